@@ -1,0 +1,132 @@
+"""Every error a user of SuperKernel can meet.
+
+Model: one exception class per category, because the category says whose move it is: `UserError` (mend the input),
+`UnsupportedError` (the input is fine, this version cannot do it), `InternalError` (mend SuperKernel), `MachineError`
+(mend the machine: disk, permissions, compiler, CPU). Each carries where (node, value, core), what was expected, what was found
+and a hint. Checks collect `Violation`s and raise them all at once with `raise_all`.
+
+Invariant: nothing in the package raises a bare `Exception`, and no error text is thrown away when one error leads to another
+(`raise ... from error`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing that is wrong, with its place. `str()` is one line, a hint behind it."""
+
+    message: str
+    location: str = ""  # e.g. "node 'fc1', input 0", "core 1, boundary 7", "file 'm.onnx'"
+    expected: str = ""
+    found: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.location}: {self.message}" if self.location else self.message
+        if self.expected:
+            text += f"; expected {self.expected}"
+        if self.found:
+            text += f"; found {self.found}"
+        if self.hint:
+            text += f" (hint: {self.hint})"
+        return text
+
+
+class SuperKernelError(Exception):
+    """Base of all errors of the package. `violations` holds every finding, first the one to mend first."""
+
+    category = "internal"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        location: str = "",
+        expected: object = "",
+        found: object = "",
+        hint: str = "",
+        violations: Sequence[Violation] = (),
+    ) -> None:
+        if not violations:
+            violations = (Violation(message, location, str(expected), str(found), hint),)
+        self.violations: tuple[Violation, ...] = tuple(violations)
+        self.message = message or self.violations[0].message
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        if len(self.violations) == 1:
+            return str(self.violations[0])
+        lines = [f"{len(self.violations)} problems"] + [f"  {v}" for v in self.violations]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """The machine-readable form that the command line prints with --json."""
+        return {
+            "error": type(self).__name__,
+            "category": self.category,
+            "violations": [asdict(v) for v in self.violations],
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.violations))
+
+
+def _rebuild(kind: type[SuperKernelError], violations: tuple[Violation, ...]) -> SuperKernelError:
+    return kind(violations=violations)
+
+
+class UserError(SuperKernelError):
+    """The input is wrong: mend the input."""
+
+    category = "user"
+
+
+class GraphError(UserError):
+    """A graph that does not hold together: cycle, unknown operator, wrong shape, duplicate name."""
+
+
+class InputError(UserError):
+    """A call with missing, unknown or ill-typed arrays or options."""
+
+
+class FileFormatError(UserError):
+    """A file that cannot be read as what its name says: corrupt, truncated, of another schema version."""
+
+
+class UnsupportedError(SuperKernelError):
+    """The input is legal, but this version, or the chosen policy, cannot run it."""
+
+    category = "unsupported"
+
+
+class InternalError(SuperKernelError):
+    """SuperKernel contradicts itself; please report it with the text."""
+
+    category = "internal"
+
+
+class VerificationError(InternalError):
+    """The independent verifier rejected a plan: the compilation stops, nothing is run."""
+
+
+class MachineError(SuperKernelError):
+    """The machine refuses: no memory, unwritable cache, missing compiler or CPU feature."""
+
+    category = "environment"
+
+
+class WatchdogError(SuperKernelError):
+    """A kernel did not finish within the watchdog time; names the boundary, the core and who never arrived."""
+
+    category = "internal"
+
+
+def raise_all(kind: type[SuperKernelError], violations: Sequence[Violation]) -> None:
+    """Raise `kind` with all `violations`; returns where there are none."""
+    if violations:
+        raise kind(violations=violations)

@@ -1,0 +1,306 @@
+"""The graph of sub-operators: validated, typed, in topological order, immutable.
+
+Model: values (named tensors) and nodes (operator applications). A value is an input, a constant, a state (persistent tensor that
+a run may update) or the output of exactly one node. `Graph.build` is the only way to make one: it checks everything, reports
+all violations at once, sorts the nodes topologically (stable: by given order among the ready ones) and infers every type.
+
+Invariant: in a `Graph` every name resolves, every type is known, attributes are complete and canonical (defaults filled in), the
+node order is a topological order. Nothing downstream checks these again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.errors import GraphError, SuperKernelError, Violation, raise_all
+from superkernel.ops.attributes import canonical_attrs
+from superkernel.ops.opdef import Attrs, OpDef
+from superkernel.ops.table import find_op, suggest_ops
+from superkernel.tensor import TensorType
+
+
+class KernelType(Enum):
+    """Which core types a sub-operator runs on (cube AIC, vector AIV, mixed with a ratio). The host has one type and ignores it."""
+
+    AIC_ONLY = "AIC_ONLY"
+    AIV_ONLY = "AIV_ONLY"
+    MIX_AIC_1_0 = "MIX_AIC_1_0"
+    MIX_AIV_1_0 = "MIX_AIV_1_0"
+    MIX_AIC_1_1 = "MIX_AIC_1_1"
+    MIX_AIC_1_2 = "MIX_AIC_1_2"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator application. `inputs` are value names, None where an optional input is absent."""
+
+    name: str
+    op: str
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str, ...]
+    attrs: Attrs = field(default_factory=dict)
+    kernel_type: KernelType | None = None
+    stream: int | None = None
+    scope: str | None = None
+
+    def __str__(self) -> str:
+        attrs = ", ".join(f"{k}={v!r}" for k, v in sorted(self.attrs.items()))
+        ins = ", ".join("_" if i is None else i for i in self.inputs)
+        return f"{', '.join(self.outputs)} = {self.op}({ins}){{{attrs}}}  # {self.name}"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A whole computation. Build with `Graph.build`; `types` has every value's type."""
+
+    name: str
+    inputs: Mapping[str, TensorType]
+    constants: Mapping[str, NDArray[Any]]
+    states: Mapping[str, NDArray[Any]]  # initial contents
+    updates: Mapping[str, str]  # state name -> value that becomes its next contents
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    types: Mapping[str, TensorType]
+
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        """value name -> the node that computes it (node outputs only)."""
+        return {out: node for node in self.nodes for out in node.outputs}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
+        """value name -> nodes that read it, in node order (absent where none)."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                if name is not None:
+                    found.setdefault(name, []).append(node)
+        return {name: tuple(nodes) for name, nodes in found.items()}
+
+    def definition(self, node: Node) -> OpDef:
+        """The node's row in the operator table."""
+        found = find_op(node.op)
+        assert found is not None, node.op
+        return found
+
+    def input_types(self, node: Node) -> tuple[TensorType | None, ...]:
+        return tuple(None if i is None else self.types[i] for i in node.inputs)
+
+    def output_types(self, node: Node) -> tuple[TensorType, ...]:
+        return tuple(self.types[o] for o in node.outputs)
+
+    def __str__(self) -> str:
+        lines = [f"graph {self.name!r}"]
+        lines += [f"  input {name}: {t}" for name, t in self.inputs.items()]
+        lines += [f"  constant {name}: {self.types[name]}" for name in self.constants]
+        lines += [f"  state {name}: {self.types[name]} <- {self.updates.get(name, name)}" for name in self.states]
+        lines += [f"  {node}  : {', '.join(map(str, self.output_types(node)))}" for node in self.nodes]
+        return "\n".join([*lines, f"  output {', '.join(self.outputs)}"])
+
+    @staticmethod
+    def build(
+        *,
+        name: str = "graph",
+        inputs: Mapping[str, TensorType],
+        nodes: Iterable[Node],
+        outputs: Sequence[str],
+        constants: Mapping[str, Any] | None = None,
+        states: Mapping[str, Any] | None = None,
+        updates: Mapping[str, str] | None = None,
+    ) -> Graph:
+        """Check, sort, infer. Raises GraphError with every violation found."""
+        return _Build(name, dict(inputs), list(nodes), tuple(outputs), constants or {}, states or {}, updates or {}).graph()
+
+
+class _Build:
+    """The steps of `Graph.build`; each adds to `wrong` and stops the build where the next step would make no sense."""
+
+    def __init__(
+        self,
+        name: str,
+        inputs: dict[str, TensorType],
+        nodes: list[Node],
+        outputs: tuple[str, ...],
+        constants: Mapping[str, Any],
+        states: Mapping[str, Any],
+        updates: Mapping[str, str],
+    ) -> None:
+        self.name, self.inputs, self.nodes, self.outputs = name, inputs, nodes, outputs
+        self.constants = {k: np.ascontiguousarray(v) for k, v in constants.items()}
+        for k, v in self.constants.items():
+            self.constants[k] = v.reshape(np.shape(constants[k]))
+        self.states = {k: np.array(v, order="C", copy=True) for k, v in states.items()}
+        self.updates = dict(updates)
+        self.wrong: list[Violation] = []
+        self.types: dict[str, TensorType] = {}
+
+    def graph(self) -> Graph:
+        self.check_names()
+        self.check_references()
+        raise_all(GraphError, self.wrong)
+        order = self.sort()
+        typed = [self.infer(node) for node in order]
+        self.check_updates()
+        raise_all(GraphError, self.wrong)
+        nodes = tuple(node for node in typed if node is not None)
+        return Graph(
+            self.name, self.inputs, self.constants, self.states, self.updates, nodes, self.outputs, self.types
+        )
+
+    def check_names(self) -> None:
+        if not self.outputs:
+            self.wrong.append(Violation("the graph has no output", hint="name at least one value as output"))
+        seen: dict[str, str] = {}
+
+        def claim(value: str, owner: str) -> None:
+            if value in seen:
+                self.wrong.append(
+                    Violation(f"duplicate name {value!r}", owner, found=f"also defined by {seen[value]}", hint="rename one")
+                )
+            elif not value:
+                self.wrong.append(Violation("a value has an empty name", owner))
+            seen.setdefault(value, owner)
+
+        for key, kind in self.inputs.items():
+            claim(key, f"input {key!r}")
+            self.types[key] = kind
+            if any(d < 0 for d in kind.shape):
+                self.wrong.append(Violation("negative dimension", f"input {key!r}", found=str(kind)))
+        for group, label in ((self.constants, "constant"), (self.states, "state")):
+            for key, array in group.items():
+                claim(key, f"{label} {key!r}")
+                try:
+                    self.types[key] = type_of_array(array)
+                except SuperKernelError as error:
+                    first = error.violations[0]
+                    self.wrong.append(
+                        Violation(first.message, f"{label} {key!r}", first.expected, first.found, first.hint)
+                    )
+        node_names: set[str] = set()
+        for node in self.nodes:
+            if node.name in node_names:
+                self.wrong.append(Violation(f"duplicate node name {node.name!r}", hint="node names are unique"))
+            node_names.add(node.name)
+            for out in node.outputs:
+                claim(out, f"node {node.name!r}")
+        self.known = seen
+
+    def check_references(self) -> None:
+        for node in self.nodes:
+            where = f"node {node.name!r}"
+            if find_op(node.op) is None:
+                near = suggest_ops(node.op)
+                hint = f"did you mean {', '.join(near)}?" if near else "see `superkernel.ops.table` for the list"
+                self.wrong.append(Violation(f"unknown operator {node.op!r}", where, hint=hint))
+            for slot, value in enumerate(node.inputs):
+                if value is not None and value not in self.known:
+                    self.wrong.append(Violation(f"input {slot} names an unknown value {value!r}", where))
+        for value in self.outputs:
+            if value not in self.known:
+                self.wrong.append(Violation(f"the output {value!r} is not a value of the graph"))
+        for state, value in self.updates.items():
+            if state not in self.states:
+                self.wrong.append(Violation(f"update of an unknown state {state!r}"))
+            if value not in self.known:
+                self.wrong.append(Violation(f"the update of state {state!r} names an unknown value {value!r}"))
+
+    def sort(self) -> list[Node]:
+        """Kahn's algorithm, smallest given position first; raises with the nodes of one cycle."""
+        producer = {out: i for i, node in enumerate(self.nodes) for out in node.outputs}
+        waiting = [0] * len(self.nodes)
+        users: list[list[int]] = [[] for _ in self.nodes]
+        for i, node in enumerate(self.nodes):
+            sources = {producer[v] for v in node.inputs if v is not None and v in producer}
+            waiting[i] = len(sources)
+            for s in sources:
+                users[s].append(i)
+        ready = [i for i, count in enumerate(waiting) if count == 0]
+        heapq.heapify(ready)
+        order = []
+        while ready:
+            i = heapq.heappop(ready)
+            order.append(self.nodes[i])
+            for u in users[i]:
+                waiting[u] -= 1
+                if waiting[u] == 0:
+                    heapq.heappush(ready, u)
+        if len(order) < len(self.nodes):
+            stuck = [i for i, count in enumerate(waiting) if count > 0]
+            cycle = " -> ".join(self.nodes[i].name for i in self.one_cycle(stuck, producer))
+            raise GraphError("the graph has a cycle", location=cycle, hint="use a state for values carried between runs")
+        return order
+
+    def one_cycle(self, stuck: list[int], producer: Mapping[str, int]) -> list[int]:
+        inside = set(stuck)
+        path: list[int] = []
+        at = stuck[0]
+        while at not in path:
+            path.append(at)
+            at = next(producer[v] for v in self.nodes[at].inputs if v is not None and producer.get(v, -1) in inside)
+        return [*path[path.index(at) :][::-1], path[-1]]
+
+    def infer(self, node: Node) -> Node | None:
+        where = f"node {node.name!r} ({node.op})"
+        definition = find_op(node.op)
+        assert definition is not None
+        if any(v is not None and v not in self.types for v in node.inputs):
+            return None  # an earlier node already failed; its error is the one to read
+        inputs = [None if v is None else self.types[v] for v in node.inputs]
+        try:
+            attrs = canonical_attrs(definition, node.attrs)
+            check_arguments(definition, inputs)
+            outputs = definition.infer(inputs, attrs)
+            if len(outputs) != len(node.outputs):
+                raise GraphError("wrong number of outputs", expected=len(outputs), found=len(node.outputs))
+        except SuperKernelError as error:
+            for v in error.violations:
+                place = f"{where}, {v.location}" if v.location else where
+                self.wrong.append(Violation(v.message, place, v.expected, v.found, v.hint))
+            return None
+        self.types.update(zip(node.outputs, outputs, strict=True))
+        return Node(
+            node.name, node.op, node.inputs, node.outputs, attrs, node.kernel_type, node.stream, node.scope
+        )
+
+    def check_updates(self) -> None:
+        for state, value in self.updates.items():
+            have, want = self.types.get(value), self.types.get(state)
+            if have is not None and want is not None and have != want:
+                self.wrong.append(
+                    Violation(f"the update of state {state!r} has another type", expected=str(want), found=str(have))
+                )
+
+
+def check_arguments(definition: OpDef, inputs: Sequence[TensorType | None]) -> None:
+    """Number, presence and dtypes of the inputs against the operator's slots. Raises GraphError with all violations."""
+    wrong: list[Violation] = []
+    args = definition.args
+    variadic = bool(args) and args[-1].variadic
+    least = sum(1 for a in args if not a.optional)
+    if len(inputs) < least or (len(inputs) > len(args) and not variadic):
+        most = "any number" if variadic else str(len(args))
+        raise GraphError("wrong number of inputs", expected=f"{least} to {most}", found=len(inputs))
+    for slot, kind in enumerate(inputs):
+        arg = args[min(slot, len(args) - 1)]
+        if kind is None:
+            if not arg.optional:
+                wrong.append(Violation("a required input is absent", f"input {slot} ({arg.name})"))
+        elif kind.dtype not in arg.dtypes:
+            names = ", ".join(sorted(d.value for d in arg.dtypes))
+            wrong.append(Violation("element type not accepted", f"input {slot} ({arg.name})", names, str(kind)))
+    raise_all(GraphError, wrong)
+
+
+def type_of_array(array: NDArray[Any]) -> TensorType:
+    """The TensorType of a NumPy array. Raises UserError on an element type that is not supported."""
+    from superkernel.dtypes import DType
+
+    return TensorType(DType.of(array.dtype), tuple(int(d) for d in array.shape))

@@ -1,0 +1,176 @@
+"""Tensor types, index boxes and byte regions: what a value is, and which part of it somebody touches.
+
+Model: a `TensorType` is dense, row-major, static. A `Box` is a half-open hyper-rectangle of indices. A `Region` is the byte
+set `{start + i*stride + j : 0 <= i < count, 0 <= j < length}` relative to some base; boxes of strided views become a few of
+them (`regions_of_box`), exactly where the view has at most two non-contiguous levels, one region per outer index above that.
+
+Invariant: a region never claims less than is touched. Above `MAX_REGIONS` regions the cover is widened, never cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import gcd, prod
+
+from superkernel.dtypes import DType
+
+MAX_REGIONS = 64
+
+Box = tuple[tuple[int, int], ...]  # one (start, stop) per dimension
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """dtype and static shape of a dense row-major tensor."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @cached_property
+    def size(self) -> int:
+        """Number of elements (1 for a scalar)."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @cached_property
+    def strides(self) -> tuple[int, ...]:
+        """Row-major strides in elements."""
+        return row_major_strides(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    @staticmethod
+    def parse(text: str) -> TensorType:
+        """Inverse of `str()`."""
+        name, _, dims = text.partition("[")
+        dims = dims.rstrip("]")
+        return TensorType(DType.of(name), tuple(int(d) for d in dims.split(",")) if dims else ())
+
+
+def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of a dense row-major tensor."""
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def full_box(shape: Sequence[int]) -> Box:
+    """The box that covers the whole shape."""
+    return tuple((0, d) for d in shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """`count` runs of `length` bytes, `stride` bytes apart, the first at `start`. Canonical: count 1 has stride 0."""
+
+    start: int
+    length: int
+    stride: int = 0
+    count: int = 1
+
+    @property
+    def stop(self) -> int:
+        """One past the last byte."""
+        return self.start + (self.count - 1) * self.stride + self.length
+
+    @property
+    def nbytes(self) -> int:
+        return self.length * self.count
+
+    def shifted(self, offset: int) -> Region:
+        """The same set, `offset` bytes further on."""
+        return Region(self.start + offset, self.length, self.stride, self.count)
+
+    def overlaps(self, other: Region) -> bool:
+        """True where the two may share a byte. Exact for runs, for equal strides and for run against strided; for two
+        different strides it may say True of disjoint sets (never False of overlapping ones)."""
+        if self.start >= other.stop or other.start >= self.stop:
+            return False
+        if self.count == 1 and other.count == 1:
+            return True
+        if self.count == 1 or other.count == 1:
+            run, many = (self, other) if self.count == 1 else (other, self)
+            first = max(0, -((many.start + many.length - 1 - run.start) // many.stride))
+            return first < many.count and many.start + first * many.stride < run.stop
+        if self.stride == other.stride:
+            return self._overlaps_equal_stride(other)
+        step = gcd(self.stride, other.stride)
+        delta = (other.start - self.start) % step
+        return delta < self.length or step - delta < other.length
+
+    def _overlaps_equal_stride(self, other: Region) -> bool:
+        """Runs i of self and j of other meet iff -other.length < d + k*stride < self.length with k = j - i in range."""
+        d = other.start - self.start
+        low = -((d + other.length - 1) // self.stride)
+        high = (self.length - 1 - d) // self.stride
+        return max(low, -(self.count - 1)) <= min(high, other.count - 1)
+
+    def __str__(self) -> str:
+        text = f"{self.start}+{self.length}"
+        return text if self.count == 1 else f"{text}*{self.count}/{self.stride}"
+
+    @staticmethod
+    def parse(text: str) -> Region:
+        """Inverse of `str()`."""
+        run, _, rest = text.partition("*")
+        start, _, length = run.partition("+")
+        if not rest:
+            return Region(int(start), int(length))
+        count, _, stride = rest.partition("/")
+        return Region(int(start), int(length), int(stride), int(count))
+
+
+def regions_of_box(box: Box, strides: Sequence[int], itemsize: int, offset: int = 0) -> tuple[Region, ...]:
+    """Byte regions that the index box touches in a view with `strides` (elements, may be 0 or negative) from element
+    `offset`. Empty boxes give ()."""
+    levels: list[tuple[int, int]] = []  # (stride in bytes > 0, extent > 1), outermost first
+    start = offset * itemsize
+    for (begin, stop), stride in zip(box, strides, strict=True):
+        extent = stop - begin
+        if extent <= 0:
+            return ()
+        start += begin * stride * itemsize
+        if extent > 1 and stride != 0:
+            if stride < 0:
+                start += (extent - 1) * stride * itemsize
+            levels.append((abs(stride) * itemsize, extent))
+    levels.sort(reverse=True)
+    length = itemsize
+    while levels and levels[-1][0] <= length:  # contiguous (or overlapping) with what is inside: one longer run
+        stride, extent = levels.pop()
+        length += stride * (extent - 1)
+    while len(levels) > 1 and levels[-2][0] == levels[-1][0] * levels[-1][1]:  # two levels that walk as one
+        (_, outer), (stride, inner) = levels[-2], levels[-1]
+        levels[-2:] = [(stride, outer * inner)]
+    if not levels:
+        return (Region(start, length),)
+    (stride, count), outer_levels = levels[-1], levels[:-1]
+    if prod(extent for _, extent in outer_levels) > MAX_REGIONS:
+        span = sum(s * (e - 1) for s, e in levels) + length
+        return (Region(start, span),)
+    return tuple(
+        Region(start + sum(i * s for i, (s, _) in zip(index, outer_levels, strict=True)), length, stride, count)
+        for index in product(*(range(extent) for _, extent in outer_levels))
+    )
+
+
+def any_overlap(left: Iterable[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:
+    """The first pair of overlapping regions, or None."""
+    for a in left:
+        for b in right:
+            if a.overlaps(b):
+                return (a, b)
+    return None
