@@ -1,0 +1,68 @@
+"""LLVM IR to machine code for the host: verify, optimise, emit an object, load it.
+
+Model: `compile_ir` turns IR text into object bytes (deterministic: same text, same bytes); `LoadedCode` owns a JIT engine with objects
+added and gives addresses. Explicit vectors come from the emitters, so LLVM's own vectorisers are off: they cost four times the compile time
+and gain nothing here.
+
+Invariant: no IR reaches code generation unverified (LLVM aborts the process on what it cannot select); no object bytes are loaded that were
+not made here or verified by the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import llvmlite.binding as llvm
+
+from superkernel.codegen.host.features import initialize_llvm
+from superkernel.errors import InternalError
+from superkernel.target.cpu import CpuTarget
+
+
+def target_machine(cpu: CpuTarget) -> llvm.TargetMachine:
+    """An LLVM target machine for the CPU target (features decide, not the CPU's name)."""
+    initialize_llvm()
+    features = cpu.features + (",-prefer-256-bit" if cpu.tier == "avx512" else "")
+    name = "x86-64" if cpu.triple.startswith("x86_64") else "generic"
+    return llvm.Target.from_triple(cpu.triple).create_target_machine(
+        cpu=name, features=features.lstrip(","), opt=2, reloc="pic", codemodel="default", jit=True
+    )
+
+
+def compile_ir(text: str, cpu: CpuTarget) -> bytes:
+    """Object code of a module's IR text. Raises InternalError with LLVM's message on invalid IR."""
+    machine = target_machine(cpu)
+    try:
+        module = llvm.parse_assembly(text)
+        module.triple, module.data_layout = cpu.triple, str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise InternalError(f"the generated code is not valid LLVM IR: {error}") from error
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_interleaving = False
+    options.loop_unrolling = False
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    return bytes(machine.emit_object(module))
+
+
+class LoadedCode:
+    """Object files in executable memory (pages read-execute, never writable at the same time)."""
+
+    def __init__(self, objects: Iterable[bytes], cpu: CpuTarget) -> None:
+        machine = target_machine(cpu)
+        empty = llvm.parse_assembly("")
+        empty.triple = cpu.triple
+        self._engine = llvm.create_mcjit_compiler(empty, machine)
+        for data in objects:
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+        self._engine.finalize_object()
+
+    def address(self, symbol: str) -> int:
+        """Address of a function. Raises InternalError where there is none."""
+        found = int(self._engine.get_function_address(symbol))
+        if found == 0:
+            raise InternalError(f"the compiled image has no symbol {symbol!r}")
+        return found

@@ -1,0 +1,65 @@
+"""One body compiled and called on its own: the workbench of kernel tests and tuning (no plan, no runtime, no sync)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numpy.typing import NDArray
+
+from superkernel.body import Body, Role
+from superkernel.codegen.host.builder import KernelBuilder
+from superkernel.codegen.host.emitters import emitter_of
+from superkernel.codegen.host.lower import LoadedCode, compile_ir
+from superkernel.scheduler.tiling import Tiling, pack_bytes
+from superkernel.target.cpu import CpuTarget
+
+
+def emit_ir(kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget, name: str = "kernel") -> str:
+    """IR text of a module with the one kernel function."""
+    module = ir.Module(name="kernel")
+    kb = KernelBuilder(module, name, len(body.operands), cpu)
+    emitter_of(kernel)(kb, body, tiling)
+    kb.finish()
+    return str(module)
+
+
+class StandaloneKernel:
+    """A compiled body. `run(arrays)` takes one C-contiguous array per operand (constants unpacked, outputs are written)."""
+
+    def __init__(self, kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget) -> None:
+        self.body, self.tiling = body, tiling
+        self._code = LoadedCode([compile_ir(emit_ir(kernel, body, tiling, cpu), cpu)], cpu)
+        kinds = [ctypes.c_void_p] * (len(body.operands) + 1) + [ctypes.c_int64] * 2
+        self._call = ctypes.CFUNCTYPE(None, *kinds)(self._code.address("kernel"))
+        self._scratch = aligned_bytes(max(64, tiling.scratch_bytes))
+
+    def pack(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Constants replaced by their packed form, everything else as it is."""
+        packs = self.tiling.packs(self.body)
+        packed = list(arrays)
+        for i, (operand, array) in enumerate(zip(self.body.operands, arrays, strict=True)):
+            if operand.role is Role.CONSTANT and i in packs:
+                data = pack_bytes(packs[i], array)
+                packed[i] = aligned_bytes(data.nbytes)
+                packed[i][:] = data
+        return packed
+
+    def run(self, arrays: Sequence[NDArray[Any]], begin: int = 0, end: int | None = None) -> None:
+        """Execute units [begin, end) (default all)."""
+        self.run_packed(self.pack(arrays), begin, end)
+
+    def run_packed(self, packed: Sequence[NDArray[Any]], begin: int = 0, end: int | None = None) -> None:
+        """As `run`, on the result of `pack`."""
+        stop = self.tiling.units if end is None else end
+        self._call(*(a.ctypes.data for a in packed), self._scratch.ctypes.data, begin, stop)
+
+
+def aligned_bytes(nbytes: int, alignment: int = 64) -> NDArray[np.uint8]:
+    """Zeroed bytes whose address is a multiple of `alignment`."""
+    raw = np.zeros(nbytes + alignment, np.uint8)
+    start = -raw.ctypes.data % alignment
+    return raw[start : start + nbytes]

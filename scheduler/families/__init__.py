@@ -1,0 +1,50 @@
+"""Kernel families of the host by kernel id: how each cuts its work. Modules are imported on first use."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from superkernel.errors import InternalError
+from superkernel.scheduler.tiling import Family
+
+_MODULES: dict[str, str] = {
+    "host.pointwise": "pointwise",
+    "host.transpose": "transpose",
+    "host.concat": "movement",
+    "host.pad": "movement",
+    "host.gather": "movement",
+    "host.tile": "movement",
+    "host.index": "indexing",
+    "host.reduce": "reduce",
+    "host.argreduce": "reduce",
+    "host.cumsum": "reduce",
+    "host.softmax": "rowwise",
+    "host.norm": "rowwise",
+    "host.lrn": "rowwise",
+    "host.matmul.packed": "matmul",
+    "host.matmul.gemv": "matmul",
+    "host.matmul.dynamic": "matmul",
+    "host.matmul.generic": "matmul_generic",
+    "host.conv.igemm": "conv",
+    "host.conv.depthwise": "depthwise",
+    "host.conv.generic": "conv_generic",
+    "host.conv.transpose": "conv_generic",
+    "host.pool": "pool",
+    "host.attention": "attention",
+    "host.rope": "rope",
+    "host.kv_update": "update",
+}
+
+
+@cache
+def family_of(kernel: str) -> Family:
+    """The family that serves a kernel id; each module has `FAMILY: Family` or `FAMILIES: tuple[Family, ...]`."""
+    module = _MODULES.get(kernel)
+    if module is None:
+        raise InternalError(f"no kernel family for {kernel!r}")
+    found = import_module(f"superkernel.scheduler.families.{module}")
+    for family in getattr(found, "FAMILIES", None) or (found.FAMILY,):
+        if kernel in family.kernels:
+            return family  # type: ignore[no-any-return]
+    raise InternalError(f"module {module!r} does not serve kernel {kernel!r}")

@@ -1,0 +1,89 @@
+"""How the work of one sub-operator is cut: the interface between kernel families, scheduler and emitters.
+
+Model: a `Tiling` cuts a body into `units` indivisible pieces of work, numbered 0..units-1 along ONE axis (rows, columns, panels,
+images x channels, ...). A core executes a contiguous range [begin, end) of units with one call of the kernel function. The tiling says
+for any range exactly which bytes of which operand are read and written; sync and verification rest on that (property-tested against what
+the emitted kernel really touches).
+
+A tiling is a frozen dataclass of plain values: together with the `Body` it determines the machine code.
+Architecture invariant: families know nothing of cores, addresses or other sub-operators.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.body import Body
+from superkernel.ops.opdef import Array
+from superkernel.target.cpu import CpuTarget
+from superkernel.tensor import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Bytes of one operand (relative to its start) that a unit range reads or writes. For packed constants: of the packed form."""
+
+    operand: int
+    write: bool
+    regions: tuple[Region, ...]
+
+
+@dataclass(frozen=True)
+class Pack(ABC):
+    """A compile-time transformation of a constant operand (weights into panels). Frozen and printable: part of the cache key."""
+
+    @abstractmethod
+    def apply(self, array: Array) -> Array:
+        """The packed bytes as a contiguous array (any shape); its first byte will be 64-byte aligned."""
+
+
+@dataclass(frozen=True)
+class Tiling(ABC):
+    """One way to cut a body. Subclasses add their block sizes as fields; all fields must be hashable and print canonically."""
+
+    @property
+    @abstractmethod
+    def units(self) -> int:
+        """Number of work units, >= 1 (0 only where the output is empty)."""
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Per-core scratch memory the kernel needs."""
+        return 0
+
+    @abstractmethod
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        """What units [begin, end) read and write."""
+
+    @abstractmethod
+    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        """Estimated time of one core for the range, caches warm for activations, weights from L2/L3 as they fit."""
+
+    def packs(self, body: Body) -> Mapping[int, Pack]:
+        """Operand index -> packing, for constant operands that the kernel wants in another layout."""
+        return {}
+
+    def align(self, body: Body, unit: int) -> int:
+        """The nearest unit at which a core boundary is better placed (e.g. on a cache line); default: any unit."""
+        return unit
+
+
+class Family(ABC):
+    """A kernel family on one target: tilings for bodies (scheduler side). The emitter with the same kernel id lives in codegen."""
+
+    kernels: tuple[str, ...]  # registry ids served
+
+    @abstractmethod
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        """Candidate tilings, best guess first (the scheduler weighs cost_ns and sync). Never empty for a legal body."""
+
+
+def pack_bytes(pack: Pack | None, array: Array) -> NDArray[np.uint8]:
+    """The bytes of a constant operand as the kernel will see them."""
+    packed = np.ascontiguousarray(array if pack is None else pack.apply(array))
+    return packed.reshape(-1).view(np.uint8)
