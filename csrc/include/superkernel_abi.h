@@ -11,7 +11,8 @@
 
 #include <stdint.h>
 
-#define SK_ABI_VERSION 1
+// Version 2 added `spin_limit` (in place of a reserved word) and `clock` (at the end): code made for version 1 runs unchanged.
+#define SK_ABI_VERSION 2
 #define SK_FLAG_STRIDE 16  // 64-bit words between two cores' counters: two cache lines, for the adjacent-line prefetcher
 
 #ifdef __cplusplus
@@ -27,6 +28,10 @@ typedef int32_t (*SkWaitSlow)(SkContext* ctx, int32_t core, int32_t producer, ui
 // A sub-operator that runs on the NumPy reference: called on worker 0 only. Returns 0, or 1 if Python raised (abort).
 typedef int32_t (*SkHostCall)(SkContext* ctx, int32_t subop);
 
+// The present time in ticks of `_core.tsc_hz()`. Code for x86-64 reads the same ticks with llvm.readcyclecounter (rdtsc) as long
+// as `_core.tsc_is_native()`; elsewhere it calls this.
+typedef uint64_t (*SkClock)(void);
+
 struct SkContext {
   uint64_t epoch;        // launches done before this one
   uint8_t* arena;        // intermediate values
@@ -38,9 +43,10 @@ struct SkContext {
   uint64_t* events;      // profiled entry only: core c writes time stamps at events[c * events_stride + i]
   uint64_t events_stride;  // in 64-bit words
   uint32_t abort;        // set to 1 to make every core leave at its next slow wait
-  uint32_t reserved;
+  uint32_t spin_limit;   // advice: spins before a wait calls wait_slow; small where threads outnumber CPUs
   SkWaitSlow wait_slow;
   SkHostCall host_call;
+  SkClock clock;         // time stamps where the CPU has no invariant counter of its own that LLVM can read
 };
 
 // The fused kernel: every worker calls it once per launch with its own core number. Returns 0, or 1 after an abort.
