@@ -1,0 +1,121 @@
+"""Compiled objects on disk, one file per object, named by the hash of what it was made from.
+
+Model: key (a text that determines the object) -> object bytes. A file holds magic, sha256 over key and object, object length, object. It is
+verified before anyone uses its bytes, because LLVM kills the process on a corrupt object. Writers use a unique temporary file and `os.replace`, so that
+readers see a whole file or none, and several processes may write the same entry.
+
+Failure policy: a cache that cannot be written or read never stops a compilation: the entry is recompiled, and one warning per process says why. A
+corrupt entry is deleted. The directory is 0700 and must belong to the user: object code from somebody else is not run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+import warnings
+from pathlib import Path
+
+_MAGIC = b"SKOBJ\x001\n"
+_HEADER = struct.Struct(f"<{len(_MAGIC)}s32sQ")
+
+
+class CacheWarning(UserWarning):
+    """The object cache could not be used; compilation goes on without it."""
+
+
+def key_digest(key: str) -> str:
+    """The name of an entry."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+class ObjectCache:
+    """See the module docstring. `directory` None: nothing is kept."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._warned = False
+        self.directory = directory if directory is None else self._prepare(directory)
+        self.hits = 0
+        self.misses = 0
+
+    def _prepare(self, directory: Path) -> Path | None:
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            owner = directory.stat().st_uid
+            if owner != os.getuid():
+                self._warn(f"{directory} belongs to another user (uid {owner})")
+                return None
+            if directory.stat().st_mode & 0o022:
+                self._warn(f"{directory} is writable by others (hint: chmod 700)")
+                return None
+        except OSError as error:
+            self._warn(f"{directory}: {error}")
+            return None
+        return directory
+
+    def _warn(self, text: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"compiled code is not cached: {text}", CacheWarning, stacklevel=4)
+
+    def _path(self, key: str) -> Path | None:
+        if self.directory is None:
+            return None
+        digest = key_digest(key)
+        return self.directory / digest[:2] / f"{digest[2:]}.o"
+
+    def get(self, key: str) -> bytes | None:
+        """The verified object, or None."""
+        path = self._path(key)
+        found = None
+        if path is not None:
+            try:
+                found = _verified(path.read_bytes(), key)
+                if found is None:
+                    path.unlink(missing_ok=True)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                self._warn(f"{path}: {error}")
+        self.hits += found is not None
+        self.misses += found is None
+        return found
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep an object; silent where the directory does not allow it, after one warning."""
+        path = self._path(key)
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(pack_entry(key, data))
+                os.replace(temporary, path)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            self._warn(f"{path}: {error}")
+
+
+def pack_entry(key: str, data: bytes) -> bytes:
+    """The file form of an entry."""
+    return _HEADER.pack(_MAGIC, _checksum(key, data), len(data)) + data
+
+
+def _verified(entry: bytes, key: str) -> bytes | None:
+    """The object of a file's bytes, or None where they are not what was written for `key`."""
+    if len(entry) < _HEADER.size:
+        return None
+    magic, checksum, length = _HEADER.unpack_from(entry)
+    data = entry[_HEADER.size :]
+    if magic != _MAGIC or length != len(data) or checksum != _checksum(key, data):
+        return None
+    return data
+
+
+def _checksum(key: str, data: bytes) -> bytes:
+    return hashlib.sha256(hashlib.sha256(key.encode()).digest() + data).digest()

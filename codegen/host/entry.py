@@ -1,0 +1,312 @@
+"""The fused kernel's entries: what each worker runs from start to end, as LLVM IR text.
+
+Model: an `EntrySpec` is the plan stripped to what code needs: tasks (a kernel symbol, where its operands are, a unit range) and per core a
+straight line of steps. It becomes three entries of the ABI (csrc/include/superkernel_abi.h):
+
+    sk_entry     the fused kernel: waits, bodies, sets
+    sk_profiled  the same, with a time stamp before the first and behind every step
+    sk_single    one sub-operator's tasks and nothing else, for the one-by-one baseline
+
+Each task is a small function of its own (`task_3`), shared by the three. A wait first looks at the counter in line; only where it has not been
+reached does it call `sk_wait`, which spins, prefetches the coming body's constants line by line while it spins, and now and then calls the
+runtime (yield, abort, watchdog). Text rather than llvmlite objects: the code is a table of three instruction patterns, and reads as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from superkernel.codegen.host import abi
+from superkernel.target.cpu import CpuTarget
+
+_LINE_BYTES = 64
+_LINES_PER_SPIN = 2
+
+
+class Space(Enum):
+    """Which base pointer of the context an operand hangs on."""
+
+    ARENA = "arena"
+    CONSTANTS = "constants"
+    IO = "io"
+
+
+@dataclass(frozen=True)
+class Location:
+    """Address of an operand: base pointer, byte offset; `slot` is the index into the io table."""
+
+    space: Space
+    offset: int
+    slot: int = 0
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One call of a kernel function on one core. `symbol` None: a host call of sub-operator `subop`."""
+
+    subop: int
+    core: int
+    symbol: str | None
+    operands: tuple[Location, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class RunTask:
+    """Step: execute a task."""
+
+    task: int
+
+
+@dataclass(frozen=True)
+class WaitFor:
+    """Step: wait until `producer` has done its `count`-th set of this launch; meanwhile prefetch [offset, offset + nbytes) of the
+    constants. `wait` is the index that the watchdog reports."""
+
+    producer: int
+    count: int
+    wait: int
+    prefetch: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class SetCount:
+    """Step: this core's `count`-th set of the launch."""
+
+    count: int
+
+
+Step = RunTask | WaitFor | SetCount
+
+
+@dataclass(frozen=True)
+class EntrySpec:
+    """Everything the entries' code depends on; its repr is the cache key."""
+
+    tasks: tuple[TaskSpec, ...]
+    programs: tuple[tuple[Step, ...], ...]  # one per core
+    sets: tuple[int, ...]  # sets per core and launch
+    subops: int
+
+    @property
+    def events_words(self) -> int:
+        """Time stamps that a profiled core writes at most."""
+        return 1 + max((len(p) for p in self.programs), default=0)
+
+
+def emit_entries(spec: EntrySpec, cpu: CpuTarget) -> str:
+    """IR text of the module with the three entries."""
+    lines = [*_declarations(spec), *_wait_function(cpu)]
+    for index, task in enumerate(spec.tasks):
+        lines += _task_function(index, task)
+    for core in range(len(spec.programs)):
+        lines += _core_function(spec, core, cpu, profiled=False)
+        lines += _core_function(spec, core, cpu, profiled=True)
+    lines += _dispatch("sk_entry", "core", len(spec.programs))
+    lines += _dispatch("sk_profiled", "profiled", len(spec.programs))
+    lines += _single(spec)
+    return "\n".join(lines) + "\n"
+
+
+def _declarations(spec: EntrySpec) -> Iterator[str]:
+    yield "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
+    yield "declare i64 @llvm.readcyclecounter()"
+    yield "declare void @llvm.x86.sse2.pause()"
+    yield "declare void @llvm.aarch64.hint(i32)"
+    kernels = {task.symbol: len(task.operands) for task in spec.tasks if task.symbol is not None}
+    for symbol, operands in sorted(kernels.items()):
+        yield f"declare void @{symbol}({', '.join(['ptr'] * (operands + 1))}, i64, i64)"
+
+
+def _field(result: str, name: str, kind: str) -> list[str]:
+    """Load a field of the context."""
+    return [
+        f"  %{result}.p = getelementptr inbounds i8, ptr %ctx, i64 {abi.OFFSET[name]}",
+        f"  %{result} = load {kind}, ptr %{result}.p, align 8",
+    ]
+
+
+def _pause(cpu: CpuTarget) -> str:
+    if cpu.triple.startswith("x86_64"):
+        return "  call void @llvm.x86.sse2.pause()"
+    if cpu.triple.startswith("aarch64"):
+        return "  call void @llvm.aarch64.hint(i32 1)"
+    return ""
+
+
+def _wait_function(cpu: CpuTarget) -> list[str]:
+    """Spin until the counter reaches the threshold; 1 where the runtime says to give up."""
+    return f"""
+define internal i32 @sk_wait(ptr %ctx, ptr %counter, i64 %threshold, i32 %core, i32 %producer, i32 %wait, ptr %from, i64 %lines) noinline nounwind {{
+start:
+  %limit.p = getelementptr inbounds i8, ptr %ctx, i64 {abi.OFFSET["spin_limit"]}
+  %limit = load i32, ptr %limit.p, align 4
+  br label %look
+look:
+  %line = phi i64 [ 0, %start ], [ %line, %pause ], [ %line.next, %fetch ], [ %line, %slow ]
+  %spins = phi i32 [ 0, %start ], [ %spins.next, %pause ], [ %spins.next, %fetch ], [ 0, %slow ]
+  %seen = load atomic i64, ptr %counter acquire, align 8
+  %reached = icmp uge i64 %seen, %threshold
+  br i1 %reached, label %done, label %idle
+idle:
+  %spins.next = add i32 %spins, 1
+  %tired = icmp uge i32 %spins.next, %limit
+  br i1 %tired, label %slow, label %choose
+choose:
+  %left = icmp ult i64 %line, %lines
+  br i1 %left, label %fetch, label %pause
+fetch:
+  %offset = mul i64 %line, {_LINE_BYTES}
+  %address = getelementptr i8, ptr %from, i64 %offset
+  call void @llvm.prefetch.p0(ptr %address, i32 0, i32 2, i32 1)
+  %second = getelementptr i8, ptr %address, i64 {_LINE_BYTES}
+  call void @llvm.prefetch.p0(ptr %second, i32 0, i32 2, i32 1)
+  %line.next = add i64 %line, {_LINES_PER_SPIN}
+  br label %look
+pause:
+{_pause(cpu)}
+  br label %look
+slow:
+  %call.p = getelementptr inbounds i8, ptr %ctx, i64 {abi.OFFSET["wait_slow"]}
+  %call = load ptr, ptr %call.p, align 8
+  %stop = call i32 %call(ptr %ctx, i32 %core, i32 %producer, i64 %threshold, i32 %wait)
+  %stopped = icmp ne i32 %stop, 0
+  br i1 %stopped, label %abort, label %look
+done:
+  ret i32 0
+abort:
+  ret i32 1
+}}""".splitlines()
+
+
+def _task_function(index: int, task: TaskSpec) -> list[str]:
+    head = f"define internal i32 @task_{index}(ptr %ctx) noinline nounwind {{"
+    if task.symbol is None:
+        call = f"  %r = call i32 %call(ptr %ctx, i32 {task.subop})"
+        return [head, *_field("call", "host_call", "ptr"), call, "  ret i32 %r", "}"]
+    lines = [head]
+    for space in dict.fromkeys(place.space for place in task.operands):
+        lines += _field(space.value, space.value, "ptr")
+    for i, place in enumerate(task.operands):
+        base = place.space.value
+        if place.space is Space.IO:
+            base = f"io{i}"
+            lines.append(f"  %io{i}.p = getelementptr inbounds ptr, ptr %io, i64 {place.slot}")
+            lines.append(f"  %io{i} = load ptr, ptr %io{i}.p, align 8")
+        lines.append(f"  %op{i} = getelementptr inbounds i8, ptr %{base}, i64 {place.offset}")
+    lines += [*_field("scratch", "scratch", "ptr"), *_field("stride", "scratch_stride", "i64")]
+    lines.append(f"  %own.n = mul i64 %stride, {task.core}")
+    lines.append("  %own = getelementptr inbounds i8, ptr %scratch, i64 %own.n")
+    args = ", ".join(f"ptr %op{i}" for i in range(len(task.operands)))
+    comma = ", " if args else ""
+    lines.append(f"  call void @{task.symbol}({args}{comma}ptr %own, i64 {task.begin}, i64 {task.end})")
+    return [*lines, "  ret i32 0", "}"]
+
+
+def _core_function(spec: EntrySpec, core: int, cpu: CpuTarget, *, profiled: bool) -> list[str]:
+    """A core's straight line of steps. `%failed` is where an abort leaves."""
+    kind = "profiled" if profiled else "core"
+    lines = [f"define internal i32 @{kind}_{core}(ptr %ctx) noinline nounwind {{", "start:"]
+    lines += [*_field("epoch", "epoch", "i64"), *_field("flags", "flags", "ptr"), *_field("blob", "constants", "ptr")]
+    if profiled:
+        lines += [*_field("events", "events", "ptr"), *_field("estride", "events_stride", "i64")]
+        lines.append(f"  %own.e = mul i64 %estride, {core}")
+        lines.append("  %stamps = getelementptr inbounds i64, ptr %events, i64 %own.e")
+        lines += _stamp(0, cpu)
+    for producer, sets in enumerate(spec.sets):
+        lines.append(f"  %first{producer} = mul i64 %epoch, {sets}")
+        lines.append(f"  %flag{producer} = getelementptr inbounds i64, ptr %flags, i64 {producer * abi.FLAG_STRIDE}")
+    can_fail = False
+    for n, step in enumerate(spec.programs[core]):
+        if isinstance(step, SetCount):
+            lines.append(f"  %v{n} = add i64 %first{core}, {step.count}")
+            lines.append(f"  store atomic i64 %v{n}, ptr %flag{core} release, align 8")
+        elif isinstance(step, WaitFor):
+            can_fail = True
+            lines += _wait(n, step, core)
+        elif spec.tasks[step.task].symbol is None:
+            can_fail = True
+            lines.append(f"  %r{n} = call i32 @task_{step.task}(ptr %ctx)")
+            lines.append(f"  %bad{n} = icmp ne i32 %r{n}, 0")
+            lines += [f"  br i1 %bad{n}, label %failed, label %go{n}", f"go{n}:"]
+        else:
+            lines.append(f"  call i32 @task_{step.task}(ptr %ctx)")
+        if profiled:
+            lines += _stamp(n + 1, cpu)
+    lines.append("  ret i32 0")
+    if can_fail:
+        lines += ["failed:", "  ret i32 1"]
+    return [*lines, "}"]
+
+
+def _wait(n: int, step: WaitFor, core: int) -> list[str]:
+    offset, nbytes = step.prefetch
+    whole = -(-nbytes // (_LINE_BYTES * _LINES_PER_SPIN)) * _LINES_PER_SPIN
+    call = (
+        f"call i32 @sk_wait(ptr %ctx, ptr %flag{step.producer}, i64 %t{n}, i32 {core}, i32 {step.producer}, "
+        f"i32 {step.wait}, ptr %from{n}, i64 {whole})"
+    )
+    return [
+        f"  %t{n} = add i64 %first{step.producer}, {step.count}",
+        f"  %s{n} = load atomic i64, ptr %flag{step.producer} acquire, align 8",
+        f"  %ok{n} = icmp uge i64 %s{n}, %t{n}",
+        f"  br i1 %ok{n}, label %go{n}, label %spin{n}",
+        f"spin{n}:",
+        f"  %from{n} = getelementptr i8, ptr %blob, i64 {offset}",
+        f"  %r{n} = {call}",
+        f"  %bad{n} = icmp ne i32 %r{n}, 0",
+        f"  br i1 %bad{n}, label %failed, label %go{n}",
+        f"go{n}:",
+    ]
+
+
+def _stamp(index: int, cpu: CpuTarget) -> list[str]:
+    """Write a time stamp: the CPU's own counter on x86, the runtime's clock elsewhere."""
+    lines = [f"  %c{index} = call i64 @llvm.readcyclecounter()"]
+    if not cpu.triple.startswith("x86_64"):
+        lines = [*_field(f"clock{index}", "clock", "ptr"), f"  %c{index} = call i64 %clock{index}()"]
+    lines.append(f"  %e{index} = getelementptr inbounds i64, ptr %stamps, i64 {index}")
+    lines.append(f"  store i64 %c{index}, ptr %e{index}, align 8")
+    return lines
+
+
+def _dispatch(name: str, kind: str, cores: int) -> list[str]:
+    """`name(ctx, core)`: go to the core's own function."""
+    lines = [f"define i32 @{name}(ptr %ctx, i32 %core) nounwind {{", "  switch i32 %core, label %none ["]
+    lines += [f"    i32 {c}, label %c{c}" for c in range(cores)]
+    lines += ["  ]", "none:", "  ret i32 0"]
+    for c in range(cores):
+        lines += [f"c{c}:", f"  %r{c} = tail call i32 @{kind}_{c}(ptr %ctx)", f"  ret i32 %r{c}"]
+    return [*lines, "}"]
+
+
+def _single(spec: EntrySpec) -> list[str]:
+    """`sk_single(ctx, core, subop)`: the tasks of one sub-operator that are this core's, through a table of task functions."""
+    cores = len(spec.programs)
+    table = [["null"] * cores for _ in range(spec.subops)]
+    for index, task in enumerate(spec.tasks):
+        table[task.subop][task.core] = f"@task_{index}"
+    entries = ", ".join(f"ptr {cell}" for row in table for cell in row)
+    size = max(1, spec.subops * cores)
+    return f"""
+@sk_tasks = internal constant [{size} x ptr] [{entries or "ptr null"}]
+define i32 @sk_single(ptr %ctx, i32 %core, i32 %subop) nounwind {{
+  %row = mul i32 %subop, {cores}
+  %cell = add i32 %row, %core
+  %inside = icmp ult i32 %core, {cores}
+  br i1 %inside, label %find, label %none
+find:
+  %index = zext i32 %cell to i64
+  %slot = getelementptr inbounds ptr, ptr @sk_tasks, i64 %index
+  %task = load ptr, ptr %slot, align 8
+  %absent = icmp eq ptr %task, null
+  br i1 %absent, label %none, label %run
+run:
+  %r = call i32 %task(ptr %ctx)
+  ret i32 %r
+none:
+  ret i32 0
+}}""".splitlines()

@@ -1,0 +1,80 @@
+"""What a user can ask of a compilation. Frozen and hashable: part of what identifies a compiled kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from superkernel.errors import InputError, Violation, raise_all
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "sync": ("minimal", "full"),
+    "fallback": ("forbid", "warn", "allow"),
+    "objective": ("latency", "size", "memory"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Each optimisation can be switched off; the defaults are what one wants for speed.
+
+    sync: "minimal" waits only where bytes conflict; "full" puts a barrier of all cores between any two sub-operators.
+    early_start: prefetch weights while waiting; off: wait first, prefetch never.
+    fuse: join pointwise chains, prologues and epilogues; off: one sub-operator per node.
+    simplify: run the graph passes (constant folding, pattern fusion); off: the graph as given.
+    cost_placement: decide the number of cores per sub-operator by cost; off: every sub-operator on all cores.
+    fallback: what to do with an operator that has no kernel: "forbid" (error), "warn" (NumPy, with a warning), "allow" (NumPy).
+    objective: what kernel selection optimises: "latency", "size" (code) or "memory" (workspace).
+    deny, pin: kernel id patterns (fnmatch) that selection must not take, must take where eligible.
+    watchdog_ms: a launch that takes longer raises WatchdogError naming the boundary it hangs at; 0 = no watchdog.
+    cache: keep compiled objects on disk.
+    """
+
+    sync: str = "minimal"
+    early_start: bool = True
+    fuse: bool = True
+    simplify: bool = True
+    cost_placement: bool = True
+    fallback: str = "warn"
+    objective: str = "latency"
+    deny: tuple[str, ...] = ()
+    pin: tuple[str, ...] = ()
+    watchdog_ms: float = 0.0
+    cache: bool = True
+
+    def __post_init__(self) -> None:
+        wrong: list[Violation] = []
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                found = repr(getattr(self, name))
+                wrong.append(Violation("not a legal choice", f"option {name!r}", ", ".join(choices), found))
+        for field in dataclasses.fields(self):
+            if field.type == "bool" and not isinstance(getattr(self, field.name), bool):
+                found = repr(getattr(self, field.name))
+                wrong.append(Violation("not a truth value", f"option {field.name!r}", "True or False", found))
+        if not isinstance(self.watchdog_ms, (int, float)) or not self.watchdog_ms >= 0:
+            wrong.append(Violation("bad time", "option 'watchdog_ms'", "milliseconds >= 0", repr(self.watchdog_ms)))
+        for name in ("deny", "pin"):
+            value = getattr(self, name)
+            if isinstance(value, str) or not all(isinstance(p, str) for p in value):
+                wrong.append(Violation("not a tuple of patterns", f"option {name!r}", "tuple of str", repr(value)))
+            else:
+                object.__setattr__(self, name, tuple(value))
+        raise_all(InputError, wrong)
+
+    @staticmethod
+    def of(given: Options | Mapping[str, Any] | None) -> Options:
+        """Options of Options, a mapping of names, or None (defaults). Raises InputError on unknown names."""
+        if given is None:
+            return Options()
+        if isinstance(given, Options):
+            return given
+        if not isinstance(given, Mapping):
+            raise InputError("options are not Options", expected="superkernel.Options or a mapping", found=type(given).__name__)
+        known = [f.name for f in dataclasses.fields(Options)]
+        unknown = [str(name) for name in given if name not in known]
+        if unknown:
+            raise InputError("unknown option", expected=", ".join(known), found=", ".join(unknown))
+        return Options(**given)

@@ -1,0 +1,45 @@
+"""The environment variables that SuperKernel reads, all of them, in one place.
+
+SK_DUMP       comma-separated stages to print to stderr: graph, simplified, subops, schedule, plan, ir, all
+SK_TRACE      a file to which the compilation writes its stages with times (Chrome trace format, opens in Perfetto)
+SK_CACHE_DIR  where compiled objects are kept (default: the user's cache directory); "off" keeps nothing
+SK_CPU        avx512 | avx2 | plain: generate code for at most this tier (read by codegen.host.features)
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from superkernel.errors import InputError
+
+DUMP_STAGES = ("graph", "simplified", "subops", "schedule", "plan", "ir")
+
+
+def dump_stages() -> frozenset[str]:
+    """The stages SK_DUMP asks for. Raises InputError on a name that is no stage."""
+    names = [n.strip() for n in os.environ.get("SK_DUMP", "").split(",") if n.strip()]
+    unknown = [n for n in names if n not in (*DUMP_STAGES, "all")]
+    if unknown:
+        raise InputError(
+            "not a stage", location="SK_DUMP", expected=", ".join((*DUMP_STAGES, "all")), found=", ".join(unknown)
+        )
+    return frozenset(DUMP_STAGES if "all" in names else names)
+
+
+def trace_file() -> Path | None:
+    """Where SK_TRACE wants the compilation's trace, or None."""
+    name = os.environ.get("SK_TRACE")
+    return Path(name) if name else None
+
+
+def cache_directory() -> Path | None:
+    """The directory of compiled objects, or None where SK_CACHE_DIR switches it off."""
+    name = os.environ.get("SK_CACHE_DIR")
+    if name == "off":
+        return None
+    if name:
+        return Path(name).expanduser()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("superkernel")
