@@ -1,0 +1,103 @@
+"""SuperKernel: a whole graph of operators as one multi-core kernel, with proved and measured synchronisation.
+
+    import numpy as np, superkernel as sk
+
+    b = sk.GraphBuilder("mlp")
+    x = b.input("x", (1, 256), "f32")
+    b.output(b.relu(b.matmul(x, b.constant(np.eye(256, dtype=np.float32)))), name="y")
+    kernel = sk.compile(b.graph(), threads=2)
+    y = kernel(np.ones((1, 256), np.float32))
+
+Names are loaded on first use, so `import superkernel` is fast and needs neither LLVM nor ONNX.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from superkernel.api import compile, load
+    from superkernel.builder import GraphBuilder
+    from superkernel.dtypes import DType
+    from superkernel.errors import (
+        FileFormatError,
+        GraphError,
+        InputError,
+        InternalError,
+        MachineError,
+        SuperKernelError,
+        UnsupportedError,
+        UserError,
+        VerificationError,
+        WatchdogError,
+    )
+    from superkernel.graph import Graph, KernelType, Node
+    from superkernel.kernel import Kernel
+    from superkernel.options import Options
+    from superkernel.report import Report
+    from superkernel.tensor import TensorType
+
+_HOMES = {
+    "compile": "api",
+    "load": "api",
+    "GraphBuilder": "builder",
+    "DType": "dtypes",
+    "FileFormatError": "errors",
+    "GraphError": "errors",
+    "InputError": "errors",
+    "InternalError": "errors",
+    "MachineError": "errors",
+    "SuperKernelError": "errors",
+    "UnsupportedError": "errors",
+    "UserError": "errors",
+    "VerificationError": "errors",
+    "WatchdogError": "errors",
+    "Graph": "graph",
+    "KernelType": "graph",
+    "Node": "graph",
+    "Kernel": "kernel",
+    "Options": "options",
+    "Report": "report",
+    "TensorType": "tensor",
+}
+
+__all__ = [
+    "DType",
+    "FileFormatError",
+    "Graph",
+    "GraphBuilder",
+    "GraphError",
+    "InputError",
+    "InternalError",
+    "Kernel",
+    "KernelType",
+    "MachineError",
+    "Node",
+    "Options",
+    "Report",
+    "SuperKernelError",
+    "TensorType",
+    "UnsupportedError",
+    "UserError",
+    "VerificationError",
+    "WatchdogError",
+    "__version__",
+    "compile",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'superkernel' has no attribute {name!r}")
+    value = getattr(import_module(f"superkernel.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

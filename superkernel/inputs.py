@@ -1,0 +1,108 @@
+"""From what a user passes to what a kernel reads: dense arrays of exactly the declared types.
+
+Accepted: NumPy arrays, anything with `__dlpack__`, `__array_interface__` or `__array__`, and (nested) Python numbers. Arrays must have the
+declared dtype: a silent conversion would hide mistakes. Python numbers take the declared dtype where the value allows it. An array that is not
+C-contiguous, or not in the machine's byte order, is copied; nothing is ever written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.dtypes import DType
+from superkernel.errors import InputError, SuperKernelError, Violation, raise_all
+from superkernel.tensor import TensorType
+
+Array = NDArray[Any]
+
+
+def bind_arguments(
+    types: Mapping[str, TensorType], args: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Positional and named arguments by input name, as a Python call would bind them. Raises InputError with all problems."""
+    names = list(types)
+    wrong: list[Violation] = []
+    if len(args) > len(names):
+        wrong.append(Violation("too many inputs", expected=f"{len(names)} ({', '.join(names)})", found=str(len(args))))
+    bound: dict[str, Any] = dict(zip(names, args, strict=False))
+    for name, value in named.items():
+        if name not in types:
+            wrong.append(Violation(f"unknown input {name!r}", hint=f"the inputs are {', '.join(names) or 'none'}"))
+        elif name in bound:
+            wrong.append(Violation("given twice, by position and by name", f"input {name!r}"))
+        else:
+            bound[name] = value
+    wrong += [
+        Violation("missing", f"input {name!r}", expected=str(types[name])) for name in names if name not in bound
+    ]
+    raise_all(InputError, wrong)
+    return bound
+
+
+def as_inputs(types: Mapping[str, TensorType], given: Mapping[str, Any]) -> dict[str, Array]:
+    """One dense array per input. Raises InputError with all problems."""
+    wrong: list[Violation] = []
+    arrays: dict[str, Array] = {}
+    for name, kind in types.items():
+        try:
+            arrays[name] = as_dense(given[name], kind)
+        except SuperKernelError as error:
+            first = error.violations[0]
+            wrong.append(Violation(first.message, f"input {name!r}", first.expected, first.found, first.hint))
+    raise_all(InputError, wrong)
+    return arrays
+
+
+def as_dense(value: Any, kind: TensorType) -> Array:
+    """`value` as a C-contiguous array of exactly `kind`. Raises InputError without location."""
+    array = value if isinstance(value, np.ndarray) else _foreign(value, kind)
+    if array.shape != kind.shape:
+        raise InputError("wrong shape", expected=str(kind), found=f"{array.dtype}{list(array.shape)}")
+    want = kind.dtype.numpy
+    if array.dtype != want:
+        if array.dtype.newbyteorder("=") == want:
+            return array.astype(want)
+        raise InputError(
+            "wrong element type",
+            expected=str(kind),
+            found=f"{array.dtype}{list(array.shape)}",
+            hint=f"convert with .astype({str(want)!r}) if that is meant",
+        )
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(kind.shape)
+
+
+def _foreign(value: Any, kind: TensorType) -> Array:
+    """An array of something that is not one."""
+    if hasattr(value, "__array_interface__") or isinstance(value, np.generic):
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise InputError(f"the DLPack tensor cannot be read: {error}", hint="it must be in CPU memory") from error
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
+    return _numbers(value, kind)
+
+
+def _numbers(value: Any, kind: TensorType) -> Array:
+    """Python numbers, taken as the declared dtype where no value changes its meaning."""
+    try:
+        loose = np.asarray(value)
+    except ValueError as error:
+        raise InputError("not a rectangular array", expected=str(kind), found=type(value).__name__) from error
+    ranks = {"b": 0, "u": 1, "i": 1, "f": 2}
+    rank = ranks.get(loose.dtype.kind)
+    want = 0 if kind.dtype is DType.BOOL else 1 if kind.dtype.is_integer else 2
+    if loose.size == 0 and loose.shape == kind.shape:
+        return np.empty(kind.shape, kind.dtype.numpy)
+    if rank is None or rank > want or (want != 0 and rank == 0):
+        raise InputError("not numbers of the declared type", expected=str(kind), found=f"{type(value).__name__} of {loose.dtype}")
+    typed = loose.astype(kind.dtype.numpy)
+    if kind.dtype.is_integer and not np.array_equal(typed, loose):
+        raise InputError("a number does not fit the declared type", expected=str(kind), found=str(loose.dtype))
+    return typed

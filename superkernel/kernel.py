@@ -1,0 +1,211 @@
+"""A compiled kernel: what `superkernel.compile` returns.
+
+Callable with arrays by position or name; one launch per call. Holds its plan, its certificate and the reasons behind every decision. Inputs
+are never written. Several threads may call the same kernel: launches take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.errors import InputError, UnsupportedError
+from superkernel.inputs import as_inputs, bind_arguments
+from superkernel.tensor import TensorType
+
+if TYPE_CHECKING:
+    from superkernel.executors.host import HostExecutable
+    from superkernel.explain import Explanation
+    from superkernel.pipeline import Compiled
+    from superkernel.report import Report
+    from superkernel.sync.verify import Certificate
+
+Array = NDArray[Any]
+
+EXECUTORS = ("host", "reference")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Outputs by name; `report` where the run was profiled."""
+
+    outputs: dict[str, Array]
+    report: Report | None = None
+
+
+class Kernel:
+    """See the module docstring. Made by `superkernel.compile` and `superkernel.load`, not directly."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._compiled = compiled
+        graph = compiled.graph
+        self._input_types: dict[str, TensorType] = dict(graph.inputs)
+        self._output_types = dict(zip(compiled.output_names, (graph.types[o] for o in graph.outputs), strict=True))
+        self._states: dict[str, Array] = {name: np.array(array, order="C") for name, array in graph.states.items()}
+        self._exact = tuple((t.dtype.numpy, t.shape) for t in self._input_types.values())
+        self._makers = tuple((t.shape, t.dtype.numpy) for t in self._output_types.values())
+        self._executable: HostExecutable = compiled.executable
+
+    # What it is -------------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The graph's name."""
+        return self._compiled.graph.name
+
+    @property
+    def inputs(self) -> Mapping[str, TensorType]:
+        """Input types by name, in call order."""
+        return self._input_types
+
+    @property
+    def outputs(self) -> Mapping[str, TensorType]:
+        """Output types by name, in return order."""
+        return self._output_types
+
+    @property
+    def states(self) -> Mapping[str, Array]:
+        """The state tensors (KV caches, ...): live arrays that runs update; writable between runs."""
+        return self._states
+
+    @property
+    def threads(self) -> int:
+        """Cores the kernel was compiled for."""
+        return self._compiled.cores
+
+    @property
+    def plan(self) -> str:
+        """The synchronisation plan as text: per core its straight line of steps."""
+        return str(self._compiled.plan)
+
+    @property
+    def certificate(self) -> Certificate:
+        """What the independent verifier checked."""
+        return self._compiled.certificate
+
+    def reset_states(self) -> None:
+        """Put every state back to its initial contents."""
+        for name, initial in self._compiled.graph.states.items():
+            self._states[name][...] = initial
+
+    # Running ----------------------------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Run once. Arrays by position or by name, of exactly the declared dtype and shape. Returns the output array, or a tuple of
+        them in graph order. Raises InputError on anything else, WatchdogError where the watchdog option fires."""
+        if named or len(args) != len(self._exact) or not self._is_exact(args):
+            bound = bind_arguments(self._input_types, args, named)
+            args = tuple(as_inputs(self._input_types, bound).values())
+        outputs = self._launch(args)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _is_exact(self, args: Sequence[Any]) -> bool:
+        """True where every argument can be read as it is."""
+        for array, (dtype, shape) in zip(args, self._exact, strict=True):
+            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+                return False
+            if not array.flags.c_contiguous:
+                return False
+        return True
+
+    def _launch(self, arrays: Sequence[Array]) -> list[Array]:
+        outputs = [np.empty(shape, dtype) for shape, dtype in self._makers]
+        self._executable.run([*arrays, *outputs, *self._states.values()])
+        return outputs
+
+    def run(
+        self,
+        inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+        *,
+        executor: str | None = None,
+        profile: bool = False,
+    ) -> RunResult:
+        """Run once and return outputs by name. `executor` "host" (default) or "reference" (the NumPy reference; states as the
+        host's). `profile=True` adds a report of this kernel's synchronisation."""
+        name = executor or "host"
+        if name not in EXECUTORS:
+            raise UnsupportedError("unknown executor", expected=", ".join(EXECUTORS), found=repr(executor))
+        arrays = self._arrays(inputs)
+        if name == "reference":
+            outputs = self._reference(arrays)
+        else:
+            outputs = dict(zip(self._output_types, self._launch(list(arrays.values())), strict=True))
+        return RunResult(outputs, self._profile(arrays, rounds=0) if profile else None)
+
+    def _arrays(self, inputs: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Array]:
+        if inputs is None:
+            inputs = {}
+        if isinstance(inputs, Mapping):
+            bound = bind_arguments(self._input_types, (), inputs)
+        elif isinstance(inputs, np.ndarray) or not isinstance(inputs, Sequence):
+            raise InputError("inputs are not a mapping", expected="{name: array} or a list", found=type(inputs).__name__)
+        else:
+            bound = bind_arguments(self._input_types, inputs, {})
+        return as_inputs(self._input_types, bound)
+
+    def _reference(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        from superkernel.reference import evaluate
+
+        graph = self._compiled.source
+        results = evaluate(graph, arrays, states=self._states, keep=tuple(graph.updates.values()))
+        outputs = {name: results[value] for name, value in zip(self._output_types, graph.outputs, strict=True)}
+        for state, value in graph.updates.items():
+            self._states[state][...] = results[value]
+        return outputs
+
+    # Understanding ----------------------------------------------------------------------------------------------------
+
+    def report(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100) -> Report:
+        """Where the time goes (medians of profiled runs) and fused against one by one (`rounds` alternating pairs). States are
+        put back afterwards. Without inputs, random ones of seed 0."""
+        if inputs is None:
+            from superkernel.random_inputs import random_inputs
+
+            inputs = random_inputs(self._input_types, 0)
+        return self._profile(self._arrays(inputs), rounds)
+
+    def _profile(self, arrays: Mapping[str, Array], rounds: int) -> Report:
+        from superkernel.profile import measure
+
+        kept = {name: array.copy() for name, array in self._states.items()}
+        outputs = [np.empty(shape, dtype) for shape, dtype in self._makers]
+        try:
+            return measure(self._compiled, [*arrays.values(), *outputs, *self._states.values()], rounds)
+        finally:
+            for name, array in kept.items():
+                self._states[name][...] = array
+
+    def explain(self, node: str | int) -> Explanation:
+        """Everything decided about the sub-operator that computes a node (or has that index): kernel choice with rejected candidates,
+        what was joined and why, tiling and placement, and for each wait the form, the reason and the witness conflict."""
+        from superkernel.explain import explain
+
+        return explain(self._compiled, node)
+
+    def summary(self) -> dict[str, Any]:
+        """Counts and sizes, plain data."""
+        return self._compiled.summary()
+
+    def stage_text(self, stage: str) -> str:
+        """The text form of a stage: graph, simplified, subops, schedule, plan, certificate."""
+        return self._compiled.stage_text(stage)
+
+    def manifest(self) -> Any:
+        """Which kernels the model needs (see docs/registry.md)."""
+        return self._compiled.manifest()
+
+    def save(self, path: str | Path) -> None:
+        """Write graph, options and object code to one file that `superkernel.load` reads. Replaces the file atomically."""
+        from superkernel.saved import save
+
+        save(self._compiled, Path(path))
+
+    def __repr__(self) -> str:
+        ins = ", ".join(f"{n}: {t}" for n, t in self._input_types.items())
+        outs = ", ".join(f"{n}: {t}" for n, t in self._output_types.items())
+        return f"<superkernel.Kernel {self.name!r} ({ins}) -> ({outs}), {self.threads} threads>"

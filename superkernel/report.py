@@ -1,0 +1,133 @@
+"""What a run's time went into: sync per boundary, pure cost apart from imbalance, fused against one by one.
+
+Model: a profiled run leaves one time stamp behind every step of every core (ns since the first stamp). A *boundary* is a sub-operator whose tasks
+wait. For a wait of core c for producer p, from `begin` to `end`, with p's set at `set`:
+
+    imbalance = time in [begin, end] before `set`: the producer still had work to do, no sync could be faster;
+    pure      = the rest: what the synchronisation itself costs.
+
+A set's own time counts as pure. Figures of one run vary; `Report` therefore holds medians over several profiled runs, and the comparison of
+fused against one by one alternates both in one process and gives medians with a 95 % interval (binomial, distribution-free).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The synchronisation in front of one sub-operator. Times are per run, medians, in ns."""
+
+    subop: int
+    name: str
+    form: str  # none, point-to-point, subset, full
+    reason: str
+    arrivals: int  # waits that the boundary's cores execute
+    pure_ns: float
+    imbalance_ns: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Median of samples with its 95 % interval, in ns."""
+
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    samples: int
+
+    @staticmethod
+    def of(samples: NDArray[Any] | Sequence[float]) -> Timing:
+        """Order statistics: the interval's ranks are n/2 -+ 0.98 sqrt(n) (normal approximation of the binomial)."""
+        ordered = np.sort(np.asarray(samples, float))
+        count = len(ordered)
+        half = 0.98 * count**0.5
+        low = ordered[max(0, int(count / 2 - half))]
+        high = ordered[min(count - 1, int(np.ceil(count / 2 + half)))]
+        return Timing(float(np.median(ordered)), float(low), float(high), count)
+
+    def __str__(self) -> str:
+        return f"{format_ns(self.median_ns)} [{format_ns(self.low_ns)}, {format_ns(self.high_ns)}]"
+
+
+@dataclass(frozen=True)
+class Report:
+    """See the module docstring. `busy_ns` per core; `fused` and `one_by_one` None where not compared."""
+
+    graph: str
+    target: str
+    cores: int
+    nodes: int
+    subops: int
+    distinct_kernels: int
+    waits: int
+    sets: int
+    naive_syncs: int  # full barriers that a fused kernel without analysis would have
+    run_ns: float
+    busy_ns: tuple[float, ...]
+    pure_ns: float  # mean over cores
+    imbalance_ns: float  # mean over cores
+    boundaries: tuple[Boundary, ...]
+    fallbacks: tuple[str, ...]
+    fused: Timing | None = None
+    one_by_one: Timing | None = None
+
+    @property
+    def speedup(self) -> float | None:
+        """One by one over fused, medians."""
+        if self.fused is None or self.one_by_one is None:
+            return None
+        return self.one_by_one.median_ns / self.fused.median_ns
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, stable keys."""
+        return {"schema": "superkernel.report/1", **asdict(self), "speedup": self.speedup}
+
+    def json(self) -> str:
+        return json.dumps(self.to_json(), indent=2)
+
+    def text(self) -> str:
+        """The report for a terminal."""
+        share = 100 / self.run_ns if self.run_ns else 0.0
+        lines = [
+            f"{self.graph}: {self.nodes} nodes -> {self.subops} sub-operators ({self.distinct_kernels} distinct) "
+            f"-> 1 kernel on {self.cores} core{'s' if self.cores != 1 else ''} ({self.target})",
+            f"sync points: {self.naive_syncs} full barriers before, {self.waits} waits and {self.sets} sets after",
+            f"profiled run: {format_ns(self.run_ns)}; mean over cores: pure sync {format_ns(self.pure_ns)} "
+            f"({self.pure_ns * share:.1f} %), imbalance {format_ns(self.imbalance_ns)} ({self.imbalance_ns * share:.1f} %)",
+        ]
+        lines += [f"  core {c}: busy {format_ns(ns)} ({ns * share:.1f} %)" for c, ns in enumerate(self.busy_ns)]
+        if self.fused is not None and self.one_by_one is not None:
+            lines.append(
+                f"fused {self.fused}, one by one {self.one_by_one}: {self.speedup:.2f}x "
+                f"(medians with 95 % intervals, {self.fused.samples} alternating pairs)"
+            )
+        lines += [f"fallback to NumPy: {text}" for text in self.fallbacks]
+        if self.boundaries:
+            lines.append(f"{'boundary':<40} {'form':<15} {'arrivals':>8} {'pure':>10} {'imbalance':>10}  reason")
+            for b in self.boundaries:
+                label = f"{b.subop} {b.name}"
+                label = label if len(label) <= 40 else label[:39] + "…"
+                lines.append(
+                    f"{label:<40} {b.form:<15} {b.arrivals:>8} {format_ns(b.pure_ns):>10} "
+                    f"{format_ns(b.imbalance_ns):>10}  {b.reason}"
+                )
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def format_ns(ns: float) -> str:
+    """A time with a unit that keeps three digits readable."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if abs(ns) >= size:
+            return f"{ns / size:.2f} {unit}"
+    return f"{ns:.0f} ns"

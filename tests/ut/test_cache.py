@@ -1,0 +1,101 @@
+"""The object cache: what it gives back, what it refuses, and that it never stops a compilation."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from superkernel.codegen.cache import CacheWarning, ObjectCache, key_digest
+
+
+def _only_file(directory: Path) -> Path:
+    (path,) = [p for p in directory.rglob("*") if p.is_file()]
+    return path
+
+
+def test_returns_what_was_put(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path / "c")
+    assert cache.get("key") is None
+    cache.put("key", b"object")
+    assert cache.get("key") == b"object"
+    assert ObjectCache(tmp_path / "c").get("key") == b"object"
+    assert cache.get("other") is None
+    assert (cache.hits, cache.misses) == (1, 2)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "header", "longer"])
+def test_corrupt_entry_is_dropped(tmp_path: Path, damage: str) -> None:
+    cache = ObjectCache(tmp_path)
+    cache.put("key", bytes(range(256)))
+    path = _only_file(tmp_path)
+    data = bytearray(path.read_bytes())
+    if damage == "truncate":
+        data = data[:-10]
+    elif damage == "flip":
+        data[-5] ^= 1
+    elif damage == "empty":
+        data = bytearray()
+    elif damage == "header":
+        data[0] ^= 255
+    else:
+        data += b"x"
+    path.write_bytes(data)
+    assert cache.get("key") is None
+    assert not path.exists()
+
+
+def test_an_entry_under_another_key_is_refused(tmp_path: Path) -> None:
+    """A file renamed to another key's name is somebody's mistake or attack, not an object for that key."""
+    cache = ObjectCache(tmp_path)
+    cache.put("a", b"object of a")
+    digest = key_digest("b")
+    target = tmp_path / digest[:2] / f"{digest[2:]}.o"
+    target.parent.mkdir(exist_ok=True)
+    os.rename(_only_file(tmp_path), target)
+    assert cache.get("b") is None
+
+
+def test_unusable_directory_warns_once_and_goes_on(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    with pytest.warns(CacheWarning, match="not cached"):
+        cache = ObjectCache(blocked / "cache")
+    cache.put("key", b"x")
+    assert cache.get("key") is None
+
+
+def test_directory_of_others_is_not_trusted(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    with pytest.warns(CacheWarning, match="writable by others"):
+        assert ObjectCache(shared).directory is None
+
+
+def test_off_keeps_nothing() -> None:
+    cache = ObjectCache(None)
+    cache.put("key", b"x")
+    assert cache.get("key") is None
+
+
+def _put_many(directory: str, seed: int) -> None:
+    cache = ObjectCache(Path(directory))
+    for i in range(50):
+        cache.put(f"key{i}", bytes([i]) * 10_000)
+        got = cache.get(f"key{(i * 7 + seed) % 50}")
+        assert got is None or len(got) == 10_000
+
+
+def test_processes_share_a_directory(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_put_many, args=(str(tmp_path), seed)) for seed in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [w.exitcode for w in workers] == [0, 0]
+    assert ObjectCache(tmp_path).get("key3") == bytes([3]) * 10_000
+    assert not list(tmp_path.rglob(".new-*"))

@@ -1,0 +1,58 @@
+"""Options and environment switches: defaults, checks, and that every problem is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from superkernel.errors import InputError
+from superkernel.options import Options
+from superkernel.settings import DUMP_STAGES, cache_directory, dump_stages
+
+
+def test_defaults_and_mappings() -> None:
+    assert Options.of(None) == Options()
+    assert Options.of({"sync": "full", "fuse": False}) == Options(sync="full", fuse=False)
+    given = Options(pin=["host.*"])  # type: ignore[arg-type]
+    assert Options.of(given) is given
+    assert given.pin == ("host.*",)
+    assert hash(given) == hash(Options(pin=("host.*",)))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"sync": "none"}, {"fuse": 1}, {"fallback": "maybe"}, {"watchdog_ms": -1}, {"watchdog_ms": "x"}, {"pin": "host"}, {"x": 1}],
+)
+def test_bad_options(bad: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        Options.of(bad)
+    assert next(iter(bad)) in str(caught.value)
+
+
+def test_all_bad_options_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        Options(sync="x", fallback="y")
+    assert len(caught.value.violations) == 2
+
+
+def test_options_of_nonsense() -> None:
+    with pytest.raises(InputError, match="not Options"):
+        Options.of(3)  # type: ignore[arg-type]
+
+
+def test_dump_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SK_DUMP", "plan, graph")
+    assert dump_stages() == {"plan", "graph"}
+    monkeypatch.setenv("SK_DUMP", "all")
+    assert dump_stages() == set(DUMP_STAGES)
+    monkeypatch.setenv("SK_DUMP", "everything")
+    with pytest.raises(InputError, match="SK_DUMP"):
+        dump_stages()
+
+
+def test_cache_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SK_CACHE_DIR", "off")
+    assert cache_directory() is None
+    monkeypatch.setenv("SK_CACHE_DIR", "/some/where")
+    assert str(cache_directory()) == "/some/where"
