@@ -1,0 +1,275 @@
+"""Canonical micro-kernel names: the XNNPACK convention, read and written without loss.
+
+    name := prefix dt ("_" dt)* "_" op ["_" act] ["_" rq] "_ukernel" ["_" par] "__" target
+
+Model: a name is a view of a kernel's fields, never their source; `superkernel.registry.lint` compares the two. The parser reads the
+forms of today's convention and the older ones (multi-pass `5f5m5l4c4s4r`, pooling `9x` and `9p8x`, types qc8, s16, u32, activations
+linear and relu), and our own names (prefix `sk`, types f64, s64, ..., targets such as `avx512amx` or `aiv`).
+
+Which parameters an operator takes is a table of *forms*, each a template: `{mr}x{nr}[c{kr}][s{sr}]` means two sizes and two optional
+parts. A size is a number without leading zeros, with `v` behind it where it counts vector registers of run-time length.
+
+Invariants: `format_name(parse_name(x)) == x` for every x that parses; `parse_name(format_name(n)) == n` for every legal n. Splitting
+is at the first `__`; the longest operator wins; the instruction set may stand anywhere in the target; unknown modifiers there are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from superkernel.errors import UserError, Violation, raise_all
+
+PREFIXES = ("xnn", "sk")
+DATATYPES = frozenset(
+    "bf16 f16 f32 f64 pf16 pf32 qs8 qu8 s8 u8 qd8 qdu8 qp8 pqs8 pqu8 qs8w qc8w qc4w qc4uw qc2w qb4w qb4 x8 x16 x24 x32 x64 xx "
+    "f32acc to cs16 s16 s32 s64 i8 i16 i32 u16 u32 u64 qc8 f32qc8w".split()
+)
+ACTIVATIONS = ("minmax", "relu", "linear")
+REQUANTISATIONS = ("fp32", "rndnu", "rndnu16", "fp16", "magic")
+ARCHITECTURES = frozenset({"aarch32", "aarch64", "amd64", "armsimd32", "wasm32"})
+INSTRUCTION_SETS = frozenset(
+    "scalar neon neonfma neonv8 neonfp16 neonfp16arith neonbf16 neondot neondotfp16arith neoni8mm neonsme neonsme2 sve sve2 sme sme2 "
+    "sse sse2 sse2fma ssse3 sse41 avx f16c fma3 avx2 avxvnni avxvnniint8 avx256skx avx256vnni avx256vnnigfni avx512f avx512skx "
+    "avx512bf16 avx512fp16 avx512vbmi avx512vnni avx512vnnigfni avx512amx xop rvv rvvfp16arith hvx vsx psimd lsx lasx wasm wasmsimd "
+    "wasmrelaxedsimd wasmrelaxedsimdfp16 wasmpshufb wasmsdot wasmblendvps wasmusdot simd32 fp16arith aic aiv".split()
+)
+
+# operator -> its form; operators without one have no parameters. `v*` and `r*` operators are recognised by `_VECTOR_OP`.
+_TILE = "{mr}x{nr}[c{kr}][s{sr}]"
+_POOL = ("{primary}p{incremental}x", "{primary}p", "{primary}x")
+_FORMS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("gemm", "igemm", "gemminc", "ppmm", "spmm", "gemv", "bmm"), (_TILE,)),
+    **dict.fromkeys(("packw", "packw_gemm_goi", "packw_gemm_gio", "packw_goi", "packw_gio"), ("x{nr}[c{kr}][s{sr}]",)),
+    **dict.fromkeys(("packb_gemm", "packb_gemm_goi", "packb_gemm_gio"), ("{nr}c{kr}s{sr}r{round}", "x{nr}[c{kr}][s{sr}]")),
+    "packx": ("x{mr}", "{mr}x"),
+    "packlh": (_TILE,),
+    "dwconv": ("{first}f{middle}m{last}l{channel}c{subtile}s{round}r", "{primary}p{channel}c", "up{channel}x{primary}"),
+    **dict.fromkeys(("avgpool", "maxpool", "pavgpool", "gavgpool", "argmaxpool", "gsum"), _POOL),
+    **dict.fromkeys(("rdsum", "rdsum2", "rdmax", "rdmin", "rdminmax"), _POOL),
+    "dwconv2d_chw": ("{kh}x{kw}[s{stride}]p{pad}",),
+    **dict.fromkeys(
+        ("conv_hwc", "conv_hwc2chw", "conv_chw"), ("{kh}x{kw}s{stride}p{pad}[p{pad_right}]c{channel}x{nr}",)
+    ),
+    "vmulcaddc": ("c{channel}",),
+    "pad": ("p{unroll}",),
+    "ibilinear_chw": ("p{pixels}",),
+    "prelu": ("{mr}x{nr}",),
+    "transposec": (_TILE,),
+    "attention": ("{mr}x{nr}",),
+    # without parameters
+    **dict.fromkeys(
+        "ibilinear lut lut32norm fill copy unpool zip_x2 zip_x3 zip_x4 zip_xm packq_f32qp8 raddexpminusmax raddextexp "
+        "raddstoreexpminusmax rsum rsum2 rmax rmin rminmax rmaxabs window filterbank_accumulate filterbank_subtract bfly4 fftr "
+        "depthtospace2d_chw2hwc requantize reduce argreduce cumsum softmax norm lrn pool move index rope kvupdate conv convtranspose "
+        "reference".split(),
+        (),
+    ),
+}
+_VECTOR_OP = re.compile(r"v[a-z][a-z0-9]*")
+_FIELD = re.compile(r"\{(\w+)\}")
+_TOKEN = re.compile(r"[a-z0-9]+")
+_NUMBER = r"(?:0|[1-9][0-9]*)"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One number of a parameter form; `scalable`: counted in vector registers of run-time length (written `4v`)."""
+
+    count: int
+    scalable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.count}v" if self.scalable else str(self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """The parameters of a name: the template they follow and the sizes in it, absent optional ones left out."""
+
+    form: str
+    sizes: tuple[tuple[str, Size], ...]
+
+    def get(self, name: str) -> Size | None:
+        """The size of a field, or None where the form has no such field or it was left out."""
+        return dict(self.sizes).get(name)
+
+
+@dataclass(frozen=True)
+class KernelName:
+    """A parsed name. `dtypes` are input, [output], [weights] as written; `target` the tokens behind `__`."""
+
+    prefix: str
+    dtypes: tuple[str, ...]
+    op: str
+    target: tuple[str, ...]
+    activation: str | None = None
+    requantisation: str | None = None
+    params: Params | None = None
+
+    def __str__(self) -> str:
+        return format_name(self)
+
+    @property
+    def instruction_set(self) -> str | None:
+        """The first token of the target that is one, wherever it stands."""
+        return next((t for t in self.target if t in INSTRUCTION_SETS), None)
+
+    @property
+    def architecture(self) -> str | None:
+        return next((t for t in self.target if t in ARCHITECTURES), None)
+
+    @property
+    def is_assembly(self) -> bool:
+        return "asm" in self.target
+
+    @cached_property
+    def modifiers(self) -> tuple[str, ...]:
+        """What else the target says: unroll `u16`, accumulators `acc2`, `prfm`, `ld64`, `cortex_a53` (one modifier), ..."""
+        found: list[str] = []
+        named = {self.instruction_set, self.architecture, "asm"}
+        for token in self.target:
+            if found and found[-1] == "cortex":
+                found[-1] = f"cortex_{token}"
+            elif token not in named:
+                found.append(token)
+        return tuple(found)
+
+    def number(self, letters: str) -> int | None:
+        """The number of the modifier `letters`N: number("u") of `..._u16_acc2` is 16, number("acc") 2."""
+        for token in self.modifiers:
+            if token.startswith(letters) and token[len(letters) :].isdigit():
+                return int(token[len(letters) :])
+        return None
+
+
+def operators() -> tuple[str, ...]:
+    """Every operator the table names (vector operators `v...` beyond these are recognised by their first letter)."""
+    return tuple(_FORMS)
+
+
+def forms_of(op: str) -> tuple[str, ...]:
+    """The parameter templates an operator may use, () where it takes none."""
+    return _FORMS.get(op, ())
+
+
+def make_params(op: str, sizes: Mapping[str, int | Size]) -> Params:
+    """Parameters of `op` from sizes by field name, on the first form with exactly these fields (optional ones may be absent).
+    Raises UserError where none fits."""
+    given = {k: v if isinstance(v, Size) else Size(v) for k, v in sizes.items()}
+    for form in forms_of(op):
+        fields = _FIELD.findall(form)
+        needed = set(_FIELD.findall(re.sub(r"\[.*?\]", "", form)))
+        if needed <= set(given) <= set(fields):
+            return Params(form, tuple((f, given[f]) for f in fields if f in given))
+    raise UserError(f"no parameter form of {op!r} has these fields", expected=_forms_text(op), found=", ".join(given))
+
+
+def format_name(name: KernelName) -> str:
+    """The text of a name. Raises UserError, with every violation, on one that could not be read back."""
+    raise_all(UserError, _violations(name))
+    head = [name.prefix, *name.dtypes, name.op]
+    head += [part for part in (name.activation, name.requantisation) if part]
+    head.append("ukernel")
+    if name.params is not None:
+        head.append(_format_params(name.params))
+    return "_".join(head) + "__" + "_".join(name.target)
+
+
+def parse_name(text: str) -> KernelName:
+    """The fields of a name. Raises UserError saying which part cannot be read."""
+    head, separator, tail = text.partition("__")
+    if not separator:
+        raise _unreadable(text, "the target is missing", "'__' and a target behind it", head)
+    target = tuple(tail.split("_"))
+    if not all(_TOKEN.fullmatch(t) for t in target):
+        raise _unreadable(text, "the target has an empty or ill-formed token", "lower-case letters and digits", tail)
+    front, separator, par = head.partition("_ukernel")
+    if not separator or (par and not par.startswith("_")):
+        raise _unreadable(text, "the word 'ukernel' is missing", "..._ukernel[_parameters]__target", head)
+    prefix, *words = front.split("_")
+    if prefix not in PREFIXES:
+        raise _unreadable(text, "unknown prefix", " or ".join(PREFIXES), prefix)
+    count = next((i for i, w in enumerate(words) if w not in DATATYPES), len(words))
+    if count == 0:
+        raise _unreadable(text, "no data type behind the prefix", ", ".join(sorted(DATATYPES)), words[0] if words else "")
+    op, rest = _take_operator(text, words[count:])
+    activation = rest.pop(0) if rest and rest[0] in ACTIVATIONS else None
+    requantisation = rest.pop(0) if rest and rest[0] in REQUANTISATIONS else None
+    if rest:
+        expected = f"activation ({', '.join(ACTIVATIONS)}), then requantisation ({', '.join(REQUANTISATIONS)})"
+        raise _unreadable(text, f"unknown words behind operator {op!r}", expected, "_".join(rest))
+    params = _parse_params(text, op, par[1:]) if par else None
+    return KernelName(prefix, tuple(words[:count]), op, target, activation, requantisation, params)
+
+
+def _take_operator(text: str, words: list[str]) -> tuple[str, list[str]]:
+    for stop in range(len(words), 0, -1):
+        op = "_".join(words[:stop])
+        if op in _FORMS or (stop == 1 and _VECTOR_OP.fullmatch(op)):
+            return op, words[stop:]
+    raise _unreadable(text, "unknown operator", "one of " + ", ".join(_FORMS) + ", v*", "_".join(words))
+
+
+def _parse_params(text: str, op: str, par: str) -> Params:
+    for form in forms_of(op):
+        found = _form_pattern(form).fullmatch(par)
+        if found:
+            read = ((f, found[f], found[f + "_v"]) for f in _FIELD.findall(form))
+            return Params(form, tuple((f, Size(int(n), v == "v")) for f, n, v in read if n is not None))
+    raise _unreadable(text, f"parameters do not fit operator {op!r}", _forms_text(op), par)
+
+
+@cache
+def _form_pattern(form: str) -> re.Pattern[str]:
+    text = form.replace("[", "(?:").replace("]", ")?")
+    return re.compile(_FIELD.sub(lambda m: f"(?P<{m[1]}>{_NUMBER})(?P<{m[1]}_v>v?)", text))
+
+
+def _format_params(params: Params) -> str:
+    sizes = {name: str(size) for name, size in params.sizes}
+
+    def optional(match: re.Match[str]) -> str:
+        return match[1] if _FIELD.findall(match[1])[0] in sizes else ""
+
+    return _FIELD.sub(lambda m: sizes[m[1]], re.sub(r"\[(.*?)\]", optional, params.form))
+
+
+def _violations(name: KernelName) -> list[Violation]:
+    """Everything that would keep the name from being read back as it is."""
+    wrong: list[Violation] = []
+
+    def check(good: bool, message: str, expected: str, found: object) -> None:
+        if not good:
+            wrong.append(Violation(message, location="kernel name", expected=expected, found=str(found)))
+
+    check(name.prefix in PREFIXES, "unknown prefix", " or ".join(PREFIXES), name.prefix)
+    check(bool(name.dtypes) and set(name.dtypes) <= DATATYPES, "unknown data type", ", ".join(sorted(DATATYPES)), name.dtypes)
+    known = name.op in _FORMS or _VECTOR_OP.fullmatch(name.op) is not None
+    check(known and name.op not in DATATYPES, "unknown operator", ", ".join(_FORMS) + ", v*", name.op)
+    check(name.activation in (None, *ACTIVATIONS), "unknown activation", ", ".join(ACTIVATIONS), name.activation)
+    check(
+        name.requantisation in (None, *REQUANTISATIONS),
+        "unknown requantisation",
+        ", ".join(REQUANTISATIONS),
+        name.requantisation,
+    )
+    good_target = bool(name.target) and all(_TOKEN.fullmatch(t) for t in name.target)
+    check(good_target, "the target has an empty or ill-formed token", "lower-case letters and digits", name.target)
+    if name.params is not None:
+        fields = [f for f in _FIELD.findall(name.params.form) if name.params.get(f) is not None]
+        needed = set(_FIELD.findall(re.sub(r"\[.*?\]", "", name.params.form)))
+        good = name.params.form in forms_of(name.op) and fields == [f for f, _ in name.params.sizes]
+        good = good and needed <= set(fields) and all(size.count >= 0 for _, size in name.params.sizes)
+        check(good, f"parameters do not fit operator {name.op!r}", _forms_text(name.op), name.params)
+    return wrong
+
+
+def _forms_text(op: str) -> str:
+    return " or ".join(forms_of(op)) or "no parameters"
+
+
+def _unreadable(text: str, message: str, expected: str, found: str) -> UserError:
+    return UserError(message, location=f"kernel name {text!r}", expected=expected, found=repr(found))
