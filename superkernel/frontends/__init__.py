@@ -1,0 +1,65 @@
+"""Frontends: what users have -> `Graph`. One function, `load_graph`, for all of them; each form lives in its own module.
+
+Nothing else in the package knows about networkx, JSON or ONNX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from superkernel.errors import InputError
+from superkernel.graph import Graph
+
+_FORMS = "a Graph, a GraphBuilder, a networkx DiGraph or MultiDiGraph, an onnx.ModelProto, or a path to .onnx or .json"
+
+
+def load_graph(
+    source: object,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    constants: Mapping[str, Any] | None = None,
+) -> Graph:
+    """The validated graph of any supported source. `shapes`, `dims` and `constants` are for ONNX models (see `load_onnx`).
+
+    Raises InputError on what is no source of a graph, FileFormatError on an unreadable file, GraphError on an inconsistent graph,
+    UnsupportedError on what cannot be compiled.
+    """
+    onnx_options = {"shapes": shapes, "dims": dims, "constants": constants}
+    given = ", ".join(name for name, value in onnx_options.items() if value)
+    if isinstance(source, Graph):
+        return _plain(source, given)
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        if path.suffix == ".onnx":
+            from superkernel.frontends.onnx import load_onnx
+
+            return load_onnx(path, shapes=shapes, dims=dims, constants=constants)
+        if path.suffix == ".json":
+            from superkernel.frontends.json_form import load_json
+
+            return _plain(load_json(path), given)
+        raise InputError("the file name says no known format", expected=".onnx or .json", found=repr(str(source)))
+    module = type(source).__module__
+    if type(source).__name__ == "ModelProto" and module.startswith("onnx"):
+        from superkernel.frontends.onnx import load_onnx
+
+        return load_onnx(source, shapes=shapes, dims=dims, constants=constants)  # type: ignore[arg-type]
+    if hasattr(source, "is_directed") and hasattr(source, "edges"):
+        from superkernel.frontends.networkx_form import from_networkx
+
+        return _plain(from_networkx(source), given)
+    from superkernel.builder import GraphBuilder
+
+    if isinstance(source, GraphBuilder):
+        return _plain(source.graph(), given)
+    hint = "export a torch module with torch.onnx.export" if module.startswith("torch") else ""
+    raise InputError("not a source of a graph", expected=_FORMS, found=type(source).__name__, hint=hint)
+
+
+def _plain(graph: Graph, given: str) -> Graph:
+    if given:
+        raise InputError(f"{given} only apply to ONNX models", hint="every other form has static shapes already")
+    return graph

@@ -1,0 +1,348 @@
+"""GraphBuilder: the pleasant way to make a `Graph` in Python.
+
+Model: a builder keeps value records; a `Tensor` is a handle on one. Every operator of the table is a method (`builder_methods.py`,
+generated from the table); it infers types at once, so a wrong shape raises at the line of the caller, with the node named. Numbers and
+arrays are taken wherever a tensor is: a number takes the element type of the other operand.
+
+    b = GraphBuilder("net")
+    x = b.input("x", (1, 384), "f32")
+    y = b.gelu(x @ b.constant(weight, name="w") + 1.0)
+    b.output(y, name="y")
+    graph = b.graph()
+
+Invariants: a value has one name for good once `graph()` is called; names that a user gives are never changed; names that the builder makes
+never clash with them. A builder may be asked for its graph any number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.builder_methods import OperatorMethods
+from superkernel.builder_tensor import Tensor, TensorLike, Value
+from superkernel.dtypes import DType
+from superkernel.errors import GraphError, InputError, SuperKernelError, Violation
+from superkernel.graph import Graph, KernelType, Node, check_arguments, type_of_array
+from superkernel.ops.attributes import canonical_attrs
+from superkernel.ops.table import find_op, suggest_ops
+from superkernel.tensor import TensorType
+
+__all__ = ["GraphBuilder", "Tensor", "TensorLike"]
+
+
+class _Record:
+    """A node under construction; its values still may be renamed."""
+
+    __slots__ = ("attrs", "inputs", "kernel_type", "name", "op", "outputs", "scope", "stream")
+
+    def __init__(
+        self,
+        name: str,
+        op: str,
+        inputs: Sequence[Value | None],
+        attrs: Mapping[str, Any],
+        scope: str | None,
+        stream: int | None,
+        kernel_type: KernelType | None,
+    ) -> None:
+        self.name, self.op, self.inputs, self.attrs = name, op, tuple(inputs), attrs
+        self.scope, self.stream, self.kernel_type = scope, stream, kernel_type
+        self.outputs: tuple[Value, ...] = ()
+
+    def node(self) -> Node:
+        return Node(
+            self.name,
+            self.op,
+            tuple(None if v is None else v.name for v in self.inputs),
+            tuple(v.name for v in self.outputs),
+            self.attrs,
+            self.kernel_type,
+            self.stream,
+            self.scope,
+        )
+
+
+class GraphBuilder(OperatorMethods):
+    """Collects inputs, constants, states and operator applications; `graph()` gives the checked `Graph`."""
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self._inputs: list[Value] = []
+        self._constants: list[Value] = []
+        self._states: list[Value] = []
+        self._updates: dict[Value, Value] = {}
+        self._records: list[_Record] = []
+        self._outputs: list[Value] = []
+        self._names: set[str] = set()
+        self._reserved: set[str] = set()
+        self._counters: dict[str, int] = {}
+        self._scopes: list[str] = []
+        self._streams: list[int] = []
+        self._kernel_types: list[KernelType] = []
+
+    # -- values -------------------------------------------------------------------------------------------------------------
+
+    def input(self, name: str, shape: Sequence[int], dtype: object = DType.F32) -> Tensor:
+        """A graph input."""
+        if any(not isinstance(d, (int, np.integer)) or d < 0 for d in shape):
+            raise GraphError(
+                "a dimension is not a size", location=f"input {name!r}", expected="integers >= 0", found=tuple(shape)
+            )
+        value = Value(self._claim(name, "input"), TensorType(DType.of(dtype), tuple(int(d) for d in shape)), named=True)
+        self._inputs.append(value)
+        return Tensor(self, value)
+
+    def constant(self, array: Any, dtype: object = None, *, name: str | None = None) -> Tensor:
+        """A constant. Python numbers become f32 (floats), i64 (ints) or bool unless `dtype` says otherwise."""
+        data = _as_data(array, dtype)
+        chosen = self._fresh("constant") if name is None else self._claim(name, "constant")
+        value = Value(chosen, type_of_array(data), data=data, named=name is not None)
+        self._constants.append(value)
+        return Tensor(self, value)
+
+    def state(self, name: str, array: Any, dtype: object = None) -> Tensor:
+        """A tensor that stays from run to run; `array` is what it holds at first. `update` says what it holds next."""
+        data = _as_data(array, dtype)
+        value = Value(self._claim(name, "state"), type_of_array(data), initial=data, named=True)
+        self._states.append(value)
+        return Tensor(self, value)
+
+    def update(self, state: Tensor, value: Tensor) -> None:
+        """After every run `state` holds `value`."""
+        target = self._own(state)
+        if target not in self._states:
+            raise GraphError("only a state can be updated", location=f"value {target.name!r}")
+        if target in self._updates:
+            raise GraphError("the state already has an update", location=f"state {target.name!r}")
+        source = self._own(value)
+        if source.type != target.type:
+            raise GraphError(
+                "the update has another type", location=f"state {target.name!r}", expected=target.type, found=source.type
+            )
+        self._updates[target] = source
+
+    def output(self, tensor: Tensor, name: str | None = None) -> Tensor:
+        """Marks a graph output. `name` names the value; a value that already carries a given name is copied under the new one."""
+        value = self._own(tensor)
+        if name is not None and value.name != name:
+            if value.named or value.record is None or value in self._outputs:
+                value = self._own(self.apply("identity", (tensor,), {}, name=name)[0])
+            else:
+                self._rename(value, name)
+        if value in self._outputs:
+            raise GraphError("the value already is an output", location=f"value {value.name!r}")
+        self._outputs.append(value)
+        return Tensor(self, value)
+
+    # -- context ------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Nodes made inside belong to scope `name`; scopes nest with '/'."""
+        self._scopes.append(name)
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+
+    @contextmanager
+    def stream(self, index: int) -> Iterator[None]:
+        """Nodes made inside belong to stream `index`."""
+        self._streams.append(index)
+        try:
+            yield
+        finally:
+            self._streams.pop()
+
+    @contextmanager
+    def kernel_type(self, kind: KernelType | str) -> Iterator[None]:
+        """Nodes made inside run as the given kernel type."""
+        self._kernel_types.append(KernelType(kind))
+        try:
+            yield
+        finally:
+            self._kernel_types.pop()
+
+    # -- operators ----------------------------------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        op: str,
+        inputs: Sequence[TensorLike | None],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        stem: str | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Any operator of the table by name; without `name`, `stem` (else the operator's name) begins the name that the builder
+        makes. Raises GraphError, named after the node, on what the operator does not accept."""
+        definition = find_op(op)
+        if definition is None:
+            near = suggest_ops(op)
+            raise GraphError(
+                f"unknown operator {op!r}", hint=f"did you mean {', '.join(near)}?" if near else "see docs/operators.md"
+            )
+        node_name = self._fresh(stem or op) if name is None else self._claim(name, f"node ({op})")
+        try:
+            complete = canonical_attrs(definition, attrs or {})
+            values = self._operands(op, inputs)
+            types = [None if v is None else v.type for v in values]
+            check_arguments(definition, types)
+            results = definition.infer(types, complete)
+        except SuperKernelError as error:
+            self._names.discard(node_name)
+            raise _located(error, f"node {node_name!r} ({op})") from error
+        record = _Record(
+            node_name,
+            op,
+            values,
+            complete,
+            "/".join(self._scopes) or None,
+            self._streams[-1] if self._streams else None,
+            self._kernel_types[-1] if self._kernel_types else None,
+        )
+        self._records.append(record)
+        single = len(results) == 1
+        record.outputs = tuple(
+            Value(
+                node_name if single else self._claim(f"{node_name}:{i}", "output"), kind, named=name is not None, record=record
+            )
+            for i, kind in enumerate(results)
+        )
+        return tuple(Tensor(self, value) for value in record.outputs)
+
+    def _apply(
+        self, op: str, inputs: Sequence[TensorLike | None], attrs: Mapping[str, Any], name: str | None
+    ) -> tuple[Tensor, ...]:
+        trimmed = list(inputs)
+        while trimmed and trimmed[-1] is None:
+            trimmed.pop()
+        return self.apply(op, trimmed, attrs, name=name)
+
+    def _operands(self, op: str, inputs: Sequence[TensorLike | None]) -> list[Value | None]:
+        """Tensors as they are; numbers take the element type of the first tensor that has one to lend, arrays keep theirs."""
+        lender = next(
+            (i for i in inputs if isinstance(i, Tensor) and (op != "where" or i.dtype is not DType.BOOL)), None
+        ) or next((i for i in inputs if isinstance(i, Tensor)), None)
+        values: list[Value | None] = []
+        for item in inputs:
+            if item is None:
+                values.append(None)
+            elif isinstance(item, Tensor):
+                values.append(self._own(item))
+            else:
+                number = isinstance(item, (bool, int, float))
+                dtype = lender.dtype if number and lender is not None else None
+                if number and dtype is not None and not dtype.is_float and int(item) != item:
+                    raise InputError("the number does not fit the element type", expected=str(dtype), found=repr(item))
+                values.append(self._own(self.constant(item, dtype)))
+        return values
+
+    def drop_last(self, record: _Record) -> None:
+        """Takes back the node made last (its results are known: it was folded)."""
+        assert self._records and self._records[-1] is record
+        self._records.pop()
+        self._names.difference_update({record.name, *(v.name for v in record.outputs)})
+
+    # -- the result ---------------------------------------------------------------------------------------------------------
+
+    def graph(self) -> Graph:
+        """The validated graph. Raises GraphError with every violation."""
+        return Graph.build(
+            name=self.name,
+            inputs={v.name: v.type for v in self._inputs},
+            constants={v.name: v.data for v in self._used_constants()},
+            states={v.name: v.initial for v in self._states},
+            updates={s.name: v.name for s, v in self._updates.items()},
+            nodes=[record.node() for record in self._records],
+            outputs=[v.name for v in self._outputs],
+        )
+
+    def _used_constants(self) -> list[Value]:
+        """All constants that a user named, and those of the builder's own making that something reads."""
+        used = {v for record in self._records for v in record.inputs if v is not None}
+        used.update(self._outputs, self._updates.values())
+        return [v for v in self._constants if v.named or v in used]
+
+    # -- names --------------------------------------------------------------------------------------------------------------
+
+    def _own(self, tensor: Tensor) -> Value:
+        if not isinstance(tensor, Tensor):
+            raise InputError("not a Tensor of this builder", found=type(tensor).__name__, hint="wrap it with b.constant(...)")
+        if tensor.builder is not self:
+            raise InputError(f"the tensor {tensor.name!r} belongs to another builder", location=f"builder {self.name!r}")
+        return tensor.value
+
+    def _claim(self, name: str, owner: str) -> str:
+        if not isinstance(name, str) or not name:
+            raise GraphError("a name must be a non-empty string", location=owner, found=repr(name))
+        if name in self._names:
+            raise GraphError(f"the name {name!r} is taken", location=owner, hint="names of values and nodes are unique")
+        self._names.add(name)
+        return name
+
+    def _fresh(self, stem: str) -> str:
+        prefix = "/".join([*self._scopes, stem])
+        while True:
+            count = self._counters[prefix] = self._counters.get(prefix, -1) + 1
+            name = f"{prefix}_{count}"
+            if name not in self._names and name not in self._reserved:
+                self._names.add(name)
+                return name
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keeps the builder from making up these names."""
+        self._reserved.update(names)
+
+    def is_free(self, name: str) -> bool:
+        """True where nothing has the name yet."""
+        return bool(name) and name not in self._names
+
+    def rename(self, tensor: Tensor, name: str) -> bool:
+        """Names a value that so far has a made-up name; False (and no change) where it has a given name or `name` is taken."""
+        value = self._own(tensor)
+        if value.named or not self.is_free(name):
+            return False
+        self._rename(value, name)
+        return True
+
+    def _rename(self, value: Value, name: str) -> None:
+        """Gives a value of the builder's own naming the name that the user wants."""
+        self._claim(name, "value")
+        assert not value.named
+        if value.record is not None and len(value.record.outputs) == 1:
+            value.record.name = name
+        self._names.discard(value.name)
+        value.name, value.named = name, True
+
+
+def _as_data(array: Any, dtype: object) -> NDArray[Any]:
+    """A private C-ordered copy with a supported element type."""
+    if isinstance(array, Tensor):
+        raise InputError("a Tensor is not constant data", location=f"value {array.name!r}")
+    if dtype is not None:
+        kind = DType.of(dtype)
+    elif isinstance(array, (bool, np.bool_)):
+        kind = DType.BOOL
+    elif isinstance(array, int):
+        kind = DType.I64
+    elif isinstance(array, float):
+        kind = DType.F32
+    else:
+        array = np.asarray(array)
+        kind = DType.of(array.dtype)
+    return np.array(array, dtype=kind.numpy, order="C", copy=True)
+
+
+def _located(error: SuperKernelError, where: str) -> SuperKernelError:
+    """The same error with the node in front of every violation's place."""
+    placed = [
+        Violation(v.message, f"{where}, {v.location}" if v.location else where, v.expected, v.found, v.hint)
+        for v in error.violations
+    ]
+    return type(error)(violations=placed)

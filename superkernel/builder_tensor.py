@@ -1,0 +1,254 @@
+"""Tensor handles of a GraphBuilder: `.shape`, `.dtype`, arithmetic, comparison, slicing.
+
+Every operator of Python that has one meaning for arrays is one operator of the table. `==` stays identity (handles are dictionary
+keys); `equal` and `not_equal` compare elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.dtypes import DType
+from superkernel.errors import GraphError, InputError
+from superkernel.tensor import TensorType
+
+if TYPE_CHECKING:
+    from superkernel.builder import GraphBuilder
+
+TensorLike = Union["Tensor", bool, int, float, NDArray[Any]]
+_Index = Union[int, slice, EllipsisType, None]
+
+
+class Value:
+    """What a handle stands for; `record` is the producing node, `data` a constant's contents, `initial` a state's."""
+
+    __slots__ = ("data", "initial", "name", "named", "record", "type")
+
+    def __init__(
+        self,
+        name: str,
+        kind: TensorType,
+        *,
+        data: NDArray[Any] | None = None,
+        initial: NDArray[Any] | None = None,
+        named: bool = False,
+        record: Any = None,
+    ) -> None:
+        self.name, self.type, self.data, self.initial, self.named, self.record = name, kind, data, initial, named, record
+
+
+class Tensor:
+    """A value of a graph under construction."""
+
+    __slots__ = ("builder", "value")
+    __array_priority__ = 1000  # array + Tensor asks the Tensor first
+
+    def __init__(self, builder: GraphBuilder, value: Value) -> None:
+        self.builder, self.value = builder, value
+
+    @property
+    def name(self) -> str:
+        return self.value.name
+
+    @property
+    def type(self) -> TensorType:
+        return self.value.type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.value.type.dtype
+
+    @property
+    def rank(self) -> int:
+        return len(self.value.type.shape)
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.name!r}: {self.type})"
+
+    def __bool__(self) -> bool:
+        raise InputError("a Tensor has no truth value while the graph is built", location=f"value {self.name!r}")
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise InputError("a scalar has no length", location=f"value {self.name!r}")
+        return self.shape[0]
+
+    __array_ufunc__ = None  # NumPy arrays on the left hand over to the reflected method
+
+    def _binary(self, op: str, other: TensorLike, swap: bool = False) -> Tensor:
+        pair = (other, self) if swap else (self, other)
+        return self.builder.apply(op, pair)[0]
+
+    def __add__(self, other: TensorLike) -> Tensor:
+        return self._binary("add", other)
+
+    def __radd__(self, other: TensorLike) -> Tensor:
+        return self._binary("add", other, swap=True)
+
+    def __sub__(self, other: TensorLike) -> Tensor:
+        return self._binary("sub", other)
+
+    def __rsub__(self, other: TensorLike) -> Tensor:
+        return self._binary("sub", other, swap=True)
+
+    def __mul__(self, other: TensorLike) -> Tensor:
+        return self._binary("mul", other)
+
+    def __rmul__(self, other: TensorLike) -> Tensor:
+        return self._binary("mul", other, swap=True)
+
+    def __truediv__(self, other: TensorLike) -> Tensor:
+        return self._binary("div", other)
+
+    def __rtruediv__(self, other: TensorLike) -> Tensor:
+        return self._binary("div", other, swap=True)
+
+    def __pow__(self, other: TensorLike) -> Tensor:
+        return self._binary("pow", other)
+
+    def __mod__(self, other: TensorLike) -> Tensor:
+        return self._binary("mod", other)
+
+    def __matmul__(self, other: TensorLike) -> Tensor:
+        return self._binary("matmul", other)
+
+    def __rmatmul__(self, other: TensorLike) -> Tensor:
+        return self._binary("matmul", other, swap=True)
+
+    def __lt__(self, other: TensorLike) -> Tensor:
+        return self._binary("less", other)
+
+    def __le__(self, other: TensorLike) -> Tensor:
+        return self._binary("less_equal", other)
+
+    def __gt__(self, other: TensorLike) -> Tensor:
+        return self._binary("greater", other)
+
+    def __ge__(self, other: TensorLike) -> Tensor:
+        return self._binary("greater_equal", other)
+
+    def __and__(self, other: TensorLike) -> Tensor:
+        return self._binary("logical_and" if self.dtype is DType.BOOL else "bitwise_and", other)
+
+    def __or__(self, other: TensorLike) -> Tensor:
+        return self._binary("logical_or" if self.dtype is DType.BOOL else "bitwise_or", other)
+
+    def __xor__(self, other: TensorLike) -> Tensor:
+        return self._binary("logical_xor" if self.dtype is DType.BOOL else "bitwise_xor", other)
+
+    def __invert__(self) -> Tensor:
+        return self.builder.apply("logical_not" if self.dtype is DType.BOOL else "bitwise_not", (self,))[0]
+
+    def __neg__(self) -> Tensor:
+        return self.builder.apply("neg", (self,))[0]
+
+    def __abs__(self) -> Tensor:
+        return self.builder.apply("abs", (self,))[0]
+
+    def equal(self, other: TensorLike) -> Tensor:
+        """Elementwise ==."""
+        return self._binary("equal", other)
+
+    def not_equal(self, other: TensorLike) -> Tensor:
+        """Elementwise !=."""
+        return self._binary("not_equal", other)
+
+    def astype(self, dtype: object) -> Tensor:
+        """Cast; the tensor itself where it already has the element type."""
+        kind = DType.of(dtype)
+        return self if kind is self.dtype else self.builder.apply("cast", (self,), {"dtype": kind})[0]
+
+    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
+        """`t.reshape(2, -1)` or `t.reshape((2, -1))`."""
+        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return self.builder.apply("reshape", (self,), {"shape": tuple(sizes)})[0]  # type: ignore[arg-type]
+
+    def transpose(self, *perm: int) -> Tensor:
+        """Permutes the axes; reverses them without arguments."""
+        order = perm or tuple(range(self.rank))[::-1]
+        return self.builder.apply("transpose", (self,), {"perm": order})[0]
+
+    @property
+    def T(self) -> Tensor:
+        """The last two axes swapped."""
+        if self.rank < 2:
+            raise GraphError("needs two axes", location=f"value {self.name!r}", expected="rank >= 2", found=self.rank)
+        axes = list(range(self.rank))
+        axes[-2:] = axes[:-3:-1]
+        return self.transpose(*axes)
+
+    def sum(self, *axes: int, keepdims: bool = False) -> Tensor:
+        """Sum over `axes` (all without arguments)."""
+        return self.builder.apply("reduce_sum", (self,), {"axes": axes, "keepdims": keepdims})[0]
+
+    def mean(self, *axes: int, keepdims: bool = False) -> Tensor:
+        """Mean over `axes` (all without arguments)."""
+        return self.builder.apply("reduce_mean", (self,), {"axes": axes, "keepdims": keepdims})[0]
+
+    def max(self, *axes: int, keepdims: bool = False) -> Tensor:
+        """Maximum over `axes` (all without arguments)."""
+        return self.builder.apply("reduce_max", (self,), {"axes": axes, "keepdims": keepdims})[0]
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """Basic NumPy indexing: integers, slices with steps, Ellipsis and None; one integer Tensor gathers along axis 0."""
+        if isinstance(index, Tensor):
+            return self.builder.apply("gather", (self, index), {"axis": 0})[0]
+        return _basic_index(self, index if isinstance(index, tuple) else (index,))
+
+
+def _basic_index(tensor: Tensor, index: tuple[_Index, ...]) -> Tensor:
+    """One slice for all slices and integers, one reshape for dropped and added axes."""
+    starts: list[int] = []
+    ends: list[int] = []
+    axes: list[int] = []
+    steps: list[int] = []
+    shape: list[int] = []
+    axis = 0
+    for item in _expand_ellipsis(tensor, index):
+        if item is None:
+            shape.append(1)
+            continue
+        extent = tensor.shape[axis]
+        if isinstance(item, slice):
+            start, stop, step = item.indices(extent)
+            length = len(range(start, stop, step))
+            if (start, stop, step) != (0, extent, 1):
+                # A negative step that runs off the front ends at -1, which as an end means the last element: below -extent it does not.
+                starts, ends = [*starts, start], [*ends, stop if stop >= 0 else -extent - 1]
+                axes, steps = [*axes, axis], [*steps, step]
+            shape.append(length)
+        else:
+            at = int(item) + extent if item < 0 else int(item)
+            if not 0 <= at < extent:
+                raise GraphError("index out of range", location=f"axis {axis}", expected=f"-{extent}..{extent - 1}", found=item)
+            starts, ends, axes, steps = [*starts, at], [*ends, at + 1], [*axes, axis], [*steps, 1]
+        axis += 1
+    result = tensor
+    if axes:
+        attrs = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
+        result = tensor.builder.apply("slice", (tensor,), attrs)[0]
+    return result if result.shape == tuple(shape) else result.reshape(shape)
+
+
+def _expand_ellipsis(tensor: Tensor, index: tuple[_Index, ...]) -> list[int | slice | None]:
+    for item in index:
+        if not (item is None or item is ... or isinstance(item, (int, np.integer, slice))) or isinstance(item, bool):
+            raise InputError("not an index", expected="integers, slices, None, ...", found=type(item).__name__)
+    places = [i for i, item in enumerate(index) if item is ...]
+    used = sum(1 for item in index if item is not None and item is not ...)
+    if len(places) > 1 or used > tensor.rank:
+        raise GraphError("too many indices", location=f"value {tensor.name!r}", expected=f"at most {tensor.rank}", found=used)
+    at = places[0] if places else len(index)
+    middle: list[int | slice | None] = [slice(None)] * (tensor.rank - used)
+    before = [item for item in index[:at] if item is not ...]
+    after = [item for item in index[at:] if item is not ...]
+    return [*before, *middle, *after]

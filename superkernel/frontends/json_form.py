@@ -1,0 +1,242 @@
+"""The file form: node-link JSON with a schema version; arrays inline where small, else in a side file.
+
+Model: `load_json` reads the text into the networkx form and hands it to `from_networkx`. An array is one of
+`{"dtype", "shape", "data": [...]}`, `{"dtype", "shape", "base64": "..."}` (little-endian, row-major) and
+`{"dtype", "shape", "file": "name.npz" | "name.safetensors", "key": "...", }`; `files` in the head gives each side file's sha256.
+
+Invariants: nothing is unpickled; a side file lies in the folder of the JSON file or below it (links that lead out are refused); what is read
+is checked against its declared type; a file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.dtypes import DType
+from superkernel.errors import FileFormatError, InputError, MachineError, SuperKernelError
+from superkernel.frontends.networkx_form import from_networkx, to_networkx
+from superkernel.graph import Graph
+
+FORMAT = "superkernel-graph"
+SCHEMA_VERSION = 1
+INLINE_BYTES = 1024  # arrays up to this size stand in the text
+
+
+def save_json(graph: Graph, path: str | Path, *, weights: str = "safetensors", inline_bytes: int = INLINE_BYTES) -> None:
+    """Writes the graph. Arrays above `inline_bytes` go to a side file `<stem>.safetensors` or `<stem>.npz` beside it.
+
+    Raises InputError on an unknown `weights`, MachineError where the folder cannot be written.
+    """
+    target = Path(path)
+    if weights not in ("safetensors", "npz"):
+        raise InputError("unknown form of weights", expected="safetensors or npz", found=weights)
+    side = target.with_suffix("." + weights)
+    large: dict[str, NDArray[Any]] = {}
+
+    def describe(name: str, array: NDArray[Any]) -> dict[str, Any]:
+        head: dict[str, Any] = {"dtype": DType.of(array.dtype).value, "shape": list(array.shape)}
+        if array.nbytes > inline_bytes:
+            large[name] = array
+            return {**head, "file": side.name, "key": name}
+        return {**head, "base64": base64.b64encode(_bytes(array)).decode("ascii")}
+
+    source = to_networkx(graph)
+    nodes = []
+    for key, data in source.nodes(data=True):
+        entry = {"id": key, **data}
+        if data["op"] in ("constant", "state"):
+            entry["value"] = describe(key, np.asarray(data["value"]))
+        nodes.append(entry)
+    links = [{"source": s, "target": t, "key": k, **data} for s, t, k, data in source.edges(keys=True, data=True)]
+    text: dict[str, Any] = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "files": {}}
+    try:
+        if large:
+            text["files"][side.name] = {"sha256": _write_side(side, large)}
+        text |= {"directed": True, "multigraph": True, "graph": {"name": graph.name}, "nodes": nodes, "links": links}
+        _replace(target, lambda f: f.write_text(json.dumps(text, indent=1), encoding="utf-8"))
+    except OSError as error:
+        raise MachineError("the graph cannot be written", location=f"file {str(target)!r}", found=str(error)) from error
+
+
+def _bytes(array: NDArray[Any]) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
+
+
+def _write_side(side: Path, arrays: dict[str, NDArray[Any]]) -> str:
+    if side.suffix == ".npz":
+        # npz has no bfloat16: such arrays are stored as their 16-bit patterns, the JSON says what they are.
+        plain = {k: a.view(np.uint16) if DType.of(a.dtype) is DType.BF16 else a for k, a in arrays.items()}
+        stored = {f"a{i}": a for i, a in enumerate(plain.values())}
+        names = {"names": np.array(json.dumps(list(plain)).encode(), dtype=np.bytes_)}
+
+        def write(path: Path) -> None:
+            with path.open("wb") as file:
+                np.savez(file, **stored, **names)
+    else:
+        from safetensors.numpy import save
+
+        def write(path: Path) -> None:
+            path.write_bytes(save({k: np.ascontiguousarray(a) for k, a in arrays.items()}))
+
+    _replace(side, write)
+    return _digest(side)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _replace(target: Path, write: Callable[[Path], object]) -> None:
+    """Writes through a temporary file in the same folder, so that a reader never sees half of it."""
+    handle, name = tempfile.mkstemp(prefix=target.name, dir=target.parent)
+    os.close(handle)
+    try:
+        write(Path(name))
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def load_json(path: str | Path) -> Graph:
+    """Reads what `save_json` wrote, or a hand-written file of the form. Raises InputError (no such file), FileFormatError, GraphError."""
+    target = Path(path)
+    where = f"file {str(target)!r}"
+    try:
+        document = json.loads(target.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError("no such file", location=where) from error
+    except OSError as error:
+        raise MachineError("the file cannot be read", location=where, found=str(error)) from error
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise FileFormatError("not JSON", location=where, found=str(error)) from error
+    _check_head(document, where)
+    reader = _Arrays(target.parent, document.get("files") or {}, where)
+    return from_networkx(_to_source(document, reader, where))
+
+
+def _check_head(document: Any, where: str) -> None:
+    if not isinstance(document, dict) or document.get("format", FORMAT) != FORMAT:
+        raise FileFormatError("not a graph file", location=where, expected=f'"format": "{FORMAT}"')
+    version = document.get("schema_version")
+    if version != SCHEMA_VERSION:
+        hint = "write the file with this version of superkernel" if version is not None else 'add "schema_version"'
+        raise FileFormatError("another schema version", location=where, expected=SCHEMA_VERSION, found=repr(version), hint=hint)
+    for field in ("nodes", "links"):
+        if not isinstance(document.get(field), list) or not all(isinstance(e, dict) for e in document[field]):
+            raise FileFormatError(f"{field!r} is not a list of objects", location=where)
+    if not isinstance(document.get("graph", {}), dict) or not isinstance(document.get("files") or {}, dict):
+        raise FileFormatError("'graph' and 'files' are objects", location=where)
+
+
+def _to_source(document: dict[str, Any], reader: _Arrays, where: str) -> Any:
+    import networkx as nx
+
+    source: nx.MultiDiGraph[Any] = nx.MultiDiGraph(**{"name": (document.get("graph") or {}).get("name", "graph")})
+    for entry in document["nodes"]:
+        if not isinstance(entry.get("id"), (str, int)):
+            raise FileFormatError("a node without 'id'", location=where, found=repr(entry)[:80])
+        key = str(entry["id"])
+        if key in source:
+            raise FileFormatError("two nodes with one id", location=where, found=repr(key))
+        data = {str(k): v for k, v in entry.items() if k != "id"}
+        if data.get("op") in ("constant", "state"):
+            data["value"] = reader.array(key, data.get("value"))
+        source.add_node(key, **data)
+    for entry in document["links"]:
+        ends = [str(entry.get(end)) for end in ("source", "target")]
+        unknown = [e for e in ends if e not in source]
+        if unknown:
+            raise FileFormatError("an edge names an unknown node", location=where, found=", ".join(map(repr, unknown)))
+        source.add_edge(*ends, **{k: v for k, v in entry.items() if k not in ("source", "target", "key")})
+    return source
+
+
+class _Arrays:
+    """The arrays of one file; side files are opened once."""
+
+    def __init__(self, folder: Path, files: dict[str, Any], where: str) -> None:
+        self.folder, self.files, self.where = folder.resolve(), files, where
+        self.opened: dict[str, dict[str, NDArray[Any]]] = {}
+
+    def array(self, name: str, entry: Any) -> NDArray[Any]:
+        """The array that `entry` describes. Raises FileFormatError."""
+        place = f"{self.where}, node {name!r}"
+        if not isinstance(entry, dict) or "dtype" not in entry or not isinstance(entry.get("shape"), list):
+            raise FileFormatError("an array has dtype, shape and one of data, base64, file", location=place, found=repr(entry)[:80])
+        try:
+            dtype = DType.of(entry["dtype"])
+            shape = tuple(int(d) for d in entry["shape"])
+            if any(d < 0 for d in shape):
+                raise ValueError(f"shape {shape}")
+            if "data" in entry:
+                return np.array(entry["data"], dtype=dtype.numpy).reshape(shape)
+            if "base64" in entry:
+                raw = base64.b64decode(entry["base64"], validate=True)
+                return np.frombuffer(raw, dtype=dtype.numpy).reshape(shape)
+            found = self.side(str(entry.get("file")), place)[str(entry.get("key", name))]
+        except KeyError as error:
+            raise FileFormatError("the side file lacks the array", location=place, found=str(error)) from error
+        except FileFormatError:
+            raise
+        except (SuperKernelError, ValueError, TypeError, OverflowError, binascii.Error) as error:
+            raise FileFormatError("the array does not read", location=place, found=str(error)) from error
+        if dtype is DType.BF16 and found.dtype == np.uint16:
+            found = found.view(dtype.numpy)
+        if found.shape != shape or found.dtype != dtype.numpy:
+            raise FileFormatError(
+                "the array is not of the declared type", location=place, expected=f"{dtype} {shape}", found=f"{found.dtype} {found.shape}"
+            )
+        return found
+
+    def side(self, name: str, place: str) -> dict[str, NDArray[Any]]:
+        if name in self.opened:
+            return self.opened[name]
+        path = (self.folder / name).resolve()
+        if not path.is_relative_to(self.folder):
+            raise FileFormatError("a side file lies outside the folder", location=place, found=repr(name))
+        if not path.is_file():
+            raise FileFormatError("the side file is missing", location=place, found=repr(name))
+        declared = self.files.get(name)
+        wanted = declared.get("sha256") if isinstance(declared, dict) else None
+        if wanted is not None and _digest(path) != wanted:
+            raise FileFormatError("the side file has another content hash", location=place, expected=wanted, found=name)
+        self.opened[name] = _read_side(path, place)
+        return self.opened[name]
+
+
+def _read_side(path: Path, place: str) -> dict[str, NDArray[Any]]:
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.numpy import load_file
+
+            return dict(load_file(str(path)))
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                if "names" not in archive:
+                    return {key: archive[key] for key in archive.files}
+                names = json.loads(bytes(archive["names"][()]))
+                return {key: archive[f"a{i}"] for i, key in enumerate(names)}
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, UnicodeDecodeError) as error:
+        raise FileFormatError("the side file does not read", location=place, found=f"{path.name}: {error}") from error
+    except Exception as error:  # SafetensorError is no subclass of anything above and is not exported as a type everywhere
+        if type(error).__name__ != "SafetensorError":
+            raise
+        raise FileFormatError("the side file does not read", location=place, found=f"{path.name}: {error}") from error
+    raise FileFormatError("a side file is .npz or .safetensors", location=place, found=path.name)
+
+
+__all__ = ["INLINE_BYTES", "SCHEMA_VERSION", "load_json", "save_json"]

@@ -1,0 +1,242 @@
+"""networkx graphs as `Graph` and back; docs/graph-format.md describes the form for users.
+
+Model: a node of the networkx graph is a sub-operator, an input, a constant, a state or an output mark; an edge says which output of its
+source feeds which input of its target. Node names are `str()` of the keys. A node with one output has a value of its own name; output i
+of a node with several is `name:i`, unless attribute `outputs` gives the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from superkernel.dtypes import DType
+from superkernel.errors import GraphError, InputError, SuperKernelError, Violation, raise_all
+from superkernel.graph import Graph, KernelType, Node
+from superkernel.ops.table import find_op
+from superkernel.tensor import TensorType
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+SPECIAL = ("input", "constant", "state", "output")
+_RESERVED = frozenset({"op", "attrs", "kernel_type", "stream", "scope", "outputs"})
+
+
+def from_networkx(source: Any) -> Graph:
+    """A DiGraph or MultiDiGraph as a Graph. Raises GraphError with every violation."""
+    if not source.is_directed():
+        raise InputError("the networkx graph must be directed", expected="DiGraph or MultiDiGraph", found=type(source).__name__)
+    return _Reader(source).graph()
+
+
+class _Reader:
+    def __init__(self, source: nx.DiGraph[Any]) -> None:
+        self.source = source
+        self.wrong: list[Violation] = []
+        self.inputs: dict[str, TensorType] = {}
+        self.constants: dict[str, Any] = {}
+        self.states: dict[str, Any] = {}
+        self.updates: dict[str, str] = {}
+        self.nodes: list[Node] = []
+        self.output_marks: list[tuple[str, Any]] = []
+        self.names: dict[Any, str] = {}
+
+    def graph(self) -> Graph:
+        self.read_names()
+        raise_all(GraphError, self.wrong)
+        for key, data in self.source.nodes(data=True):
+            self.read_node(key, data)
+        outputs = self.read_outputs()
+        raise_all(GraphError, self.wrong)
+        meta = self.source.graph
+        return Graph.build(
+            name=str(meta.get("name") or "graph"),
+            inputs=self.inputs,
+            constants=self.constants,
+            states=self.states,
+            updates=self.updates,
+            nodes=self.nodes,
+            outputs=outputs,
+        )
+
+    def complain(self, where: str, message: str, **details: object) -> None:
+        self.wrong.append(Violation(message, where, **{k: str(v) for k, v in details.items()}))
+
+    def read_names(self) -> None:
+        seen: dict[str, Any] = {}
+        for key in self.source.nodes:
+            name = str(key)
+            if name in seen:
+                self.complain(f"node {name!r}", "two node keys read the same", found=f"{seen[name]!r} and {key!r}")
+            seen[name] = key
+            self.names[key] = name
+
+    def read_node(self, key: Any, data: Mapping[str, Any]) -> None:
+        name = self.names[key]
+        where = f"node {name!r}"
+        op = data.get("op")
+        if not isinstance(op, str):
+            self.complain(where, "attribute 'op' is missing", expected="an operator's name", found=repr(op))
+            return
+        try:
+            if op == "input":
+                self.inputs[name] = TensorType(DType.of(self.need(data, "dtype")), self.shape(self.need(data, "shape")))
+            elif op == "constant":
+                self.constants[name] = self.need(data, "value")
+            elif op == "state":
+                self.states[name] = self.need(data, "value")
+                if data.get("update") is not None:
+                    self.updates[name] = str(data["update"])
+            elif op == "output":
+                self.output_marks.append((name, key))
+            else:
+                self.nodes.append(self.operator(key, name, op, data))
+        except SuperKernelError as error:
+            self.wrong += [
+                Violation(v.message, f"{where}, {v.location}" if v.location else where, v.expected, v.found, v.hint)
+                for v in error.violations
+            ]
+        if op in ("input", "constant", "state") and self.source.in_degree(key):
+            self.complain(where, f"an edge leads into {op} {name!r}", hint="states are updated by their attribute 'update'")
+
+    @staticmethod
+    def need(data: Mapping[str, Any], field: str) -> Any:
+        if data.get(field) is None:
+            raise GraphError(f"attribute {field!r} is missing")
+        return data[field]
+
+    @staticmethod
+    def shape(value: Any) -> tuple[int, ...]:
+        try:
+            dims = tuple(int(d) for d in value)
+        except (TypeError, ValueError) as error:
+            raise GraphError("attribute 'shape' is not a shape", expected="integers", found=repr(value)) from error
+        if dims != tuple(value) or any(d < 0 for d in dims):
+            raise GraphError("attribute 'shape' is not a shape", expected="integers >= 0", found=repr(value))
+        return dims
+
+    def operator(self, key: Any, name: str, op: str, data: Mapping[str, Any]) -> Node:
+        attrs = {k: v for k, v in data.items() if k not in _RESERVED}
+        nested = data.get("attrs") or {}
+        both = sorted(attrs.keys() & nested.keys())
+        if both:
+            raise GraphError("attributes given twice", found=", ".join(both))
+        kind = data.get("kernel_type")
+        if kind is not None and not isinstance(kind, KernelType):
+            try:
+                kind = KernelType(kind)
+            except ValueError as error:
+                expected = ", ".join(k.value for k in KernelType)
+                raise GraphError("unknown kernel_type", expected=expected, found=repr(kind)) from error
+        stream = data.get("stream")
+        if stream is not None and not isinstance(stream, int):
+            raise GraphError("stream must be an integer", found=repr(stream))
+        scope = None if data.get("scope") is None else str(data["scope"])
+        outputs = self.value_names(key, op, data)
+        return Node(name, op, self.operands(key, op), outputs, {**attrs, **nested}, kind, stream, scope)
+
+    def value_names(self, key: Any, op: str, data: Mapping[str, Any]) -> tuple[str, ...]:
+        """Names of a node's values: given, or counted from the operator's attributes and the edges that leave it."""
+        name = self.names[key]
+        if data.get("outputs") is not None:
+            return tuple(str(o) for o in data["outputs"])
+        highest = max((self.index(d, "output_index", 0) for _, _, d in self.source.out_edges(key, data=True)), default=0)
+        attrs = {**data, **(data.get("attrs") or {})}
+        count = 2 if op == "topk" else len(attrs.get("sizes") or ()) if op == "split" else 1
+        count = max(count, highest + 1)
+        return (name,) if count == 1 else tuple(f"{name}:{i}" for i in range(count))
+
+    @staticmethod
+    def index(data: Mapping[str, Any], field: str, default: int) -> int:
+        value = data.get(field, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise GraphError(f"edge attribute {field!r} must be an integer >= 0", found=repr(value))
+        return value
+
+    def operands(self, key: Any, op: str) -> tuple[str | None, ...]:
+        edges = list(self.source.in_edges(key, data=True))
+        slots: dict[int, str] = {}
+        for source, _, data in edges:
+            if "input_index" not in data and len(edges) > 1:
+                edge = f"edge {self.names[source]!r} -> {self.names[key]!r}"
+                raise GraphError("input_index is required where a node has several inputs", location=edge)
+            slot = self.index(data, "input_index", 0)
+            if slot in slots:
+                raise GraphError(f"two edges feed input {slot}", found=f"{slots[slot]!r} and {self.names[source]!r}")
+            slots[slot] = self.value(source, self.index(data, "output_index", 0))
+        most = 1 + max(slots, default=-1)
+        definition = find_op(op)
+        variadic = definition is not None and bool(definition.args) and definition.args[-1].variadic
+        if definition is not None and not variadic and most > len(definition.args):
+            raise GraphError("input_index out of range", expected=f"below {len(definition.args)}", found=most - 1)
+        return tuple(slots.get(i) for i in range(most))
+
+    def value(self, key: Any, index: int) -> str:
+        data = self.source.nodes[key]
+        op = data.get("op")
+        if op == "output":
+            raise GraphError("an output node feeds nothing", found=self.names[key])
+        names = (self.names[key],) if op in SPECIAL else self.value_names(key, str(op), data)
+        if index >= len(names):
+            raise GraphError("output_index out of range", location=f"value {self.names[key]!r}", expected=f"below {len(names)}", found=index)
+        return names[index]
+
+    def read_outputs(self) -> list[str]:
+        """The values that output nodes mark, else the values of operators that feed nothing."""
+        if self.output_marks:
+            found = []
+            for name, key in self.output_marks:
+                edges = list(self.source.in_edges(key, data=True))
+                if len(edges) != 1:
+                    self.complain(f"output {name!r}", "an output has exactly one edge", expected=1, found=len(edges))
+                    continue
+                source, _, data = edges[0]
+                try:
+                    found.append(self.value(source, self.index(data, "output_index", 0)))
+                except SuperKernelError as error:
+                    self.wrong += [Violation(v.message, f"output {name!r}", v.expected, v.found) for v in error.violations]
+            return found
+        used = {v for node in self.nodes for v in node.inputs} | set(self.updates.values())
+        return [out for node in self.nodes for out in node.outputs if out not in used]
+
+
+def to_networkx(graph: Graph) -> nx.MultiDiGraph[Any]:
+    """The graph as a MultiDiGraph that `from_networkx` reads back to an equal Graph."""
+    import networkx as nx
+
+    result: nx.MultiDiGraph[Any] = nx.MultiDiGraph(name=graph.name)
+    origin: dict[str, tuple[str, int]] = {}
+    taken = {node.name for node in graph.nodes}
+    for name, kind in graph.inputs.items():
+        result.add_node(name, op="input", dtype=kind.dtype.value, shape=kind.shape)
+    for name, array in graph.constants.items():
+        result.add_node(name, op="constant", value=array)
+    for name, array in graph.states.items():
+        result.add_node(name, op="state", value=array, **({"update": graph.updates[name]} if name in graph.updates else {}))
+    for name in [*graph.inputs, *graph.constants, *graph.states]:
+        if name in taken:
+            raise GraphError(f"a node and a value share the name {name!r}", hint="rename the node")
+        origin[name] = (name, 0)
+        taken.add(name)
+    for node in graph.nodes:
+        extra = {k: v for k, v in (("stream", node.stream), ("scope", node.scope)) if v is not None}
+        if node.kernel_type is not None:
+            extra["kernel_type"] = node.kernel_type.value
+        attrs = {k: v.value if isinstance(v, DType) else v for k, v in node.attrs.items()}
+        result.add_node(node.name, op=node.op, attrs=attrs, outputs=node.outputs, **extra)
+        origin.update({out: (node.name, i) for i, out in enumerate(node.outputs)})
+    for node in graph.nodes:
+        for slot, value in enumerate(node.inputs):
+            if value is not None:
+                source, index = origin[value]
+                result.add_edge(source, node.name, output_index=index, input_index=slot)
+    for position, value in enumerate(graph.outputs):
+        mark = f"output:{position}"
+        while mark in taken:
+            mark += "'"
+        taken.add(mark)
+        result.add_node(mark, op="output")
+        source, index = origin[value]
+        result.add_edge(source, mark, output_index=index)
+    return result

@@ -1,0 +1,58 @@
+"""ONNX files and ModelProtos as graphs. The `onnx` package is optional and only imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from superkernel.errors import FileFormatError, InputError, MachineError
+from superkernel.graph import Graph
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def load_onnx(
+    source: str | Path | onnx.ModelProto,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    name: str = "",
+) -> Graph:
+    """An ONNX model, operator set 7 to the newest that the installed onnx package knows.
+
+    `shapes` gives whole input shapes, `dims` symbolic dimensions by name, `constants` fixes inputs (or replaces initialisers) by arrays;
+    what decides shapes must be known here. Raises FileFormatError (not a readable model), UnsupportedError (an operator, type or
+    dynamic shape that cannot be compiled; all unknown operators at once), GraphError (the model contradicts itself), InputError,
+    MachineError (no onnx package).
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise MachineError("the onnx package is not installed", hint="pip install superkernel[onnx]") from error
+    from superkernel.frontends.onnx.importer import Importer
+
+    model = source if isinstance(source, onnx.ModelProto) else _read(Path(source))
+    if not model.HasField("graph") or not model.opset_import:
+        where = "model" if isinstance(source, onnx.ModelProto) else f"file {str(source)!r}"
+        raise FileFormatError("not an ONNX model", location=where, expected="a graph and an operator set", found="neither")
+    return Importer(model, name=name, shapes=shapes or {}, dims=dims or {}, constants=constants or {}).graph()
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    where = f"file {str(path)!r}"
+    try:
+        return onnx.load(str(path))
+    except FileNotFoundError as error:
+        if not path.exists():
+            raise InputError("no such file", location=where) from error
+        raise FileFormatError("external data of the model is missing", location=where, found=str(error)) from error
+    except (DecodeError, ValueError, onnx.checker.ValidationError) as error:
+        raise FileFormatError("not a readable ONNX file", location=where, found=str(error)[:200]) from error
+    except OSError as error:
+        raise MachineError("the file cannot be read", location=where, found=str(error)) from error

@@ -1,0 +1,359 @@
+"""ONNX model -> Graph.
+
+Model: one walk over the nodes in file order with an environment name -> tensor. Each node goes to its lowering; a model-local function
+or an operator that the standard defines by a function body is walked in its place, with an environment of its own. Shapes are static
+from the first node on, so shape arithmetic folds away as it is met (see call.py).
+
+Invariants: what is not supported is refused before anything is built, all at once; a graph output keeps its ONNX name; nodes that no
+output needs are not in the result. What is refused: Loop and Scan, If with a condition known only at run time, sequences, maps,
+optionals, strings, sparse tensors, element types without a counterpart, dynamic dimensions that were not given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+
+from superkernel.builder import GraphBuilder
+from superkernel.builder_tensor import Tensor
+from superkernel.dtypes import DType
+from superkernel.errors import FileFormatError, InputError, SuperKernelError, UnsupportedError, Violation, raise_all
+from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.registry import find_lowering
+from superkernel.frontends.onnx.schema import function_body, schema_of, standard_domain
+from superkernel.frontends.onnx.types import ONNX_OF, attribute_value, element_type, tensor_array
+from superkernel.graph import Graph
+from superkernel.transforms.dead import RemoveDead
+
+OLDEST_OPSET = 7  # numpy-style broadcasting since then; the importer is tested from 9 on
+_MAX_FUNCTION_DEPTH = 64
+
+
+@dataclass
+class _Scope:
+    """Where a run of nodes stands: the names it sees, the operator set versions, the attributes of the enclosing function."""
+
+    env: dict[str, Tensor | None]
+    opsets: Mapping[str, int]
+    prefix: str = ""
+    attributes: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
+    depth: int = 0
+
+
+class Importer:
+    """Builds the Graph of one ModelProto."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        *,
+        name: str,
+        shapes: Mapping[str, Sequence[int]],
+        dims: Mapping[str, int],
+        constants: Mapping[str, Any],
+    ) -> None:
+        self.model, self.shapes, self.dims, self.constants = model, shapes, dims, constants
+        self.builder = GraphBuilder(name or model.graph.name or "onnx")
+        self.functions = {(standard_domain(f.domain), f.name): f for f in model.functions}
+        self.opsets = {standard_domain(o.domain): o.version for o in model.opset_import}
+
+    def graph(self) -> Graph:
+        """The imported graph, without nodes that no output needs."""
+        main = self.model.graph
+        version = self.opsets.get("", onnx.defs.onnx_opset_version())
+        if version < OLDEST_OPSET:
+            raise UnsupportedError(
+                "the operator set is too old",
+                expected=f">= {OLDEST_OPSET}",
+                found=version,
+                hint="convert it with onnx.version_converter",
+            )
+        self.refuse_unknown()
+        self.builder.reserve(_all_names(main))
+        scope = _Scope({"": None}, self.opsets)
+        self.add_initializers(main, scope)
+        self.add_inputs(main, scope)
+        self.walk(main.node, scope)
+        self.add_outputs(main, scope)
+        return RemoveDead(constants=True).apply(self.builder.graph())
+
+    # -- refusals before the walk -------------------------------------------------------------------------------------------
+
+    def refuse_unknown(self) -> None:
+        """Raises UnsupportedError that lists every operator without a lowering, with the nodes that use it."""
+        unknown: dict[str, list[str]] = {}
+        self._collect_unknown(self.model.graph.node, self.opsets, unknown, set())
+        raise_all(
+            UnsupportedError,
+            [
+                Violation(
+                    f"no lowering for ONNX operator {op}",
+                    location=f"{len(nodes)} node{'s' * (len(nodes) > 1)}: {', '.join(map(repr, nodes[:5]))}"
+                    + (", ..." if len(nodes) > 5 else ""),
+                    hint=_refusal_hint(op),
+                )
+                for op, nodes in sorted(unknown.items())
+            ],
+        )
+
+    def _collect_unknown(
+        self,
+        nodes: Iterable[onnx.NodeProto],
+        opsets: Mapping[str, int],
+        unknown: dict[str, list[str]],
+        visited: set[tuple[str, str]],
+    ) -> None:
+        for node in nodes:
+            domain = standard_domain(node.domain)
+            key = (domain, node.op_type)
+            if node.op_type == "If" and domain == "":
+                for attribute in node.attribute:
+                    self._collect_unknown(attribute.g.node, opsets, unknown, visited)
+            elif key in self.functions:
+                if key not in visited:
+                    visited.add(key)
+                    function = self.functions[key]
+                    inner = {**opsets, **{standard_domain(o.domain): o.version for o in function.opset_import}}
+                    self._collect_unknown(function.node, inner, unknown, visited)
+            elif find_lowering(*key) is None:
+                schema = schema_of(node, opsets)
+                if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+                    label = f"{domain}::{node.op_type}" if domain else node.op_type
+                    unknown.setdefault(label, []).append(node.name or ", ".join(node.output))
+
+    # -- values -------------------------------------------------------------------------------------------------------------
+
+    def add_initializers(self, graph: onnx.GraphProto, scope: _Scope) -> None:
+        if graph.sparse_initializer:
+            raise UnsupportedError("sparse initialisers are not supported", location=f"graph {graph.name!r}")
+        for tensor in graph.initializer:
+            if tensor.name in self.constants and not scope.prefix:
+                continue
+            array = tensor_array(tensor, f"initialiser {tensor.name!r}")
+            name = tensor.name if self.builder.is_free(tensor.name) and not scope.prefix else None
+            scope.env[tensor.name] = self.builder.constant(array, name=name)
+
+    def add_inputs(self, graph: onnx.GraphProto, scope: _Scope) -> None:
+        declared = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+        wrong = [
+            Violation(f"the model has no input {name!r}", expected=", ".join(sorted(declared)), hint="check the spelling")
+            for group in (self.shapes, self.constants)
+            for name in group
+            if name not in declared
+        ]
+        raise_all(InputError, wrong)
+        unknown: list[Violation] = []
+        for info in graph.input:
+            if info.name in self.constants:
+                scope.env[info.name] = self.fixed_input(info)
+            elif info.name not in scope.env:
+                shape = self.input_shape(info, unknown)
+                dtype = element_type(info.type.tensor_type.elem_type, f"input {info.name!r}")
+                if shape is not None:
+                    scope.env[info.name] = self.builder.input(info.name, shape, dtype)
+        for name in self.constants:
+            if name not in scope.env:
+                scope.env[name] = self.builder.constant(np.asarray(self.constants[name]), name=name)
+        raise_all(UnsupportedError, unknown)
+
+    def fixed_input(self, info: onnx.ValueInfoProto) -> Tensor:
+        """A graph input that the caller fixes to a constant."""
+        dtype = element_type(info.type.tensor_type.elem_type, f"input {info.name!r}")
+        given = np.asarray(self.constants[info.name])
+        if DType.of(given.dtype) is not dtype:
+            raise InputError(
+                "the constant has another element type", location=f"input {info.name!r}", expected=dtype, found=given.dtype
+            )
+        return self.builder.constant(given, name=info.name)
+
+    def input_shape(self, info: onnx.ValueInfoProto, unknown: list[Violation]) -> tuple[int, ...] | None:
+        """The static shape of an input: given by name, by symbolic dimension, or in the file."""
+        where = f"input {info.name!r}"
+        kind = info.type.WhichOneof("value")
+        if kind != "tensor_type":
+            unknown.append(Violation("only tensors can be inputs", where, "tensor_type", str(kind)))
+            return None
+        tensor = info.type.tensor_type
+        given = self.shapes.get(info.name)
+        if not tensor.HasField("shape"):
+            if given is None:
+                hint = f"give it: shapes={{{info.name!r}: (...)}}"
+                unknown.append(Violation("the shape is not known", where, "a static shape", "none", hint))
+                return None
+            return tuple(int(d) for d in given)
+        if given is not None and len(given) != len(tensor.shape.dim):
+            raise InputError("the given shape has another rank", location=where, expected=len(tensor.shape.dim), found=given)
+        shape: list[int] = []
+        for axis, dim in enumerate(tensor.shape.dim):
+            fixed = dim.dim_value if dim.WhichOneof("value") == "dim_value" else None
+            if given is not None:
+                if fixed is not None and fixed != given[axis] and fixed > 0:
+                    raise InputError(
+                        "the given shape contradicts the file", location=f"{where}, axis {axis}", expected=fixed, found=given[axis]
+                    )
+                shape.append(int(given[axis]))
+            elif fixed is not None and fixed >= 0:
+                shape.append(fixed)
+            elif dim.dim_param and dim.dim_param in self.dims:
+                shape.append(int(self.dims[dim.dim_param]))
+            else:
+                symbol = dim.dim_param
+                hint = f"give dims={{{symbol!r}: n}}" if symbol else f"give shapes={{{info.name!r}: (...)}}"
+                unknown.append(Violation("dynamic dimension", f"{where}, axis {axis}", "a static size", symbol or "?", hint))
+                shape.append(0)
+        return tuple(shape)
+
+    def add_outputs(self, graph: onnx.GraphProto, scope: _Scope) -> None:
+        for info in graph.output:
+            tensor = scope.env.get(info.name)
+            if tensor is None:
+                raise FileFormatError("no node computes the output", location=f"output {info.name!r}")
+            if tensor.value.data is not None and tensor.name != info.name and self.builder.is_free(info.name):
+                tensor = self.builder.constant(tensor.value.data, name=info.name)
+            self.builder.output(tensor, name=info.name)
+
+    # -- the walk -----------------------------------------------------------------------------------------------------------
+
+    def walk(self, nodes: Iterable[onnx.NodeProto], scope: _Scope) -> None:
+        for node in nodes:
+            results = self.lower(node, scope)
+            for index, name in enumerate(node.output):
+                if not name:
+                    continue
+                tensor = results[index] if index < len(results) else None
+                if tensor is None:
+                    raise UnsupportedError(
+                        f"output {index} is not offered", location=f"node {node.name or name!r} ({node.op_type})", found=name
+                    )
+                self.builder.rename(tensor, scope.prefix + name)
+                scope.env[name] = tensor
+
+    def lower(self, node: onnx.NodeProto, scope: _Scope) -> Sequence[Tensor | None]:
+        """The outputs of one node."""
+        domain = standard_domain(node.domain)
+        stem = scope.prefix + (node.name or next((o for o in node.output if o), node.op_type))
+        where = f"node {node.name or stem!r} ({node.op_type})"
+        inputs = []
+        for name in node.input:
+            if name not in scope.env:
+                raise FileFormatError("the input is not a value that precedes the node", location=where, found=name)
+            inputs.append(scope.env[name])
+        attributes = [_resolve(a, scope) for a in node.attribute]
+        function = self.functions.get((domain, node.op_type))
+        if function is None:
+            call = Call(
+                self.builder,
+                node,
+                inputs,
+                {a.name: attribute_value(a, where) for a in attributes if a is not None},
+                scope.opsets.get(domain, 1),
+                stem,
+            )
+            if node.op_type == "If" and domain == "":
+                return self.branch(call, scope)
+            lowering = find_lowering(domain, node.op_type)
+            if lowering is not None:
+                try:
+                    lowered = lowering(call)
+                except SuperKernelError as error:
+                    raise _in_node(error, where) from error
+                return (lowered,) if isinstance(lowered, Tensor) else lowered
+            function = self.standard_function(node, inputs, scope, where)
+        return self.inline(function, node, inputs, [a for a in attributes if a is not None], scope, stem)
+
+    def standard_function(
+        self, node: onnx.NodeProto, inputs: Sequence[Tensor | None], scope: _Scope, where: str
+    ) -> onnx.FunctionProto:
+        kinds = [None if t is None else onnx.helper.make_tensor_type_proto(ONNX_OF[t.dtype], t.shape) for t in inputs]
+        body = function_body(node, scope.opsets, kinds)
+        if body is None:
+            raise UnsupportedError("no lowering for this operator", location=where, hint=_refusal_hint(node.op_type))
+        unknown: dict[str, list[str]] = {}
+        opsets = {**scope.opsets, **{standard_domain(o.domain): o.version for o in body.opset_import}}
+        self._collect_unknown(body.node, opsets, unknown, set())
+        if unknown:
+            raise UnsupportedError(
+                "the operator's definition uses operators without a lowering", location=where, found=", ".join(sorted(unknown))
+            )
+        return body
+
+    def inline(
+        self,
+        function: onnx.FunctionProto,
+        node: onnx.NodeProto,
+        inputs: Sequence[Tensor | None],
+        attributes: Sequence[onnx.AttributeProto],
+        scope: _Scope,
+        stem: str,
+    ) -> list[Tensor | None]:
+        """Walks a function's body in place of the node that calls it."""
+        if scope.depth >= _MAX_FUNCTION_DEPTH:
+            raise FileFormatError("functions call each other without end", location=f"function {function.name!r}")
+        env: dict[str, Tensor | None] = {"": None, **dict.fromkeys(function.input)}
+        env.update(zip(function.input, inputs, strict=False))
+        bound = {a.name: a for a in function.attribute_proto}
+        bound.update({a.name: a for a in attributes})
+        opsets = {standard_domain(o.domain): o.version for o in function.opset_import}
+        inner = _Scope(env, {**scope.opsets, **opsets}, f"{stem}/", bound, scope.depth + 1)
+        self.walk(function.node, inner)
+        return [env.get(name) for name in function.output]
+
+    def branch(self, call: Call, scope: _Scope) -> list[Tensor | None]:
+        """If with a condition that is known: the taken branch in place of the node."""
+        condition = call.optional(0)
+        if condition is None or condition.value.data is None:
+            raise call.unsupported(
+                "If needs a condition that is known at compile time",
+                expected="a constant condition",
+                found="a run-time value" if condition is None else repr(condition.name),
+                hint="export the model without data-dependent control flow, or fix the inputs with constants={...}",
+            )
+        taken = call.required("then_branch" if bool(condition.value.data.reshape(-1)[0]) else "else_branch")
+        inner = _Scope(dict(scope.env), scope.opsets, f"{call.stem}/", scope.attributes, scope.depth + 1)
+        self.add_initializers(taken, inner)
+        self.walk(taken.node, inner)
+        return [inner.env.get(o.name) for o in taken.output]
+
+
+def _resolve(attribute: onnx.AttributeProto, scope: _Scope) -> onnx.AttributeProto | None:
+    """The attribute itself, or what the enclosing function's caller gave for the attribute it refers to."""
+    if not attribute.ref_attr_name:
+        return attribute
+    given = scope.attributes.get(attribute.ref_attr_name)
+    if given is None:
+        return None
+    renamed = onnx.AttributeProto()
+    renamed.CopyFrom(given)
+    renamed.name = attribute.name
+    return renamed
+
+
+def _in_node(error: SuperKernelError, where: str) -> SuperKernelError:
+    """The error with the ONNX node in front where it names only a node of the built graph."""
+    if all(v.location.startswith(where) for v in error.violations):
+        return error
+    error.violations = tuple(
+        v
+        if v.location.startswith(where)
+        else Violation(v.message, f"{where}, {v.location}" if v.location else where, v.expected, v.found, v.hint)
+        for v in error.violations
+    )
+    error.args = (error._text(),)
+    return error
+
+
+def _refusal_hint(op: str) -> str:
+    if op in ("Loop", "Scan", "SequenceMap"):
+        return "data-dependent control flow cannot be fused; unroll it in the exporter"
+    if op.startswith(("Sequence", "Optional", "String", "SplitToSequence", "ConcatFromSequence")):
+        return "only dense tensors are supported"
+    return "see docs/operators.md for the supported operators"
+
+
+def _all_names(graph: onnx.GraphProto) -> set[str]:
+    names = {i.name for i in graph.input} | {o.name for o in graph.output} | {t.name for t in graph.initializer}
+    return names | {name for node in graph.node for name in node.output}

@@ -1,0 +1,31 @@
+"""The lowerings of ONNX operators, one module per group. `load_all` imports them so that they register."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+GROUPS = (
+    "attention",
+    "constants",
+    "conv",
+    "einsum",
+    "index",
+    "matmul",
+    "microsoft",
+    "norm",
+    "pointwise",
+    "pool",
+    "quant",
+    "recurrent",
+    "reduce",
+    "resize",
+    "shape",
+)
+
+
+@cache
+def load_all() -> None:
+    """Imports every group once."""
+    for group in GROUPS:
+        import_module(f"{__name__}.{group}")

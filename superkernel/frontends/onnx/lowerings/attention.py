@@ -1,0 +1,134 @@
+"""Attention and rotary embedding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from superkernel.builder_tensor import Tensor
+from superkernel.dtypes import DType
+from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.registry import lowers
+
+
+def split_heads(call: Call, x: Tensor, heads: int) -> Tensor:
+    """[B, S, H*D] -> [B, H, S, D]; four axes stay as they are."""
+    if x.rank == 4:
+        return x
+    b, s, width = x.shape
+    return call.transpose(call.reshape(x, (b, s, heads, width // heads)), (0, 2, 1, 3))
+
+
+def join_heads(call: Call, x: Tensor) -> Tensor:
+    """[B, H, S, D] -> [B, S, H*D]."""
+    b, h, s, d = x.shape
+    return call.reshape(call.transpose(x, (0, 2, 1, 3)), (b, s, h * d))
+
+
+@lowers("Attention")
+def attention(call: Call) -> list[Tensor | None]:
+    q, k, v = call.input(0), call.input(1), call.input(2)
+    flat = q.rank == 3
+    q = split_heads(call, q, call.attr("q_num_heads", 1))
+    k, v = (split_heads(call, t, call.attr("kv_num_heads", 1)) for t in (k, v))
+    if call.has(4):
+        k = call.emit("concat", call.input(4), k, axis=2)
+        v = call.emit("concat", call.input(5), v, axis=2)
+    causal = bool(call.attr("is_causal", 0))
+    length = call.optional(6)
+    past = k.shape[2] - call.input(1).shape[-2 if call.input(1).rank == 4 else 1]
+    left, right = call.attr("left_window_size", -1), call.attr("right_window_size", -1)
+    if length is not None and (left >= 0 or right >= 0):
+        raise call.unsupported("a sliding window together with nonpad_kv_seqlen is not supported")
+    # The table's causal rule counts from the end of the keys. Without a cache the standard counts from their start; where the
+    # two differ, and for windows, the rule becomes a mask.
+    rule = None
+    if left >= 0 or right >= 0 or (causal and length is None and q.shape[2] + past != k.shape[2]):
+        rule = _visible(q.shape[2], k.shape[2], past, causal, left, right)
+        causal = False
+    mask = _mask(call, q, k, rule)
+    scale = call.attr("scale", 0.0) or 0.0
+    softcap = call.attr("softcap", 0.0)
+    probabilities = None
+    if call.wants(3):
+        if length is not None:
+            raise call.unsupported("qk_matmul_output together with nonpad_kv_seqlen is not supported")
+        if causal:
+            rule = _visible(q.shape[2], k.shape[2], past, True, -1, -1)
+            mask, causal = _mask(call, q, k, rule), False
+        probabilities = _scores(call, q, k, mask, scale, softcap)
+    y = call.emit("attention", q, k, v, mask, length, scale=scale, causal=causal, softcap=softcap)
+    return [join_heads(call, y) if flat else y, k, v, probabilities]
+
+
+def _visible(rows: int, columns: int, past: int, causal: bool, left: int, right: int) -> np.ndarray:
+    """Which key each query may see, by position alone."""
+    query, key = np.arange(rows)[:, None] + past, np.arange(columns)[None, :]
+    seen = np.ones((rows, columns), np.bool_)
+    if causal:
+        seen &= key <= query
+    if left >= 0:
+        seen &= key >= query - left
+    if right >= 0:
+        seen &= key <= query + right
+    return seen
+
+
+def _mask(call: Call, q: Tensor, k: Tensor, rule: np.ndarray | None) -> Tensor | None:
+    """The node's mask, padded to all keys, together with the positional rule."""
+    mask = call.optional(3)
+    if mask is not None:
+        missing = k.shape[2] - mask.shape[-1]
+        if missing > 0 and mask.shape[-1] != 1:
+            fill = 0.0 if mask.dtype is DType.BOOL else -np.inf
+            pads = [0] * (2 * mask.rank - 1) + [missing]
+            mask = call.emit("pad", mask, pads=pads, value=fill)
+        if mask.dtype is not DType.BOOL:
+            mask = call.cast(mask, q.dtype)
+    if rule is None:
+        return mask
+    if mask is None:
+        return call.constant(rule)
+    if mask.dtype is DType.BOOL:
+        return call.emit("logical_and", mask, call.constant(rule))
+    bias = call.constant(np.where(rule, 0.0, -np.inf).astype(q.dtype.numpy))
+    return call.emit("add", mask, bias)
+
+
+def _scores(call: Call, q: Tensor, k: Tensor, mask: Tensor | None, scale: float, softcap: float) -> Tensor:
+    """What qk_matmul_output asks for: raw products, capped, masked, or probabilities."""
+    mode = call.attr("qk_matmul_output_mode", 0)
+    if k.shape[1] != q.shape[1]:
+        b, h, s, d = k.shape
+        k = call.expand(call.reshape(k, (b, h, 1, s, d)), (b, h, q.shape[1] // h, s, d))
+        k = call.reshape(k, (b, q.shape[1], s, d))
+    factor = scale or 1.0 / float(np.sqrt(q.shape[3]))
+    x = call.emit("matmul", q, k, trans_b=True)
+    x = call.emit("mul", x, call.like(factor, x))
+    # Since operator set 24 the cap comes before the mask and the modes 1 and 2 name them in that order; before it was the other way.
+    stages = [x]
+    capped = x
+    if softcap:
+        capped = call.emit("mul", call.emit("tanh", call.emit("div", x, call.like(softcap, x))), call.like(softcap, x))
+    masked = capped
+    if mask is not None:
+        if mask.dtype is DType.BOOL:
+            masked = call.emit("where", mask, capped, call.like(-np.inf, capped))
+        else:
+            masked = call.emit("add", capped, mask)
+    stages = [x, capped, masked] if call.opset >= 24 else [x, masked, capped]
+    if mode < 3:
+        return call.emit("identity", stages[mode])
+    return call.emit("softmax", masked, axis=-1)
+
+
+@lowers("RotaryEmbedding")
+def rotary_embedding(call: Call) -> Tensor:
+    x, cos, sin, position = call.input(0), call.input(1), call.input(2), call.optional(3)
+    flat = x.rank == 3
+    heads = call.attr("num_heads", 0)
+    y = split_heads(call, x, heads)
+    if position is None:  # [B, S, D/2] against [B, H, S, D]
+        cos, sin = (call.reshape(t, (t.shape[0], 1, *t.shape[1:])) if t.rank == 3 else t for t in (cos, sin))
+    options = {"interleaved": bool(call.attr("interleaved", 0)), "rotary_dim": call.attr("rotary_embedding_dim", 0)}
+    y = call.emit("rope", y, cos, sin, position, **options)
+    return join_heads(call, y) if flat else y

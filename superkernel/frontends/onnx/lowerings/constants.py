@@ -1,0 +1,52 @@
+"""Operators whose result is known at compile time: constants, ranges, identity matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from superkernel.builder_tensor import Tensor
+from superkernel.errors import FileFormatError
+from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.registry import lowers
+from superkernel.frontends.onnx.types import element_type
+
+
+@lowers("Constant")
+def constant(call: Call) -> Tensor:
+    array = call.tensor_attr("value")
+    if array is not None:
+        return call.constant(array)
+    for name, kind in (("value_int", np.int64), ("value_ints", np.int64), ("value_float", np.float32), ("value_floats", np.float32)):
+        if name in call.attrs:
+            return call.constant(np.array(call.attrs[name], kind))
+    if "sparse_value" in call.attrs or "value_string" in call.attrs or "value_strings" in call.attrs:
+        raise call.unsupported("only dense numeric constants are supported", found=", ".join(sorted(call.attrs)))
+    raise FileFormatError("the constant has no value", location=call.where)
+
+
+@lowers("ConstantOfShape")
+def constant_of_shape(call: Call) -> Tensor:
+    value = call.tensor_attr("value")
+    fill = np.zeros(1, np.float32) if value is None else value.reshape(-1)[:1]
+    return call.constant(np.full(tuple(call.static_ints(0)), fill[0], fill.dtype))
+
+
+@lowers("Range")
+def range_(call: Call) -> Tensor:
+    start, limit, delta = (call.static(i).reshape(-1)[0] for i in range(3))
+    dtype = call.input(0).dtype.numpy
+    count = max(0, int(np.ceil((float(limit) - float(start)) / float(delta))))
+    if np.issubdtype(dtype, np.integer):
+        values = int(start) + np.arange(count, dtype=np.int64) * int(delta)
+    else:
+        values = float(start) + np.arange(count, dtype=np.float64) * float(delta)
+    return call.constant(values.astype(dtype))
+
+
+@lowers("EyeLike")
+def eye_like(call: Call) -> Tensor:
+    x = call.input(0)
+    if x.rank != 2:
+        raise FileFormatError("EyeLike takes a matrix", location=call.where, found=x.type)
+    dtype = element_type(call.attrs["dtype"], call.where) if "dtype" in call.attrs else x.dtype
+    return call.constant(np.eye(*x.shape, k=call.attr("k", 0)).astype(dtype.numpy))

@@ -1,0 +1,154 @@
+"""Gathers, scatters, one-hot, top-k and other operators that read or write by index."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from superkernel.builder_tensor import Tensor
+from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.registry import lowers
+
+
+@lowers("Gather")
+def gather(call: Call) -> Tensor:
+    return call.emit("gather", call.input(0), call.input(1), axis=call.attr("axis", 0))
+
+
+@lowers("GatherElements")
+def gather_elements(call: Call) -> Tensor:
+    return call.emit("gather_elements", call.input(0), call.input(1), axis=call.attr("axis", 0))
+
+
+@lowers("GatherND")
+def gather_nd(call: Call) -> Tensor:
+    return call.emit("gather_nd", call.input(0), call.input(1), batch_dims=call.attr("batch_dims", 0))
+
+
+@lowers("Scatter", "ScatterElements")
+def scatter_elements(call: Call) -> Tensor:
+    x, indices, updates = call.input(0), call.input(1), call.input(2)
+    reduction = call.attr("reduction", "none")
+    return call.emit("scatter_elements", x, indices, updates, axis=call.attr("axis", 0), reduction=reduction)
+
+
+@lowers("ScatterND")
+def scatter_nd(call: Call) -> Tensor:
+    return call.emit("scatter_nd", call.input(0), call.input(1), call.input(2), reduction=call.attr("reduction", "none"))
+
+
+@lowers("TensorScatter")
+def tensor_scatter(call: Call) -> Tensor:
+    """Writes `update` into the cache at one position per batch element."""
+    cache, update = call.input(0), call.input(1)
+    axis = call.axis(call.attr("axis", -2), cache.rank)
+    length, extent = update.shape[axis], cache.shape[axis]
+    steps = call.constant(np.arange(length, dtype=np.int64))
+    if call.has(2):
+        first = call.reshape(call.cast(call.input(2), steps.dtype), (cache.shape[0], 1))
+        rows = call.emit("add", first, steps)
+    else:
+        rows = call.expand(steps, (cache.shape[0], length))
+    if call.attr("mode", "linear") == "circular":
+        rows = call.emit("mod", rows, call.like(extent, rows))
+    shape = [1] * cache.rank
+    shape[0], shape[axis] = cache.shape[0], length
+    indices = call.expand(call.reshape(rows, shape), update.shape)
+    return call.emit("scatter_elements", cache, indices, update, axis=axis)
+
+
+@lowers("OneHot")
+def one_hot(call: Call) -> Tensor:
+    depth = int(call.static(1).reshape(-1)[0])
+    indices = call.input(0)
+    if not indices.dtype.is_integer:
+        indices = call.cast(indices, call.constant(np.int64(0)).dtype)
+    return call.emit("one_hot", indices, call.input(2), depth=depth, axis=call.attr("axis", -1))
+
+
+@lowers("TopK")
+def topk(call: Call) -> list[Tensor | None]:
+    k = call.attrs["k"] if call.opset < 10 else int(call.static(1).reshape(-1)[0])
+    options = {"largest": bool(call.attr("largest", 1)), "sorted": bool(call.attr("sorted", 1))}
+    return list(call.emit_all("topk", call.input(0), k=k, axis=call.attr("axis", -1), **options))
+
+
+@lowers("Trilu")
+def trilu(call: Call) -> Tensor:
+    k = int(call.static(1).reshape(-1)[0]) if call.has(1) else 0
+    return call.emit("trilu", call.input(0), upper=bool(call.attr("upper", 1)), k=k)
+
+
+@lowers("Compress")
+def compress(call: Call) -> Tensor:
+    """With a static condition: a gather of the kept indices."""
+    x = call.input(0)
+    kept = np.nonzero(call.static(1).reshape(-1))[0].astype(np.int64)
+    axis = call.attr("axis")
+    if axis is None:
+        x, axis = call.reshape(x, (x.type.size,)), 0
+    return call.emit("gather", x, call.constant(kept), axis=axis)
+
+
+@lowers("ReverseSequence")
+def reverse_sequence(call: Call) -> Tensor:
+    """With static lengths: a gather along time with constant indices."""
+    x, lengths = call.input(0), call.static_ints(1)
+    time, batch = call.attr("time_axis", 0), call.attr("batch_axis", 1)
+    steps = np.arange(x.shape[time])
+    rows = np.stack([np.where(steps < n, n - 1 - steps, steps) for n in lengths])  # [batch, time]
+    shape = [1] * x.rank
+    shape[batch], shape[time] = rows.shape
+    indices = (rows if batch < time else rows.T).reshape(shape).astype(np.int64)
+    return call.emit("gather_elements", x, call.expand(call.constant(indices), x.shape), axis=time)
+
+
+@lowers("NonZero")
+def non_zero(call: Call) -> Tensor:
+    """Only of constants: the size of the result depends on the data."""
+    return call.constant(np.stack(np.nonzero(np.atleast_1d(call.static(0)))).astype(np.int64))
+
+
+@lowers("Hardmax")
+def hardmax(call: Call) -> Tensor:
+    """1 at the first maximum along the axis."""
+    x = call.input(0)
+    shape = x.shape
+    axis = call.axis(call.attr("axis", 1 if call.opset < 13 else -1), x.rank)
+    if call.opset < 13:
+        x, axis = call.reshape(x, (int(np.prod(shape[:axis])), int(np.prod(shape[axis:])))), 1
+    index = call.emit("argmax", x, axis=axis, keepdims=False)
+    values = call.constant(np.array([0, 1]).astype(x.dtype.numpy))
+    return call.reshape(call.emit("one_hot", index, values, depth=x.shape[axis], axis=axis), shape)
+
+
+@lowers("CumSum")
+def cumsum(call: Call) -> Tensor:
+    options = {"exclusive": bool(call.attr("exclusive", 0)), "reverse": bool(call.attr("reverse", 0))}
+    return call.emit("cumsum", call.input(0), axis=int(call.static(1).reshape(-1)[0]), **options)
+
+
+@lowers("Col2Im")
+def col2im(call: Call) -> Tensor:
+    """Overlapping blocks summed into an image: a scatter-add with constant indices, then the padding cut off."""
+    x, image, block = call.input(0), call.static_ints(1), call.static_ints(2)
+    rank = len(image)
+    dilations, strides = call.attr("dilations") or [1] * rank, call.attr("strides") or [1] * rank
+    pads = call.attr("pads") or [0] * (2 * rank)
+    padded = [d + pads[i] + pads[rank + i] for i, d in enumerate(image)]
+    counts = [
+        (padded[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(rank)
+    ]
+    inside = np.indices(block).reshape(rank, -1, 1) * np.reshape(dilations, (rank, 1, 1))
+    corner = np.indices(counts).reshape(rank, 1, -1) * np.reshape(strides, (rank, 1, 1))
+    places = np.ravel_multi_index(tuple(inside + corner), tuple(padded)).reshape(1, 1, -1)
+    n, c = x.shape[0], x.shape[1] // int(np.prod(block))
+    size = int(np.prod(padded))
+    indices = call.expand(call.constant(places.astype(np.int64)), (n, c, places.size))
+    zeros = call.constant(np.zeros((n, c, size), x.dtype.numpy))
+    updates = call.reshape(x, (n, c, places.size))
+    summed = call.emit("scatter_elements", zeros, indices, updates, axis=2, reduction="add")
+    summed = call.reshape(summed, (n, c, *padded))
+    if not any(pads):
+        return summed
+    ends = [pads[i] + d for i, d in enumerate(image)]
+    return call.emit("slice", summed, starts=pads[:rank], ends=ends, axes=range(2, 2 + rank), steps=[1] * rank)

@@ -1,0 +1,187 @@
+"""The operators of domain com.microsoft that exporters and optimisers of transformer models write."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from superkernel.builder_tensor import Tensor
+from superkernel.dtypes import DType
+from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.lowerings.attention import join_heads, split_heads
+from superkernel.frontends.onnx.lowerings.norm import row_statistics
+from superkernel.frontends.onnx.registry import MICROSOFT, lowers
+
+
+@lowers("Gelu", domain=MICROSOFT)
+def gelu(call: Call) -> Tensor:
+    return call.emit("gelu", call.input(0))
+
+
+@lowers("QuickGelu", domain=MICROSOFT)
+def quick_gelu(call: Call) -> Tensor:
+    x = call.input(0)
+    alpha = call.attr("alpha", 1.702)
+    return call.emit("mul", x, call.emit("sigmoid", call.emit("mul", x, call.like(alpha, x))))
+
+
+@lowers("FastGelu", "BiasGelu", domain=MICROSOFT)
+def biased_gelu(call: Call) -> Tensor:
+    x = call.emit("add", call.input(0), call.input(1)) if call.has(1) else call.input(0)
+    return call.emit("gelu", x, approximate="tanh" if call.op == "FastGelu" else "none")
+
+
+@lowers("FusedMatMul", domain=MICROSOFT)
+def fused_matmul(call: Call) -> Tensor:
+    if call.attr("transBatchA", 0) or call.attr("transBatchB", 0):
+        raise call.unsupported("transBatchA and transBatchB are not supported")
+    flags = {"trans_a": bool(call.attr("transA", 0)), "trans_b": bool(call.attr("transB", 0))}
+    y = call.emit("matmul", call.input(0), call.input(1), **flags)
+    alpha = call.attr("alpha", 1.0)
+    return y if alpha == 1.0 else call.emit("mul", y, call.like(alpha, y))
+
+
+@lowers("FusedGemm", domain=MICROSOFT)
+def fused_gemm(call: Call) -> Tensor:
+    options = {"alpha": call.attr("alpha", 1.0), "beta": call.attr("beta", 1.0)}
+    flags = {"trans_a": bool(call.attr("transA", 0)), "trans_b": bool(call.attr("transB", 0))}
+    y = call.emit("gemm", call.input(0), call.input(1), call.optional(2), **options, **flags)
+    return activated(call, y)
+
+
+@lowers("FusedConv", domain=MICROSOFT)
+def fused_conv(call: Call) -> Tensor:
+    from superkernel.frontends.onnx.lowerings.conv import emit_conv
+
+    y = emit_conv(call, call.input(0), call.input(1), call.optional(2))
+    if call.has(3):
+        y = call.emit("add", y, call.input(3))
+    return activated(call, y)
+
+
+def activated(call: Call, y: Tensor) -> Tensor:
+    """The `activation` attribute of the fused operators."""
+    name = call.attr("activation", "")
+    plain = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh"}
+    if not name:
+        return y
+    if name in plain:
+        return call.emit(plain[name], y)
+    parameters = call.attr("activation_params") or [call.attr("activation_alpha"), call.attr("activation_beta")]
+    given = [float(p) for p in parameters if p is not None]
+    if name == "LeakyRelu":
+        return call.emit("leaky_relu", y, alpha=given[0] if given else 0.01)
+    if name == "Clip" and len(given) == 2:
+        return call.emit("clip", y, call.like(given[0], y), call.like(given[1], y))
+    if name == "HardSigmoid":
+        return call.emit("hard_sigmoid", y, alpha=given[0] if given else 0.2, beta=given[1] if len(given) > 1 else 0.5)
+    raise call.unsupported("the fused activation is not supported", found=name)
+
+
+@lowers("LayerNormalization", "SimplifiedLayerNormalization", domain=MICROSOFT)
+@lowers("SimplifiedLayerNormalization")
+def layer_normalization(call: Call) -> list[Tensor | None]:
+    """Both also stand in the standard domain in the files of onnxruntime's optimiser."""
+    x, axis, epsilon = call.input(0), call.attr("axis", -1), call.attr("epsilon", 1e-5)
+    if call.op == "SimplifiedLayerNormalization":
+        if call.wants(1):
+            raise call.unsupported("the inverse root mean square is not offered as an output")
+        return [call.emit("rms_norm", x, call.optional(1), axis=axis, epsilon=epsilon)]
+    y = call.emit("layer_norm", x, call.optional(1), call.optional(2), axis=axis, epsilon=epsilon)
+    mean = inverse = None
+    if call.wants(1) or call.wants(2):
+        mean, inverse = row_statistics(call, x, call.axis(axis, x.rank), epsilon)
+    return [y, mean, inverse]
+
+
+@lowers("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def skip_layer_normalization(call: Call) -> list[Tensor | None]:
+    """norm(x + skip [+ bias]); the fourth output is the sum."""
+    simplified = call.op != "SkipLayerNormalization"
+    total = call.emit("add", call.input(0), call.input(1))
+    bias_slot = 3 if simplified else 4
+    if call.has(bias_slot):
+        total = call.emit("add", total, call.input(bias_slot))
+    epsilon = call.attr("epsilon", 1e-12)
+    if simplified:
+        y = call.emit("rms_norm", total, call.input(2), axis=-1, epsilon=epsilon)
+    else:
+        y = call.emit("layer_norm", total, call.input(2), call.optional(3), axis=-1, epsilon=epsilon)
+    if call.wants(1) or call.wants(2):
+        raise call.unsupported("mean and inverse deviation are not offered as outputs")
+    return [y, None, None, total]
+
+
+@lowers("RotaryEmbedding", domain=MICROSOFT)
+def rotary_embedding(call: Call) -> Tensor:
+    """position_ids is the second input here: [1] (the first position) or [B, S]."""
+    x, position, cos, sin = (call.input(i) for i in range(4))
+    if call.attr("scale", 1.0) != 1.0:
+        raise call.unsupported("only scale 1 is supported", found=call.attr("scale"))
+    half = cos.shape[-1]
+    rotary = call.attr("rotary_embedding_dim", 0)
+    heads = call.attr("num_heads", 0)
+    if x.rank == 3 and not heads:
+        if rotary:
+            raise call.unsupported("num_heads is needed with rotary_embedding_dim")
+        heads = x.shape[2] // (2 * half)
+    y = split_heads(call, x, heads)
+    if position.type.size == 1:
+        position = call.reshape(position, ())
+    y = call.emit("rope", y, cos, sin, position, interleaved=bool(call.attr("interleaved", 0)), rotary_dim=rotary)
+    return join_heads(call, y) if x.rank == 3 else y
+
+
+@lowers("MultiHeadAttention", domain=MICROSOFT)
+def multi_head_attention(call: Call) -> list[Tensor | None]:
+    """Separate query, key, value of [B, S, hidden]; optional projection bias, additive bias, past."""
+    heads = call.required("num_heads")
+    if call.has(4):
+        raise call.unsupported("key_padding_mask is not supported", hint="give attention_bias instead")
+    q, k, v = call.input(0), call.input(1), call.input(2)
+    if call.has(3):
+        width = q.shape[-1]
+        parts = call.emit_all("split", call.input(3), axis=0, sizes=(width, k.shape[-1], v.shape[-1]))
+        q, k, v = (call.emit("add", t, b) for t, b in zip((q, k, v), parts, strict=True))
+    q, k, v = (split_heads(call, t, heads) for t in (q, k, v))
+    if call.has(6):
+        k = call.emit("concat", call.input(6), k, axis=2)
+        v = call.emit("concat", call.input(7), v, axis=2)
+    scale, causal = call.attr("scale", 0.0), bool(call.attr("unidirectional", 0))
+    y = call.emit("attention", q, k, v, call.optional(5), None, scale=scale, causal=causal)
+    return [join_heads(call, y), k, v]
+
+
+@lowers("EmbedLayerNormalization", domain=MICROSOFT)
+def embed_layer_normalization(call: Call) -> list[Tensor | None]:
+    """Word, position and segment embeddings summed and normalised."""
+    ids, segments, words, places, kinds = (call.optional(i) for i in range(5))
+    assert ids is not None and words is not None and places is not None
+    if call.has(7) and call.wants(1):
+        raise call.unsupported("mask_index is not offered as an output")
+    total = call.emit("gather", words, ids, axis=0)
+    if call.has(8):
+        position = call.input(8)
+    else:
+        position = call.constant(np.arange(ids.shape[1], dtype=np.int64)[None, :])
+    total = call.emit("add", total, call.emit("gather", places, position, axis=0))
+    if segments is not None and kinds is not None:
+        total = call.emit("add", total, call.emit("gather", kinds, segments, axis=0))
+    y = call.emit("layer_norm", total, call.input(5), call.input(6), epsilon=call.attr("epsilon", 1e-12))
+    mask_index = call.constant(np.zeros(ids.shape[0], np.int32)) if call.wants(1) else None
+    return [y, mask_index, total]
+
+
+@lowers("DynamicQuantizeMatMul", domain=MICROSOFT)
+def dynamic_quantize_matmul(call: Call) -> Tensor:
+    """f32 @ quantised weights: the activations are quantised per tensor to u8 as DynamicQuantizeLinear does."""
+    a, b, scale_b, zero_b = call.input(0), call.input(1), call.input(2), call.optional(3)
+    zero = call.like(0.0, a)
+    low = call.emit("minimum", call.emit("reduce_min", a, axes=(), keepdims=False), zero)
+    high = call.emit("maximum", call.emit("reduce_max", a, axes=(), keepdims=False), zero)
+    scale = call.emit("div", call.emit("sub", high, low), call.like(255.0, a))
+    offset = call.emit("round", call.emit("clip", call.emit("neg", call.emit("div", low, scale)), zero, call.like(255.0, a)))
+    zero_a = call.cast(offset, DType.U8)
+    quantised = call.emit("quantize", a, scale, zero_a, dtype=DType.U8)
+    product = call.emit("matmul_integer", quantised, b, zero_a, zero_b)
+    real = call.emit("mul", call.cast(product, DType.F32), call.emit("mul", scale, scale_b))
+    return call.emit("add", real, call.input(4)) if call.has(4) else real

@@ -1,0 +1,179 @@
+"""Elementwise operators."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+
+from superkernel.builder_tensor import Tensor
+from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
+from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.registry import lowers
+from superkernel.frontends.onnx.types import element_type
+
+# ONNX operator -> (operator of the table, attributes passed on under the same name where given)
+UNARY: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Abs": ("abs", ()),
+    "Acos": ("acos", ()),
+    "Acosh": ("acosh", ()),
+    "Asin": ("asin", ()),
+    "Asinh": ("asinh", ()),
+    "Atan": ("atan", ()),
+    "Atanh": ("atanh", ()),
+    "BitwiseNot": ("bitwise_not", ()),
+    "Ceil": ("ceil", ()),
+    "Celu": ("celu", ("alpha",)),
+    "Cos": ("cos", ()),
+    "Cosh": ("cosh", ()),
+    "Elu": ("elu", ("alpha",)),
+    "Erf": ("erf", ()),
+    "Exp": ("exp", ()),
+    "Floor": ("floor", ()),
+    "Gelu": ("gelu", ("approximate",)),
+    "HardSigmoid": ("hard_sigmoid", ("alpha", "beta")),
+    "HardSwish": ("hard_swish", ()),
+    "Identity": ("identity", ()),
+    "IsInf": ("isinf", ("detect_negative", "detect_positive")),
+    "IsNaN": ("isnan", ()),
+    "LeakyRelu": ("leaky_relu", ("alpha",)),
+    "Log": ("log", ()),
+    "Mish": ("mish", ()),
+    "Neg": ("neg", ()),
+    "Not": ("logical_not", ()),
+    "Reciprocal": ("reciprocal", ()),
+    "Relu": ("relu", ()),
+    "Round": ("round", ()),
+    "Selu": ("selu", ("alpha", "gamma")),
+    "Shrink": ("shrink", ("bias", "lambd")),
+    "Sigmoid": ("sigmoid", ()),
+    "Sign": ("sign", ()),
+    "Sin": ("sin", ()),
+    "Sinh": ("sinh", ()),
+    "Softplus": ("softplus", ()),
+    "Softsign": ("softsign", ()),
+    "Sqrt": ("sqrt", ()),
+    "Tan": ("tan", ()),
+    "Tanh": ("tanh", ()),
+    "ThresholdedRelu": ("thresholded_relu", ("alpha",)),
+}
+BINARY = {
+    "Add": "add",
+    "And": "logical_and",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
+    "Div": "div",
+    "Equal": "equal",
+    "Greater": "greater",
+    "GreaterOrEqual": "greater_equal",
+    "Less": "less",
+    "LessOrEqual": "less_equal",
+    "Mul": "mul",
+    "Or": "logical_or",
+    "PRelu": "prelu",
+    "Pow": "pow",
+    "Sub": "sub",
+    "Xor": "logical_xor",
+}
+
+
+@lowers(*UNARY)
+def unary(call: Call) -> Tensor:
+    op, names = UNARY[call.op]
+    return call.emit(op, call.input(0), **{n: call.attr(n) for n in names if n in call.attrs})
+
+
+@lowers(*BINARY)
+def binary(call: Call) -> Tensor:
+    if call.attr("broadcast") or call.attr("axis") is not None:
+        raise call.unsupported("the broadcast attribute of operator sets before 7 is not supported")
+    return call.emit(BINARY[call.op], call.input(0), call.input(1))
+
+
+@lowers("Mod")
+def mod(call: Call) -> Tensor:
+    return call.emit("mod", call.input(0), call.input(1), fmod=bool(call.attr("fmod", 0)))
+
+
+@lowers("BitShift")
+def bit_shift(call: Call) -> Tensor:
+    direction = call.required("direction")
+    return call.emit("shift_left" if direction == "LEFT" else "shift_right", call.input(0), call.input(1))
+
+
+@lowers("Max", "Min", "Sum", "Mean")
+def variadic(call: Call) -> Tensor:
+    op = {"Max": "maximum", "Min": "minimum", "Sum": "add", "Mean": "add"}[call.op]
+    operands = [call.input(i) for i in range(len(call.inputs))]
+    if len(operands) == 1:
+        return call.emit("identity", operands[0])
+    total = reduce(lambda a, b: call.emit(op, a, b), operands)
+    return call.emit("div", total, call.like(len(operands), total)) if call.op == "Mean" else total
+
+
+@lowers("Where")
+def where(call: Call) -> Tensor:
+    return call.emit("where", call.input(0), call.input(1), call.input(2))
+
+
+@lowers("Clip")
+def clip(call: Call) -> Tensor:
+    x = call.input(0)
+    if call.opset >= 11:
+        low, high = (_scalar(call, call.optional(i)) for i in (1, 2))
+    else:
+        low, high = (call.like(call.attr(n), x) if n in call.attrs else None for n in ("min", "max"))
+    return call.emit("identity", x) if low is None and high is None else call.emit("clip", x, low, high)
+
+
+def _scalar(call: Call, bound: Tensor | None) -> Tensor | None:
+    return None if bound is None else call.reshape(bound, ())
+
+
+@lowers("Swish")
+def swish(call: Call) -> Tensor:
+    x, alpha = call.input(0), call.attr("alpha", 1.0)
+    if alpha == 1.0:
+        return call.emit("silu", x)
+    return call.emit("mul", x, call.emit("sigmoid", call.emit("mul", x, call.like(alpha, x))))
+
+
+@lowers("Cast")
+def cast(call: Call) -> Tensor:
+    return _cast(call, element_type(call.required("to"), call.where))
+
+
+@lowers("CastLike")
+def cast_like(call: Call) -> Tensor:
+    return _cast(call, call.input(1).dtype)
+
+
+def _cast(call: Call, dtype: DType) -> Tensor:
+    x = call.input(0)
+    if x.dtype is dtype:
+        return call.emit("identity", x)
+    return call.emit("cast", x, dtype=dtype, saturate=bool(call.attr("saturate", 1)))
+
+
+@lowers("BitCast")
+def bit_cast(call: Call) -> Tensor:
+    """Only of constants: no kernel reinterprets bytes."""
+    x, dtype = call.input(0), element_type(call.required("to"), call.where)
+    if x.dtype is dtype:
+        return call.emit("identity", x)
+    if x.value.data is None:
+        raise UnsupportedError("BitCast of a run-time value has no kernel", location=call.where)
+    return call.constant(np.ascontiguousarray(x.value.data).reshape(-1).view(dtype.numpy).reshape(x.shape))
+
+
+@lowers("Dropout")
+def dropout(call: Call) -> list[Tensor | None]:
+    """Inference: the input itself, and a mask that keeps everything."""
+    x = call.input(0)
+    if call.has(2) and bool(call.static(2).reshape(-1)[0]) and not (call.has(1) and float(call.static(1)) == 0.0):
+        raise call.unsupported("training mode draws random numbers", hint="export the model for inference")
+    mask_type = np.bool_ if call.opset >= 10 else x.dtype.numpy
+    mask = call.constant(np.ones(x.shape, mask_type)) if call.wants(1) else None
+    return [call.emit("identity", x), mask]

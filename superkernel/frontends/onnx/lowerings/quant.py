@@ -1,0 +1,88 @@
+"""Quantisation: QuantizeLinear, DequantizeLinear and the operators on quantised operands."""
+
+from __future__ import annotations
+
+from superkernel.builder_tensor import Tensor
+from superkernel.dtypes import DType
+from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.lowerings.conv import integer_conv
+from superkernel.frontends.onnx.lowerings.matmul import zero_point
+from superkernel.frontends.onnx.registry import lowers
+from superkernel.frontends.onnx.types import element_type
+
+
+def spread(call: Call, parameter: Tensor | None, x: Tensor) -> Tensor | None:
+    """A scale or zero point so that it broadcasts against `x`: per tensor, per axis, or per block along the axis."""
+    if parameter is None or parameter.type.size == 1:
+        return None if parameter is None else call.reshape(parameter, ())
+    axis = call.axis(call.attr("axis", 1), x.rank)
+    block = call.attr("block_size", 0)
+    if block:
+        shape = parameter.shape
+        repeated = call.reshape(parameter, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+        repeated = call.expand(repeated, (*shape[: axis + 1], block, *shape[axis + 1 :]))
+        wide = call.reshape(repeated, (*shape[:axis], shape[axis] * block, *shape[axis + 1 :]))
+        if wide.shape == x.shape:
+            return wide
+        return call.emit("slice", wide, starts=[0], ends=[x.shape[axis]], axes=[axis], steps=[1])
+    if parameter.rank != 1:
+        return parameter
+    return call.reshape(parameter, [parameter.shape[0] if i == axis else 1 for i in range(x.rank)])
+
+
+def quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
+    """`quantize` with the scale in x's element type."""
+    if scale.dtype is not x.dtype:
+        x, scale = (call.cast(t, DType.F32) for t in (x, scale))
+    return call.emit("quantize", x, scale, zero, dtype=dtype)
+
+
+@lowers("QuantizeLinear")
+def quantize_linear(call: Call) -> Tensor:
+    x, zero = call.input(0), call.optional(2)
+    wanted = call.attr("output_dtype", 0)
+    dtype = zero.dtype if zero is not None else element_type(wanted, call.where) if wanted else DType.U8
+    if not x.dtype.is_float:
+        x = call.cast(x, DType.F32)
+    scale = spread(call, call.input(1), x)
+    assert scale is not None
+    return quantize(call, x, scale, spread(call, zero, x), dtype)
+
+
+@lowers("DequantizeLinear")
+def dequantize_linear(call: Call) -> Tensor:
+    x, zero = call.input(0), call.optional(2)
+    scale = spread(call, call.input(1), x)
+    assert scale is not None
+    wanted = call.attr("output_dtype", 0)
+    y = call.emit("dequantize", x, scale, spread(call, zero, x))
+    return call.cast(y, element_type(wanted, call.where)) if wanted else y
+
+
+@lowers("QLinearMatMul")
+def qlinear_matmul(call: Call) -> Tensor:
+    """y = quantize((a - za)(b - zb) sa sb): the integer product exactly, one rounding at the end."""
+    a, sa, za, b, sb, zb, sy, zy = (call.input(i) for i in range(8))
+    product = call.emit("matmul_integer", a, b, zero_point(call, 2, a, -2), zero_point(call, 5, b, -1))
+    left = call.reshape(sa, (sa.shape[0], 1)) if sa.type.size > 1 and sa.rank == 1 else _scalar(call, sa)
+    right = call.reshape(sb, (1, sb.shape[0])) if sb.type.size > 1 and sb.rank == 1 else _scalar(call, sb)
+    factor = call.emit("mul", call.cast(left, DType.F32), call.cast(right, DType.F32))
+    real = call.emit("mul", call.cast(product, DType.F32), factor)
+    return quantize(call, real, call.cast(_scalar(call, sy), DType.F32), _scalar(call, zy), zy.dtype)
+
+
+def _scalar(call: Call, tensor: Tensor) -> Tensor:
+    return call.reshape(tensor, ()) if tensor.type.size == 1 else tensor
+
+
+@lowers("QLinearConv")
+def qlinear_conv(call: Call) -> Tensor:
+    x, sx, zx, w, sw, zw, sy, zy = (call.input(i) for i in range(8))
+    total = integer_conv(call, x, zx, w, zw)
+    per_channel = (1, w.shape[0]) + (1,) * (x.rank - 2)
+    if call.has(8):
+        total = call.emit("add", total, call.reshape(call.cast(call.input(8), total.dtype), per_channel))
+    factor = call.emit("mul", _scalar(call, sx), _scalar(call, sw))
+    factor = call.reshape(factor, per_channel) if factor.type.size > 1 else factor
+    real = call.emit("mul", total, call.cast(factor, total.dtype))
+    return quantize(call, call.cast(real, DType.F32), _scalar(call, sy), _scalar(call, zy), zy.dtype)

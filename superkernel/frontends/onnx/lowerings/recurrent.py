@@ -1,0 +1,179 @@
+"""RNN, GRU and LSTM, unrolled over time: one product for all inputs of a direction, then one step after another.
+
+Without sequence lengths (all sequences full) and without layout tricks beyond `layout`; activations of the standard's list that the table
+has. Unrolling is bounded: longer sequences than `MAX_STEPS` are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from superkernel.builder_tensor import Tensor
+from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.registry import lowers
+
+MAX_STEPS = 512
+_ACTIVATIONS = {
+    "relu": "relu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "softsign": "softsign",
+    "softplus": "softplus",
+    "leakyrelu": "leaky_relu",
+    "thresholdedrelu": "thresholded_relu",
+    "elu": "elu",
+    "hardsigmoid": "hard_sigmoid",
+}
+_DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+@dataclass
+class _Direction:
+    """Weights of one direction, cut out of the stacked ones."""
+
+    w: Tensor  # [gates*hidden, input]
+    r: Tensor  # [gates*hidden, hidden]
+    wb: Tensor | None  # [gates*hidden]
+    rb: Tensor | None
+    peephole: list[Tensor] | None  # input, output, forget: [hidden]
+    activations: list[str]
+
+
+@lowers("RNN", "GRU", "LSTM")
+def recurrent(call: Call) -> list[Tensor | None]:
+    x = call.input(0)
+    batch_first = bool(call.attr("layout", 0))
+    if batch_first:
+        x = call.transpose(x, (1, 0, 2))
+    steps, batch, _ = x.shape
+    if steps > MAX_STEPS:
+        raise call.unsupported("the sequence is too long to unroll", expected=f"at most {MAX_STEPS} steps", found=steps)
+    if call.has(4) and any(n != steps for n in call.static_ints(4)):
+        raise call.unsupported("sequences of unequal length are not supported", found=call.static_ints(4))
+    if call.attr("clip") is not None or call.attr("input_forget", 0):
+        raise call.unsupported("clip and input_forget are not supported")
+    count = call.input(1).shape[0]
+    hidden = call.input(2).shape[2]
+    reverse = [call.attr("direction", "forward") == "reverse"] if count == 1 else [False, True]
+    sequences, last_h, last_c = [], [], []
+    for d in range(count):
+        h = _initial(call, 5, d, batch, hidden, x, batch_first)
+        c = _initial(call, 6, d, batch, hidden, x, batch_first) if call.op == "LSTM" else None
+        rows, h, c = _run(call, x, _direction(call, d, hidden), h, c, reverse[d])
+        sequences.append(call.emit("concat", *rows, axis=0) if len(rows) > 1 else rows[0])  # [T, 1, B, H]
+        last_h.append(call.reshape(h, (1, batch, hidden)))
+        if c is not None:
+            last_c.append(call.reshape(c, (1, batch, hidden)))
+
+    def joined(parts: list[Tensor], axis: int, perm: tuple[int, ...]) -> Tensor:
+        whole = call.emit("concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
+        return call.transpose(whole, perm) if batch_first else whole
+
+    y = joined(sequences, 1, (2, 0, 1, 3))
+    return [y, joined(last_h, 0, (1, 0, 2)), joined(last_c, 0, (1, 0, 2)) if last_c else None]
+
+
+def _pick(call: Call, x: Tensor, axis: int, begin: int, end: int) -> Tensor:
+    if (begin, end) == (0, x.shape[axis]):
+        return x
+    return call.emit("slice", x, starts=[begin], ends=[end], axes=[axis], steps=[1])
+
+
+def _initial(call: Call, slot: int, d: int, batch: int, hidden: int, x: Tensor, batch_first: bool) -> Tensor:
+    given = call.optional(slot)
+    if given is None:
+        return call.constant(np.zeros((batch, hidden), x.dtype.numpy))
+    if batch_first:
+        given = call.transpose(given, (1, 0, 2))
+    return call.reshape(_pick(call, given, 0, d, d + 1), (batch, hidden))
+
+
+def _direction(call: Call, d: int, hidden: int) -> _Direction:
+    gates = _GATES[call.op]
+
+    def matrix(slot: int) -> Tensor:
+        stacked = call.input(slot)
+        return call.reshape(_pick(call, stacked, 0, d, d + 1), stacked.shape[1:])
+
+    wb = rb = None
+    if call.has(3):
+        both = matrix(3)
+        wb, rb = _pick(call, both, 0, 0, gates * hidden), _pick(call, both, 0, gates * hidden, 2 * gates * hidden)
+    peephole = None
+    if call.op == "LSTM" and call.has(7):
+        flat = matrix(7)
+        peephole = [_pick(call, flat, 0, i * hidden, (i + 1) * hidden) for i in range(3)]
+    names = call.attr("activations") or _DEFAULTS[call.op] * call.input(1).shape[0]
+    per = len(_DEFAULTS[call.op])
+    chosen = [str(n).lower() for n in names[d * per : (d + 1) * per]]
+    for name in chosen:
+        if name not in _ACTIVATIONS or call.attr("activation_alpha") or call.attr("activation_beta"):
+            raise call.unsupported("the activation is not supported", expected=", ".join(sorted(_ACTIVATIONS)), found=name)
+    return _Direction(matrix(1), matrix(2), wb, rb, peephole, [_ACTIVATIONS[n] for n in chosen])
+
+
+def _run(
+    call: Call, x: Tensor, way: _Direction, h: Tensor, c: Tensor | None, reverse: bool
+) -> tuple[list[Tensor], Tensor, Tensor | None]:
+    """All steps of one direction; rows are in time order whatever the direction."""
+    steps, batch, width = x.shape
+    hidden = h.shape[1]
+    flat = call.reshape(x, (steps * batch, width))
+    inputs = call.emit("matmul", flat, way.w, trans_b=True)
+    if way.wb is not None:
+        inputs = call.emit("add", inputs, way.wb)
+    step = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}[call.op]
+    rows: list[Tensor] = []
+    for t in reversed(range(steps)) if reverse else range(steps):
+        now = _pick(call, inputs, 0, t * batch, (t + 1) * batch)
+        h, c = step(call, way, now, h, c)
+        rows.append(call.reshape(h, (1, 1, batch, hidden)))
+    return (rows[::-1] if reverse else rows), h, c
+
+
+def _recurrent_part(call: Call, way: _Direction, h: Tensor, begin: int, end: int) -> Tensor:
+    y = call.emit("matmul", h, _pick(call, way.r, 0, begin, end), trans_b=True)
+    return y if way.rb is None else call.emit("add", y, _pick(call, way.rb, 0, begin, end))
+
+
+def _rnn(call: Call, way: _Direction, now: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    total = call.emit("add", now, _recurrent_part(call, way, h, 0, h.shape[1]))
+    return call.emit(way.activations[0], total), c
+
+
+def _gru(call: Call, way: _Direction, now: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Gates z, r, h; `linear_before_reset` says whether r scales the state or its product."""
+    n = h.shape[1]
+    gate = call.emit("add", _pick(call, now, 1, 0, 2 * n), _recurrent_part(call, way, h, 0, 2 * n))
+    both = call.emit(way.activations[0], gate)
+    z, r = _pick(call, both, 1, 0, n), _pick(call, both, 1, n, 2 * n)
+    if call.attr("linear_before_reset", 0):
+        part = call.emit("mul", r, _recurrent_part(call, way, h, 2 * n, 3 * n))
+    else:
+        part = _recurrent_part(call, way, call.emit("mul", r, h), 2 * n, 3 * n)
+    new = call.emit(way.activations[1], call.emit("add", _pick(call, now, 1, 2 * n, 3 * n), part))
+    kept = call.emit("mul", z, h)
+    fresh = call.emit("mul", call.emit("sub", call.like(1.0, z), z), new)
+    return call.emit("add", fresh, kept), c
+
+
+def _lstm(call: Call, way: _Direction, now: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Gates i, o, f, c."""
+    assert c is not None
+    n = h.shape[1]
+    total = call.emit("add", now, _recurrent_part(call, way, h, 0, 4 * n))
+    gates = [_pick(call, total, 1, k * n, (k + 1) * n) for k in range(4)]
+    i, o, f, g = gates
+    squash: Callable[[Tensor], Tensor] = lambda t: call.emit(way.activations[0], t)  # noqa: E731
+    if way.peephole is not None:
+        i = call.emit("add", i, call.emit("mul", way.peephole[0], c))
+        f = call.emit("add", f, call.emit("mul", way.peephole[2], c))
+    new = call.emit("mul", squash(i), call.emit(way.activations[1], g))
+    c = call.emit("add", call.emit("mul", squash(f), c), new)
+    if way.peephole is not None:
+        o = call.emit("add", o, call.emit("mul", way.peephole[1], c))
+    return call.emit("mul", squash(o), call.emit(way.activations[2], c)), c

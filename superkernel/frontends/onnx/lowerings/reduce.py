@@ -1,0 +1,44 @@
+"""Reductions along axes, argmax and argmin."""
+
+from __future__ import annotations
+
+from superkernel.builder_tensor import Tensor
+from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.lowerings.shape import given_axes
+from superkernel.frontends.onnx.registry import lowers
+
+REDUCTIONS = {
+    "ReduceL1": "reduce_l1",
+    "ReduceL2": "reduce_l2",
+    "ReduceLogSum": "reduce_log_sum",
+    "ReduceLogSumExp": "reduce_log_sum_exp",
+    "ReduceMax": "reduce_max",
+    "ReduceMean": "reduce_mean",
+    "ReduceMin": "reduce_min",
+    "ReduceProd": "reduce_prod",
+    "ReduceSum": "reduce_sum",
+    "ReduceSumSquare": "reduce_sum_square",
+}
+
+
+@lowers(*REDUCTIONS)
+def reduction(call: Call) -> Tensor:
+    x = call.input(0)
+    axes = given_axes(call, 13 if call.op == "ReduceSum" else 18)
+    keepdims = bool(call.attr("keepdims", 1))
+    op = REDUCTIONS[call.op]
+    if not axes and call.attr("noop_with_empty_axes", 0):
+        # No axis is reduced, but what the reduction does to each element (absolute value, square, logarithm) is done: as over an axis of one.
+        single = call.reshape(x, (*x.shape, 1))
+        return call.emit(op, single, axes=(-1,), keepdims=False)
+    return call.emit(op, x, axes=tuple(axes or ()), keepdims=keepdims)
+
+
+@lowers("ArgMax", "ArgMin")
+def arg(call: Call) -> Tensor:
+    options = {
+        "axis": call.attr("axis", 0),
+        "keepdims": bool(call.attr("keepdims", 1)),
+        "select_last_index": bool(call.attr("select_last_index", 0)),
+    }
+    return call.emit(call.op.lower(), call.input(0), **options)

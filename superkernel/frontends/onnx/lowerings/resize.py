@@ -1,0 +1,151 @@
+"""Resize and Upsample.
+
+Every mode is a linear map along each resized axis. The modes that the table's `resize` has go to it; all others (cubic, antialias, crop and
+resize, rarer coordinate rules) become one product per axis with a constant matrix, built here in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.builder_tensor import Tensor
+from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.registry import lowers
+
+Weights = NDArray[np.float64]
+
+
+@lowers("Resize", "Upsample")
+def resize(call: Call) -> Tensor:
+    x = call.input(0)
+    axes = [call.axis(a, x.rank) for a in call.attr("axes") or range(x.rank)]
+    sizes, scales = _targets(call, x, axes)
+    mode = call.attr("mode", "nearest")
+    # Before operator set 11 output i reads input i / scale, rounded down.
+    old = call.op == "Upsample" or call.opset < 11
+    rule = "asymmetric" if old else call.attr("coordinate_transformation_mode", "half_pixel")
+    nearest = "floor" if old else call.attr("nearest_mode", "round_prefer_floor")
+    region = call.static(1).reshape(-1).astype(np.float64) if rule == "tf_crop_and_resize" else None
+    y = x
+    outside: NDArray[np.bool_] | None = None
+    for slot, axis in enumerate(axes):
+        if sizes[axis] == x.shape[axis] and scales[axis] == 1.0 and region is None:
+            continue
+        span = (0.0, 1.0) if region is None else (float(region[slot]), float(region[len(axes) + slot]))
+        places = _coordinates(rule, x.shape[axis], sizes[axis], scales[axis], span)
+        weights = _matrix(call, mode, nearest, places, x.shape[axis], scales[axis])
+        y = _along(call, y, weights, axis)
+        if region is not None:
+            mask = (places < 0) | (places > x.shape[axis] - 1)
+            shape = [1] * x.rank
+            shape[axis] = sizes[axis]
+            outside = mask.reshape(shape) if outside is None else outside | mask.reshape(shape)
+    if outside is not None and bool(outside.any()):
+        fill = call.like(call.attr("extrapolation_value", 0.0), y)
+        y = call.emit("where", call.constant(np.broadcast_to(outside, y.shape)), fill, y)
+    return call.emit("identity", y) if y is x else y
+
+
+def _targets(call: Call, x: Tensor, axes: Sequence[int]) -> tuple[list[int], list[float]]:
+    """Output size and scale per axis."""
+    sizes, scales = list(x.shape), [1.0] * x.rank
+    if call.op == "Upsample":
+        given = call.static(1).reshape(-1).tolist() if call.has(1) else list(call.required("scales"))
+        wanted = None
+    else:
+        slot = 1 if call.opset < 11 else 2
+        given = call.static(slot).reshape(-1).tolist() if call.has(slot) else []
+        wanted = call.static_ints(3) if call.has(3) else None
+    if wanted is None:
+        for axis, scale in zip(axes, given, strict=True):
+            scales[axis], sizes[axis] = float(scale), math.floor(x.shape[axis] * float(scale))
+        return sizes, scales
+    policy = call.attr("keep_aspect_ratio_policy", "stretch")
+    ratios = [w / x.shape[a] for a, w in zip(axes, wanted, strict=True)]
+    if policy != "stretch":
+        common = min(ratios) if policy == "not_larger" else max(ratios)
+        ratios = [common] * len(axes)
+        wanted = [math.floor(common * x.shape[a] + 0.5) for a in axes]
+    for axis, size, ratio in zip(axes, wanted, ratios, strict=True):
+        sizes[axis], scales[axis] = size, ratio
+    return sizes, scales
+
+
+def _coordinates(rule: str, extent: int, size: int, scale: float, span: tuple[float, float]) -> Weights:
+    """Where in the input each output index lies."""
+    out = np.arange(size, dtype=np.float64)
+    if rule == "asymmetric":
+        return out / scale
+    if rule == "align_corners":
+        # size as the exact product: with a scale that is not a ratio of sizes the corner is where the scale says
+        length = extent * scale
+        return np.zeros(size) if length == 1 else out * (extent - 1) / (length - 1)
+    if rule == "pytorch_half_pixel" and extent * scale == 1:
+        return np.zeros(size)
+    if rule == "tf_crop_and_resize":
+        start, end = span
+        if size == 1:
+            return np.full(1, 0.5 * (start + end) * (extent - 1))
+        return start * (extent - 1) + out * (end - start) * (extent - 1) / (size - 1)
+    centre = (out + 0.5) / scale - 0.5
+    if rule == "half_pixel_symmetric":
+        adjustment = size / (scale * extent)
+        return extent / 2 * (1 - adjustment) + centre
+    return centre
+
+
+def _matrix(call: Call, mode: str, nearest: str, places: Weights, extent: int, scale: float) -> Weights:
+    """weights[output, input]; every row sums to one."""
+    if mode == "nearest":
+        rounding: dict[str, Callable[[Weights], Weights]] = {
+            "floor": np.floor,
+            "ceil": np.ceil,
+            "round_prefer_ceil": lambda p: np.floor(p + 0.5),
+            "round_prefer_floor": lambda p: np.ceil(p - 0.5),
+        }
+        index = np.clip(rounding[nearest](places), 0, extent - 1).astype(int)
+        return np.asarray(np.eye(extent)[index])
+    cubic = -0.75 if call.opset < 11 else call.attr("cubic_coeff_a", -0.75)
+    kernel: Callable[[Weights], Weights] = (
+        (lambda d: np.maximum(0.0, 1.0 - np.abs(d))) if mode == "linear" else (lambda d: _cubic(np.abs(d), cubic))
+    )
+    reach = 1.0 if mode == "linear" else 2.0
+    stretch = max(1.0, 1.0 / scale) if call.attr("antialias", 0) else 1.0
+    first = np.floor(places - reach * stretch).astype(int)
+    taps = int(2 * reach * stretch) + 3
+    columns = first[:, None] + np.arange(taps)
+    values = kernel((columns - places[:, None]) / stretch)
+    inside = (columns >= 0) & (columns < extent)
+    if call.attr("exclude_outside", 0) or stretch > 1.0:
+        values = np.where(inside, values, 0.0)
+    values = values / values.sum(axis=1, keepdims=True)
+    weights = np.zeros((len(places), extent))
+    np.add.at(weights, (np.arange(len(places))[:, None], np.clip(columns, 0, extent - 1)), values)
+    return weights
+
+
+def _cubic(d: Weights, a: float) -> Weights:
+    """Keys' cubic convolution kernel."""
+    near = (a + 2) * d**3 - (a + 3) * d**2 + 1
+    far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+
+def _along(call: Call, x: Tensor, weights: Weights, axis: int) -> Tensor:
+    """`weights` applied along one axis: a gather where it only picks, else a product."""
+    if ((weights == 0) | (weights == 1)).all() and (weights.sum(axis=1) == 1).all():
+        index = call.constant(weights.argmax(axis=1).astype(np.int64))
+        return call.emit("gather", x, index, axis=axis)
+    last = x.rank - 1
+    matrix = call.constant(weights.astype(x.dtype.numpy))
+    if axis == last:
+        return call.emit("matmul", x, matrix, trans_b=True)
+    if axis == last - 1:
+        return call.emit("matmul", matrix, x)
+    perm = [i for i in range(x.rank) if i != axis] + [axis]
+    y = call.emit("matmul", call.transpose(x, perm), matrix, trans_b=True)
+    return call.transpose(y, [perm.index(i) for i in range(x.rank)])
