@@ -1,0 +1,139 @@
+"""The schedule: which core does which part of which sub-operator, in which order, on which bytes.
+
+Model: tasks stand in ONE global order, a topological order of the sub-operators; it is the meaning of the program (running all tasks one after
+another in this order is right by construction). Each core runs its tasks in this order too. Memory is planned already: accesses are absolute, so that the
+reuse of an address is a conflict like any other.
+
+Text form: `str(schedule)`; tasks and accesses parse back with `parse_tasks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from superkernel.body import SubOperator
+from superkernel.errors import UserError
+from superkernel.scheduler.tiling import Pack, Tiling
+from superkernel.tensor import Region
+
+
+class Space(Enum):
+    """An address space. Inputs, outputs and states have one per slot; arena and constants are one block each."""
+
+    ARENA = "arena"
+    INPUT = "input"
+    OUTPUT = "output"
+    STATE = "state"
+    CONSTANT = "constant"
+
+    __hash__ = object.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a buffer starts: space, slot within it (0 for arena and constants), byte offset."""
+
+    space: Space
+    slot: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.space.value}{self.slot}@{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAccess:
+    """Bytes that a task reads or writes, absolute within (space, slot)."""
+
+    space: Space
+    slot: int
+    write: bool
+    regions: tuple[Region, ...]
+
+    def __str__(self) -> str:
+        return f"{'w' if self.write else 'r'}:{self.space.value}{self.slot}:{','.join(map(str, self.regions))}"
+
+    @staticmethod
+    def parse(text: str) -> MemoryAccess:
+        """Inverse of `str()`. Raises UserError."""
+        try:
+            mode, where, regions = text.split(":")
+            name = where.rstrip("0123456789")
+            parsed = tuple(Region.parse(r) for r in regions.split(",") if r)
+            return MemoryAccess(Space(name), int(where[len(name) :]), {"w": True, "r": False}[mode], parsed)
+        except (ValueError, KeyError) as error:
+            raise UserError("not an access", found=text, expected="r|w:SPACE:REGION,...") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Units [begin, end) of a sub-operator on one core. `index` is its position in the global order."""
+
+    index: int
+    subop: int
+    core: int
+    begin: int
+    end: int
+    accesses: tuple[MemoryAccess, ...]
+
+    def __str__(self) -> str:
+        head = f"task {self.index} subop {self.subop} core {self.core} units {self.begin}..{self.end}"
+        return " ".join([head, *map(str, self.accesses)])
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantSlot:
+    """A constant in the blob: graph value, packing (None: as it is), byte offset and size."""
+
+    value: str
+    pack: Pack | None
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """See the module docstring. `tilings` and `places` follow `subops`; `places[i]` has one Place per operand."""
+
+    cores: int
+    subops: tuple[SubOperator, ...]
+    tilings: tuple[Tiling, ...]
+    places: tuple[tuple[Place, ...], ...]
+    tasks: tuple[Task, ...]
+    constants: tuple[ConstantSlot, ...]
+    arena_bytes: int
+    scratch_bytes: int
+    notes: tuple[str, ...] = ()  # per sub-operator: why it was placed so
+
+    @cached_property
+    def tasks_of_core(self) -> tuple[tuple[Task, ...], ...]:
+        """Each core's tasks in order."""
+        rows: list[list[Task]] = [[] for _ in range(self.cores)]
+        for task in self.tasks:
+            rows[task.core].append(task)
+        return tuple(map(tuple, rows))
+
+    def __str__(self) -> str:
+        lines = [f"schedule cores {self.cores} arena {self.arena_bytes} scratch {self.scratch_bytes}"]
+        for sub, tiling, places in zip(self.subops, self.tilings, self.places, strict=True):
+            lines.append(f"# subop {sub.index} {sub.name} {sub.kernel} {tiling} at {' '.join(map(str, places))}")
+        return "\n".join(lines + [str(task) for task in self.tasks])
+
+
+def parse_tasks(lines: Iterable[str]) -> tuple[Task, ...]:
+    """The task lines of a schedule's text. Raises UserError on a malformed one."""
+    tasks = []
+    for line in lines:
+        if not line.startswith("task "):
+            continue
+        words = line.split()
+        try:
+            begin, _, end = words[7].partition("..")
+            accesses = tuple(MemoryAccess.parse(w) for w in words[8:])
+            tasks.append(Task(int(words[1]), int(words[3]), int(words[5]), int(begin), int(end), accesses))
+        except (IndexError, ValueError) as error:
+            raise UserError("not a task line", found=line) from error
+    return tuple(tasks)

@@ -1,0 +1,170 @@
+"""The plan: per core a straight line of steps, and why each wait stands there. Plain data, shared by planner, verifier and code generation.
+
+Model (csrc/include/superkernel_abi.h): core p owns a progress counter. `Set(k)` on core p stores k (k = 1, 2, ... in program order), release;
+`Wait(p, k)` passes once p's counter is >= k, acquire. Counters grow over launches (generation * sets + k); within one launch the plan speaks of k only.
+
+Text form: `str(plan)` prints the tasks and, per core, its steps; `parse_plan` reads that back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from superkernel.errors import UserError
+from superkernel.scheduler.schedule import Task, parse_tasks
+from superkernel.tensor import Region
+
+
+class Form(Enum):
+    """How a boundary is synchronised, narrowest first."""
+
+    NONE = "none"  # no core waits: program order is enough
+    POINT_TO_POINT = "point-to-point"  # some cores wait for single others
+    SUBSET = "subset"  # all cores of a part of the machine wait for one another
+    FULL = "full"  # every core waits for every other
+
+
+class Hazard(Enum):
+    """Why two tasks must be ordered."""
+
+    RAW = "read-after-write"
+    WAR = "write-after-read"
+    WAW = "write-after-write"
+    BARRIER = "barrier asked for"  # no conflict: the option sync="full"
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A pair of conflicting accesses that a wait is there for: bytes `earlier` of task `producer`, `later` of task `consumer`."""
+
+    hazard: Hazard
+    producer: int
+    consumer: int
+    place: str
+    earlier: Region
+    later: Region
+
+    def __str__(self) -> str:
+        return (
+            f"{self.hazard.value}: task {self.producer} bytes {self.earlier} and task {self.consumer} bytes {self.later} "
+            f"of {self.place}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Run a task."""
+
+    task: int
+
+    def __str__(self) -> str:
+        return f"body {self.task}"
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """This core's counter becomes `count`."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"set {self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Until `producer`'s counter is at least `count`. `subop` is the boundary it belongs to; `index` numbers all waits of the plan."""
+
+    producer: int
+    count: int
+    subop: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"wait core {self.producer} count {self.count} subop {self.subop} index {self.index}"
+
+
+Step = Body | Set | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class WaitReason:
+    """What a kept wait is for; `implied` says how many further conflicts it orders too."""
+
+    core: int
+    wait: Wait
+    witness: Witness | None
+    conflicts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The synchronisation in front of one sub-operator's tasks."""
+
+    subop: int
+    form: Form
+    reason: str
+    waits: tuple[int, ...]  # indices of waits
+    implied: int  # ordering constraints that earlier waits or program order already give
+    cost_ns: float
+    alternatives: tuple[tuple[Form, float], ...]  # wider legal forms with their estimated cost
+
+
+@dataclass(frozen=True)
+class Plan:
+    """See the module docstring. `programs[c]` are core c's steps, `sets[c]` its number of sets."""
+
+    tasks: tuple[Task, ...]
+    programs: tuple[tuple[Step, ...], ...]
+    sets: tuple[int, ...]
+    reasons: tuple[WaitReason, ...]
+    boundaries: tuple[Boundary, ...]
+
+    @property
+    def cores(self) -> int:
+        return len(self.programs)
+
+    @property
+    def waits(self) -> int:
+        """Number of waits, all cores."""
+        return len(self.reasons)
+
+    def __str__(self) -> str:
+        lines = [f"plan cores {self.cores}", *map(str, self.tasks)]
+        for core, steps in enumerate(self.programs):
+            lines.append(f"core {core} sets {self.sets[core]}")
+            lines += [f"  {step}" for step in steps]
+        for b in self.boundaries:
+            if b.form is not Form.NONE:
+                lines.append(f"# boundary {b.subop} {b.form.value}: {b.reason}")
+        lines += [f"# wait {r.wait.index} on core {r.core}: {r.witness}" for r in self.reasons]
+        return "\n".join(lines)
+
+
+def parse_plan(text: str) -> Plan:
+    """Tasks and programs of a plan's text; reasons and boundaries, which are comments there, are empty. Raises UserError."""
+    lines = text.splitlines()
+    programs: list[list[Step]] = []
+    sets: list[int] = []
+    for line in lines:
+        words = line.split()
+        try:
+            if line.startswith("core "):
+                programs.append([])
+                sets.append(int(words[3]))
+            elif line.startswith("  "):
+                programs[-1].append(_parse_step(words))
+        except (IndexError, ValueError) as error:
+            raise UserError("not a plan line", found=line) from error
+    return Plan(parse_tasks(lines), tuple(map(tuple, programs)), tuple(sets), (), ())
+
+
+def _parse_step(words: list[str]) -> Step:
+    if words[0] == "body":
+        return Body(int(words[1]))
+    if words[0] == "set":
+        return Set(int(words[1]))
+    if words[0] == "wait":
+        return Wait(int(words[2]), int(words[4]), int(words[6]), int(words[8]))
+    raise ValueError(words[0])
