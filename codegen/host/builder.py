@@ -14,12 +14,13 @@ empty ranges; `carry` variables are allocas in the entry block (mem2reg turns th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from llvmlite import ir
 
+from superkernel.codegen.host.half import narrow_half, widen_half
 from superkernel.dtypes import DType
 from superkernel.target.cpu import CpuTarget
 
@@ -225,6 +226,11 @@ class KernelBuilder:
             return self.splat(self.b.load(self.at(base, element, dtype), typ=kind, align=dtype.itemsize), lanes)
         if stride == 1:
             return self.b.load(self.at(base, element, dtype), typ=ir.VectorType(kind, lanes), align=dtype.itemsize)
+        if -4 <= stride <= 4:  # everything from the first to the last element, then a shuffle: never beyond them
+            span = (lanes - 1) * abs(stride) + 1
+            first = element if stride > 0 else self.add(element, (lanes - 1) * stride)
+            wide = self.b.load(self.at(base, first, dtype), typ=ir.VectorType(kind, span), align=dtype.itemsize)
+            return self.pick(wide, [i * stride if stride > 0 else (i - lanes + 1) * stride for i in range(lanes)])
         value: ir.Value = ir.Constant(ir.VectorType(kind, lanes), ir.Undefined)
         for lane in range(lanes):
             part = self.b.load(self.at(base, self.add(element, lane * stride), dtype), typ=kind, align=dtype.itemsize)
@@ -238,6 +244,10 @@ class KernelBuilder:
             self.b.store(raw, self.at(base, element, dtype), align=dtype.itemsize)
         elif stride == 1:
             self.b.store(raw, self.at(base, element, dtype), align=dtype.itemsize)
+        elif stride == -1:
+            lanes = raw.type.count
+            first = self.add(element, 1 - lanes)
+            self.b.store(self.pick(raw, range(lanes - 1, -1, -1)), self.at(base, first, dtype), align=dtype.itemsize)
         else:
             for lane in range(raw.type.count):
                 part = self.b.extract_element(raw, ir.Constant(I32, lane))
@@ -268,10 +278,23 @@ class KernelBuilder:
         mask = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
         return self.b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), mask)
 
+    def pick(self, vector: ir.Value, lanes: Iterable[int]) -> ir.Value:
+        """The named lanes of a vector, in that order, as a new vector."""
+        mask = list(lanes)
+        kind = ir.VectorType(I32, len(mask))
+        return self.b.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), ir.Constant(kind, mask))
+
+    @property
+    def has_half_conversion(self) -> bool:
+        """Whether the CPU converts f16 itself (LLVM calls a library function otherwise)."""
+        return "x86" not in self.cpu.triple or self.cpu.has("f16c")
+
     def widen(self, raw: ir.Value, dtype: DType) -> ir.Value:
         """Storage form to compute form."""
         lanes = raw.type.count if isinstance(raw.type, ir.VectorType) else 1
         if dtype is DType.F16:
+            if not self.has_half_conversion:
+                return widen_half(self.b, raw)
             return self.b.fpext(raw, vector_type(ir.FloatType(), lanes))
         if dtype is DType.BF16:
             wide = self.b.shl(self.b.zext(raw, vector_type(I32, lanes)), _splat_constant(I32, 16, lanes))
@@ -284,6 +307,8 @@ class KernelBuilder:
         """Compute form to storage form, floats rounded to nearest even."""
         lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
         if dtype is DType.F16:
+            if not self.has_half_conversion:
+                return narrow_half(self.b, value)
             return self.b.fptrunc(value, vector_type(ir.HalfType(), lanes))
         if dtype is DType.BF16:
             return self._to_bf16(value, lanes)

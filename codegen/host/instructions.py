@@ -1,0 +1,395 @@
+"""How each pointwise operator becomes vector code: operator name -> formula.
+
+Model: a formula gets a `Context` (the instruction, its operands' dtypes, the constants among them) and its operands as `Expr`s in compute
+form, and returns the result in compute form of the instruction's dtype. Operand values that the mathematics leaves open are defined here and never
+trap: integer division or remainder by zero gives 0, the smallest integer divided by -1 wraps to itself, a shift by the width or more (or by
+a negative count) shifts everything out, an integer to a negative power is 0 unless the base is 1 or -1. Minimum, maximum, relu and clip
+keep NaN. The floating-point remainder is exact for quotients below 2^52 (f32 with FMA: below 2^80).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from superkernel.body import Instruction
+from superkernel.codegen.host import vecmath
+from superkernel.codegen.host.builder import KernelBuilder, compute_dtype
+from superkernel.codegen.host.convert import convert, float_to_integer, integer_range
+from superkernel.codegen.host.vecexpr import Expr, rounded
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError
+from superkernel.ops.opdef import AttrValue
+
+
+@dataclass(slots=True)
+class Context:
+    """What a formula may ask about its instruction."""
+
+    kb: KernelBuilder
+    op: str
+    dtype: DType  # of the result
+    attrs: dict[str, AttrValue]
+    dtypes: tuple[DType | None, ...]  # of the operands; None where absent
+    constants: tuple[AttrValue, ...]  # the operand's number where it is a `constant`, else None
+
+    def number(self, name: str) -> float:
+        value = self.attrs[name]
+        if not isinstance(value, (int, float)):
+            raise InternalError(f"attribute {name!r} is not a number", location=self.op, found=value)
+        return float(value)
+
+    def signed(self) -> bool:
+        """Whether the first operand is compared and divided as signed."""
+        first = self.dtypes[0]
+        return first is not None and first.is_signed
+
+    def math(self, name: str, *args: Expr) -> Expr:
+        return Expr(self.kb, vecmath.apply(self.kb, name, *(a.v for a in args)))
+
+    def convert(self, x: Expr, source: DType | None, target: DType) -> Expr:
+        if source is None:
+            raise InternalError("conversion of an absent operand", location=self.op)
+        return Expr(self.kb, convert(self.kb, x.v, source, target))
+
+
+Formula = Callable[..., Expr]
+
+
+def emit_instruction(
+    kb: KernelBuilder,
+    instruction: Instruction,
+    operands: Sequence[Expr | None],
+    dtypes: Sequence[DType | None],
+    constants: Sequence[AttrValue],
+) -> Expr:
+    """Vector code of one instruction. Raises InternalError for an operator without a formula."""
+    formula = FORMULAS.get(instruction.op)
+    if formula is None:
+        raise InternalError("pointwise operator without a formula", location=instruction.op)
+    context = Context(
+        kb, instruction.op, instruction.dtype, dict(instruction.attrs), tuple(dtypes), tuple(constants)
+    )
+    return formula(context, *operands)
+
+
+# Arithmetic -----------------------------------------------------------------------------------------------------------
+
+
+def _division(c: Context, a: Expr, b: Expr) -> Expr:
+    if a.is_float:
+        return a / b
+    quotient = _quotient(c, a, b)
+    return b.equals(0).choose(quotient.const(0), quotient)
+
+
+def _quotient(c: Context, a: Expr, b: Expr) -> Expr:
+    """Integer quotient towards zero; some value, but no trap, where b is 0. Up to 32 bits through floating point, which is exact."""
+    signed, width = c.signed(), a.element.width
+    if width < 64:
+        double = width == 32
+        q = a.to_float(double, signed) / b.equals(0).choose(b.const(1), b).to_float(double, signed)
+        return q.to_int(64 if double else 32).to_int(width)
+    unsafe = b.equals(0)
+    if signed:
+        unsafe = unsafe | (b.equals(-1) & a.equals(-(1 << 63)))
+    safe = unsafe.choose(b.const(1), b)
+    return a.new((c.kb.b.sdiv if signed else c.kb.b.udiv)(a.v, safe.v))
+
+
+def _modulo(c: Context, a: Expr, b: Expr) -> Expr:
+    if a.is_float:
+        return _float_modulo(c, a, b)
+    r = a - _quotient(c, a, b) * b
+    if c.signed() and not c.attrs.get("fmod", False):
+        wrong_side = r.compare("!=", 0) & ((r ^ b) < 0)
+        r = wrong_side.choose(r + b, r)
+    return b.equals(0).choose(r.const(0), r)
+
+
+def _float_modulo(c: Context, a: Expr, b: Expr) -> Expr:
+    """Subtract the divisor trunc(a/b) times; in f64, where the error of a huge quotient takes a second and third round."""
+    x, y = a.to_float(True).abs(), b.to_float(True).abs()
+    r = x
+    for _ in range(1 if a.is_double else 2):
+        q = rounded(r / y, "trunc")
+        r = (-q).fma(y, r).abs() if a.is_double else (-q).fma(y, r)
+    r = (r < 0.0).choose(r + y, r)
+    r = (r >= y).choose(r - y, r)
+    r = (x < y).choose(x, r)
+    value = r.to_float(a.is_double).copysign(a)
+    if not c.attrs.get("fmod", False):
+        wrong_side = value.compare("!=", 0.0) & ((value.bits() ^ b.bits()) < 0)
+        value = wrong_side.choose(value + b, value)
+        value = value.equals(0.0).choose(value.copysign(b), value)
+    return value
+
+
+def _maximum(c: Context, a: Expr, b: Expr) -> Expr:
+    return _extreme(c, a, b, ">")
+
+
+def _minimum(c: Context, a: Expr, b: Expr) -> Expr:
+    return _extreme(c, a, b, "<")
+
+
+def _extreme(c: Context, a: Expr, b: Expr, op: str) -> Expr:
+    best = a.compare(op, b, c.signed()).choose(a, b)
+    return a.is_nan().choose(a, best) if a.is_float else best
+
+
+def _clip(c: Context, x: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
+    if low is not None:
+        x = low.compare(">", x, c.signed()).choose(low, x)
+    if high is not None:
+        x = high.compare("<", x, c.signed()).choose(high, x)
+    return x
+
+
+def _sign(c: Context, x: Expr) -> Expr:
+    if x.is_float:
+        return ((x < 0.0) | (x > 0.0)).choose(x.const(1.0).copysign(x), x)
+    if not c.signed():
+        return x.compare("!=", 0).choose(x.const(1), x.const(0))
+    return (x > 0).choose(x.const(1), x.sar(x.element.width - 1))
+
+
+def _power(c: Context, a: Expr, b: Expr) -> Expr:
+    first, second = c.dtypes
+    fixed = c.constants[1]
+    if isinstance(fixed, (int, float)) and (special := _fixed_power(a, fixed)) is not None:
+        return special
+    if a.is_float:
+        return c.math("pow", a, c.convert(b, second, compute_dtype(c.dtype)))
+    if second is not None and second.is_float:
+        wide = c.math("pow", c.convert(a, first, DType.F64), c.convert(b, second, DType.F64))
+        return float_to_integer(wide, c.dtype)
+    return _integer_power(c, a, c.convert(b, second, c.dtype))
+
+
+def _fixed_power(a: Expr, exponent: float) -> Expr | None:
+    """Powers cheaper than by logarithm, with pow's results for every base; None for the others."""
+    if exponent == 1:
+        return a
+    if exponent == 2:
+        return a * a
+    if exponent == 3:
+        return a * a * a
+    if not a.is_float:
+        return None
+    if exponent == 4:
+        square = a * a
+        return square * square
+    if exponent == -1:
+        return 1.0 / a
+    if exponent == -2:
+        return 1.0 / (a * a)
+    if exponent in (0.5, -0.5):  # pow(-0, 1/2) is +0 and pow(-infinity, 1/2) is +infinity, other than sqrt
+        root = (a + 0.0).sqrt()
+        root = a.equals(float("-inf")).choose(a.const(float("inf")), root)
+        return root if exponent > 0 else 1.0 / root
+    return None
+
+
+def _integer_power(c: Context, a: Expr, b: Expr) -> Expr:
+    """Square and multiply over the exponent's bits, modulo 2^width."""
+    kb, width = c.kb, a.element.width
+    product, base, rest = (kb.carry(a.v.type, v.v) for v in (a.const(1), a, b))
+    with kb.loop(0, width, name="bit"):
+        e, factor, so_far = Expr(kb, rest.get()), Expr(kb, base.get()), Expr(kb, product.get())
+        product.set((e & 1).compare("!=", 0).choose(so_far * factor, so_far).v)
+        base.set((factor * factor).v)
+        rest.set(e.shr(1).v)
+    value = Expr(kb, product.get())
+    if not (c.dtypes[1] is not None and c.dtypes[1].is_signed and c.signed()):
+        return value
+    unit = a.equals(1) | a.equals(-1)  # the loop has taken b modulo 2^width: its parity is right
+    return ((b < 0) & unit.invert()).choose(value.const(0), value)
+
+
+# Bits and logic -------------------------------------------------------------------------------------------------------
+
+
+def _shift_left(c: Context, a: Expr, b: Expr) -> Expr:
+    width = a.element.width
+    inside = b.compare("<", width, signed=False)
+    return inside.choose(a << inside.choose(b, b.const(0)), a.const(0))
+
+
+def _shift_right(c: Context, a: Expr, b: Expr) -> Expr:
+    width = a.element.width
+    inside = b.compare("<", width, signed=False)
+    if c.signed():
+        return a.sar(inside.choose(b, b.const(width - 1)))
+    return inside.choose(a.shr(inside.choose(b, b.const(0))), a.const(0))
+
+
+def _comparison(op: str) -> Formula:
+    def formula(c: Context, a: Expr, b: Expr) -> Expr:
+        return a.compare(op, b, c.signed())
+
+    return formula
+
+
+def _isinf(c: Context, x: Expr) -> Expr:
+    infinity = float("inf")
+    positive, negative = bool(c.attrs.get("detect_positive", True)), bool(c.attrs.get("detect_negative", True))
+    if positive and negative:
+        return x.abs().equals(infinity)
+    if positive or negative:
+        return x.equals(infinity if positive else -infinity)
+    return x.compare("<", x)
+
+
+# Activations ----------------------------------------------------------------------------------------------------------
+
+
+def _relu(c: Context, x: Expr) -> Expr:
+    return x.compare("<", 0, c.signed()).choose(x.const(0), x)
+
+
+def _gelu(c: Context, x: Expr) -> Expr:
+    if c.attrs.get("approximate", "none") == "tanh":  # (1 + tanh u)/2 is sigmoid(2u): no cancellation on the negative side
+        u = x * (x * x).fma(2 * math.sqrt(2 / math.pi) * 0.044715, 2 * math.sqrt(2 / math.pi))
+        return x * c.math("sigmoid", u)
+    half = x * 0.5
+    return half.fma(c.math("erf", x * math.sqrt(0.5)), half)
+
+
+def _softplus(c: Context, x: Expr) -> Expr:
+    return x.clamp_low(0.0) + c.math("log1p", c.math("exp", -x.abs()))
+
+
+def _mish(c: Context, x: Expr) -> Expr:
+    """tanh(log(1 + e)) is w / (w + 2) with w = e^2 + 2e."""
+    e = c.math("exp", x.clamp_high(20.0))
+    w = e * (e + 2.0)
+    return (x > 20.0).choose(x, x * (w / (w + 2.0)))
+
+
+def _celu(c: Context, x: Expr) -> Expr:
+    alpha = c.number("alpha")
+    return (x < 0.0).choose(c.math("expm1", x / alpha) * alpha, x)
+
+
+def _selu(c: Context, x: Expr) -> Expr:
+    alpha, gamma = c.number("alpha"), c.number("gamma")
+    return (x < 0.0).choose(c.math("expm1", x) * (alpha * gamma), x * gamma)
+
+
+def _hard_sigmoid(c: Context, x: Expr) -> Expr:
+    return x.fma(c.number("alpha"), c.number("beta")).clamp_low(0.0).clamp_high(1.0)
+
+
+def _shrink(c: Context, x: Expr) -> Expr:
+    bias, limit = c.number("bias"), c.number("lambd")
+    return (x < -limit).choose(x + bias, (x > limit).choose(x - bias, x.is_nan().choose(x, x.const(0.0))))
+
+
+# Quantisation ---------------------------------------------------------------------------------------------------------
+
+
+def _quantize(c: Context, x: Expr, scale: Expr, zero: Expr | None = None) -> Expr:
+    double = c.dtype.itemsize == 4
+    first, second, third = (*c.dtypes, None, None)[:3]
+    work = DType.F64 if double or first is DType.F64 else DType.F32
+    value = rounded(c.convert(x, first, work) / c.convert(scale, second, work), "roundeven")
+    if zero is not None:
+        value = value + c.convert(zero, third, work)
+    low, high = integer_range(c.dtype)
+    value = value.is_nan().choose(value.const(0.0), value).clamp_low(float(low)).clamp_high(float(high))
+    return float_to_integer(value, c.dtype)
+
+
+def _dequantize(c: Context, x: Expr, scale: Expr, zero: Expr | None = None) -> Expr:
+    first, second, third = (*c.dtypes, None, None)[:3]
+    work = DType.F64 if c.dtype is DType.F64 else DType.F32
+    if zero is not None and first is not None and first.is_integer:
+        wide = DType.I32 if first.itemsize < 4 else DType.I64
+        x, first = c.convert(x, first, wide) - c.convert(zero, third, wide), wide
+    return c.convert(x, first, work) * c.convert(scale, second, work)
+
+
+def _where(c: Context, condition: Expr, a: Expr, b: Expr) -> Expr:
+    return condition.choose(a, b)
+
+
+def _named(name: str) -> Formula:
+    def formula(c: Context, x: Expr) -> Expr:
+        return c.math(name, x)
+
+    return formula
+
+
+def _rounding(mode: str) -> Formula:
+    def formula(c: Context, x: Expr) -> Expr:
+        return rounded(x, mode) if x.is_float else x
+
+    return formula
+
+
+FORMULAS: dict[str, Formula] = {
+    "identity": lambda c, x: x,
+    "abs": lambda c, x: x.abs() if x.is_float or c.signed() else x,
+    "neg": lambda c, x: -x,
+    "sign": _sign,
+    "floor": _rounding("floor"),
+    "ceil": _rounding("ceil"),
+    "round": _rounding("roundeven"),
+    "trunc": _rounding("trunc"),
+    "sqrt": lambda c, x: x.sqrt(),
+    "rsqrt": lambda c, x: 1.0 / x.sqrt(),
+    "reciprocal": lambda c, x: 1.0 / x,
+    "square": lambda c, x: x * x,
+    **{
+        name: _named(name)
+        for name in (
+            *("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
+            *("asinh", "acosh", "atanh", "erf", "sigmoid"),
+        )
+    },
+    "relu": _relu,
+    "leaky_relu": lambda c, x: (x < 0.0).choose(x * c.number("alpha"), x),
+    "elu": lambda c, x: (x < 0.0).choose(c.math("expm1", x) * c.number("alpha"), x),
+    "selu": _selu,
+    "celu": _celu,
+    "hard_sigmoid": _hard_sigmoid,
+    "hard_swish": lambda c, x: x * x.fma(1 / 6, 0.5).clamp_low(0.0).clamp_high(1.0),
+    "mish": _mish,
+    "softplus": _softplus,
+    "softsign": lambda c, x: x / (x.abs() + 1.0),
+    "silu": lambda c, x: x * c.math("sigmoid", x),
+    "gelu": _gelu,
+    "thresholded_relu": lambda c, x: (x <= c.number("alpha")).choose(x.const(0.0), x),
+    "shrink": _shrink,
+    "logical_not": lambda c, x: x.invert(),
+    "bitwise_not": lambda c, x: x.invert(),
+    "isnan": lambda c, x: x.is_nan(),
+    "isinf": _isinf,
+    "cast": lambda c, x: c.convert(x, c.dtypes[0], c.dtype),
+    "add": lambda c, a, b: a + b,
+    "sub": lambda c, a, b: a - b,
+    "mul": lambda c, a, b: a * b,
+    "div": _division,
+    "pow": _power,
+    "minimum": _minimum,
+    "maximum": _maximum,
+    "mod": _modulo,
+    "prelu": lambda c, x, slope: x.compare("<", 0, c.signed()).choose(x * slope, x),
+    "equal": _comparison("=="),
+    "not_equal": _comparison("!="),
+    "less": _comparison("<"),
+    "less_equal": _comparison("<="),
+    "greater": _comparison(">"),
+    "greater_equal": _comparison(">="),
+    **{name: lambda c, a, b: a & b for name in ("logical_and", "bitwise_and")},
+    **{name: lambda c, a, b: a | b for name in ("logical_or", "bitwise_or")},
+    **{name: lambda c, a, b: a ^ b for name in ("logical_xor", "bitwise_xor")},
+    "shift_left": _shift_left,
+    "shift_right": _shift_right,
+    "where": _where,
+    "clip": _clip,
+    "quantize": _quantize,
+    "dequantize": _dequantize,
+}

@@ -1,0 +1,169 @@
+"""The evaluator of pointwise programs: prologues, epilogues and whole pointwise kernels go through it.
+
+Model: a program is evaluated for `lanes` consecutive positions along one dimension (`axis`, by default the last) at a time. `row(coords)`
+fixes the other coordinates: base offsets are computed and values that do not move along the axis are loaded once; `Row.eval(position, ...)` then
+emits loads, instructions and stores for one vector of positions. Strides along the axis decide the form of an access: 0 a scalar in all
+lanes, 1 or -1 a vector, small ones a wider vector and a shuffle, others lane by lane.
+
+Invariants: each output element is computed by the same instructions whatever the vector width and position; nothing outside the
+program's views is stored to; loads stay between the first and last element the view has in the lanes asked for. Values that a row hoists belong
+to operands that no store of this program changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from superkernel.body import PointwiseProgram, ProgramInput, ProgramOutput
+from superkernel.codegen.host.builder import Index, KernelBuilder, compute_dtype
+from superkernel.codegen.host.instructions import emit_instruction
+from superkernel.codegen.host.vecexpr import Expr
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError
+from superkernel.ops.opdef import AttrValue
+
+
+def preferred_lanes(kb: KernelBuilder, program: PointwiseProgram) -> int:
+    """Elements of one full vector of the widest number the program computes with (bool takes no space of its own)."""
+    dtypes = [i.dtype for i in program.inputs] + [i.dtype for i in program.instructions]
+    widths = [compute_dtype(d).itemsize for d in dtypes if d is not DType.BOOL]
+    return max(1, kb.cpu.vector_bytes // max(widths, default=1))
+
+
+class ProgramEmitter:
+    """Emits one program into a kernel. `operands`: pointers by operand index, by default the kernel's arguments; `dtypes`: element types
+    of the stored outputs are those of the values."""
+
+    def __init__(self, kb: KernelBuilder, program: PointwiseProgram, operands: Sequence[ir.Value] | None = None) -> None:
+        self.kb, self.program = kb, program
+        self.operands = kb.operands if operands is None else operands
+        self.lanes = preferred_lanes(kb, program)
+
+    def row(self, coords: Sequence[Index], axis: int = -1) -> Row:
+        """Fix all coordinates but that of `axis` (its entry in `coords` is ignored)."""
+        return Row(self, coords, axis)
+
+    def eval(
+        self,
+        coords: Sequence[Index],
+        lanes: int,
+        results: Sequence[ir.Value] = (),
+        axis: int = -1,
+        *,
+        store: bool = False,
+    ) -> list[ir.Value]:
+        """The values of the register outputs (target -1), in compute form, for `lanes` positions from `coords` along `axis`. `results`:
+        the anchor's results at these positions. Outputs to operands are stored only where `store` is set."""
+        position: Index = coords[axis] if coords else 0
+        return self.row(coords, axis).eval(position, lanes, results, store=store)
+
+    def eval_store(
+        self, coords: Sequence[Index], lanes: int, results: Sequence[ir.Value] = (), axis: int = -1
+    ) -> list[ir.Value]:
+        """As `eval`, storing."""
+        return self.eval(coords, lanes, results, axis, store=True)
+
+
+@dataclass(slots=True)
+class _Hoisted:
+    """An input that is the same all along the axis, as a scalar in compute form."""
+
+    scalar: ir.Value
+
+
+class Row:
+    """A program with all coordinates but one fixed."""
+
+    def __init__(self, emitter: ProgramEmitter, coords: Sequence[Index], axis: int) -> None:
+        self.emitter, self.kb = emitter, emitter.kb
+        program = emitter.program
+        rank = len(program.shape)
+        if len(coords) != rank:
+            raise InternalError("coordinates do not fit the program", expected=f"{rank}", found=f"{len(coords)}")
+        self.axis = axis % rank if rank else -1
+        self._inputs: list[Index | _Hoisted] = []
+        for item in program.inputs:
+            if item.source < 0:
+                self._inputs.append(0)
+                continue
+            base = self._base(item, coords)
+            if self._stride(item) == 0:
+                self._inputs.append(_Hoisted(self.kb.load(emitter.operands[item.source], base, item.dtype)))
+            else:
+                self._inputs.append(base)
+        self._outputs = [self._base(o, coords) if o.target >= 0 else 0 for o in program.outputs]
+
+    def _stride(self, item: ProgramInput | ProgramOutput) -> int:
+        return item.strides[self.axis] if self.axis >= 0 else 0
+
+    def _base(self, item: ProgramInput | ProgramOutput, coords: Sequence[Index]) -> Index:
+        """Element offset of the row's position 0."""
+        base: Index = item.offset
+        for dim, (coordinate, stride) in enumerate(zip(coords, item.strides, strict=True)):
+            if dim != self.axis:
+                base = self.kb.add(base, self.kb.mul(coordinate, stride))
+        return base
+
+    def eval(
+        self,
+        position: Index,
+        lanes: int,
+        results: Sequence[ir.Value] = (),
+        overrides: Mapping[int, ir.Value] | None = None,
+        *,
+        store: bool = True,
+    ) -> list[ir.Value]:
+        """Evaluate at `lanes` positions from `position`. `overrides`: values (compute form) of inputs that the caller loaded itself."""
+        program = self.emitter.program
+        values: list[Expr] = []
+        for index, item in enumerate(program.inputs):
+            if overrides is not None and index in overrides:
+                value = overrides[index]
+            elif item.source < 0:
+                value = results[-1 - item.source]
+            else:
+                value = self._load(item, self._inputs[index], position, lanes)
+            values.append(Expr(self.kb, value))
+        self._run(values, lanes)
+        registers = []
+        for out, base in zip(program.outputs, self._outputs, strict=True):
+            value = values[out.value].v
+            if out.target < 0:
+                registers.append(value)
+            elif store:
+                self._store(out, base, position, value, program.dtype_of(out.value))
+        return registers
+
+    def _run(self, values: list[Expr], lanes: int) -> None:
+        """Append the instructions' values."""
+        program = self.emitter.program
+        constants: list[AttrValue] = [None] * len(values)
+        for instruction in program.instructions:
+            if instruction.op == "constant":
+                number = instruction.attr("value")
+                if not isinstance(number, (int, float)):
+                    raise InternalError("constant without a number", found=number)
+                values.append(Expr(self.kb, self.kb.const(number, instruction.dtype, lanes)))
+                constants.append(number)
+                continue
+            operands = [values[a] if a >= 0 else None for a in instruction.args]
+            dtypes = [program.dtype_of(a) if a >= 0 else None for a in instruction.args]
+            known = [constants[a] if a >= 0 else None for a in instruction.args]
+            values.append(emit_instruction(self.kb, instruction, operands, dtypes, known))
+            constants.append(None)
+
+    def _load(self, item: ProgramInput, base: Index | _Hoisted, position: Index, lanes: int) -> ir.Value:
+        kb = self.kb
+        if isinstance(base, _Hoisted):
+            return kb.splat(base.scalar, lanes)
+        stride = self._stride(item)
+        element = kb.add(base, kb.mul(position, stride))
+        return kb.load(self.emitter.operands[item.source], element, item.dtype, lanes, stride)
+
+    def _store(self, out: ProgramOutput, base: Index, position: Index, value: ir.Value, dtype: DType) -> None:
+        stride = self._stride(out)
+        element = self.kb.add(base, self.kb.mul(position, stride))
+        self.kb.store(value, self.emitter.operands[out.target], element, dtype, stride)

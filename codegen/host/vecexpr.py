@@ -1,0 +1,255 @@
+"""Formulas over explicit vectors: an arithmetic wrapper so that kernels' mathematics reads as mathematics.
+
+Model: an `Expr` is an llvmlite value (float, integer or i1; scalar or vector) plus the builder that extends it. Python numbers in a formula
+become splat constants of the other operand's type. `outlined` puts a formula into a function of the module, once per operand type, so that a
+module with many kernels states `exp` once; LLVM inlines it.
+
+Invariants: no fast-math flags; `clamp_high/low`, comparisons and `choose` keep NaN in the operand that is clamped; `fma` is one rounding where
+the CPU has it, two otherwise; nothing here needs a library function at run time (see `rounded`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from superkernel.codegen.host.builder import I1, I32, I64, KernelBuilder, mangle, vector_type
+from superkernel.errors import InternalError
+
+F32, F64 = ir.FloatType(), ir.DoubleType()
+Number = int | float
+
+
+@dataclass(slots=True, eq=False)
+class Expr:
+    """One value in a formula."""
+
+    kb: KernelBuilder
+    v: ir.Value
+
+    @property
+    def lanes(self) -> int:
+        return self.v.type.count if isinstance(self.v.type, ir.VectorType) else 1
+
+    @property
+    def element(self) -> ir.Type:
+        return self.v.type.element if isinstance(self.v.type, ir.VectorType) else self.v.type
+
+    @property
+    def is_float(self) -> bool:
+        return not isinstance(self.element, ir.IntType)
+
+    @property
+    def is_double(self) -> bool:
+        return isinstance(self.element, ir.DoubleType)
+
+    def const(self, number: Number) -> Expr:
+        """The number in all lanes, of this value's type."""
+        value: object = float(number) if self.is_float else int(number)
+        lanes = self.lanes
+        return Expr(self.kb, ir.Constant(self.v.type, value if lanes == 1 else [value] * lanes))
+
+    def lift(self, other: Expr | Number) -> ir.Value:
+        return other.v if isinstance(other, Expr) else self.const(other).v
+
+    def new(self, value: ir.Value) -> Expr:
+        return Expr(self.kb, value)
+
+    def __add__(self, o: Expr | Number) -> Expr:
+        b = self.kb.b
+        return self.new((b.fadd if self.is_float else b.add)(self.v, self.lift(o)))
+
+    def __sub__(self, o: Expr | Number) -> Expr:
+        b = self.kb.b
+        return self.new((b.fsub if self.is_float else b.sub)(self.v, self.lift(o)))
+
+    def __mul__(self, o: Expr | Number) -> Expr:
+        b = self.kb.b
+        return self.new((b.fmul if self.is_float else b.mul)(self.v, self.lift(o)))
+
+    def __truediv__(self, o: Expr | Number) -> Expr:
+        return self.new(self.kb.b.fdiv(self.v, self.lift(o)))
+
+    def __radd__(self, o: Number) -> Expr:
+        return self.const(o) + self
+
+    def __rsub__(self, o: Number) -> Expr:
+        return self.const(o) - self
+
+    def __rmul__(self, o: Number) -> Expr:
+        return self * o
+
+    def __rtruediv__(self, o: Number) -> Expr:
+        return self.const(o) / self
+
+    def __neg__(self) -> Expr:
+        return self.new(self.kb.b.fneg(self.v) if self.is_float else self.kb.b.neg(self.v))
+
+    def __and__(self, o: Expr | Number) -> Expr:
+        return self.new(self.kb.b.and_(self.v, self.lift(o)))
+
+    def __or__(self, o: Expr | Number) -> Expr:
+        return self.new(self.kb.b.or_(self.v, self.lift(o)))
+
+    def __xor__(self, o: Expr | Number) -> Expr:
+        return self.new(self.kb.b.xor(self.v, self.lift(o)))
+
+    def __lshift__(self, o: Expr | Number) -> Expr:
+        return self.new(self.kb.b.shl(self.v, self.lift(o)))
+
+    def sar(self, o: Expr | Number) -> Expr:
+        """Arithmetic shift right."""
+        return self.new(self.kb.b.ashr(self.v, self.lift(o)))
+
+    def shr(self, o: Expr | Number) -> Expr:
+        """Logical shift right."""
+        return self.new(self.kb.b.lshr(self.v, self.lift(o)))
+
+    def invert(self) -> Expr:
+        """All bits flipped (of a mask: logical not)."""
+        return self.new(self.kb.b.not_(self.v))
+
+    def fma(self, a: Expr | Number, c: Expr | Number) -> Expr:
+        """self*a + c."""
+        return self.new(self.kb.fma(self.v, self.lift(a), self.lift(c)))
+
+    def compare(self, op: str, o: Expr | Number, signed: bool = True) -> Expr:
+        """Mask of `self op o`; on floats false where either is NaN, except `!=`."""
+        b, other = self.kb.b, self.lift(o)
+        if self.is_float:
+            return self.new(b.fcmp_unordered(op, self.v, other) if op == "!=" else b.fcmp_ordered(op, self.v, other))
+        return self.new((b.icmp_signed if signed else b.icmp_unsigned)(op, self.v, other))
+
+    def __lt__(self, o: Expr | Number) -> Expr:
+        return self.compare("<", o)
+
+    def __gt__(self, o: Expr | Number) -> Expr:
+        return self.compare(">", o)
+
+    def __le__(self, o: Expr | Number) -> Expr:
+        return self.compare("<=", o)
+
+    def __ge__(self, o: Expr | Number) -> Expr:
+        return self.compare(">=", o)
+
+    def equals(self, o: Expr | Number) -> Expr:
+        return self.compare("==", o)
+
+    def is_nan(self) -> Expr:
+        return self.new(self.kb.b.fcmp_unordered("uno", self.v, self.v))
+
+    def choose(self, yes: Expr | Number, no: Expr | Number) -> Expr:
+        """Of a mask: lane-wise `yes if self else no`. At least one of the two is an Expr."""
+        model = yes if isinstance(yes, Expr) else no
+        if not isinstance(model, Expr):
+            raise InternalError("choose between two plain numbers")
+        return self.new(self.kb.b.select(self.v, model.lift(yes), model.lift(no)))
+
+    def clamp_high(self, limit: Expr | Number) -> Expr:
+        """min(self, limit); NaN stays."""
+        return (self > limit).choose(self.new(self.lift(limit)), self)
+
+    def clamp_low(self, limit: Expr | Number) -> Expr:
+        """max(self, limit); NaN stays."""
+        return (self < limit).choose(self.new(self.lift(limit)), self)
+
+    def call(self, name: str, *args: Expr | Number) -> Expr:
+        """A floating-point intrinsic."""
+        return self.new(self.kb.call_float(name, self.v, *(self.lift(a) for a in args)))
+
+    def abs(self) -> Expr:
+        if self.is_float:
+            return self.call("llvm.fabs")
+        return (self < 0).choose(-self, self)
+
+    def copysign(self, sign: Expr) -> Expr:
+        return self.call("llvm.copysign", sign)
+
+    def sqrt(self) -> Expr:
+        return self.call("llvm.sqrt")
+
+    def bits(self) -> Expr:
+        """The float's bits as integers."""
+        return self.new(self.kb.b.bitcast(self.v, vector_type(I64 if self.is_double else I32, self.lanes)))
+
+    def as_float(self) -> Expr:
+        """32- or 64-bit integers as the float with these bits."""
+        kind = F64 if self.element.width == 64 else F32
+        return self.new(self.kb.b.bitcast(self.v, vector_type(kind, self.lanes)))
+
+    def to_int(self, width: int, signed: bool = True) -> Expr:
+        """Integer of another width, or a float truncated (the caller keeps it in range)."""
+        b, kind = self.kb.b, vector_type(ir.IntType(width), self.lanes)
+        if self.is_float:
+            return self.new(b.fptosi(self.v, kind) if signed else b.fptoui(self.v, kind))
+        if self.element.width == width:
+            return self
+        if self.element.width > width:
+            return self.new(b.trunc(self.v, kind))
+        return self.new(b.sext(self.v, kind) if signed and self.element != I1 else b.zext(self.v, kind))
+
+    def to_float(self, double: bool, signed: bool = True) -> Expr:
+        """Integer, mask or float as f64 or f32."""
+        b, kind = self.kb.b, vector_type(F64 if double else F32, self.lanes)
+        if self.is_float:
+            if self.is_double == double:
+                return self
+            return self.new(b.fpext(self.v, kind) if double else b.fptrunc(self.v, kind))
+        if signed and self.element != I1:
+            return self.new(b.sitofp(self.v, kind))
+        return self.new(b.uitofp(self.v, kind))
+
+
+def polynomial(x: Expr, coefficients: tuple[float, ...]) -> Expr:
+    """Horner's rule, lowest coefficient first."""
+    value = x.const(coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        value = value.fma(x, c)
+    return value
+
+
+def rounded(x: Expr, mode: str) -> Expr:
+    """floor, ceil, trunc or roundeven. LLVM turns these into library calls on x86 without SSE4.1, which an image has none of: there, add and
+    subtract 2^(mantissa bits) to round to nearest even, then correct by one towards the wanted side."""
+    if x.kb.cpu.tier != "plain" or "x86" not in x.kb.cpu.triple:
+        return x.call(f"llvm.{mode}")
+    big = x.const(2.0**52 if x.is_double else 2.0**23)
+    size = x.abs()
+    nearest = ((size + big) - big).copysign(x)
+    if mode == "floor":
+        nearest = (nearest > x).choose(nearest - 1.0, nearest)
+    elif mode == "ceil":
+        nearest = (nearest < x).choose(nearest + 1.0, nearest)
+    elif mode == "trunc":
+        nearest = (nearest.abs() > size).choose(nearest - x.const(1.0).copysign(x), nearest)
+    return (size < big).choose(nearest.copysign(x), x)
+
+
+def outlined(kb: KernelBuilder, name: str, build: Callable[..., Expr], *args: ir.Value) -> ir.Value:
+    """Call `build(*args)` through a function of the module named by `name` and the operand types, made on first use."""
+    symbol = ".".join(["vm", name, *(mangle(a.type) for a in args)])
+    function = kb.module.globals.get(symbol)
+    if function is None:
+        function = _outline(kb, symbol, build, args)
+    return kb.b.call(function, list(args))
+
+
+def _outline(kb: KernelBuilder, symbol: str, build: Callable[..., Expr], args: tuple[ir.Value, ...]) -> ir.Function:
+    """The function's result has the type of its first operand."""
+    kind = ir.FunctionType(args[0].type, [a.type for a in args])
+    function = ir.Function(kb.module, kind, symbol)
+    function.linkage = "internal"
+    for attribute in ("alwaysinline", "nounwind"):
+        function.attributes.add(attribute)
+    outer = kb.b
+    kb.b = ir.IRBuilder(function.append_basic_block("entry"))
+    try:
+        result = build(*(Expr(kb, a) for a in function.args))
+        if result.v.type != kind.return_type:
+            raise InternalError("an outlined formula must keep its first operand's type", location=symbol)
+        kb.b.ret(result.v)
+    finally:
+        kb.b = outer
+    return function

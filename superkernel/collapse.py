@@ -1,0 +1,159 @@
+"""Iteration spaces made simple: merging, reordering and cutting the dimensions of pointwise programs.
+
+Model: a pointwise program may be run in any order of its coordinates. Two adjacent dimensions that every input and output walks as
+one (contiguous or broadcast over both) are one dimension; dimensions of extent 1 are none. `canonical` also sorts dimensions by the
+distance the first output moves, so that the last dimension is the one stores are contiguous over.
+
+Invariants: the byte sets that inputs and outputs touch do not change; the number of iterations does not change; `runs_of_range` covers a
+flattened index range exactly, with boxes that do not overlap. `exact_regions` never widens, whatever the number of regions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+from superkernel.body import PointwiseProgram, ProgramInput, ProgramOutput
+from superkernel.tensor import Box, Region, regions_of_box
+
+Strides = tuple[int, ...]
+
+
+def merge_dims(shape: Sequence[int], walks: Sequence[Strides], fences: Iterable[int] = ()) -> tuple[tuple[int, ...], ...]:
+    """Groups of adjacent dimensions that can be walked as one. `walks`: the strides of everything that is accessed; `fences`:
+    dimensions before which no group may extend (a group never holds both f-1 and f). Dimensions of extent 1 join their left neighbour
+    (or the next one, at the start); the groups cover all dimensions in order."""
+    stops = set(fences)
+    groups: list[list[int]] = []
+    for dim, extent in enumerate(shape):
+        if groups and dim not in stops:
+            last = [d for d in groups[-1] if shape[d] != 1]
+            if extent == 1 or not last or all(w[last[-1]] == w[dim] * extent for w in walks):
+                groups[-1].append(dim)
+                continue
+        groups.append([dim])
+    return tuple(tuple(g) for g in groups)
+
+
+def merged_strides(shape: Sequence[int], strides: Strides, groups: Sequence[Sequence[int]]) -> Strides:
+    """The strides after merging: of each group's innermost dimension that moves (extent not 1)."""
+    picked = []
+    for group in groups:
+        moving = [d for d in group if shape[d] != 1]
+        picked.append(strides[moving[-1]] if moving else 0)
+    return tuple(picked)
+
+
+def regroup(program: PointwiseProgram, groups: Sequence[Sequence[int]]) -> PointwiseProgram:
+    """The program over merged dimensions. Anchor results and register outputs have no strides and stay as they are."""
+    shape = program.shape
+
+    def walk(strides: Strides) -> Strides:
+        return merged_strides(shape, strides, groups)
+
+    return replace(
+        program,
+        shape=tuple(prod(shape[d] for d in group) for group in groups),
+        inputs=tuple(replace(i, strides=walk(i.strides)) if i.source >= 0 else i for i in program.inputs),
+        outputs=tuple(replace(o, strides=walk(o.strides)) if o.target >= 0 else o for o in program.outputs),
+    )
+
+
+def walks_of(program: PointwiseProgram) -> list[Strides]:
+    """The strides of all operands the program touches."""
+    return [i.strides for i in program.inputs if i.source >= 0] + [o.strides for o in program.outputs if o.target >= 0]
+
+
+@lru_cache(maxsize=4096)
+def collapse(program: PointwiseProgram, fences: tuple[int, ...] = ()) -> PointwiseProgram:
+    """Merge adjacent dimensions where possible, never across a fence; with fences (f1, f2, ...) the groups of dimensions
+    [0, f1), [f1, f2), ... stay apart. Use `merge_dims` for the mapping of old to new dimensions."""
+    return regroup(program, merge_dims(program.shape, walks_of(program), fences))
+
+
+@lru_cache(maxsize=4096)
+def canonical(program: PointwiseProgram) -> PointwiseProgram:
+    """For programs without an anchor: dimensions sorted by the outputs' strides (largest first), size 1 dropped, the rest merged.
+    The rank of the result is 0 only for a single element."""
+    dims = [d for d, extent in enumerate(program.shape) if extent != 1]
+    walks = [o.strides for o in program.outputs if o.target >= 0] + [i.strides for i in program.inputs if i.source >= 0]
+    dims.sort(key=lambda d: tuple(-abs(w[d]) for w in walks))
+    ordered = replace(
+        program,
+        shape=tuple(program.shape[d] for d in dims),
+        inputs=tuple(_permuted_input(i, dims) for i in program.inputs),
+        outputs=tuple(_permuted_output(o, dims) for o in program.outputs),
+    )
+    return collapse(ordered)
+
+
+def _permuted_input(item: ProgramInput, dims: Sequence[int]) -> ProgramInput:
+    return replace(item, strides=tuple(item.strides[d] for d in dims)) if item.source >= 0 else item
+
+
+def _permuted_output(item: ProgramOutput, dims: Sequence[int]) -> ProgramOutput:
+    return replace(item, strides=tuple(item.strides[d] for d in dims)) if item.target >= 0 else item
+
+
+def runs_of_range(shape: Sequence[int], begin: int, end: int) -> list[Box]:
+    """Disjoint boxes whose union is the row-major index range [begin, end) of `shape`; at most 2*rank - 1 of them."""
+    if begin >= end:
+        return []
+    if not shape:
+        return [()]
+    if len(shape) == 1:
+        return [((begin, end),)]
+    inner = prod(shape[1:])
+    first, last = begin // inner, (end - 1) // inner
+    if first == last:
+        return [((first, first + 1), *box) for box in runs_of_range(shape[1:], begin - first * inner, end - first * inner)]
+    boxes: list[Box] = []
+    if begin % inner:
+        boxes += [((first, first + 1), *box) for box in runs_of_range(shape[1:], begin - first * inner, inner)]
+        first += 1
+    stop = last + 1 if end % inner == 0 else last
+    if stop > first:
+        boxes.append(((first, stop), *((0, d) for d in shape[1:])))
+    if end % inner:
+        boxes += [((last, last + 1), *box) for box in runs_of_range(shape[1:], 0, end - last * inner)]
+    return boxes
+
+
+def exact_regions(box: Box, strides: Sequence[int], itemsize: int, offset: int = 0) -> tuple[Region, ...]:
+    """As `regions_of_box`, but one region per outer index however many there are: for writes, which must not be over-claimed."""
+    cover = regions_of_box(box, strides, itemsize, offset)
+    if sum(r.nbytes for r in cover) == itemsize * prod(stop - start for start, stop in box):
+        return cover
+    moving = sorted(((abs(s), d) for d, s in enumerate(strides) if s and box[d][1] - box[d][0] > 1), reverse=True)
+    runs = 2 if moving[-1][0] == 1 else 1  # levels that one region can express: a run of elements and a count of runs
+    outer = [d for _, d in moving[:-runs]]
+    regions: list[Region] = []
+    for index in product(*(range(*box[d]) for d in outer)):
+        part = list(box)
+        for d, i in zip(outer, index, strict=True):
+            part[d] = (i, i + 1)
+        regions += regions_of_box(tuple(part), strides, itemsize, offset)
+    return tuple(regions)
+
+
+def program_regions(
+    program: PointwiseProgram, boxes: Sequence[Box], itemsize_of: Sequence[int]
+) -> tuple[dict[int, list[Region]], dict[int, list[Region]]]:
+    """Bytes read and written, by operand, where the program runs over `boxes` of its space. `itemsize_of`: bytes per element of each
+    operand. Reads may be widened, writes are exact."""
+    reads: dict[int, list[Region]] = {}
+    writes: dict[int, list[Region]] = {}
+    for item in program.inputs:
+        if item.source >= 0:
+            found = reads.setdefault(item.source, [])
+            for box in boxes:
+                found += regions_of_box(box, item.strides, itemsize_of[item.source], item.offset)
+    for out in program.outputs:
+        if out.target >= 0:
+            found = writes.setdefault(out.target, [])
+            for box in boxes:
+                found += exact_regions(box, out.strides, itemsize_of[out.target], out.offset)
+    return reads, writes
