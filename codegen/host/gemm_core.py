@@ -1,0 +1,180 @@
+"""The register-tile core of all multiply-accumulate kernels (matmul, convolution, attention).
+
+Model: a *tile* of `rows` x `vectors * lanes` results lives in registers while the depth loop runs. Each depth step loads `vectors`
+vectors of the right operand and one scalar per row of the left one (folded into the multiply-add as a broadcast where the CPU can). With
+few rows the depth is dealt out to `phases` independent sets of accumulators, so that the latency of the multiply-add is hidden; they are
+added up in a fixed order at the end.
+
+Invariant: the sequence of operations behind a result depends on the depth and the tile shape only, never on where the tile lies or on
+which core computes it; so any split of the work over cores gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from superkernel.codegen.host.builder import I64, Index, KernelBuilder, register_type
+from superkernel.dtypes import DType
+
+LoadScalar = Callable[[int, Index], ir.Value]
+LoadVector = Callable[[Index, int], ir.Value]
+Values = list[ir.Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Shape of a register tile: `rows` x (`vectors` of `lanes`), accumulated in `acc` (f32, f64 or an integer of 32 or 64 bits)."""
+
+    rows: int
+    vectors: int
+    lanes: int
+    acc: DType
+    phases: int = 1
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.columns * self.acc.itemsize
+
+
+def fold(
+    kb: KernelBuilder,
+    start: Index,
+    stop: Index,
+    step: int,
+    state: Sequence[ir.Value],
+    body: Callable[[Index, Values], Values],
+) -> Values:
+    """`for i in range(start, stop, step): state = body(i, state)` with the state in registers; returns the last state. A range known to
+    be empty or of one trip emits no loop."""
+    if isinstance(start, int) and isinstance(stop, int):
+        if stop <= start:
+            return list(state)
+        if stop - start <= step:
+            return body(start, list(state))
+    b = kb.b
+    head = kb.function.append_basic_block("fold.head")
+    inside = kb.function.append_basic_block("fold.body")
+    after = kb.function.append_basic_block("fold.after")
+    first, last, before = kb.i64(start), kb.i64(stop), b.block
+    b.branch(head)
+    b.position_at_end(head)
+    index = b.phi(I64)
+    index.add_incoming(first, before)
+    phis = []
+    for value in state:
+        phi = b.phi(value.type)
+        phi.add_incoming(value, before)
+        phis.append(phi)
+    b.cbranch(b.icmp_signed("<", index, last), inside, after)
+    b.position_at_end(inside)
+    result = body(index, list(phis))
+    index.add_incoming(b.add(index, ir.Constant(I64, step), flags=("nsw",)), b.block)
+    for phi, value in zip(phis, result, strict=True):
+        phi.add_incoming(value, b.block)
+    b.branch(head)
+    b.position_at_end(after)
+    return list(phis)
+
+
+def zero(acc: DType, lanes: int) -> ir.Value:
+    """The neutral accumulator."""
+    return ir.Constant(register_type(acc, lanes), None)
+
+
+def plus(kb: KernelBuilder, a: ir.Value, b: ir.Value, acc: DType) -> ir.Value:
+    """Sum of two accumulators."""
+    return kb.b.fadd(a, b) if acc.is_float else kb.b.add(a, b)
+
+
+def multiply_add(kb: KernelBuilder, a: ir.Value, b: ir.Value, c: ir.Value, acc: DType) -> ir.Value:
+    """a*b + c in the accumulator's type (integers wrap)."""
+    return kb.fma(a, b, c) if acc.is_float else kb.b.add(kb.b.mul(a, b), c)
+
+
+def accumulate(
+    kb: KernelBuilder,
+    tile: Tile,
+    depth: Index,
+    left: LoadScalar,
+    right: LoadVector,
+    before_step: Callable[[Index], None] | None = None,
+) -> list[Values]:
+    """Results[row][vector] = sum over k < depth of left(row, k) * right(k, vector). `before_step` may emit prefetches for the depth
+    index it gets. With several phases the depth must be known at compile time."""
+    state = [zero(tile.acc, tile.lanes)] * (tile.rows * tile.vectors * tile.phases)
+
+    def steps(k: Index, values: Values, count: int) -> Values:
+        if before_step is not None:
+            before_step(k)
+        for phase in range(count):
+            at = kb.add(k, phase)
+            vectors = [right(at, v) for v in range(tile.vectors)]
+            base = phase * tile.rows * tile.vectors
+            for row in range(tile.rows):
+                scalar = kb.splat(left(row, at), tile.lanes)
+                for v, vector in enumerate(vectors):
+                    i = base + row * tile.vectors + v
+                    values[i] = multiply_add(kb, scalar, vector, values[i], tile.acc)
+        return values
+
+    if tile.phases == 1:
+        state = fold(kb, 0, depth, 1, state, lambda k, s: steps(k, s, 1))
+    else:
+        assert isinstance(depth, int)
+        whole = depth - depth % tile.phases
+        state = fold(kb, 0, whole, tile.phases, state, lambda k, s: steps(k, s, tile.phases))
+        if depth > whole:
+            state = steps(whole, state, depth - whole)
+    return _join_phases(kb, tile, state)
+
+
+def _join_phases(kb: KernelBuilder, tile: Tile, state: Values) -> list[Values]:
+    """Pairwise sum of the phases, in fixed order."""
+    size = tile.rows * tile.vectors
+    parts = [state[p * size : (p + 1) * size] for p in range(tile.phases)]
+    while len(parts) > 1:
+        pairs = [
+            [plus(kb, x, y, tile.acc) for x, y in zip(parts[i], parts[i + 1], strict=True)]
+            for i in range(0, len(parts) - 1, 2)
+        ]
+        parts = pairs + parts[len(parts) - len(parts) % 2 :]
+    flat = parts[0]
+    return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
+
+
+def store_tile(kb: KernelBuilder, tile: Tile, results: list[Values], base: ir.Value, pitch: int) -> None:
+    """Park a tile in memory: row r at base[r * pitch]."""
+    for r, row in enumerate(results):
+        for v, value in enumerate(row):
+            kb.store(value, base, r * pitch + v * tile.lanes, tile.acc)
+
+
+def convert(kb: KernelBuilder, value: ir.Value, dtype: DType, acc: DType) -> ir.Value:
+    """A loaded value (compute form of `dtype`) as accumulator type: floats widen, integers extend by their sign."""
+    if acc is DType.F64 and dtype is not DType.F64:
+        return kb.b.fpext(value, _like(value, ir.DoubleType()))
+    if acc.is_float:
+        return value
+    width = acc.itemsize * 8
+    if dtype.itemsize * 8 == width:
+        return value
+    kind = _like(value, ir.IntType(width))
+    return kb.b.sext(value, kind) if dtype.is_signed and dtype is not DType.BOOL else kb.b.zext(value, kind)
+
+
+def as_result(kb: KernelBuilder, value: ir.Value, acc: DType, dtype: DType) -> ir.Value:
+    """An accumulator as the compute form of the anchor's output: integers keep their low bits."""
+    if acc.is_float or dtype.itemsize >= acc.itemsize:
+        return value
+    return kb.b.trunc(value, _like(value, ir.IntType(8 * dtype.itemsize)))
+
+
+def _like(value: ir.Value, element: ir.Type) -> ir.Type:
+    return ir.VectorType(element, value.type.count) if isinstance(value.type, ir.VectorType) else element

@@ -1,0 +1,367 @@
+"""Code for matrix products: the loops around the register tile, the copies of the factors, and the epilogue of each tile.
+
+Model, per batch and per block of row tiles: copy the left factor's rows where the tiling says so; then per panel: copy the panel where
+the tiling says so; then per row tile: run the depth loop in registers, park the tile in scratch, and walk it row by row through the
+epilogue program. The scratch tile stays in the first-level cache; it keeps the epilogue's code out of the unrolled tile.
+
+Scratch: [tile][left copy: rows x pitch][right panel: depth x panel].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from superkernel.body import Body, PointwiseProgram
+from superkernel.codegen.host.builder import Index, KernelBuilder
+from superkernel.codegen.host.emitters import Emitter
+from superkernel.codegen.host.gemm_core import Tile, accumulate, as_result, convert, store_tile
+from superkernel.codegen.host.panels import copy_panel
+from superkernel.codegen.host.program import ProgramEmitter
+from superkernel.errors import InternalError
+from superkernel.scheduler.families.matmul import COPY, IN_PLACE, PACKED, ROWS, MatmulTiling, packed_batch_strides
+from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, view_of
+from superkernel.scheduler.tiling import Tiling
+
+_PREFETCH_BYTES = 2048  # how far ahead of a streamed panel
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Where the depth loop finds the right factor: element (k, column) at base[k * pitch + column], stored as `dtype`."""
+
+    base: ir.Value
+    pitch: Index
+    copied: bool
+
+
+class MatmulEmitter:
+    """Writes the kernel of one body and tiling."""
+
+    def __init__(self, kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
+        self.kb, self.body, self.t, self.form = kb, body, tiling, form_of(body)
+        self.tile = Tile(tiling.tile_rows, tiling.vectors, tiling.lanes, tiling.acc, tiling.phases)
+        self.left_copy = kb.offset(kb.scratch, tiling.tile_bytes)
+        self.right_copy = kb.offset(kb.scratch, tiling.tile_bytes + tiling.left_bytes)
+        self.epilogue = ProgramEmitter(kb, body.epilogue, kb.operands)
+
+    # Loops ----------------------------------------------------------------------------------------------------------
+
+    def emit(self) -> None:
+        """The whole function."""
+        kb, per = self.kb, self.t.per_batch
+        if self.t.units == 0:
+            return
+        if self.t.batch == 1:
+            self._batch([0] * len(self.form.batch_dims), 0, kb.begin, kb.end)
+            return
+        with kb.loop(kb.div(kb.begin, per), kb.div(kb.add(kb.end, per - 1), per), name="batch") as batch:
+            low = kb.maximum(kb.sub(kb.begin, kb.mul(batch, per)), 0)
+            high = kb.minimum(kb.sub(kb.end, kb.mul(batch, per)), per)
+            self._batch(split_index(kb, batch, self.form.batch_dims), batch, low, high)
+
+    def _batch(self, batch: list[Index], index: Index, low: Index, high: Index) -> None:
+        kb, t = self.kb, self.t
+        tiles: tuple[Index, Index] = (low, high) if t.axis == ROWS else (0, t.row_tiles)
+        panels: tuple[Index, Index] = (0, t.panels) if t.axis == ROWS else (low, high)
+        with kb.loop(*tiles, step=t.block, name="block") as block:
+            block_end = kb.minimum(kb.add(block, t.block), tiles[1])
+            if t.left == COPY:
+                self._copy_left(batch, block, block_end)
+            with kb.loop(*panels, name="panel") as panel:
+                source = self._panel(batch, panel)
+                zeros = self._right_zero(panel) if not source.copied else None
+                with kb.loop(block, block_end, name="tile") as row_tile:
+                    self._tile(batch, block, row_tile, panel, source, zeros)
+
+    def _tile(
+        self, batch: list[Index], block: Index, row_tile: Index, panel: Index, source: Panel, zeros: list[ir.Value] | None
+    ) -> None:
+        kb, t, form = self.kb, self.t, self.form
+        first = kb.mul(row_tile, t.tile_rows)
+        skip: Index = 0
+        if t.left == COPY:
+            base, line, depth = self.left_copy, t.left_pitch, 1
+            at = kb.mul(kb.mul(kb.sub(row_tile, block), t.tile_rows), line)
+            rows = kb.minimum(kb.sub(form.rows, first), t.tile_rows) if form.rows % t.tile_rows else t.tile_rows
+        else:
+            rows = t.tile_rows
+            if form.rows % t.tile_rows:
+                start = kb.minimum(first, form.rows - t.tile_rows)
+                skip, first = kb.sub(first, start), start
+            base, line, depth = kb.operands[form.left.operand], form.left.line, form.left.depth
+            at = kb.add(self._batch_offset(form.left, batch), kb.mul(first, line))
+        origin = kb.at(base, at, t.acc)
+
+        def left(row: int, k: Index) -> ir.Value:
+            return kb.load(origin, kb.add(kb.mul(k, depth), row * line), t.acc)
+
+        results = accumulate(kb, self.tile, form.depth, left, self._right(source, zeros), self._prefetch(source))
+        store_tile(kb, self.tile, results, kb.scratch, t.panel)
+        with kb.loop(skip, rows, name="row") as row:
+            coords = [*batch, *split_index(kb, kb.add(first, row), form.row_dims)]
+            self._store_row(coords, row, panel)
+
+    def _right(self, source: Panel, zeros: list[ir.Value] | None):  # type: ignore[no-untyped-def]
+        """The depth loop's loader of right vectors."""
+        kb, t = self.kb, self.t
+        dtype = t.acc if source.copied else self.form.right.dtype
+
+        def right(k: Index, v: int) -> ir.Value:
+            value = kb.load(source.base, kb.add(kb.mul(k, source.pitch), v * t.lanes), dtype, t.lanes)
+            value = convert(kb, value, dtype, t.acc)
+            return value if zeros is None else kb.b.sub(value, zeros[v])
+
+        return right
+
+    def _prefetch(self, source: Panel):  # type: ignore[no-untyped-def]
+        """Streamed weights are fetched ahead, one prefetch per cache line."""
+        kb, t, form = self.kb, self.t, self.form
+        if t.right != PACKED or t.row_tiles > 1:
+            return None
+        item = form.right.dtype.itemsize
+        step = t.panel * item * t.phases
+
+        def before(k: Index) -> None:
+            here = kb.offset(source.base, kb.mul(k, t.panel * item))
+            for line in range(0, step, 64):
+                kb.prefetch(kb.b.gep(here, [kb.i64(_PREFETCH_BYTES + line)], source_etype=ir.IntType(8)))
+
+        return before
+
+    # Right factor ---------------------------------------------------------------------------------------------------
+
+    def _panel(self, batch: list[Index], panel: Index) -> Panel:
+        """The panel in the form that the depth loop reads."""
+        kb, t, form = self.kb, self.t, self.form
+        right = form.right
+        if t.right == PACKED:
+            steps = packed_batch_strides(form)
+            matrix: Index = 0
+            for coordinate, step in zip(batch, steps, strict=True):
+                matrix = kb.add(matrix, kb.mul(coordinate, step))
+            index = kb.mul(kb.add(kb.mul(matrix, t.panels), panel), form.depth * t.panel)
+            return Panel(kb.at(kb.operands[right.operand], index, right.dtype), t.panel, False)
+        if t.right == COPY:
+            self._copy_right(batch, panel)
+            return Panel(self.right_copy, t.panel, True)
+        at = kb.add(self._batch_offset(right, batch), kb.mul(panel, t.panel))
+        base = kb.at(kb.operands[right.operand], at, right.dtype)
+        if not t.tail_columns:
+            return Panel(base, right.depth, False)
+        is_last = kb.compare("==", panel, t.panels - 1)
+        with kb.when(is_last):
+            self._copy_right(batch, t.panels - 1)
+        pitch = kb.b.select(is_last, kb.i64(t.panel), kb.i64(right.depth))
+        return Panel(kb.b.select(is_last, self.right_copy, base), pitch, False)
+
+    def _copy_right(self, batch: list[Index], panel: Index) -> None:
+        kb, t, form = self.kb, self.t, self.form
+        right = form.right
+        first = kb.mul(panel, t.panel)
+        if right.program is not None:
+            self._copy_right_program(right.program, batch, panel)
+            return
+        base = kb.at(kb.operands[right.operand], self._batch_offset(right, batch), right.dtype)
+        zeros = self._right_zero(panel)
+        copy_panel(kb, self.tile, base, right, form.depth, form.columns, first, self.right_copy, zeros)
+
+    def _copy_right_program(self, program: PointwiseProgram, batch: list[Index], panel: Index) -> None:
+        """The panel out of a prologue; lanes beyond the last column are zero."""
+        kb, t, form = self.kb, self.t, self.form
+        evaluator = ProgramEmitter(kb, program, kb.operands)
+        axis = _line_axis(form.right)
+
+        def vector(k: Index, column: Index, to: Index, lanes: int) -> None:
+            coords = _slot_coords(form.right, batch, column, k)
+            value = convert(kb, evaluator.eval(coords, lanes, axis=axis)[0], form.right.dtype, t.acc)
+            kb.store(value, self.right_copy, kb.add(kb.mul(k, t.panel), to), t.acc)
+
+        with kb.loop(0, form.depth, name="k") as k, self._vectors_of_row(panel) as (column, to, lanes):
+            vector(k, column, to, lanes)
+        self._tail_of_row(panel, lambda column, to, lanes: _each(kb, form.depth, lambda k: vector(k, column, to, lanes)))
+
+    def _right_zero(self, panel: Index) -> list[ir.Value] | None:
+        """The zero points of a panel's columns as accumulator vectors, None where there are none."""
+        kb, t, form = self.kb, self.t, self.form
+        if form.right_zero is None:
+            return None
+        view = view_of(self.body, form.right_zero)
+        dtype = self.body.operands[view.operand].type.dtype
+        stride = view.strides[-1] if view.shape and view.shape[-1] > 1 else 0
+        found = []
+        for v in range(t.vectors):
+            if stride == 0:
+                raw = kb.splat(kb.load(kb.operands[view.operand], view.offset, dtype), t.lanes)
+            else:
+                raw = ir.Constant(ir.VectorType(ir.IntType(8 * dtype.itemsize), t.lanes), ir.Undefined)
+                for lane in range(t.lanes):
+                    column = kb.minimum(kb.add(kb.mul(panel, t.panel), v * t.lanes + lane), form.columns - 1)
+                    one = kb.load(kb.operands[view.operand], kb.add(view.offset, kb.mul(column, stride)), dtype)
+                    raw = kb.b.insert_element(raw, one, ir.Constant(ir.IntType(32), lane))
+            found.append(convert(kb, raw, dtype, t.acc))
+        return found
+
+    # Left factor ----------------------------------------------------------------------------------------------------
+
+    def _copy_left(self, batch: list[Index], block: Index, block_end: Index) -> None:
+        """The rows of a block into scratch, as accumulators, zero points subtracted."""
+        kb, t, form = self.kb, self.t, self.form
+        first = kb.mul(block, t.tile_rows)
+        last = kb.minimum(kb.mul(block_end, t.tile_rows), form.rows)
+        program = form.left.program
+        evaluator = ProgramEmitter(kb, program, kb.operands) if program is not None else None
+        axis = _depth_axis(form.left)
+        with kb.loop(first, last, name="row") as row:
+            to = kb.mul(kb.sub(row, first), t.left_pitch)
+            outer = [*batch, *split_index(kb, row, form.row_dims)]
+            at = kb.add(self._batch_offset(form.left, batch), kb.mul(row, form.left.line))
+            zero = self._left_zero(outer)
+
+            def part(k: Index, lanes: int) -> None:
+                if evaluator is not None:
+                    value = evaluator.eval(_left_coords(form, outer, k), lanes, axis=axis)[0]
+                else:
+                    source = kb.operands[form.left.operand]
+                    index = kb.add(at, kb.mul(k, form.left.depth))
+                    value = kb.load(source, index, form.left.dtype, lanes, form.left.depth)
+                value = convert(kb, value, form.left.dtype, t.acc)
+                if zero is not None:
+                    value = kb.b.sub(value, kb.splat(zero, lanes))
+                kb.store(value, self.left_copy, kb.add(to, k), t.acc)
+
+            strips(kb, form.depth, t.lanes, part)
+
+    def _left_zero(self, coords: list[Index]) -> ir.Value | None:
+        """The zero point of a row."""
+        kb, form = self.kb, self.form
+        if form.left_zero is None:
+            return None
+        view = view_of(self.body, form.left_zero)
+        dtype = self.body.operands[view.operand].type.dtype
+        at: Index = view.offset
+        if view.shape and max(view.shape) > 1:
+            axis = next(i for i, d in enumerate(view.shape) if d > 1)
+            at = kb.add(at, kb.mul(coords[-1], view.strides[axis]))
+        return convert(kb, kb.load(kb.operands[view.operand], at, dtype), dtype, self.t.acc)
+
+    def _batch_offset(self, factor: Factor, batch: list[Index]) -> Index:
+        kb = self.kb
+        at: Index = factor.offset
+        for coordinate, stride in zip(batch, factor.batch, strict=True):
+            at = kb.add(at, kb.mul(coordinate, stride))
+        return at
+
+    # Epilogue -------------------------------------------------------------------------------------------------------
+
+    def _store_row(self, coords: list[Index], row: Index, panel: Index) -> None:
+        """One row of the parked tile through the epilogue."""
+        kb, t = self.kb, self.t
+        dtype = self.body.anchor_outputs[0].dtype
+        where = list(coords)
+        if self.form.column_axis >= 0:
+            where.insert(self.form.column_axis, 0)
+        program = self.epilogue.row(where, max(self.form.column_axis, -1))
+
+        def store(column: Index, at: Index, lanes: int) -> None:
+            value = kb.load(kb.scratch, kb.add(kb.mul(row, t.panel), at), t.acc, lanes)
+            program.eval(column, lanes, [as_result(kb, value, t.acc, dtype)])
+
+        with self._vectors_of_row(panel) as (column, at, lanes):
+            store(column, at, lanes)
+        self._tail_of_row(panel, store)
+
+    @contextmanager
+    def _vectors_of_row(self, panel: Index) -> Iterator[tuple[Index, Index, int]]:
+        """Loop over the full vectors of a panel's row: (column, offset in the panel, lanes)."""
+        kb, t = self.kb, self.t
+        first = kb.mul(panel, t.panel)
+        stop: Index = t.panel
+        if t.tail_columns:
+            whole = t.tail_columns // t.lanes * t.lanes
+            if t.panels == 1:
+                stop = whole
+            else:
+                stop = kb.b.select(kb.compare("==", panel, t.panels - 1), kb.i64(whole), kb.i64(t.panel))
+        with kb.loop(0, stop, t.lanes, name="vector") as at:
+            yield kb.add(first, at), at, t.lanes
+
+    def _tail_of_row(self, panel: Index, store) -> None:  # type: ignore[no-untyped-def]
+        """The last columns that fill no vector, at their exact width."""
+        kb, t = self.kb, self.t
+        rest = t.tail_columns % t.lanes
+        if rest == 0:
+            return
+        whole = t.tail_columns - rest
+        last = t.panels - 1
+        if t.panels == 1:
+            store(whole, whole, rest)
+            return
+        with kb.when(kb.compare("==", panel, last)):
+            store(last * t.panel + whole, whole, rest)
+
+
+def split_index(kb: KernelBuilder, index: Index, dims: tuple[int, ...]) -> list[Index]:
+    """Coordinates of a row-major linear index."""
+    coords: list[Index] = []
+    for i, extent in enumerate(reversed(dims)):
+        outermost = i == len(dims) - 1
+        coords.append(0 if extent == 1 else index if outermost else kb.rem(index, extent))
+        if not outermost:
+            index = kb.div(index, extent)
+    return coords[::-1]
+
+
+def strips(kb: KernelBuilder, extent: int, lanes: int, part) -> None:  # type: ignore[no-untyped-def]
+    """`part(start, width)` for full vectors in a loop, then once for the exact rest."""
+    whole = extent - extent % lanes
+    if whole:
+        with kb.loop(0, whole, lanes, name="strip") as at:
+            part(at, lanes)
+    if extent > whole:
+        part(whole, extent - whole)
+
+
+def _each(kb: KernelBuilder, count: int, body) -> None:  # type: ignore[no-untyped-def]
+    with kb.loop(0, count, name="k") as k:
+        body(k)
+
+
+def _slot_coords(factor: Factor, outer: list[Index], line: Index, depth: Index) -> list[Index]:
+    """Coordinates in the factor's input slot; `outer` are the output's batch coordinates."""
+    if len(factor.shape) == 1:
+        return [depth]
+    own = [0 if d == 1 else c for d, c in zip(factor.shape[-3::-1], reversed(outer), strict=False)][::-1]
+    return [*own, depth, line] if factor.transposed == (factor.slot == 0) else [*own, line, depth]
+
+
+def _left_coords(form: MatmulForm, outer: list[Index], depth: Index) -> list[Index]:
+    """Slot coordinates of the left factor; `outer` ends with the row where the slot has one."""
+    if len(form.left.shape) == 1:
+        return [depth]
+    return _slot_coords(form.left, outer[:-1], outer[-1], depth)
+
+
+def _depth_axis(factor: Factor) -> int:
+    return -2 if len(factor.shape) > 1 and factor.transposed == (factor.slot == 0) else -1
+
+
+def _line_axis(factor: Factor) -> int:
+    return -1 if factor.transposed == (factor.slot == 0) else -2
+
+
+def emit_matmul(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+    """Emit the kernel of a matrix product."""
+    if not isinstance(tiling, MatmulTiling):
+        raise InternalError("wrong tiling for a matrix product", found=type(tiling).__name__)
+    MatmulEmitter(kb, body, tiling).emit()
+
+
+EMIT: dict[str, Emitter] = {
+    "host.matmul.packed": emit_matmul,
+    "host.matmul.gemv": emit_matmul,
+    "host.matmul.dynamic": emit_matmul,
+}

@@ -1,0 +1,73 @@
+"""Vector rearrangements that several kernels need: square transposition, lane selection, masked loads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from superkernel.codegen.host.builder import I1, I32, I64, PTR, VOID, Index, KernelBuilder, mangle, storage_type
+from superkernel.dtypes import DType
+
+
+def permute(kb: KernelBuilder, a: ir.Value, b: ir.Value | None, lanes: Sequence[int]) -> ir.Value:
+    """The selected lanes of a (numbers from 0) and b (numbers from the lane count of a); -1: any value."""
+    other = b if b is not None else ir.Constant(a.type, ir.Undefined)
+    mask = ir.Constant(
+        ir.VectorType(I32, len(lanes)), [ir.Constant(I32, ir.Undefined if i < 0 else i) for i in lanes]
+    )
+    return kb.b.shuffle_vector(a, other, mask)
+
+
+def resize(kb: KernelBuilder, value: ir.Value, lanes: int) -> ir.Value:
+    """The first `lanes` lanes, or the value with undefined lanes added; scalars count as one lane."""
+    if not isinstance(value.type, ir.VectorType):
+        if lanes == 1:
+            return value
+        return kb.b.insert_element(ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined), value, ir.Constant(I32, 0))
+    have = value.type.count
+    if have == lanes:
+        return value
+    if lanes == 1:
+        return kb.b.extract_element(value, ir.Constant(I32, 0))
+    return permute(kb, value, None, [i if i < have else -1 for i in range(lanes)])
+
+
+def transpose(kb: KernelBuilder, rows: Sequence[ir.Value]) -> list[ir.Value]:
+    """A square of n vectors of n lanes (n a power of two), transposed in log2(n) rounds of two-source shuffles."""
+    n = len(rows)
+    values = list(rows)
+    width = 1
+    while width < n:
+        low = [i if i // width % 2 == 0 else n + i - width for i in range(n)]
+        high = [i + width if i // width % 2 == 0 else n + i for i in range(n)]
+        following = list(values)
+        for i in range(n):
+            if i // width % 2 == 0:
+                a, b = values[i], values[i + width]
+                following[i], following[i + width] = permute(kb, a, b, low), permute(kb, a, b, high)
+        values, width = following, width * 2
+    return values
+
+
+def lane_mask(kb: KernelBuilder, count: Index, lanes: int) -> ir.Value:
+    """i1 per lane: lane number < count (count may be negative or beyond the lanes)."""
+    numbers = ir.Constant(ir.VectorType(I64, lanes), list(range(lanes)))
+    return kb.b.icmp_signed("<", numbers, kb.splat(kb.i64(count), lanes))
+
+
+def masked_load(
+    kb: KernelBuilder, base: ir.Value, element: Index, dtype: DType, lanes: int, mask: ir.Value, other: ir.Value
+) -> ir.Value:
+    """Storage form of the elements whose mask is set, `other` in the lanes that are not; those are not touched in memory."""
+    kind = ir.VectorType(storage_type(dtype), lanes)
+    types = [PTR, ir.VectorType(I1, lanes), kind]
+    function = kb.intrinsic(f"llvm.masked.load.{mangle(kind)}.p0", kind, types)
+    return kb.b.call(function, [kb.at(base, element, dtype), mask, other])
+
+
+def masked_store(kb: KernelBuilder, value: ir.Value, base: ir.Value, element: Index, dtype: DType, mask: ir.Value) -> None:
+    """Stores the elements (storage form) whose mask is set."""
+    types = [value.type, PTR, ir.VectorType(I1, value.type.count)]
+    function = kb.intrinsic(f"llvm.masked.store.{mangle(value.type)}.p0", VOID, types)
+    kb.b.call(function, [value, kb.at(base, element, dtype), mask])

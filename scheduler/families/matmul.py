@@ -1,0 +1,343 @@
+"""How matrix products are cut: row tiles or column panels, packed weights, and the bytes each piece touches.
+
+Model: the result is a grid of register tiles, `tile_rows` x `panel` columns. The unit axis is either *rows* (one unit = one row of tiles
+of one batch, all columns) or *columns* (one unit = one panel of one batch, all rows). A constant right factor is packed when compiling
+into panels [batch][columns/panel][depth][panel], zero-padded; a computed one is copied panel by panel into scratch, or read in place where
+it is used too seldom to pay for the copy. The left factor is read in place unless a prologue or another dtype asks for a copy in scratch.
+
+Invariants: the depth is never split; a last tile that would stand out is moved up and only its new rows are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from superkernel.body import Body, Role, View
+from superkernel.collapse import runs_of_range
+from superkernel.dtypes import DType
+from superkernel.ops.opdef import Array
+from superkernel.scheduler.families.boxes import AccessSet
+from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of
+from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
+from superkernel.target.cpu import CpuTarget
+from superkernel.tensor import Box, regions_of_box
+
+ROWS, COLUMNS = "rows", "columns"
+PACKED, IN_PLACE, COPY = "packed", "in_place", "copy"
+
+# Register tiles (rows, vectors) that measured best, widest left factor reuse first.
+_TILES = {
+    "avx512": ((14, 2), (8, 3), (6, 4)),
+    "avx2": ((6, 2), (4, 2)),
+    "plain": ((6, 2), (4, 2)),
+}
+_GEMV_ROWS = 6  # up to here the weights are streamed, not reused
+_CALL_NS = 30.0
+_TILE_NS = 12.0  # storing a tile and starting the depth loop
+
+
+@dataclass(frozen=True)
+class PackPanels(Pack):
+    """Weights [batch.., depth, columns] (a strided view of the constant) as panels [batch][panels][depth][panel], zero-padded."""
+
+    batch_dims: tuple[int, ...]
+    batch_strides: tuple[int, ...]
+    depth: int
+    columns: int
+    depth_stride: int
+    column_stride: int
+    offset: int
+    panel: int
+
+    def apply(self, array: Array) -> Array:
+        flat = np.ascontiguousarray(array).reshape(-1)
+        item = flat.itemsize
+        shape = (*self.batch_dims, self.depth, self.columns)
+        strides = tuple(s * item for s in (*self.batch_strides, self.depth_stride, self.column_stride))
+        if 0 in shape:
+            return np.zeros(0, flat.dtype)
+        source = np.lib.stride_tricks.as_strided(flat[self.offset :], shape, strides, writeable=False)
+        source = source.reshape(-1, self.depth, self.columns)
+        panels = -(-self.columns // self.panel)
+        packed = np.zeros((source.shape[0], panels, self.depth, self.panel), flat.dtype)
+        whole = self.columns // self.panel
+        if whole:
+            cut = source[:, :, : whole * self.panel].reshape(source.shape[0], self.depth, whole, self.panel)
+            packed[:, :whole] = cut.transpose(0, 2, 1, 3)
+        if panels > whole:
+            packed[:, whole, :, : self.columns - whole * self.panel] = source[:, :, whole * self.panel :]
+        return packed
+
+
+@dataclass(frozen=True)
+class MatmulTiling(Tiling):
+    """One cut of a matrix product, see the module docstring. `block` row tiles share one copy of the left factor."""
+
+    axis: str
+    tile_rows: int
+    vectors: int
+    lanes: int
+    phases: int
+    left: str
+    right: str
+    block: int
+    batch: int
+    row_tiles: int
+    panels: int
+    depth: int
+    tail_columns: int  # columns of the last panel, 0 where it is full
+    acc: DType
+
+    @property
+    def panel(self) -> int:
+        """Columns of a panel."""
+        return self.vectors * self.lanes
+
+    @property
+    def per_batch(self) -> int:
+        return self.row_tiles if self.axis == ROWS else self.panels
+
+    @property
+    def units(self) -> int:
+        return self.batch * self.per_batch
+
+    @property
+    def left_pitch(self) -> int:
+        """Elements between rows of the left factor's copy: odd multiples of a cache line, so that rows spread over the sets."""
+        line = 64 // self.acc.itemsize
+        return (-(-self.depth // line) | 1) * line
+
+    @property
+    def tile_bytes(self) -> int:
+        return -(-self.tile_rows * self.panel * self.acc.itemsize // 64) * 64
+
+    @property
+    def left_bytes(self) -> int:
+        rows = self.block * self.tile_rows
+        return rows * self.left_pitch * self.acc.itemsize if self.left == COPY else 0
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.tile_bytes + self.left_bytes + (self.depth * self.panel * self.acc.itemsize if self.copies_panels else 0)
+
+    @property
+    def copies_panels(self) -> bool:
+        """True where panels of the right factor (or only the last, partial one) are copied into scratch."""
+        return self.right == COPY or (self.right == IN_PLACE and self.tail_columns > 0)
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        form, found = form_of(body), AccessSet(body)
+        dims = (*form.batch_dims, self.per_batch)
+        for box in runs_of_range(dims, begin, end):
+            batch, (low, high) = box[:-1], box[-1]
+            if self.axis == ROWS:
+                rows, columns = (low * self.tile_rows, min(high * self.tile_rows, form.rows)), (0, form.columns)
+            else:
+                rows, columns = (0, form.rows), (low * self.panel, min(high * self.panel, form.columns))
+            self._factor(found, form, form.left, batch, (self._first_row(form, rows[0]), rows[1]))
+            if self.right == PACKED:
+                self._packed(found, form, batch, columns)
+            else:
+                self._factor(found, form, form.right, batch, columns)
+            for row_box in runs_of_range(form.row_dims, *rows):
+                found.program(body.epilogue, output_box(form, batch, row_box, columns))
+        for slot in (form.left_zero, form.right_zero):
+            source = body.anchor_inputs[slot] if slot is not None else None
+            if isinstance(source, View):
+                found.add(source.operand, False, source.regions(body.operands[source.operand].type.dtype.itemsize))
+        return found.result()
+
+    def _first_row(self, form: MatmulForm, row: int) -> int:
+        """The first row that a range starting at `row` reads: the last tile moves up where it reads in place."""
+        return max(0, min(row, form.rows - self.tile_rows)) if self.left == IN_PLACE else row
+
+    def _factor(self, found: AccessSet, form: MatmulForm, factor: Factor, batch: Box, lines: tuple[int, int]) -> None:
+        depth = (0, form.depth)
+        if factor.program is None:
+            strides = (*factor.batch, factor.line, factor.depth)
+            found.view(factor.operand, (*batch, lines, depth), strides, factor.offset)
+            return
+        if len(factor.shape) == 1:
+            found.program(factor.program, (depth,))
+            return
+        is_left = factor is form.left
+        parts = runs_of_range(form.row_dims, *lines) if is_left else [(lines,)]
+        for part in parts:
+            outer, line = (*batch, *part[:-1]), part[-1]
+            own = tuple((0, 1) if d == 1 else r for d, r in zip(factor.shape[-3::-1], reversed(outer), strict=False))[::-1]
+            found.program(factor.program, (*own, depth, line) if self._depth_first(factor, is_left) else (*own, line, depth))
+
+    @staticmethod
+    def _depth_first(factor: Factor, is_left: bool) -> bool:
+        """True where the slot's last dimension is the line (rows or columns) and not the depth."""
+        return factor.transposed == (factor.slot == 0)
+
+    def _packed(self, found: AccessSet, form: MatmulForm, batch: Box, columns: tuple[int, int]) -> None:
+        item = form.right.dtype.itemsize
+        size = form.depth * self.panel * item
+        first, last = columns[0] // self.panel, -(-columns[1] // self.panel)
+        steps = packed_batch_strides(form)
+        box = (*batch, (first * size, last * size))
+        strides = (*(s * self.panels * size for s in steps), 1)
+        found.add(form.right.operand, False, regions_of_box(box, strides, 1))
+
+    def packs(self, body: Body) -> Mapping[int, Pack]:
+        if self.right != PACKED:
+            return {}
+        form = form_of(body)
+        right = form.right
+        kept = [(d, s) for d, s in zip(form.batch_dims, right.batch, strict=True) if s]
+        dims, strides = tuple(d for d, _ in kept), tuple(s for _, s in kept)
+        pack = PackPanels(dims, strides, form.depth, form.columns, right.depth, right.line, right.offset, self.panel)
+        return {right.operand: pack}
+
+    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        form = form_of(body)
+        share = (end - begin) / max(1, self.units)
+        rows = self.row_tiles * self.tile_rows
+        speed = target.flops_per_ns * (1.0 if self.acc is DType.F32 else 0.5 if self.acc is DType.F64 else 0.4)
+        fill = min(1.0, self.tile_rows * self.vectors * self.phases / 8)
+        compute = 2.0 * self.batch * rows * self.panels * self.panel * self.depth / (speed * fill * 0.9)
+        tiles = self.batch * self.row_tiles * self.panels * _TILE_NS * (1 + self.tile_rows * self.vectors / 16)
+        return _CALL_NS + share * (max(compute, self._stream_ns(form, target)) + tiles) + self._copy_ns(form, share, target)
+
+    def _stream_ns(self, form: MatmulForm, target: CpuTarget) -> float:
+        """Time to bring the right factor near once."""
+        size = form.right.dtype.itemsize * form.depth * self.panels * self.panel * self.batch
+        if size < target.l2_bytes // 2:
+            return size / target.l2_bytes_per_ns
+        return size / (target.l3_bytes_per_ns if size < target.l3_bytes // 2 else target.dram_bytes_per_ns)
+
+    def _copy_ns(self, form: MatmulForm, share: float, target: CpuTarget) -> float:
+        """Copies that a core makes for its range: what lies across the unit axis is copied by every core."""
+        total = 0.0
+        if self.left == COPY:
+            total += form.batch * form.rows * form.depth * (share if self.axis == ROWS or form.batch > 1 else 1.0) / 8
+        if self.right == COPY:
+            times = max(1.0, self.row_tiles * (share if self.axis == ROWS and form.batch == 1 else 1.0) / self.block)
+            part = share if self.axis == COLUMNS or form.batch > 1 else 1.0
+            vectorised = form.right.line == 1 or form.right.program is not None
+            total += form.batch * form.columns * form.depth * part * times / (8 if vectorised else 4 if form.right.depth == 1 else 1)
+        return total
+
+
+def packed_batch_strides(form: MatmulForm) -> tuple[int, ...]:
+    """Per batch dimension, how many packed matrices one step walks (0 where the right factor is broadcast)."""
+    steps, step = [], 1
+    for extent, stride in zip(reversed(form.batch_dims), reversed(form.right.batch), strict=True):
+        steps.append(step if stride else 0)
+        step *= extent if stride else 1
+    return tuple(reversed(steps))
+
+
+def output_box(form: MatmulForm, batch: Box, rows: Box, columns: tuple[int, int]) -> Box:
+    """The box in the anchor's output shape."""
+    box = [*batch, *rows]
+    if form.column_axis >= 0:
+        box.insert(form.column_axis, columns)
+    return tuple(box)
+
+
+def is_packable(body: Body, form: MatmulForm) -> bool:
+    """True where the right factor is a constant operand that nothing else in the body reads."""
+    right = form.right
+    if right.operand < 0 or body.operands[right.operand].role is not Role.CONSTANT:
+        return False
+    programs = [body.epilogue, *(p for p in (form.left.program, form.right.program) if p is not None)]
+    others = [i.source for p in programs for i in p.inputs]
+    views = [v.operand for s, v in enumerate(body.anchor_inputs) if isinstance(v, View) and s != right.slot]
+    return right.operand not in others + views
+
+
+def left_mode(form: MatmulForm) -> str:
+    """The left factor is read in place where its elements are already accumulators."""
+    plain = form.left.program is None and form.left.dtype is form.acc and form.left_zero is None
+    return IN_PLACE if plain else COPY
+
+
+def make_tiling(body: Body, axis: str, rows: int, vectors: int, right: str, target: CpuTarget) -> MatmulTiling:
+    """A tiling with register tiles of at most `rows` rows (fewer where that fills the last one better)."""
+    form = form_of(body)
+    lanes = max(1, target.vector_bytes // form.acc.itemsize)
+    tiles = max(1, -(-form.rows // rows))
+    tile_rows = max(1, -(-form.rows // tiles))
+    tiles = -(-form.rows // tile_rows)
+    phases = 1
+    while phases < 8 and tile_rows * vectors * phases * 2 <= (16 if target.vector_registers >= 32 else 8):
+        phases *= 2
+    if form.depth < 4 * phases:
+        phases = 1
+    panels = -(-form.columns // (vectors * lanes))
+    row_bytes = max(1, form.depth) * form.acc.itemsize * tile_rows
+    block = max(1, min(tiles, target.l2_bytes * 2 // 5 // row_bytes)) if tiles else 1
+    return MatmulTiling(
+        axis, tile_rows, vectors, lanes, phases, left_mode(form), right, block, form.batch if form.columns and form.rows else 0,
+        tiles, panels, form.depth, form.columns % (vectors * lanes), form.acc,
+    )  # fmt: skip
+
+
+class MatmulFamily(Family):
+    """`packed`: constant right factor. `gemv`: the same with few rows. `dynamic`: both factors computed."""
+
+    kernels = ("host.matmul.packed", "host.matmul.gemv", "host.matmul.dynamic")
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return slot < 2
+
+    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
+        return slot == 0
+
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        form = form_of(body)
+        right = PACKED if is_packable(body, form) else right_mode(form, target)
+        shapes = tile_shapes(form, right, target)
+        found = [
+            make_tiling(body, axis, rows, vectors, right, target)
+            for rows, vectors in shapes
+            for axis in (COLUMNS, ROWS)
+            if axis == COLUMNS or form.rows > rows or form.batch > 1
+        ]
+        if stores_prologue(form):
+            found = [t for t in found if t.axis == ROWS] or [make_tiling(body, ROWS, *shapes[0], right, target)]
+        everything = max(1, min(t.units for t in found))
+        return sorted(found, key=lambda t: (t.cost_ns(body, 0, t.units, target), everything))
+
+
+def stores_prologue(form: MatmulForm) -> bool:
+    """True where the prologue also writes operands: then every row must be evaluated exactly once."""
+    program = form.left.program
+    return program is not None and any(o.target >= 0 for o in program.outputs)
+
+
+def right_mode(form: MatmulForm, target: CpuTarget) -> str:
+    """Read in place where rows are contiguous and few tiles would share a copy."""
+    right = form.right
+    plain = right.program is None and right.dtype is form.acc and right.line == 1 and form.right_zero is None
+    return IN_PLACE if plain and form.rows <= 2 * _TILES[target.tier][0][0] else COPY
+
+
+def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[int, int]]:
+    """Register tiles (rows, vectors) worth weighing, least padded work first."""
+    lanes = max(1, target.vector_bytes // form.acc.itemsize)
+    budget = _TILES[target.tier][0][0] * _TILES[target.tier][0][1]
+    if form.rows <= _GEMV_ROWS:
+        widest = 8 if right == IN_PLACE else 4 if form.rows <= 2 else 2
+        vectors = max(1, min(widest, budget // max(1, form.rows), -(-form.columns // lanes)))
+        return [(max(1, form.rows), vectors)]
+    shapes = [(r, v) for r, v in _TILES[target.tier] if v == 2 or (v - 1) * lanes < form.columns]
+    if form.columns <= lanes:
+        shapes = [(_TILES[target.tier][0][0], 1)]
+
+    def padded(shape: tuple[int, int]) -> float:
+        tiles = -(-form.rows // shape[0])
+        rows = -(-form.rows // tiles) * tiles
+        width = shape[1] * lanes
+        return rows * (-(-form.columns // width) * width) * (1.0 if shape[0] * shape[1] >= 24 else 1.03)
+
+    return sorted(shapes, key=padded)[:2]
+
+
+FAMILY = MatmulFamily()

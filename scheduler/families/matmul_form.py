@@ -1,0 +1,167 @@
+"""The normal form of a matrix product: what `matmul` and `matmul_integer` bodies have in common, whatever their ranks and transpositions.
+
+Model: result[batch, row, column] = sum over depth of left[batch, row, depth] * right[batch, depth, column]. `columns` is the vector
+axis. Left and right are the operator's `a` and `b`; they change places where `b` has one column (a matrix times a vector), so that the
+long axis is the vector axis. Batch dimensions that only the left factor has become rows where its strides allow.
+
+Invariants: for every coordinate, `row_coords` + the column at `column_axis` is the coordinate in the anchor's output shape; factor strides
+are in elements; a broadcast dimension has stride 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from superkernel.body import Body, PointwiseProgram, View
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One side of the product. `operand` is -1 where a prologue program makes the values (then the strides mean nothing).
+    `line` is the stride along rows (left) or columns (right), `batch` has one stride per batch dimension of the form."""
+
+    slot: int
+    dtype: DType
+    operand: int
+    batch: tuple[int, ...]
+    line: int
+    depth: int
+    offset: int
+    program: PointwiseProgram | None
+    shape: tuple[int, ...]  # of the input slot
+    transposed: bool  # the slot's last dimension is not the one a plain a[.., m, k] or b[.., k, n] has
+
+
+@dataclass(frozen=True)
+class MatmulForm:
+    """See the module docstring. `batch_dims` are looped over; `row_dims` multiply to `rows`."""
+
+    batch_dims: tuple[int, ...]
+    row_dims: tuple[int, ...]
+    rows: int
+    columns: int
+    depth: int
+    left: Factor
+    right: Factor
+    acc: DType
+    column_axis: int  # position of the column in the output coordinates; -1: the output has no such dimension
+    output_rank: int
+    batch_rank: int  # batch dimensions of the output
+    left_zero: int | None  # input slots of the zero points (matmul_integer)
+    right_zero: int | None
+
+    @property
+    def batch(self) -> int:
+        """Number of batches that are looped over."""
+        return prod(self.batch_dims)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.rows * self.columns * self.depth
+
+
+def accumulator(dtype: DType, output: DType) -> DType:
+    """f16 and bf16 are summed in f32, integers in the output's type (at least 32 bits wide)."""
+    if dtype is DType.F64:
+        return DType.F64
+    if dtype.is_float:
+        return DType.F32
+    return output if output.itemsize >= 4 else DType.I32
+
+
+@lru_cache(maxsize=1024)
+def form_of(body: Body) -> MatmulForm:
+    """The normal form of a body whose anchor is a matrix product. Raises InternalError on another anchor."""
+    if body.op not in ("matmul", "matmul_integer"):
+        raise InternalError("not a matrix product", found=str(body.op))
+    types = body.anchor_input_types
+    a_type, b_type = types[0], types[1]
+    assert a_type is not None and b_type is not None
+    trans_a = bool(body.attr.get("trans_a", False)) and a_type.rank > 1
+    trans_b = bool(body.attr.get("trans_b", False)) and b_type.rank > 1
+    output = body.anchor_outputs[0]
+    a_matrix, b_matrix = a_type.rank > 1, b_type.rank > 1
+    m = (a_type.shape[-1] if trans_a else a_type.shape[-2]) if a_matrix else 1
+    n = (b_type.shape[-2] if trans_b else b_type.shape[-1]) if b_matrix else 1
+    k = a_type.shape[-2] if trans_a else a_type.shape[-1]
+    batch_dims = output.shape[: output.rank - int(a_matrix) - int(b_matrix)]
+    left = _factor(body, 0, batch_dims, trans_a, line_first=True)
+    right = _factor(body, 1, batch_dims, trans_b, line_first=False)
+    zeros = [i if len(types) > i and types[i] is not None else None for i in (2, 3)]
+    row_dims: tuple[int, ...] = (m,) if a_matrix else ()
+    column_axis = output.rank - 1 if b_matrix else -1
+    if (not b_matrix or n == 1) and m > 1:
+        left, right, zeros = right, left, zeros[::-1]
+        column_axis = len(batch_dims)
+        row_dims, m, n = ((1,) if b_matrix else ()), 1, m
+    batch_rank = len(batch_dims)
+    merge = column_axis in (-1, output.rank - 1) and _can_merge(left, right, batch_dims, m, row_dims)
+    if merge:
+        row_dims, m, batch_dims = (*batch_dims, *row_dims), prod(batch_dims) * m, ()
+        line = left.line if not left.batch or row_dims[-1] > 1 else _merged_line(left, row_dims)
+        left = Factor(
+            left.slot, left.dtype, left.operand, (), line, left.depth, left.offset, left.program, left.shape, left.transposed
+        )
+        right = Factor(
+            right.slot, right.dtype, right.operand, (), right.line, right.depth, right.offset, right.program, right.shape,
+            right.transposed,
+        )  # fmt: skip
+    acc = accumulator(left.dtype, output.dtype)
+    return MatmulForm(
+        batch_dims, row_dims, m, n, k, left, right, acc, column_axis, output.rank, batch_rank, zeros[0], zeros[1]
+    )
+
+
+def _factor(body: Body, slot: int, batch_dims: Sequence[int], transposed: bool, line_first: bool) -> Factor:
+    """The factor in an input slot: strides seen from the form's dimensions."""
+    kind, source = body.anchor_input_types[slot], body.anchor_inputs[slot]
+    assert kind is not None and source is not None
+    if isinstance(source, PointwiseProgram):
+        flags = tuple(1 for _ in batch_dims)
+        return Factor(slot, kind.dtype, -1, flags, 1, 1, 0, source, kind.shape, transposed)
+    strides = source.strides
+    if kind.rank == 1:
+        return Factor(slot, kind.dtype, source.operand, tuple(0 for _ in batch_dims), 0, strides[0], source.offset, None,
+                      kind.shape, False)  # fmt: skip
+    line, depth = (strides[-2], strides[-1]) if line_first != transposed else (strides[-1], strides[-2])
+    own = kind.rank - 2
+    batch = tuple(
+        0 if i < len(batch_dims) - own or kind.shape[i - len(batch_dims) + own] == 1 else strides[i - len(batch_dims) + own]
+        for i in range(len(batch_dims))
+    )
+    return Factor(slot, kind.dtype, source.operand, batch, line, depth, source.offset, None, kind.shape, transposed)
+
+
+def _can_merge(left: Factor, right: Factor, batch_dims: Sequence[int], rows: int, row_dims: Sequence[int]) -> bool:
+    """True where all batch dimensions walk on like rows: the right factor has none and the left one's strides chain."""
+    if not batch_dims or right.program is not None or any(s for s, d in zip(right.batch, batch_dims, strict=True) if d > 1):
+        return False
+    if left.program is not None:
+        return True
+    dims, strides = [*batch_dims, rows], [*left.batch, left.line]
+    if not row_dims:
+        dims, strides = list(batch_dims), list(left.batch)
+    walked = [(d, s) for d, s in zip(dims, strides, strict=True) if d > 1]
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in zip(walked, walked[1:], strict=False))
+
+
+def _merged_line(left: Factor, row_dims: Sequence[int]) -> int:
+    """Stride of merged rows where the innermost row dimension has one element: that of the last dimension with more."""
+    strides = [*left.batch, left.line][-len(row_dims) :] if len(row_dims) == len(left.batch) + 1 else list(left.batch)
+    for extent, stride in zip(reversed(row_dims), reversed(strides), strict=True):
+        if extent > 1:
+            return stride
+    return left.line
+
+
+def view_of(body: Body, slot: int) -> View:
+    """The view in an input slot. Raises InternalError where there is none."""
+    source = body.anchor_inputs[slot]
+    if not isinstance(source, View):
+        raise InternalError(f"input slot {slot} is not a view", found=type(source).__name__)
+    return source
