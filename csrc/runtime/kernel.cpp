@@ -1,0 +1,368 @@
+#include "runtime/kernel.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "runtime/clock.h"
+#include "runtime/cpu.h"
+
+namespace sk {
+
+namespace {
+
+constexpr std::uint32_t kSpinLimit = 4000;              // of pause: a few cache-line hand-overs under a time slice
+constexpr std::uint32_t kSpinLimitOversubscribed = 32;  // who waits holds the CPU that the awaited one needs
+constexpr std::int64_t kPollPeriodNs = 50'000'000;
+
+std::mutex list_mutex;  // held for moments only, never during a run: fork may take it
+Kernel* first_kernel = nullptr;
+
+// A name for the calling thread that costs no system call and stays the same in the child of a fork.
+std::uintptr_t this_thread() noexcept {
+  thread_local char mark;
+  return reinterpret_cast<std::uintptr_t>(&mark);
+}
+
+std::atomic_ref<std::uint64_t> counter_of(const SkContext& ctx, std::size_t core) noexcept {
+  return std::atomic_ref<std::uint64_t>(ctx.flags[core * SK_FLAG_STRIDE]);
+}
+
+std::size_t round_up(std::size_t value, std::size_t unit) noexcept { return (value + unit - 1) / unit * unit; }
+
+}  // namespace
+
+void before_fork() noexcept { list_mutex.lock(); }
+
+void after_fork_in_parent() noexcept { list_mutex.unlock(); }
+
+// Only the forking thread lives on. A kernel that another thread was running is taken over as new; one that this thread itself
+// is running (a host call forked) has lost its other cores and is made to leave.
+void after_fork_in_child() noexcept {
+  for (Kernel* kernel = first_kernel; kernel != nullptr; kernel = kernel->next_) {
+    const std::uintptr_t owner = kernel->owner_.load(std::memory_order_relaxed);
+    if (owner == this_thread()) {
+      if (kernel->config_.cores > 1) kernel->request_abort(AbortInfo{.reason = AbortReason::kForked});
+      continue;
+    }
+    new (&kernel->mutex_) std::mutex();
+    if (owner != 0) {
+      kernel->owner_.store(0, std::memory_order_relaxed);
+      kernel->reset_counters();
+    }
+  }
+  list_mutex.unlock();
+}
+
+std::atomic<bool>& check_counters_option() noexcept {
+  static std::atomic<bool> option{false};
+  return option;
+}
+
+// Holds the kernel for one run; `entered()` is false where this thread already holds it.
+class Kernel::Running {
+ public:
+  Running(Kernel& kernel, std::span<std::uint8_t* const> io, const RunOptions& options) : kernel_(kernel) {
+    if (kernel.owner_.load(std::memory_order_relaxed) == this_thread()) return;
+    kernel.mutex_.lock();
+    kernel.owner_.store(this_thread(), std::memory_order_relaxed);
+    entered_ = true;
+    std::copy_n(io.begin(), std::min(io.size(), kernel.io_.size()), kernel.io_.begin());
+    kernel.options_ = options;
+    kernel.next_poll_ns_ = 0;
+    kernel.abort_ = AbortInfo{};
+    kernel.abort_taken_.store(false, std::memory_order_relaxed);
+  }
+  ~Running() {
+    if (!entered_) return;
+    kernel_.owner_.store(0, std::memory_order_relaxed);
+    kernel_.mutex_.unlock();
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  bool entered() const noexcept { return entered_; }
+
+ private:
+  Kernel& kernel_;
+  bool entered_ = false;
+};
+
+// ---- life ------------------------------------------------------------------------------------------------------------
+
+Kernel::Kernel(KernelConfig config) : config_(std::move(config)), io_(config_.io_count, nullptr) {}
+
+std::unique_ptr<Kernel> Kernel::create(KernelConfig config) {
+  std::unique_ptr<Kernel> kernel(new Kernel(std::move(config)));
+  if (!kernel->allocate()) return nullptr;
+  kernel->enlist();
+  return kernel;
+}
+
+bool Kernel::allocate() {
+  const auto cores = static_cast<std::size_t>(config_.cores);
+  const std::size_t scratch_stride = round_up(config_.scratch_bytes, kApartBytes);
+  const std::size_t events_stride = round_up(config_.events_words, kApartBytes / sizeof(std::uint64_t));
+  constexpr std::size_t kMost = SIZE_MAX / 2 / kMaxCores;
+  if (config_.scratch_bytes > kMost || config_.events_words > kMost / sizeof(std::uint64_t)) return false;
+  if (!frame_memory_.allocate(sizeof(Frame), kApartBytes) || !arena_.allocate(config_.arena_bytes) ||
+      !scratch_.allocate(cores * scratch_stride, kApartBytes) ||
+      !flags_.allocate(cores * SK_FLAG_STRIDE * sizeof(std::uint64_t), kApartBytes) ||
+      !events_.allocate(cores * events_stride * sizeof(std::uint64_t), kApartBytes)) {
+    return false;
+  }
+  const bool aligned = reinterpret_cast<std::uintptr_t>(config_.constants) % kLineBytes == 0;
+  if (aligned && config_.constants != nullptr) {
+    advise_huge_pages(config_.constants, config_.constants_bytes);
+  } else {
+    if (!constants_copy_.allocate(config_.constants_bytes)) return false;
+    if (config_.constants_bytes != 0) {
+      std::memcpy(constants_copy_.data(), config_.constants, config_.constants_bytes);
+    }
+    config_.constants = constants_copy_.data();
+  }
+  const bool oversubscribed = cores > allowed_cpus().size();
+  frame_ = new (frame_memory_.data()) Frame{};
+  frame_->kernel = this;
+  frame_->ctx = SkContext{
+      .epoch = 0,
+      .arena = arena_.data(),
+      .constants = const_cast<std::uint8_t*>(config_.constants),  // generated code only reads it
+      .io = io_.data(),
+      .flags = reinterpret_cast<std::uint64_t*>(flags_.data()),
+      .scratch = scratch_.data(),
+      .scratch_stride = scratch_stride,
+      .events = reinterpret_cast<std::uint64_t*>(events_.data()),
+      .events_stride = events_stride,
+      .abort = 0,
+      .spin_limit = oversubscribed ? kSpinLimitOversubscribed : kSpinLimit,
+      .wait_slow = on_wait_slow,
+      .host_call = on_host_call,
+      .clock = ticks,
+  };
+  return true;
+}
+
+void Kernel::enlist() {
+  static const int registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  static_cast<void>(registered);
+  const std::lock_guard guard(list_mutex);
+  next_ = first_kernel;
+  if (first_kernel != nullptr) first_kernel->previous_ = this;
+  first_kernel = this;
+}
+
+Kernel::~Kernel() {
+  const std::lock_guard guard(list_mutex);
+  if (next_ != nullptr) next_->previous_ = previous_;
+  if (previous_ != nullptr) previous_->next_ = next_;
+  if (first_kernel == this) first_kernel = next_;
+}
+
+// ---- runs ------------------------------------------------------------------------------------------------------------
+
+AbortReason Kernel::run(std::span<std::uint8_t* const> io, const RunOptions& options) {
+  const Running running(*this, io, options);
+  if (!running.entered()) return AbortReason::kNested;
+  return launch_fused(config_.entry, check_counters_option().load(std::memory_order_relaxed));
+}
+
+AbortReason Kernel::run_profiled(std::span<std::uint8_t* const> io, const RunOptions& options,
+                                 std::span<std::uint64_t> events) {
+  const Running running(*this, io, options);
+  if (!running.entered()) return AbortReason::kNested;
+  const SkContext& ctx = frame_->ctx;
+  std::memset(events_.data(), 0, events_.size());
+  if (const AbortReason reason = launch_fused(config_.profiled, true); reason != AbortReason::kNone) return reason;
+  for (std::size_t core = 0; core < static_cast<std::size_t>(config_.cores); ++core) {
+    const std::uint64_t* row = ctx.events + core * ctx.events_stride;
+    std::copy_n(row, config_.events_words, events.begin() + static_cast<std::ptrdiff_t>(core * config_.events_words));
+  }
+  return AbortReason::kNone;
+}
+
+AbortReason Kernel::run_single(std::span<std::uint8_t* const> io, const RunOptions& options,
+                               std::span<std::int64_t> ns) {
+  const Running running(*this, io, options);
+  if (!running.entered()) return AbortReason::kNested;
+  return single_round(ns.data());
+}
+
+AbortReason Kernel::time(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup,
+                         std::span<std::int64_t> fused) {
+  const Running running(*this, io, options);
+  if (!running.entered()) return AbortReason::kNested;
+  const auto rounds = static_cast<std::ptrdiff_t>(fused.size());
+  for (std::ptrdiff_t i = -warmup; i < rounds; ++i) {
+    const std::int64_t start = now_ns();
+    if (const AbortReason reason = launch_fused(config_.entry, false); reason != AbortReason::kNone) return reason;
+    if (i >= 0) fused[static_cast<std::size_t>(i)] = now_ns() - start;
+    if (const AbortReason reason = poll_between_rounds(); reason != AbortReason::kNone) return reason;
+  }
+  return AbortReason::kNone;
+}
+
+AbortReason Kernel::compare(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup,
+                            std::span<std::int64_t> fused, std::span<std::int64_t> single) {
+  const Running running(*this, io, options);
+  if (!running.entered()) return AbortReason::kNested;
+  const auto rounds = static_cast<std::ptrdiff_t>(fused.size());
+  for (std::ptrdiff_t i = -warmup; i < rounds; ++i) {
+    for (int half = 0; half < 2; ++half) {
+      const bool fused_turn = (half == 0) == (i % 2 == 0);
+      const std::int64_t start = now_ns();
+      const AbortReason reason = fused_turn ? launch_fused(config_.entry, false) : single_round(nullptr);
+      if (reason != AbortReason::kNone) return reason;
+      if (i >= 0) (fused_turn ? fused : single)[static_cast<std::size_t>(i)] = now_ns() - start;
+    }
+    if (const AbortReason reason = poll_between_rounds(); reason != AbortReason::kNone) return reason;
+  }
+  return AbortReason::kNone;
+}
+
+AbortInfo Kernel::last_abort() {
+  if (owner_.load(std::memory_order_relaxed) == this_thread()) return abort_;
+  const std::lock_guard guard(mutex_);
+  return abort_;
+}
+
+AbortReason Kernel::launch_fused(SkEntry entry, bool check) {
+  if (entry == nullptr) return stop(AbortReason::kMissingEntry);
+  const AbortReason reason = launch(Job{.entry = entry, .single = nullptr, .ctx = &frame_->ctx, .subop = 0});
+  if (reason != AbortReason::kNone) return reason;
+  ++frame_->ctx.epoch;
+  return check ? check_counters() : AbortReason::kNone;
+}
+
+AbortReason Kernel::single_round(std::int64_t* each_ns) {
+  if (config_.single == nullptr) return stop(AbortReason::kMissingEntry);
+  std::int64_t before = each_ns != nullptr ? now_ns() : 0;
+  for (std::int32_t subop = 0; subop < config_.subops; ++subop) {
+    const Job job{.entry = nullptr, .single = config_.single, .ctx = &frame_->ctx, .subop = subop};
+    if (const AbortReason reason = launch(job); reason != AbortReason::kNone) return reason;
+    if (each_ns == nullptr) continue;
+    const std::int64_t now = now_ns();
+    each_ns[subop] = now - before;
+    before = now;
+  }
+  return AbortReason::kNone;
+}
+
+AbortReason Kernel::launch(const Job& job) {
+  started_ns_ = options_.watchdog_ns > 0 ? now_ns() : 0;
+  const WaitHook hook{.call = options_.hooks.poll != nullptr ? on_join_wait : nullptr, .user = this};
+  const LaunchStatus status =
+      config_.cores == 1 ? (job.run(0) == 0 ? LaunchStatus::kDone : LaunchStatus::kEntryCode)
+                         : Pool::instance().launch(job, config_.cores, hook);
+  if (status == LaunchStatus::kDone && frame_->ctx.abort == 0) [[likely]] return AbortReason::kNone;
+  switch (status) {
+    case LaunchStatus::kNested:
+      return stop(AbortReason::kNested);
+    case LaunchStatus::kNoThread:
+      return stop(AbortReason::kNoThread);
+    case LaunchStatus::kForked:
+      return stop(AbortReason::kForked);
+    default:
+      return stop(AbortReason::kEntryCode);
+  }
+}
+
+AbortReason Kernel::check_counters() {
+  if (config_.sets.empty()) return AbortReason::kNone;
+  const SkContext& ctx = frame_->ctx;
+  for (std::size_t core = 0; core < config_.sets.size(); ++core) {
+    const std::uint64_t expected = ctx.epoch * config_.sets[core];
+    const std::uint64_t actual = counter_of(ctx, core).load(std::memory_order_acquire);
+    if (actual == expected) continue;
+    request_abort(AbortInfo{.reason = AbortReason::kCounters,
+                            .core = static_cast<std::int32_t>(core),
+                            .threshold = expected,
+                            .actual = actual});
+    return stop(AbortReason::kCounters);
+  }
+  return AbortReason::kNone;
+}
+
+// Ends a failed launch: all cores have left it. Keeps the first cause, falling back to `reason`.
+AbortReason Kernel::stop(AbortReason reason) noexcept {
+  if (!abort_taken_.load(std::memory_order_acquire)) request_abort(AbortInfo{.reason = reason});
+  reset_counters();
+  return abort_.reason;
+}
+
+void Kernel::reset_counters() noexcept {
+  std::memset(flags_.data(), 0, flags_.size());
+  frame_->ctx.epoch = 0;
+  frame_->ctx.abort = 0;
+}
+
+AbortReason Kernel::poll_between_rounds() {
+  if (options_.hooks.poll == nullptr || !poll(now_ns())) return AbortReason::kNone;
+  return stop(AbortReason::kInterrupt);
+}
+
+// ---- callbacks of generated code ---------------------------------------------------------------------------------------
+
+void Kernel::request_abort(const AbortInfo& info) noexcept {
+  if (!abort_taken_.exchange(true, std::memory_order_acq_rel)) {
+    abort_ = info;
+    abort_.epoch = frame_->ctx.epoch;
+    if (started_ns_ != 0) abort_.elapsed_ns = now_ns() - started_ns_;
+  }
+  std::atomic_ref(frame_->ctx.abort).store(1, std::memory_order_release);
+}
+
+// Asks the hook at most every kPollPeriodNs, on the caller's thread; true where the run shall end.
+bool Kernel::poll(std::int64_t now) noexcept {
+  if (next_poll_ns_ == 0) next_poll_ns_ = now + kPollPeriodNs;
+  if (now < next_poll_ns_ || std::atomic_ref(frame_->ctx.abort).load(std::memory_order_relaxed) != 0) return false;
+  const bool stopping = options_.hooks.poll(options_.hooks.user) != 0;
+  next_poll_ns_ = now_ns() + kPollPeriodNs;
+  if (stopping) request_abort(AbortInfo{.reason = AbortReason::kInterrupt});
+  return stopping;
+}
+
+void Kernel::on_join_wait(void* kernel) noexcept { static_cast<void>(static_cast<Kernel*>(kernel)->poll(now_ns())); }
+
+std::int32_t Kernel::on_wait_slow(SkContext* ctx, std::int32_t core, std::int32_t producer, std::uint64_t threshold,
+                                  std::int32_t wait) noexcept {
+  return reinterpret_cast<Frame*>(ctx)->kernel->wait_slow(core, producer, threshold, wait);
+}
+
+std::int32_t Kernel::wait_slow(std::int32_t core, std::int32_t producer, std::uint64_t threshold,
+                               std::int32_t wait) noexcept {
+  SkContext& ctx = frame_->ctx;
+  if (std::atomic_ref(ctx.abort).load(std::memory_order_acquire) != 0) return 1;
+  const bool known = producer >= 0 && producer < config_.cores;
+  const std::uint64_t actual =
+      known ? counter_of(ctx, static_cast<std::size_t>(producer)).load(std::memory_order_acquire) : 0;
+  if (known && actual >= threshold) return 0;
+  sched_yield();
+  const bool polls = core == 0 && options_.hooks.poll != nullptr;
+  if (started_ns_ == 0 && !polls) return 0;
+  const std::int64_t now = now_ns();
+  if (started_ns_ != 0 && now - started_ns_ >= options_.watchdog_ns) {
+    request_abort(AbortInfo{.reason = AbortReason::kWatchdog,
+                            .core = core,
+                            .wait = wait,
+                            .producer = producer,
+                            .threshold = threshold,
+                            .actual = actual});
+    return 1;
+  }
+  return polls && poll(now) ? 1 : 0;
+}
+
+std::int32_t Kernel::on_host_call(SkContext* ctx, std::int32_t subop) noexcept {
+  Kernel& kernel = *reinterpret_cast<Frame*>(ctx)->kernel;
+  const RunHooks& hooks = kernel.options_.hooks;
+  if (hooks.host_call != nullptr && hooks.host_call(hooks.user, subop) == 0) return 0;
+  kernel.request_abort(AbortInfo{.reason = AbortReason::kHostCall});
+  return 1;
+}
+
+}  // namespace sk

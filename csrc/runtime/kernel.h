@@ -1,0 +1,160 @@
+// One loaded kernel: its entries, its memory, its progress counters, and the ways to run it.
+//
+// Model: a Kernel owns one SkContext. Every run takes the kernel's lock, fills in the base pointers, lets the pool call the
+// entry on all cores, and counts the epoch. Runs of one kernel exclude one another; kernels of one core do not even need the
+// pool and run side by side.
+//
+// Invariants:
+//  - Between runs every counter p holds epoch * sets[p]. After an abort all workers have left, and counters and epoch go back
+//    to 0, which is the same state as a new kernel's.
+//  - The first cause of an abort is kept, later ones are dropped.
+//  - Nothing here knows Python: host calls, interrupts and time-outs come and go through `RunHooks` and `AbortInfo`.
+#pragma once
+
+#include <superkernel_abi.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "runtime/memory.h"
+#include "runtime/pool.h"
+
+namespace sk {
+
+struct KernelConfig {
+  SkEntry entry = nullptr;
+  SkSingleEntry single = nullptr;
+  SkEntry profiled = nullptr;
+  int cores = 1;
+  std::size_t arena_bytes = 0;
+  std::size_t scratch_bytes = 0;  // per core
+  const std::uint8_t* constants = nullptr;
+  std::size_t constants_bytes = 0;
+  std::size_t io_count = 0;
+  std::vector<std::uint64_t> sets;  // per core: counter steps of one launch; empty: not checked
+  int subops = 0;
+  std::size_t events_words = 0;  // per core
+};
+
+enum class AbortReason {
+  kNone,
+  kWatchdog,   // a wait outlasted the deadline: core, wait, producer, threshold, actual tell which
+  kHostCall,   // the host callable raised
+  kInterrupt,  // the poll hook asked to stop (Ctrl-C)
+  kEntryCode,  // an entry returned non-zero without any of the above
+  kCounters,   // after the run a counter was not epoch * sets: `core`, threshold (expected), actual
+  kNested,     // a run from inside a host call of the same thread
+  kNoThread,
+  kForked,
+  kMissingEntry,
+};
+
+struct AbortInfo {
+  AbortReason reason = AbortReason::kNone;
+  std::int32_t core = -1;
+  std::int32_t wait = -1;
+  std::int32_t producer = -1;
+  std::uint64_t threshold = 0;
+  std::uint64_t actual = 0;
+  std::uint64_t epoch = 0;
+  std::int64_t elapsed_ns = 0;
+};
+
+// How a run reaches back to its caller. `host_call` returns non-zero to abort; `poll`, called every now and then on the
+// caller's thread while a run takes long, likewise.
+struct RunHooks {
+  void* user = nullptr;
+  std::int32_t (*host_call)(void* user, std::int32_t subop) = nullptr;
+  std::int32_t (*poll)(void* user) = nullptr;
+};
+
+struct RunOptions {
+  std::int64_t watchdog_ns = 0;  // per launch; 0: none
+  RunHooks hooks;
+};
+
+class Kernel {
+ public:
+  // Null where there is not enough memory.
+  static std::unique_ptr<Kernel> create(KernelConfig config);
+  ~Kernel();
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+  const KernelConfig& config() const noexcept { return config_; }
+  bool constants_in_place() const noexcept { return constants_copy_.data() == nullptr; }
+
+  // Each returns kNone or why it stopped; details are then in `last_abort()`. `io` holds io_count pointers.
+  AbortReason run(std::span<std::uint8_t* const> io, const RunOptions& options);
+  // Fills `events` with cores x events_words time stamps, 0 where the entry wrote none.
+  AbortReason run_profiled(std::span<std::uint8_t* const> io, const RunOptions& options, std::span<std::uint64_t> events);
+  // One launch and one full join per sub-operator; `ns` takes the time of each.
+  AbortReason run_single(std::span<std::uint8_t* const> io, const RunOptions& options, std::span<std::int64_t> ns);
+  // Times `fused.size()` launches after `warmup` untimed ones.
+  AbortReason time(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup, std::span<std::int64_t> fused);
+  // Alternates fused and one-by-one rounds, changing which goes first, so that drift of the machine meets both alike.
+  AbortReason compare(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup, std::span<std::int64_t> fused,
+                      std::span<std::int64_t> single);
+
+  AbortInfo last_abort();
+
+ private:
+  friend void before_fork() noexcept;
+  friend void after_fork_in_parent() noexcept;
+  friend void after_fork_in_child() noexcept;
+
+  // What the callbacks find behind the SkContext pointer they are given.
+  struct Frame {
+    SkContext ctx;  // first: generated code's view
+    Kernel* kernel;
+  };
+  class Running;
+
+  explicit Kernel(KernelConfig config);
+  bool allocate();
+  void enlist();
+  AbortReason launch(const Job& job);
+  AbortReason launch_fused(SkEntry entry, bool check_counters);
+  AbortReason single_round(std::int64_t* each_ns);  // null: not wanted
+  AbortReason check_counters();
+  AbortReason stop(AbortReason reason) noexcept;
+  AbortReason poll_between_rounds();
+  void request_abort(const AbortInfo& info) noexcept;
+  void reset_counters() noexcept;
+  std::int32_t wait_slow(std::int32_t core, std::int32_t producer, std::uint64_t threshold, std::int32_t wait) noexcept;
+  static std::int32_t on_wait_slow(SkContext* ctx, std::int32_t core, std::int32_t producer, std::uint64_t threshold,
+                                   std::int32_t wait) noexcept;
+  static std::int32_t on_host_call(SkContext* ctx, std::int32_t subop) noexcept;
+  static void on_join_wait(void* kernel) noexcept;
+  bool poll(std::int64_t now) noexcept;
+
+  KernelConfig config_;
+  AlignedBuffer frame_memory_;
+  Frame* frame_ = nullptr;
+  AlignedBuffer arena_;
+  AlignedBuffer scratch_;
+  AlignedBuffer constants_copy_;
+  AlignedBuffer flags_;
+  AlignedBuffer events_;
+  std::vector<std::uint8_t*> io_;
+
+  std::mutex mutex_;
+  std::atomic<std::uintptr_t> owner_{0};  // the thread that runs this kernel now, 0 for none
+  RunOptions options_;
+  std::int64_t started_ns_ = 0;
+  std::int64_t next_poll_ns_ = 0;
+  AbortInfo abort_;
+  std::atomic<bool> abort_taken_{false};
+
+  Kernel* next_ = nullptr;  // list of all kernels, for fork
+  Kernel* previous_ = nullptr;
+};
+
+// Checks every kernel's counters after every launch (a debugging aid; profiled runs always do).
+std::atomic<bool>& check_counters_option() noexcept;
+
+}  // namespace sk

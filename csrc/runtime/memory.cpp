@@ -1,0 +1,70 @@
+#include "runtime/memory.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace sk {
+
+namespace {
+
+std::uintptr_t round_up(std::uintptr_t value, std::uintptr_t unit) noexcept { return (value + unit - 1) / unit * unit; }
+
+}  // namespace
+
+AlignedBuffer::AlignedBuffer(AlignedBuffer&& other) noexcept { *this = std::move(other); }
+
+AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
+  if (this != &other) {
+    reset();
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+    mapping_ = std::exchange(other.mapping_, nullptr);
+    mapping_bytes_ = std::exchange(other.mapping_bytes_, 0);
+  }
+  return *this;
+}
+
+bool AlignedBuffer::allocate(std::size_t bytes, std::size_t alignment) noexcept {
+  reset();
+  if (bytes > SIZE_MAX / 2) return false;  // keeps the rounding below from wrapping
+  if (bytes >= kHugePageBytes) {
+    const std::size_t mapping_bytes = round_up(bytes, kHugePageBytes) + kHugePageBytes;
+    void* mapping = mmap(nullptr, mapping_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED) return false;
+    mapping_ = mapping;
+    mapping_bytes_ = mapping_bytes;
+    data_ = reinterpret_cast<std::uint8_t*>(round_up(reinterpret_cast<std::uintptr_t>(mapping), kHugePageBytes));
+    advise_huge_pages(data_, round_up(bytes, kHugePageBytes));
+  } else {
+    const std::size_t rounded = round_up(bytes == 0 ? 1 : bytes, alignment);
+    void* block = std::aligned_alloc(alignment, rounded);
+    if (block == nullptr) return false;
+    std::memset(block, 0, rounded);
+    data_ = static_cast<std::uint8_t*>(block);
+  }
+  size_ = bytes;
+  return true;
+}
+
+void AlignedBuffer::reset() noexcept {
+  if (mapping_ != nullptr) {
+    munmap(mapping_, mapping_bytes_);
+  } else {
+    std::free(data_);
+  }
+  data_ = nullptr;
+  size_ = 0;
+  mapping_ = nullptr;
+  mapping_bytes_ = 0;
+}
+
+void advise_huge_pages(const void* data, std::size_t bytes) noexcept {
+  const auto first = round_up(reinterpret_cast<std::uintptr_t>(data), kHugePageBytes);
+  const auto last = (reinterpret_cast<std::uintptr_t>(data) + bytes) / kHugePageBytes * kHugePageBytes;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
+
+}  // namespace sk

@@ -1,0 +1,149 @@
+// The process-wide pool of persistent workers that every launch of every kernel runs on.
+//
+// Model: the calling thread is worker 0; workers 1.. are threads made on demand, never ended, each pinned to a CPU of its own.
+// A launch publishes one 64-bit ticket (sequence number, number of cores) with a release store; workers whose index is below the
+// number of cores run the job and store the sequence number into a line of their own, for which the caller waits. Between
+// launches workers spin for `spin_ns`, then park on a futex.
+//
+// Invariants:
+//  - One launch at a time (`launch_mutex_`); a job is not replaced before all its workers have left it.
+//  - No lost wake-up: a worker announces that it parks, then looks at the ticket again; the caller stores the ticket, then looks
+//    for announcements; a full barrier stands between the two steps on either side (the caller's share is paid by the
+//    worker through membarrier(2) where the kernel has it).
+//  - A worker that takes no part in a launch never reads its job.
+//  - Workers never touch Python, block all asynchronous signals, and use only memory that is never freed: exit of the process
+//    may come at any time.
+//  - After fork the child starts with an empty pool; whatever the parent's threads held stays behind.
+#pragma once
+
+#include <pthread.h>
+#include <superkernel_abi.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace sk {
+
+inline constexpr int kMaxCores = 256;
+inline constexpr std::size_t kApartBytes = 128;  // two lines: the adjacent-line prefetcher couples pairs
+
+enum class LaunchStatus {
+  kDone,       // every worker returned 0
+  kEntryCode,  // a worker returned something else
+  kNested,     // called from inside a launch of the same thread: would wait for itself
+  kNoThread,   // the system gave no thread
+  kForked,     // the process was forked inside the launch and this is the child: its workers are gone
+};
+
+// What one launch runs: `single(ctx, core, subop)` where set, else `entry(ctx, core)`.
+struct Job {
+  SkEntry entry = nullptr;
+  SkSingleEntry single = nullptr;
+  SkContext* ctx = nullptr;
+  std::int32_t subop = 0;
+
+  std::int32_t run(std::int32_t core) const noexcept {
+    return single != nullptr ? single(ctx, core, subop) : entry(ctx, core);
+  }
+};
+
+// Called by the caller's thread from time to time while it waits for the others; null for none.
+struct WaitHook {
+  void (*call)(void* user) = nullptr;
+  void* user = nullptr;
+};
+
+struct PoolInfo {
+  int threads = 0;  // workers alive, without callers
+  int parked = 0;
+  std::vector<int> cpus;         // allowed CPUs in the order workers take them
+  std::vector<int> worker_cpus;  // of workers 1..: the CPU each is pinned to, -1 for none
+  std::uint64_t launches = 0;    // with more than one core
+  std::uint64_t wakes = 0;       // launches that had to wake somebody
+  std::uint64_t moves = 0;       // workers moved because the caller stood on their CPU
+  std::int64_t spin_ns = 0;
+  bool pin = false;
+  bool pin_caller = false;
+  bool asymmetric_barrier = false;
+};
+
+struct PoolOptions {
+  // As long as a futex wake costs (25..50 us measured): spinning then loses at most a factor of two against knowing the future.
+  std::atomic<std::int64_t> spin_ns{50'000};
+  std::atomic<bool> pin{true};
+  std::atomic<bool> pin_caller{false};
+};
+
+// Options of the process; they outlive the pool of any one process generation.
+PoolOptions& pool_options() noexcept;
+
+// Raised by one in the child at each fork.
+std::uint32_t fork_generation() noexcept;
+
+class Pool {
+ public:
+  // The pool of this process; a new one after fork. Never freed.
+  static Pool& instance();
+
+  // Runs the job on `cores` workers, the caller first, and returns when all have left it. 1 <= cores <= kMaxCores.
+  LaunchStatus launch(const Job& job, int cores, const WaitHook& hook = {});
+
+  PoolInfo info();
+
+  // Puts changed pinning options into force.
+  void apply_pinning();
+
+ private:
+  struct alignas(kApartBytes) Mailbox {
+    std::atomic<std::uint64_t> ticket{0};  // sequence << 16 | cores
+    Job job;
+    std::uint64_t fp_control = 0;
+  };
+
+  struct alignas(kApartBytes) Line {
+    std::atomic<std::uint64_t> done{0};  // ticket of the last job left
+    std::atomic<std::uint32_t> parked{0};
+    std::int32_t result = 0;
+  };
+
+  struct Start {
+    Pool* pool;
+    int index;
+    std::uint64_t seen;
+  };
+
+  Pool();
+  static void* thread_main(void* start) noexcept;
+  void work(int index, std::uint64_t seen) noexcept;
+  std::uint64_t await_ticket(int index, std::uint64_t seen) noexcept;
+  std::uint64_t park(int index, std::uint64_t seen) noexcept;
+  bool grow(int cores);
+  bool start_thread(int index);
+  void publish(const Job& job, int cores) noexcept;
+  void join(int cores, const WaitHook& hook, std::uint32_t generation) noexcept;
+  void assign_cpus();
+  void pin_worker(int index) noexcept;
+  void avoid_caller(int cores) noexcept;
+  void pin_calling_thread(bool pinned);
+
+  Mailbox mailbox_;
+  alignas(kApartBytes) std::atomic<std::uint32_t> wake_count_{0};  // the futex word: counts wake-ups, not launches
+  std::atomic<std::size_t> cpu_count_{1};                          // cpus_.size() for the workers
+  std::array<Line, kMaxCores> lines_;
+  std::mutex launch_mutex_;
+  // Below: only with launch_mutex_ held.
+  std::uint64_t ticket_ = 0;  // the last one published
+  int threads_ = 0;
+  std::array<pthread_t, kMaxCores> handles_{};
+  std::vector<int> cpus_;
+  std::array<int, kMaxCores> cpu_of_{};  // -1: not pinned; [0]: the CPU left to the caller
+  std::vector<int> worker_on_;           // by CPU: the worker pinned there, -1 for none
+  std::uint64_t wakes_ = 0;
+  std::uint64_t moves_ = 0;
+  bool asymmetric_ = false;
+};
+
+}  // namespace sk
