@@ -1,8 +1,9 @@
 """GraphBuilder: the pleasant way to make a `Graph` in Python.
 
-Model: a builder keeps value records; a `Tensor` is a handle on one. Every operator of the table is a method (`builder_methods.py`,
-generated from the table); it infers types at once, so a wrong shape raises at the line of the caller, with the node named. Numbers and
-arrays are taken wherever a tensor is: a number takes the element type of the other operand.
+Model: a builder keeps value records; a `Tensor` is a handle on one. Every operator of the table is a method
+(`builder_methods.py`, generated from the table); it infers types at once, so a wrong shape raises at the line of the
+caller, with the node named. Numbers and arrays are taken wherever a tensor is: a number takes the element type of the
+other operand.
 
     b = GraphBuilder("net")
     x = b.input("x", (1, 384), "f32")
@@ -10,8 +11,8 @@ arrays are taken wherever a tensor is: a number takes the element type of the ot
     b.output(y, name="y")
     graph = b.graph()
 
-Invariants: a value has one name for good once `graph()` is called; names that a user gives are never changed; names that the builder makes
-never clash with them. A builder may be asked for its graph any number of times.
+Invariants: a value has one name for good once `graph()` is called; names that a user gives are never changed; names
+that the builder makes never clash with them. A builder may be asked for its graph any number of times.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class GraphBuilder(OperatorMethods):
         self._streams: list[int] = []
         self._kernel_types: list[KernelType] = []
 
-    # -- values -------------------------------------------------------------------------------------------------------------
+    # -- values
 
     def input(self, name: str, shape: Sequence[int], dtype: object = DType.F32) -> Tensor:
         """A graph input."""
@@ -122,12 +123,16 @@ class GraphBuilder(OperatorMethods):
         source = self._own(value)
         if source.type != target.type:
             raise GraphError(
-                "the update has another type", location=f"state {target.name!r}", expected=target.type, found=source.type
+                "the update has another type",
+                location=f"state {target.name!r}",
+                expected=target.type,
+                found=source.type,
             )
         self._updates[target] = source
 
     def output(self, tensor: Tensor, name: str | None = None) -> Tensor:
-        """Marks a graph output. `name` names the value; a value that already carries a given name is copied under the new one."""
+        """Marks a graph output. `name` names the value; a value that already carries a given name is copied under the
+        new one."""
         value = self._own(tensor)
         if name is not None and value.name != name:
             if value.named or value.record is None or value in self._outputs:
@@ -139,7 +144,7 @@ class GraphBuilder(OperatorMethods):
         self._outputs.append(value)
         return Tensor(self, value)
 
-    # -- context ------------------------------------------------------------------------------------------------------------
+    # -- context
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -168,7 +173,7 @@ class GraphBuilder(OperatorMethods):
         finally:
             self._kernel_types.pop()
 
-    # -- operators ----------------------------------------------------------------------------------------------------------
+    # -- operators
 
     def apply(
         self,
@@ -179,8 +184,8 @@ class GraphBuilder(OperatorMethods):
         name: str | None = None,
         stem: str | None = None,
     ) -> tuple[Tensor, ...]:
-        """Any operator of the table by name; without `name`, `stem` (else the operator's name) begins the name that the builder
-        makes. Raises GraphError, named after the node, on what the operator does not accept."""
+        """Any operator of the table by name; without `name`, `stem` (else the operator's name) begins the name that
+        the builder makes. Raises GraphError, named after the node, on what the operator does not accept."""
         definition = find_op(op)
         if definition is None:
             near = suggest_ops(op)
@@ -210,7 +215,10 @@ class GraphBuilder(OperatorMethods):
         single = len(results) == 1
         record.outputs = tuple(
             Value(
-                node_name if single else self._claim(f"{node_name}:{i}", "output"), kind, named=name is not None, record=record
+                node_name if single else self._claim(f"{node_name}:{i}", "output"),
+                kind,
+                named=name is not None,
+                record=record,
             )
             for i, kind in enumerate(results)
         )
@@ -225,10 +233,12 @@ class GraphBuilder(OperatorMethods):
         return self.apply(op, trimmed, attrs, name=name)
 
     def _operands(self, op: str, inputs: Sequence[TensorLike | None]) -> list[Value | None]:
-        """Tensors as they are; numbers take the element type of the first tensor that has one to lend, arrays keep theirs."""
-        lender = next(
-            (i for i in inputs if isinstance(i, Tensor) and (op != "where" or i.dtype is not DType.BOOL)), None
-        ) or next((i for i in inputs if isinstance(i, Tensor)), None)
+        """Tensors as they are; numbers take the element type of the first tensor that has one to lend, arrays keep
+        theirs."""
+        tensors = [item for item in inputs if isinstance(item, Tensor)]
+        # The condition of `where` has no element type to lend, unless it is all there is.
+        lenders = [t for t in tensors if op != "where" or t.dtype is not DType.BOOL] or tensors
+        lender = lenders[0] if lenders else None
         values: list[Value | None] = []
         for item in inputs:
             if item is None:
@@ -245,11 +255,11 @@ class GraphBuilder(OperatorMethods):
 
     def drop_last(self, record: _Record) -> None:
         """Takes back the node made last (its results are known: it was folded)."""
-        assert self._records and self._records[-1] is record
+        assert self._records[-1] is record
         self._records.pop()
         self._names.difference_update({record.name, *(v.name for v in record.outputs)})
 
-    # -- the result ---------------------------------------------------------------------------------------------------------
+    # -- the result
 
     def graph(self) -> Graph:
         """The validated graph. Raises GraphError with every violation."""
@@ -269,13 +279,17 @@ class GraphBuilder(OperatorMethods):
         used.update(self._outputs, self._updates.values())
         return [v for v in self._constants if v.named or v in used]
 
-    # -- names --------------------------------------------------------------------------------------------------------------
+    # -- names
 
     def _own(self, tensor: Tensor) -> Value:
         if not isinstance(tensor, Tensor):
-            raise InputError("not a Tensor of this builder", found=type(tensor).__name__, hint="wrap it with b.constant(...)")
+            raise InputError(
+                "not a Tensor of this builder", found=type(tensor).__name__, hint="wrap it with b.constant(...)"
+            )
         if tensor.builder is not self:
-            raise InputError(f"the tensor {tensor.name!r} belongs to another builder", location=f"builder {self.name!r}")
+            raise InputError(
+                f"the tensor {tensor.name!r} belongs to another builder", location=f"builder {self.name!r}"
+            )
         return tensor.value
 
     def _claim(self, name: str, owner: str) -> str:
@@ -304,7 +318,8 @@ class GraphBuilder(OperatorMethods):
         return bool(name) and name not in self._names
 
     def rename(self, tensor: Tensor, name: str) -> bool:
-        """Names a value that so far has a made-up name; False (and no change) where it has a given name or `name` is taken."""
+        """Names a value that so far has a made-up name; False (and no change) where it has a given name or `name` is
+        taken."""
         value = self._own(tensor)
         if value.named or not self.is_free(name):
             return False

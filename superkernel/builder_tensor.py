@@ -1,7 +1,7 @@
 """Tensor handles of a GraphBuilder: `.shape`, `.dtype`, arithmetic, comparison, slicing.
 
-Every operator of Python that has one meaning for arrays is one operator of the table. `==` stays identity (handles are dictionary
-keys); `equal` and `not_equal` compare elements.
+Every operator of Python that has one meaning for arrays is one operator of the table. `==` stays identity (handles are
+dictionary keys); `equal` and `not_equal` compare elements.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from superkernel.tensor import TensorType
 if TYPE_CHECKING:
     from superkernel.builder import GraphBuilder
 
-TensorLike = Union["Tensor", bool, int, float, NDArray[Any]]
+TensorLike = Union["Tensor", bool, int, float, NDArray[Any]]  # noqa: UP007: a forward reference
 _Index = Union[int, slice, EllipsisType, None]
 
 
@@ -39,7 +39,14 @@ class Value:
         named: bool = False,
         record: Any = None,
     ) -> None:
-        self.name, self.type, self.data, self.initial, self.named, self.record = name, kind, data, initial, named, record
+        self.name, self.type, self.data, self.initial, self.named, self.record = (
+            name,
+            kind,
+            data,
+            initial,
+            named,
+            record,
+        )
 
 
 class Tensor:
@@ -199,7 +206,8 @@ class Tensor:
         return self.builder.apply("reduce_max", (self,), {"axes": axes, "keepdims": keepdims})[0]
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Basic NumPy indexing: integers, slices with steps, Ellipsis and None; one integer Tensor gathers along axis 0."""
+        """Basic NumPy indexing: integers, slices with steps, Ellipsis and None; one integer Tensor gathers along axis
+        0."""
         if isinstance(index, Tensor):
             return self.builder.apply("gather", (self, index), {"axis": 0})[0]
         return _basic_index(self, index if isinstance(index, tuple) else (index,))
@@ -222,14 +230,17 @@ def _basic_index(tensor: Tensor, index: tuple[_Index, ...]) -> Tensor:
             start, stop, step = item.indices(extent)
             length = len(range(start, stop, step))
             if (start, stop, step) != (0, extent, 1):
-                # A negative step that runs off the front ends at -1, which as an end means the last element: below -extent it does not.
+                # A negative step that runs off the front ends at -1, which as an end means the last element: below
+                # -extent it does not.
                 starts, ends = [*starts, start], [*ends, stop if stop >= 0 else -extent - 1]
                 axes, steps = [*axes, axis], [*steps, step]
             shape.append(length)
         else:
             at = int(item) + extent if item < 0 else int(item)
             if not 0 <= at < extent:
-                raise GraphError("index out of range", location=f"axis {axis}", expected=f"-{extent}..{extent - 1}", found=item)
+                raise GraphError(
+                    "index out of range", location=f"axis {axis}", expected=f"-{extent}..{extent - 1}", found=item
+                )
             starts, ends, axes, steps = [*starts, at], [*ends, at + 1], [*axes, axis], [*steps, 1]
         axis += 1
     result = tensor
@@ -246,7 +257,9 @@ def _expand_ellipsis(tensor: Tensor, index: tuple[_Index, ...]) -> list[int | sl
     places = [i for i, item in enumerate(index) if item is ...]
     used = sum(1 for item in index if item is not None and item is not ...)
     if len(places) > 1 or used > tensor.rank:
-        raise GraphError("too many indices", location=f"value {tensor.name!r}", expected=f"at most {tensor.rank}", found=used)
+        raise GraphError(
+            "too many indices", location=f"value {tensor.name!r}", expected=f"at most {tensor.rank}", found=used
+        )
     at = places[0] if places else len(index)
     middle: list[int | slice | None] = [slice(None)] * (tensor.rank - used)
     before = [item for item in index[:at] if item is not ...]

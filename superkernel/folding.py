@@ -26,5 +26,7 @@ def fold_node(
     for index, (array, kind) in enumerate(zip(rounded, outputs, strict=True)):
         # as_array makes scalars one-dimensional (ascontiguousarray): sizes agree, shapes are restored.
         if array.size != kind.size:
-            raise InternalError("the reference has another shape", location=f"{op}, output {index}", expected=kind, found=array.shape)
+            raise InternalError(
+                "the reference has another shape", location=f"{op}, output {index}", expected=kind, found=array.shape
+            )
     return tuple(array.reshape(kind.shape) for array, kind in zip(rounded, outputs, strict=True))

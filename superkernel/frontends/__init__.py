@@ -1,4 +1,5 @@
-"""Frontends: what users have -> `Graph`. One function, `load_graph`, for all of them; each form lives in its own module.
+"""Frontends: what users have -> `Graph`. One function, `load_graph`, for all of them; each form lives in its own
+module.
 
 Nothing else in the package knows about networkx, JSON or ONNX.
 """
@@ -22,10 +23,11 @@ def load_graph(
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Any] | None = None,
 ) -> Graph:
-    """The validated graph of any supported source. `shapes`, `dims` and `constants` are for ONNX models (see `load_onnx`).
+    """The validated graph of any supported source. `shapes`, `dims` and `constants` are for ONNX models (see
+    `load_onnx`).
 
-    Raises InputError on what is no source of a graph, FileFormatError on an unreadable file, GraphError on an inconsistent graph,
-    UnsupportedError on what cannot be compiled.
+    Raises InputError on what is no source of a graph, FileFormatError on an unreadable file, GraphError on an
+    inconsistent graph, UnsupportedError on what cannot be compiled.
     """
     onnx_options = {"shapes": shapes, "dims": dims, "constants": constants}
     given = ", ".join(name for name, value in onnx_options.items() if value)

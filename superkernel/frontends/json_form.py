@@ -2,10 +2,11 @@
 
 Model: `load_json` reads the text into the networkx form and hands it to `from_networkx`. An array is one of
 `{"dtype", "shape", "data": [...]}`, `{"dtype", "shape", "base64": "..."}` (little-endian, row-major) and
-`{"dtype", "shape", "file": "name.npz" | "name.safetensors", "key": "...", }`; `files` in the head gives each side file's sha256.
+`{"dtype", "shape", "file": "name.npz" | "name.safetensors", "key": "...", }`; `files` in the head gives each side
+file's sha256.
 
-Invariants: nothing is unpickled; a side file lies in the folder of the JSON file or below it (links that lead out are refused); what is read
-is checked against its declared type; a file is written whole or not at all.
+Invariants: nothing is unpickled; a side file lies in the folder of the JSON file or below it (links that lead out are
+refused); what is read is checked against its declared type; a file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ SCHEMA_VERSION = 1
 INLINE_BYTES = 1024  # arrays up to this size stand in the text
 
 
-def save_json(graph: Graph, path: str | Path, *, weights: str = "safetensors", inline_bytes: int = INLINE_BYTES) -> None:
+def save_json(
+    graph: Graph, path: str | Path, *, weights: str = "safetensors", inline_bytes: int = INLINE_BYTES
+) -> None:
     """Writes the graph. Arrays above `inline_bytes` go to a side file `<stem>.safetensors` or `<stem>.npz` beside it.
 
     Raises InputError on an unknown `weights`, MachineError where the folder cannot be written.
@@ -78,12 +81,12 @@ def _write_side(side: Path, arrays: dict[str, NDArray[Any]]) -> str:
     if side.suffix == ".npz":
         # npz has no bfloat16: such arrays are stored as their 16-bit patterns, the JSON says what they are.
         plain = {k: a.view(np.uint16) if DType.of(a.dtype) is DType.BF16 else a for k, a in arrays.items()}
-        stored = {f"a{i}": a for i, a in enumerate(plain.values())}
-        names = {"names": np.array(json.dumps(list(plain)).encode(), dtype=np.bytes_)}
+        stored: dict[str, Any] = {f"a{i}": a for i, a in enumerate(plain.values())}
+        stored["names"] = np.array(json.dumps(list(plain)).encode(), dtype=np.bytes_)
 
         def write(path: Path) -> None:
             with path.open("wb") as file:
-                np.savez(file, **stored, **names)
+                np.savez(file, **stored)
     else:
         from safetensors.numpy import save
 
@@ -112,7 +115,8 @@ def _replace(target: Path, write: Callable[[Path], object]) -> None:
 
 
 def load_json(path: str | Path) -> Graph:
-    """Reads what `save_json` wrote, or a hand-written file of the form. Raises InputError (no such file), FileFormatError, GraphError."""
+    """Reads what `save_json` wrote, or a hand-written file of the form. Raises InputError (no such file),
+    FileFormatError, GraphError."""
     target = Path(path)
     where = f"file {str(target)!r}"
     try:
@@ -134,7 +138,9 @@ def _check_head(document: Any, where: str) -> None:
     version = document.get("schema_version")
     if version != SCHEMA_VERSION:
         hint = "write the file with this version of superkernel" if version is not None else 'add "schema_version"'
-        raise FileFormatError("another schema version", location=where, expected=SCHEMA_VERSION, found=repr(version), hint=hint)
+        raise FileFormatError(
+            "another schema version", location=where, expected=SCHEMA_VERSION, found=repr(version), hint=hint
+        )
     for field in ("nodes", "links"):
         if not isinstance(document.get(field), list) or not all(isinstance(e, dict) for e in document[field]):
             raise FileFormatError(f"{field!r} is not a list of objects", location=where)
@@ -145,7 +151,7 @@ def _check_head(document: Any, where: str) -> None:
 def _to_source(document: dict[str, Any], reader: _Arrays, where: str) -> Any:
     import networkx as nx
 
-    source: nx.MultiDiGraph[Any] = nx.MultiDiGraph(**{"name": (document.get("graph") or {}).get("name", "graph")})
+    source: nx.MultiDiGraph[Any] = nx.MultiDiGraph(name=(document.get("graph") or {}).get("name", "graph"))
     for entry in document["nodes"]:
         if not isinstance(entry.get("id"), (str, int)):
             raise FileFormatError("a node without 'id'", location=where, found=repr(entry)[:80])
@@ -176,7 +182,9 @@ class _Arrays:
         """The array that `entry` describes. Raises FileFormatError."""
         place = f"{self.where}, node {name!r}"
         if not isinstance(entry, dict) or "dtype" not in entry or not isinstance(entry.get("shape"), list):
-            raise FileFormatError("an array has dtype, shape and one of data, base64, file", location=place, found=repr(entry)[:80])
+            raise FileFormatError(
+                "an array has dtype, shape and one of data, base64, file", location=place, found=repr(entry)[:80]
+            )
         try:
             dtype = DType.of(entry["dtype"])
             shape = tuple(int(d) for d in entry["shape"])
@@ -198,7 +206,10 @@ class _Arrays:
             found = found.view(dtype.numpy)
         if found.shape != shape or found.dtype != dtype.numpy:
             raise FileFormatError(
-                "the array is not of the declared type", location=place, expected=f"{dtype} {shape}", found=f"{found.dtype} {found.shape}"
+                "the array is not of the declared type",
+                location=place,
+                expected=f"{dtype} {shape}",
+                found=f"{found.dtype} {found.shape}",
             )
         return found
 
@@ -232,7 +243,9 @@ def _read_side(path: Path, place: str) -> dict[str, NDArray[Any]]:
                 return {key: archive[f"a{i}"] for i, key in enumerate(names)}
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, UnicodeDecodeError) as error:
         raise FileFormatError("the side file does not read", location=place, found=f"{path.name}: {error}") from error
-    except Exception as error:  # SafetensorError is no subclass of anything above and is not exported as a type everywhere
+    except (
+        Exception
+    ) as error:  # SafetensorError is no subclass of anything above and is not exported as a type everywhere
         if type(error).__name__ != "SafetensorError":
             raise
         raise FileFormatError("the side file does not read", location=place, found=f"{path.name}: {error}") from error

@@ -1,8 +1,8 @@
 """networkx graphs as `Graph` and back; docs/graph-format.md describes the form for users.
 
-Model: a node of the networkx graph is a sub-operator, an input, a constant, a state or an output mark; an edge says which output of its
-source feeds which input of its target. Node names are `str()` of the keys. A node with one output has a value of its own name; output i
-of a node with several is `name:i`, unless attribute `outputs` gives the names.
+Model: a node of the networkx graph is a sub-operator, an input, a constant, a state or an output mark; an edge says
+which output of its source feeds which input of its target. Node names are `str()` of the keys. A node with one output
+has a value of its own name; output i of a node with several is `name:i`, unless attribute `outputs` gives the names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _RESERVED = frozenset({"op", "attrs", "kernel_type", "stream", "scope", "outputs
 def from_networkx(source: Any) -> Graph:
     """A DiGraph or MultiDiGraph as a Graph. Raises GraphError with every violation."""
     if not source.is_directed():
-        raise InputError("the networkx graph must be directed", expected="DiGraph or MultiDiGraph", found=type(source).__name__)
+        raise InputError(
+            "the networkx graph must be directed", expected="DiGraph or MultiDiGraph", found=type(source).__name__
+        )
     return _Reader(source).graph()
 
 
@@ -98,7 +100,9 @@ class _Reader:
                 for v in error.violations
             ]
         if op in ("input", "constant", "state") and self.source.in_degree(key):
-            self.complain(where, f"an edge leads into {op} {name!r}", hint="states are updated by their attribute 'update'")
+            self.complain(
+                where, f"an edge leads into {op} {name!r}", hint="states are updated by their attribute 'update'"
+            )
 
     @staticmethod
     def need(data: Mapping[str, Any], field: str) -> Any:
@@ -141,7 +145,9 @@ class _Reader:
         name = self.names[key]
         if data.get("outputs") is not None:
             return tuple(str(o) for o in data["outputs"])
-        highest = max((self.index(d, "output_index", 0) for _, _, d in self.source.out_edges(key, data=True)), default=0)
+        highest = max(
+            (self.index(d, "output_index", 0) for _, _, d in self.source.out_edges(key, data=True)), default=0
+        )
         attrs = {**data, **(data.get("attrs") or {})}
         count = 2 if op == "topk" else len(attrs.get("sizes") or ()) if op == "split" else 1
         count = max(count, highest + 1)
@@ -179,7 +185,12 @@ class _Reader:
             raise GraphError("an output node feeds nothing", found=self.names[key])
         names = (self.names[key],) if op in SPECIAL else self.value_names(key, str(op), data)
         if index >= len(names):
-            raise GraphError("output_index out of range", location=f"value {self.names[key]!r}", expected=f"below {len(names)}", found=index)
+            raise GraphError(
+                "output_index out of range",
+                location=f"value {self.names[key]!r}",
+                expected=f"below {len(names)}",
+                found=index,
+            )
         return names[index]
 
     def read_outputs(self) -> list[str]:
@@ -195,7 +206,9 @@ class _Reader:
                 try:
                     found.append(self.value(source, self.index(data, "output_index", 0)))
                 except SuperKernelError as error:
-                    self.wrong += [Violation(v.message, f"output {name!r}", v.expected, v.found) for v in error.violations]
+                    self.wrong += [
+                        Violation(v.message, f"output {name!r}", v.expected, v.found) for v in error.violations
+                    ]
             return found
         used = {v for node in self.nodes for v in node.inputs} | set(self.updates.values())
         return [out for node in self.nodes for out in node.outputs if out not in used]
@@ -213,7 +226,9 @@ def to_networkx(graph: Graph) -> nx.MultiDiGraph[Any]:
     for name, array in graph.constants.items():
         result.add_node(name, op="constant", value=array)
     for name, array in graph.states.items():
-        result.add_node(name, op="state", value=array, **({"update": graph.updates[name]} if name in graph.updates else {}))
+        result.add_node(
+            name, op="state", value=array, **({"update": graph.updates[name]} if name in graph.updates else {})
+        )
     for name in [*graph.inputs, *graph.constants, *graph.states]:
         if name in taken:
             raise GraphError(f"a node and a value share the name {name!r}", hint="rename the node")

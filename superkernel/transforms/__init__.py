@@ -1,0 +1,69 @@
+"""Passes from Graph to Graph. `STANDARD` is the list that the compiler runs, in order; each pass has its own file.
+
+Order: expressions are made canonical first (folding, identities), patterns are recognised while their parts still
+stand as exporters wrote them, then what is left of gemm and batch_norm is lowered and folded into weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from superkernel.graph import Graph
+from superkernel.transforms.activations import FuseActivations
+from superkernel.transforms.attention import FuseAttention
+from superkernel.transforms.base import Pass
+from superkernel.transforms.cleanup import MergeReindexing, RemoveIdentities
+from superkernel.transforms.cse import ShareSubexpressions
+from superkernel.transforms.dead import RemoveDead
+from superkernel.transforms.fold import FoldConstants
+from superkernel.transforms.linear import FoldIntoWeights, LowerBatchNorm, LowerGemm
+from superkernel.transforms.norms import FuseNorms
+
+STANDARD: tuple[Pass, ...] = (
+    RemoveDead(),
+    FoldConstants(),
+    RemoveIdentities(),
+    ShareSubexpressions(),
+    FuseActivations(),
+    FuseNorms(),
+    FuseAttention(),
+    LowerGemm(),
+    LowerBatchNorm(),
+    FoldIntoWeights(),
+    MergeReindexing(),
+    RemoveIdentities(),
+    FoldConstants(),
+    ShareSubexpressions(),
+    RemoveDead(),
+)
+
+
+def run_passes(graph: Graph, passes: Sequence[Pass] = STANDARD) -> Graph:
+    """The graph after all passes."""
+    for step in passes:
+        graph = step.apply(graph)
+    return graph
+
+
+def simplify(graph: Graph) -> Graph:
+    """The graph after the standard passes."""
+    return run_passes(graph)
+
+
+__all__ = [
+    "STANDARD",
+    "FoldConstants",
+    "FoldIntoWeights",
+    "FuseActivations",
+    "FuseAttention",
+    "FuseNorms",
+    "LowerBatchNorm",
+    "LowerGemm",
+    "MergeReindexing",
+    "Pass",
+    "RemoveDead",
+    "RemoveIdentities",
+    "ShareSubexpressions",
+    "run_passes",
+    "simplify",
+]

@@ -23,10 +23,10 @@ def load_onnx(
 ) -> Graph:
     """An ONNX model, operator set 7 to the newest that the installed onnx package knows.
 
-    `shapes` gives whole input shapes, `dims` symbolic dimensions by name, `constants` fixes inputs (or replaces initialisers) by arrays;
-    what decides shapes must be known here. Raises FileFormatError (not a readable model), UnsupportedError (an operator, type or
-    dynamic shape that cannot be compiled; all unknown operators at once), GraphError (the model contradicts itself), InputError,
-    MachineError (no onnx package).
+    `shapes` gives whole input shapes, `dims` symbolic dimensions by name, `constants` fixes inputs (or replaces
+    initialisers) by arrays; what decides shapes must be known here. Raises FileFormatError (not a readable model),
+    UnsupportedError (an operator, type or dynamic shape that cannot be compiled; all unknown operators at once),
+    GraphError (the model contradicts itself), InputError, MachineError (no onnx package).
     """
     try:
         import onnx
@@ -37,13 +37,15 @@ def load_onnx(
     model = source if isinstance(source, onnx.ModelProto) else _read(Path(source))
     if not model.HasField("graph") or not model.opset_import:
         where = "model" if isinstance(source, onnx.ModelProto) else f"file {str(source)!r}"
-        raise FileFormatError("not an ONNX model", location=where, expected="a graph and an operator set", found="neither")
+        raise FileFormatError(
+            "not an ONNX model", location=where, expected="a graph and an operator set", found="neither"
+        )
     return Importer(model, name=name, shapes=shapes or {}, dims=dims or {}, constants=constants or {}).graph()
 
 
 def _read(path: Path) -> onnx.ModelProto:
     import onnx
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     where = f"file {str(path)!r}"
     try:

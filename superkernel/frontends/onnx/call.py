@@ -1,7 +1,9 @@
-"""One ONNX node on its way into the graph: its inputs as tensors, its attributes, and `emit`, which folds what is constant.
+"""One ONNX node on its way into the graph: its inputs as tensors, its attributes, and `emit`, which folds what is
+constant.
 
-Folding at import is what makes shape arithmetic vanish: an operator whose inputs are all constants is computed by its NumPy reference
-at once, unless the result is larger than its inputs and larger than `FOLD_LIMIT_BYTES` (an expanded constant stays a node).
+Folding at import is what makes shape arithmetic vanish: an operator whose inputs are all constants is computed by its
+NumPy reference at once, unless the result is larger than its inputs and larger than `FOLD_LIMIT_BYTES` (an expanded
+constant stays a node).
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Call:
         self.op = node.op_type
         self.where = f"node {node.name or stem!r} ({node.op_type})"
 
-    # -- reading ------------------------------------------------------------------------------------------------------------
+    # -- reading
 
     @property
     def outputs_wanted(self) -> tuple[bool, ...]:
@@ -112,7 +114,7 @@ class Call:
         """The error to raise for a legal node that has no lowering."""
         return UnsupportedError(message, location=self.where, **details)
 
-    # -- writing ------------------------------------------------------------------------------------------------------------
+    # -- writing
 
     def constant(self, array: Any, dtype: DType | None = None) -> Tensor:
         """A constant."""
@@ -145,7 +147,7 @@ class Call:
         (result,) = self.emit_all(op, *inputs, **attrs)
         return result
 
-    # -- what many lowerings need -------------------------------------------------------------------------------------------
+    # -- what many lowerings need
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """`x` in another static shape; `x` itself where it has it."""

@@ -1,12 +1,14 @@
 """ONNX model -> Graph.
 
-Model: one walk over the nodes in file order with an environment name -> tensor. Each node goes to its lowering; a model-local function
-or an operator that the standard defines by a function body is walked in its place, with an environment of its own. Shapes are static
-from the first node on, so shape arithmetic folds away as it is met (see call.py).
+Model: one walk over the nodes in file order with an environment name -> tensor. Each node goes to its lowering; a
+model-local function or an operator that the standard defines by a function body is walked in its place, with an
+environment of its own. Shapes are static from the first node on, so shape arithmetic folds away as it is met (see
+call.py).
 
-Invariants: what is not supported is refused before anything is built, all at once; a graph output keeps its ONNX name; nodes that no
-output needs are not in the result. What is refused: Loop and Scan, If with a condition known only at run time, sequences, maps,
-optionals, strings, sparse tensors, element types without a counterpart, dynamic dimensions that were not given.
+Invariants: what is not supported is refused before anything is built, all at once; a graph output keeps its ONNX name;
+nodes that no output needs are not in the result. What is refused: Loop and Scan, If with a condition known only at run
+time, sequences, maps, optionals, strings, sparse tensors, element types without a counterpart, dynamic dimensions that
+were not given.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from superkernel.dtypes import DType
 from superkernel.errors import FileFormatError, InputError, SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.registry import find_lowering
-from superkernel.frontends.onnx.schema import function_body, schema_of, standard_domain
+from superkernel.frontends.onnx.schema import attribute_defaults, function_body, schema_of, standard_domain
 from superkernel.frontends.onnx.types import ONNX_OF, attribute_value, element_type, tensor_array
 from superkernel.graph import Graph
 from superkernel.transforms.dead import RemoveDead
@@ -35,7 +37,8 @@ _MAX_FUNCTION_DEPTH = 64
 
 @dataclass
 class _Scope:
-    """Where a run of nodes stands: the names it sees, the operator set versions, the attributes of the enclosing function."""
+    """Where a run of nodes stands: the names it sees, the operator set versions, the attributes of the enclosing
+    function."""
 
     env: dict[str, Tensor | None]
     opsets: Mapping[str, int]
@@ -81,7 +84,7 @@ class Importer:
         self.add_outputs(main, scope)
         return RemoveDead(constants=True).apply(self.builder.graph())
 
-    # -- refusals before the walk -------------------------------------------------------------------------------------------
+    # -- refusals before the walk
 
     def refuse_unknown(self) -> None:
         """Raises UnsupportedError that lists every operator without a lowering, with the nodes that use it."""
@@ -125,7 +128,7 @@ class Importer:
                     label = f"{domain}::{node.op_type}" if domain else node.op_type
                     unknown.setdefault(label, []).append(node.name or ", ".join(node.output))
 
-    # -- values -------------------------------------------------------------------------------------------------------------
+    # -- values
 
     def add_initializers(self, graph: onnx.GraphProto, scope: _Scope) -> None:
         if graph.sparse_initializer:
@@ -140,7 +143,9 @@ class Importer:
     def add_inputs(self, graph: onnx.GraphProto, scope: _Scope) -> None:
         declared = {i.name for i in graph.input} | {t.name for t in graph.initializer}
         wrong = [
-            Violation(f"the model has no input {name!r}", expected=", ".join(sorted(declared)), hint="check the spelling")
+            Violation(
+                f"the model has no input {name!r}", expected=", ".join(sorted(declared)), hint="check the spelling"
+            )
             for group in (self.shapes, self.constants)
             for name in group
             if name not in declared
@@ -166,7 +171,10 @@ class Importer:
         given = np.asarray(self.constants[info.name])
         if DType.of(given.dtype) is not dtype:
             raise InputError(
-                "the constant has another element type", location=f"input {info.name!r}", expected=dtype, found=given.dtype
+                "the constant has another element type",
+                location=f"input {info.name!r}",
+                expected=dtype,
+                found=given.dtype,
             )
         return self.builder.constant(given, name=info.name)
 
@@ -186,14 +194,19 @@ class Importer:
                 return None
             return tuple(int(d) for d in given)
         if given is not None and len(given) != len(tensor.shape.dim):
-            raise InputError("the given shape has another rank", location=where, expected=len(tensor.shape.dim), found=given)
+            raise InputError(
+                "the given shape has another rank", location=where, expected=len(tensor.shape.dim), found=given
+            )
         shape: list[int] = []
         for axis, dim in enumerate(tensor.shape.dim):
             fixed = dim.dim_value if dim.WhichOneof("value") == "dim_value" else None
             if given is not None:
                 if fixed is not None and fixed != given[axis] and fixed > 0:
                     raise InputError(
-                        "the given shape contradicts the file", location=f"{where}, axis {axis}", expected=fixed, found=given[axis]
+                        "the given shape contradicts the file",
+                        location=f"{where}, axis {axis}",
+                        expected=fixed,
+                        found=given[axis],
                     )
                 shape.append(int(given[axis]))
             elif fixed is not None and fixed >= 0:
@@ -203,7 +216,9 @@ class Importer:
             else:
                 symbol = dim.dim_param
                 hint = f"give dims={{{symbol!r}: n}}" if symbol else f"give shapes={{{info.name!r}: (...)}}"
-                unknown.append(Violation("dynamic dimension", f"{where}, axis {axis}", "a static size", symbol or "?", hint))
+                unknown.append(
+                    Violation("dynamic dimension", f"{where}, axis {axis}", "a static size", symbol or "?", hint)
+                )
                 shape.append(0)
         return tuple(shape)
 
@@ -216,7 +231,7 @@ class Importer:
                 tensor = self.builder.constant(tensor.value.data, name=info.name)
             self.builder.output(tensor, name=info.name)
 
-    # -- the walk -----------------------------------------------------------------------------------------------------------
+    # -- the walk
 
     def walk(self, nodes: Iterable[onnx.NodeProto], scope: _Scope) -> None:
         for node in nodes:
@@ -227,7 +242,9 @@ class Importer:
                 tensor = results[index] if index < len(results) else None
                 if tensor is None:
                     raise UnsupportedError(
-                        f"output {index} is not offered", location=f"node {node.name or name!r} ({node.op_type})", found=name
+                        f"output {index} is not offered",
+                        location=f"node {node.name or name!r} ({node.op_type})",
+                        found=name,
                     )
                 self.builder.rename(tensor, scope.prefix + name)
                 scope.env[name] = tensor
@@ -263,6 +280,8 @@ class Importer:
                     raise _in_node(error, where) from error
                 return (lowered,) if isinstance(lowered, Tensor) else lowered
             function = self.standard_function(node, inputs, scope, where)
+            defaults = attribute_defaults(node, scope.opsets)
+            attributes = [*(d for d in defaults if d.name not in call.attrs), *attributes]
         return self.inline(function, node, inputs, [a for a in attributes if a is not None], scope, stem)
 
     def standard_function(
@@ -277,7 +296,9 @@ class Importer:
         self._collect_unknown(body.node, opsets, unknown, set())
         if unknown:
             raise UnsupportedError(
-                "the operator's definition uses operators without a lowering", location=where, found=", ".join(sorted(unknown))
+                "the operator's definition uses operators without a lowering",
+                location=where,
+                found=", ".join(sorted(unknown)),
             )
         return body
 
@@ -304,15 +325,7 @@ class Importer:
 
     def branch(self, call: Call, scope: _Scope) -> list[Tensor | None]:
         """If with a condition that is known: the taken branch in place of the node."""
-        condition = call.optional(0)
-        if condition is None or condition.value.data is None:
-            raise call.unsupported(
-                "If needs a condition that is known at compile time",
-                expected="a constant condition",
-                found="a run-time value" if condition is None else repr(condition.name),
-                hint="export the model without data-dependent control flow, or fix the inputs with constants={...}",
-            )
-        taken = call.required("then_branch" if bool(condition.value.data.reshape(-1)[0]) else "else_branch")
+        taken = call.required("then_branch" if bool(call.static(0).reshape(-1)[0]) else "else_branch")
         inner = _Scope(dict(scope.env), scope.opsets, f"{call.stem}/", scope.attributes, scope.depth + 1)
         self.add_initializers(taken, inner)
         self.walk(taken.node, inner)

@@ -1,7 +1,8 @@
 """The table of ONNX lowerings: (domain, operator) -> function that emits operators of the table for one ONNX node.
 
-A lowering gets a `Call` and returns the node's outputs in order (a single tensor where there is one; None for an output that nobody
-asked for). It never looks at values that are not static except through `Call.static`, which raises with the graph inputs to fix.
+A lowering gets a `Call` and returns the node's outputs in order (a single tensor where there is one; None for an
+output that nobody asked for). It never looks at values that are not static except through `Call.static`, which raises
+with the graph inputs to fix.
 """
 
 from __future__ import annotations

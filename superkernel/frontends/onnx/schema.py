@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx
 import onnx.defs
@@ -13,8 +14,8 @@ def standard_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def schema_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.defs.OpSchema | None:
-    """The schema that the node means under these operator set versions, or None."""
+def schema_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> Any:
+    """The OpSchema that the node means under these operator set versions, or None (untyped: the stubs lag behind)."""
     domain = standard_domain(node.domain)
     version = min(opsets.get(domain, 1), _newest(domain))
     try:
@@ -44,6 +45,14 @@ def function_body(
         usable = [v for v in schema.function_opset_versions if v <= version]
         body = schema.get_function_with_opset_version((usable or list(schema.function_opset_versions)[:1])[-1])
     return onnx.FunctionProto.FromString(body) if body else None
+
+
+def attribute_defaults(node: onnx.NodeProto, opsets: Mapping[str, int]) -> list[onnx.AttributeProto]:
+    """The operator's attributes that have a default: a function body refers to them whether the node gives them or
+    not."""
+    schema = schema_of(node, opsets)
+    given = [] if schema is None else [a.default_value for a in schema.attributes.values()]
+    return [a for a in given if a.type != onnx.AttributeProto.UNDEFINED]
 
 
 def _newest(domain: str) -> int:

@@ -39,8 +39,8 @@ def attention(call: Call) -> list[Tensor | None]:
     left, right = call.attr("left_window_size", -1), call.attr("right_window_size", -1)
     if length is not None and (left >= 0 or right >= 0):
         raise call.unsupported("a sliding window together with nonpad_kv_seqlen is not supported")
-    # The table's causal rule counts from the end of the keys. Without a cache the standard counts from their start; where the
-    # two differ, and for windows, the rule becomes a mask.
+    # The table's causal rule counts from the end of the keys. Without a cache the standard counts from their start;
+    # where the two differ, and for windows, the rule becomes a mask.
     rule = None
     if left >= 0 or right >= 0 or (causal and length is None and q.shape[2] + past != k.shape[2]):
         rule = _visible(q.shape[2], k.shape[2], past, causal, left, right)
@@ -104,7 +104,8 @@ def _scores(call: Call, q: Tensor, k: Tensor, mask: Tensor | None, scale: float,
     factor = scale or 1.0 / float(np.sqrt(q.shape[3]))
     x = call.emit("matmul", q, k, trans_b=True)
     x = call.emit("mul", x, call.like(factor, x))
-    # Since operator set 24 the cap comes before the mask and the modes 1 and 2 name them in that order; before it was the other way.
+    # Since operator set 24 the cap comes before the mask and the modes 1 and 2 name them in that order; before it was
+    # the other way.
     stages = [x]
     capped = x
     if softcap:

@@ -16,7 +16,12 @@ def constant(call: Call) -> Tensor:
     array = call.tensor_attr("value")
     if array is not None:
         return call.constant(array)
-    for name, kind in (("value_int", np.int64), ("value_ints", np.int64), ("value_float", np.float32), ("value_floats", np.float32)):
+    for name, kind in (
+        ("value_int", np.int64),
+        ("value_ints", np.int64),
+        ("value_float", np.float32),
+        ("value_floats", np.float32),
+    ):
         if name in call.attrs:
             return call.constant(np.array(call.attrs[name], kind))
     if "sparse_value" in call.attrs or "value_string" in call.attrs or "value_strings" in call.attrs:
@@ -37,9 +42,8 @@ def range_(call: Call) -> Tensor:
     dtype = call.input(0).dtype.numpy
     count = max(0, int(np.ceil((float(limit) - float(start)) / float(delta))))
     if np.issubdtype(dtype, np.integer):
-        values = int(start) + np.arange(count, dtype=np.int64) * int(delta)
-    else:
-        values = float(start) + np.arange(count, dtype=np.float64) * float(delta)
+        return call.constant((int(start) + np.arange(count, dtype=np.int64) * int(delta)).astype(dtype))
+    values = float(start) + np.arange(count, dtype=np.float64) * float(delta)
     return call.constant(values.astype(dtype))
 
 
@@ -49,4 +53,4 @@ def eye_like(call: Call) -> Tensor:
     if x.rank != 2:
         raise FileFormatError("EyeLike takes a matrix", location=call.where, found=x.type)
     dtype = element_type(call.attrs["dtype"], call.where) if "dtype" in call.attrs else x.dtype
-    return call.constant(np.eye(*x.shape, k=call.attr("k", 0)).astype(dtype.numpy))
+    return call.constant(np.eye(x.shape[0], x.shape[1], k=call.attr("k", 0)).astype(dtype.numpy))

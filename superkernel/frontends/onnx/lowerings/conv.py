@@ -50,7 +50,9 @@ def conv_transpose(call: Call) -> Tensor:
     shape = call.attr("output_shape")
     auto = call.attr("auto_pad", "NOTSET")
     if shape is not None or auto in ("SAME_UPPER", "SAME_LOWER"):
-        target = list(shape)[-rank:] if shape is not None else [d * s for d, s in zip(x.shape[2:], strides, strict=True)]
+        target = (
+            list(shape)[-rank:] if shape is not None else [d * s for d, s in zip(x.shape[2:], strides, strict=True)]
+        )
         for i in range(rank):
             full = (x.shape[2 + i] - 1) * strides[i] + (w.shape[2 + i] - 1) * dilations[i] + 1
             total = full + extra[i] - target[i]

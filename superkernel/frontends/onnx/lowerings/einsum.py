@@ -36,7 +36,9 @@ def _parse(call: Call, equation: str, operands: list[Tensor]) -> tuple[list[str]
     for term, x in zip(terms, operands, strict=True):
         count = x.rank - len(term.replace("...", ""))
         if count < 0 or (count and "..." not in term):
-            raise FileFormatError("the term has another rank than the operand", location=call.where, found=f"{term!r} of {x.type}")
+            raise FileFormatError(
+                "the term has another rank than the operand", location=call.where, found=f"{term!r} of {x.type}"
+            )
         spare = "".join(_SPARE[:count][::-1])  # an ellipsis aligns at its last dimension
         hidden = spare if len(spare) > len(hidden) else hidden
         labels.append(term.replace("...", spare))

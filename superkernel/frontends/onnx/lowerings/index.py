@@ -33,7 +33,9 @@ def scatter_elements(call: Call) -> Tensor:
 
 @lowers("ScatterND")
 def scatter_nd(call: Call) -> Tensor:
-    return call.emit("scatter_nd", call.input(0), call.input(1), call.input(2), reduction=call.attr("reduction", "none"))
+    return call.emit(
+        "scatter_nd", call.input(0), call.input(1), call.input(2), reduction=call.attr("reduction", "none")
+    )
 
 
 @lowers("TensorScatter")
@@ -135,9 +137,7 @@ def col2im(call: Call) -> Tensor:
     dilations, strides = call.attr("dilations") or [1] * rank, call.attr("strides") or [1] * rank
     pads = call.attr("pads") or [0] * (2 * rank)
     padded = [d + pads[i] + pads[rank + i] for i, d in enumerate(image)]
-    counts = [
-        (padded[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(rank)
-    ]
+    counts = [(padded[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(rank)]
     inside = np.indices(block).reshape(rank, -1, 1) * np.reshape(dilations, (rank, 1, 1))
     corner = np.indices(counts).reshape(rank, 1, -1) * np.reshape(strides, (rank, 1, 1))
     places = np.ravel_multi_index(tuple(inside + corner), tuple(padded)).reshape(1, 1, -1)

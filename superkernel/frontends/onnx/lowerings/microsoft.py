@@ -155,7 +155,9 @@ def multi_head_attention(call: Call) -> list[Tensor | None]:
 def embed_layer_normalization(call: Call) -> list[Tensor | None]:
     """Word, position and segment embeddings summed and normalised."""
     ids, segments, words, places, kinds = (call.optional(i) for i in range(5))
-    assert ids is not None and words is not None and places is not None
+    assert ids is not None
+    assert words is not None
+    assert places is not None
     if call.has(7) and call.wants(1):
         raise call.unsupported("mask_index is not offered as an output")
     total = call.emit("gather", words, ids, axis=0)
@@ -179,7 +181,9 @@ def dynamic_quantize_matmul(call: Call) -> Tensor:
     low = call.emit("minimum", call.emit("reduce_min", a, axes=(), keepdims=False), zero)
     high = call.emit("maximum", call.emit("reduce_max", a, axes=(), keepdims=False), zero)
     scale = call.emit("div", call.emit("sub", high, low), call.like(255.0, a))
-    offset = call.emit("round", call.emit("clip", call.emit("neg", call.emit("div", low, scale)), zero, call.like(255.0, a)))
+    offset = call.emit(
+        "round", call.emit("clip", call.emit("neg", call.emit("div", low, scale)), zero, call.like(255.0, a))
+    )
     zero_a = call.cast(offset, DType.U8)
     quantised = call.emit("quantize", a, scale, zero_a, dtype=DType.U8)
     product = call.emit("matmul_integer", quantised, b, zero_a, zero_b)

@@ -62,7 +62,7 @@ def dequantize_linear(call: Call) -> Tensor:
 @lowers("QLinearMatMul")
 def qlinear_matmul(call: Call) -> Tensor:
     """y = quantize((a - za)(b - zb) sa sb): the integer product exactly, one rounding at the end."""
-    a, sa, za, b, sb, zb, sy, zy = (call.input(i) for i in range(8))
+    a, sa, _, b, sb, _, sy, zy = (call.input(i) for i in range(8))
     product = call.emit("matmul_integer", a, b, zero_point(call, 2, a, -2), zero_point(call, 5, b, -1))
     left = call.reshape(sa, (sa.shape[0], 1)) if sa.type.size > 1 and sa.rank == 1 else _scalar(call, sa)
     right = call.reshape(sb, (1, sb.shape[0])) if sb.type.size > 1 and sb.rank == 1 else _scalar(call, sb)

@@ -1,7 +1,7 @@
 """RNN, GRU and LSTM, unrolled over time: one product for all inputs of a direction, then one step after another.
 
-Without sequence lengths (all sequences full) and without layout tricks beyond `layout`; activations of the standard's list that the table
-has. Unrolling is bounded: longer sequences than `MAX_STEPS` are refused.
+Without sequence lengths (all sequences full) and without layout tricks beyond `layout`; activations of the standard's
+list that the table has. Unrolling is bounded: longer sequences than `MAX_STEPS` are refused.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ def _direction(call: Call, d: int, hidden: int) -> _Direction:
     chosen = [str(n).lower() for n in names[d * per : (d + 1) * per]]
     for name in chosen:
         if name not in _ACTIVATIONS or call.attr("activation_alpha") or call.attr("activation_beta"):
-            raise call.unsupported("the activation is not supported", expected=", ".join(sorted(_ACTIVATIONS)), found=name)
+            raise call.unsupported(
+                "the activation is not supported", expected=", ".join(sorted(_ACTIVATIONS)), found=name
+            )
     return _Direction(matrix(1), matrix(2), wb, rb, peephole, [_ACTIVATIONS[n] for n in chosen])
 
 

@@ -28,7 +28,8 @@ def reduction(call: Call) -> Tensor:
     keepdims = bool(call.attr("keepdims", 1))
     op = REDUCTIONS[call.op]
     if not axes and call.attr("noop_with_empty_axes", 0):
-        # No axis is reduced, but what the reduction does to each element (absolute value, square, logarithm) is done: as over an axis of one.
+        # No axis is reduced, but what the reduction does to each element (absolute value, square, logarithm) is done:
+        # as over an axis of one.
         single = call.reshape(x, (*x.shape, 1))
         return call.emit(op, single, axes=(-1,), keepdims=False)
     return call.emit(op, x, axes=tuple(axes or ()), keepdims=keepdims)

@@ -1,7 +1,8 @@
 """Resize and Upsample.
 
-Every mode is a linear map along each resized axis. The modes that the table's `resize` has go to it; all others (cubic, antialias, crop and
-resize, rarer coordinate rules) become one product per axis with a constant matrix, built here in float64.
+Every mode is a linear map along each resized axis. The modes that the table's `resize` has go to it; all others
+(cubic, antialias, crop and resize, rarer coordinate rules) become one product per axis with a constant matrix, built
+here in float64.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ def resize(call: Call) -> Tensor:
     old = call.op == "Upsample" or call.opset < 11
     rule = "asymmetric" if old else call.attr("coordinate_transformation_mode", "half_pixel")
     nearest = "floor" if old else call.attr("nearest_mode", "round_prefer_floor")
+    direct = mode in ("nearest", "linear") and rule in ("half_pixel", "asymmetric", "align_corners")
+    if direct and x.dtype.is_float and not call.attr("antialias", 0) and not call.attr("exclude_outside", 0):
+        options = {"mode": mode, "coordinate_mode": rule, "nearest_mode": nearest}
+        return call.emit("resize", x, sizes=sizes, scales=scales, **options)
     region = call.static(1).reshape(-1).astype(np.float64) if rule == "tf_crop_and_resize" else None
     y = x
     outside: NDArray[np.bool_] | None = None

@@ -1,4 +1,5 @@
-"""Shapes and re-indexing: reshape and its kin, transposes, slices, joins, padding. What only depends on shapes becomes a constant."""
+"""Shapes and re-indexing: reshape and its kin, transposes, slices, joins, padding. What only depends on shapes becomes
+a constant."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def reshape(call: Call) -> Tensor:
         for axis, extent in enumerate(wanted):
             if extent == 0:
                 if axis >= x.rank:
-                    raise FileFormatError("0 copies a dimension that the input lacks", location=call.where, found=wanted)
+                    raise FileFormatError(
+                        "0 copies a dimension that the input lacks", location=call.where, found=wanted
+                    )
                 wanted[axis] = x.shape[axis]
     if -1 in wanted:
         known = prod(d for d in wanted if d != -1)
@@ -61,7 +64,9 @@ def squeeze(call: Call) -> Tensor:
     axes = given_axes(call, 13)
     gone = {i for i, d in enumerate(x.shape) if d == 1} if axes is None else {call.axis(a, x.rank) for a in axes}
     if any(x.shape[a] != 1 for a in gone):
-        raise FileFormatError("only axes of size 1 can be squeezed", location=call.where, found=f"{x.type}, axes {sorted(gone)}")
+        raise FileFormatError(
+            "only axes of size 1 can be squeezed", location=call.where, found=f"{x.type}, axes {sorted(gone)}"
+        )
     return call.emit("reshape", x, shape=[d for i, d in enumerate(x.shape) if i not in gone])
 
 
@@ -178,7 +183,9 @@ def center_crop_pad(call: Call) -> Tensor:
     target = call.static_ints(1)
     axes = [call.axis(a, x.rank) for a in call.attr("axes") or range(x.rank)]
     pads = [0] * (2 * x.rank)
-    starts, ends, cut = [], [], []
+    starts: list[int] = []
+    ends: list[int] = []
+    cut: list[int] = []
     for axis, extent in zip(axes, target, strict=True):
         have = x.shape[axis]
         if extent > have:

@@ -1,0 +1,181 @@
+"""Scaled dot-product attention written out as two products around a softmax.
+
+Recognised: matmul(softmax(scores [+ mask]), v) with scores a product of q and k (k transposed by a node or by the
+product's flag), scale factors on the scores, on q or on k, and a mask that is added or chosen by `where`. The result
+differs from the written-out form in one point: a row whose keys are all masked with -inf gives zeros instead of NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from superkernel.dtypes import DType
+from superkernel.graph import Graph, Node
+from superkernel.transforms.cleanup import perm_of
+from superkernel.transforms.editor import Editor
+
+_MASKING = -1e4  # numbers at or below this mask a key out
+
+
+@dataclass(frozen=True)
+class FuseAttention:
+    """Scores never leave the core: no [heads, queries, keys] array in memory."""
+
+    name: ClassVar[str] = "fuse-attention"
+    description: ClassVar[str] = "recognise scaled dot-product attention"
+
+    def apply(self, graph: Graph) -> Graph:
+        editor = Editor(graph)
+        for node in editor.in_order():
+            if editor.is_live(node) and node.op == "matmul":
+                _fuse(editor, node)
+        return editor.finish()
+
+
+@dataclass
+class _Found:
+    q: str
+    k: str  # [.., keys, width], or [.., width, keys] where `k_transposed`
+    k_transposed: bool
+    scale: float
+    mask: str | None = None
+    chosen: tuple[str, str, str] | None = None  # inputs of the `where` that masks: condition, kept, fill
+
+
+def _inner(editor: Editor, value: str | None, *ops: str) -> Node | None:
+    """The value's producer where it is one of `ops` and only one node reads it."""
+    node = None if value is None else editor.producer.get(value)
+    if node is None or value is None or node.op not in ops or editor.only_reader(value) is None:
+        return None
+    return node
+
+
+def _fuse(editor: Editor, node: Node) -> None:
+    if node.attrs["trans_a"] or node.attrs["trans_b"]:
+        return
+    softmax = _inner(editor, node.inputs[0], "softmax")
+    v = node.inputs[1]
+    if softmax is None or v is None or editor.type(v).rank != 4 or editor.type(node.outputs[0]).rank != 4:
+        return
+    if softmax.attrs["axis"] not in (-1, 3):
+        return
+    found = _scores(editor, softmax.inputs[0])
+    if found is None or not _shapes_fit(editor, found, v):
+        return
+    mask = (
+        found.mask if found.chosen is None else _mask_of_choice(editor, found.chosen, node, editor.type(found.q).dtype)
+    )
+    if found.chosen is not None and mask is None:
+        return
+    if mask is not None and editor.type(mask).dtype not in (DType.BOOL, editor.type(found.q).dtype):
+        return
+    k: str | None = found.k if not found.k_transposed else _untransposed(editor, found.k, node)
+    inputs = (found.q, k, v) if mask is None else (found.q, k, v, mask)
+    editor.emit("attention", inputs, {"scale": found.scale}, node, node.outputs[0])
+
+
+def _scores(editor: Editor, value: str | None) -> _Found | None:
+    """q, k, scale and mask of what goes into the softmax."""
+    mask, chosen = None, None
+    choice = _inner(editor, value, "where")
+    if choice is not None:
+        condition, kept, fill = choice.inputs
+        assert condition is not None
+        assert kept is not None
+        assert fill is not None
+        chosen, value = (condition, kept, fill), kept
+        if editor.scalar(kept) is not None:
+            value = fill
+    else:
+        addition = _inner(editor, value, "add")
+        if addition is not None:
+            for slot in (0, 1):
+                found = _product(editor, addition.inputs[slot])
+                if found is not None:
+                    found.mask = addition.inputs[1 - slot]
+                    return found
+            return None
+    found = _product(editor, value)
+    if found is not None:
+        found.mask, found.chosen = mask, chosen
+    return found
+
+
+def _product(editor: Editor, value: str | None) -> _Found | None:
+    """matmul(q, k^T) under scale factors."""
+    inner, scale = _strip_scale(editor, value)
+    product = _inner(editor, inner, "matmul")
+    if product is None or product.attrs["trans_a"] or product.inputs[0] is None or product.inputs[1] is None:
+        return None
+    q, k = product.inputs[0], product.inputs[1]
+    q_inner, q_scale = _strip_scale(editor, q)
+    k_inner, k_scale = _strip_scale(editor, k)
+    assert q_inner is not None
+    assert k_inner is not None
+    total = scale * q_scale * k_scale
+    return _Found(q_inner, k_inner, not product.attrs["trans_b"], total) if total > 0.0 else None
+
+
+def _strip_scale(editor: Editor, value: str | None) -> tuple[str | None, float]:
+    """The value under multiplications and divisions by numbers, and the factor."""
+    factor = 1.0
+    while True:
+        node = _inner(editor, value, "mul", "div")
+        if node is None:
+            return value, factor
+        left, right = (editor.scalar(v) for v in node.inputs)
+        if right is not None and right != 0.0 and editor.type(node.inputs[0] or "") == editor.type(value or ""):
+            factor *= right if node.op == "mul" else 1.0 / right
+            value = node.inputs[0]
+        elif left is not None and node.op == "mul" and editor.type(node.inputs[1] or "") == editor.type(value or ""):
+            factor *= left
+            value = node.inputs[1]
+        else:
+            return value, factor
+
+
+def _shapes_fit(editor: Editor, found: _Found, v: str) -> bool:
+    q, k, values = editor.type(found.q), editor.type(found.k), editor.type(v)
+    if q.rank != 4 or k.rank != 4 or not q.dtype.is_float:
+        return False
+    keys, width = (k.shape[3], k.shape[2]) if found.k_transposed else (k.shape[2], k.shape[3])
+    return (
+        q.shape[:2] == k.shape[:2] == values.shape[:2]
+        and q.shape[3] == width
+        and values.shape[2] == keys
+        and (found.mask is None or _broadcasts(editor.type(found.mask).shape, (*q.shape[:3], keys)))
+    )
+
+
+def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """True where `shape` broadcasts to `target` without enlarging it."""
+    return len(shape) <= 4 and all(a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False))
+
+
+def _untransposed(editor: Editor, value: str, near: Node) -> str | None:
+    """k as [.., keys, width]: a transpose before it is changed rather than another one put behind it."""
+    inner = editor.producer.get(value)
+    if inner is not None and inner.op == "transpose":
+        perm = perm_of(inner, 4)
+        swapped = (*perm[:2], perm[3], perm[2])
+        source = inner.inputs[0]
+        return source if swapped == (0, 1, 2, 3) else editor.emit("transpose", (source,), {"perm": swapped}, near)
+    return editor.emit("transpose", (value,), {"perm": (0, 1, 3, 2)}, near)
+
+
+def _mask_of_choice(editor: Editor, chosen: tuple[str, str, str], near: Node, dtype: DType) -> str | None:
+    """The mask that does what where(condition, kept, fill) does: boolean for -inf, else additive with the fill
+    itself."""
+    condition, kept, fill = chosen
+    keep_where_true = editor.scalar(fill) is not None
+    number = editor.scalar(fill if keep_where_true else kept)
+    if number is None or number > _MASKING or len(editor.type(condition).shape) > 4:
+        return None
+    if np.isneginf(number):
+        return condition if keep_where_true else editor.emit("logical_not", (condition,), {}, near)
+    zero = editor.constant(np.zeros((), dtype.numpy), f"{near.name}/zero")
+    low = editor.constant(np.array(number).astype(dtype.numpy), f"{near.name}/fill")
+    return editor.emit("where", (condition, zero, low) if keep_where_true else (condition, low, zero), {}, near)

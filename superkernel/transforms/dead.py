@@ -1,0 +1,37 @@
+"""Dead code: nodes whose values nobody needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from superkernel.graph import Graph
+
+
+@dataclass(frozen=True)
+class RemoveDead:
+    """Inputs and states always stay: they are the graph's signature. Constants go where `constants` says so."""
+
+    name: ClassVar[str] = "remove-dead"
+    description: ClassVar[str] = "drop nodes, and constants, that no output and no state update needs"
+    constants: bool = True
+
+    def apply(self, graph: Graph) -> Graph:
+        needed = {*graph.outputs, *graph.updates.values()}
+        kept = []
+        for node in reversed(graph.nodes):
+            if any(out in needed for out in node.outputs):
+                kept.append(node)
+                needed.update(value for value in node.inputs if value is not None)
+        constants = {k: v for k, v in graph.constants.items() if k in needed or not self.constants}
+        if len(kept) == len(graph.nodes) and len(constants) == len(graph.constants):
+            return graph
+        return Graph.build(
+            name=graph.name,
+            inputs=graph.inputs,
+            constants=constants,
+            states=graph.states,
+            updates=graph.updates,
+            nodes=kept[::-1],
+            outputs=graph.outputs,
+        )

@@ -1,0 +1,33 @@
+"""Constant folding: nodes that read only constants, by the operators' NumPy references."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from superkernel.folding import fold_node
+from superkernel.graph import Graph
+from superkernel.transforms.editor import Editor
+
+
+@dataclass(frozen=True)
+class FoldConstants:
+    """A result larger than what it is computed from is only kept up to `grow_bytes_max`: an expanded constant or a
+    dequantised weight costs more to read from memory than to compute."""
+
+    name: ClassVar[str] = "fold-constants"
+    description: ClassVar[str] = "compute nodes that read only constants"
+    grow_bytes_max: int = 1 << 16
+
+    def apply(self, graph: Graph) -> Graph:
+        editor = Editor(graph)
+        for node in editor.in_order():
+            if not all(value is None or value in editor.constants for value in node.inputs):
+                continue
+            kinds = tuple(editor.type(out) for out in node.outputs)
+            read = sum(editor.type(value).nbytes for value in node.inputs if value is not None)
+            if sum(kind.nbytes for kind in kinds) > max(read, self.grow_bytes_max):
+                continue
+            operands = [None if value is None else editor.constants[value] for value in node.inputs]
+            editor.fold(node, fold_node(node.op, operands, node.attrs, kinds))
+        return editor.finish()

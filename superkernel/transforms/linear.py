@@ -1,0 +1,163 @@
+"""Products with per-channel factors around them: gemm, batch normalisation, and what folds into constant weights.
+
+Folding computes in float64 and rounds once to the weights' element type. A weight is copied, so it is only folded into
+a product that is its one reader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.graph import Graph, Node
+from superkernel.transforms.editor import Editor
+
+
+@dataclass(frozen=True)
+class LowerGemm:
+    """alpha * op(a) @ op(b) + beta * c as matmul, multiplications (only where a factor is not one) and an addition."""
+
+    name: ClassVar[str] = "lower-gemm"
+    description: ClassVar[str] = "write gemm as matmul, mul and add"
+
+    def apply(self, graph: Graph) -> Graph:
+        editor = Editor(graph)
+        for node in editor.in_order():
+            if node.op == "gemm":
+                _lower_gemm(editor, node)
+        return editor.finish()
+
+
+def _scaled(editor: Editor, value: str, factor: float, near: Node, output: str | None = None) -> str | None:
+    kind = editor.type(value)
+    number = editor.constant(np.array(factor).astype(kind.dtype.numpy), f"{near.name}/factor")
+    return editor.emit("mul", (value, number), {}, near, output)
+
+
+def _lower_gemm(editor: Editor, node: Node) -> None:
+    a, b = node.inputs[0], node.inputs[1]
+    c = node.inputs[2] if len(node.inputs) > 2 else None
+    alpha, beta = float(node.attrs["alpha"]), float(node.attrs["beta"])  # type: ignore[arg-type]
+    flags = {flag: node.attrs[flag] for flag in ("trans_a", "trans_b")}
+    output = node.outputs[0]
+    if not editor.type(output).dtype.is_float and (alpha != 1.0 or beta != 1.0):
+        return
+    add_c = c is not None and beta != 0.0
+    assert b is not None
+    if alpha != 1.0 and b in editor.constants and editor.type(b).dtype.is_float:
+        scaled = editor.constants[b].astype(np.float64) * alpha
+        b, alpha = editor.constant(scaled.astype(editor.constants[b].dtype), f"{node.name}/b"), 1.0
+    plain = not add_c and alpha == 1.0
+    product = editor.emit("matmul", (a, b), flags, node, output if plain else None)
+    if product is None or plain:
+        return
+    if alpha != 1.0:
+        product = _scaled(editor, product, alpha, node, None if add_c else output)
+    if add_c:
+        assert c is not None
+        if beta != 1.0:
+            c = _scaled(editor, c, beta, node)
+        editor.emit("add", (product, c), {}, node, output)
+
+
+@dataclass(frozen=True)
+class LowerBatchNorm:
+    """With constant statistics one multiplication and one addition with per-channel constants."""
+
+    name: ClassVar[str] = "lower-batch-norm"
+    description: ClassVar[str] = "write batch_norm with constant statistics as mul and add"
+
+    def apply(self, graph: Graph) -> Graph:
+        editor = Editor(graph)
+        for node in editor.in_order():
+            arrays = [editor.array(v) for v in node.inputs[1:]]
+            if node.op != "batch_norm" or any(a is None for a in arrays):
+                continue
+            scale, bias, mean, variance = (np.asarray(a, np.float64) for a in arrays)
+            factor = scale / np.sqrt(variance + float(node.attrs["epsilon"]))  # type: ignore[arg-type]
+            kind = editor.type(node.outputs[0])
+            shape = (1, -1) + (1,) * (kind.rank - 2)
+            parts = [a.astype(kind.dtype.numpy).reshape(shape) for a in (factor, bias - mean * factor)]
+            names = [editor.constant(a, f"{node.name}/{s}") for a, s in zip(parts, ("factor", "shift"), strict=True)]
+            scaled = editor.emit("mul", (node.inputs[0], names[0]), {}, node)
+            editor.emit("add", (scaled, names[1]), {}, node, node.outputs[0])
+        return editor.finish()
+
+
+@dataclass(frozen=True)
+class FoldIntoWeights:
+    """conv or matmul, then mul or add with a per-channel constant: the factor goes into the weights, the addend into
+    conv's bias."""
+
+    name: ClassVar[str] = "fold-into-weights"
+    description: ClassVar[str] = "fold per-channel factors and addends into constant weights and biases"
+
+    def apply(self, graph: Graph) -> Graph:
+        editor = Editor(graph)
+        for node in editor.in_order():
+            if editor.is_live(node) and node.op in ("mul", "div", "add", "sub"):
+                _fold_into_producer(editor, node)
+        return editor.finish()
+
+
+def _fold_into_producer(editor: Editor, node: Node) -> None:
+    for slot in (0, 1) if node.op in ("mul", "add") else (0,):
+        value, other = node.inputs[slot], node.inputs[1 - slot]
+        producer = None if value is None else editor.producer.get(value)
+        factor = editor.array(other)
+        if producer is None or factor is None or value is None or editor.only_reader(value) is not node:
+            continue
+        if editor.type(value) != editor.type(node.outputs[0]) or not editor.type(value).dtype.is_float:
+            continue
+        axis = {"conv": 1, "matmul": editor.type(value).rank - 1}.get(producer.op)
+        channels = None if axis is None else _per_channel(factor.astype(np.float64), editor.type(value).shape, axis)
+        if channels is None:
+            continue
+        if producer.op == "conv":
+            _fold_into_conv(editor, node, producer, channels)
+        elif node.op in ("mul", "div"):
+            _fold_into_matmul(editor, node, producer, channels)
+        return
+
+
+def _per_channel(array: NDArray[Any], shape: tuple[int, ...], axis: int) -> NDArray[Any] | None:
+    """The array as one number per channel, where it varies along no other axis."""
+    full = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+    if any(extent != 1 for i, extent in enumerate(full.shape) if i != axis):
+        return None
+    return np.broadcast_to(full.reshape(-1), (shape[axis],))
+
+
+def _fold_into_conv(editor: Editor, node: Node, conv: Node, channels: NDArray[Any]) -> None:
+    x, w = conv.inputs[0], conv.inputs[1]
+    b = conv.inputs[2] if len(conv.inputs) > 2 else None
+    weights, bias = editor.array(w), editor.array(b)
+    if weights is None or (b is not None and bias is None) or w is None:
+        return
+    dtype = weights.dtype
+    offset = np.zeros(weights.shape[0]) if bias is None else bias.astype(np.float64)
+    if node.op in ("mul", "div"):
+        if len(editor.readers[w]) != 1:
+            return
+        factor = channels if node.op == "mul" else 1.0 / channels
+        scaled = weights.astype(np.float64) * factor.reshape((-1,) + (1,) * (weights.ndim - 1))
+        w = editor.constant(scaled.astype(dtype), f"{conv.name}/weight")
+        offset = offset * factor
+    else:
+        offset = offset + (channels if node.op == "add" else -channels)
+    b = editor.constant(offset.astype(dtype), f"{conv.name}/bias") if bias is not None or offset.any() else None
+    editor.emit("conv", (x, w) if b is None else (x, w, b), conv.attrs, conv, node.outputs[0])
+
+
+def _fold_into_matmul(editor: Editor, node: Node, product: Node, channels: NDArray[Any]) -> None:
+    a, b = product.inputs
+    weights = editor.array(b)
+    if weights is None or b is None or weights.ndim != 2 or len(editor.readers[b]) != 1 or weights.dtype.kind in "iub":
+        return
+    factor = channels if node.op == "mul" else 1.0 / channels
+    scaled = weights.astype(np.float64) * (factor[:, None] if product.attrs["trans_b"] else factor)
+    w = editor.constant(scaled.astype(weights.dtype), f"{product.name}/weight")
+    editor.emit("matmul", (a, w), product.attrs, product, node.outputs[0])
