@@ -201,6 +201,15 @@ class KernelBuilder:
             variable.set(initial)
         return variable
 
+    def stack(self, nbytes: int) -> ir.Value:
+        """`nbytes` of the call's own memory, 64-byte aligned (small buffers; larger ones belong into scratch)."""
+        with self.b.goto_entry_block():
+            slot = self.b.alloca(ir.ArrayType(I8, nbytes))
+            slot.align = 64
+            pointer = ir.instructions.CastInstr(self.b.block, "bitcast", slot, PTR)  # llvmlite's alloca has a typed pointer
+            self.b._insert(pointer)
+        return pointer
+
     # Memory ---------------------------------------------------------------------------------------------------------
 
     def offset(self, base: ir.Value, nbytes: Index) -> ir.Value:

@@ -1,0 +1,53 @@
+"""Loop shapes that kernels share: vector loops with exact tails, walks over flattened outer dimensions.
+
+Invariant: a tail is computed with a vector of exactly the remaining width; nothing beyond a range is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from superkernel.codegen.host.builder import Index, KernelBuilder
+
+Body = Callable[[Index, int], None]
+
+
+def vector_loop(kb: KernelBuilder, extent: int, lanes: int, body: Body, name: str = "v") -> None:
+    """`body(position, width)` over [0, extent): full vectors in a loop, then one narrower vector."""
+    full = extent // lanes * lanes
+    with_tail = extent - full
+    if full:
+        with kb.loop(0, full, lanes, name=name) as position:
+            body(position, lanes)
+    if with_tail:
+        body(full, with_tail)
+
+
+def vector_range(kb: KernelBuilder, start: Index, stop: Index, extent: int, lanes: int, body: Body) -> None:
+    """`body` over [start, stop) where `start` is a multiple of `lanes` and `stop` is one or is `extent`, the end of all."""
+    full = extent // lanes * lanes
+    if full:
+        with kb.loop(start, kb.minimum(stop, full), lanes, name="v") as position:
+            body(position, lanes)
+    if extent > full:
+        with kb.when(kb.b.and_(kb.compare("<=", start, full), kb.compare(">", stop, full))):
+            body(full, extent - full)
+
+
+def split_index(kb: KernelBuilder, index: Index, shape: Sequence[int]) -> list[Index]:
+    """Coordinates of a flattened row-major index."""
+    coords: list[Index] = []
+    for extent in reversed(shape[1:]):
+        coords.append(kb.rem(index, extent))
+        index = kb.div(index, extent)
+    if shape:
+        coords.append(index)
+    return coords[::-1]
+
+
+@contextmanager
+def each_row(kb: KernelBuilder, begin: Index, end: Index, shape: Sequence[int]) -> Iterator[list[Index]]:
+    """Every flattened index of [begin, end) over `shape`, as coordinates."""
+    with kb.loop(begin, end, name="row") as row:
+        yield split_index(kb, row, shape)

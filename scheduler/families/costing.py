@@ -1,0 +1,58 @@
+"""Cost estimates shared by the kernel families: how long instructions and memory take on one core.
+
+Figures are starting points, in full-width vector instructions per element operation; they need only rank tilings and tell work that is
+worth sharing between cores from work that is not.
+"""
+
+from __future__ import annotations
+
+from superkernel.body import PointwiseProgram
+from superkernel.dtypes import DType
+from superkernel.target.cpu import CpuTarget
+
+CALL_NS = 20.0  # entering a kernel function, setting up loops
+
+# Vector instructions per vector of results, where more than one.
+_WEIGHTS: dict[str, float] = {
+    **dict.fromkeys(("div", "sqrt", "reciprocal", "softsign"), 8.0),
+    **dict.fromkeys(("rsqrt", "dequantize", "cast", "selu", "hard_swish", "hard_sigmoid"), 6.0),
+    **dict.fromkeys(("exp", "expm1", "elu", "celu"), 22.0),
+    **dict.fromkeys(("log", "log1p", "asin", "acos", "atan"), 28.0),
+    **dict.fromkeys(("tanh", "sigmoid", "silu", "gelu", "mish", "erf"), 30.0),
+    **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh", "softplus"), 50.0),
+    **dict.fromkeys(("sin", "cos", "tan"), 40.0),
+    "pow": 90.0,
+    "mod": 20.0,
+    "quantize": 14.0,
+    "identity": 0.0,
+    "constant": 0.0,
+}
+
+
+def program_weight(program: PointwiseProgram) -> float:
+    """Vector instructions per vector of positions: loads, stores, arithmetic."""
+    weight = float(len(program.inputs) + len(program.outputs))
+    for instruction in program.instructions:
+        one = _WEIGHTS.get(instruction.op, 1.5)
+        weight += one * (2.0 if instruction.dtype is DType.F64 else 1.0)
+    return weight
+
+
+def vector_ns(target: CpuTarget) -> float:
+    """Time of one vector instruction in a throughput-bound loop (a multiply-add is 2 flops per f32 lane)."""
+    return 2.0 * (target.vector_bytes // 4) / target.flops_per_ns
+
+
+def elements_ns(count: float, weight: float, target: CpuTarget, dtype_bytes: int = 4) -> float:
+    """Time of `count` elements at `weight` instructions per vector."""
+    lanes = max(1, target.vector_bytes // max(1, dtype_bytes))
+    return count / lanes * weight * vector_ns(target)
+
+
+def memory_ns(nbytes: float, footprint: float, target: CpuTarget) -> float:
+    """Time to move `nbytes` where the sub-operator's whole data is `footprint` bytes: L2, L3 or memory speed."""
+    if footprint <= target.l2_bytes:
+        return nbytes / target.l2_bytes_per_ns
+    if footprint <= target.l3_bytes:
+        return nbytes / target.l3_bytes_per_ns
+    return nbytes / target.dram_bytes_per_ns

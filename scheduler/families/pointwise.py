@@ -1,0 +1,181 @@
+"""host.pointwise: programs without an anchor. How their iteration space is cut.
+
+Model: the program's space is brought to canonical form (see collapse): outer dimensions walked as `rows` and one inner dimension of
+`inner` elements. A unit is either a `chunk` of one row (long rows, or one dimension only) or `rows_per_unit` whole rows (short rows). Where an
+input's elements lie side by side along another dimension than the stores' (a transposition), the unit is instead a block of `lanes` x `inner`
+elements in that dimension (`plane`): the kernel then loads vectors along it and turns square tiles in registers.
+
+Invariant: chunk and rows_per_unit do not depend on how many cores there are; a row or chunk is computed the same way in whichever unit it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from superkernel.body import Body, PointwiseProgram
+from superkernel.collapse import canonical, program_regions, runs_of_range
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_weight
+from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.target.cpu import CpuTarget
+from superkernel.tensor import Box, Region
+
+UNIT_ELEMENTS = 512  # a unit of at least this many elements: overhead stays small, eight cores can share a few thousand
+LINE_BYTES = 64
+
+
+@dataclass(frozen=True)
+class PointwiseTiling(Tiling):
+    """See the module docstring. `plane` is the dimension of the canonical program whose blocks of `block` are the units' rows, -1 without."""
+
+    rows: int  # product of the outer dimensions (with a plane: of all but the plane and the last)
+    inner: int  # extent of the last dimension (1 at rank 0)
+    rows_per_unit: int
+    chunk: int
+    plane: int = -1
+    block: int = 1
+    plane_extent: int = 1
+
+    @property
+    def chunks(self) -> int:
+        """Pieces a row is cut into."""
+        return -(-self.inner // self.chunk) if self.inner else 0
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the plane dimension."""
+        return -(-self.plane_extent // self.block)
+
+    @property
+    def units(self) -> int:
+        if self.plane >= 0:
+            return self.rows * self.blocks
+        return -(-self.rows // self.rows_per_unit) * self.chunks
+
+    def boxes(self, program: PointwiseProgram, begin: int, end: int) -> list[Box]:
+        """The coordinates of the canonical program that units [begin, end) cover."""
+        if begin >= end:
+            return []
+        shape = program.shape
+        if not shape:
+            return [()]
+        if self.plane >= 0:
+            return self._plane_boxes(shape, begin, end)
+        if self.chunks == 1:
+            stop = min(self.rows, end * self.rows_per_unit)
+            outer = runs_of_range(shape[:-1], begin * self.rows_per_unit, stop)
+            return [(*box, (0, self.inner)) for box in outer]
+        boxes: list[Box] = []
+        for rows, pieces in ((box[:-1], box[-1]) for box in runs_of_range((*shape[:-1], self.chunks), begin, end)):
+            boxes.append((*rows, (pieces[0] * self.chunk, min(self.inner, pieces[1] * self.chunk))))
+        return boxes
+
+    def _plane_boxes(self, shape: tuple[int, ...], begin: int, end: int) -> list[Box]:
+        others = shape[: self.plane] + shape[self.plane + 1 : -1]
+        boxes: list[Box] = []
+        for box in runs_of_range((*others, self.blocks), begin, end):
+            *rest, (first, last) = box
+            part = (first * self.block, min(self.plane_extent, last * self.block))
+            boxes.append((*rest[: self.plane], part, *rest[self.plane :], (0, self.inner)))
+        return boxes
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        program = canonical(body.epilogue)
+        return program_accesses(body, program, self.boxes(program, begin, end))
+
+    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        if begin >= end:
+            return 0.0
+        program = canonical(body.epilogue)
+        size = prod(program.shape)
+        count = size * (end - begin) / max(1, self.units)
+        item = widest_item(program)
+        work = elements_ns(count, program_weight(program) + _gather_weight(program, target, item), target, item)
+        rows = count / max(1, min(self.inner, self.chunk))
+        traffic = sum(o.type.nbytes for o in body.operands)
+        return CALL_NS + rows * 2.0 + max(work, memory_ns(traffic * count / max(1, size), traffic, target))
+
+    def align(self, body: Body, unit: int) -> int:
+        """Whole cache lines of the first output per core where rows are short."""
+        outputs = [o for o in canonical(body.epilogue).outputs if o.target >= 0]
+        if self.chunks > 1 or self.plane >= 0 or not outputs:
+            return unit
+        row_bytes = self.inner * self.rows_per_unit * body.operands[outputs[0].target].type.dtype.itemsize
+        if row_bytes % LINE_BYTES == 0 or row_bytes >= 16 * LINE_BYTES:
+            return unit
+        per_line = max(1, LINE_BYTES // row_bytes)
+        return min(self.units, round(unit / per_line) * per_line)
+
+
+def program_accesses(body: Body, program: PointwiseProgram, boxes: Sequence[Box]) -> tuple[Access, ...]:
+    """Accesses of a program over boxes of its space, one entry per operand and direction."""
+    reads, writes = program_regions(program, boxes, [o.type.dtype.itemsize for o in body.operands])
+    return accesses_of(reads, writes)
+
+
+def accesses_of(reads: dict[int, list[Region]], writes: dict[int, list[Region]]) -> tuple[Access, ...]:
+    """`Access` entries, reads first, doubles removed, empty ones left out."""
+    found = [Access(k, False, tuple(dict.fromkeys(r))) for k, r in sorted(reads.items()) if r]
+    return tuple(found + [Access(k, True, tuple(dict.fromkeys(r))) for k, r in sorted(writes.items()) if r])
+
+
+def widest_item(program: PointwiseProgram) -> int:
+    """Bytes of the widest number the program computes with."""
+    dtypes = [i.dtype for i in program.inputs] + [i.dtype for i in program.instructions]
+    return max((4 if d in (DType.F16, DType.BF16) else d.itemsize for d in dtypes), default=1)
+
+
+def _gather_weight(program: PointwiseProgram, target: CpuTarget, item: int) -> float:
+    """Extra instructions per vector for operands that are not contiguous along the last dimension."""
+    if not program.shape:
+        return 0.0
+    lanes = max(1, target.vector_bytes // item)
+    strides = [i.strides[-1] for i in program.inputs if i.source >= 0]
+    strides += [o.strides[-1] for o in program.outputs if o.target >= 0]
+    return sum(2.0 * lanes for s in strides if abs(s) > 4)
+
+
+def find_plane(program: PointwiseProgram) -> int:
+    """The dimension along which an input is contiguous that is strided along the last one, if a transposition pays; else -1."""
+    shape = program.shape
+    if len(shape) < 2 or shape[-1] < 4 or any(o.strides[-1] not in (0, 1) for o in program.outputs if o.target >= 0):
+        return -1
+    for item in program.inputs:
+        if item.source >= 0 and abs(item.strides[-1]) > 1:
+            for dim in range(len(shape) - 1):
+                if item.strides[dim] == 1 and shape[dim] >= 4:
+                    return dim
+    return -1
+
+
+class PointwiseFamily(Family):
+    """Pure pointwise work and copies; transpositions among them."""
+
+    kernels = ("host.pointwise", "host.transpose")
+
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        program = canonical(body.epilogue)
+        shape = program.shape
+        lanes = max(1, target.vector_bytes // widest_item(program))
+        inner = shape[-1] if shape else 1
+        rows = prod(shape[:-1]) if shape else 1
+        if 0 in shape:
+            return (PointwiseTiling(0, 0, 1, 1),)
+        plane = find_plane(program)
+        if plane >= 0:
+            extent = shape[plane]
+            block = max(lanes, LINE_BYTES // body.operands[program.outputs[0].target].type.dtype.itemsize)
+            return (PointwiseTiling(rows // extent, inner, 1, inner, plane, min(block, extent), extent),)
+        if inner >= 2 * UNIT_ELEMENTS:
+            chunk = UNIT_ELEMENTS * max(1, min(8, inner // (16 * UNIT_ELEMENTS)))
+            if rows >= 16 and inner <= 8 * UNIT_ELEMENTS:
+                chunk = inner
+            return (PointwiseTiling(rows, inner, 1, chunk),)
+        if rows == 1:
+            return (PointwiseTiling(1, inner, 1, UNIT_ELEMENTS if inner > UNIT_ELEMENTS else max(1, inner)),)
+        return (PointwiseTiling(rows, inner, max(1, min(UNIT_ELEMENTS // inner, -(-rows // 2))), inner),)
+
+
+FAMILY = PointwiseFamily()

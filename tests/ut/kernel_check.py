@@ -1,0 +1,236 @@
+"""The test of every kernel: does it compute the reference, and does it touch exactly what its tiling declares?
+
+`check_body` compiles a body for one CPU tier and each candidate tiling, and verifies: (a) the whole run agrees with the reference; (b) for
+random unit ranges, nothing outside the declared writes changes, not even around the buffers; (c) all declared writes are written; (d) inputs
+outside the declared reads may hold anything; (e) any split gives the same bits as one run; (f) the code calls no library.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
+from superkernel.codegen.host.features import detect_cpu
+from superkernel.codegen.host.lower import compile_ir
+from superkernel.codegen.host.standalone import StandaloneKernel, aligned_bytes, emit_ir
+from superkernel.dtypes import DType
+from superkernel.scheduler.families import family_of
+from superkernel.scheduler.tiling import Tiling
+from superkernel.target.cpu import TIERS, CpuTarget
+from superkernel.tensor import Region, TensorType, row_major_strides
+
+Array = NDArray[Any]
+Reference = Callable[[list[Array]], Mapping[int, Array]] | Mapping[int, Array]
+GUARD = 256  # bytes of canary around each output
+
+
+def tiers() -> list[str]:
+    """The tiers this machine can run, best first."""
+    return list(TIERS[TIERS.index(detect_cpu("").tier) :])
+
+
+def check_body(
+    kernel: str,
+    body: Body,
+    arrays: Sequence[Array | None],
+    reference: Reference,
+    *,
+    tiling: Tiling | None = None,
+    tol: float | Mapping[int, float] = 1e-6,
+    tier: str | None = None,
+    splits: int = 3,
+    seed: int = 0,
+    exact_writes: bool = True,
+) -> list[Tiling]:
+    """See the module docstring. `arrays`: one per operand, None for outputs. `reference`: expected arrays by operand index, or a function of the
+    arrays. `tol`: relative and absolute tolerance (integers must be equal where it is 0). `exact_writes` False: declared writes of INOUT operands
+    may be a superset. Without `tier` all tiers are checked. Returns the tilings checked on the last tier."""
+    given = [
+        np.zeros(o.type.shape, o.type.dtype.numpy) if a is None else _as_operand(a, o)
+        for a, o in zip(arrays, body.operands, strict=True)
+    ]
+    expected = reference(given) if callable(reference) else reference
+    checked: list[Tiling] = []
+    for name in [tier] if tier else tiers():
+        cpu = detect_cpu(name)
+        checked = [tiling] if tiling else list(family_of(kernel).tilings(kernel, body, cpu))
+        assert checked, "no tiling"
+        for candidate in checked:
+            run = _Run(kernel, body, candidate, given, cpu)
+            run.check_reference(expected, tol)
+            run.check_ranges(random.Random(seed), splits, exact_writes)
+            assert candidate.cost_ns(body, 0, candidate.units, cpu) >= 0
+            middle = candidate.units // 2
+            assert 0 <= candidate.align(body, middle) <= candidate.units
+    return checked
+
+
+def _as_operand(array: Array, operand: Operand) -> Array:
+    result = np.ascontiguousarray(np.asarray(array).astype(operand.type.dtype.numpy, copy=False))
+    assert result.shape == operand.type.shape or result.ndim != len(operand.type.shape), (result.shape, operand.type)
+    return result.reshape(operand.type.shape)
+
+
+class _Run:
+    """A compiled candidate with its inputs and the bytes of its full run."""
+
+    def __init__(self, kernel: str, body: Body, tiling: Tiling, arrays: list[Array], cpu: CpuTarget) -> None:
+        self.body, self.tiling, self.arrays = body, tiling, arrays
+        self.where = f"{kernel} on {cpu.tier}, {tiling}"
+        assert not undefined_symbols(compile_ir(emit_ir(kernel, body, tiling, cpu), cpu)), self.where
+        self.kernel = StandaloneKernel(kernel, body, tiling, cpu)
+        self.packed = self.kernel.pack(arrays)
+        self.full = self._execute(0, tiling.units, 0x00, poison=None)
+
+    def _execute(self, begin: int, end: int, canary: int, poison: int | None) -> dict[int, Array]:
+        """Run a range; returns the bytes (guards included) of written operands. `poison`: byte put wherever reads are not declared."""
+        buffers: list[Array] = []
+        reads = self._declared(begin, end, write=False)
+        results: dict[int, Array] = {}
+        for k, operand in enumerate(self.body.operands):
+            source = np.ascontiguousarray(self.packed[k]).reshape(-1).view(np.uint8)
+            buffer = aligned_bytes(source.nbytes + 2 * GUARD)
+            inside = buffer[GUARD : GUARD + source.nbytes]
+            if operand.role is Role.OUTPUT:
+                buffer[:] = canary
+            else:
+                buffer[:] = 0xFF if poison is None else poison
+                inside[:] = source
+                if poison is not None and operand.role is not Role.INOUT:
+                    fill = poison & 1 if operand.type.dtype is DType.BOOL else poison
+                    inside[~reads[k]] = fill
+            if operand.role in (Role.OUTPUT, Role.INOUT):
+                results[k] = buffer
+            buffers.append(inside)
+        self.kernel.run_packed(buffers, begin, end)
+        return results
+
+    def _declared(self, begin: int, end: int, write: bool) -> list[Array]:
+        """Per operand a mask of the bytes declared."""
+        masks = [np.zeros(np.asarray(p).nbytes, bool) for p in self.packed]
+        for access in self.tiling.accesses(self.body, begin, end):
+            if access.write == write:
+                for region in access.regions:
+                    _mark(masks[access.operand], region)
+        return masks
+
+    def check_reference(self, expected: Mapping[int, Array], tol: float | Mapping[int, float]) -> None:
+        for k, want in expected.items():
+            operand = self.body.operands[k]
+            got = self.full[k][GUARD:-GUARD].view(operand.type.dtype.numpy).reshape(operand.type.shape)
+            limit = tol[k] if isinstance(tol, Mapping) else tol
+            compare(got, np.asarray(want).reshape(operand.type.shape), limit, f"{self.where}, operand {k}")
+
+    def check_ranges(self, rng: random.Random, splits: int, exact_writes: bool) -> None:
+        units = self.tiling.units
+        for count in range(2, 2 + splits):
+            cuts = sorted(rng.randint(0, units) for _ in range(count - 1))
+            for begin, end in zip([0, *cuts], [*cuts, units], strict=True):
+                self._check_range(begin, end, exact_writes)
+
+    def _check_range(self, begin: int, end: int, exact_writes: bool) -> None:
+        where = f"{self.where}, units {begin}..{end}"
+        writes = self._declared(begin, end, write=True)
+        if begin == end:
+            assert not any(m.any() for m in writes), f"{where}: an empty range declares writes"
+        one = self._execute(begin, end, 0xA5, 0xFF)
+        two = self._execute(begin, end, 0x5A, 0x7F)
+        for k, mask in enumerate(writes):
+            if k not in one:
+                assert not mask.any(), f"{where}: an input is declared written"
+                continue
+            inout = self.body.operands[k].role is Role.INOUT
+            for buffer, canary, guard in ((one[k], 0xA5, 0xFF), (two[k], 0x5A, 0x7F)):
+                inside = buffer[GUARD : len(buffer) - GUARD]
+                edge = guard if inout else canary
+                assert (buffer[:GUARD] == edge).all() and (buffer[-GUARD:] == edge).all(), f"{where}: beyond operand {k}"
+                before = np.ascontiguousarray(self.packed[k]).reshape(-1).view(np.uint8) if inout else np.uint8(canary)
+                changed = (inside != before) & ~mask
+                assert not changed.any(), f"{where}: undeclared write to operand {k}, byte {np.argmax(changed)}"
+                if not inout or exact_writes:
+                    self._same_bits(inside, k, mask, where)
+
+    def _same_bits(self, inside: Array, k: int, mask: Array, where: str) -> None:
+        """Declared bytes hold what the full run wrote; NaNs may differ in their payload."""
+        want = self.full[k][GUARD:-GUARD]
+        wrong = (inside != want) & mask
+        if not wrong.any():
+            return
+        dtype = self.body.operands[k].type.dtype
+        if dtype.is_float:
+            a, b = (x.view(dtype.numpy).astype(np.float64) for x in (inside, want))
+            wrong &= ~np.repeat(np.isnan(a) & np.isnan(b), dtype.itemsize)
+        assert not wrong.any(), f"{where}: operand {k} differs from the full run at byte {np.argmax(wrong)}"
+
+
+def _mark(mask: Array, region: Region) -> None:
+    assert region.start >= 0, region
+    assert region.stop <= mask.size, f"{region} beyond {mask.size} bytes"
+    for i in range(region.count):
+        start = region.start + i * region.stride
+        mask[start : start + region.length] = True
+
+
+def compare(got: Array, want: Array, tol: float, where: str) -> None:
+    """Within tol * (1 + |want|); equal NaN and infinities; integers exactly where tol is 0."""
+    a, b = (np.asarray(x) for x in (got, want))
+    if a.dtype.kind in "iub" and tol == 0:
+        wrong = a != b
+    else:
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        with np.errstate(all="ignore"):
+            wrong = ~((np.abs(a - b) <= tol * (1 + np.abs(b))) | (a == b) | (np.isnan(a) & np.isnan(b)))
+    if np.any(wrong):
+        at = np.unravel_index(int(np.argmax(wrong)), wrong.shape) if wrong.ndim else ()
+        raise AssertionError(
+            f"{where}: {int(np.sum(wrong))} of {wrong.size} differ, first at {tuple(int(i) for i in at)}: {a[at]!r}, want {b[at]!r}"
+        )
+
+
+def undefined_symbols(data: bytes) -> list[str]:
+    """Names an ELF64 object needs from outside (empty names and sections' own symbols left out)."""
+    (offset,) = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, offset + i * size) for i in range(count)]
+    names: list[str] = []
+    for section in sections:
+        if section[1] != 2:  # SHT_SYMTAB
+            continue
+        strings = sections[section[6]][4]
+        for i in range(section[5] // 24):
+            name, _, _, where = struct.unpack_from("<IBBH", data, section[4] + 24 * i)
+            if where == 0 and name:
+                end = data.index(b"\0", strings + name)
+                names.append(data[strings + name : end].decode())
+    return names
+
+
+# Making bodies --------------------------------------------------------------------------------------------------------
+
+
+def operand(role: Role, dtype: DType, shape: Sequence[int]) -> Operand:
+    return Operand(role, TensorType(dtype, tuple(shape)))
+
+
+def dense_strides(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a dense tensor of `shape` broadcast to `target` by NumPy's rule."""
+    own = row_major_strides(shape)
+    lead = len(target) - len(shape)
+    return (0,) * lead + tuple(0 if d == 1 else s for d, s in zip(shape, own, strict=True))
+
+
+def store_epilogue(outputs: Sequence[tuple[int, TensorType]]) -> PointwiseProgram:
+    """An epilogue that stores result k of an anchor densely to the operand named by pair k. All results have one shape."""
+    shape = outputs[0][1].shape
+    return PointwiseProgram(
+        shape,
+        tuple(ProgramInput(-1 - k, t.dtype) for k, (_, t) in enumerate(outputs)),
+        (),
+        tuple(ProgramOutput(k, index, t.strides) for k, (index, t) in enumerate(outputs)),
+    )
