@@ -1,0 +1,229 @@
+"""From a schedule to the least synchronisation that is provably enough.
+
+Model: each task has a vector clock: for every core, how many of that core's tasks are known to be complete when the task may start. A task must know
+of every task it conflicts with. What program order and earlier waits already tell needs nothing; for the rest the planner takes, per producer core, the
+latest task that is needed, and drops those which another one implies. A kept need becomes a wait of the consumer's core and a set behind the
+producer's task; sets that nobody waits for do not exist.
+
+With `sync="full"` every core waits for every other one in front of every sub-operator: what a fused kernel without analysis does.
+
+Architecture invariant: nothing here is trusted. `verify` proves the result without importing this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from superkernel.scheduler.schedule import Schedule, Task
+from superkernel.sync.hazards import Conflict, find_conflicts
+from superkernel.sync.plan import Body, Boundary, Form, Hazard, Plan, Set, Step, Wait, WaitReason, Witness
+from superkernel.tensor import Region
+
+
+@dataclass(slots=True)
+class _Need:
+    """Task `consumer` must wait until the task at `position` of core `producer` is complete."""
+
+    consumer: Task
+    producer: int
+    position: int
+    witness: Witness
+    conflicts: int
+
+
+@dataclass(slots=True)
+class _Result:
+    """Needs that became waits, per task, and what was implied, per sub-operator."""
+
+    kept: dict[int, list[_Need]]
+    implied: dict[int, int]
+
+
+def plan_sync(schedule: Schedule, *, sync: str = "minimal", handover_ns: float = 100.0) -> Plan:
+    """The synchronisation plan. `sync` as in `Options`; `handover_ns` is the cost of one flag between two cores."""
+    if sync == "full":
+        return _full(schedule, handover_ns)
+    result = _minimal_needs(schedule)
+    return _Assembler(schedule, result, handover_ns).plan()
+
+
+def _minimal_needs(schedule: Schedule) -> _Result:
+    cores = schedule.cores
+    tasks = schedule.tasks
+    position = [0] * len(tasks)  # of a task within its core
+    done = [0] * cores  # tasks placed on each core so far
+    core_clock = [[0] * cores for _ in range(cores)]  # what each core knows so far
+    finish: list[list[int]] = [[] for _ in tasks]  # clock at the end of each task
+    result = _Result({}, {})
+    for task, conflicts in zip(tasks, find_conflicts(tasks), strict=True):
+        clock = core_clock[task.core]
+        needs, implied = _needs_of(task, conflicts, tasks, position, clock, finish)
+        for need in needs:
+            theirs = finish[_task_at(schedule, need)]
+            for c in range(cores):
+                clock[c] = max(clock[c], theirs[c])
+        if needs:
+            result.kept[task.index] = needs
+        result.implied[task.subop] = result.implied.get(task.subop, 0) + implied
+        position[task.index] = done[task.core]
+        done[task.core] += 1
+        clock[task.core] = done[task.core]
+        finish[task.index] = clock.copy()
+    return result
+
+
+def _task_at(schedule: Schedule, need: _Need) -> int:
+    return schedule.tasks_of_core[need.producer][need.position].index
+
+
+def _needs_of(
+    task: Task,
+    conflicts: Sequence[Conflict],
+    tasks: Sequence[Task],
+    position: Sequence[int],
+    clock: Sequence[int],
+    finish: Sequence[Sequence[int]],
+) -> tuple[list[_Need], int]:
+    """The needs that neither the core's clock nor another need implies, and how many constraints were implied."""
+    latest: dict[int, _Need] = {}
+    implied = 0
+    for conflict in conflicts:
+        other = tasks[conflict.earlier]
+        if other.core == task.core:
+            continue
+        at = position[other.index]
+        if clock[other.core] > at:
+            implied += 1
+            continue
+        need = latest.get(other.core)
+        if need is None:
+            latest[other.core] = _Need(task, other.core, at, conflict.witness, 1)
+        else:
+            need.conflicts += 1
+            if at > need.position:
+                need.position, need.witness = at, conflict.witness
+    kept = []
+    for need in latest.values():
+        through_others = any(
+            finish[other.witness.producer][need.producer] > need.position
+            for other in latest.values()
+            if other is not need
+        )
+        if through_others:
+            implied += need.conflicts
+        else:
+            implied += need.conflicts - 1
+            kept.append(need)
+    return sorted(kept, key=lambda n: n.producer), implied
+
+
+class _Assembler:
+    """Waits and sets into per-core programs, boundaries with their forms."""
+
+    def __init__(self, schedule: Schedule, result: _Result, handover_ns: float) -> None:
+        self.schedule, self.result, self.handover_ns = schedule, result, handover_ns
+
+    def plan(self) -> Plan:
+        cores = self.schedule.cores
+        needed: list[set[int]] = [set() for _ in range(cores)]
+        for needs in self.result.kept.values():
+            for need in needs:
+                needed[need.producer].add(need.position)
+        count_of = [{p: i + 1 for i, p in enumerate(sorted(positions))} for positions in needed]
+        programs: list[tuple[Step, ...]] = []
+        reasons: list[WaitReason] = []
+        of_subop: dict[int, list[WaitReason]] = {}
+        for core, tasks in enumerate(self.schedule.tasks_of_core):
+            steps: list[Step] = []
+            for position, task in enumerate(tasks):
+                for need in self.result.kept.get(task.index, ()):
+                    wait = Wait(need.producer, count_of[need.producer][need.position], task.subop, len(reasons))
+                    reason = WaitReason(core, wait, need.witness, need.conflicts)
+                    reasons.append(reason)
+                    of_subop.setdefault(task.subop, []).append(reason)
+                    steps.append(wait)
+                steps.append(Body(task.index))
+                if position in count_of[core]:
+                    steps.append(Set(count_of[core][position]))
+            programs.append(tuple(steps))
+        boundaries = tuple(self._boundary(sub.index, of_subop.get(sub.index, [])) for sub in self.schedule.subops)
+        return Plan(self.schedule.tasks, tuple(programs), tuple(map(len, count_of)), tuple(reasons), boundaries)
+
+    def _boundary(self, subop: int, reasons: Sequence[WaitReason]) -> Boundary:
+        cores = self.schedule.cores
+        pairs = {(r.core, r.wait.producer) for r in reasons}
+        implied = self.result.implied.get(subop, 0)
+        form = form_of(pairs, cores)
+        full_cost = 0.0 if cores == 1 else self.handover_ns * (1 + 0.1 * (cores - 2))
+        cost = 0.0
+        if pairs:
+            fan_in = max(sum(1 for c, _ in pairs if c == core) for core in {c for c, _ in pairs})
+            cost = self.handover_ns * (1 + 0.1 * (fan_in - 1))
+        wider = tuple((f, full_cost) for f in (Form.FULL,) if f is not form)
+        return Boundary(
+            subop, form, self._why(form, reasons, implied), tuple(r.wait.index for r in reasons), implied, cost, wider
+        )
+
+    def _why(self, form: Form, reasons: Sequence[WaitReason], implied: int) -> str:
+        if form is Form.NONE:
+            if self.schedule.cores == 1:
+                return "one core: program order"
+            if implied:
+                return f"{implied} ordering constraint{'s' if implied > 1 else ''} implied by earlier waits"
+            return "every core reads only what it wrote itself"
+        witness = reasons[0].witness
+        assert witness is not None
+        more = sum(r.conflicts for r in reasons) - 1
+        return f"{witness}" + (f" and {more} more" if more else "")
+
+
+def form_of(pairs: set[tuple[int, int]], cores: int) -> Form:
+    """The form of a set of (waiting core, producing core) pairs."""
+    if not pairs:
+        return Form.NONE
+    members = {core for pair in pairs for core in pair}
+    if len(pairs) == len(members) * (len(members) - 1) and len(pairs) > 1:
+        return Form.FULL if len(members) == cores else Form.SUBSET
+    return Form.POINT_TO_POINT
+
+
+def _full(schedule: Schedule, handover_ns: float) -> Plan:
+    """A barrier of all cores between consecutive sub-operators: every core sets, then waits for every other."""
+    cores = schedule.cores
+    programs: list[list[Step]] = [[] for _ in range(cores)]
+    reasons: list[WaitReason] = []
+    boundaries: list[Boundary] = []
+    by_subop: dict[int, list[Task]] = {}
+    for task in schedule.tasks:
+        by_subop.setdefault(task.subop, []).append(task)
+    order = list(by_subop)
+    for number, subop in enumerate(order):
+        waits: list[int] = []
+        if number and cores > 1:
+            witness = Witness(
+                Hazard.BARRIER,
+                by_subop[order[number - 1]][-1].index,
+                by_subop[subop][0].index,
+                "all",
+                Region(0, 0),
+                Region(0, 0),
+            )
+            for program in programs:
+                program.append(Set(number))
+            for core in range(cores):
+                for producer in (p for p in range(cores) if p != core):
+                    wait = Wait(producer, number, subop, len(reasons))
+                    waits.append(wait.index)
+                    reasons.append(WaitReason(core, wait, witness, 0))
+                    programs[core].append(wait)
+        for task in by_subop[subop]:
+            programs[task.core].append(Body(task.index))
+        form = Form.FULL if waits else Form.NONE
+        reason = (
+            "asked for by sync='full'" if waits else "first sub-operator" if cores > 1 else "one core: program order"
+        )
+        boundaries.append(Boundary(subop, form, reason, tuple(waits), 0, handover_ns if waits else 0.0, ()))
+    sets = max(0, len(order) - 1) if cores > 1 else 0
+    boundaries.sort(key=lambda b: b.subop)
+    return Plan(schedule.tasks, tuple(map(tuple, programs)), (sets,) * cores, tuple(reasons), tuple(boundaries))

@@ -1,0 +1,327 @@
+"""The independent verifier: proves a plan free of races and deadlocks, or says what is wrong. Always on, at any size.
+
+It reads only the plan's tasks and per-core programs. It checks:
+
+ V1  every task stands in exactly one program, that of its core, and each core's bodies follow the global order;
+ V2  sets count 1, 2, 3, ... in program order, as many as the plan declares;
+ V3  a wait names another, existing core and a count that this core reaches in one launch; wait indices are unique;
+ V4  no deadlock: executing the programs with nothing but their waits, every core reaches its end;
+ V5  every pair of tasks with overlapping accesses, at least one of them a write, is ordered by happens-before, in the global order;
+ V6  inputs and constants are never written;
+ V7  units: each sub-operator's tasks cover its units without gap or overlap, where the number of units is given;
+ V8  nothing is read from arena or outputs that no earlier task of the global order wrote.
+
+Happens-before is what sets (release) and waits (acquire) and program order give: a bit set of tasks per set and per body. It does not check: that the accesses
+declared by the tilings are what the machine code does (tests poison everything undeclared), nor that the counter primitive is right.
+The claim is: race- and deadlock-free for this program, given complete declared accesses and correct primitives.
+
+Architecture invariant: imports plain data types only, nothing of the planner; finds conflicts by its own sweep.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from superkernel.errors import VerificationError, Violation
+from superkernel.scheduler.schedule import Space, Task
+from superkernel.sync.plan import Body, Plan, Set, Wait
+from superkernel.tensor import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What was proved, in numbers."""
+
+    tasks: int
+    cores: int
+    waits: int
+    sets: int
+    conflicting_pairs: int
+    cross_core_pairs: int
+
+    def __str__(self) -> str:
+        return (
+            f"certificate: {self.tasks} tasks on {self.cores} cores, {self.waits} waits, {self.sets} sets; "
+            f"{self.conflicting_pairs} conflicting pairs all ordered, {self.cross_core_pairs} of them across cores; no deadlock"
+        )
+
+
+def verify(plan: Plan, units: Mapping[int, int] | None = None) -> Certificate:
+    """Check V1 to V8. `units`: number of units by sub-operator, for V7. Raises VerificationError with every violation."""
+    wrong, certificate = check(plan, units)
+    if certificate is None or wrong:
+        raise VerificationError(violations=wrong)
+    return certificate
+
+
+def check(plan: Plan, units: Mapping[int, int] | None = None) -> tuple[list[Violation], Certificate | None]:
+    """As `verify`, but returns the violations; the certificate is None where there are any."""
+    wrong = [*_check_bodies(plan), *_check_sets(plan), *_check_waits(plan), *_check_writes(plan)]
+    wrong += _check_units(plan, units or {})
+    if wrong:
+        return wrong, None
+    before, stuck = _happens_before(plan)
+    if stuck:
+        return stuck, None
+    wrong += _check_coverage(plan.tasks)
+    pairs = cross = 0
+    for earlier, later, place, left, right in _conflicts(plan.tasks):
+        pairs += 1
+        cross += plan.tasks[earlier].core != plan.tasks[later].core
+        if not before[later] >> earlier & 1:
+            wrong.append(_race(plan.tasks[earlier], plan.tasks[later], place, left, right))
+    if wrong:
+        return wrong, None
+    waits = sum(isinstance(step, Wait) for program in plan.programs for step in program)
+    return [], Certificate(len(plan.tasks), plan.cores, waits, sum(plan.sets), pairs, cross)
+
+
+def _race(a: Task, b: Task, place: str, left: Region, right: Region) -> Violation:
+    return Violation(
+        f"race: tasks {a.index} (sub-operator {a.subop}, core {a.core}) and {b.index} (sub-operator {b.subop}, core {b.core}) "
+        f"touch the same bytes of {place} and are not ordered",
+        f"core {b.core}, boundary {b.subop}",
+        expected=f"a wait on core {a.core} before task {b.index}",
+        found=f"bytes {left} and {right}",
+    )
+
+
+def _check_bodies(plan: Plan) -> Iterator[Violation]:
+    """V1."""
+    seen: dict[int, int] = {}
+    for index, task in enumerate(plan.tasks):
+        if task.index != index:
+            yield Violation("task indices are not the global order", expected=str(index), found=str(task.index))
+    for core, program in enumerate(plan.programs):
+        last = -1
+        for step in program:
+            if not isinstance(step, Body):
+                continue
+            where = f"core {core}, task {step.task}"
+            if not 0 <= step.task < len(plan.tasks):
+                yield Violation("no such task", where)
+                continue
+            if plan.tasks[step.task].core != core:
+                yield Violation("task runs on the wrong core", where, str(plan.tasks[step.task].core), str(core))
+            if step.task in seen:
+                yield Violation("task runs twice", where)
+            if step.task < last:
+                yield Violation("bodies leave the global order", where, f"after task {last}")
+            seen[step.task] = core
+            last = max(last, step.task)
+    for task in plan.tasks:
+        if task.index not in seen:
+            yield Violation("task never runs", f"core {task.core}, task {task.index}")
+
+
+def _check_sets(plan: Plan) -> Iterator[Violation]:
+    """V2."""
+    for core, program in enumerate(plan.programs):
+        counts = [step.count for step in program if isinstance(step, Set)]
+        if counts != list(range(1, len(counts) + 1)):
+            yield Violation("sets do not count 1, 2, 3, ...", f"core {core}", found=str(counts[:20]))
+        if len(counts) != plan.sets[core]:
+            yield Violation(
+                "number of sets is not the declared one", f"core {core}", str(plan.sets[core]), str(len(counts))
+            )
+
+
+def _check_waits(plan: Plan) -> Iterator[Violation]:
+    """V3."""
+    seen: set[int] = set()
+    for core, program in enumerate(plan.programs):
+        for step in program:
+            if not isinstance(step, Wait):
+                continue
+            where = f"core {core}, boundary {step.subop}, wait {step.index}"
+            if not 0 <= step.producer < plan.cores or step.producer == core:
+                yield Violation("wait for a core that cannot signal", where, found=str(step.producer))
+            elif not 1 <= step.count <= plan.sets[step.producer]:
+                reach = f"1 to {plan.sets[step.producer]}"
+                yield Violation(
+                    "the threshold is never reached, or reached before the launch", where, reach, str(step.count)
+                )
+            if step.index in seen:
+                yield Violation("wait index is used twice", where)
+            seen.add(step.index)
+
+
+def _check_writes(plan: Plan) -> Iterator[Violation]:
+    """V6."""
+    for task in plan.tasks:
+        for access in task.accesses:
+            if access.write and access.space in (Space.INPUT, Space.CONSTANT):
+                yield Violation(f"writes to {access.space.value}{access.slot}", f"core {task.core}, task {task.index}")
+
+
+def _check_units(plan: Plan, units: Mapping[int, int]) -> Iterator[Violation]:
+    """V7."""
+    ranges: dict[int, list[tuple[int, int]]] = {subop: [] for subop in units}
+    for task in plan.tasks:
+        if task.begin >= task.end:
+            yield Violation(
+                "empty unit range", f"core {task.core}, task {task.index}", found=f"{task.begin}..{task.end}"
+            )
+        if task.subop in ranges:
+            ranges[task.subop].append((task.begin, task.end))
+    for subop, parts in ranges.items():
+        at = 0
+        for begin, end in sorted(parts):
+            if begin != at:
+                yield Violation("units are left out or done twice", f"sub-operator {subop}", str(at), f"{begin}..{end}")
+            at = max(at, end)
+        if at != units[subop]:
+            yield Violation("units are left out or invented", f"sub-operator {subop}", str(units[subop]), str(at))
+
+
+def _happens_before(plan: Plan) -> tuple[list[int], list[Violation]]:
+    """V4 and the relation: for each task the bit set of tasks that have completed, visibly, when it starts."""
+    cores = range(plan.cores)
+    at = [0 for _ in cores]
+    knows = [0 for _ in cores]
+    at_set: list[list[int]] = [[] for _ in cores]  # knowledge published by each set
+    before = [0] * len(plan.tasks)
+    moved = True
+    while moved:
+        moved = False
+        for core in cores:
+            program = plan.programs[core]
+            while at[core] < len(program):
+                step = program[at[core]]
+                if isinstance(step, Body):
+                    before[step.task] = knows[core]
+                    knows[core] |= 1 << step.task
+                elif isinstance(step, Set):
+                    at_set[core].append(knows[core])
+                elif len(at_set[step.producer]) >= step.count:
+                    knows[core] |= at_set[step.producer][step.count - 1]
+                else:
+                    break
+                at[core] += 1
+                moved = True
+    return before, list(_deadlock(plan, at, at_set))
+
+
+def _deadlock(plan: Plan, at: Sequence[int], at_set: Sequence[Sequence[int]]) -> Iterator[Violation]:
+    for core, program in enumerate(plan.programs):
+        if at[core] < len(program):
+            step = program[at[core]]
+            assert isinstance(step, Wait)
+            yield Violation(
+                "deadlock: this wait is never passed",
+                f"core {core}, boundary {step.subop}, wait {step.index}",
+                expected=f"core {step.producer} at count {step.count}",
+                found=f"it stops at {len(at_set[step.producer])}",
+            )
+
+
+def _conflicts(tasks: Sequence[Task]) -> Iterator[tuple[int, int, str, Region, Region]]:
+    """All conflicting pairs of tasks, each once per address space, by a sweep over start addresses."""
+    spaces: dict[tuple[Space, int], list[tuple[int, int, int, bool, Region]]] = {}
+    for task in tasks:
+        for access in task.accesses:
+            if access.space not in (Space.INPUT, Space.CONSTANT):
+                rows = spaces.setdefault((access.space, access.slot), [])
+                rows += [(r.start, r.stop, task.index, access.write, r) for r in access.regions]
+    for (space, slot), rows in spaces.items():
+        rows.sort(key=lambda row: row[:4])
+        seen: set[tuple[int, int]] = set()
+        active: list[tuple[int, int, bool, Region]] = []  # sorted by stop
+        for start, stop, task_index, write, region in rows:
+            while active and active[0][0] <= start:
+                active.pop(0)
+            for _, other, other_write, other_region in active:
+                if other == task_index or not (write or other_write):
+                    continue
+                pair = (other, task_index) if other < task_index else (task_index, other)
+                if pair not in seen and _share_byte(region, other_region):
+                    seen.add(pair)
+                    first, second = (other_region, region) if other < task_index else (region, other_region)
+                    yield (*pair, f"{space.value}{slot}", first, second)
+            insort(active, (stop, task_index, write, region), key=lambda row: row[0])
+
+
+def _share_byte(a: Region, b: Region) -> bool:
+    """Whether two strided byte sets may meet, decided run by run for the shorter one (independent of Region.overlaps)."""
+    if a.count > b.count:
+        a, b = b, a
+    if a.count > 256:  # long strided sets: a residue test, which may only err on the safe side
+        return a.stride != b.stride or _residues_meet(a, b)
+    for i in range(a.count):
+        start = a.start + i * a.stride
+        stop = start + a.length
+        if b.count == 1 or b.stride == 0:
+            if start < b.start + b.length and b.start < stop:
+                return True
+            continue
+        # The first run of b that ends behind `start`.
+        j = max(0, (start - b.start - b.length) // b.stride + 1)
+        if j < b.count and b.start + j * b.stride < stop:
+            return True
+    return False
+
+
+def _residues_meet(a: Region, b: Region) -> bool:
+    shift = (b.start - a.start) % a.stride
+    return shift < a.length or a.stride - shift < b.length
+
+
+def _check_coverage(tasks: Sequence[Task]) -> Iterator[Violation]:
+    """V8, on bounding runs: what a task reads of arena or outputs was written by earlier tasks (or by itself)."""
+    written: dict[tuple[Space, int], list[tuple[int, int]]] = {}
+    pending: list[tuple[tuple[Space, int], Region]] = []
+    subop = -1
+    for task in tasks:
+        if task.subop != subop:
+            _merge(written, pending)
+            subop = task.subop
+        for access in task.accesses:
+            key = (access.space, access.slot)
+            if access.space not in (Space.ARENA, Space.OUTPUT):
+                continue
+            if access.write:
+                pending += [(key, r) for r in access.regions]
+                continue
+            for region in access.regions:
+                hole = _hole(written.get(key, []), region)
+                if hole is not None:
+                    yield Violation(
+                        f"reads bytes {hole[0]}..{hole[1]} of {access.space.value}{access.slot} that nobody wrote",
+                        f"core {task.core}, task {task.index}",
+                    )
+
+
+def _merge(
+    written: dict[tuple[Space, int], list[tuple[int, int]]], pending: list[tuple[tuple[Space, int], Region]]
+) -> None:
+    """Add the runs of a finished sub-operator, joining what touches. Strided writes count once their runs meet."""
+    by_key: dict[tuple[Space, int], list[tuple[int, int]]] = {}
+    for key, region in pending:
+        runs = by_key.setdefault(key, [])
+        if region.count > 4096:
+            runs.append((region.start, region.stop))
+        else:
+            runs += [
+                (s, s + region.length) for s in range(region.start, region.stop, region.stride or region.length or 1)
+            ]
+    pending.clear()
+    for key, runs in by_key.items():
+        joined: list[tuple[int, int]] = []
+        for start, stop in sorted([*written.get(key, []), *runs]):
+            if joined and start <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(joined[-1][1], stop))
+            else:
+                joined.append((start, stop))
+        written[key] = joined
+
+
+def _hole(runs: Sequence[tuple[int, int]], region: Region) -> tuple[int, int] | None:
+    """A part of the region (first run that lacks it) that no run covers, or None."""
+    for i in range(min(region.count, 4096)):
+        start = region.start + i * region.stride
+        stop = start + region.length
+        if not any(a <= start and stop <= b for a, b in runs):
+            return (start, stop)
+    return None
