@@ -12,6 +12,7 @@
 //    thread waits for the end of the process instead.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
