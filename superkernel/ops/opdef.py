@@ -125,5 +125,5 @@ ANY = NUMERIC | BOOLS
 
 
 def as_array(value: Any, dtype: DType) -> Array:
-    """`value` as a contiguous NumPy array of `dtype`."""
-    return np.ascontiguousarray(np.asarray(value).astype(dtype.numpy, copy=False))
+    """`value` as a contiguous NumPy array of `dtype`, of the same shape (a scalar stays a scalar)."""
+    return np.asarray(value).astype(dtype.numpy, order="C", copy=False)

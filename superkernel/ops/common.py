@@ -1,0 +1,238 @@
+"""What the rows of the operator table share: typed attribute access, shape checks with full errors, boxes, arithmetic.
+
+Invariant: every `box_*` function returns, for a non-empty output box inside the output's shape, the smallest box that
+covers what is read, inside the input's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import ml_dtypes
+import numpy as np
+
+from superkernel.dtypes import DType
+from superkernel.errors import GraphError
+from superkernel.ops.opdef import ArgDef, Array, AttrDef, AttrKind, Attrs, Types
+from superkernel.tensor import Box, TensorType, full_box
+
+Shape = tuple[int, ...]
+_BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+# Attributes: the values are canonical (attributes.py), so a wrong type here is a slip in the table itself.
+
+
+def get_int(attrs: Attrs, name: str) -> int:
+    value = attrs[name]
+    assert isinstance(value, int), (name, value)
+    return value
+
+
+def get_float(attrs: Attrs, name: str) -> float:
+    value = attrs[name]
+    assert isinstance(value, (int, float)), (name, value)
+    return float(value)
+
+
+def get_bool(attrs: Attrs, name: str) -> bool:
+    value = attrs[name]
+    assert isinstance(value, bool), (name, value)
+    return value
+
+
+def get_str(attrs: Attrs, name: str) -> str:
+    value = attrs[name]
+    assert isinstance(value, str), (name, value)
+    return value
+
+
+def get_ints(attrs: Attrs, name: str) -> tuple[int, ...]:
+    value = attrs[name]
+    assert isinstance(value, tuple), (name, value)
+    return tuple(int(v) for v in value)
+
+
+def get_floats(attrs: Attrs, name: str) -> tuple[float, ...]:
+    value = attrs[name]
+    assert isinstance(value, tuple), (name, value)
+    return tuple(float(v) for v in value)
+
+
+def int_attr(name: str, default: int | None = None, doc: str = "") -> AttrDef:
+    """An integer attribute; required where no default is given."""
+    return AttrDef(name, AttrKind.INT, doc=doc) if default is None else AttrDef(name, AttrKind.INT, default, doc)
+
+
+def ints_attr(name: str, default: tuple[int, ...] | None = None, doc: str = "") -> AttrDef:
+    """A list-of-integers attribute; required where no default is given."""
+    return AttrDef(name, AttrKind.INTS, doc=doc) if default is None else AttrDef(name, AttrKind.INTS, default, doc)
+
+
+def float_attr(name: str, default: float, doc: str = "") -> AttrDef:
+    return AttrDef(name, AttrKind.FLOAT, default, doc)
+
+
+def bool_attr(name: str, default: bool, doc: str = "") -> AttrDef:
+    return AttrDef(name, AttrKind.BOOL, default, doc)
+
+
+def str_attr(name: str, default: str, choices: tuple[str, ...], doc: str = "") -> AttrDef:
+    return AttrDef(name, AttrKind.STR, default, doc, choices)
+
+
+# Checks. Each raises GraphError without node location; the graph adds it.
+
+
+def slot(args: Sequence[ArgDef], index: int) -> str:
+    """How errors name input `index`."""
+    return f"input {index} ({args[min(index, len(args) - 1)].name})"
+
+
+def present(inputs: Types, index: int) -> TensorType:
+    """Input `index`, which `check_arguments` has found present."""
+    found = inputs[index]
+    assert found is not None
+    return found
+
+
+def optional(inputs: Types, index: int) -> TensorType | None:
+    """Input `index`, None where absent or not given."""
+    return inputs[index] if index < len(inputs) else None
+
+
+def optional_array(inputs: Sequence[Array | None], index: int) -> Array | None:
+    """Array `index`, None where absent or not given."""
+    return inputs[index] if index < len(inputs) else None
+
+
+def array(inputs: Sequence[Array | None], index: int) -> Array:
+    """Array `index`, which is present."""
+    found = inputs[index]
+    assert found is not None
+    return found
+
+
+def require(condition: bool, message: str, expected: object, found: object, where: str = "", hint: str = "") -> None:
+    """Raise GraphError unless `condition`."""
+    if not condition:
+        raise GraphError(message, location=where, expected=expected, found=found, hint=hint)
+
+
+def require_rank(kind: TensorType, least: int, most: int | None, where: str) -> None:
+    """`least` <= rank <= `most` (None: no upper bound)."""
+    if most is None:
+        require(kind.rank >= least, "rank too small", f"rank >= {least}", kind, where)
+    else:
+        wanted = f"rank {least}" if least == most else f"rank {least} to {most}"
+        require(least <= kind.rank <= most, "wrong rank", wanted, kind, where)
+
+
+def require_shape(kind: TensorType, shape: Shape, where: str) -> None:
+    require(kind.shape == shape, "wrong shape", list(shape), list(kind.shape), where)
+
+
+def require_same_dtype(inputs: Types, args: Sequence[ArgDef], first: int = 0) -> DType:
+    """All present inputs from `first` on have one dtype, which is returned."""
+    wanted = present(inputs, first).dtype
+    for index, kind in enumerate(inputs):
+        if index > first and kind is not None:
+            where = slot(args, index)
+            hint = "insert a cast"
+            require(kind.dtype is wanted, "element types differ", wanted, kind.dtype, where, hint)
+    return wanted
+
+
+def axis_of(axis: int, rank: int, name: str = "axis") -> int:
+    """`axis` counted from the front. Raises GraphError where it is out of range."""
+    in_range = f"{-rank} to {rank - 1}" if rank else "no axis of a scalar"
+    require(-rank <= axis < rank, f"{name} is out of range", in_range, axis)
+    return axis % rank
+
+
+def axes_of(axes: Sequence[int], rank: int, name: str = "axes") -> tuple[int, ...]:
+    """Distinct axes counted from the front, in the given order."""
+    found = tuple(axis_of(a, rank, name) for a in axes)
+    require(len(set(found)) == len(found), f"{name} has a repeated axis", "distinct axes", list(axes))
+    return found
+
+
+def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
+    """NumPy's broadcast of the shapes. Raises GraphError naming all of them."""
+    rank = max((len(s) for s in shapes), default=0)
+    result = [1] * rank
+    for shape in shapes:
+        for i, extent in enumerate(shape, rank - len(shape)):
+            if extent != 1:
+                fits = result[i] in (1, extent)
+                text = " and ".join(str(list(s)) for s in shapes)
+                require(fits, "shapes do not broadcast", "equal extents, or 1, counted from the last axis", text)
+                result[i] = extent
+    return tuple(result)
+
+
+def require_broadcast_to(kind: TensorType, shape: Shape, where: str) -> None:
+    """`kind` broadcasts to exactly `shape`."""
+    padded = (1,) * (len(shape) - kind.rank) + kind.shape
+    fits = len(padded) == len(shape) and all(d in (1, e) for d, e in zip(padded, shape, strict=True))
+    require(fits, "shape does not broadcast", f"broadcastable to {list(shape)}", list(kind.shape), where)
+
+
+# Boxes.
+
+
+def box_full(kind: TensorType | None) -> Box | None:
+    """All of an input, None where it is absent."""
+    return None if kind is None else full_box(kind.shape)
+
+
+def box_broadcast(shape: Shape, box: Box) -> Box:
+    """What output box `box` reads of an input of `shape` that is broadcast to the output."""
+    aligned = box[len(box) - len(shape) :]
+    return tuple((0, 1) if extent == 1 else span for extent, span in zip(shape, aligned, strict=True))
+
+
+def box_with(box: Box, changes: dict[int, tuple[int, int]]) -> Box:
+    """`box` with some dimensions replaced."""
+    return tuple(changes.get(i, span) for i, span in enumerate(box))
+
+
+def box_size(box: Box) -> int:
+    """Number of indices in the box."""
+    return prod(max(0, stop - start) for start, stop in box)
+
+
+# Reference arithmetic.
+
+
+def is_float(values: Array) -> bool:
+    """True of every floating-point array, bf16 too (NumPy counts it as a void type)."""
+    return values.dtype.kind == "f" or values.dtype == _BF16
+
+
+def widen(values: Array) -> Array:
+    """Floats as float64; integers and bools as they are."""
+    return values.astype(np.float64) if is_float(values) and values.dtype != np.float64 else values
+
+
+def to_f64(values: Array) -> Array:
+    """Any array as float64."""
+    return values if values.dtype == np.float64 else values.astype(np.float64)
+
+
+def integer_bounds(dtype: DType) -> tuple[int, int]:
+    """Least and greatest value of an integer type."""
+    info = np.iinfo(dtype.numpy)
+    return int(info.min), int(info.max)
+
+
+def saturate(values: Array, dtype: DType) -> Array:
+    """float64 `values` cut to whole numbers inside the range of integer `dtype`; NaN gives 0."""
+    low, high = integer_bounds(dtype)
+    whole = np.trunc(np.where(np.isnan(values), 0.0, values))
+    # float(high) may round up to 2**63 or 2**64, which the conversion cannot take: set those elements apart.
+    above, below = whole >= float(high), whole <= float(low)
+    inside = np.where(above | below, 0.0, whole).astype(dtype.numpy)
+    result: Array = np.where(above, dtype.numpy.type(high), np.where(below, dtype.numpy.type(low), inside))
+    return result

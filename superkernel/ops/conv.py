@@ -1,0 +1,241 @@
+"""Convolutions and transposed convolutions over 1 to 3 spatial axes, with groups.
+
+Model: x is [N, C, spatial...], w is [M, C/groups, kernel...] (transposed: [C, M/groups, kernel...]). The reference adds up one
+matrix product per kernel tap over a strided view of the input: no unfolded copy, so models of real size stay usable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from superkernel.ops.common import (
+    array,
+    get_int,
+    int_attr,
+    ints_attr,
+    optional,
+    optional_array,
+    present,
+    require,
+    require_rank,
+    require_same_dtype,
+    require_shape,
+    slot,
+    to_f64,
+)
+from superkernel.ops.opdef import FLOATS, ArgDef, Array, Attrs, Family, OpDef, Types
+from superkernel.ops.windows import (
+    Window,
+    paddings,
+    spatial,
+    spatial_part,
+    window_box,
+    window_taps,
+    windows,
+)
+from superkernel.tensor import Box, TensorType
+
+Arrays = Sequence[Array | None]
+Outputs = tuple[TensorType, ...]
+Boxes = tuple[Box | None, ...]
+
+_CONV_ARGS = (
+    ArgDef("x", FLOATS, doc="[N, C, 1 to 3 spatial axes]"),
+    ArgDef("w", FLOATS, doc="[M, C/groups, kernel]"),
+    ArgDef("b", FLOATS, optional=True, doc="[M]"),
+)
+
+
+def _checked(inputs: Types, attrs: Attrs, args: tuple[ArgDef, ...]) -> tuple[TensorType, TensorType, int]:
+    """x, w and groups, after what both kinds of convolution demand of them."""
+    require_same_dtype(inputs, args)
+    x, w, groups = present(inputs, 0), present(inputs, 1), get_int(attrs, "groups")
+    require_rank(x, 3, 5, slot(args, 0))
+    require_rank(w, x.rank, x.rank, slot(args, 1))
+    require(groups > 0, "bad groups", "1 or more", groups, "attribute 'groups'")
+    require(x.shape[1] % groups == 0, "groups does not divide the input channels", f"a divisor of {x.shape[1]}", groups)
+    require(min(w.shape[2:]) > 0, "empty kernel", "extents of 1 or more", list(w.shape[2:]), slot(args, 1))
+    return x, w, groups
+
+
+def conv_windows(x: TensorType, w: TensorType, attrs: Attrs) -> tuple[Window, ...]:
+    """The window of each spatial axis."""
+    return windows(x.shape[2:], w.shape[2:], attrs)
+
+
+def _conv_infer(inputs: Types, attrs: Attrs) -> Outputs:
+    x, w, groups = _checked(inputs, attrs, _CONV_ARGS)
+    require(
+        w.shape[0] % groups == 0, "groups does not divide the output channels", f"a divisor of {w.shape[0]}", groups
+    )
+    require_shape(w, (w.shape[0], x.shape[1] // groups, *w.shape[2:]), slot(_CONV_ARGS, 1))
+    b = optional(inputs, 2)
+    if b is not None:
+        require_shape(b, (w.shape[0],), slot(_CONV_ARGS, 2))
+    return (TensorType(x.dtype, (x.shape[0], w.shape[0], *(v.size for v in conv_windows(x, w, attrs)))),)
+
+
+def _types(arrays: Sequence[Array], outputs: Outputs) -> list[TensorType]:
+    return [TensorType(outputs[0].dtype, tuple(int(d) for d in a.shape)) for a in arrays]
+
+
+def _with_bias(out: Array, bias: Array | None) -> Array:
+    return out if bias is None else out + to_f64(bias).reshape(-1, *(1,) * (out.ndim - 2))
+
+
+def _conv_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+    x, w = to_f64(array(inputs, 0)), to_f64(array(inputs, 1))
+    axes = conv_windows(*_types((x, w), outputs), attrs)
+    batch, groups, space = x.shape[0], get_int(attrs, "groups"), x.shape[2:]
+    inner, outer = w.shape[1], w.shape[0] // groups
+    data = x.reshape(batch, groups, inner, *space)
+    weight = w.reshape(groups, outer, inner, *w.shape[2:])
+    out = np.zeros((batch, groups, outer, *(a.size for a in axes)))
+    with np.errstate(all="ignore"):
+        for tap, targets, sources in window_taps(axes):
+            part, factor = spatial_part(data, sources), weight[(..., *tap)]
+            count = prod(part.shape[3:])
+            if inner == 1 or count == 0:
+                value = factor.reshape(groups, outer, *(1,) * len(axes)) * part if inner == 1 else 0.0
+            else:
+                value = np.matmul(factor, part.reshape(batch, groups, inner, count))
+                value = value.reshape(batch, groups, outer, *part.shape[3:])
+            out[(..., *targets)] += value
+        return (_with_bias(out.reshape(outputs[0].shape), optional_array(inputs, 2)),)
+
+
+def _channel_group(channels: tuple[int, int], per_group: int, other_per_group: int) -> tuple[int, int]:
+    """The channels on the other side of the groups that `channels` touches."""
+    width = max(1, per_group)
+    return channels[0] // width * other_per_group, -(-channels[1] // width) * other_per_group
+
+
+def _conv_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
+    x, w, groups = present(inputs, 0), present(inputs, 1), get_int(attrs, "groups")
+    channels = _channel_group(box[1], w.shape[0] // groups, w.shape[1])
+    space = window_box(conv_windows(x, w, attrs), box[2:])
+    x_box = None if space is None else (box[0], channels, *space)
+    w_box = (box[1], *((0, d) for d in w.shape[1:]))
+    return x_box, w_box, *(None if b is None else (box[1],) for b in inputs[2:])
+
+
+def _conv_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
+    bias = 0 if optional(inputs, 2) is None else outputs[0].size
+    return 2 * outputs[0].size * prod(present(inputs, 1).shape[1:]) + bias
+
+
+# conv_transpose: output position = i*stride + t*dilation - pad_begin
+
+_TRANSPOSE_ARGS = (
+    ArgDef("x", FLOATS, doc="[N, C, 1 to 3 spatial axes]"),
+    ArgDef("w", FLOATS, doc="[C, M/groups, kernel]"),
+    ArgDef("b", FLOATS, optional=True, doc="[M]"),
+)
+
+
+def transpose_windows(x: TensorType, w: TensorType, attrs: Attrs) -> tuple[Window, ...]:
+    """The windows of the convolution that this one transposes: their outputs are our inputs and the other way round."""
+    rank = x.rank - 2
+    strides, dilations = spatial(attrs, "strides", rank, 1, 1), spatial(attrs, "dilations", rank, 1, 1)
+    extra = spatial(attrs, "output_padding", rank, 0, 0)
+    found = []
+    for axis, (begin, end) in enumerate(paddings(attrs, rank)):
+        size, kernel, stride, dilation = x.shape[2 + axis], w.shape[2 + axis], strides[axis], dilations[axis]
+        limit = max(stride, dilation)
+        short = f"below {limit} (stride or dilation)"
+        require(extra[axis] < limit, "output_padding is too large", short, extra[axis], "attribute 'output_padding'")
+        extent = (size - 1) * stride + (kernel - 1) * dilation + 1 + extra[axis] - begin - end if size else 0
+        require(extent >= 0, f"pads crop more than spatial axis {axis} has", "an extent of 0 or more", extent)
+        found.append(Window(extent, kernel, stride, dilation, begin, end, size))
+    return tuple(found)
+
+
+def _transpose_infer(inputs: Types, attrs: Attrs) -> Outputs:
+    x, w, groups = _checked(inputs, attrs, _TRANSPOSE_ARGS)
+    require_shape(w, (x.shape[1], *w.shape[1:]), slot(_TRANSPOSE_ARGS, 1))
+    channels = w.shape[1] * groups
+    b = optional(inputs, 2)
+    if b is not None:
+        require_shape(b, (channels,), slot(_TRANSPOSE_ARGS, 2))
+    return (TensorType(x.dtype, (x.shape[0], channels, *(v.extent for v in transpose_windows(x, w, attrs)))),)
+
+
+def _transpose_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+    x, w = to_f64(array(inputs, 0)), to_f64(array(inputs, 1))
+    axes = transpose_windows(*_types((x, w), outputs), attrs)
+    batch, groups, space = x.shape[0], get_int(attrs, "groups"), x.shape[2:]
+    inner, outer = x.shape[1] // groups, w.shape[1]
+    data = x.reshape(batch, groups, inner, prod(space))
+    weight = w.reshape(groups, inner, outer, *w.shape[2:])
+    out = np.zeros((batch, groups, outer, *outputs[0].shape[2:]))
+    with np.errstate(all="ignore"):
+        for tap, read, written in window_taps(axes):
+            spread = np.matmul(weight[(..., *tap)].swapaxes(1, 2), data).reshape(batch, groups, outer, *space)
+            out[(..., *written)] += spatial_part(spread, read)
+        return (_with_bias(out.reshape(outputs[0].shape), optional_array(inputs, 2)),)
+
+
+def _transposed_reads(window: Window, start: int, stop: int) -> tuple[int, int]:
+    """The inputs that reach outputs start..stop-1 under some tap; (0, 0) where none does."""
+    low, high = window.size, 0
+    for tap in range(window.kernel):
+        offset = tap * window.dilation - window.begin
+        first = max(0, -((offset - start) // window.stride))
+        last = min(window.size, (stop - 1 - offset) // window.stride + 1)
+        if first < last:
+            low, high = min(low, first), max(high, last)
+    return (low, high) if low < high else (0, 0)
+
+
+def _transpose_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
+    x, w, groups = present(inputs, 0), present(inputs, 1), get_int(attrs, "groups")
+    axes = transpose_windows(x, w, attrs)
+    channels = _channel_group(box[1], w.shape[1], x.shape[1] // groups)
+    space = tuple(_transposed_reads(a, *span) for a, span in zip(axes, box[2:], strict=True))
+    x_box = (box[0], channels, *space) if all(start < stop for start, stop in space) else None
+    width = max(1, w.shape[1])
+    single = box[1][0] // width == (box[1][1] - 1) // width
+    local = (box[1][0] % width, (box[1][1] - 1) % width + 1) if single else (0, w.shape[1])
+    w_box = (channels, local, *((0, d) for d in w.shape[2:]))
+    return x_box, w_box, *(None if b is None else (box[1],) for b in inputs[2:])
+
+
+def _transpose_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
+    bias = 0 if optional(inputs, 2) is None else outputs[0].size
+    return 2 * present(inputs, 0).size * prod(present(inputs, 1).shape[1:]) + bias
+
+
+_ATTRS = (
+    ints_attr("strides", (), "one per spatial axis; empty: all 1"),
+    ints_attr("dilations", (), "one per spatial axis; empty: all 1"),
+    ints_attr("pads", (), "begins of the spatial axes, then ends; empty: none"),
+)
+_GROUPS = int_attr("groups", 1, "channels are split into this many independent convolutions")
+
+OPS: tuple[OpDef, ...] = (
+    OpDef(
+        "conv",
+        Family.CONV,
+        "Cross-correlation of x with w, + b per channel.",
+        _CONV_ARGS,
+        (*_ATTRS, _GROUPS),
+        _conv_infer,
+        _conv_reference,
+        _conv_access,
+        _conv_flops,
+    ),
+    OpDef(
+        "conv_transpose",
+        Family.CONV,
+        "The transpose (gradient) of conv: every input element spreads over a window of outputs, + b per channel.",
+        _TRANSPOSE_ARGS,
+        (*_ATTRS, ints_attr("output_padding", (), "extends the end of each spatial axis; empty: none"), _GROUPS),
+        _transpose_infer,
+        _transpose_reference,
+        _transpose_access,
+        _transpose_flops,
+    ),
+)

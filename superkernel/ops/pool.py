@@ -1,0 +1,213 @@
+"""Pools over 1 or more spatial axes of [N, C, spatial...]: max, average, Lp, and the global ones.
+
+Model: padding never enters a maximum; it enters an average only with `count_include_pad`, and then only as far as the
+padding reaches (not the part of a last window that ceil_mode lets hang over). A window over padding only gives the least
+value of the type (max) or 0 (average).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from superkernel.ops.common import (
+    array,
+    bool_attr,
+    get_bool,
+    get_int,
+    get_ints,
+    int_attr,
+    ints_attr,
+    present,
+    require,
+    require_rank,
+    slot,
+    to_f64,
+    widen,
+)
+from superkernel.ops.opdef import FLOATS, NUMERIC, ArgDef, Array, Attrs, Family, OpDef, Types
+from superkernel.ops.reduce import lowest
+from superkernel.ops.windows import Window, spatial, spatial_part, window_box, window_taps, windows
+from superkernel.tensor import Box, TensorType
+
+Arrays = Sequence[Array | None]
+Outputs = tuple[TensorType, ...]
+Boxes = tuple[Box | None, ...]
+
+_X = (ArgDef("x", FLOATS, doc="[N, C, spatial]"),)
+
+
+def pool_windows(shape: Sequence[int], attrs: Attrs) -> tuple[Window, ...]:
+    """The window of each spatial axis of a pool over an input of `shape`."""
+    rank = len(shape) - 2
+    require(len(get_ints(attrs, "kernel")) > 0, "kernel is empty", f"{rank} extents", "none", "attribute 'kernel'")
+    kernel = spatial(attrs, "kernel", rank, 1, 1)
+    ceil_mode = "ceil_mode" in attrs and get_bool(attrs, "ceil_mode")
+    return windows(shape[2:], kernel, attrs, dilated="dilations" in attrs, ceil_mode=ceil_mode)
+
+
+def _pool_infer(inputs: Types, attrs: Attrs) -> Outputs:
+    x = present(inputs, 0)
+    require_rank(x, 3, None, slot(_X, 0))
+    axes = pool_windows(x.shape, attrs)
+    for axis, window in enumerate(axes):
+        deepest = max(window.begin, window.end)
+        require(
+            deepest < window.reach, f"pads of spatial axis {axis} hold a whole window", f"< {window.reach}", deepest
+        )
+    return (TensorType(x.dtype, (*x.shape[:2], *(w.size for w in axes))),)
+
+
+def _pool_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
+    space = window_box(pool_windows(present(inputs, 0).shape, attrs), box[2:])
+    return (None if space is None else (*box[:2], *space),)
+
+
+def _pool_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
+    return outputs[0].size * prod(get_ints(attrs, "kernel"))
+
+
+def _max_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+    x = widen(array(inputs, 0))
+    out = np.full(outputs[0].shape, lowest(x.dtype), x.dtype)
+    for _, targets, sources in window_taps(pool_windows(x.shape, attrs)):
+        part = out[(..., *targets)]
+        np.maximum(part, spatial_part(x, sources), out=part)
+    return (out,)
+
+
+def _summed(x: Array, attrs: Attrs, outputs: Outputs) -> Array:
+    """The sum of each window."""
+    out = np.zeros(outputs[0].shape)
+    for _, targets, sources in window_taps(pool_windows(x.shape, attrs)):
+        out[(..., *targets)] += spatial_part(x, sources)
+    return out
+
+
+def window_counts(window: Window, include_pad: bool) -> Array:
+    """Per output of one axis: how many positions its average divides by."""
+    first = np.arange(window.size)[:, None] * window.stride + np.arange(window.kernel) * window.dilation
+    low, high = (0, window.begin + window.extent + window.end) if include_pad else (0, window.extent)
+    position = first if include_pad else first - window.begin
+    counts: Array = ((position >= low) & (position < high)).sum(axis=1)
+    return counts
+
+
+def _average_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+    x = to_f64(array(inputs, 0))
+    total = _summed(x, attrs, outputs)
+    axes = pool_windows(x.shape, attrs)
+    for axis, window in enumerate(axes):
+        counts = np.maximum(window_counts(window, get_bool(attrs, "count_include_pad")), 1)
+        total /= counts.reshape(-1, *(1,) * (len(axes) - 1 - axis))
+    return (total,)
+
+
+def _lp_infer(inputs: Types, attrs: Attrs) -> Outputs:
+    require(get_int(attrs, "p") > 0, "bad p", "1 or more", get_int(attrs, "p"), "attribute 'p'")
+    return _pool_infer(inputs, attrs)
+
+
+def _lp_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+    p = get_int(attrs, "p")
+    with np.errstate(all="ignore"):
+        total = _summed(np.abs(to_f64(array(inputs, 0))) ** p, attrs, outputs)
+        return (total ** (1.0 / p),)
+
+
+# Global pools
+
+
+def _global_infer(inputs: Types, attrs: Attrs) -> Outputs:
+    x = present(inputs, 0)
+    require_rank(x, 3, None, slot(_X, 0))
+    return (TensorType(x.dtype, (*x.shape[:2], *(1,) * (x.rank - 2))),)
+
+
+def _global_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
+    return ((*box[:2], *((0, d) for d in present(inputs, 0).shape[2:])),)
+
+
+def _global_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
+    return present(inputs, 0).size
+
+
+def _global_average_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+    x = to_f64(array(inputs, 0))
+    with np.errstate(all="ignore"):
+        total = x.sum(axis=tuple(range(2, x.ndim)), keepdims=True)
+        return (total / np.float64(prod(x.shape[2:])),)
+
+
+def _global_max_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+    x = widen(array(inputs, 0))
+    axes = tuple(range(2, x.ndim))
+    return (np.maximum.reduce(x, axis=axes, keepdims=True, initial=lowest(x.dtype)),)
+
+
+_KERNEL = ints_attr("kernel", doc="extents of the window")
+_STRIDES = ints_attr("strides", (), "one per spatial axis; empty: all 1")
+_PADS = ints_attr("pads", (), "begins of the spatial axes, then ends; empty: none")
+_DILATIONS = ints_attr("dilations", (), "one per spatial axis; empty: all 1")
+_CEIL = bool_attr("ceil_mode", False, "a last window may hang over the end")
+_ATTRS = (_KERNEL, _STRIDES, _PADS, _DILATIONS, _CEIL)
+
+OPS: tuple[OpDef, ...] = (
+    OpDef(
+        "max_pool",
+        Family.POOL,
+        "The greatest of each window; NaN if any is.",
+        (ArgDef("x", NUMERIC, doc="[N, C, spatial]"),),
+        _ATTRS,
+        _pool_infer,
+        _max_reference,
+        _pool_access,
+        _pool_flops,
+    ),
+    OpDef(
+        "avg_pool",
+        Family.POOL,
+        "The mean of each window.",
+        _X,
+        (*_ATTRS, bool_attr("count_include_pad", False, "padding counts as zeros")),
+        _pool_infer,
+        _average_reference,
+        _pool_access,
+        _pool_flops,
+    ),
+    OpDef(
+        "global_avg_pool",
+        Family.POOL,
+        "The mean over all spatial axes.",
+        _X,
+        (),
+        _global_infer,
+        _global_average_reference,
+        _global_access,
+        _global_flops,
+    ),
+    OpDef(
+        "global_max_pool",
+        Family.POOL,
+        "The greatest over all spatial axes.",
+        _X,
+        (),
+        _global_infer,
+        _global_max_reference,
+        _global_access,
+        _global_flops,
+    ),
+    OpDef(
+        "lp_pool",
+        Family.POOL,
+        "(sum of |x|^p)^(1/p) of each window.",
+        _X,
+        (_KERNEL, _STRIDES, _PADS, int_attr("p", 2)),
+        _lp_infer,
+        _lp_reference,
+        _pool_access,
+        lambda inputs, outputs, attrs: 2 * _pool_flops(inputs, outputs, attrs),
+    ),
+)

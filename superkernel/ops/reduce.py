@@ -1,0 +1,233 @@
+"""Reductions and scans along axes: sums, extremes, products, norms, argmax, cumsum.
+
+Model: `axes` empty means all. Integers reduce in their own type and wrap; floats in float64. Over nothing the result is the
+identity of the operation: 0 for sums, 1 for products, the least value for max, the greatest for min, NaN for means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from superkernel.dtypes import DType
+from superkernel.ops.common import (
+    array,
+    axes_of,
+    axis_of,
+    bool_attr,
+    box_with,
+    get_bool,
+    get_int,
+    get_ints,
+    int_attr,
+    ints_attr,
+    present,
+    require,
+    widen,
+)
+from superkernel.ops.opdef import ANY, FLOATS, NUMERIC, ArgDef, Array, AttrDef, Attrs, Family, OpDef, Types
+from superkernel.tensor import Box, TensorType
+
+Arrays = Sequence[Array | None]
+Outputs = tuple[TensorType, ...]
+Reduction = Callable[[Array, tuple[int, ...]], Array]  # keeps the reduced dimensions, as 1
+
+
+def reduced_axes(attrs: Attrs, rank: int) -> tuple[int, ...]:
+    """The axes a legal reduction works on, counted from the front, rising."""
+    axes = get_ints(attrs, "axes")
+    return tuple(sorted(axes_of(axes, rank))) if axes else tuple(range(rank))
+
+
+def _kept_shape(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
+    if keepdims:
+        return tuple(1 if i in axes else d for i, d in enumerate(shape))
+    return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+def _reduced_box(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool, box: Box) -> Box:
+    """The reduced axes in full, the others as in the output box."""
+    rest = iter(box)
+    spans = []
+    for i, extent in enumerate(shape):
+        if i in axes:
+            if keepdims:
+                next(rest)
+            spans.append((0, extent))
+        else:
+            spans.append(next(rest))
+    return tuple(spans)
+
+
+def _infer(inputs: Types, attrs: Attrs) -> Outputs:
+    x = present(inputs, 0)
+    return (TensorType(x.dtype, _kept_shape(x.shape, reduced_axes(attrs, x.rank), get_bool(attrs, "keepdims"))),)
+
+
+def _access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> tuple[Box | None, ...]:
+    x = present(inputs, 0)
+    return (_reduced_box(x.shape, reduced_axes(attrs, x.rank), get_bool(attrs, "keepdims"), box),)
+
+
+def _reduction(name: str, doc: str, formula: Reduction, dtypes: frozenset[DType], flops_per_element: int = 1) -> OpDef:
+    def reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+        x = widen(array(inputs, 0))
+        with np.errstate(all="ignore"):
+            result = formula(x, reduced_axes(attrs, x.ndim))
+        return (np.asarray(result).reshape(outputs[0].shape),)
+
+    def flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
+        return flops_per_element * present(inputs, 0).size
+
+    attr_defs = (ints_attr("axes", (), "empty: all axes"), bool_attr("keepdims", True, "reduced axes stay, as 1"))
+    return OpDef(name, Family.REDUCE, doc, (ArgDef("x", dtypes),), attr_defs, _infer, reference, _access, flops)
+
+
+def _sum(x: Array, axes: tuple[int, ...]) -> Array:
+    result: Array = x.sum(axis=axes, keepdims=True, dtype=x.dtype)
+    return result
+
+
+def _prod(x: Array, axes: tuple[int, ...]) -> Array:
+    result: Array = x.prod(axis=axes, keepdims=True, dtype=x.dtype)
+    return result
+
+
+def lowest(dtype: np.dtype[np.generic]) -> float | int | bool:
+    """The identity of max: no value of the type is less."""
+    if dtype.kind == "b":
+        return False
+    return -np.inf if dtype.kind == "f" else int(np.iinfo(dtype).min)
+
+
+def _highest(dtype: np.dtype[np.generic]) -> float | int | bool:
+    if dtype.kind == "b":
+        return True
+    return np.inf if dtype.kind == "f" else int(np.iinfo(dtype).max)
+
+
+def _max(x: Array, axes: tuple[int, ...]) -> Array:
+    result: Array = np.maximum.reduce(x, axis=axes, keepdims=True, initial=lowest(x.dtype))
+    return result
+
+
+def _min(x: Array, axes: tuple[int, ...]) -> Array:
+    result: Array = np.minimum.reduce(x, axis=axes, keepdims=True, initial=_highest(x.dtype))
+    return result
+
+
+def _mean(x: Array, axes: tuple[int, ...]) -> Array:
+    result: Array = _sum(x, axes) / np.prod([x.shape[a] for a in axes], dtype=np.float64)
+    return result
+
+
+def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
+    """log(sum(e^x)), shifted by the greatest element where that is finite."""
+    top = _max(x, axes)
+    shift = np.where(np.isfinite(top), top, 0.0)
+    result: Array = np.log(_sum(np.exp(x - shift), axes)) + shift
+    return result
+
+
+# argmax, argmin, cumsum
+
+
+def _arg_infer(inputs: Types, attrs: Attrs) -> Outputs:
+    x = present(inputs, 0)
+    axis = axis_of(get_int(attrs, "axis"), x.rank)
+    shape = _kept_shape(x.shape, (axis,), get_bool(attrs, "keepdims"))
+    out = TensorType(DType.I64, shape)
+    require(x.shape[axis] > 0 or out.size == 0, "an empty axis has no extreme", "at least one element", x)
+    return (out,)
+
+
+def _arg_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> tuple[Box | None, ...]:
+    x = present(inputs, 0)
+    axis = axis_of(get_int(attrs, "axis"), x.rank)
+    return (_reduced_box(x.shape, (axis,), get_bool(attrs, "keepdims"), box),)
+
+
+def _element_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
+    return present(inputs, 0).size
+
+
+def _arg(name: str, doc: str, find: Callable[..., Array]) -> OpDef:
+    def reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+        x = widen(array(inputs, 0))
+        if outputs[0].size == 0:
+            return (np.zeros(outputs[0].shape, np.int64),)
+        axis = axis_of(get_int(attrs, "axis"), x.ndim)
+        if get_bool(attrs, "select_last_index"):
+            found = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis)
+        else:
+            found = find(x, axis=axis)
+        return (np.asarray(found, np.int64).reshape(outputs[0].shape),)
+
+    attrs = (
+        int_attr("axis", 0),
+        bool_attr("keepdims", True, "the reduced axis stays, as 1"),
+        bool_attr("select_last_index", False, "of equal values the last index instead of the first"),
+    )
+    args = (ArgDef("x", NUMERIC),)
+    return OpDef(name, Family.REDUCE, doc, args, attrs, _arg_infer, reference, _arg_access, _element_flops)
+
+
+def _cumsum_infer(inputs: Types, attrs: Attrs) -> Outputs:
+    x = present(inputs, 0)
+    axis_of(get_int(attrs, "axis"), x.rank)
+    return (x,)
+
+
+def _cumsum_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+    x = widen(array(inputs, 0))
+    axis, reverse = axis_of(get_int(attrs, "axis"), x.ndim), get_bool(attrs, "reverse")
+    running = np.flip(x, axis) if reverse else x
+    with np.errstate(all="ignore"):
+        total = running.cumsum(axis=axis, dtype=x.dtype)
+    if get_bool(attrs, "exclusive"):
+        zero = np.zeros((*x.shape[:axis], min(1, x.shape[axis]), *x.shape[axis + 1 :]), x.dtype)
+        total = np.concatenate([zero, total[(slice(None),) * axis + (slice(0, -1),)]], axis=axis)
+    return (np.flip(total, axis) if reverse else total,)
+
+
+def _cumsum_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> tuple[Box | None, ...]:
+    axis = axis_of(get_int(attrs, "axis"), len(box))
+    extent = outputs[0].shape[axis]
+    late = 1 if get_bool(attrs, "exclusive") else 0
+    start, stop = box[axis]
+    span = (min(start + late, extent), extent) if get_bool(attrs, "reverse") else (0, max(stop - late, 0))
+    return (box_with(box, {axis: span}) if span[0] < span[1] else None,)
+
+
+_CUMSUM_ATTRS: tuple[AttrDef, ...] = (
+    int_attr("axis", 0),
+    bool_attr("exclusive", False, "leave the element itself out"),
+    bool_attr("reverse", False, "from the end"),
+)
+
+OPS: tuple[OpDef, ...] = (
+    _reduction("reduce_sum", "Sum.", _sum, NUMERIC),
+    _reduction("reduce_mean", "Sum / count.", _mean, FLOATS),
+    _reduction("reduce_max", "The greatest; NaN if any is; for bool: any.", _max, ANY),
+    _reduction("reduce_min", "The least; NaN if any is; for bool: all.", _min, ANY),
+    _reduction("reduce_prod", "Product.", _prod, NUMERIC),
+    _reduction("reduce_l1", "Sum of |x|.", lambda x, axes: _sum(np.abs(x), axes), NUMERIC, 2),
+    _reduction("reduce_l2", "sqrt(sum of x^2).", lambda x, axes: np.sqrt(_sum(x * x, axes)), FLOATS, 2),
+    _reduction("reduce_log_sum", "log(sum).", lambda x, axes: np.log(_sum(x, axes)), FLOATS),
+    _reduction("reduce_log_sum_exp", "log(sum of e^x).", _log_sum_exp, FLOATS, 2),
+    _reduction("reduce_sum_square", "Sum of x^2.", lambda x, axes: _sum(x * x, axes), NUMERIC, 2),
+    _arg("argmax", "Index of the greatest along an axis.", np.argmax),
+    _arg("argmin", "Index of the least along an axis.", np.argmin),
+    OpDef(
+        "cumsum",
+        Family.REDUCE,
+        "Running sum along an axis.",
+        (ArgDef("x", NUMERIC),),
+        _CUMSUM_ATTRS,
+        _cumsum_infer,
+        _cumsum_reference,
+        _cumsum_access,
+        _element_flops,
+    ),
+)

@@ -1,0 +1,71 @@
+"""In-place updates of a state.
+
+Model: `kv_update` is a pure function like every operator; that the output takes the cache's place in memory is the graph's
+`updates` and the compiler's business. The position is data: it is clamped so that no input can write out of bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from superkernel.dtypes import DType
+from superkernel.ops.common import array, box_full, present, require, require_rank, require_shape, slot, widen
+from superkernel.ops.opdef import ANY, ArgDef, Array, Attrs, Family, OpDef, Types
+from superkernel.tensor import Box, TensorType
+
+Arrays = Sequence[Array | None]
+Outputs = tuple[TensorType, ...]
+
+_ARGS = (
+    ArgDef("cache", ANY, doc="[B, H, Smax, D]"),
+    ArgDef("new", ANY, doc="[B, H, T, D], T <= Smax, of the cache's type"),
+    ArgDef("position", frozenset({DType.I64, DType.I32}), doc="scalar or [1]; clamped to 0 .. Smax - T"),
+)
+
+
+def _infer(inputs: Types, attrs: Attrs) -> Outputs:
+    cache, new, position = (present(inputs, i) for i in range(3))
+    require_rank(cache, 4, 4, slot(_ARGS, 0))
+    require_rank(new, 4, 4, slot(_ARGS, 1))
+    require(new.dtype is cache.dtype, "element types differ", cache.dtype, new.dtype, slot(_ARGS, 1))
+    batch, heads, most, depth = cache.shape
+    require_shape(new, (batch, heads, new.shape[2], depth), slot(_ARGS, 1))
+    require(new.shape[2] <= most, "more new rows than the cache holds", f"at most {most}", new.shape[2], slot(_ARGS, 1))
+    scalar = position.shape in ((), (1,))
+    require(scalar, "position has the wrong shape", "a scalar or [1]", list(position.shape), slot(_ARGS, 2))
+    return (cache,)
+
+
+def _reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+    cache, new = widen(array(inputs, 0)).copy(), widen(array(inputs, 1))
+    rows = new.shape[2]
+    start = min(max(int(array(inputs, 2).reshape(-1)[0]), 0), cache.shape[2] - rows)
+    cache[:, :, start : start + rows] = new
+    return (cache,)
+
+
+def _access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> tuple[Box | None, ...]:
+    """Any new row may land in the box, but for rows that no position can bring there."""
+    rows, most = present(inputs, 1).shape[2], outputs[0].shape[2]
+    first, last = max(0, box[2][0] - (most - rows)), min(rows, box[2][1])
+    new = (*box[:2], (first, last), box[3]) if first < last else None
+    return box, new, box_full(inputs[2])
+
+
+def _flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
+    return 0
+
+
+OPS: tuple[OpDef, ...] = (
+    OpDef(
+        "kv_update",
+        Family.UPDATE,
+        "cache with rows position .. position + T of its third axis replaced by new.",
+        _ARGS,
+        (),
+        _infer,
+        _reference,
+        _access,
+        _flops,
+    ),
+)

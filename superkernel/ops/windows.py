@@ -1,0 +1,112 @@
+"""Sliding windows: what convolutions and pools share (extents, strides, padding, which inputs a window reads).
+
+Model: along one spatial axis output o reads the positions o*stride + t*dilation - pad_begin for t in 0 .. kernel-1; those
+outside the input are padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from superkernel.ops.common import get_ints, require
+from superkernel.ops.opdef import Array, Attrs
+
+
+@dataclass(frozen=True)
+class Window:
+    """The window along one spatial axis: input extent, kernel, stride, dilation, padding, and the output extent."""
+
+    extent: int
+    kernel: int
+    stride: int
+    dilation: int
+    begin: int
+    end: int
+    size: int
+
+    @property
+    def reach(self) -> int:
+        """From a window's first position to one past its last."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    def reads(self, start: int, stop: int) -> tuple[int, int]:
+        """The smallest interval of inputs that outputs start..stop-1 read; empty (0, 0) where they read padding only."""
+        low, high = self.extent, 0
+        for tap in range(self.kernel):
+            first, last = self.taps(tap)
+            first, last = max(first, start), min(last, stop)
+            if first < last:
+                offset = tap * self.dilation - self.begin
+                low, high = min(low, first * self.stride + offset), max(high, (last - 1) * self.stride + offset + 1)
+        return (low, high) if low < high else (0, 0)
+
+    def taps(self, tap: int) -> tuple[int, int]:
+        """The outputs whose position under `tap` lies inside the input: start, stop (empty where start >= stop)."""
+        offset = tap * self.dilation - self.begin
+        first = max(0, -(offset // self.stride))
+        last = min(self.size, (self.extent - 1 - offset) // self.stride + 1)
+        return first, last
+
+    def source(self, tap: int, first: int, last: int) -> slice:
+        """The inputs that outputs first..last-1 (of `taps`, not empty) read under `tap`."""
+        offset = tap * self.dilation - self.begin
+        return slice(first * self.stride + offset, (last - 1) * self.stride + offset + 1, self.stride)
+
+
+def spatial(attrs: Attrs, name: str, rank: int, default: int, least: int) -> tuple[int, ...]:
+    """A per-axis attribute: `default` where empty, checked for length and least value."""
+    values = get_ints(attrs, name) or (default,) * rank
+    require(len(values) == rank, f"{name} has the wrong length", f"{rank}, one per spatial axis", len(values))
+    require(min(values, default=least) >= least, f"bad {name}", f"{least} or more", list(values))
+    return values
+
+
+def paddings(attrs: Attrs, rank: int) -> list[tuple[int, int]]:
+    """(begin, end) per spatial axis."""
+    pads = get_ints(attrs, "pads") or (0,) * (2 * rank)
+    require(len(pads) == 2 * rank, "pads has the wrong length", f"{2 * rank} (begins, then ends)", len(pads))
+    require(min(pads, default=0) >= 0, "negative pads", "0 or more", list(pads), hint="crop with a slice")
+    return list(zip(pads[:rank], pads[rank:], strict=True))
+
+
+def windows(
+    extents: Sequence[int], kernel: Sequence[int], attrs: Attrs, *, dilated: bool = True, ceil_mode: bool = False
+) -> tuple[Window, ...]:
+    """One Window per spatial axis, from strides, dilations (where `dilated`) and pads. Raises GraphError where a window
+    does not fit into the padded input."""
+    rank = len(extents)
+    strides = spatial(attrs, "strides", rank, 1, 1)
+    dilations = spatial(attrs, "dilations", rank, 1, 1) if dilated else (1,) * rank
+    found = []
+    for axis, (begin, end) in enumerate(paddings(attrs, rank)):
+        extent, stride, dilation = extents[axis], strides[axis], dilations[axis]
+        padded, reach = extent + begin + end, (kernel[axis] - 1) * dilation + 1
+        require(reach <= padded, f"the window does not fit on spatial axis {axis}", f"at most {padded}", reach)
+        size = (padded - reach) // stride + 1
+        if ceil_mode and (padded - reach) % stride and size * stride < extent + begin:
+            size += 1  # a last window over the edge, unless it would start in the end padding
+        found.append(Window(extent, kernel[axis], stride, dilation, begin, end, size))
+    return tuple(found)
+
+
+def window_taps(axes: Sequence[Window]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
+    """Every tap of an N-dimensional window that meets the input: tap, the outputs it serves, the inputs they read."""
+    for tap in product(*(range(w.kernel) for w in axes)):
+        spans = [w.taps(t) for w, t in zip(axes, tap, strict=True)]
+        if all(first < last for first, last in spans):
+            sources = tuple(w.source(t, *s) for w, t, s in zip(axes, tap, spans, strict=True))
+            yield tap, tuple(slice(*s) for s in spans), sources
+
+
+def window_box(axes: Sequence[Window], box: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...] | None:
+    """The inputs that a spatial output box reads; None where it reads padding only."""
+    spans = tuple(w.reads(*span) for w, span in zip(axes, box, strict=True))
+    return spans if all(start < stop for start, stop in spans) else None
+
+
+def spatial_part(x: Array, where: tuple[slice, ...]) -> Array:
+    """x[..., where] with `where` on the last axes."""
+    part: Array = x[(..., *where)]
+    return part
