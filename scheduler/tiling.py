@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.body import Body
+from superkernel.body import Body, View
+from superkernel.dtypes import DType
 from superkernel.ops.opdef import Array
 from superkernel.target.cpu import CpuTarget
 from superkernel.tensor import Region
@@ -81,6 +82,14 @@ class Family(ABC):
     @abstractmethod
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         """Candidate tilings, best guess first (the scheduler weighs cost_ns and sync). Never empty for a legal body."""
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        """Whether the kernel reads anchor slot `slot` through this view without a copy. Dense views are always accepted."""
+        return view.is_dense
+
+    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
+        """Whether the kernel evaluates a pointwise program in front of anchor slot `slot` while reading it."""
+        return False
 
 
 def pack_bytes(pack: Pack | None, array: Array) -> NDArray[np.uint8]:

@@ -125,7 +125,7 @@ def runs_of_range(shape: Sequence[int], begin: int, end: int) -> list[Box]:
 def exact_regions(box: Box, strides: Sequence[int], itemsize: int, offset: int = 0) -> tuple[Region, ...]:
     """As `regions_of_box`, but one region per outer index however many there are: for writes, which must not be over-claimed."""
     cover = regions_of_box(box, strides, itemsize, offset)
-    if sum(r.nbytes for r in cover) == itemsize * prod(stop - start for start, stop in box):
+    if sum(r.nbytes for r in cover) == itemsize * prod(stop - start for (start, stop), s in zip(box, strides, strict=True) if s):
         return cover
     moving = sorted(((abs(s), d) for d, s in enumerate(strides) if s and box[d][1] - box[d][0] > 1), reverse=True)
     runs = 2 if moving[-1][0] == 1 else 1  # levels that one region can express: a run of elements and a count of runs
