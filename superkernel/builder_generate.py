@@ -101,7 +101,7 @@ def method(row: OpDef) -> str:
             head = f"    def {_safe(row.name)}(\n{lines}    ) -> {result}:"
     doc = row.doc.replace("\\", "\\\\").rstrip(".")
     operands = ", ".join(f"*{_safe(a.name)}" if a.variadic else _safe(a.name) for a in row.args)
-    if len(row.args) == 1 and not row.args[0].variadic:
+    if len(row.args) == 1:
         operands += ","
     attrs = ", ".join(f'"{a.name}": {_safe(a.name)}' for a in row.attrs)
     call = f'self._apply("{row.name}", ({operands}), {{{attrs}}}, name)'

@@ -91,7 +91,7 @@ def _write_side(side: Path, arrays: dict[str, NDArray[Any]]) -> str:
         from safetensors.numpy import save
 
         def write(path: Path) -> None:
-            path.write_bytes(save({k: np.ascontiguousarray(a) for k, a in arrays.items()}))
+            path.write_bytes(save({k: np.asarray(a, order="C") for k, a in arrays.items()}))
 
     _replace(side, write)
     return _digest(side)

@@ -41,7 +41,7 @@ def by_reference(graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 def on_host(graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     import superkernel
 
-    return superkernel.compile(graph, threads=2).run(inputs)
+    return superkernel.compile(graph, threads=2).run(inputs).outputs
 
 
 ENGINES: dict[str, Engine] = {"reference": by_reference, "host": on_host}
