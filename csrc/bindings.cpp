@@ -337,6 +337,7 @@ class KernelObject {
   }
 
   const sk::Kernel& kernel() const { return *kernel_; }
+  std::uint8_t* arena() { return kernel_->arena(); }
 
   int traverse(visitproc visit, void* arg) const {
     Py_VISIT(host_call_.ptr());
@@ -562,6 +563,12 @@ void bind_kernel(py::module_& m) {
       .def("compare", &KernelObject::compare, py::arg("io"), py::arg("rounds"), py::arg("warmup") = 10,
            py::arg("watchdog_ns") = 0)
       .def("last_abort", &KernelObject::last_abort)
+      .def("arena",
+           [](const py::object& self) {
+             KernelObject& object = py::cast<KernelObject&>(self);
+             const auto bytes = static_cast<py::ssize_t>(object.kernel().config().arena_bytes);
+             return py::array_t<std::uint8_t>(bytes, object.arena(), self);
+           })
       .def_property_readonly("cores", [](const KernelObject& self) { return self.kernel().config().cores; })
       .def_property_readonly("io_count", [](const KernelObject& self) { return self.kernel().config().io_count; })
       .def_property_readonly("subops", [](const KernelObject& self) { return self.kernel().config().subops; })

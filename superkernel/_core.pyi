@@ -120,6 +120,9 @@ class Kernel:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """ns of fused and of one-by-one execution, alternating within the same `rounds` rounds."""
 
+    def arena(self) -> npt.NDArray[np.uint8]:
+        """The bytes of the arena, shared; meant for host calls during a run."""
+
     def last_abort(self) -> AbortDetails | None:
         """Why the last run stopped early; None where it did not."""
 

@@ -86,6 +86,7 @@ class Kernel {
   Kernel& operator=(const Kernel&) = delete;
 
   const KernelConfig& config() const noexcept { return config_; }
+  std::uint8_t* arena() noexcept { return arena_.data(); }  // for host calls, during a run
   bool constants_in_place() const noexcept { return constants_copy_.data() == nullptr; }
 
   // Each returns kNone or why it stopped; details are then in `last_abort()`. `io` holds io_count pointers.
