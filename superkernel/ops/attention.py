@@ -1,8 +1,8 @@
 """Scaled dot-product attention (also grouped-query, causal, with a KV cache's length) and rotary position embedding.
 
-Model: scores = q k^T * scale, soft-capped, then masked; softmax over the visible keys; times v. A key is visible to a query
-if it lies below `length`, if `causal` allows it and if the mask does not hide it (bool False, float -inf). Keys at or
-beyond `length` are never looked at, whatever is stored there. A query that sees no key gives zeros.
+Model: scores = q k^T * scale, soft-capped, then masked; softmax over the visible keys; times v. A key is visible to a
+query if it lies below `length`, if `causal` allows it and if the mask does not hide it (bool False, float -inf). Keys
+at or beyond `length` are never looked at, whatever is stored there. A query that sees no key gives zeros.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _attention_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tupl
         last = np.arange(rows) + (np.broadcast_to(valid, (batch, 1)) - rows)
         visible = visible & (position <= last[:, :, None])[:, None]
     with np.errstate(all="ignore"):
-        split = q.reshape(batch, k.shape[1], group * rows, depth) if q.size else np.zeros((batch, k.shape[1], 0, depth))
+        split = q.reshape(batch, k.shape[1], group * rows, depth)
         scores = (split @ k.swapaxes(-1, -2)).reshape(batch, heads, rows, keys) * attention_scale(attrs, depth)
         cap = get_float(attrs, "softcap")
         if cap:
@@ -108,7 +108,7 @@ def _attention_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tupl
             added = to_f64(mask)
             visible, scores = visible & ~np.isneginf(added), scores + np.where(np.isneginf(added), 0.0, added)
         weight = _visible_softmax(scores, np.broadcast_to(visible, scores.shape))
-        mixed = weight.reshape(batch, k.shape[1], group * rows, keys) @ v if rows else np.zeros(outputs[0].shape)
+        mixed = weight.reshape(batch, k.shape[1], group * rows, keys) @ v
     return (mixed.reshape(outputs[0].shape),)
 
 
@@ -159,9 +159,7 @@ _ROPE_ARGS = (
     ArgDef("x", FLOATS, doc="[B, H, S, D]"),
     ArgDef("cos", FLOATS, doc="[S, R/2], broadcastable to [B, H, S, R/2], or with position a table [max, R/2]"),
     ArgDef("sin", FLOATS, doc="as cos"),
-    ArgDef(
-        "position", _INDEX, optional=True, doc="table row of the first S (scalar, [1] or [B]) or of each S ([B, S])"
-    ),
+    ArgDef("position", _INDEX, optional=True, doc="table row of the first S (scalar, [1], [B]) or of each S ([B, S])"),
 )
 
 
@@ -194,7 +192,7 @@ def _rope_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _rope_rows(table: Array, position: Array, rows: int) -> Array:
-    """The table's rows for every position, [B or 1, 1, S, R/2]; positions outside the table take its first or last row."""
+    """The table's rows for every position, [B or 1, 1, S, R/2]; positions outside it take its first or last row."""
     index = position.astype(np.int64)
     if index.ndim < 2:
         index = index.reshape(-1, 1) + np.arange(rows)

@@ -14,8 +14,8 @@ from superkernel.ops.opdef import AttrDef, AttrKind, Attrs, AttrValue, OpDef, _R
 
 
 def canonical_attrs(definition: OpDef, given: Mapping[str, Any]) -> Attrs:
-    """All attributes of `definition`, in table order, defaults filled in. Raises GraphError with every violation: unknown or
-    missing attribute, wrong type, NaN, not one of the choices."""
+    """All attributes of `definition`, in table order, defaults filled in. Raises GraphError with every violation:
+    unknown or missing attribute, wrong type, NaN, not one of the choices."""
     wrong: list[Violation] = []
     known = {a.name for a in definition.attrs}
     for name in given:

@@ -1,7 +1,7 @@
 """Convolutions and transposed convolutions over 1 to 3 spatial axes, with groups.
 
-Model: x is [N, C, spatial...], w is [M, C/groups, kernel...] (transposed: [C, M/groups, kernel...]). The reference adds up one
-matrix product per kernel tap over a strided view of the input: no unfolded copy, so models of real size stay usable.
+Model: x is [N, C, spatial...], w is [M, C/groups, kernel...] (transposed: [C, M/groups, kernel...]). The reference
+adds up one matrix product per kernel tap over a strided view of the input: no unfolded copy, so models of real size stay usable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from superkernel.ops.windows import (
     Window,
     paddings,
     spatial,
-    spatial_part,
+    trailing,
     window_box,
     window_taps,
     windows,
@@ -68,9 +68,8 @@ def conv_windows(x: TensorType, w: TensorType, attrs: Attrs) -> tuple[Window, ..
 
 def _conv_infer(inputs: Types, attrs: Attrs) -> Outputs:
     x, w, groups = _checked(inputs, attrs, _CONV_ARGS)
-    require(
-        w.shape[0] % groups == 0, "groups does not divide the output channels", f"a divisor of {w.shape[0]}", groups
-    )
+    channels = w.shape[0]
+    require(channels % groups == 0, "groups does not divide the output channels", f"a divisor of {channels}", groups)
     require_shape(w, (w.shape[0], x.shape[1] // groups, *w.shape[2:]), slot(_CONV_ARGS, 1))
     b = optional(inputs, 2)
     if b is not None:
@@ -78,8 +77,8 @@ def _conv_infer(inputs: Types, attrs: Attrs) -> Outputs:
     return (TensorType(x.dtype, (x.shape[0], w.shape[0], *(v.size for v in conv_windows(x, w, attrs)))),)
 
 
-def _types(arrays: Sequence[Array], outputs: Outputs) -> list[TensorType]:
-    return [TensorType(outputs[0].dtype, tuple(int(d) for d in a.shape)) for a in arrays]
+def _type(values: Array, outputs: Outputs) -> TensorType:
+    return TensorType(outputs[0].dtype, tuple(int(d) for d in values.shape))
 
 
 def _with_bias(out: Array, bias: Array | None) -> Array:
@@ -88,7 +87,7 @@ def _with_bias(out: Array, bias: Array | None) -> Array:
 
 def _conv_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     x, w = to_f64(array(inputs, 0)), to_f64(array(inputs, 1))
-    axes = conv_windows(*_types((x, w), outputs), attrs)
+    axes = conv_windows(_type(x, outputs), _type(w, outputs), attrs)
     batch, groups, space = x.shape[0], get_int(attrs, "groups"), x.shape[2:]
     inner, outer = w.shape[1], w.shape[0] // groups
     data = x.reshape(batch, groups, inner, *space)
@@ -96,14 +95,14 @@ def _conv_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arr
     out = np.zeros((batch, groups, outer, *(a.size for a in axes)))
     with np.errstate(all="ignore"):
         for tap, targets, sources in window_taps(axes):
-            part, factor = spatial_part(data, sources), weight[(..., *tap)]
+            part, factor = data[trailing(sources)], weight[trailing(tap)]
             count = prod(part.shape[3:])
             if inner == 1 or count == 0:
                 value = factor.reshape(groups, outer, *(1,) * len(axes)) * part if inner == 1 else 0.0
             else:
                 value = np.matmul(factor, part.reshape(batch, groups, inner, count))
                 value = value.reshape(batch, groups, outer, *part.shape[3:])
-            out[(..., *targets)] += value
+            out[trailing(targets)] += value
         return (_with_bias(out.reshape(outputs[0].shape), optional_array(inputs, 2)),)
 
 
@@ -165,7 +164,7 @@ def _transpose_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def _transpose_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     x, w = to_f64(array(inputs, 0)), to_f64(array(inputs, 1))
-    axes = transpose_windows(*_types((x, w), outputs), attrs)
+    axes = transpose_windows(_type(x, outputs), _type(w, outputs), attrs)
     batch, groups, space = x.shape[0], get_int(attrs, "groups"), x.shape[2:]
     inner, outer = x.shape[1] // groups, w.shape[1]
     data = x.reshape(batch, groups, inner, prod(space))
@@ -173,8 +172,8 @@ def _transpose_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tupl
     out = np.zeros((batch, groups, outer, *outputs[0].shape[2:]))
     with np.errstate(all="ignore"):
         for tap, read, written in window_taps(axes):
-            spread = np.matmul(weight[(..., *tap)].swapaxes(1, 2), data).reshape(batch, groups, outer, *space)
-            out[(..., *written)] += spatial_part(spread, read)
+            spread = np.matmul(weight[trailing(tap)].swapaxes(1, 2), data).reshape(batch, groups, outer, *space)
+            out[trailing(written)] += spread[trailing(read)]
         return (_with_bias(out.reshape(outputs[0].shape), optional_array(inputs, 2)),)
 
 

@@ -102,7 +102,7 @@ def _gather_elements_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def _element_positions(indices: Array, axis: int, extent: int) -> tuple[Array, ...]:
     """Index arrays of the elements that `indices` point at along `axis`."""
-    positions = list(np.indices(indices.shape, sparse=True))
+    positions: list[Array] = list(np.indices(indices.shape, sparse=True))
     positions[axis] = wrap_indices(indices, extent)
     return tuple(positions)
 

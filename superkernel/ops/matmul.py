@@ -1,7 +1,8 @@
 """Matrix products: matmul (NumPy's batching), gemm, matmul_integer.
 
-Model: every product is [..., m, k] x [..., k, n] after `orient` has put a missing row or column dimension in and noted which
-axes are swapped in memory; shapes, access and cost are stated once on that form. 8-bit integers accumulate in i32 and wrap.
+Model: every product is [..., m, k] x [..., k, n] after `orient` has put a missing row or column dimension in and noted
+which axes are swapped in memory; shapes, access and cost are stated once on that form. 8-bit integers accumulate in i32
+and wrap.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ BYTES = frozenset({DType.I8, DType.U8})
 
 @dataclass(frozen=True)
 class Product:
-    """A matrix product in its general form. `vector_a`: a is 1-D, there is no row dimension; `vector_b`: no column one."""
+    """A matrix product in general form. `vector_a`: a is 1-D, there is no row dimension; `vector_b`: no column one."""
 
     batch: tuple[int, ...]
     m: int
@@ -202,7 +203,7 @@ _INTEGER_ARGS = (
 
 
 def _zero_shape(inputs: Types, form: Product, which: int) -> tuple[int, ...] | None:
-    """The zero point of operand `which`, shaped to broadcast to the operand (vectors as matrices). None where absent."""
+    """The shape in which zero point `which` broadcasts to its operand (vectors as matrices). None where absent."""
     zero, operand = optional(inputs, 2 + which), present(inputs, which)
     if zero is None:
         return None

@@ -1,16 +1,19 @@
-"""What an operator is: one `OpDef` per operator, the only place that knows its shapes, dtypes, meaning and access pattern.
+"""What an operator is: one `OpDef` per operator, the only place that knows its shapes, dtypes, meaning and access.
 
-Everything else (validation, the NumPy reference, tiling, documentation, the registry's op names) is derived from the table in
-`superkernel/ops/table.py`. Adding an operator is adding one `OpDef`.
+Everything else (validation, the NumPy reference, tiling, documentation, the registry's op names) is derived from the
+table in `superkernel/ops/table.py`. Adding an operator is adding one `OpDef`.
 
 Conventions
-- `infer(inputs, attrs)` gets input types (None = absent optional input), returns the output types; raises `GraphError` (without
-  location: the caller adds the node) on any input it cannot accept. Broadcasting is NumPy's.
-- `reference(inputs, attrs, outputs)` gets arrays and returns arrays. Floats are computed in float64 and NOT rounded: the caller
-  (`superkernel.reference`) rounds to the declared output dtype, or keeps float64 for a wide reference. It never calls a kernel.
-- `access(inputs, outputs, attrs, index, box)`: for output `index`, which box of each input the output box `box` needs (None = not
-  read). Never smaller than the truth; data-dependent reads (gather) give the whole range that may be read.
-- `flops(inputs, outputs, attrs)`: floating-point (or integer) operations, a fused multiply-add counted as 2, a transcendental as 1.
+- `infer(inputs, attrs)` gets input types (None = absent optional input), returns the output types; raises `GraphError`
+  (without location: the caller adds the node) on any input it cannot accept. Broadcasting is NumPy's.
+- `reference(inputs, attrs, outputs)` gets arrays and returns arrays. Floats are computed in float64 and NOT rounded:
+  the caller (`superkernel.reference`) rounds to the declared output dtype, or keeps float64 for a wide reference. It never
+  calls a kernel.
+- `access(inputs, outputs, attrs, index, box)`: for output `index`, which box of each input the output box `box` (not
+  empty) needs (None = not read). Never smaller than the truth; data-dependent reads (gather) give the whole range that
+  may be read.
+- `flops(inputs, outputs, attrs)`: floating-point (or integer) operations, a fused multiply-add counted as 2, a
+  transcendental as 1.
 """
 
 from __future__ import annotations

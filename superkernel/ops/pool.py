@@ -1,8 +1,8 @@
 """Pools over 1 or more spatial axes of [N, C, spatial...]: max, average, Lp, and the global ones.
 
 Model: padding never enters a maximum; it enters an average only with `count_include_pad`, and then only as far as the
-padding reaches (not the part of a last window that ceil_mode lets hang over). A window over padding only gives the least
-value of the type (max) or 0 (average).
+padding reaches (not the part of a last window that ceil_mode lets hang over). A window over padding only gives the
+least value of the type (max) or 0 (average).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from superkernel.ops.common import (
 )
 from superkernel.ops.opdef import FLOATS, NUMERIC, ArgDef, Array, Attrs, Family, OpDef, Types
 from superkernel.ops.reduce import lowest
-from superkernel.ops.windows import Window, spatial, spatial_part, window_box, window_taps, windows
+from superkernel.ops.windows import Window, spatial, trailing, window_box, window_taps, windows
 from superkernel.tensor import Box, TensorType
 
 Arrays = Sequence[Array | None]
@@ -73,8 +73,8 @@ def _max_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arra
     x = widen(array(inputs, 0))
     out = np.full(outputs[0].shape, lowest(x.dtype), x.dtype)
     for _, targets, sources in window_taps(pool_windows(x.shape, attrs)):
-        part = out[(..., *targets)]
-        np.maximum(part, spatial_part(x, sources), out=part)
+        part = out[trailing(targets)]
+        np.maximum(part, x[trailing(sources)], out=part)
     return (out,)
 
 
@@ -82,7 +82,7 @@ def _summed(x: Array, attrs: Attrs, outputs: Outputs) -> Array:
     """The sum of each window."""
     out = np.zeros(outputs[0].shape)
     for _, targets, sources in window_taps(pool_windows(x.shape, attrs)):
-        out[(..., *targets)] += spatial_part(x, sources)
+        out[trailing(targets)] += x[trailing(sources)]
     return out
 
 

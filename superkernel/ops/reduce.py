@@ -1,12 +1,13 @@
 """Reductions and scans along axes: sums, extremes, products, norms, argmax, cumsum.
 
-Model: `axes` empty means all. Integers reduce in their own type and wrap; floats in float64. Over nothing the result is the
-identity of the operation: 0 for sums, 1 for products, the least value for max, the greatest for min, NaN for means.
+Model: `axes` empty means all. Integers reduce in their own type and wrap; floats in float64. Over nothing the result is
+the identity of the operation: 0 for sums, 1 for products, the least value for max, the greatest for min, NaN for means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -94,14 +95,14 @@ def _prod(x: Array, axes: tuple[int, ...]) -> Array:
     return result
 
 
-def lowest(dtype: np.dtype[np.generic]) -> float | int | bool:
+def lowest(dtype: np.dtype[Any]) -> float | int | bool:
     """The identity of max: no value of the type is less."""
     if dtype.kind == "b":
         return False
     return -np.inf if dtype.kind == "f" else int(np.iinfo(dtype).min)
 
 
-def _highest(dtype: np.dtype[np.generic]) -> float | int | bool:
+def _highest(dtype: np.dtype[Any]) -> float | int | bool:
     if dtype.kind == "b":
         return True
     return np.inf if dtype.kind == "f" else int(np.iinfo(dtype).max)

@@ -1,8 +1,8 @@
 """resize: nearest or N-linear interpolation, one axis after the other.
 
-Model: an output index of an axis stands at an input coordinate (`coordinate_mode`); nearest picks one input index, linear
-two with weights that add up to 1. Both are an `AxisPlan`, computed once from the static shapes; a kernel may use the
-same plan as its table. Scales not given are sizes / input extents.
+Model: an output index of an axis stands at an input coordinate (`coordinate_mode`); nearest picks one input index,
+linear two with weights that add up to 1. Both are an `AxisPlan`, computed once from the static shapes; a kernel may use
+the same plan as its table. Scales not given are sizes / input extents.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from superkernel.ops.common import (
-    AttrDef,
     array,
     get_floats,
     get_ints,
@@ -26,7 +25,7 @@ from superkernel.ops.common import (
     str_attr,
     to_f64,
 )
-from superkernel.ops.opdef import FLOATS, INTS, ArgDef, Array, AttrKind, Attrs, Family, OpDef, Types
+from superkernel.ops.opdef import FLOATS, INTS, ArgDef, Array, AttrDef, AttrKind, Attrs, Family, OpDef, Types
 from superkernel.tensor import Box, TensorType
 
 Arrays = Sequence[Array | None]

@@ -1,7 +1,7 @@
 """Softmax and normalisations: statistics over a row, then pointwise. And batch_norm, whose statistics are inputs.
 
-Model: variances are those of the whole row (divided by the count, not count - 1), computed about the mean. Scale and bias
-have x's element type. Every element of a row needs all of it: the access box spans the normalised axes.
+Model: variances are those of the whole row (divided by the count, not count - 1), computed about the mean. Scale and
+bias have x's element type. Every element of a row needs all of it: the access box spans the normalised axes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sliding windows: what convolutions and pools share (extents, strides, padding, which inputs a window reads).
 
-Model: along one spatial axis output o reads the positions o*stride + t*dilation - pad_begin for t in 0 .. kernel-1; those
-outside the input are padding.
+Model: along one spatial axis output o reads the positions o*stride + t*dilation - pad_begin for t in 0 .. kernel-1;
+those outside the input are padding.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from superkernel.ops.common import get_ints, require
-from superkernel.ops.opdef import Array, Attrs
+from superkernel.ops.opdef import Attrs
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Window:
         return (self.kernel - 1) * self.dilation + 1
 
     def reads(self, start: int, stop: int) -> tuple[int, int]:
-        """The smallest interval of inputs that outputs start..stop-1 read; empty (0, 0) where they read padding only."""
+        """The smallest interval of inputs that outputs start..stop-1 read; (0, 0) where they read padding only."""
         low, high = self.extent, 0
         for tap in range(self.kernel):
             first, last = self.taps(tap)
@@ -106,7 +107,6 @@ def window_box(axes: Sequence[Window], box: Sequence[tuple[int, int]]) -> tuple[
     return spans if all(start < stop for start, stop in spans) else None
 
 
-def spatial_part(x: Array, where: tuple[slice, ...]) -> Array:
-    """x[..., where] with `where` on the last axes."""
-    part: Array = x[(..., *where)]
-    return part
+def trailing(where: tuple[slice, ...] | tuple[int, ...]) -> Any:
+    """The index that applies `where` to the last axes (Any: NumPy's stubs have no type for it)."""
+    return (..., *where)
