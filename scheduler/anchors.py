@@ -1,0 +1,204 @@
+"""Operators that are no pointwise work: each becomes the anchor of a new cluster, its inputs read where the kernel can take them."""
+
+from __future__ import annotations
+
+from superkernel.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
+from superkernel.errors import UnsupportedError
+from superkernel.graph import Node
+from superkernel.ops.opdef import Family as OpFamily
+from superkernel.scheduler import legality, profit
+from superkernel.scheduler.affine import Coords, Ref, dense_ref
+from superkernel.scheduler.cluster import Anchor, Cluster, Result, Store
+from superkernel.scheduler.hostcall import HOST_REFERENCE
+from superkernel.scheduler.join import as_prologue
+from superkernel.scheduler.schedule import Space
+from superkernel.scheduler.workspace import Buffer, Reg, Workspace, only_dense
+from superkernel.tensor import TensorType, row_major_strides
+
+# Kernels that evaluate a prologue exactly once per element, so that it may also store (a residual sum in front of a norm).
+STORING_PROLOGUES = frozenset({"host.norm"})
+
+
+def add_anchor(ws: Workspace, node: Node) -> None:
+    """Place one node as an anchor."""
+    graph = ws.graph
+    types, outputs = graph.input_types(node), graph.output_types(node)
+    if any(o.shape != outputs[0].shape for o in outputs):
+        raise UnsupportedError("outputs of different shapes", location=f"node {node.name!r} ({node.op})")
+    kernel = ws.choose(plain_body(ws, node))
+    update = graph.definition(node).family is OpFamily.UPDATE
+    cluster = ws.clusters.new(outputs[0].shape)
+    cluster.nodes.append(ws.positions[node.name])
+    in_place = _in_place_source(ws, node) if update and kernel != HOST_REFERENCE else None
+    takes = kernel != HOST_REFERENCE and not update and ws.options.fuse
+    anchor = cluster.anchor = Anchor(node, kernel, [None] * len(types), types, outputs, takes)
+    _feed(ws, node, cluster, anchor, in_place)
+    if ws.options.fuse and kernel != HOST_REFERENCE:
+        _try_prologues(ws, node, cluster, anchor)
+    for index, (out, kind) in enumerate(zip(node.outputs, outputs, strict=True)):
+        ws.put(out, cluster, cluster.add(Result(index, kind.dtype)), Coords(kind.shape))
+    if in_place is not None:
+        _store_in_place(ws, node, cluster, anchor, in_place)
+
+
+def plain_body(ws: Workspace, node: Node) -> Body:
+    """The node alone, on dense operands: what kernel selection sees before anything is joined to it."""
+    types, outputs = ws.graph.input_types(node), ws.graph.output_types(node)
+    constant = {v: _whole_constant(ws, v) for v in node.inputs if v is not None}
+    ins = [(v, t) for v, t in zip(node.inputs, types, strict=True) if v is not None and t is not None]
+    ordered = [p for p in ins if not constant[p[0]]] + [p for p in ins if constant[p[0]]]
+    names = list(dict.fromkeys(v for v, _ in ordered))
+    kinds = dict(ordered)
+    operands = [Operand(Role.CONSTANT if constant[v] else Role.INPUT, kinds[v]) for v in names]
+    feeds = tuple(
+        None if v is None or t is None else View(names.index(v), t.shape, t.strides)
+        for v, t in zip(node.inputs, types, strict=True)
+    )
+    stores, results = [], []
+    for k, kind in enumerate(outputs):
+        results.append(ProgramInput(-1 - k, kind.dtype))
+        stores.append(ProgramOutput(k, len(operands) + k, kind.strides))
+    operands += [Operand(Role.OUTPUT, kind) for kind in outputs]
+    program = PointwiseProgram(outputs[0].shape, tuple(results), (), tuple(stores))
+    return Body(node.op, tuple(node.attrs.items()), tuple(operands), feeds, types, outputs, program)
+
+
+def _whole_constant(ws: Workspace, value: str) -> bool:
+    return ws.constant_of(value) is not None
+
+
+def _feed(ws: Workspace, node: Node, cluster: Cluster, anchor: Anchor, in_place: Ref | None) -> None:
+    """Find every input in memory, in a form that the kernel takes. Inputs that may become a prologue wait for `_try_prologues`."""
+    for slot, value in enumerate(node.inputs):
+        kind = anchor.types[slot]
+        if value is None or kind is None:
+            continue
+        if slot == 0 and in_place is not None:
+            anchor.feeds[0] = in_place
+            continue
+        if ws.options.fuse and anchor.kernel != HOST_REFERENCE and _prologue_part(ws, node, anchor, slot) is not None:
+            continue
+        _feed_from_memory(ws, cluster, anchor, slot, value, kind)
+
+
+def _feed_from_memory(
+    ws: Workspace, cluster: Cluster, anchor: Anchor, slot: int, value: str, kind: TensorType
+) -> None:
+    def accept(ref: Ref) -> bool:
+        if ref.buffer in ws.buffers and ws.buffers[ref.buffer].is_constant:  # may be packed: the whole of it
+            return ref.is_dense and ws.buffers[ref.buffer].type == kind
+        if ref.is_dense or anchor.kernel == HOST_REFERENCE or not ws.options.fuse:
+            return ref.is_dense
+        view = View(slot, ref.shape, ref.strides, ref.offset)
+        return ws.family_of(anchor.kernel).accepts_view(anchor.kernel, anchor.node.op, slot, view, kind.dtype)
+
+    ref = ws.demand(value, accept)
+    anchor.feeds[slot] = ref
+    ws.clusters.read(cluster, ref.buffer)
+    if not ref.is_dense:
+        ws.note(anchor.node.name, f"reads {value!r} as a strided view", f"{anchor.kernel} takes it without a copy")
+
+
+def _prologue_part(ws: Workspace, node: Node, anchor: Anchor, slot: int) -> Cluster | None:
+    """The pointwise cluster that computes the slot's value, where the kernel takes a prologue there and nothing speaks against it yet."""
+    value = node.inputs[slot]
+    assert value is not None
+    found = ws.values[value]
+    if not isinstance(found, Reg) or found.slot >= 0 or node.inputs.count(value) > 1:
+        return None
+    part = ws.clusters.find(found.cluster)
+    family = ws.family_of(anchor.kernel)
+    if part.anchor is not None or not family.accepts_prologue(anchor.kernel, node.op, slot):
+        return None
+    private = ws.is_private(part, {ws.positions[node.name]})
+    if not private and anchor.kernel not in STORING_PROLOGUES:
+        ws.note(node.name, f"{value!r} not taken as a prologue", "others read it too")
+        return None
+    kind = anchor.types[slot]
+    assert kind is not None
+    why = profit.prologue_loses(part, ws.graph.definition(node).family, kind.size)
+    if why is not None:
+        ws.note(node.name, f"{value!r} not taken as a prologue", why)
+        return None
+    return part
+
+
+def _try_prologues(ws: Workspace, node: Node, cluster: Cluster, anchor: Anchor) -> None:
+    for slot, value in enumerate(node.inputs):
+        kind = anchor.types[slot]
+        if value is None or kind is None or anchor.feeds[slot] is not None:
+            continue
+        part = _prologue_part(ws, node, anchor, slot)
+        found = ws.values[value]
+        if part is None or not isinstance(found, Reg) or not _absorb_prologue(ws, cluster, anchor, slot, part, found):
+            _feed_from_memory(ws, cluster, anchor, slot, value, kind)
+        else:
+            ws.note(node.name, f"takes {value!r} as a prologue", f"{anchor.kernel} evaluates it while reading")
+
+
+def _absorb_prologue(
+    ws: Workspace, cluster: Cluster, anchor: Anchor, slot: int, part: Cluster, found: Reg
+) -> bool:
+    """Make the part the slot's prologue; False where that is not legal."""
+    prefix = found.coords.inverse()
+    moved = legality.rebase(ws, part, prefix)
+    why = legality.why_not_absorb(ws, part, cluster)
+    if why is None and moved is None:
+        why = "not affine over the slot's shape"
+    if why is None and legality.touches_own_store(part, cluster):
+        why = "its stored value is read by the same sub-operator"
+    if why is not None or moved is None:
+        ws.note(anchor.node.name, f"input {slot} not taken as a prologue", why or "")
+        return False
+    places = {value: reg.cell for value in moved if isinstance(reg := ws.values[value], Reg)}
+    prologue, numbers = as_prologue(part, prefix, found.cell)
+    anchor.feeds[slot] = prologue
+    ws.clusters.absorb(cluster, part)
+    for value, coords in moved.items():
+        ws.put(value, cluster, numbers[places[value]], coords, slot)
+    return True
+
+
+# States -----------------------------------------------------------------------------------------------------------------------
+
+
+def _in_place_source(ws: Workspace, node: Node) -> Ref | None:
+    """Where the old contents lie, if they are a whole state that may be overwritten: nobody reads them after this node, and the
+    state gets new contents in this run anyway."""
+    value = node.inputs[0]
+    assert value is not None
+    found = ws.values[value]
+    if isinstance(found, Reg):
+        found = ws.locate(value, only_dense)
+    if not isinstance(found, Ref) or not found.is_dense:
+        return None
+    home = ws.buffers[found.buffer].home
+    if home is None or home.space is not Space.STATE:
+        return None
+    state = list(ws.graph.states)[home.slot]
+    here = ws.positions[node.name]
+    root = ws.root_value(found.buffer)
+    if ws.graph.updates.get(state, state) == state:
+        why = "the state keeps its contents"
+    elif any(r == -1 or r > here for r in ws.readers(root)) or node.inputs.count(value) > 1:
+        why = "the old contents are read later"
+    else:
+        ws.note(node.name, f"updates {state!r} in place", "nobody reads the old contents later")
+        return found
+    ws.note(node.name, f"copies {state!r}", why)
+    return None
+
+
+def _store_in_place(ws: Workspace, node: Node, cluster: Cluster, anchor: Anchor, old: Ref) -> None:
+    """The new contents take the old ones' bytes, after everybody has read those."""
+    before = ws.buffers[old.buffer]
+    name = ws.fresh(node.outputs[0])
+    ws.buffers[name] = Buffer(anchor.outputs[0], before.home, previous=old.buffer)
+    ws.new_version(node.outputs[0], name)
+    anchor.in_place = old.buffer
+    anchor.feeds[0] = dense_ref(name, anchor.outputs[0].shape)
+    cluster.stores.append(Store(0, name, row_major_strides(anchor.outputs[0].shape)))
+    ws.clusters.write(cluster, name)
+    for other in ws.clusters.clusters_writing(old.buffer) + ws.clusters.clusters_reading(old.buffer):
+        if other is not cluster:
+            ws.clusters.order_after(cluster, other)

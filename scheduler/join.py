@@ -1,0 +1,191 @@
+"""Pointwise nodes: into the cluster of an operand where legal and worth it, else a cluster of their own."""
+
+from __future__ import annotations
+
+from superkernel.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
+from superkernel.graph import Node
+from superkernel.ops.opdef import AttrValue
+from superkernel.scheduler import legality, profit
+from superkernel.scheduler.affine import Coords, Ref, broadcast_strides
+from superkernel.scheduler.cluster import Cluster, Load, Prologue, Result, Store
+from superkernel.scheduler.workspace import Accept, Reg, Workspace
+from superkernel.tensor import TensorType
+
+
+def add_pointwise(ws: Workspace, node: Node) -> None:
+    """Place one POINTWISE node."""
+    position = ws.positions[node.name]
+    out = node.outputs[0]
+    shape = ws.graph.types[out].shape
+    cluster, coords = _target(ws, node, position, shape)
+    args = [_operand(ws, cluster, coords, value) for value in node.inputs if value is not None]
+    op, attrs = _instruction(node)
+    cell = cluster.instruct(op, tuple(args), ws.graph.types[out].dtype, attrs)
+    cluster.nodes.append(position)
+    ws.put(out, cluster, cell, coords)
+
+
+def single_body(ws: Workspace, node: Node) -> Body:
+    """The node alone as a program over dense rank-1 operands: what kernel selection is asked about its operator and types."""
+    kinds = [ws.graph.types[v].dtype for v in node.inputs if v is not None]
+    out = ws.graph.types[node.outputs[0]].dtype
+    op, attrs = _instruction(node)
+    operands = [Operand(Role.INPUT, TensorType(k, (64,))) for k in kinds] + [Operand(Role.OUTPUT, TensorType(out, (64,)))]
+    program = PointwiseProgram(
+        (64,),
+        tuple(ProgramInput(i, k, (1,)) for i, k in enumerate(kinds)),
+        (Instruction(op, tuple(range(len(kinds))), out, attrs),),
+        (ProgramOutput(len(kinds), len(kinds), (1,)),),
+    )
+    return Body(None, (), tuple(operands), (), (), (), program)
+
+
+def _instruction(node: Node) -> tuple[str, tuple[tuple[str, AttrValue], ...]]:
+    """The node as an instruction. SSA has no absent argument: a clip without lower bound is a minimum, one without bounds nothing."""
+    present = [i for i, value in enumerate(node.inputs) if value is not None]
+    if node.op == "clip" and present == [0]:
+        return "identity", ()
+    if node.op == "clip" and present == [0, 2]:
+        return "minimum", ()
+    return node.op, tuple(node.attrs.items())
+
+
+def _target(ws: Workspace, node: Node, position: int, shape: tuple[int, ...]) -> tuple[Cluster, Coords]:
+    """The cluster to compute the node in, and the node's coordinates there."""
+    if ws.options.fuse:
+        for cluster, coords in _candidates(ws, node, shape):
+            private = _private_parts(ws, node, cluster, position)
+            why = legality.why_not_join(ws, node, cluster, coords, {p.id for p in private})
+            why = why or profit.too_big(cluster)
+            if why is None:
+                for part in private:
+                    _absorb(ws, part, cluster, node, coords)
+                if cluster.nodes:
+                    name = ws.graph.nodes[cluster.nodes[0]].name
+                    ws.note(node.name, f"joined {name!r}", "its operand is at hand in registers")
+                return cluster, coords
+            ws.note(node.name, f"not joined to {_name(ws, cluster)!r}", why)
+    return ws.clusters.new(shape), Coords(shape)
+
+
+def _name(ws: Workspace, cluster: Cluster) -> str:
+    if cluster.anchor is not None:
+        return cluster.anchor.node.name
+    return ws.graph.nodes[cluster.nodes[0]].name if cluster.nodes else f"cluster {cluster.id}"
+
+
+def _candidates(ws: Workspace, node: Node, shape: tuple[int, ...]) -> list[tuple[Cluster, Coords]]:
+    """Clusters that hold an operand of the node's full size in registers: anchors first, later ones first."""
+    size = ws.graph.types[node.outputs[0]].size
+    found: dict[int, tuple[Cluster, Coords]] = {}
+    for value in node.inputs:
+        if value is None:
+            continue
+        reg = ws.values[value]
+        if isinstance(reg, Reg) and reg.slot < 0 and ws.graph.types[value].size == size:
+            cluster = ws.clusters.find(reg.cluster)
+            found.setdefault(cluster.id, (cluster, reg.coords.reshaped(shape)))
+    order = sorted(found.values(), key=lambda c: (c[0].anchor is None, -c[0].ancestors.bit_count(), -c[0].id))
+    return order
+
+
+def _private_parts(ws: Workspace, node: Node, target: Cluster, position: int) -> list[Cluster]:
+    """Pointwise clusters that hold further operands, are read by nobody else, and can become part of the target."""
+    found: list[Cluster] = []
+    size = ws.graph.types[node.outputs[0]].size
+    for value in node.inputs:
+        reg = None if value is None else ws.values[value]
+        if value is None or not isinstance(reg, Reg) or reg.slot >= 0 or ws.graph.types[value].size != size:
+            continue
+        part = ws.clusters.find(reg.cluster)
+        if part is target or part in found or not ws.is_private(part, {position, *target.nodes}):
+            continue
+        if legality.why_not_absorb(ws, part, target) or legality.touches_own_store(part, target):
+            continue
+        if profit.too_big(target, part, *found) is None:
+            found.append(part)
+    coords = _coords_in(ws, node, target)
+    return [p for p in found if legality.rebase(ws, p, _prefix(ws, p, node, coords)) is not None]
+
+
+def _coords_in(ws: Workspace, node: Node, target: Cluster) -> Coords:
+    shape = ws.graph.types[node.outputs[0]].shape
+    return next(coords for cluster, coords in _candidates(ws, node, shape) if cluster is target)
+
+
+def _prefix(ws: Workspace, part: Cluster, node: Node, coords: Coords) -> Coords:
+    """From the target's iteration space (the node lies there at `coords`) to the part's."""
+    for value in node.inputs:
+        reg = None if value is None else ws.values[value]
+        if isinstance(reg, Reg) and ws.clusters.find(reg.cluster) is part and value is not None:
+            if ws.graph.types[value].size == ws.graph.types[node.outputs[0]].size:
+                return coords.then(reg.coords.reshaped(coords.shape).inverse())
+    raise AssertionError("the part holds no operand of the node")
+
+
+def _absorb(ws: Workspace, part: Cluster, into: Cluster, node: Node, coords: Coords) -> None:
+    """Move the part's cells and stores into the target, over the target's iteration space."""
+    prefix = _prefix(ws, part, node, coords)
+    moved = legality.rebase(ws, part, prefix)
+    assert moved is not None
+    numbers = move_cells(part, prefix, into)
+    for store in part.stores:
+        strides = prefix.pull(store.strides)
+        assert strides is not None
+        into.stores.append(Store(numbers[store.cell], store.buffer, strides, store.offset))
+    cells = {value: reg.cell for value in moved if isinstance(reg := ws.values[value], Reg)}
+    ws.clusters.absorb(into, part)
+    for value, place in moved.items():
+        ws.put(value, into, numbers[cells[value]], place)
+    ws.note(_name(ws, part), f"joined {_name(ws, into)!r}", "only read there")
+
+
+def move_cells(part: Cluster, prefix: Coords, into: Cluster) -> list[int]:
+    """Append the part's cells to another cluster; the new number of each."""
+    numbers: list[int] = []
+    for cell in part.cells:
+        if isinstance(cell, Load):
+            strides = prefix.pull(cell.strides)
+            assert strides is not None
+            numbers.append(into.add(Load(cell.buffer, strides, cell.offset, cell.dtype)))
+        elif isinstance(cell, Instruction):
+            numbers.append(into.instruct(cell.op, tuple(numbers[a] for a in cell.args), cell.dtype, cell.attrs))
+        else:
+            assert isinstance(cell, Result)
+            raise AssertionError("a pointwise cluster has no anchor results")
+    return numbers
+
+
+def as_prologue(part: Cluster, prefix: Coords, value: int) -> tuple[Prologue, list[int]]:
+    """The pointwise cluster as a program over an anchor's slot, and the new number of each of its cells."""
+    scratch = Cluster(-1, prefix.base)
+    numbers = move_cells(part, prefix, scratch)
+    stores = []
+    for store in part.stores:
+        strides = prefix.pull(store.strides)
+        assert strides is not None
+        stores.append(Store(numbers[store.cell], store.buffer, strides, store.offset))
+    return Prologue(prefix.base, scratch.cells, stores, numbers[value]), numbers
+
+
+def _operand(ws: Workspace, cluster: Cluster, coords: Coords, value: str) -> int:
+    """The cell that holds the operand at the node's coordinates: an immediate, a register, or a load."""
+    kind = ws.graph.types[value]
+    if legality.is_scalar_constant(ws, value):
+        array = ws.constant_of(value)
+        assert array is not None
+        number = array.reshape(-1)[0].item() if not kind.dtype.is_float else float(array.reshape(-1)[0])
+        return cluster.instruct("constant", (), kind.dtype, (("value", number),))
+    found = ws.values[value]
+    if isinstance(found, Reg) and found.slot < 0 and ws.clusters.find(found.cluster) is cluster:
+        return found.cell
+    accept: Accept = lambda ref: _strides(coords, ref) is not None  # noqa: E731
+    ref = ws.demand(value, accept)
+    strides = _strides(coords, ref)
+    assert strides is not None, f"{value} is not affine over its reader's iteration space"
+    return ws.load(cluster, ref, strides)
+
+
+def _strides(coords: Coords, ref: Ref) -> tuple[int, ...] | None:
+    """Iteration-space strides of an operand that NumPy broadcasts to the node's shape."""
+    return coords.pull(broadcast_strides(ref.shape, ref.strides, coords.shape))

@@ -1,0 +1,134 @@
+"""From a finished cluster to its `Body`: buffers become numbered operands, cells become SSA programs without dead code.
+
+Canonical: operands stand in order of first use within their role (inputs, constants, outputs), SSA numbers in order of first use, so that equal
+work gives equal bodies whatever the buffers are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from superkernel.body import (
+    AnchorInput,
+    Body,
+    Instruction,
+    Operand,
+    PointwiseProgram,
+    ProgramInput,
+    ProgramOutput,
+    Role,
+    View,
+)
+from superkernel.scheduler.affine import Ref, Shape
+from superkernel.scheduler.cluster import Cell, Cluster, Load, Prologue, Result, Store
+from superkernel.scheduler.workspace import Workspace
+
+
+def build_body(ws: Workspace, cluster: Cluster) -> tuple[Body, tuple[str, ...]]:
+    """The body and the buffer behind each operand."""
+    anchor = cluster.anchor
+    live = live_cells(cluster.cells, [s.cell for s in cluster.stores])
+    roles = _roles(ws, cluster, live)
+    order = sorted(roles, key=lambda name: _RANK[roles[name]])  # stable: first use within the role
+    index = {name: i for i, name in enumerate(order)}
+    types = {name: ws.buffers[name].type for name in order}
+    if anchor is not None:
+        if anchor.in_place is not None:  # both names are the same bytes
+            assert isinstance(anchor.feeds[0], Ref)
+            index[anchor.in_place] = index[anchor.feeds[0].buffer]
+    operands = tuple(Operand(roles[name], types[name]) for name in order)
+    epilogue = _program(cluster.shape, cluster.cells, live, cluster.stores, index)
+    if anchor is None:
+        return Body(None, (), operands, (), (), (), epilogue), tuple(order)
+    feeds = tuple(_feed(feed, index) for feed in anchor.feeds)
+    attrs = tuple(anchor.node.attrs.items())
+    body = Body(anchor.node.op, attrs, operands, feeds, anchor.types, anchor.outputs, epilogue)
+    return body, tuple(order)
+
+
+_RANK = {Role.INPUT: 0, Role.CONSTANT: 1, Role.OUTPUT: 2, Role.INOUT: 2}
+
+
+def live_cells(cells: list[Cell], wanted: Iterable[int]) -> list[int]:
+    """Numbers of the cells that the wanted ones need, in order."""
+    live: set[int] = set()
+    stack = list(wanted)
+    while stack:
+        at = stack.pop()
+        if at not in live:
+            live.add(at)
+            cell = cells[at]
+            if isinstance(cell, Instruction):
+                stack.extend(cell.args)
+    return sorted(live)
+
+
+def _roles(ws: Workspace, cluster: Cluster, live: list[int]) -> dict[str, Role]:
+    """Buffer -> role, in order of first use: anchor slots, prologues, epilogue."""
+    roles: dict[str, Role] = {}
+
+    def reads(buffer: str) -> None:
+        roles.setdefault(buffer, Role.CONSTANT if ws.buffers[buffer].is_constant else Role.INPUT)
+
+    anchor = cluster.anchor
+    stores = list(cluster.stores)
+    if anchor is not None:
+        for feed in anchor.feeds:
+            if isinstance(feed, Ref):
+                reads(feed.buffer)
+            elif isinstance(feed, Prologue):
+                for number in live_cells(feed.cells, [feed.value, *(s.cell for s in feed.stores)]):
+                    if isinstance(cell := feed.cells[number], Load):
+                        reads(cell.buffer)
+                stores = [*feed.stores, *stores]
+    for number in live:
+        if isinstance(cell := cluster.cells[number], Load):
+            reads(cell.buffer)
+    for store in stores:
+        roles[store.buffer] = Role.OUTPUT
+    if anchor is not None and anchor.in_place is not None:
+        roles[cluster.stores[0].buffer] = Role.INOUT
+    return roles
+
+
+def _feed(feed: Ref | Prologue | None, index: dict[str, int]) -> AnchorInput:
+    if feed is None:
+        return None
+    if isinstance(feed, Ref):
+        return View(index[feed.buffer], feed.shape, feed.strides, feed.offset)
+    live = live_cells(feed.cells, [feed.value, *(s.cell for s in feed.stores)])
+    return _program(feed.shape, feed.cells, live, feed.stores, index, slot_value=feed.value)
+
+
+def _program(
+    shape: Shape,
+    cells: list[Cell],
+    live: list[int],
+    stores: list[Store],
+    index: dict[str, int],
+    slot_value: int | None = None,
+) -> PointwiseProgram:
+    inputs: list[ProgramInput] = []
+    code: list[Instruction] = []
+    numbers: dict[int, int] = {}
+    for at in live:
+        cell = cells[at]
+        if isinstance(cell, Load):
+            numbers[at] = len(inputs)
+            inputs.append(ProgramInput(index[cell.buffer], cell.dtype, _still(shape, cell.strides), cell.offset))
+        elif isinstance(cell, Result):
+            numbers[at] = len(inputs)
+            inputs.append(ProgramInput(-1 - cell.index, cell.dtype))
+    for at in live:
+        cell = cells[at]
+        if isinstance(cell, Instruction):
+            numbers[at] = len(inputs) + len(code)
+            code.append(Instruction(cell.op, tuple(numbers[a] for a in cell.args), cell.dtype, cell.attrs))
+    outputs = [ProgramOutput(numbers[slot_value], -1)] if slot_value is not None else []
+    outputs += [ProgramOutput(numbers[s.cell], index[s.buffer], _still(shape, s.strides), s.offset) for s in stores]
+    return PointwiseProgram(shape, tuple(inputs), tuple(code), tuple(outputs))
+
+
+def _still(shape: Shape, strides: Shape) -> Shape:
+    """Strides with those of extent 1 set to 0: they mean nothing, and bodies that differ only there are equal."""
+    return tuple(0 if d == 1 else s for d, s in zip(shape, strides, strict=True))

@@ -1,0 +1,317 @@
+"""Where each graph value is while grouping goes on, and how to get it where a reader can take it.
+
+Model: a value is in one of three states. `Ref`: in memory. `Reg`: computed by a cluster, in registers at some change of coordinates; it is put
+into memory only on demand, in the layout that the reader can take (so a transpose behind a matmul costs nothing: either the reader walks
+strides or the matmul stores transposed). `Derived`: a view (slice, expand, split) of a value that is not in memory yet.
+
+`demand` is the one way to memory: an existing store that the reader accepts, else a store in the iteration order, else a dense store, else a
+copying cluster. Invariant: a cluster whose anchor takes no epilogue has at most its results' own dense stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.body import Body
+from superkernel.graph import Graph, Node
+from superkernel.ops.opdef import Family
+from superkernel.options import Options
+from superkernel.scheduler.affine import Coords, Ref, Shape, dense_ref, view_refs
+from superkernel.scheduler.cluster import Cluster, ClusterSet, Load, Prologue, Store
+from superkernel.scheduler.schedule import Place, Space
+from superkernel.scheduler.tiling import Family as KernelFamily
+from superkernel.target.cpu import CpuTarget
+from superkernel.tensor import TensorType, row_major_strides
+
+Accept = Callable[[Ref], bool]
+CONSTANT_HOME = Place(Space.CONSTANT, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Reg:
+    """Cell `cell` of a cluster (of its prologue in `slot`, where that is >= 0)."""
+
+    cluster: int
+    cell: int
+    coords: Coords
+    slot: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """Output `index` of a view node over a value that is not in memory yet."""
+
+    node: Node
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNote:
+    """One decision of grouping: `node` was treated so, because."""
+
+    node: str
+    decision: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self.decision} ({self.reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A buffer that sub-operators read or write. `home`: None in the arena, else the space and slot it fills (constants: slot 0, offsets
+    come with the memory plan). `previous`: the buffer whose bytes this one takes over in the same place (states)."""
+
+    type: TensorType
+    home: Place | None = None
+    previous: str | None = None
+
+    @property
+    def is_constant(self) -> bool:
+        return self.home is not None and self.home.space is Space.CONSTANT
+
+
+def any_view(_: Ref) -> bool:
+    """Accepts everything."""
+    return True
+
+
+def only_dense(ref: Ref) -> bool:
+    """Accepts contiguous runs."""
+    return ref.is_dense
+
+
+@dataclass(slots=True)
+class Workspace:
+    """The state of one grouping."""
+
+    graph: Graph
+    choose: Callable[[Body], str]
+    target: CpuTarget
+    options: Options
+    family_of: Callable[[str], KernelFamily]
+    clusters: ClusterSet = field(default_factory=ClusterSet)
+    values: dict[str, Ref | Reg | Derived] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    constants: dict[str, NDArray[Any]] = field(default_factory=dict)
+    members: dict[int, list[str]] = field(default_factory=dict)  # cluster -> values in its registers
+    names: dict[tuple[int, int, int], str] = field(default_factory=dict)  # (cluster, slot, cell) -> its first value
+    notes: list[GroupNote] = field(default_factory=list)
+    positions: dict[str, int] = field(default_factory=dict)  # node name -> position in the graph
+    versions: dict[str, str] = field(default_factory=dict)  # buffer that took over another's bytes -> its graph value
+    _readers: dict[str, frozenset[int]] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Enter inputs, constants and states as buffers."""
+        graph = self.graph
+        self.positions = {node.name: i for i, node in enumerate(graph.nodes)}
+        for i, (name, kind) in enumerate(graph.inputs.items()):
+            self._enter(name, Buffer(kind, Place(Space.INPUT, i, 0)))
+        for name, array in graph.constants.items():
+            self._enter(name, Buffer(graph.types[name], CONSTANT_HOME))
+            self.constants[name] = array
+        for i, name in enumerate(graph.states):
+            self._enter(name, Buffer(graph.types[name], Place(Space.STATE, i, 0)))
+
+    def _enter(self, name: str, buffer: Buffer) -> None:
+        self.buffers[name] = buffer
+        self.values[name] = dense_ref(name, buffer.type.shape)
+
+    def note(self, node: str, decision: str, reason: str) -> None:
+        self.notes.append(GroupNote(node, decision, reason))
+
+    def new_version(self, value: str, buffer: str) -> None:
+        """`buffer`, which takes over another one's bytes, holds the graph value."""
+        self.versions[buffer] = value
+
+    def root_value(self, buffer: str) -> str:
+        """The graph value that a buffer in a state's place holds."""
+        return self.versions.get(buffer, buffer)
+
+    # Values -------------------------------------------------------------------------------------------------------------------
+
+    def put(self, value: str, cluster: Cluster, cell: int, coords: Coords, slot: int = -1) -> None:
+        """`value` is in registers of the cluster."""
+        self.values[value] = Reg(cluster.id, cell, coords, slot)
+        self.members.setdefault(cluster.id, []).append(value)
+        self.names.setdefault((cluster.id, slot, cell), value)
+
+    def constant_of(self, value: str) -> NDArray[Any] | None:
+        """The array behind a value that is a constant or a view of one."""
+        found = self.values.get(value)
+        if not isinstance(found, Ref) or not self.buffers[found.buffer].is_constant:
+            return None
+        flat = self.constants[found.buffer].reshape(-1)
+        steps = tuple(s * flat.itemsize for s in found.strides)
+        return np.lib.stride_tricks.as_strided(flat[found.offset :], found.shape, steps, writeable=False)
+
+    def sources(self, value: str) -> list[Cluster]:
+        """The clusters that must have run before the value can be read from memory."""
+        found = self.values[value]
+        while isinstance(found, Derived):
+            value = _first_input(found.node)
+            found = self.values[value]
+        if isinstance(found, Reg):
+            return [self.clusters.find(found.cluster)]
+        return self.clusters.clusters_writing(found.buffer)
+
+    def readers(self, value: str) -> frozenset[int]:
+        """Positions of the nodes that read the value, looked at through reshapes and views; -1: the graph itself (output, update)."""
+        known = self._readers.get(value)
+        if known is None:
+            found = set()
+            if value in self.graph.outputs or value in self.graph.updates.values():
+                found.add(-1)
+            for node in self.graph.consumers.get(value, ()):
+                if self.graph.definition(node).family in (Family.RESHAPE, Family.VIEW):
+                    for out in node.outputs:
+                        found |= self.readers(out)
+                else:
+                    found.add(self.positions[node.name])
+            known = self._readers[value] = frozenset(found)
+        return known
+
+    def is_private(self, cluster: Cluster, allowed: set[int]) -> bool:
+        """True where nobody but the cluster's own nodes and `allowed` reads what the cluster computes."""
+        inside = allowed | set(cluster.nodes)
+        return all(self.readers(value) <= inside for value in self.members.get(cluster.id, ()))
+
+    # Memory -------------------------------------------------------------------------------------------------------------------
+
+    def stores_of(self, reg: Reg) -> list[Store]:
+        cluster = self.clusters.find(reg.cluster)
+        if reg.slot < 0:
+            return cluster.stores
+        assert cluster.anchor is not None
+        feed = cluster.anchor.feeds[reg.slot]
+        assert isinstance(feed, Prologue)
+        return feed.stores
+
+    def can_store_freely(self, reg: Reg) -> bool:
+        """True where the value's cluster can store it in any layout and more than once."""
+        anchor = self.clusters.find(reg.cluster).anchor
+        return anchor is None or anchor.takes_epilogue
+
+    def locate(self, value: str, accept: Accept) -> Ref:
+        """A place in memory of the value, one that is accepted where that needs no copy."""
+        found = self.values[value]
+        if isinstance(found, Ref):
+            return found
+        if isinstance(found, Derived):
+            return self._locate_derived(value, found, accept)
+        shape = found.coords.shape
+        first: Ref | None = None
+        for store in self.stores_of(found):
+            if store.cell != found.cell:
+                continue
+            strides = found.coords.push(store.strides)
+            if strides is not None:
+                ref = Ref(store.buffer, shape, strides, store.offset)
+                if accept(ref):
+                    return ref
+                first = first or ref
+        if first is not None and not self.can_store_freely(found):
+            return first
+        base = row_major_strides(found.coords.base)
+        if (strides := found.coords.push(base)) is not None and accept(Ref("", shape, strides)):
+            return Ref(self.store(found, base, found.coords.base), shape, strides)
+        if not self.can_store_freely(found):
+            whole = self.store(found, base, found.coords.base)
+            if strides is None:  # this alias cannot be told in strides: read the results' own shape and copy
+                return self._copied_through(value, Ref(whole, found.coords.base, base), found.coords)
+            return Ref(whole, shape, strides)
+        natural = found.coords.natural()
+        assert natural is not None, f"no dense layout for {value}"
+        return dense_ref(self.store(found, natural, shape, value), shape)
+
+    def _locate_derived(self, value: str, found: Derived, accept: Accept) -> Ref:
+        shapes = [self.graph.types[o].shape for o in found.node.outputs]
+
+        def view(ref: Ref) -> Ref | None:
+            refs = view_refs(found.node.op, found.node.attrs, ref, shapes)
+            return None if refs is None else refs[found.index]
+
+        def fits(ref: Ref) -> bool:
+            seen = view(ref)
+            return seen is not None and accept(seen)
+
+        source = _first_input(found.node)
+        ref = view(self.locate(source, fits))
+        if ref is None:  # a reshape of a strided view: only a copy helps
+            ref = view(self.demand(source, only_dense))
+            assert ref is not None
+        return ref
+
+    def _copied_through(self, value: str, ref: Ref, coords: Coords) -> Ref:
+        cluster = self.copy_cluster(value, ref)
+        self.put(value, cluster, 0, Coords(ref.shape).then(coords))
+        return self.locate(value, only_dense)
+
+    def demand(self, value: str, accept: Accept) -> Ref:
+        """A place in memory that `accept` takes; copies as the last resort (a dense place is always accepted)."""
+        ref = self.locate(value, accept)
+        if accept(ref):
+            return ref
+        array = self.constant_of(value)
+        if array is not None:
+            return self.fold_constant(value, array)
+        self.note(value, "copied", "its reader takes no such view")
+        cluster = self.copy_cluster(value, ref)
+        self.put(value, cluster, 0, Coords(ref.shape))
+        return self.locate(value, only_dense)
+
+    def fold_constant(self, value: str, array: NDArray[Any]) -> Ref:
+        """A view of a constant becomes a constant of its own."""
+        name = self.fresh(value)
+        self.constants[name] = np.ascontiguousarray(array).reshape(array.shape)
+        self._enter(name, Buffer(self.graph.types[value], CONSTANT_HOME))
+        found = self.values[value] = self.values[name]
+        assert isinstance(found, Ref)
+        return found
+
+    def store(self, reg: Reg, strides: Shape, shape: Shape, name: str | None = None) -> str:
+        """Add a store of the register into a new buffer; its name."""
+        cluster = self.clusters.find(reg.cluster)
+        buffer = self.fresh(name or self.names[(cluster.id, reg.slot, reg.cell)])
+        cells = cluster.cells
+        if reg.slot >= 0:
+            assert cluster.anchor is not None
+            feed = cluster.anchor.feeds[reg.slot]
+            assert isinstance(feed, Prologue)
+            cells = feed.cells
+        self.buffers[buffer] = Buffer(TensorType(cells[reg.cell].dtype, shape))
+        self.stores_of(reg).append(Store(reg.cell, buffer, strides))
+        self.clusters.write(cluster, buffer)
+        return buffer
+
+    def fresh(self, name: str) -> str:
+        """`name`, or a variation that is no buffer yet."""
+        found, count = name, 1
+        while found in self.buffers:
+            found, count = f"{name}.{count}", count + 1
+        return found
+
+    def copy_cluster(self, value: str, ref: Ref) -> Cluster:
+        """A new cluster whose cell 0 is the ref's element."""
+        cluster = self.clusters.new(ref.shape)
+        self.load(cluster, ref, ref.strides)
+        producer = self.graph.producers.get(value)
+        if producer is not None:
+            cluster.nodes.append(self.positions[producer.name])
+        return cluster
+
+    def load(self, cluster: Cluster, ref: Ref, strides: Shape) -> int:
+        """The cell that loads the ref through iteration-space strides."""
+        self.clusters.read(cluster, ref.buffer)
+        return cluster.add(Load(ref.buffer, strides, ref.offset, self.buffers[ref.buffer].type.dtype))
+
+
+def _first_input(node: Node) -> str:
+    name = node.inputs[0]
+    assert name is not None
+    return name
