@@ -200,6 +200,16 @@ define i32 @rounding(ptr %ctx, i32 %core) {{
 }}
 """
 
+# Waits for what only itself could set.
+SELF_WAIT = f"""
+define i32 @self_wait(ptr %ctx, i32 %core) {{
+{_load("epoch", "epoch", "i64")}
+  %threshold = add i64 %epoch, 1
+  %rc = call i32 @wait(ptr %ctx, i32 %core, i32 %core, i64 %threshold, i32 9)
+  ret i32 %rc
+}}
+"""
+
 NOTHING = "define i32 @nothing(ptr %ctx, i32 %core) {\n  ret i32 0\n}\n"
 FAILS = "define i32 @fails(ptr %ctx, i32 %core) {\n  ret i32 1\n}\n"
 
@@ -209,7 +219,7 @@ _engines: list[Any] = []
 def _compile() -> dict[str, int]:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    text = "\n".join([WAIT, EXCHANGE, HOST, SINGLE, PROFILED, ROUNDING, NOTHING, FAILS])
+    text = "\n".join([WAIT, EXCHANGE, HOST, SINGLE, PROFILED, ROUNDING, SELF_WAIT, NOTHING, FAILS])
     module = llvm.parse_assembly(text)
     module.triple = llvm.get_process_triple()
     module.verify()
@@ -217,7 +227,7 @@ def _compile() -> dict[str, int]:
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     _engines.append(engine)
-    names = ("exchange", "host", "single", "profiled", "rounding", "nothing", "fails")
+    names = ("exchange", "host", "single", "profiled", "rounding", "self_wait", "nothing", "fails")
     return {name: engine.get_function_address(name) for name in names}
 
 

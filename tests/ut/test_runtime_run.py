@@ -1,0 +1,360 @@
+"""Kernels on the pool: values, many launches, threads, memory, times, arguments."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+import threading
+import time
+import weakref
+
+import ml_dtypes
+import numpy as np
+import pytest
+from runtime_ir import ADDRESS, STRIDE, make_exchange, make_kernel
+
+from superkernel import _core
+from superkernel.errors import InputError, InternalError, MachineError
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_every_core_sees_the_values_of_all(cores: int) -> None:
+    exchange = make_exchange(cores)
+    for _ in range(2000):
+        exchange.run()
+    assert exchange.values[::STRIDE].tolist() == [2000] * cores
+
+
+@pytest.mark.filterwarnings("ignore::superkernel._core.OversubscriptionWarning")
+@pytest.mark.parametrize("cores", [3, 4])
+def test_more_threads_than_cpus_make_progress(cores: int) -> None:
+    exchange = make_exchange(cores)
+    for _ in range(200):
+        exchange.run()
+    assert _core.pool_info()["threads"] >= cores - 1
+
+
+def test_hundred_thousand_launches() -> None:
+    exchange = make_exchange(2)
+    run, io = exchange.kernel.run, exchange.io
+    for _ in range(100_000):
+        run(io)
+    exchange.runs = 100_000
+    exchange.run()
+
+
+def test_launches_on_parked_and_spinning_workers_mix(rng: np.random.Generator) -> None:
+    exchange = make_exchange(2)
+    exchange.run()
+    wakes = _core.pool_info()["wakes"]
+    for pause_s in rng.choice([0.0, 20e-6, 50e-6, 60e-6, 200e-6], 1500):
+        end = time.perf_counter() + pause_s
+        while time.perf_counter() < end:
+            pass
+        exchange.run()
+    assert _core.pool_info()["wakes"] > wakes
+
+
+def test_threads_and_kernels_share_the_pool() -> None:
+    shared = make_exchange(2)
+    shared_runs = 0
+    failures: list[BaseException] = []
+    lock = threading.Lock()
+
+    def work(own_cores: int) -> None:
+        nonlocal shared_runs
+        try:
+            own = make_exchange(own_cores)
+            for _ in range(500):
+                own.run()
+                shared.kernel.run(shared.io)
+                with lock:
+                    shared_runs += 1
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(1 + i % 2,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert shared.values[::STRIDE].tolist() == [shared_runs] * 2 == [2000, 2000]
+
+
+def test_single_entry_runs_each_subop_on_all_cores() -> None:
+    kernel = make_kernel(2, 1, subops=5)
+    values = np.zeros(2 * STRIDE, np.int64)
+    ns = kernel.run_single([values])
+    assert ns.shape == (5,)
+    assert (ns > 0).all()
+    assert values[::STRIDE].tolist() == [15, 15]
+
+
+def test_profiled_events_come_back_per_core() -> None:
+    kernel = make_kernel(2, sets=[1, 1])
+    for _ in range(3):
+        events = kernel.run_profiled([])
+        assert events.dtype == np.uint64
+        assert events.tolist() == [[1000, 1001, 1002, 0, 0], [2000, 2001, 2002, 0, 0]]
+
+
+def test_time_and_compare_count_every_launch() -> None:
+    exchange = make_exchange(2, subops=3)
+    fused = exchange.kernel.time(exchange.io, rounds=20, warmup=5)
+    assert fused.shape == (20,)
+    assert (fused > 0).all()
+    assert exchange.values[0] == 25
+    exchange.values[:] = 0
+    fused, single = exchange.kernel.compare(exchange.io, rounds=10, warmup=2)
+    assert fused.shape == single.shape == (10,)
+    assert (single > 0).all()
+    assert exchange.values[0] == 12 * (1 + 6)  # each round: one fused launch (+1), three sub-operators (+1 +2 +3)
+
+
+def test_constants_are_used_in_place_where_aligned() -> None:
+    block = _core.alloc_aligned(4096)
+    assert block.ctypes.data % 64 == 0
+    block[:8].view(np.int64)[0] = 2
+    assert make_exchange(2, constants=block).kernel.constants_in_place
+    shifted = block[8:]
+    shifted[:8].view(np.int64)[0] = 2
+    exchange = make_exchange(2, constants=shifted)
+    assert not exchange.kernel.constants_in_place
+    exchange.run()
+    assert make_exchange(2, constants=memoryview(bytes(block))).kernel.cores == 2
+
+
+def test_constants_and_keepalive_live_as_long_as_the_kernel() -> None:
+    class Owner:
+        pass
+
+    owner = Owner()
+    watch = weakref.ref(owner)
+    kernel = make_kernel(1, keepalive=owner)
+    del owner
+    gc.collect()
+    assert watch() is not None
+    del kernel
+    gc.collect()
+    assert watch() is None
+
+
+def test_a_cycle_through_host_call_is_collected() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.kernel = make_kernel(1, host_call=self.host)
+
+        def host(self, subop: int) -> None: ...
+
+    watch = weakref.ref(Owner())
+    gc.collect()
+    assert watch() is None
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 100, 2 << 20, (4 << 20) + 1])
+def test_aligned_memory_is_zero(nbytes: int) -> None:
+    block = _core.alloc_aligned(nbytes)
+    assert block.shape == (nbytes,)
+    assert block.ctypes.data % 64 == 0
+    assert not block.any()
+    block[:] = 1
+
+
+def test_impossible_memory_is_a_machine_error() -> None:
+    with pytest.raises(MachineError, match="not enough memory"):
+        _core.alloc_aligned(1 << 60)
+    with pytest.raises(MachineError, match="not enough memory"):
+        make_kernel(1, arena_bytes=1 << 60)
+    with pytest.raises(MachineError, match="not enough memory"):
+        make_kernel(2, scratch_bytes=1 << 62)
+
+
+def test_io_takes_arrays_buffers_and_addresses() -> None:
+    exchange = make_exchange(1)
+    values, sums, mode = bytearray(STRIDE * 8), exchange.sums, exchange.mode
+    exchange.kernel.run((values, sums.ctypes.data, mode))
+    assert values[0] == 1
+    assert sums[0] == 1
+    bfloat = np.zeros(STRIDE * 4, ml_dtypes.bfloat16)
+    exchange.kernel.run([bfloat, sums, mode])
+    assert bfloat.view(np.int64)[0] == 1
+
+
+def test_many_base_pointers() -> None:
+    arrays = [np.zeros(STRIDE, np.int64) for _ in range(100)]
+    make_kernel(1, 100, entry=ADDRESS["nothing"]).run(arrays)
+    kernel = make_kernel(1, 100, subops=1)
+    kernel.run_single(arrays)
+    assert arrays[0][0] == 1
+
+
+def test_wrong_io_is_refused() -> None:
+    exchange = make_exchange(1)
+    with pytest.raises(InputError, match=r"expected 3; found 1"):
+        exchange.kernel.run([exchange.values])
+    with pytest.raises(InputError, match=r"item 1: the array is not contiguous"):
+        exchange.kernel.run([exchange.values, np.zeros((4, 4))[:, 1], exchange.mode])
+    with pytest.raises(InputError, match=r"item 0: the array is not contiguous"):
+        exchange.kernel.run([memoryview(b"abcdef")[::2], exchange.sums, exchange.mode])
+    with pytest.raises(TypeError):
+        exchange.kernel.run([None, exchange.sums, exchange.mode])
+    with pytest.raises(TypeError):
+        exchange.kernel.run(3)  # type: ignore[arg-type]
+
+
+def test_references_to_io_are_given_back() -> None:
+    exchange = make_exchange(1)
+    block = np.zeros(STRIDE, np.int64)
+    before = sys.getrefcount(block)
+    for _ in range(10):
+        exchange.kernel.run([block, exchange.sums, exchange.mode])
+        with pytest.raises(TypeError):
+            exchange.kernel.run([block, None, exchange.mode])
+    assert sys.getrefcount(block) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"cores": 0}, "impossible number of cores"),
+        ({"cores": 257}, "impossible number of cores"),
+        ({"sets": [1]}, "one number of sets per core"),
+        ({"subops": -1}, "cannot be negative"),
+        ({"host_call": 3}, "not callable"),
+        ({"constants": np.zeros((4, 4))[:, 1]}, "not contiguous"),
+    ],
+)
+def test_wrong_kernels_are_refused(changes: dict[str, object], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        make_kernel(**({"cores": 2} | changes))  # type: ignore[arg-type]
+
+
+def test_a_missing_entry_is_named() -> None:
+    kernel = make_kernel(2, entry=0, single=0, profiled=0, subops=1)
+    for call in (kernel.run, kernel.run_single, kernel.run_profiled):
+        with pytest.raises(InputError, match="without the entry"):
+            call([])
+
+
+def test_a_failing_entry_is_reported() -> None:
+    kernel = make_kernel(2, entry=ADDRESS["fails"])
+    with pytest.raises(InternalError, match="without a cause"):
+        kernel.run([])
+
+
+def test_counters_are_compared_with_the_plan() -> None:
+    kernel = make_kernel(2, sets=[1, 2])
+    with pytest.raises(InternalError, match=r"core 1: a progress counter .* expected 2; found 1"):
+        kernel.run_profiled([])
+    silent = make_kernel(2, entry=ADDRESS["nothing"], sets=[1, 1])
+    silent.run([])
+    _core.set_option("check_counters", 1)
+    try:
+        with pytest.raises(InternalError, match="progress counter"):
+            silent.run([])
+        make_exchange(2).run()
+    finally:
+        _core.set_option("check_counters", 0)
+
+
+def test_workers_take_over_the_rounding_of_the_caller() -> None:
+    libm = ctypes.CDLL("libm.so.6")
+    upward = 0x800  # FE_UPWARD of x86
+    kernel = make_kernel(2, 2, entry=ADDRESS["rounding"])
+    inputs = np.full(2, 1 + 2.0**-23, np.float32)  # the square lies a little above a float: rounded down, unless upward
+    values = np.zeros(2, np.float32)
+    kernel.run([values, inputs])
+    nearest = values.copy()
+    assert libm.fesetround(upward) == 0
+    try:
+        kernel.run([values, inputs])
+    finally:
+        libm.fesetround(0)
+    assert values[0] == values[1] > nearest[0]
+    kernel.run([values, inputs])
+    assert (values == nearest).all()
+
+
+def test_options_and_information() -> None:
+    with pytest.raises(InputError, match="no such option"):
+        _core.set_option("speed", 3)
+    with pytest.raises(InputError, match="no such option or value"):
+        _core.set_option("spin_ns", -1)
+    make_exchange(2).run()
+    try:
+        _core.set_option("pin", 0)
+        assert set(_core.pool_info()["worker_cpus"]) == {-1}
+        make_exchange(2).run()
+        _core.set_option("spin_ns", 0)
+        exchange = make_exchange(2)
+        for _ in range(300):
+            exchange.run()
+    finally:
+        _core.set_option("pin", 1)
+        _core.set_option("spin_ns", 50_000)
+    info = _core.pool_info()
+    assert info["spin_ns"] == 50_000
+    if len(info["cpus"]) > 1:
+        assert info["worker_cpus"][0] in info["cpus"]
+
+
+def test_the_pinned_caller_is_let_go_again() -> None:
+    before = os.sched_getaffinity(0)
+    exchange = make_exchange(2)
+    _core.set_option("pin_caller", 1)
+    try:
+        exchange.run()
+        assert len(os.sched_getaffinity(0)) == 1
+    finally:
+        _core.set_option("pin_caller", 0)
+        exchange.run()
+    assert os.sched_getaffinity(0) == before
+
+
+def test_idle_workers_park() -> None:
+    make_exchange(2).run()
+    deadline = time.monotonic() + 5
+    while True:
+        info = _core.pool_info()
+        if info["parked"] == info["threads"]:
+            break
+        assert time.monotonic() < deadline, info
+        time.sleep(0.01)
+
+
+def test_ticks_run_at_the_stated_rate() -> None:
+    hz = _core.tsc_hz()
+    assert hz == _core.tsc_hz()
+    start_ticks, start = _core.tsc_now(), time.perf_counter()
+    time.sleep(0.05)
+    ticks, elapsed = _core.tsc_now() - start_ticks, time.perf_counter() - start
+    assert ticks / hz == pytest.approx(elapsed, rel=0.02)
+
+
+@pytest.mark.serial
+def test_machine_limits_are_plausible() -> None:
+    assert 1 < _core.measure_fma_peak_f32(5) < 2000
+    near, far = _core.measure_read_bandwidth(16 << 10), _core.measure_read_bandwidth(64 << 20)
+    assert 1 < far < near < 5000
+    hand_over = _core.measure_core_to_core_ns()
+    assert np.isnan(hand_over) == (_core.available_cpus() < 2)
+    assert np.isnan(hand_over) or 5 < hand_over < 5000
+    with pytest.raises(InputError, match="impossible number of threads"):
+        _core.measure_read_bandwidth(4096, 0)
+
+
+@pytest.mark.serial
+def test_overheads_of_a_run() -> None:
+    """Medians of many: a call costs far less than a microsecond on one core, a hand-over and back on two."""
+    kernel, io = make_kernel(1), []
+    ns = []
+    for _ in range(20_000):
+        start = time.perf_counter_ns()
+        kernel.run(io)
+        ns.append(time.perf_counter_ns() - start)
+    assert np.median(ns) < 1000
+    if _core.available_cpus() >= 2:
+        assert np.median(make_kernel(2).time([], 20_000)) < 2000
