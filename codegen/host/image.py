@@ -1,0 +1,257 @@
+"""From schedule and plan to a loaded image: one kernel function per distinct body, three entries, one blob of constants.
+
+Model: two objects. `kernels` holds a function per distinct (kernel id, body, tiling), named by its hash; `entries` holds what is particular to the plan. Both
+are cached by everything that determines them: IR-relevant data, CPU target, versions. Equal sub-operators share a function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version as package_version
+from typing import Any
+
+import llvmlite
+import numpy as np
+from llvmlite import ir
+from numpy.typing import NDArray
+
+from superkernel.body import SubOperator
+from superkernel.codegen.cache import ObjectCache
+from superkernel.codegen.host.builder import KernelBuilder
+from superkernel.codegen.host.emitters import emitter_of
+from superkernel.codegen.host.entry import (
+    EntrySpec,
+    Location,
+    RunTask,
+    SetCount,
+    Step,
+    TaskSpec,
+    WaitFor,
+    emit_entries,
+)
+from superkernel.codegen.host.entry import Space as BaseSpace
+from superkernel.codegen.host.lower import LoadedCode, compile_ir
+from superkernel.scheduler.schedule import Place, Schedule, Space
+from superkernel.scheduler.tiling import Tiling, pack_bytes
+from superkernel.sync.plan import Body, Plan, Set
+from superkernel.target.cpu import CpuTarget
+
+HOST_CALL = "host.reference"
+GENERATOR = 1  # raise when emitters change what they emit for an unchanged body
+PREFETCH_BYTES_MAX = 256 * 1024
+_BLOB_ALIGN = 64
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class KernelKey:
+    """What a kernel function is made from; equal keys share code."""
+
+    kernel: str
+    text: str
+
+    @property
+    def symbol(self) -> str:
+        """Its name in the image: family and hash."""
+        digest = hashlib.sha256(self.text.encode()).hexdigest()[:20]
+        return f"k_{self.kernel.removeprefix('host.').replace('.', '_')}_{digest}"
+
+
+@dataclass
+class HostImage:
+    """Executable code, constants and sizes; what the host executor binds to the runtime."""
+
+    cores: int
+    spec: EntrySpec
+    code: LoadedCode
+    constants: NDArray[np.uint8]
+    arena_bytes: int
+    scratch_bytes: int
+    io_slots: Mapping[Space, int]  # first slot of each space in the io table
+    io_count: int
+    host_calls: tuple[int, ...]  # sub-operators that run on the reference
+    symbols: tuple[str | None, ...]  # per sub-operator
+    objects: Mapping[str, bytes]  # cache key -> object
+    from_cache: bool
+    ir_texts: Mapping[str, str] = field(default_factory=dict)
+
+    def io_slot(self, place: Place) -> int:
+        """The io table's slot of an input, output or state."""
+        return self.io_slots[place.space] + place.slot
+
+
+class ImageBuilder:
+    """Builds one image. `keep_ir` also keeps the IR text of what was compiled (SK_DUMP=ir)."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        plan: Plan,
+        cpu: CpuTarget,
+        cache: ObjectCache,
+        *,
+        inputs: int,
+        outputs: int,
+        states: int,
+        early_start: bool = True,
+        progress: Progress | None = None,
+        keep_ir: bool = False,
+    ) -> None:
+        self.schedule, self.plan, self.cpu, self.cache = schedule, plan, cpu, cache
+        self.slots = {Space.INPUT: 0, Space.OUTPUT: inputs, Space.STATE: inputs + outputs}
+        self.io_count = inputs + outputs + states
+        self.early_start, self.progress, self.keep_ir = early_start, progress, keep_ir
+        self.ir_texts: dict[str, str] = {}
+        self.compiled = 0
+
+    def build(self, values: Mapping[str, NDArray[Any]]) -> HostImage:
+        """Compile (or load) and place everything. `values`: the graph's constants by name."""
+        keys, symbols = self._kernel_keys()
+        spec = self._entry_spec(symbols)
+        objects = self._objects(keys, spec)
+        calls = tuple(s.index for s in self.schedule.subops if s.kernel == HOST_CALL)
+        return HostImage(
+            cores=self.schedule.cores,
+            spec=spec,
+            code=LoadedCode(objects.values(), self.cpu),
+            constants=self._blob(values),
+            arena_bytes=max(64, self.schedule.arena_bytes),
+            scratch_bytes=max(64, self.schedule.scratch_bytes),
+            io_slots=self.slots,
+            io_count=self.io_count,
+            host_calls=calls,
+            symbols=symbols,
+            objects=objects,
+            from_cache=self.compiled == 0,
+            ir_texts=self.ir_texts,
+        )
+
+    # Kernels ----------------------------------------------------------------------------------------------------------
+
+    def _kernel_keys(self) -> tuple[dict[KernelKey, tuple[SubOperator, Tiling]], tuple[str | None, ...]]:
+        """Distinct kernels with one example each, and the symbol of every sub-operator."""
+        known: dict[tuple[Any, ...], KernelKey] = {}
+        keys: dict[KernelKey, tuple[SubOperator, Tiling]] = {}
+        symbols: list[str | None] = []
+        for sub, tiling in zip(self.schedule.subops, self.schedule.tilings, strict=True):
+            if sub.kernel == HOST_CALL or tiling.units == 0:
+                symbols.append(None)
+                continue
+            identity = (sub.kernel, sub.body, tiling)
+            key = known.get(identity)
+            if key is None:
+                key = KernelKey(sub.kernel, f"{sub.kernel}\n{sub.body!r}\n{tiling!r}\n{self.cpu!r}")
+                known[identity] = key
+                keys.setdefault(key, (sub, tiling))
+            symbols.append(key.symbol)
+        return keys, tuple(symbols)
+
+    def _objects(self, keys: Mapping[KernelKey, tuple[SubOperator, Tiling]], spec: EntrySpec) -> dict[str, bytes]:
+        stamp = f"{package_version('superkernel')} {GENERATOR} {llvmlite.__version__} {self.cpu!r}"
+        ordered = sorted(keys, key=lambda k: k.symbol)
+        kernels_key = "\n".join([f"kernels {stamp}", *(k.text for k in ordered)])
+        entries_key = f"entries {stamp}\n{spec!r}"
+        objects: dict[str, bytes] = {}
+        if ordered:
+            objects[kernels_key] = self._object(kernels_key, "kernels", lambda: self._emit_kernels(ordered, keys))
+        objects[entries_key] = self._object(entries_key, "entries", lambda: emit_entries(spec, self.cpu))
+        return objects
+
+    def _object(self, key: str, name: str, emit: Callable[[], str]) -> bytes:
+        found = self.cache.get(key)
+        if found is not None and not self.keep_ir:
+            return found
+        text = emit()
+        if self.keep_ir:
+            self.ir_texts[name] = text
+        if found is not None:
+            return found
+        self._tell(f"compiling {name}", 0, 1)
+        data = compile_ir(text, self.cpu)
+        self.compiled += 1
+        self.cache.put(key, data)
+        return data
+
+    def _emit_kernels(
+        self, ordered: Sequence[KernelKey], keys: Mapping[KernelKey, tuple[SubOperator, Tiling]]
+    ) -> str:
+        module = ir.Module(name="kernels")
+        for number, key in enumerate(ordered):
+            self._tell("emitting kernels", number, len(ordered))
+            sub, tiling = keys[key]
+            kb = KernelBuilder(module, key.symbol, len(sub.body.operands), self.cpu)
+            emitter_of(sub.kernel)(kb, sub.body, tiling)
+            kb.finish()
+        return str(module)
+
+    def _tell(self, text: str, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(text, done, total)
+
+    # Entries ----------------------------------------------------------------------------------------------------------
+
+    def _entry_spec(self, symbols: Sequence[str | None]) -> EntrySpec:
+        tasks = tuple(
+            TaskSpec(
+                task.subop,
+                task.core,
+                symbols[task.subop],
+                ()
+                if symbols[task.subop] is None
+                else tuple(self._location(place) for place in self.schedule.places[task.subop]),
+                task.begin,
+                task.end,
+            )
+            for task in self.plan.tasks
+        )
+        programs = tuple(self._steps(program) for program in self.plan.programs)
+        return EntrySpec(tasks, programs, self.plan.sets, len(self.schedule.subops))
+
+    def _location(self, place: Place) -> Location:
+        if place.space is Space.ARENA:
+            return Location(BaseSpace.ARENA, place.offset)
+        if place.space is Space.CONSTANT:
+            return Location(BaseSpace.CONSTANTS, place.offset)
+        return Location(BaseSpace.IO, place.offset, self.slots[place.space] + place.slot)
+
+    def _steps(self, program: Sequence[Any]) -> tuple[Step, ...]:
+        """Waits look ahead to the body behind them: its constants are what they prefetch."""
+        steps: list[Step] = []
+        for at, step in enumerate(program):
+            if isinstance(step, Body):
+                steps.append(RunTask(step.task))
+            elif isinstance(step, Set):
+                steps.append(SetCount(step.count))
+            else:
+                coming = next((s.task for s in program[at:] if isinstance(s, Body)), None)
+                prefetch = self._prefetch(coming) if self.early_start and coming is not None else (0, 0)
+                steps.append(WaitFor(step.producer, step.count, step.index, prefetch))
+        return tuple(steps)
+
+    def _prefetch(self, task: int) -> tuple[int, int]:
+        """The longest run of constants that a task reads, its first PREFETCH_BYTES_MAX bytes."""
+        runs = [
+            (region.nbytes, region.start)
+            for access in self.plan.tasks[task].accesses
+            if access.space is Space.CONSTANT
+            for region in access.regions
+        ]
+        if not runs:
+            return (0, 0)
+        nbytes, start = max(runs)
+        return (start, min(nbytes, PREFETCH_BYTES_MAX))
+
+    def _blob(self, values: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
+        """All constants, packed, at their offsets; 64-byte aligned."""
+        size = max((c.offset + c.nbytes for c in self.schedule.constants), default=0)
+        raw = np.zeros(size + 2 * _BLOB_ALIGN, np.uint8)
+        start = -raw.ctypes.data % _BLOB_ALIGN
+        blob = raw[start : start + size + _BLOB_ALIGN]
+        for slot in self.schedule.constants:
+            blob[slot.offset : slot.offset + slot.nbytes] = pack_bytes(slot.pack, values[slot.value])
+        return blob
+
+

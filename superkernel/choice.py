@@ -1,0 +1,36 @@
+"""The registry at work in one compilation: each body that grouping forms gets its kernel here, and the reasons stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from superkernel.body import Body
+from superkernel.options import Options
+from superkernel.registry import standard_registry
+from superkernel.registry.records import Policy
+from superkernel.registry.selection import Registry, Selection
+from superkernel.target.cpu import CpuTarget
+
+
+class KernelChooser:
+    """Chooses through a registry (default: all rows of the host) under the policy that the options express."""
+
+    def __init__(self, cpu: CpuTarget, options: Options, registry: Registry | None = None) -> None:
+        self.cpu = cpu
+        self.registry = registry or standard_registry()
+        self.policy = Policy.of(options)
+
+    def choose(self, body: Body) -> str:
+        """The kernel id for a body. Raises UnsupportedError where the policy leaves none."""
+        return self.select(body).kernel
+
+    def select(self, body: Body) -> Selection:
+        """The whole selection, with its explanation."""
+        return self.registry.select_body(body, self.cpu, self.policy)
+
+    def manifest(self, model: str, bodies: Sequence[Body]) -> Any:
+        """The manifest of a model: the kernels that its bodies need."""
+        from superkernel.registry.manifest import manifest_of
+
+        return manifest_of(model, [self.select(body) for body in bodies], self.registry, self.cpu)

@@ -1,0 +1,154 @@
+"""The host executor: a loaded image bound to the runtime, ready to launch.
+
+It owns the executable code, the packed constants, and the runtime's kernel object (arena, scratch, progress counters). Sub-operators without a kernel
+come back here from inside the launch, on worker 0, and are computed by the NumPy reference on the very buffers of the fused kernel.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel import _core
+from superkernel.body import PointwiseProgram
+from superkernel.codegen.host.image import HostImage
+from superkernel.errors import InternalError, MachineError, WatchdogError
+from superkernel.ops.table import find_op
+from superkernel.reference import round_to
+from superkernel.scheduler.schedule import Place, Schedule, Space
+from superkernel.sync.plan import Plan
+from superkernel.tensor import TensorType
+
+Array = NDArray[Any]
+
+
+class HostExecutable:
+    """One compiled program on this machine. Thread-safe: launches take turns."""
+
+    def __init__(self, image: HostImage, schedule: Schedule, plan: Plan, watchdog_ms: float = 0.0) -> None:
+        self.image, self.schedule, self.plan = image, schedule, plan
+        self.watchdog_ns = round(watchdog_ms * 1e6)
+        self._lock = threading.Lock() if image.host_calls else None
+        self._io: Sequence[Array] = ()
+        code = image.code
+        try:
+            self._kernel = _core.Kernel(
+                entry=code.address("sk_entry"),
+                single=code.address("sk_single"),
+                profiled=code.address("sk_profiled"),
+                cores=image.cores,
+                arena_bytes=image.arena_bytes,
+                scratch_bytes=image.scratch_bytes,
+                constants=image.constants,
+                io_count=image.io_count,
+                sets=list(image.spec.sets),
+                subops=image.spec.subops,
+                events_words=image.spec.events_words,
+                host_call=self._host_call if image.host_calls else None,
+            )
+        except MemoryError as error:
+            need = image.arena_bytes + image.scratch_bytes * image.cores + image.constants.nbytes
+            raise MachineError("not enough memory for the kernel", expected=f"{need} bytes") from error
+
+    def run(self, io: Sequence[Array]) -> None:
+        """One launch on the arrays of the io table: inputs, outputs, states. Raises WatchdogError."""
+        if self._lock is None:
+            self._launch(self._kernel.run, io, self.watchdog_ns)
+            return
+        with self._lock:
+            self._io = io
+            try:
+                self._launch(self._kernel.run, io, self.watchdog_ns)
+            finally:
+                self._io = ()
+
+    def profiled(self, io: Sequence[Array]) -> NDArray[np.uint64]:
+        """One launch of the profiled entry: time stamps, ticks of `_core.tsc_hz()`, [cores, events_words]."""
+        return self._with_io(io, lambda: self._kernel.run_profiled(io))
+
+    def compare(self, io: Sequence[Array], rounds: int, warmup: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Fused and one-by-one launches in turn: ns of each round."""
+        return self._with_io(io, lambda: self._kernel.compare(io, rounds, warmup))
+
+    def time(self, io: Sequence[Array], rounds: int, warmup: int) -> NDArray[np.int64]:
+        """Fused launches: ns of each."""
+        return self._with_io(io, lambda: self._kernel.time(io, rounds, warmup))
+
+    def run_single(self, io: Sequence[Array]) -> NDArray[np.int64]:
+        """The sub-operators one by one with a join between: ns of each."""
+        return self._with_io(io, lambda: self._kernel.run_single(io))
+
+    def _with_io(self, io: Sequence[Array], launch: Any) -> Any:
+        if self._lock is None:
+            return self._launch(launch)
+        with self._lock:
+            self._io = io
+            try:
+                return self._launch(launch)
+            finally:
+                self._io = ()
+
+    def _launch(self, launch: Any, *args: Any) -> Any:
+        try:
+            return launch(*args)
+        except WatchdogError as error:
+            raise self._stuck(error) from error
+
+    def _stuck(self, error: WatchdogError) -> WatchdogError:
+        """Which boundary a launch hangs at, from what the runtime saw."""
+        details = self._kernel.last_abort()
+        if details is None or not 0 <= details["wait"] < len(self.plan.reasons):
+            return error
+        reason = self.plan.reasons[details["wait"]]
+        subop = self.schedule.subops[reason.wait.subop]
+        first = error.violations[0]
+        return WatchdogError(
+            "the kernel did not finish within the watchdog time",
+            location=f"core {details['core']}, boundary {subop.index} ({subop.name!r})",
+            expected=f"core {details['producer']} at set {reason.wait.count}",
+            found=first.found or f"count {details['actual']}",
+            hint=str(reason.witness) if reason.witness is not None else first.hint,
+        )
+
+    # Sub-operators on the reference -------------------------------------------------------------------------------------
+
+    def _host_call(self, index: int) -> None:
+        """Compute one sub-operator with NumPy, in place of a kernel."""
+        sub = self.schedule.subops[index]
+        body = sub.body
+        definition = find_op(body.op or "")
+        if definition is None:
+            raise InternalError("a host call without an operator", location=sub.name)
+        buffers = [self._buffer(place, o.type) for place, o in zip(self.schedule.places[index], body.operands, strict=True)]
+        arrays: list[Array | None] = []
+        for source, kind in zip(body.anchor_inputs, body.anchor_input_types, strict=True):
+            if source is None or kind is None:
+                arrays.append(None)
+            elif isinstance(source, PointwiseProgram):
+                raise InternalError("a host call with a prologue", location=sub.name)
+            else:
+                flat = buffers[source.operand].reshape(-1)
+                strides = tuple(s * flat.itemsize for s in source.strides)
+                arrays.append(np.lib.stride_tricks.as_strided(flat[source.offset :], source.shape, strides, writeable=False))
+        results = definition.reference(arrays, body.attr, body.anchor_outputs)
+        for output in body.epilogue.outputs:
+            source = body.epilogue.inputs[output.value].source
+            kind = body.anchor_outputs[-1 - source]
+            target = buffers[output.target].reshape(-1)[output.offset :]
+            strides = tuple(s * target.itemsize for s in output.strides)
+            view = np.lib.stride_tricks.as_strided(target, kind.shape, strides)
+            view[...] = round_to(results[-1 - source], kind).reshape(kind.shape)
+
+    def _buffer(self, place: Place, kind: TensorType) -> Array:
+        """The memory of an operand as an array."""
+        if place.space is Space.ARENA:
+            raw = self._kernel.arena()
+        elif place.space is Space.CONSTANT:
+            raw = self.image.constants
+        else:
+            raw = self._io[self.image.io_slot(place)].reshape(-1).view(np.uint8)
+        return raw[place.offset : place.offset + kind.nbytes].view(kind.dtype.numpy).reshape(kind.shape)

@@ -1,0 +1,95 @@
+"""Why a node runs as it does: every decision of the compilation about the sub-operator that computes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from superkernel.errors import InputError
+from superkernel.pipeline import Compiled
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The decisions about one sub-operator, and their reasons."""
+
+    subop: int
+    name: str
+    nodes: tuple[str, ...]
+    kernel: str
+    selection: Any  # superkernel.registry.explanation.Explanation, or None for pure data movement
+    grouping: tuple[str, ...]
+    placement: str
+    tasks: tuple[str, ...]
+    form: str
+    reason: str
+    cost_ns: float
+    alternatives: tuple[tuple[str, float], ...]
+    waits: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        data = {name: getattr(self, name) for name in self.__slots__} if hasattr(self, "__slots__") else dict(vars(self))
+        data["selection"] = self.selection.to_json()
+        return data
+
+    def text(self) -> str:
+        """For a terminal."""
+        lines = [f"sub-operator {self.subop} {self.name!r}, kernel {self.kernel}", f"computes: {', '.join(self.nodes)}"]
+        lines += ["", str(self.selection), "", f"placement: {self.placement}"]
+        lines += [f"  {t}" for t in self.tasks]
+        lines += [f"grouping: {n}" for n in self.grouping]
+        lines.append(f"boundary: {self.form}, about {self.cost_ns:.0f} ns: {self.reason}")
+        lines += [f"  instead: {form}, about {cost:.0f} ns" for form, cost in self.alternatives]
+        lines += [f"  {w}" for w in self.waits]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def explain(compiled: Compiled, node: str | int) -> Explanation:
+    """See `Kernel.explain`. Raises InputError on a node that no sub-operator computes."""
+    sub = compiled.schedule.subops[_index(compiled, node)]
+    boundary = next(b for b in compiled.plan.boundaries if b.subop == sub.index)
+    reasons = [r for r in compiled.plan.reasons if r.wait.subop == sub.index]
+    schedule = compiled.schedule
+    return Explanation(
+        subop=sub.index,
+        name=sub.name,
+        nodes=sub.nodes,
+        kernel=sub.kernel,
+        selection=compiled.chooser.select(sub.body).explanation,
+        grouping=tuple(str(n) for n in compiled.grouping.notes if n.node in sub.nodes),
+        placement=f"{schedule.tilings[sub.index]}" + (f"; {schedule.notes[sub.index]}" if schedule.notes else ""),
+        tasks=tuple(f"core {t.core}: units {t.begin}..{t.end}" for t in schedule.tasks if t.subop == sub.index),
+        form=boundary.form.value,
+        reason=boundary.reason,
+        cost_ns=boundary.cost_ns,
+        alternatives=tuple((form.value, cost) for form, cost in boundary.alternatives),
+        waits=tuple(
+            f"core {r.core} waits for set {r.wait.count} of core {r.wait.producer}: {r.witness}"
+            + (f" (orders {r.conflicts} conflicts)" if r.conflicts > 1 else "")
+            for r in reasons
+        ),
+    )
+
+
+def _index(compiled: Compiled, node: str | int) -> int:
+    subops = compiled.schedule.subops
+    if isinstance(node, int) and not isinstance(node, bool):
+        if 0 <= node < len(subops):
+            return node
+        raise InputError("no such sub-operator", expected=f"0 to {len(subops) - 1}", found=str(node))
+    for sub in subops:
+        if node in sub.nodes or node == sub.name:
+            return sub.index
+    producer = compiled.graph.producers.get(str(node)) or compiled.source.producers.get(str(node))
+    if producer is not None and producer.name != node:
+        return _index(compiled, producer.name)
+    if any(n.name == node for n in (*compiled.graph.nodes, *compiled.source.nodes)):
+        raise InputError(
+            f"no sub-operator computes node {node!r}: it was folded away, or is an alias of another value",
+            hint="`superkernel inspect MODEL --stage simplified` shows what is left",
+        )
+    raise InputError(f"no node or value is called {node!r}", hint="`superkernel inspect MODEL --stage subops` lists them")

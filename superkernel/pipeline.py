@@ -1,0 +1,219 @@
+"""The compilation, start to end: `compile_graph` is the list of stages.
+
+    Graph -> simplify -> group (registry chooses kernels) -> place (with memory) -> plan sync -> verify -> image -> executable
+
+Each stage's data prints as text: SK_DUMP shows it while compiling, `Kernel.stage_text` afterwards; SK_TRACE writes the stages' times.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from superkernel import __version__, settings
+from superkernel.codegen.cache import ObjectCache
+from superkernel.codegen.host.features import detect_cpu
+from superkernel.codegen.host.image import HostImage, ImageBuilder
+from superkernel.errors import MachineError
+from superkernel.executors.host import HostExecutable
+from superkernel.graph import Graph
+from superkernel.options import Options
+from superkernel.progress import Progress
+from superkernel.choice import KernelChooser
+from superkernel.scheduler.group import Grouping, group
+from superkernel.scheduler.place import place
+from superkernel.scheduler.schedule import Schedule
+from superkernel.sync.plan import Plan
+from superkernel.sync.planner import plan_sync
+from superkernel.sync.verify import Certificate, verify
+from superkernel.target.cpu import CpuTarget
+from superkernel.transforms import simplify
+
+CacheFactory = Callable[[Path | None], ObjectCache]
+
+
+class FallbackWarning(UserWarning):
+    """A sub-operator has no kernel and runs on the NumPy reference."""
+
+
+@dataclass
+class Compiled:
+    """Everything a compilation made; `Kernel` is its face."""
+
+    source: Graph
+    graph: Graph
+    options: Options
+    cpu: CpuTarget
+    cores: int
+    grouping: Grouping
+    chooser: KernelChooser
+    schedule: Schedule
+    plan: Plan
+    certificate: Certificate
+    image: HostImage
+    executable: HostExecutable
+    stage_ns: dict[str, int]
+    version: str = __version__
+    output_names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names: list[str] = []
+        for name in self.graph.outputs:  # a value may be an output twice
+            names.append(name if name not in names else f"{name}:{names.count(name)}")
+        self.output_names = tuple(names)
+
+    @property
+    def objects(self) -> Mapping[str, bytes]:
+        """Object code by cache key."""
+        return self.image.objects
+
+    def summary(self) -> dict[str, Any]:
+        """Counts and sizes."""
+        return {
+            "name": self.graph.name,
+            "target": f"host {self.cpu.tier}",
+            "threads": self.cores,
+            "nodes": len(self.source.nodes),
+            "sub_operators": len(self.schedule.subops),
+            "distinct_kernels": len({s for s in self.image.symbols if s is not None}),
+            "waits": self.plan.waits,
+            "sets": sum(self.plan.sets),
+            "arena_bytes": self.schedule.arena_bytes,
+            "constant_bytes": sum(c.nbytes for c in self.schedule.constants),
+            "code_bytes": sum(map(len, self.image.objects.values())),
+            "from_cache": self.image.from_cache,
+            "fallbacks": [self.schedule.subops[i].name for i in self.image.host_calls],
+            "inputs": {n: str(t) for n, t in self.graph.inputs.items()},
+            "outputs": {n: str(self.graph.types[v]) for n, v in zip(self.output_names, self.graph.outputs, strict=True)},
+            "stage_ms": {name: round(ns / 1e6, 2) for name, ns in self.stage_ns.items()},
+        }
+
+    def stage_text(self, stage: str) -> str:
+        """The text of one stage."""
+        texts: dict[str, Callable[[], str]] = {
+            "graph": lambda: str(self.source),
+            "simplified": lambda: str(self.graph),
+            "subops": lambda: str(self.grouping),
+            "schedule": lambda: str(self.schedule),
+            "plan": lambda: str(self.plan),
+            "certificate": lambda: str(self.certificate),
+        }
+        return texts[stage]()
+
+    def manifest(self) -> Any:
+        """Kernels this model needs, for selective registration."""
+        return self.chooser.manifest(self.graph.name, [s.body for s in self.schedule.subops])
+
+
+def compile_graph(
+    source: Graph,
+    *,
+    cores: int,
+    options: Options,
+    cache_factory: CacheFactory = ObjectCache,
+) -> Compiled:
+    """One kernel from one graph. Raises UnsupportedError, MachineError, VerificationError."""
+    run = _Run(settings.dump_stages())
+    cpu = detect_cpu()
+    cache = cache_factory(settings.cache_directory() if options.cache else None)
+    chooser = KernelChooser(cpu, options)
+
+    run.dump("graph", source)
+    with run.stage("simplify"):
+        graph = simplify(source) if options.simplify else source
+    run.dump("simplified", graph)
+    with run.stage("group"):
+        grouping = group(graph, chooser.choose, cpu, options)
+    run.dump("subops", grouping)
+    with run.stage("place"):
+        schedule = place(grouping, graph, cpu, cores, options)
+    run.dump("schedule", schedule)
+    with run.stage("sync"):
+        plan = plan_sync(schedule, sync=options.sync, handover_ns=cpu.handover_ns)
+    run.dump("plan", plan)
+    with run.stage("verify"):
+        certificate = verify(plan, {s.index: t.units for s, t in zip(schedule.subops, schedule.tilings, strict=True)})
+    with run.stage("image"):
+        image = _image(run, graph, schedule, plan, cpu, cache, options)
+    for name, text in image.ir_texts.items():
+        run.dump("ir", f"; {name}\n{text}")
+    _tell_fallbacks(options, schedule, image)
+    with run.stage("bind"):
+        executable = HostExecutable(image, schedule, plan, options.watchdog_ms)
+    run.finish()
+    return Compiled(
+        source, graph, options, cpu, cores, grouping, chooser, schedule, plan, certificate, image, executable, run.times
+    )
+
+
+def _image(
+    run: _Run, graph: Graph, schedule: Schedule, plan: Plan, cpu: CpuTarget, cache: ObjectCache, options: Options
+) -> HostImage:
+    builder = ImageBuilder(
+        schedule,
+        plan,
+        cpu,
+        cache,
+        inputs=len(graph.inputs),
+        outputs=len(graph.outputs),
+        states=len(graph.states),
+        early_start=options.early_start,
+        progress=run.progress.update,
+        keep_ir="ir" in run.dumps,
+    )
+    return builder.build(graph.constants)
+
+
+def _tell_fallbacks(options: Options, schedule: Schedule, image: HostImage) -> None:
+    if options.fallback != "warn" or not image.host_calls:
+        return
+    names = [f"{schedule.subops[i].name} ({schedule.subops[i].body.op})" for i in image.host_calls]
+    listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    warnings.warn(
+        f"no kernel for {listed}: computed by NumPy inside the fused kernel (hint: Options(fallback='allow') silences this)",
+        FallbackWarning,
+        stacklevel=4,
+    )
+
+
+class _Run:
+    """Times, dumps and progress of one compilation."""
+
+    def __init__(self, dumps: frozenset[str]) -> None:
+        self.dumps = dumps
+        self.times: dict[str, int] = {}
+        self.progress = Progress()
+        self._events: list[dict[str, Any]] = []
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter_ns()
+        self.progress.update(name, 0, 1)
+        try:
+            yield
+        except BaseException:
+            self.progress.close()
+            raise
+        self.times[name] = time.perf_counter_ns() - start
+        event = {"name": name, "ph": "X", "pid": 0, "tid": 0, "ts": start / 1000, "dur": self.times[name] / 1000}
+        self._events.append(event)
+
+    def dump(self, stage: str, data: object) -> None:
+        if stage in self.dumps:
+            print(f"--- {stage} ---\n{data}", file=sys.stderr)
+
+    def finish(self) -> None:
+        self.progress.close()
+        path = settings.trace_file()
+        if path is not None:
+            try:
+                path.write_text(json.dumps({"traceEvents": self._events}))
+            except OSError as error:
+                raise MachineError(f"cannot write the trace: {error}", location="SK_TRACE") from error

@@ -1,0 +1,121 @@
+"""From time stamps to a `Report`: how long each step took, what waits waited for, fused against one by one.
+
+The profiled entry leaves one stamp before the first step and one behind every step of every core (all cores read the same, invariant counter). The
+definitions of pure cost and imbalance stand in `report.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel import _core
+from superkernel.pipeline import Compiled
+from superkernel.report import Boundary, Report, Timing
+from superkernel.sync.plan import Body, Plan, Set, Wait
+
+PROFILED_RUNS = 31
+WARMUP_RUNS = 5
+Array = NDArray[Any]
+
+
+@dataclass
+class RunFigures:
+    """One profiled run, in ns. Arrays are per core, or per wait index."""
+
+    total: float
+    busy: NDArray[np.float64]
+    pure: NDArray[np.float64]
+    imbalance: NDArray[np.float64]
+    sets: NDArray[np.float64]
+    subop: dict[int, float] = field(default_factory=dict)  # busiest core's time in each sub-operator's bodies
+
+
+def measure(compiled: Compiled, io: Sequence[Array], rounds: int) -> Report:
+    """Profile `PROFILED_RUNS` launches and, where `rounds` > 0, compare fused with one by one. States change."""
+    executable, plan = compiled.executable, compiled.plan
+    ns_per_tick = 1e9 / _core.tsc_hz()
+    for _ in range(WARMUP_RUNS):
+        executable.run(io)
+    figures = [read_stamps(plan, executable.profiled(io), ns_per_tick) for _ in range(PROFILED_RUNS)]
+    pure, imbalance = (np.median([getattr(f, name) for f in figures], axis=0) for name in ("pure", "imbalance"))
+    busy = np.median([f.busy for f in figures], axis=0)
+    set_ns = np.median([f.sets for f in figures], axis=0)
+    fused = one_by_one = None
+    if rounds > 0:
+        fused, one_by_one = map(Timing.of, executable.compare(io, rounds, WARMUP_RUNS))
+    subops = compiled.schedule.subops
+    boundaries = tuple(
+        Boundary(
+            b.subop,
+            subops[b.subop].name,
+            b.form.value,
+            b.reason,
+            len(b.waits),
+            float(sum(pure[w] for w in b.waits)),
+            float(sum(imbalance[w] for w in b.waits)),
+        )
+        for b in plan.boundaries
+    )
+    return Report(
+        graph=compiled.graph.name,
+        target=f"host {compiled.cpu.tier}",
+        cores=compiled.cores,
+        nodes=len(compiled.source.nodes),
+        subops=len(subops),
+        distinct_kernels=len({s for s in compiled.image.symbols if s is not None}),
+        waits=plan.waits,
+        sets=sum(plan.sets),
+        naive_syncs=max(0, len(subops) - 1),
+        run_ns=float(np.median([f.total for f in figures])),
+        busy_ns=tuple(map(float, busy)),
+        pure_ns=float((pure.sum() + set_ns.sum()) / compiled.cores),
+        imbalance_ns=float(imbalance.sum() / compiled.cores),
+        boundaries=boundaries,
+        fallbacks=tuple(
+            f"{subops[i].name} ({subops[i].body.op}), {sum(o.type.nbytes for o in subops[i].body.operands)} bytes"
+            for i in compiled.image.host_calls
+        ),
+        fused=fused,
+        one_by_one=one_by_one,
+    )
+
+
+def read_stamps(plan: Plan, events: NDArray[np.uint64], ns_per_tick: float) -> RunFigures:
+    """The figures of one run from its stamps, [cores, words] in ticks."""
+    stamps = [_core_stamps(plan, events, core, ns_per_tick) for core in range(plan.cores)]
+    set_at = {
+        (core, step.count): stamps[core][i + 1]
+        for core, program in enumerate(plan.programs)
+        for i, step in enumerate(program)
+        if isinstance(step, Set)
+    }
+    waits = 1 + max((s.index for p in plan.programs for s in p if isinstance(s, Wait)), default=-1)
+    figures = RunFigures(0.0, *(np.zeros(n) for n in (plan.cores, waits, waits, plan.cores)))
+    for core, program in enumerate(plan.programs):
+        for i, step in enumerate(program):
+            begin, end = stamps[core][i], stamps[core][i + 1]
+            if isinstance(step, Body):
+                figures.busy[core] += end - begin
+                subop = plan.tasks[step.task].subop
+                figures.subop[subop] = max(figures.subop.get(subop, 0.0), end - begin)
+            elif isinstance(step, Set):
+                figures.sets[core] += end - begin
+            else:
+                late = min(max(set_at[step.producer, step.count] - begin, 0.0), end - begin)
+                figures.imbalance[step.index] = late
+                figures.pure[step.index] = end - begin - late
+    first = min(s[0] for s in stamps)
+    figures.total = max(s[-1] for s in stamps) - first
+    return figures
+
+
+def _core_stamps(plan: Plan, events: NDArray[np.uint64], core: int, ns_per_tick: float) -> list[float]:
+    """A core's stamps in ns since the earliest first stamp of all cores."""
+    start = int(events[:, 0].min())
+    count = len(plan.programs[core]) + 1
+    return [(int(e) - start) * ns_per_tick for e in events[core, :count]]
