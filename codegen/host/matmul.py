@@ -223,7 +223,7 @@ class MatmulEmitter:
 
             def part(k: Index, lanes: int) -> None:
                 if evaluator is not None:
-                    value = evaluator.eval(_left_coords(form, outer, k), lanes, axis=axis)[0]
+                    value = evaluator.eval(_left_coords(form, outer, k), lanes, axis=axis, store=True)[0]
                 else:
                     source = kb.operands[form.left.operand]
                     index = kb.add(at, kb.mul(k, form.left.depth))

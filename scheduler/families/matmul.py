@@ -200,7 +200,7 @@ class MatmulTiling(Tiling):
         rows = self.row_tiles * self.tile_rows
         speed = target.flops_per_ns * (1.0 if self.acc is DType.F32 else 0.5 if self.acc is DType.F64 else 0.4)
         fill = min(1.0, self.tile_rows * self.vectors * self.phases / 8)
-        compute = 2.0 * self.batch * rows * self.panels * self.panel * self.depth / (speed * fill * 0.9)
+        compute = 2.0 * self.batch * rows * self.panels * self.panel * self.depth / (speed * fill * 0.97)
         tiles = self.batch * self.row_tiles * self.panels * _TILE_NS * (1 + self.tile_rows * self.vectors / 16)
         return _CALL_NS + share * (max(compute, self._stream_ns(form, target)) + tiles) + self._copy_ns(form, share, target)
 
@@ -272,7 +272,9 @@ def make_tiling(body: Body, axis: str, rows: int, vectors: int, right: str, targ
         phases = 1
     panels = -(-form.columns // (vectors * lanes))
     row_bytes = max(1, form.depth) * form.acc.itemsize * tile_rows
-    block = max(1, min(tiles, target.l2_bytes * 2 // 5 // row_bytes)) if tiles else 1
+    block = max(1, min(tiles, target.l2_bytes * 2 // 5 // row_bytes))
+    if right == COPY and left_mode(form) == IN_PLACE:
+        block = tiles  # copying a panel once is worth more than keeping the rows near
     return MatmulTiling(
         axis, tile_rows, vectors, lanes, phases, left_mode(form), right, block, form.batch if form.columns and form.rows else 0,
         tiles, panels, form.depth, form.columns % (vectors * lanes), form.acc,
@@ -335,7 +337,8 @@ def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[i
         tiles = -(-form.rows // shape[0])
         rows = -(-form.rows // tiles) * tiles
         width = shape[1] * lanes
-        return rows * (-(-form.columns // width) * width) * (1.0 if shape[0] * shape[1] >= 24 else 1.03)
+        conflicts = left_mode(form) == IN_PLACE and form.left.line * form.acc.itemsize % 4096 == 0 and shape[0] > 8
+        return rows * (-(-form.columns // width) * width) * (1.3 if conflicts else 1.0 if shape[0] * shape[1] > 8 else 1.05)
 
     return sorted(shapes, key=padded)[:2]
 

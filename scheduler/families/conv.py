@@ -1,0 +1,279 @@
+"""How convolutions of one or two dimensions are cut: direct convolution over padded, phase-split patches.
+
+Model: vectors run over output positions, rows of the register tile over output channels. The unit axis is *pixels* (one unit = one block
+of output positions of one image, all output channels) or *channels* (one unit = one tile of output channels of one image and group, all
+positions), the latter for late layers with few positions and many weights. Weights are packed when compiling into tiles
+[group][tile][channel x tap][row], zero-padded, in f32. A patch (see conv_form) is copied to scratch per block and shared by all output
+channels; 1 x 1 convolutions without strides read the input in place.
+
+Invariant: the order of additions behind an output is channel by channel, tap by tap, whatever the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from superkernel.body import Body, Role, View
+from superkernel.collapse import runs_of_range
+from superkernel.dtypes import DType
+from superkernel.ops.opdef import Array
+from superkernel.scheduler.families.boxes import AccessSet
+from superkernel.scheduler.families.conv_form import ConvForm, Patch, conv_form, patch_of
+from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
+from superkernel.target.cpu import CpuTarget
+from superkernel.tensor import Box, Region
+
+PIXELS, CHANNELS = "pixels", "channels"
+_TILES = {"avx512": ((14, 2), (8, 3), (6, 4), (14, 1)), "avx2": ((6, 2), (10, 1)), "plain": ((6, 2), (10, 1))}
+_CALL_NS = 30.0
+_PIXELS_PER_BLOCK = 400
+_FLOAT_TYPES = (DType.F32, DType.F16, DType.BF16)
+
+
+@dataclass(frozen=True)
+class PackFilters(Pack):
+    """Weights [groups * out, channels, taps..] (a strided view) as [groups][tiles][channels * taps][rows], zero-padded, f32."""
+
+    groups: int
+    out: int
+    depth: tuple[int, ...]  # channels and kernel extents
+    strides: tuple[int, ...]
+    offset: int
+    rows: int
+
+    def apply(self, array: Array) -> Array:
+        flat = np.ascontiguousarray(array).reshape(-1)
+        shape = (self.groups * self.out, *self.depth)
+        tiles = -(-self.out // self.rows)
+        count = int(np.prod(self.depth))
+        packed = np.zeros((self.groups, tiles * self.rows, count), np.float32)
+        if 0 not in shape:
+            steps = tuple(s * flat.itemsize for s in self.strides)
+            source = np.lib.stride_tricks.as_strided(flat[self.offset :], shape, steps, writeable=False)
+            packed[:, : self.out] = source.reshape(self.groups, self.out, count).astype(np.float32)
+        return packed.reshape(self.groups, tiles, self.rows, count).transpose(0, 1, 3, 2)
+
+
+@dataclass(frozen=True)
+class ConvTiling(Tiling):
+    """One cut, see the module docstring. Blocks hold `rows` x `columns` positions; with `in_place` no patch is copied."""
+
+    axis: str
+    tile_rows: int
+    vectors: int
+    lanes: int
+    images: int
+    groups: int
+    channel_tiles: int
+    rows: int
+    columns: int
+    row_blocks: int
+    column_blocks: int
+    in_place: bool
+    span: int  # positions of a block, walked with the patch's pitch
+    patch_elements: int  # of one group, 0 in place
+
+    @property
+    def blocks(self) -> int:
+        return self.row_blocks * self.column_blocks
+
+    @property
+    def units(self) -> int:
+        return self.images * (self.blocks if self.axis == PIXELS else self.groups * self.channel_tiles)
+
+    @property
+    def pitch(self) -> int:
+        """Elements of one row of the accumulated tile: whole vectors."""
+        return -(-self.span // self.lanes) * self.lanes
+
+    @property
+    def tile_bytes(self) -> int:
+        return -(-self.tile_rows * self.pitch * 4 // 64) * 64
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.tile_bytes + (self.patch_elements + self.vectors * self.lanes) * 4
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        form, found = conv_form(body), AccessSet(body)
+        if self.axis == PIXELS:
+            for box in runs_of_range((self.images, self.row_blocks, self.column_blocks), begin, end):
+                image, rows, columns = box
+                at_rows = (rows[0] * self.rows, min(rows[1] * self.rows, form.out_height))
+                at_columns = (columns[0] * self.columns, min(columns[1] * self.columns, form.out_width))
+                self._box(found, form, image, (0, self.groups), (0, form.out_channels), (at_rows, at_columns))
+            filters = (0, self.groups * self.channel_tiles)
+            self._constants(found, body, form, [filters] if begin < end else [], (0, self.groups * form.out_channels))
+        else:
+            everything = ((0, form.out_height), (0, form.out_width))
+            for image, group, tile in runs_of_range((self.images, self.groups, self.channel_tiles), begin, end):
+                channels = (tile[0] * self.tile_rows, min(tile[1] * self.tile_rows, form.out_channels))
+                self._box(found, form, image, group, channels, everything)
+                tiles = [(g * self.channel_tiles + tile[0], g * self.channel_tiles + tile[1]) for g in range(*group)]
+                self._constants(found, body, form, tiles, (0, self.groups * form.out_channels))
+        return found.result()
+
+    def _box(
+        self,
+        found: AccessSet,
+        form: ConvForm,
+        image: tuple[int, int],
+        group: tuple[int, int],
+        channels: tuple[int, int],
+        block: tuple[tuple[int, int], tuple[int, int]],
+    ) -> None:
+        whole = channels == (0, form.out_channels)
+        spans = (
+            [(group[0] * form.out_channels, group[1] * form.out_channels)]
+            if whole
+            else [(g * form.out_channels + channels[0], g * form.out_channels + channels[1]) for g in range(*group)]
+        )
+        for span in spans:
+            found.program(form.epilogue, (image, span, *block[2 - form.spatial :]))
+        rows, columns = block
+        if self.column_blocks > 1:  # the last block moves up
+            columns = (min(columns[0], form.out_width - self.columns), columns[1])
+        rows = (rows[0], -(-rows[1] // self.rows) * self.rows)  # patches are copied whole
+        inputs = (group[0] * form.channels, group[1] * form.channels)
+        window = (
+            input_range(rows, form.strides[0], form.dilations[0], form.pads[0], form.kernel[0], form.height),
+            input_range(columns, form.strides[1], form.dilations[1], form.pads[1], form.kernel[1], form.width),
+        )
+        if any(low >= high for low, high in window):
+            return
+        box: Box = (image, inputs, *window)
+        if form.prologue is not None:
+            found.program(form.prologue, (image, inputs, *window[2 - form.spatial :]))
+        else:
+            found.view(form.operand, box, form.x_strides, form.x_offset)
+
+    def _constants(
+        self, found: AccessSet, body: Body, form: ConvForm, tiles: Sequence[tuple[int, int]], channels: tuple[int, int]
+    ) -> None:
+        weights = body.anchor_inputs[1]
+        assert isinstance(weights, View)
+        size = form.channels * form.taps * self.tile_rows * 4
+        if size:
+            found.add(weights.operand, False, (Region(a * size, (b - a) * size) for a, b in tiles if a < b))
+        if tiles:
+            read_bias(found, body, channels)
+
+    def packs(self, body: Body) -> Mapping[int, Pack]:
+        form, view = conv_form(body), body.anchor_inputs[1]
+        assert isinstance(view, View)
+        depth = view.shape[1:]
+        return {
+            view.operand: PackFilters(form.groups, form.out_channels, depth, view.strides, view.offset, self.tile_rows)
+        }
+
+    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        form = conv_form(body)
+        share = (end - begin) / max(1, self.units)
+        positions = form.images * self.blocks * self.pitch
+        channels = self.groups * self.channel_tiles * self.tile_rows
+        fill = min(1.0, self.tile_rows * self.vectors / 8)
+        compute = 2.0 * positions * channels * form.channels * form.taps / (target.flops_per_ns * 0.93 * fill)
+        weights = 4.0 * channels * form.channels * form.taps
+        near = weights < target.l2_bytes // 2
+        speed = target.l2_bytes_per_ns if near else target.l3_bytes_per_ns
+        passes = form.images * self.blocks
+        per_core = share if self.axis == CHANNELS else 1.0
+        stream = weights * max(1.0, passes * (share if self.axis == PIXELS else 1.0)) * per_core / speed
+        patches = self.patch_elements * form.images * self.blocks * (1 if self.axis == CHANNELS else form.groups) / 8.0
+        copies = patches * (share if self.axis == PIXELS or form.images * form.groups > 1 else 1.0)
+        stores = form.images * self.groups * form.out_channels * form.pixels / 8.0
+        return _CALL_NS + max(share * compute, stream) + copies + share * stores
+
+
+def input_range(outputs: tuple[int, int], stride: int, dilation: int, pad: int, kernel: int, extent: int) -> tuple[int, int]:
+    """Input positions along one axis that the patch of a range of outputs holds: all phases to the same length."""
+    phases = {k * dilation % stride for k in range(kernel)}
+    last = outputs[1] - 1 + (kernel - 1) * dilation // stride
+    low, high = outputs[0] * stride - pad + min(phases), last * stride - pad + max(phases) + 1
+    return max(0, min(low, extent)), max(0, min(high, extent))
+
+
+def read_bias(found: AccessSet, body: Body, channels: tuple[int, int]) -> None:
+    """The bias slot of a convolution, where there is one."""
+    bias = body.anchor_inputs[2] if len(body.anchor_inputs) > 2 else None
+    if isinstance(bias, View):
+        found.view(bias.operand, (channels,), bias.strides, bias.offset)
+
+
+class ConvFamily(Family):
+    """Direct convolution with constant weights, f32 arithmetic."""
+
+    kernels = ("host.conv.igemm",)
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return slot < 3
+
+    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
+        return slot == 0
+
+    def serves(self, body: Body) -> bool:
+        """True of bodies this family can compute."""
+        x, weights = body.anchor_input_types[0], body.anchor_inputs[1]
+        return (
+            body.op == "conv"
+            and x is not None
+            and x.rank in (3, 4)
+            and x.dtype in _FLOAT_TYPES
+            and isinstance(weights, View)
+            and body.operands[weights.operand].role is Role.CONSTANT
+        )
+
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        form = conv_form(body)
+        lanes = max(1, target.vector_bytes // 4)
+        found: list[Tiling] = []
+        for axis in (PIXELS, CHANNELS):
+            if axis == CHANNELS and form.pixels > 4 * _PIXELS_PER_BLOCK:
+                continue
+            cuts = [conv_tiling(form, axis, shape, lanes, target) for shape in _TILES[target.tier]]
+            found.append(min(cuts, key=lambda t: t.cost_ns(body, 0, t.units, target)))
+        return sorted(found, key=lambda t: t.cost_ns(body, 0, t.units, target))
+
+
+def conv_tiling(form: ConvForm, axis: str, shape: tuple[int, int], lanes: int, target: CpuTarget) -> ConvTiling:
+    """The tiling with register tiles of at most `shape` (rows, vectors)."""
+    most, vectors = shape
+    tiles = max(1, -(-form.out_channels // most))
+    rows = max(1, -(-form.out_channels // tiles))
+    tiles = -(-form.out_channels // rows)
+    block, patch, in_place = _block(form, vectors * lanes, target)
+    vectors = max(1, min(vectors, -(-patch.span // lanes)))
+    row_blocks = -(-form.out_height // block[0]) if block[0] else 0
+    column_blocks = -(-form.out_width // block[1]) if block[1] else 0
+    images = form.images if form.pixels and form.out_channels else 0
+    return ConvTiling(
+        axis, rows, vectors, lanes, images, form.groups, tiles, block[0], block[1], row_blocks, column_blocks, in_place,
+        patch.span, 0 if in_place else patch.channel * form.channels,
+    )  # fmt: skip
+
+
+def _block(form: ConvForm, tile: int, target: CpuTarget) -> tuple[tuple[int, int], Patch, bool]:
+    """Positions of one block: some hundred, whose patch fits half the second-level cache; in place where a tile fits the image."""
+    if form.pixels == 0:
+        return (max(1, form.out_height), max(1, form.out_width)), patch_of(form, 1, 1), True
+    budget = target.l2_bytes // 2 // 4 // max(1, form.channels)
+    if form.out_height == 1:
+        wanted = max(tile, min(_PIXELS_PER_BLOCK, budget // 2))
+        blocks = max(1, -(-form.out_width // wanted))
+        columns = -(-form.out_width // blocks)
+        contiguous = form.prologue is None and form.dtype is DType.F32 and (form.x_strides[3] == 1 or form.width == 1)
+        plain = form.kernel == form.strides == (1, 1) and form.pads == (0, 0) and form.out_width == form.width
+        in_place = contiguous and plain and columns >= tile
+        return (1, columns), patch_of(form, 1, columns), in_place
+    rows = max(1, min(form.out_height, -(-_PIXELS_PER_BLOCK // form.out_width)))
+    while rows > 1 and patch_of(form, rows, form.out_width).channel > budget:
+        rows -= 1
+    rows = -(-form.out_height // -(-form.out_height // rows))
+    return (rows, form.out_width), patch_of(form, rows, form.out_width), False
+
+
+FAMILY = ConvFamily()

@@ -1,0 +1,159 @@
+"""The normal form of one- and two-dimensional convolutions, and the patch geometry that the direct kernels share.
+
+Model: every convolution is seen as two-dimensional (one-dimensional ones have one row). A *block* of output positions, `rows` x `columns`,
+is computed from a *patch*: a zero-padded copy of the input positions it needs, split by stride phase so that every kernel tap is a
+constant offset into the patch and neighbouring outputs are neighbouring elements, whatever strides, dilations and pads. Element (row,
+column) of plane (channel, phase) of the patch is input row (r0 + row)*stride + phase_row - pad, and the like for columns.
+
+Invariant: for every tap, offset + row * pitch + column of an output position inside the block lies inside the patch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from superkernel.body import Body, PointwiseProgram, View
+from superkernel.collapse import merge_dims, regroup, walks_of
+from superkernel.dtypes import DType
+from superkernel.ops.opdef import AttrValue
+
+
+@dataclass(frozen=True)
+class ConvForm:
+    """A convolution [images, channels, height, width] -> [images, out_channels, out_height, out_width]."""
+
+    images: int
+    channels: int  # per group
+    height: int
+    width: int
+    out_channels: int  # per group
+    out_height: int
+    out_width: int
+    groups: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: tuple[int, int]  # before the first row and column
+    dtype: DType
+    operand: int  # of x, -1 with a prologue
+    x_strides: tuple[int, int, int, int]
+    x_offset: int
+    prologue: PointwiseProgram | None  # over [images, channels] + spatial
+    epilogue: PointwiseProgram  # over [images, out_channels] + spatial
+    spatial: int  # spatial dimensions of the programs: 1 or 2
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def pixels(self) -> int:
+        return self.out_height * self.out_width
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.images * self.groups * self.out_channels * self.channels * self.taps * self.pixels
+
+
+def window_attr(body: Body, name: str, count: int, default: int) -> tuple[int, ...]:
+    """A per-dimension attribute; absent or empty: the default in every dimension."""
+    return numbers(body.attr.get(name), count, default)
+
+
+def numbers(value: AttrValue, count: int, default: int) -> tuple[int, ...]:
+    """An attribute value as `count` integers."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value,) * count
+    if isinstance(value, tuple) and value:
+        return tuple(int(v) for v in value)
+    return (default,) * count
+
+
+@lru_cache(maxsize=1024)
+def conv_form(body: Body) -> ConvForm:
+    """The normal form of a `conv` body with one or two spatial dimensions."""
+    x, w = body.anchor_input_types[0], body.anchor_input_types[1]
+    assert x is not None and w is not None
+    rank = x.rank - 2
+    out = body.anchor_outputs[0]
+    strides, dilations = window_attr(body, "strides", rank, 1), window_attr(body, "dilations", rank, 1)
+    pads, groups = window_attr(body, "pads", 2 * rank, 0)[:rank], int(str(body.attr.get("groups", 1)))
+    source, epilogue = body.anchor_inputs[0], body.epilogue
+    spatial_in, spatial_out, kernel = x.shape[2:], out.shape[2:], w.shape[2:]
+    prologue = source if isinstance(source, PointwiseProgram) else None
+    view = source if isinstance(source, View) else None
+    x_strides = view.strides if view is not None else (0,) * x.rank
+    spatial = rank
+    pointwise = rank == 2 and all(k == s == 1 for k, s in zip(kernel, strides, strict=True)) and not any(pads)
+    if pointwise and spatial_in == spatial_out:  # a matrix product per image: rows and columns are one dimension
+        merged = _merge_spatial(epilogue)
+        before = _merge_spatial(prologue) if prologue is not None else None
+        walks_on = view is None or x.shape[2] == 1 or x.shape[3] == 1 or x_strides[2] == x_strides[3] * x.shape[3]
+        if merged is not None and walks_on and (prologue is None or before is not None):
+            epilogue, prologue, spatial = merged, before, 1
+            last = x_strides[3] if x.shape[3] > 1 or view is None else x_strides[2]
+            x_strides = (*x_strides[:2], last)
+            spatial_in, spatial_out, kernel = (prod(spatial_in),), (prod(spatial_out),), (1,)
+            strides, dilations, pads = (1,), (1,), (0,)
+    if spatial == 1:
+        x_strides = (x_strides[0], x_strides[1], 0, x_strides[2])
+        spatial_in, spatial_out, kernel = (1, *spatial_in), (1, *spatial_out), (1, *kernel)
+        strides, dilations, pads = (1, *strides), (1, *dilations), (0, *pads)
+    return ConvForm(
+        x.shape[0], w.shape[1], spatial_in[0], spatial_in[1], w.shape[0] // groups, spatial_out[0], spatial_out[1], groups,
+        (kernel[0], kernel[1]), (strides[0], strides[1]), (dilations[0], dilations[1]), (pads[0], pads[1]), x.dtype,
+        view.operand if view is not None else -1,
+        (x_strides[0], x_strides[1], x_strides[2], x_strides[3]), view.offset if view is not None else 0,
+        prologue, epilogue, spatial,
+    )  # fmt: skip
+
+
+def _merge_spatial(program: PointwiseProgram) -> PointwiseProgram | None:
+    """The program over [images, channels, pixels], or None where some access does not walk rows and columns as one."""
+    groups = merge_dims(program.shape, walks_of(program), (1, 2))
+    return regroup(program, groups) if groups == ((0,), (1,), (2, 3)) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Geometry of the patch of one block of `rows` x `columns` outputs, per input channel; sizes in elements."""
+
+    rows: int
+    columns: int
+    patch_rows: int
+    pitch: int
+    phases: tuple[tuple[int, int], ...]  # (row phase, column phase) of each plane
+    offsets: tuple[int, ...]  # of each tap, from the channel's start
+
+    @property
+    def channel(self) -> int:
+        """Elements of one channel's planes."""
+        return len(self.phases) * self.patch_rows * self.pitch
+
+    @property
+    def span(self) -> int:
+        """Positions from the block's first output to its last, walked with the pitch."""
+        return (self.rows - 1) * self.pitch + self.columns
+
+
+def patch_of(form: ConvForm, rows: int, columns: int) -> Patch:
+    """The patch of a block."""
+    return make_patch(form.kernel, form.strides, form.dilations, rows, columns)
+
+
+@lru_cache(maxsize=4096)
+def make_patch(
+    kernel: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int], rows: int, columns: int
+) -> Patch:
+    """The patch for a window and a block size."""
+    taps = [(i * dilations[0], j * dilations[1]) for i in range(kernel[0]) for j in range(kernel[1])]
+    phases = tuple(sorted({(a % strides[0], b % strides[1]) for a, b in taps}))
+    patch_rows = rows + (kernel[0] - 1) * dilations[0] // strides[0]
+    pitch = columns + (kernel[1] - 1) * dilations[1] // strides[1]
+    plane = patch_rows * pitch
+    offsets = tuple(
+        phases.index((a % strides[0], b % strides[1])) * plane + a // strides[0] * pitch + b // strides[1] for a, b in taps
+    )
+    return Patch(rows, columns, patch_rows, pitch, phases, offsets)
