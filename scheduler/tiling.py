@@ -22,7 +22,7 @@ from superkernel.body import Body, View
 from superkernel.dtypes import DType
 from superkernel.ops.opdef import Array
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import Region
+from superkernel.tensor import Region, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,10 @@ class Pack(ABC):
     @abstractmethod
     def apply(self, array: Array) -> Array:
         """The packed bytes as a contiguous array (any shape); its first byte will be 64-byte aligned."""
+
+    def packed_bytes(self, kind: TensorType) -> int:
+        """Size of the packed form of an array of that type. The default packs zeros to see; override where that is slow."""
+        return int(self.apply(np.broadcast_to(np.zeros((), kind.dtype.numpy), kind.shape)).nbytes)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,153 @@
+"""What a sub-operator costs on so many cores: candidate partitions and the estimate of their finish.
+
+Model: a `Partition` is a tiling with one contiguous unit range per core that takes part. A range can start when its core is free and when
+everything it reads has been written; what another core wrote costs a handover (one flag) and, per cache line, the trip between two
+L2 caches. Figures come from `CpuTarget`; they rank choices, no correctness rests on them.
+
+Accesses and costs are asked of the tiling once per distinct (body, tiling, range): equal layers of a model cost nothing the second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from superkernel.body import Body, SubOperator
+from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
+from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.target.cpu import CpuTarget
+from superkernel.tensor import Region
+
+LINE_NS = 13.0  # one cache line from another core's L2, measured; little of it overlaps
+LINE_BYTES = 64
+MAX_TILINGS = 4  # candidates looked at per sub-operator, best guesses first
+MIN_GAIN = 0.9  # more cores are looked at only where the work itself gets at least so much shorter
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """`ranges[i]` of the units goes to the i-th participating core; `work_ns[i]` is its own time, waiting apart."""
+
+    tiling: Tiling
+    ranges: tuple[Range, ...]
+    work_ns: tuple[float, ...]
+
+    @property
+    def longest_ns(self) -> float:
+        return max(self.work_ns, default=0.0)
+
+
+@dataclass(slots=True)
+class CostBook:
+    """Remembers tilings, partitions and accesses per distinct body."""
+
+    target: CpuTarget
+    cores: int
+    families: Callable[[str], Family]
+    _tilings: dict[tuple[str, int], tuple[Tiling, ...]] = field(default_factory=dict)
+    _partitions: dict[tuple[str, int], list[Partition]] = field(default_factory=dict)
+    _accesses: dict[tuple[int, int, int, int], tuple[Access, ...]] = field(default_factory=dict)
+    _alive: list[object] = field(default_factory=list)  # ids stay valid as long as their objects are held
+
+    def tilings(self, sub: SubOperator) -> tuple[Tiling, ...]:
+        """Candidate tilings, at least one."""
+        key = (sub.kernel, id(sub.body))
+        found = self._tilings.get(key)
+        if found is None:
+            self._alive.append(sub.body)
+            if sub.kernel == HOST_REFERENCE:
+                found = (HostCallTiling(),)
+            else:
+                family = self.families(sub.kernel)
+                found = tuple(family.tilings(sub.kernel, sub.body, self.target))[:MAX_TILINGS]
+            self._tilings[key] = found
+        return found
+
+    def partitions(self, sub: SubOperator) -> list[Partition]:
+        """Partitions worth a look: the best on one core first, then per number of cores the best, where more cores help."""
+        key = (sub.kernel, id(sub.body))
+        found = self._partitions.get(key)
+        if found is None:
+            found = self._partitions[key] = self._candidates(sub)
+        return found
+
+    def widest(self, sub: SubOperator) -> Partition:
+        """The best partition on as many cores as have work."""
+        tried = [self.partition(sub.body, t, min(self.cores, max(1, t.units))) for t in self.tilings(sub)]
+        return min(tried, key=lambda p: p.longest_ns)
+
+    def _candidates(self, sub: SubOperator) -> list[Partition]:
+        tilings = self.tilings(sub)
+        best = min((self.partition(sub.body, t, 1) for t in tilings), key=lambda p: p.longest_ns)
+        found = [best]
+        if sub.kernel == HOST_REFERENCE:
+            return found
+        for cores in _core_counts(self.cores):
+            wide = [self.partition(sub.body, t, min(cores, t.units)) for t in tilings if t.units > 1]
+            gains = [p for p in wide if p.longest_ns < MIN_GAIN * found[-1].longest_ns]
+            if gains:
+                found.append(min(gains, key=lambda p: p.longest_ns))
+        return found
+
+    def partition(self, body: Body, tiling: Tiling, parts: int) -> Partition:
+        """Equal contiguous parts of the units, boundaries where the tiling wants them."""
+        cuts = {0, tiling.units}
+        cuts |= {min(max(tiling.align(body, tiling.units * i // parts), 0), tiling.units) for i in range(1, parts)}
+        return self.cut(body, tiling, sorted(cuts))
+
+    def cut(self, body: Body, tiling: Tiling, cuts: Sequence[int]) -> Partition:
+        """The partition with the given boundaries."""
+        ranges = tuple((a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b)
+        work = tuple(tiling.cost_ns(body, a, b, self.target) for a, b in ranges)
+        return Partition(tiling, ranges, work)
+
+    def accesses(self, body: Body, tiling: Tiling, part: Range) -> tuple[Access, ...]:
+        """What the range reads and writes, relative to the operands' starts."""
+        key = (id(body), id(tiling), *part)
+        found = self._accesses.get(key)
+        if found is None:
+            self._alive.append(tiling)
+            found = self._accesses[key] = tuple(a for a in tiling.accesses(body, *part) if a.regions)
+        return found
+
+
+def _core_counts(cores: int) -> list[int]:
+    """2, 4, 8, ... and all of them."""
+    counts, n = [], 2
+    while n < cores:
+        counts.append(n)
+        n *= 2
+    return [*counts, cores] if cores > 1 else []
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A part of a buffer that a core has written, and when."""
+
+    core: int
+    finish_ns: float
+    low: int
+    high: int
+    regions: tuple[Region, ...]
+
+
+def written_by(core: int, finish_ns: float, regions: tuple[Region, ...]) -> Written:
+    """The record of one write access."""
+    return Written(core, finish_ns, min(r.start for r in regions), max(r.stop for r in regions), regions)
+
+
+def shared_bytes(read: tuple[Region, ...], other: Written) -> int:
+    """Roughly how many of the bytes read were written by `other`; 0 only where none was."""
+    low, high = min(r.start for r in read), max(r.stop for r in read)
+    inside = min(high, other.high) - max(low, other.low)
+    if inside <= 0:
+        return 0
+    if len(read) == 1 and len(other.regions) == 1 and read[0].count == 1 and other.regions[0].count == 1:
+        return inside
+    if not any(a.overlaps(b) for a in read for b in other.regions):
+        return 0
+    dense = sum(r.nbytes for r in read) / (high - low)
+    theirs = sum(r.nbytes for r in other.regions) / (other.high - other.low)
+    return max(1, int(inside * min(dense, theirs)))

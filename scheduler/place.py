@@ -1,0 +1,256 @@
+"""Sub-operators onto cores: how many cores each takes, which, and in what global order.
+
+Model: list scheduling. Among the sub-operators whose predecessors are placed, the one with the longest path to the end goes first. It takes the
+partition (tiling x number of cores x cores) with the earliest estimated finish, where waiting for data of other cores is part of the
+estimate; small work therefore stays on the core that has its inputs, row-wise chains keep their partition, and independent branches go
+side by side where that beats splitting each of them. With one core nothing is reordered.
+
+Invariants: deterministic; the global order is a topological order of all reads, writes and overwrites; each sub-operator has at most one task
+per core; a host call runs on core 0. Memory is planned from the resulting order, then accesses become absolute.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from superkernel.body import Role, SubOperator
+from superkernel.graph import Graph
+from superkernel.options import Options
+from superkernel.scheduler.cost import LINE_BYTES, LINE_NS, CostBook, Partition, Written, shared_bytes, written_by
+from superkernel.scheduler.families import family_of
+from superkernel.scheduler.group import Grouping
+from superkernel.scheduler.hostcall import HOST_REFERENCE
+from superkernel.scheduler.memory import MemoryPlan, plan_memory
+from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Task
+from superkernel.scheduler.tiling import Access, Family
+from superkernel.target.cpu import CpuTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one sub-operator runs: `cores[i]` executes `partition.ranges[i]`."""
+
+    partition: Partition
+    cores: tuple[int, ...]
+    finish_ns: float
+    reason: str
+
+
+def place(
+    grouping: Grouping,
+    graph: Graph,
+    target: CpuTarget,
+    cores: int,
+    options: Options | None = None,
+    families: Callable[[str], Family] = family_of,
+) -> Schedule:
+    """Place the sub-operators of a grouping on `cores` cores (1 to 64)."""
+    chosen = options or Options()
+    book = CostBook(target, cores, families)
+    order, placements = _Placer(grouping, book, chosen).run()
+    subops = tuple(replace(grouping.subops[i], index=at) for at, i in enumerate(order))
+    rows = [placements[i] for i in order]
+    tilings = tuple(p.partition.tiling for p in rows)
+    memory = plan_memory(subops, tilings, grouping.buffers, grouping.constants)
+    return Schedule(
+        cores,
+        subops,
+        tilings,
+        memory.places,
+        _tasks(subops, rows, memory, book),
+        memory.constants,
+        memory.arena_bytes,
+        max((t.scratch_bytes for t in tilings), default=0),
+        tuple(p.reason for p in rows),
+    )
+
+
+def _tasks(
+    subops: Sequence[SubOperator], rows: Sequence[Placement], memory: MemoryPlan, book: CostBook
+) -> tuple[Task, ...]:
+    tasks: list[Task] = []
+    for sub, row, places in zip(subops, rows, memory.places, strict=True):
+        for core, part in zip(row.cores, row.partition.ranges, strict=True):
+            accesses = absolute(book.accesses(sub.body, row.partition.tiling, part), places)
+            tasks.append(Task(len(tasks), sub.index, core, *part, accesses))
+    return tuple(tasks)
+
+
+def absolute(accesses: Sequence[Access], places: Sequence[Place]) -> tuple[MemoryAccess, ...]:
+    """Accesses relative to operands as accesses of address spaces."""
+    found = []
+    for access in accesses:
+        place = places[access.operand]
+        regions = tuple(r.shifted(place.offset) for r in access.regions) if place.offset else access.regions
+        found.append(MemoryAccess(place.space, place.slot, access.write, regions))
+    return tuple(found)
+
+
+def dependences(grouping: Grouping) -> list[set[int]]:
+    """For each sub-operator those that must come before it: readers after writers, overwriters after everybody else."""
+    before: list[set[int]] = [set() for _ in grouping.subops]
+    writers: dict[object, list[int]] = {}
+    readers: dict[object, list[int]] = {}
+    for at, sub in enumerate(grouping.subops):
+        for name, operand in zip(sub.values, sub.body.operands, strict=True):
+            if operand.role is Role.CONSTANT:
+                continue
+            buffer = grouping.buffers[name]
+            key: object = name if buffer.home is None else buffer.home
+            if operand.role is Role.INPUT:
+                before[at].update(writers.get(key, ()))
+                readers.setdefault(key, []).append(at)
+            elif operand.role is Role.INOUT or buffer.previous is not None:  # takes over bytes that others used
+                before[at].update(writers.get(key, ()))
+                before[at].update(readers.get(key, ()))
+                writers.setdefault(key, []).append(at)
+            else:  # several may write different parts of one buffer
+                writers.setdefault(key, []).append(at)
+        before[at].discard(at)
+    return before
+
+
+class _Placer:
+    """The list scheduler's state."""
+
+    def __init__(self, grouping: Grouping, book: CostBook, options: Options) -> None:
+        self.grouping, self.book, self.options = grouping, book, options
+        self.subops = grouping.subops
+        self.cores = book.cores
+        self.free = [0.0] * self.cores
+        self.written: dict[str, list[Written]] = {}
+        self.before = dependences(grouping)
+        self.placed: dict[int, Placement] = {}
+
+    def run(self) -> tuple[list[int], dict[int, Placement]]:
+        """The global order and every placement."""
+        if self.cores == 1 or not self.options.cost_placement:
+            order = list(range(len(self.subops)))
+            for i in order:
+                self._commit(i, self._only_choice(i))
+            return order, self.placed
+        after: list[list[int]] = [[] for _ in self.subops]
+        missing = [len(b) for b in self.before]
+        for i, earlier in enumerate(self.before):
+            for e in earlier:
+                after[e].append(i)
+        rank = self._ranks(after)
+        ready = [(-rank[i], i) for i, n in enumerate(missing) if n == 0]
+        heapq.heapify(ready)
+        order = []
+        while ready:
+            _, i = heapq.heappop(ready)
+            self._commit(i, self._choose(i, [j for _, j in heapq.nsmallest(self.cores - 1, ready)]))
+            order.append(i)
+            for j in after[i]:
+                missing[j] -= 1
+                if missing[j] == 0:
+                    heapq.heappush(ready, (-rank[j], j))
+        return order, self.placed
+
+    def _ranks(self, after: Sequence[Sequence[int]]) -> list[float]:
+        """Longest path to the end, each sub-operator at its best time."""
+        rank = [0.0] * len(self.subops)
+        for i in range(len(self.subops) - 1, -1, -1):
+            own = min(p.longest_ns for p in self.book.partitions(self.subops[i]))
+            rank[i] = own + max((rank[j] for j in after[i]), default=0.0)
+        return rank
+
+    def _only_choice(self, i: int) -> Placement:
+        """Without a cost model: every sub-operator on all cores (with one core: the best tiling for it)."""
+        sub = self.subops[i]
+        partition = self.book.partitions(sub)[0] if self.cores == 1 else self.book.widest(sub)
+        cores = tuple(range(len(partition.ranges)))
+        return Placement(partition, cores, self._finish(i, partition, cores), "cost placement is off" if self.cores > 1 else "one core")
+
+    def _choose(self, i: int, rivals: Sequence[int]) -> Placement:
+        """The placement with the earliest estimated finish; on one core where ready rivals can use the others better."""
+        sub = self.subops[i]
+        partitions = self.book.partitions(sub)
+        singles = [self._single(i, partitions[0])]
+        if sub.kernel == HOST_REFERENCE or len(partitions) == 1:
+            return singles[0]
+        if rivals and self._side_by_side(i, rivals):
+            return replace(singles[0], reason="side by side with independent sub-operators")
+        tried = singles
+        for partition in partitions[1:]:
+            cores = self._cores_for(len(partition.ranges))
+            finish = self._finish(i, partition, cores)
+            tried.append(Placement(partition, cores, finish, f"{len(cores)} cores: {finish:.0f} ns estimated finish"))
+        best = min(tried, key=lambda p: (p.finish_ns, len(p.cores)))
+        if best is singles[0] and len(tried) > 1:
+            gain = min(p.finish_ns for p in tried[1:]) - best.finish_ns
+            return replace(best, reason=f"one core: sharing would take {gain:.0f} ns longer")
+        return best
+
+    def _single(self, i: int, partition: Partition) -> Placement:
+        if self.subops[i].kernel == HOST_REFERENCE:
+            return Placement(partition, (0,), self._finish(i, partition, (0,)), "host call")
+        if not partition.ranges:
+            return Placement(partition, (), max(self.free), "nothing to do")
+        options = sorted({min(range(self.cores), key=lambda c: (self.free[c], c)), *self._owners(i)})
+        best = min(options, key=lambda c: (self._finish(i, partition, (c,)), c))
+        return Placement(partition, (best,), self._finish(i, partition, (best,)), "one core: too small to share")
+
+    def _owners(self, i: int) -> list[int]:
+        """Cores that wrote what the sub-operator reads, the largest shares first; a few of them."""
+        sub = self.subops[i]
+        share: dict[int, int] = {}
+        for name, operand in zip(sub.values, sub.body.operands, strict=True):
+            if operand.role in (Role.INPUT, Role.INOUT):
+                for part in self.written.get(name, ()):
+                    share[part.core] = share.get(part.core, 0) + part.high - part.low
+        return sorted(share, key=lambda c: (-share[c], c))[:3]
+
+    def _cores_for(self, count: int) -> tuple[int, ...]:
+        """All cores in order, or the `count` that are free first."""
+        if count == self.cores:
+            return tuple(range(count))
+        return tuple(sorted(sorted(range(self.cores), key=lambda c: (self.free[c], c))[:count]))
+
+    def _side_by_side(self, i: int, rivals: Sequence[int]) -> bool:
+        """True where the ready sub-operators, one core each, are done before they are when each is split over all cores."""
+        single, split = [], 0.0
+        for j in (i, *rivals):
+            partitions = self.book.partitions(self.subops[j])
+            single.append(partitions[0].longest_ns)
+            best = min(partitions, key=lambda p: p.longest_ns)
+            split += best.longest_ns + (self.book.target.handover_ns if len(best.ranges) > 1 else 0.0)
+        return max(max(single), sum(single) / self.cores) < split
+
+    def _finish(self, i: int, partition: Partition, cores: Sequence[int]) -> float:
+        """When the last range is done, by estimate."""
+        return max((t for t in self._finish_times(i, partition, cores)), default=max(self.free))
+
+    def _finish_times(self, i: int, partition: Partition, cores: Sequence[int]) -> list[float]:
+        sub = self.subops[i]
+        times = []
+        for core, part, work in zip(cores, partition.ranges, partition.work_ns, strict=True):
+            start, moved = self.free[core], 0
+            for access in self.book.accesses(sub.body, partition.tiling, part):
+                if access.write:
+                    continue
+                for source in self.written.get(sub.values[access.operand], ()):
+                    if source.core == core or not (count := shared_bytes(access.regions, source)):
+                        continue
+                    start = max(start, source.finish_ns + self.book.target.handover_ns)
+                    moved += count
+            times.append(start + work + moved / LINE_BYTES * LINE_NS)
+        return times
+
+    def _commit(self, i: int, placement: Placement) -> None:
+        """Take the placement: cores are busy, buffers written."""
+        sub, partition = self.subops[i], placement.partition
+        times = self._finish_times(i, partition, placement.cores)
+        records: dict[str, list[Written]] = {}
+        for core, part, finish in zip(placement.cores, partition.ranges, times, strict=True):
+            self.free[core] = finish
+            for access in self.book.accesses(sub.body, partition.tiling, part):
+                if access.write:
+                    name = sub.values[access.operand]
+                    records.setdefault(name, []).append(written_by(core, finish, access.regions))
+        for name, parts in records.items():
+            self.written.setdefault(name, []).extend(parts)
+        self.placed[i] = placement
