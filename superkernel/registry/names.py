@@ -2,15 +2,18 @@
 
     name := prefix dt ("_" dt)* "_" op ["_" act] ["_" rq] "_ukernel" ["_" par] "__" target
 
-Model: a name is a view of a kernel's fields, never their source; `superkernel.registry.lint` compares the two. The parser reads the
-forms of today's convention and the older ones (multi-pass `5f5m5l4c4s4r`, pooling `9x` and `9p8x`, types qc8, s16, u32, activations
-linear and relu), and our own names (prefix `sk`, types f64, s64, ..., targets such as `avx512amx` or `aiv`).
+Model: a name is a view of a kernel's fields, never their source; `superkernel.registry.lint` compares the two. The
+parser reads the forms of today's convention and the older ones (multi-pass `5f5m5l4c4s4r`, pooling `9x` and `9p8x`,
+types qc8, s16, u32, activations linear and relu), and our own names (prefix `sk`, types f64, s64, ..., targets such as
+`avx512amx` or `aiv`).
 
-Which parameters an operator takes is a table of *forms*, each a template: `{mr}x{nr}[c{kr}][s{sr}]` means two sizes and two optional
-parts. A size is a number without leading zeros, with `v` behind it where it counts vector registers of run-time length.
+Which parameters an operator takes is a table of *forms*, each a template: `{mr}x{nr}[c{kr}][s{sr}]` means two sizes and
+two optional parts. A size is a number without leading zeros, with `v` behind it where it counts vector registers of
+run-time length.
 
-Invariants: `format_name(parse_name(x)) == x` for every x that parses; `parse_name(format_name(n)) == n` for every legal n. Splitting
-is at the first `__`; the longest operator wins; the instruction set may stand anywhere in the target; unknown modifiers there are kept.
+Invariants: `format_name(parse_name(x)) == x` for every x that parses; `parse_name(format_name(n)) == n` for every legal
+n. Splitting is at the first `__`; the longest operator wins; the instruction set may stand anywhere in the target;
+unknown modifiers there are kept.
 """
 
 from __future__ import annotations
@@ -22,28 +25,41 @@ from functools import cache, cached_property
 
 from superkernel.errors import UserError, Violation, raise_all
 
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 PREFIXES = ("xnn", "sk")
 DATATYPES = frozenset(
-    "bf16 f16 f32 f64 pf16 pf32 qs8 qu8 s8 u8 qd8 qdu8 qp8 pqs8 pqu8 qs8w qc8w qc4w qc4uw qc2w qb4w qb4 x8 x16 x24 x32 x64 xx "
-    "f32acc to cs16 s16 s32 s64 i8 i16 i32 u16 u32 u64 qc8 f32qc8w".split()
+    _words(
+        "bf16 f16 f32 f64 pf16 pf32 qs8 qu8 s8 u8 qd8 qdu8 qp8 pqs8 pqu8 qs8w qc8w qc4w qc4uw qc2w qb4w qb4 "
+        "x8 x16 x24 x32 x64 xx f32acc to cs16 s16 s32 s64 i8 i16 i32 u16 u32 u64 qc8"
+    )
 )
 ACTIVATIONS = ("minmax", "relu", "linear")
 REQUANTISATIONS = ("fp32", "rndnu", "rndnu16", "fp16", "magic")
 ARCHITECTURES = frozenset({"aarch32", "aarch64", "amd64", "armsimd32", "wasm32"})
 INSTRUCTION_SETS = frozenset(
-    "scalar neon neonfma neonv8 neonfp16 neonfp16arith neonbf16 neondot neondotfp16arith neoni8mm neonsme neonsme2 sve sve2 sme sme2 "
-    "sse sse2 sse2fma ssse3 sse41 avx f16c fma3 avx2 avxvnni avxvnniint8 avx256skx avx256vnni avx256vnnigfni avx512f avx512skx "
-    "avx512bf16 avx512fp16 avx512vbmi avx512vnni avx512vnnigfni avx512amx xop rvv rvvfp16arith hvx vsx psimd lsx lasx wasm wasmsimd "
-    "wasmrelaxedsimd wasmrelaxedsimdfp16 wasmpshufb wasmsdot wasmblendvps wasmusdot simd32 fp16arith aic aiv".split()
+    _words(
+        "scalar neon neonfma neonv8 neonfp16 neonfp16arith neonbf16 neondot neondotfp16arith neoni8mm neonsme neonsme2 "
+        "sve sve2 sme sme2 sse sse2 sse2fma ssse3 sse41 avx f16c fma3 avx2 avxvnni avxvnniint8 avx256skx avx256vnni "
+        "avx256vnnigfni avx512f avx512skx avx512bf16 avx512fp16 avx512vbmi avx512vnni avx512vnnigfni avx512amx xop "
+        "rvv rvvfp16arith hvx vsx psimd lsx lasx wasm wasmsimd wasmrelaxedsimd wasmrelaxedsimdfp16 wasmpshufb wasmsdot "
+        "wasmblendvps wasmusdot simd32 fp16arith aic aiv"
+    )
 )
 
-# operator -> its form; operators without one have no parameters. `v*` and `r*` operators are recognised by `_VECTOR_OP`.
+# operator -> its form; operators without one have no parameters. `v*` and `r*` operators are recognised by
+# `_VECTOR_OP`.
 _TILE = "{mr}x{nr}[c{kr}][s{sr}]"
 _POOL = ("{primary}p{incremental}x", "{primary}p", "{primary}x")
 _FORMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("gemm", "igemm", "gemminc", "ppmm", "spmm", "gemv", "bmm"), (_TILE,)),
     **dict.fromkeys(("packw", "packw_gemm_goi", "packw_gemm_gio", "packw_goi", "packw_gio"), ("x{nr}[c{kr}][s{sr}]",)),
-    **dict.fromkeys(("packb_gemm", "packb_gemm_goi", "packb_gemm_gio"), ("{nr}c{kr}s{sr}r{round}", "x{nr}[c{kr}][s{sr}]")),
+    **dict.fromkeys(
+        ("packb_gemm", "packb_gemm_goi", "packb_gemm_gio"), ("{nr}c{kr}s{sr}r{round}", "x{nr}[c{kr}][s{sr}]")
+    ),
     "packx": ("x{mr}", "{mr}x"),
     "packlh": (_TILE,),
     "dwconv": ("{first}f{middle}m{last}l{channel}c{subtile}s{round}r", "{primary}p{channel}c", "up{channel}x{primary}"),
@@ -61,10 +77,12 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "attention": ("{mr}x{nr}",),
     # without parameters
     **dict.fromkeys(
-        "ibilinear lut lut32norm fill copy unpool zip_x2 zip_x3 zip_x4 zip_xm packq_f32qp8 raddexpminusmax raddextexp "
-        "raddstoreexpminusmax rsum rsum2 rmax rmin rminmax rmaxabs window filterbank_accumulate filterbank_subtract bfly4 fftr "
-        "depthtospace2d_chw2hwc requantize reduce argreduce cumsum softmax norm lrn pool move index rope kvupdate conv convtranspose "
-        "reference".split(),
+        _words(
+            "ibilinear lut lut32norm fill copy unpool zip_x2 zip_x3 zip_x4 zip_xm packq_f32qp8 raddexpminusmax raddextexp "
+            "raddstoreexpminusmax rsum rsum2 rmax rmin rminmax rmaxabs window filterbank_accumulate filterbank_subtract "
+            "bfly4 fftr depthtospace2d_chw2hwc requantize reduce argreduce cumsum softmax norm lrn pool move index rope "
+            "kvupdate conv convtranspose reference"
+        ),
         (),
     ),
 }
@@ -127,7 +145,8 @@ class KernelName:
 
     @cached_property
     def modifiers(self) -> tuple[str, ...]:
-        """What else the target says: unroll `u16`, accumulators `acc2`, `prfm`, `ld64`, `cortex_a53` (one modifier), ..."""
+        """What else the target says: unroll `u16`, accumulators `acc2`, `prfm`, `ld64`, `cortex_a53` (one modifier),
+        ..."""
         found: list[str] = []
         named = {self.instruction_set, self.architecture, "asm"}
         for token in self.target:
@@ -156,8 +175,8 @@ def forms_of(op: str) -> tuple[str, ...]:
 
 
 def make_params(op: str, sizes: Mapping[str, int | Size]) -> Params:
-    """Parameters of `op` from sizes by field name, on the first form with exactly these fields (optional ones may be absent).
-    Raises UserError where none fits."""
+    """Parameters of `op` from sizes by field name, on the first form with exactly these fields (optional ones may be
+    absent). Raises UserError where none fits."""
     given = {k: v if isinstance(v, Size) else Size(v) for k, v in sizes.items()}
     for form in forms_of(op):
         fields = _FIELD.findall(form)
@@ -194,7 +213,9 @@ def parse_name(text: str) -> KernelName:
         raise _unreadable(text, "unknown prefix", " or ".join(PREFIXES), prefix)
     count = next((i for i, w in enumerate(words) if w not in DATATYPES), len(words))
     if count == 0:
-        raise _unreadable(text, "no data type behind the prefix", ", ".join(sorted(DATATYPES)), words[0] if words else "")
+        raise _unreadable(
+            text, "no data type behind the prefix", ", ".join(sorted(DATATYPES)), words[0] if words else ""
+        )
     op, rest = _take_operator(text, words[count:])
     activation = rest.pop(0) if rest and rest[0] in ACTIVATIONS else None
     requantisation = rest.pop(0) if rest and rest[0] in REQUANTISATIONS else None
@@ -246,7 +267,12 @@ def _violations(name: KernelName) -> list[Violation]:
             wrong.append(Violation(message, location="kernel name", expected=expected, found=str(found)))
 
     check(name.prefix in PREFIXES, "unknown prefix", " or ".join(PREFIXES), name.prefix)
-    check(bool(name.dtypes) and set(name.dtypes) <= DATATYPES, "unknown data type", ", ".join(sorted(DATATYPES)), name.dtypes)
+    check(
+        bool(name.dtypes) and set(name.dtypes) <= DATATYPES,
+        "unknown data type",
+        ", ".join(sorted(DATATYPES)),
+        name.dtypes,
+    )
     known = name.op in _FORMS or _VECTOR_OP.fullmatch(name.op) is not None
     check(known and name.op not in DATATYPES, "unknown operator", ", ".join(_FORMS) + ", v*", name.op)
     check(name.activation in (None, *ACTIVATIONS), "unknown activation", ", ".join(ACTIVATIONS), name.activation)

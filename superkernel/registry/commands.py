@@ -1,0 +1,127 @@
+"""The texts behind `superkernel kernels list | explain | dump | merge`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from superkernel.dtypes import DType
+from superkernel.errors import InputError
+from superkernel.ops.table import op_table
+from superkernel.registry import default_registry
+from superkernel.registry.eligibility import clauses_of
+from superkernel.registry.manifest import Manifest, merge
+from superkernel.registry.predicates import matches_any, show
+from superkernel.registry.records import Capability, Policy, row_data
+from superkernel.registry.requirement import parse_requirement
+from superkernel.registry.selection import Registry
+from superkernel.target.cpu import CpuTarget
+
+
+def kernels_list(
+    *,
+    op: str | None = None,
+    dtype: str | None = None,
+    role: str | None = None,
+    tier: str | None = None,
+    as_json: bool = False,
+    registry: Registry | None = None,
+) -> str:
+    """All rows, or those that serve an operator, take an element type as first input, have a role, run on a tier."""
+    rows = (registry or default_registry()).rows
+    wanted = None if dtype is None else DType.of(dtype)
+    found = [
+        row
+        for row in rows
+        if (op is None or op in row.ops)
+        and (wanted is None or not row.input_dtypes or wanted in row.input_dtypes[0])
+        and (role is None or row.role.value == role)
+        and (tier is None or row.tier in (None, tier))
+    ]
+    if as_json:
+        return _json([row_data(row) for row in found])
+    head = ("KERNEL", "ROLE", "NAME", "OPERATORS")
+    lines = [(row.id, row.role.value, row.name, _operators(row)) for row in found]
+    return _columns([head, *lines]) + f"\n{len(found)} kernels"
+
+
+def kernels_explain(
+    query: str,
+    *,
+    target: CpuTarget | None = None,
+    policy: Policy | None = None,
+    as_json: bool = False,
+    registry: Registry | None = None,
+) -> str:
+    """What would be chosen for a problem, and why: `query` is "matmul(f32[8,64], const f32[64,64]; trans_b=true)" (with
+    a target), an operator's name, or a pattern of kernel ids; the latter two print what the kernels demand. Raises
+    InputError."""
+    chosen_from = registry or default_registry()
+    if "(" in query:
+        if target is None:
+            raise InputError(
+                "a problem is explained for a target", location=repr(query), expected="a CpuTarget", found="none"
+            )
+        selection = chosen_from.select(parse_requirement(query, target, policy or Policy()))
+        explanation = selection.explanation
+        return _json(explanation.to_json(selection.cached)) if as_json else explanation.text
+    rows = [r for r in chosen_from.rows if query in r.ops or matches_any((query,), r.names)]
+    if not rows:
+        expected = "an operator, a kernel id or pattern, or OPERATOR(TYPE, ...)"
+        raise InputError("no kernel or operator of this name", location=repr(query), expected=expected, found=query)
+    if as_json:
+        return _json([{**row_data(r), "clauses": [_clause_data(c) for c in clauses_of(r)]} for r in rows])
+    return "\n".join(line for row in rows for line in _demands(row))
+
+
+def kernels_dump(manifest: Manifest, *, output: str | Path | None = None) -> str:
+    """The manifest as JSON text; with `output` it is also written there, atomically."""
+    if output is not None:
+        manifest.save(Path(output))
+    return _json(manifest.to_json())
+
+
+def kernels_merge(paths: Sequence[str | Path], *, output: str | Path) -> str:
+    """Merge manifest files into `output`; says what it now holds. Raises UserError on conflicts, FileFormatError on bad
+    files."""
+    merged = merge(Manifest.load(Path(path)) for path in paths)
+    merged.save(Path(output))
+    count, models = len(merged.kernels), ", ".join(sorted(merged.models))
+    return f"{output}: {count} kernels for {models} (digest {merged.digest[:16]})"
+
+
+def _operators(row: Capability) -> str:
+    if len(row.ops) > len(op_table()):
+        return "every operator"
+    return ", ".join(row.ops[:4]) + (f" and {len(row.ops) - 4} more" if len(row.ops) > 4 else "")
+
+
+def _demands(row: Capability) -> Iterable[str]:
+    yield f"{row.id}  ({row.name})"
+    yield f"  serves {', '.join(row.ops)}"
+    yield f"  {row.role.value}, {row.determinism.value}, {row.numeric.value} within {row.error_ulps:g} ulp"
+    for transform in row.transforms:
+        yield f"  {transform.kind} of input {transform.slot}, {'when compiling' if transform.amortised else 'per call'}"
+    for clause in clauses_of(row):
+        demand = _clause_data(clause)["required"]
+        yield f"  {clause.reason.value}: {clause.field} must be {demand}"
+
+
+def _clause_data(clause: Any) -> Mapping[str, str]:
+    """A clause without a problem: bounds that depend on one are named, not figured."""
+    try:
+        required = clause.test.required({})
+    except (KeyError, TypeError):
+        required = show(type(clause.test).__name__)
+    return {"reason": clause.reason.value, "field": clause.field, "required": required}
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return "\n".join("  ".join([*(c.ljust(w) for c, w in zip(r, widths, strict=False)), r[-1]]).rstrip() for r in rows)
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, indent=1, sort_keys=True)

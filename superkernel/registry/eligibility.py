@@ -1,0 +1,139 @@
+"""From a row to its clauses: every field of a `Capability` that can exclude a problem becomes a clause here, and
+nowhere else.
+
+Invariant: a kernel is eligible iff all clauses of `clauses_of(row)` hold and no pattern of the policy excludes it. Rows
+share equal clauses, so selection evaluates each distinct one once per requirement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from superkernel.dtypes import DType
+from superkernel.registry.facts import MAX_SLOTS
+from superkernel.registry.models import COST_MODELS, workspace_of
+from superkernel.registry.predicates import Among, Clause, Facts, FactValue, Includes, OneOf, Reason, Test, Within
+from superkernel.registry.records import Capability, KernelRole
+
+_EVERY_LAYOUT = frozenset({"dense", "view", "program"})
+
+EPSILON: dict[DType, float] = {
+    DType.F64: 2.0**-52,
+    DType.F32: 2.0**-23,
+    DType.F16: 2.0**-10,
+    DType.BF16: 2.0**-7,
+}
+"""Distance from 1 to the next number; integers and bool have none, their kernels are exact."""
+
+
+def relative_error(row: Capability, dtype: DType | None) -> float:
+    """The relative error a row may show on outputs of a type."""
+    return row.error_ulps * EPSILON.get(dtype, 0.0) if dtype is not None else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerated(Test):
+    """The policy's tolerance, where it has one, is not below the row's error on the output's type."""
+
+    row: Capability
+
+    def holds(self, value: FactValue, facts: Facts) -> bool:
+        return value is None or value >= relative_error(self.row, facts.get("out0.dtype"))
+
+    def required(self, facts: Facts) -> str:
+        return f">= {relative_error(self.row, facts.get('out0.dtype')):.3g} ({self.row.error_ulps:g} ulp)"
+
+    def witness(self, value: FactValue, facts: Facts) -> FactValue:
+        return relative_error(self.row, facts.get("out0.dtype"))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceFits(Test):
+    """A limit in bytes, where there is one, is not below what the row needs: in one region, or ("") temporary in
+    all."""
+
+    row: Capability
+    region: str = ""
+
+    def _needed(self, facts: Facts) -> int:
+        needed = workspace_of(self.row, facts)
+        if self.region:
+            return needed.get(self.region, 0)
+        return sum(count for region, count in needed.items() if region != "packed")
+
+    def holds(self, value: FactValue, facts: Facts) -> bool:
+        return value is None or bool(value >= self._needed(facts))
+
+    def required(self, facts: Facts) -> str:
+        return f">= {self._needed(facts)} bytes"
+
+    def witness(self, value: FactValue, facts: Facts) -> FactValue:
+        return self._needed(facts)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineMet(Test):
+    """The deadline, where there is one, is not before the row's estimated end."""
+
+    row: Capability
+
+    def _estimate(self, facts: Facts) -> float:
+        cost = estimated_time_ns(self.row, facts)
+        return 0.0 if cost is None else cost
+
+    def holds(self, value: FactValue, facts: Facts) -> bool:
+        return value is None or bool(value >= self._estimate(facts))
+
+    def required(self, facts: Facts) -> str:
+        return f">= {self._estimate(facts):.0f} ns"
+
+    def witness(self, value: FactValue, facts: Facts) -> FactValue:
+        return self._estimate(facts)
+
+
+def estimated_time_ns(row: Capability, facts: Facts) -> float | None:
+    """The row's model of its time, None where it has none or the problem lacks what the model asks for."""
+    if row.cost is None:
+        return None
+    model = COST_MODELS[row.cost]
+    try:
+        return model(facts, row)
+    except KeyError:
+        return None
+
+
+def clauses_of(row: Capability) -> tuple[Clause, ...]:
+    """All clauses of a row, problem first, then platform, then policy."""
+    clauses: list[Clause] = []
+    for slot, dtypes in enumerate(row.input_dtypes[:MAX_SLOTS]):
+        clauses.append(Clause(Reason.DTYPE, f"in{slot}.dtype", OneOf(dtypes | {None})))
+    if row.output_dtypes is not None:
+        clauses.append(Clause(Reason.DTYPE, "out0.dtype", OneOf(row.output_dtypes | {None})))
+    if row.layouts != _EVERY_LAYOUT:
+        slots = range(max(1, len(row.input_dtypes)))
+        clauses += [Clause(Reason.LAYOUT, f"in{slot}.source", OneOf(row.layouts | {None})) for slot in slots]
+    clauses += row.limits
+    clauses.append(Clause(Reason.QUANTISATION, "quantisation", OneOf(row.quantisation)))
+    if row.fuses is not None:
+        clauses.append(Clause(Reason.ACTIVATION, "program", Among(row.fuses)))
+    if row.tier is not None:
+        clauses.append(Clause(Reason.CPU_FEATURE, "cpu.tier", OneOf(frozenset({row.tier}))))
+    if row.features:
+        clauses.append(Clause(Reason.CPU_FEATURE, "cpu.features", Includes(row.features)))
+    if row.device is not None:
+        clauses.append(Clause(Reason.DEVICE, "device", OneOf(frozenset({row.device}))))
+    if row.core_type is not None:
+        clauses.append(Clause(Reason.CORE_TYPE, "core_type", OneOf(frozenset({row.core_type}))))
+    clauses.append(Clause(Reason.DETERMINISM, "policy.determinism", Within(high=row.determinism.rank)))
+    if row.error_ulps:
+        clauses.append(Clause(Reason.TOLERANCE, "policy.tolerance", Tolerated(row)))
+    if row.workspace != "none":
+        clauses.append(Clause(Reason.WORKSPACE, "policy.max_workspace_bytes", WorkspaceFits(row)))
+        clauses.append(Clause(Reason.MEMORY_REGION, "free.scratch", WorkspaceFits(row, "scratch")))
+    if row.persistent != "none":
+        clauses.append(Clause(Reason.MEMORY_REGION, "free.packed", WorkspaceFits(row, "packed")))
+    if row.cost is not None:
+        clauses.append(Clause(Reason.DEADLINE, "deadline_ns", DeadlineMet(row)))
+    if row.role is KernelRole.REFERENCE:
+        clauses.append(Clause(Reason.FALLBACK, "policy.fallback", OneOf(frozenset({"warn", "allow"}))))
+    return tuple(clauses)

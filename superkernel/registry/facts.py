@@ -1,0 +1,205 @@
+"""A requirement flattened to facts: the vocabulary of clauses and of the cost and workspace models.
+
+Names
+- `in0.dtype in0.rank in0.constant in0.source in0.elements` (and in1, ...; all None where the optional input is absent),
+  `out0.dtype`
+- `rank elements bytes flops_estimate quantisation activation program program.dtypes deadline_ns` and `attr.NAME` per
+  attribute
+- `cpu.tier cpu.features cpu.flops_per_ns cpu.l1_bytes ...`, `device`, `core_type`, `free.REGION`, `policy.*`
+- matrix products: `batch m n k` and `weight` (the slot of the factor that is reused over rows), as the kernels see
+  them: leading dimensions that only the left factor has are rows, a matrix times a column is turned round
+- convolutions: `spatial groups channels filters multiplier taps pixels depthwise`, with m, n, k of the implicit product
+  per group
+- pure pointwise work: `copy` (one input, no arithmetic) and `inner_stride` (of its first input along the last
+  dimension)
+- pooling: `spatial taps`; attention: `batch heads queries keys depth`; rows of norms and reductions: `rows row`
+
+Architecture invariant: facts hold plain values only, and no clause or model looks at anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import prod
+
+from superkernel.ops.opdef import AttrValue
+from superkernel.registry.predicates import FactValue
+from superkernel.registry.records import Platform, Policy, Requirement
+from superkernel.tensor import TensorType
+
+MAX_SLOTS = 6
+"""Slots that have facts of their own; variadic operators have more inputs, all of one dtype."""
+
+_Adder = Callable[[Requirement, dict[str, FactValue], dict[str, AttrValue]], None]
+_SLOT_FIELDS = tuple(
+    tuple(f"in{slot}.{name}" for name in ("dtype", "rank", "constant", "source", "elements"))
+    for slot in range(MAX_SLOTS)
+)
+
+
+def facts_of(requirement: Requirement) -> dict[str, FactValue]:
+    """All facts of a requirement."""
+    facts: dict[str, FactValue] = dict(_platform_facts(requirement.platform))
+    facts.update(_policy_facts(requirement.policy))
+    total = 0
+    for fields, need in zip(_SLOT_FIELDS, requirement.inputs, strict=False):
+        if need is None:
+            continue
+        kind = need.type
+        facts.update(zip(fields, (kind.dtype, kind.rank, need.constant, need.source, kind.size), strict=True))
+    for need in requirement.inputs:
+        total += 0 if need is None else need.type.nbytes
+    output = requirement.outputs[0] if requirement.outputs else None
+    elements = max((t.size for t in requirement.outputs), default=0)
+    first = next((n.type for n in requirement.inputs if n is not None), output)
+    facts["op"] = requirement.op
+    facts["out0.dtype"] = None if output is None else output.dtype
+    facts["rank"] = 0 if first is None else first.rank
+    facts["elements"] = max(elements, 0 if first is None else first.size)
+    facts["bytes"] = total + sum(t.nbytes for t in requirement.outputs)
+    facts["quantisation"] = requirement.quantisation
+    facts["activation"] = requirement.activation
+    facts["program"] = requirement.program
+    facts["program.dtypes"] = requirement.program_dtypes
+    facts["deadline_ns"] = requirement.deadline_ns
+    attrs = dict(requirement.attrs)
+    for name, value in attrs.items():
+        facts["attr." + name] = value
+    adder = _ADDERS.get(requirement.op)
+    if adder is not None:
+        adder(requirement, facts, attrs)
+    return facts
+
+
+@lru_cache(maxsize=64)
+def _platform_facts(platform: Platform) -> dict[str, FactValue]:
+    target = platform.target
+    facts: dict[str, FactValue] = {
+        "cpu.tier": target.tier,
+        "cpu.features": platform.features,
+        "cpu.vector_bytes": target.vector_bytes,
+        "cpu.flops_per_ns": target.flops_per_ns,
+        "cpu.l1_bytes": target.l1_bytes,
+        "cpu.l2_bytes": target.l2_bytes,
+        "cpu.l3_bytes": target.l3_bytes,
+        "cpu.l2_bytes_per_ns": target.l2_bytes_per_ns,
+        "cpu.l3_bytes_per_ns": target.l3_bytes_per_ns,
+        "cpu.dram_bytes_per_ns": target.dram_bytes_per_ns,
+        "device": platform.device,
+        "core_type": platform.core_type,
+    }
+    return facts | {f"free.{region}": count for region, count in platform.free_bytes}
+
+
+@lru_cache(maxsize=64)
+def _policy_facts(policy: Policy) -> dict[str, FactValue]:
+    return {
+        "policy.objective": policy.objective,
+        "policy.determinism": policy.determinism.rank,
+        "policy.max_workspace_bytes": policy.max_workspace_bytes,
+        "policy.tolerance": policy.tolerance,
+        "policy.fallback": policy.fallback,
+    }
+
+
+def _type(requirement: Requirement, slot: int) -> TensorType | None:
+    need = requirement.inputs[slot] if slot < len(requirement.inputs) else None
+    return None if need is None else need.type
+
+
+def _pointwise(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
+    needs = [n for n in requirement.inputs if n is not None]
+    facts["copy"] = len(needs) == 1 and not requirement.program
+    facts["inner_stride"] = abs(needs[0].strides[-1]) if needs and needs[0].strides else 1
+
+
+def _transpose(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
+    x, perm = _type(requirement, 0), attrs.get("perm")
+    if x is None or not x.rank:
+        return
+    last = perm[-1] if isinstance(perm, tuple) and perm else 0
+    facts["copy"] = True
+    facts["inner_stride"] = x.strides[int(last)] if -x.rank <= last < x.rank else 1
+
+
+def _matmul(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
+    a, b = _type(requirement, 0), _type(requirement, 1)
+    if a is None or b is None or not a.rank or not b.rank:
+        return
+    trans_a, trans_b = bool(attrs.get("trans_a")) and a.rank > 1, bool(attrs.get("trans_b")) and b.rank > 1
+    k, m = (a.shape[-2], a.shape[-1]) if trans_a else (a.shape[-1], a.shape[-2] if a.rank > 1 else 1)
+    n = (b.shape[-2] if trans_b else b.shape[-1]) if b.rank > 1 else 1
+    matrices = int(a.rank > 1) + int(b.rank > 1)
+    batch = prod(requirement.outputs[0].shape[: requirement.outputs[0].rank - matrices])
+    weight = 1
+    if n == 1 and m > 1:
+        m, n, weight = 1, m, 0
+    if prod((b, a)[weight == 0].shape[:-2]) == 1 and batch > 1:
+        m, batch = m * batch, 1
+    facts.update(m=m, n=n, k=k, batch=batch, weight=weight)
+    need = requirement.inputs[weight]
+    facts["weight.constant"] = need is not None and need.constant
+    facts["flops_estimate"] = 2 * batch * m * n * k
+
+
+def _conv(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
+    x, w = _type(requirement, 0), _type(requirement, 1)
+    groups = attrs.get("groups", 1)
+    if x is None or w is None or x.rank < 3 or not isinstance(groups, int) or groups < 1:
+        return
+    output = requirement.outputs[0]
+    taps, channels = prod(w.shape[2:]), x.shape[1]
+    filters = output.shape[1]
+    pixels = prod(output.shape[2:])
+    facts.update(spatial=x.rank - 2, groups=groups, channels=channels, filters=filters, taps=taps, pixels=pixels)
+    facts["multiplier"] = filters // groups
+    facts["depthwise"] = groups == channels and groups > 1
+    facts.update(batch=x.shape[0] * groups, m=filters // groups, n=pixels, k=channels // groups * taps, weight=1)
+    need = requirement.inputs[1]
+    facts["weight.constant"] = need is not None and need.constant
+    facts["flops_estimate"] = 2 * x.shape[0] * filters * pixels * (channels // groups) * taps
+
+
+def _pool(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
+    x, kernel = _type(requirement, 0), attrs.get("kernel")
+    if x is None or x.rank < 3:
+        return
+    facts["spatial"] = x.rank - 2
+    facts["taps"] = prod(kernel) if isinstance(kernel, tuple) else prod(x.shape[2:])
+
+
+def _attention(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
+    q, k = _type(requirement, 0), _type(requirement, 1)
+    if q is None or k is None or q.rank != 4 or k.rank != 4:
+        return
+    batch, heads, queries, depth = q.shape
+    facts.update(batch=batch, heads=heads, queries=queries, keys=k.shape[2], depth=depth)
+    facts["flops_estimate"] = 4 * batch * heads * queries * k.shape[2] * depth
+
+
+def _rowwise(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
+    x, axis, axes = _type(requirement, 0), attrs.get("axis"), attrs.get("axes")
+    if x is None:
+        return
+    row = x.size
+    if isinstance(axes, tuple) and axes:
+        row = prod(x.shape[int(i)] for i in axes if -x.rank <= i < x.rank)
+    elif isinstance(axis, int) and -x.rank <= axis < x.rank:
+        row = prod(x.shape[axis % x.rank :]) if requirement.op.endswith("_norm") else x.shape[axis]
+    facts.update(row=row, rows=x.size // row if row else 0)
+
+
+_ADDERS: dict[str, _Adder] = {
+    "pointwise": _pointwise,
+    "transpose": _transpose,
+    **dict.fromkeys(("matmul", "matmul_integer"), _matmul),
+    **dict.fromkeys(("conv", "conv_transpose"), _conv),
+    **dict.fromkeys(("max_pool", "avg_pool", "lp_pool", "global_avg_pool", "global_max_pool"), _pool),
+    "attention": _attention,
+    **dict.fromkeys(
+        ("softmax", "log_softmax", "layer_norm", "rms_norm", "lp_norm", "argmax", "argmin", "cumsum"), _rowwise
+    ),
+    **dict.fromkeys([f"reduce_{n}" for n in ("sum", "mean", "max", "min", "prod", "l1", "l2")], _rowwise),
+    **dict.fromkeys([f"reduce_{n}" for n in ("log_sum", "log_sum_exp", "sum_square")], _rowwise),
+}

@@ -1,0 +1,215 @@
+"""Which kernels a set of models needs: dumped per model, merged for a build, and what a build from it may then use.
+
+Model: a manifest is canonical JSON: the registry it came from (version, ABI, digest), the target, one entry per kernel
+row (symbol, content hash, and for each requirement key the models that have it), and the fallbacks the models rely on.
+Merging is a union of sets, so it is commutative, associative and idempotent. The same id with other contents, another
+ABI or another target is an error that names the models on both sides; another digest alone is not (rows that neither
+model uses may differ).
+
+Invariant: equal selections give equal bytes, whatever the order of registration, selection or merging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from superkernel.errors import FileFormatError, InputError, UserError, Violation, raise_all
+from superkernel.registry.canonical import digest, read_json, write_json
+from superkernel.registry.records import Capability, row_data
+from superkernel.registry.selection import REGISTRY_VERSION, Registry, Selection
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class KernelEntry:
+    """One kernel: `keys` maps each requirement key to the models that have it."""
+
+    symbol: str
+    content: str
+    keys: Mapping[str, frozenset[str]]
+
+    @property
+    def models(self) -> frozenset[str]:
+        return frozenset().union(*self.keys.values())
+
+
+@dataclass(frozen=True, order=True)
+class FallbackEntry:
+    """A model's operator that runs on less than a tuned kernel."""
+
+    model: str
+    kernel: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """See the module docstring. `digests`: of every registry that took part."""
+
+    abi: int
+    target: tuple[str, str, str]
+    digests: frozenset[str]
+    kernels: Mapping[str, KernelEntry]
+    fallbacks: frozenset[FallbackEntry] = field(default_factory=frozenset)
+
+    @property
+    def models(self) -> frozenset[str]:
+        """All models in it."""
+        return frozenset().union(*(entry.models for entry in self.kernels.values()))
+
+    @property
+    def digest(self) -> str:
+        """Hash of the whole manifest."""
+        return digest(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, everything sorted."""
+        kernels = {
+            kernel: {
+                "symbol": entry.symbol,
+                "content": entry.content,
+                "keys": {key: sorted(models) for key, models in sorted(entry.keys.items())},
+            }
+            for kernel, entry in sorted(self.kernels.items())
+        }
+        fallbacks = [
+            {"model": f.model, "kernel": f.kernel, "op": f.op, "reason": f.reason} for f in sorted(self.fallbacks)
+        ]
+        return {
+            "schema": SCHEMA,
+            "kind": "kernel-manifest",
+            "registry": {"version": REGISTRY_VERSION, "abi": self.abi, "digests": sorted(self.digests)},
+            "target": dict(zip(("triple", "tier", "features"), self.target, strict=True)),
+            "kernels": kernels,
+            "fallbacks": fallbacks,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any], location: str = "") -> Manifest:
+        """Inverse of `to_json`. Raises FileFormatError on another schema or damage."""
+        if data.get("kind") != "kernel-manifest" or data.get("schema") != SCHEMA:
+            found = f"{data.get('kind')!r} of schema {data.get('schema')!r}"
+            raise FileFormatError("not a kernel manifest", location=location, expected=f"schema {SCHEMA}", found=found)
+        try:
+            registry, target = data["registry"], data["target"]
+            if registry["version"] != REGISTRY_VERSION:
+                found = str(registry["version"])
+                raise FileFormatError(
+                    "another registry version", location=location, expected=str(REGISTRY_VERSION), found=found
+                )
+            kernels = {
+                str(kernel): KernelEntry(
+                    str(entry["symbol"]),
+                    str(entry["content"]),
+                    {str(key): frozenset(map(str, models)) for key, models in entry["keys"].items()},
+                )
+                for kernel, entry in data["kernels"].items()
+            }
+            fallbacks = frozenset(
+                FallbackEntry(f["model"], f["kernel"], f["op"], f["reason"]) for f in data["fallbacks"]
+            )
+            triple = (str(target["triple"]), str(target["tier"]), str(target["features"]))
+            return Manifest(int(registry["abi"]), triple, frozenset(registry["digests"]), kernels, fallbacks)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileFormatError("a damaged kernel manifest", location=location, found=repr(error)) from error
+
+    @staticmethod
+    def load(path: Path) -> Manifest:
+        """Read a manifest file."""
+        return Manifest.from_json(read_json(path, "kernel manifest"), f"file {str(path)!r}")
+
+    def save(self, path: Path) -> None:
+        """Write the file atomically."""
+        write_json(path, self.to_json())
+
+
+def content_hash(row: Capability) -> str:
+    """What identifies the contents of a row: all its fields."""
+    return digest(row_data(row))
+
+
+def dump(model: str, selections: Iterable[Selection], registry: Registry, abi: int) -> Manifest:
+    """The manifest of one model from what was selected for it. Raises InputError without selections, or for two
+    targets."""
+    chosen = list(selections)
+    targets = {(t.triple, t.tier, t.features) for t in (s.requirement.platform.target for s in chosen)}
+    if len(targets) != 1:
+        raise InputError(
+            "a manifest is for one target", location=f"model {model!r}", expected="1", found=str(len(targets))
+        )
+    keys: dict[str, dict[str, frozenset[str]]] = {}
+    rows = {s.row.id: s.row for s in chosen}
+    fallbacks = set()
+    for s in chosen:
+        keys.setdefault(s.row.id, {})[s.requirement.key] = frozenset({model})
+        if s.fallback is not None:
+            fallbacks.add(FallbackEntry(model, s.row.id, s.requirement.op, s.fallback.reason))
+    kernels = {i: KernelEntry(row.name, content_hash(row), keys[i]) for i, row in rows.items()}
+    return Manifest(abi, targets.pop(), frozenset({registry.digest}), kernels, frozenset(fallbacks))
+
+
+def merge(manifests: Iterable[Manifest]) -> Manifest:
+    """The union. Raises UserError with every conflict, or InputError where there is nothing to merge."""
+    given = list(manifests)
+    if not given:
+        raise InputError("nothing to merge", expected="at least one manifest", found="none")
+    return reduce(_merge_two, given)
+
+
+def _merge_two(a: Manifest, b: Manifest) -> Manifest:
+    wrong: list[Violation] = []
+    sides = f"models {_names(a.models)} against {_names(b.models)}"
+    if a.abi != b.abi:
+        wrong.append(Violation("manifests of two ABIs", sides, f"ABI {a.abi}", f"ABI {b.abi}"))
+    if a.target != b.target:
+        hint = "merge per target, or dump all models for one"
+        wrong.append(Violation("manifests of two targets", sides, ", ".join(a.target), ", ".join(b.target), hint))
+    kernels = dict(a.kernels)
+    for kernel, theirs in b.kernels.items():
+        ours = kernels.get(kernel)
+        if ours is None:
+            kernels[kernel] = theirs
+            continue
+        if (ours.content, ours.symbol) != (theirs.content, theirs.symbol):
+            place = f"kernel {kernel!r}, models {_names(ours.models)} against {_names(theirs.models)}"
+            hint = "dump both models again with the same version"
+            wrong.append(Violation("two contents under one id", place, ours.content[:16], theirs.content[:16], hint))
+            continue
+        keys = {k: ours.keys.get(k, frozenset()) | theirs.keys.get(k, frozenset()) for k in {*ours.keys, *theirs.keys}}
+        kernels[kernel] = KernelEntry(ours.symbol, ours.content, keys)
+    raise_all(UserError, wrong)
+    return Manifest(a.abi, a.target, a.digests | b.digests, kernels, a.fallbacks | b.fallbacks)
+
+
+def restricted(registry: Registry, manifest: Manifest, file: str = "MANIFEST") -> Registry:
+    """The registry of a build from a manifest: exactly its kernels and the fallbacks behind them, that is, every
+    eligible-role row below a kernel's own for the manifest's tier and the same operators. Raises UserError where a
+    kernel is missing or has other contents now. A miss in the result names `file` to regenerate."""
+    rows = {row.id: row for row in registry.rows}
+    wrong: list[Violation] = []
+    for kernel, entry in sorted(manifest.kernels.items()):
+        found = content_hash(rows[kernel]) if kernel in rows else "no such kernel"
+        if found != entry.content:
+            place = f"kernel {kernel!r}, models {_names(entry.models)}"
+            hint = "dump the models again with this version"
+            wrong.append(
+                Violation("the manifest does not fit this registry", place, entry.content[:16], found[:16], hint)
+            )
+    raise_all(UserError, wrong)
+    kept = [rows[kernel] for kernel in manifest.kernels]
+    closure = {row.id: row for row in kept}
+    for row in registry.rows:
+        same_tier = row.tier in (None, manifest.target[1])
+        if same_tier and any(row.role.rank > k.role.rank and set(row.ops) & set(k.ops) for k in kept):
+            closure[row.id] = row
+    return Registry(closure.values(), registry.timings, restricted_to=file)
+
+
+def _names(models: Iterable[str]) -> str:
+    return ", ".join(sorted(models)) or "none"

@@ -1,0 +1,193 @@
+"""Named models of time, workspace and transform bytes: functions of facts and a row, so that rows stay data.
+
+Times are of one core, in nanoseconds, caches warm for activations; weights come from the smallest cache that holds
+them. They are a roofline (the slower of arithmetic and memory) with the losses that decide between variants: short
+tiles that cannot hide the latency of a multiply-add, padding to whole tiles, packing per call. They rank kernels; the
+scheduler has its own, finer costs.
+
+Workspace is bytes per memory region: `scratch` (per core, while it runs), `packed` (persistent copies of constants).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from superkernel.dtypes import DType
+from superkernel.registry.predicates import Facts
+from superkernel.registry.records import Capability
+
+CALL_NS = 20.0
+"""Entering and leaving one kernel function."""
+
+REFERENCE_CALL_NS = 30_000.0
+"""A NumPy call from inside the kernel: leaving generated code, taking the interpreter's lock, building arrays."""
+
+_HIDDEN_ACCUMULATORS = 8.0
+"""Independent vector accumulators that hide the latency of a multiply-add (4 cycles, 2 units)."""
+
+CostModel = Callable[[Facts, Capability], float]
+BytesModel = Callable[[Facts, Capability], Mapping[str, int]]
+
+
+def bandwidth(facts: Facts, nbytes: float) -> float:
+    """Bytes per nanosecond at which one core reads a working set of this size."""
+    if nbytes <= facts["cpu.l2_bytes"]:
+        return float(facts["cpu.l2_bytes_per_ns"])
+    return float(facts["cpu.l3_bytes_per_ns"] if nbytes <= facts["cpu.l3_bytes"] else facts["cpu.dram_bytes_per_ns"])
+
+
+def _itemsize(facts: Facts, slot: int = 0) -> int:
+    dtype = facts.get(f"in{slot}.dtype")
+    return dtype.itemsize if isinstance(dtype, DType) else 4
+
+
+def _peak(facts: Facts, row: Capability) -> float:
+    """Multiply-add peak for the row's accumulator: half for f64, `rate` of the row on top."""
+    rate = 0.5 if row.accumulator is DType.F64 else 1.0
+    return float(facts["cpu.flops_per_ns"]) * rate * row.parameter("rate", 1.0)
+
+
+def _stream(facts: Facts, row: Capability) -> float:
+    """Everything is read and written once; `operations` per element, `strided_ns` more where elements are gathered one
+    by one."""
+    nbytes, elements = facts["bytes"], facts["elements"]
+    arithmetic = elements * row.parameter("operations", 2.0) / _peak(facts, row)
+    if facts.get("inner_stride", 1) > 1:
+        arithmetic += elements * row.parameter("strided_ns", 0.5)
+    return float(CALL_NS + max(arithmetic, nbytes / bandwidth(facts, nbytes)))
+
+
+def _gemm(facts: Facts, row: Capability) -> float:
+    """Register-tiled product: whole tiles, short ones slower, the weights read once per block of rows."""
+    batch, m, n, k = facts["batch"], facts["m"], facts["n"], facts["k"]
+    mr, nr = row.tile_size("mr"), row.tile_size("nr")
+    lanes = max(1, facts["cpu.vector_bytes"] // 4)
+    tiles = max(1, -(-m // mr))
+    height = -(-m // tiles)
+    hidden = min(1.0, height * max(1.0, nr / lanes) / _HIDDEN_ACCUMULATORS)
+    padded = batch * tiles * height * (-(-n // nr) * nr) * k
+    arithmetic = 2.0 * padded / (_peak(facts, row) * row.parameter("efficiency", 0.85) * hidden)
+    weights = batch * n * k * _itemsize(facts, 1)
+    packing = 0.0
+    if any(not t.amortised for t in row.transforms):
+        packing = 2.0 * weights / bandwidth(facts, weights)
+    return float(CALL_NS + 12.0 * tiles + packing + max(arithmetic, weights / bandwidth(facts, weights)))
+
+
+def _gemv(facts: Facts, row: Capability) -> float:
+    """Few rows: the weights stream past, `streams` accumulators per row hide the latency."""
+    batch, m, n, k = facts["batch"], facts["m"], facts["n"], facts["k"]
+    weights = batch * n * k * _itemsize(facts, 1)
+    arithmetic = 2.0 * batch * m * n * k / (_peak(facts, row) * 0.6)
+    return float(CALL_NS + max(arithmetic, weights / bandwidth(facts, weights)))
+
+
+def _depthwise(facts: Facts, row: Capability) -> float:
+    """One filter per channel: loads, not multiply-adds, are the limit."""
+    nbytes = facts["bytes"]
+    arithmetic = facts["flops_estimate"] / (_peak(facts, row) * row.parameter("efficiency", 0.25))
+    return float(CALL_NS + max(arithmetic, nbytes / bandwidth(facts, nbytes)))
+
+
+def _attention(facts: Facts, row: Capability) -> float:
+    """Two products and an exponential per score, keys and values read once per block of queries."""
+    scores = facts["batch"] * facts["heads"] * facts["queries"] * facts["keys"]
+    arithmetic = (facts["flops_estimate"] + 20.0 * scores) / (_peak(facts, row) * 0.5)
+    nbytes = facts["bytes"]
+    return float(CALL_NS + max(arithmetic, nbytes / bandwidth(facts, nbytes)))
+
+
+def _window(facts: Facts, row: Capability) -> float:
+    """Pooling: `taps` operations per output element."""
+    nbytes = facts["bytes"]
+    arithmetic = facts["elements"] * facts.get("taps", 1) / (_peak(facts, row) * 0.25)
+    return float(CALL_NS + max(arithmetic, nbytes / bandwidth(facts, nbytes)))
+
+
+def _reference(facts: Facts, row: Capability) -> float:
+    """NumPy in float64 on one core: every byte crosses twice, arithmetic at a fraction of the peak."""
+    nbytes = facts["bytes"]
+    work = facts.get("flops_estimate", 4.0 * facts["elements"])
+    return float(
+        REFERENCE_CALL_NS + 8.0 * nbytes / facts["cpu.dram_bytes_per_ns"] + work / (0.05 * facts["cpu.flops_per_ns"])
+    )
+
+
+COST_MODELS: Mapping[str, CostModel] = MappingProxyType(
+    {
+        "stream": _stream,
+        "gemm": _gemm,
+        "gemv": _gemv,
+        "depthwise": _depthwise,
+        "attention": _attention,
+        "window": _window,
+        "reference": _reference,
+    }
+)
+
+
+def _no_bytes(facts: Facts, row: Capability) -> Mapping[str, int]:
+    return {}
+
+
+def _weight_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """A constant factor in panels of nr columns, zero-padded."""
+    nr = row.tile_size("nr")
+    return {"packed": facts["batch"] * (-(-facts["n"] // nr) * nr) * facts["k"] * _itemsize(facts, 1)}
+
+
+def _filter_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """Constant filters in panels of mr output channels, zero-padded."""
+    mr, groups = row.tile_size("mr"), facts["groups"]
+    return {"packed": groups * (-(-facts["m"] // mr) * mr) * facts["k"] * _itemsize(facts, 1)}
+
+
+def _panel_copy(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """One panel of a computed factor, packed per call."""
+    return {"scratch": facts["k"] * row.tile_size("nr") * 4}
+
+
+def _pixel_block(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """im2col of one block of output pixels."""
+    return {"scratch": facts["k"] * row.tile_size("nr") * 4}
+
+
+def _one_row(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """A row in f32, kept between the passes over it."""
+    return {"scratch": facts.get("row", 0) * 4}
+
+
+def _score_block(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """Scores of a block of queries against a block of keys, and the running result."""
+    mr, nr = row.tile_size("mr"), row.tile_size("nr")
+    return {"scratch": 4 * mr * (nr + 2 * facts["depth"])}
+
+
+def _all_operands(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """What the reference allocates: every operand in float64."""
+    return {"host": 2 * facts["bytes"]}
+
+
+BYTES_MODELS: Mapping[str, BytesModel] = MappingProxyType(
+    {
+        "none": _no_bytes,
+        "weight_panels": _weight_panels,
+        "filter_panels": _filter_panels,
+        "panel_copy": _panel_copy,
+        "pixel_block": _pixel_block,
+        "one_row": _one_row,
+        "score_block": _score_block,
+        "all_operands": _all_operands,
+    }
+)
+
+
+def workspace_of(row: Capability, facts: Facts) -> dict[str, int]:
+    """Bytes per memory region that the row needs for the problem, temporary and persistent; {} where the problem's own
+    facts are missing (an ill-formed problem fails other clauses)."""
+    temporary, persistent = BYTES_MODELS[row.workspace], BYTES_MODELS[row.persistent]
+    try:
+        return {**temporary(facts, row), **persistent(facts, row)}
+    except KeyError:
+        return {}

@@ -1,0 +1,216 @@
+"""What a kernel demands, as small objects that both decide and print: an explanation cannot drift from the logic.
+
+Model: a requirement is flattened to *facts* (name -> plain value, see `facts.py`). A `Clause` says which test a fact
+must pass and under which `Reason` its failure is filed. A kernel is eligible where all its clauses hold. `Clause.cure`
+gives the facts changed so that the clause holds: what "mend this and the kernel is eligible" means, checked by a
+mutation test.
+
+Invariants: clauses are hashable values; evaluating one has no effects; the enum of reasons is closed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+FactValue = Any  # bool, int, float, str, None, DType, tuple or frozenset of these
+Facts = Mapping[str, FactValue]
+
+
+class Reason(Enum):
+    """Why a kernel is not eligible. Closed: tools may switch over it."""
+
+    DTYPE = "dtype"
+    LAYOUT = "layout"
+    RANK = "rank"
+    SHAPE = "shape"
+    STRIDE = "stride"
+    DILATION = "dilation"
+    PADDING = "padding"
+    GROUPS = "groups"
+    ALIGNMENT = "alignment"
+    ATTRIBUTE = "attribute"
+    CONSTANT = "constant"  # an operand must be known when compiling, or must not
+    QUANTISATION = "quantisation"
+    ACTIVATION = "activation"
+    CPU_FEATURE = "cpu-feature"
+    DEVICE = "device"
+    CORE_TYPE = "core-type"
+    WORKSPACE = "workspace"
+    MEMORY_REGION = "memory-region"
+    DETERMINISM = "determinism"
+    TOLERANCE = "tolerance"
+    DEADLINE = "deadline"
+    FALLBACK = "fallback"  # the policy forbids the reference
+    ALLOWED = "allowed"  # not among the policy's allow patterns
+    DENIED = "denied"  # among its deny patterns
+
+
+class Failure(NamedTuple):
+    """One failed clause of one candidate."""
+
+    reason: Reason
+    field: str
+    required: str
+    actual: str
+
+    def __str__(self) -> str:
+        return f"{self.reason.value}: {self.field} must be {self.required}, is {self.actual}"
+
+
+class Test(ABC):
+    """A test of one fact. `facts` is there for tests whose bound depends on other facts."""
+
+    __slots__ = ()
+    __test__ = False  # no pytest class
+
+    @abstractmethod
+    def holds(self, value: FactValue, facts: Facts) -> bool:
+        """True where the value passes."""
+
+    @abstractmethod
+    def required(self, facts: Facts) -> str:
+        """The demand in words, to stand behind "must be"."""
+
+    @abstractmethod
+    def witness(self, value: FactValue, facts: Facts) -> FactValue:
+        """A value that passes, near `value` where that has a meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf(Test):
+    """The value is one of a set."""
+
+    values: frozenset[FactValue]
+
+    def holds(self, value: FactValue, facts: Facts) -> bool:
+        return value in self.values
+
+    def required(self, facts: Facts) -> str:
+        return " | ".join(sorted(map(show, self.values - {None}))) or "absent"
+
+    def witness(self, value: FactValue, facts: Facts) -> FactValue:
+        return min(self.values, key=show)
+
+
+@dataclass(frozen=True, slots=True)
+class Within(Test):
+    """A number between two inclusive bounds, None = open."""
+
+    low: float | None = None
+    high: float | None = None
+
+    def holds(self, value: FactValue, facts: Facts) -> bool:
+        if value is None:
+            return False
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def required(self, facts: Facts) -> str:
+        if self.low is not None and self.high is not None:
+            return f"{self.low}..{self.high}"
+        return f">= {self.low}" if self.high is None else f"<= {self.high}"
+
+    def witness(self, value: FactValue, facts: Facts) -> FactValue:
+        if self.low is not None and (value is None or value < self.low):
+            return self.low
+        return self.high if self.high is not None else self.low
+
+
+@dataclass(frozen=True, slots=True)
+class MultipleOf(Test):
+    """An integer divisible by `step`."""
+
+    step: int
+
+    def holds(self, value: FactValue, facts: Facts) -> bool:
+        return value is not None and value % self.step == 0
+
+    def required(self, facts: Facts) -> str:
+        return f"a multiple of {self.step}"
+
+    def witness(self, value: FactValue, facts: Facts) -> FactValue:
+        return self.step if value is None else -(-value // self.step) * self.step
+
+
+@dataclass(frozen=True, slots=True)
+class Includes(Test):
+    """A set that has at least these members (CPU features)."""
+
+    members: frozenset[FactValue]
+
+    def holds(self, value: FactValue, facts: Facts) -> bool:
+        return bool(value is not None and value >= self.members)
+
+    def required(self, facts: Facts) -> str:
+        return "a superset of " + show(self.members)
+
+    def witness(self, value: FactValue, facts: Facts) -> FactValue:
+        return frozenset(value or ()) | self.members
+
+
+@dataclass(frozen=True, slots=True)
+class Among(Test):
+    """A set with members from these only (fused operators, dtypes of a program)."""
+
+    members: frozenset[FactValue]
+
+    def holds(self, value: FactValue, facts: Facts) -> bool:
+        return value is None or value <= self.members
+
+    def required(self, facts: Facts) -> str:
+        return "a subset of " + show(self.members)
+
+    def witness(self, value: FactValue, facts: Facts) -> FactValue:
+        return frozenset(value) & self.members
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """`facts[field]` must pass `test`."""
+
+    reason: Reason
+    field: str
+    test: Test
+
+    def holds(self, facts: Facts) -> bool:
+        """True where the demand is met."""
+        return self.test.holds(facts.get(self.field), facts)
+
+    def failure(self, facts: Facts) -> Failure:
+        """The printed form, for a clause that does not hold."""
+        return Failure(self.reason, self.field, self.test.required(facts), show(facts.get(self.field)))
+
+    def cure(self, facts: Facts) -> dict[str, FactValue]:
+        """The facts with this one field changed so that the clause holds."""
+        return {**facts, self.field: self.test.witness(facts.get(self.field), facts)}
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.test.required({})}"
+
+
+def one_of(reason: Reason, field: str, *values: FactValue) -> Clause:
+    """Clause: the field is one of `values`."""
+    return Clause(reason, field, OneOf(frozenset(values)))
+
+
+def within(reason: Reason, field: str, low: float | None = None, high: float | None = None) -> Clause:
+    """Clause: the field lies between two inclusive bounds."""
+    return Clause(reason, field, Within(low, high))
+
+
+def show(value: FactValue) -> str:
+    """A value in a form that does not depend on hash order."""
+    if isinstance(value, (frozenset, set)):
+        return "{" + ", ".join(sorted(map(show, value))) + "}"
+    if value is None:
+        return "absent"
+    return str(value)
+
+
+def matches_any(patterns: tuple[str, ...], names: tuple[str, ...]) -> bool:
+    """True where one of the names fits one of the shell-like patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)

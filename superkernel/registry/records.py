@@ -1,0 +1,295 @@
+"""The records of the registry: what a kernel can do, what a computation needs, and what policy governs the choice.
+
+Model: a `Capability` is one row: pure data, everything about one kernel variant on one instruction-set tier. Figures
+that depend on the problem (time, workspace) are named models with parameters (`models.py`), so that a row stays
+printable and hashable. A `Requirement` is one problem on one platform under one policy. `selection.py` brings the two
+together.
+
+Invariants: all records are frozen; a row's canonical name is a view of its fields (`lint.py`); the requirement's key is
+the same in every process and for every order of registration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from superkernel.dtypes import DType
+from superkernel.errors import InputError, Violation, raise_all
+from superkernel.ops.opdef import AttrValue
+from superkernel.registry.canonical import digest
+from superkernel.registry.predicates import Clause
+from superkernel.target.cpu import CpuTarget
+from superkernel.tensor import TensorType
+
+
+class KernelRole(Enum):
+    """How much a kernel is made for its problem. Selection prefers them in this order."""
+
+    TUNED = "tuned"
+    GENERIC = "generic"
+    REFERENCE = "reference"
+
+    @property
+    def rank(self) -> int:
+        """0 is preferred."""
+        return _ROLE_RANK[self]
+
+
+_ROLE_RANK = {role: rank for rank, role in enumerate(KernelRole)}
+
+
+class Determinism(Enum):
+    """What is promised of two runs on equal inputs."""
+
+    NONE = "none"
+    RUN_TO_RUN = "run-to-run"  # equal bits on the same machine with the same number of cores
+    BITWISE = "bitwise"  # equal bits for any number of cores
+
+    @property
+    def rank(self) -> int:
+        """Higher promises more."""
+        return _DETERMINISM_RANK[self]
+
+
+_DETERMINISM_RANK = {level: rank for rank, level in enumerate(Determinism)}
+
+
+class NumericClass(Enum):
+    """Where a kernel's rounding error comes from."""
+
+    EXACT = "exact"  # moves, integers: the reference's bits
+    ROUNDED = "rounded"  # a bounded number of roundings per element
+    ACCUMULATED = "accumulated"  # a sum whose error may grow with its length
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """Work on an operand ahead of the kernel: pack, im2col, reorder, quantise. Amortised: once when compiling, else per
+    call. `bytes_model` names the model of the bytes it writes."""
+
+    kind: str
+    slot: int
+    amortised: bool
+    bytes_model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One kernel variant. `kernel` is the id by which families and emitters know it; `id` is unique among rows.
+
+    input_dtypes: per input slot, the last one for all further slots; an absent optional input always passes.
+    limits: everything else it demands of the problem (shape, stride, constness, ...).
+    fuses: pointwise operators it can take into its epilogue, None = any.
+    """
+
+    id: str
+    kernel: str
+    ops: tuple[str, ...]
+    name: str
+    role: KernelRole
+    version: int = 1
+    input_dtypes: tuple[frozenset[DType], ...] = ()
+    output_dtypes: frozenset[DType] | None = None
+    accumulator: DType | None = None
+    layouts: frozenset[str] = frozenset({"dense", "view", "program"})
+    limits: tuple[Clause, ...] = ()
+    quantisation: frozenset[str] = frozenset({"none"})
+    fuses: frozenset[str] | None = None
+    tier: str | None = None
+    features: frozenset[str] = frozenset()
+    device: str | None = "cpu"
+    core_type: str | None = None
+    tile: tuple[tuple[str, int], ...] = ()
+    transforms: tuple[Transform, ...] = ()
+    workspace: str = "none"
+    persistent: str = "none"
+    determinism: Determinism = Determinism.BITWISE
+    numeric: NumericClass = NumericClass.ROUNDED
+    error_ulps: float = 4.0
+    cost: str | None = None
+    cost_parameters: tuple[tuple[str, float], ...] = ()
+    code_bytes: int = 4096
+
+    def parameter(self, name: str, default: float) -> float:
+        """A parameter of the cost model."""
+        return next((value for key, value in self.cost_parameters if key == name), default)
+
+    def tile_size(self, name: str, default: int = 1) -> int:
+        """A size of the tile (mr, nr, kr, sr)."""
+        return next((value for key, value in self.tile if key == name), default)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the patterns of a policy are matched against."""
+        return (self.id, self.kernel, self.name)
+
+
+class _PolicyOptions(Protocol):
+    @property
+    def fallback(self) -> str: ...
+    @property
+    def objective(self) -> str: ...
+    @property
+    def deny(self) -> tuple[str, ...]: ...
+    @property
+    def pin(self) -> tuple[str, ...]: ...
+
+
+OBJECTIVES = ("latency", "size", "memory")
+FALLBACKS = ("forbid", "warn", "allow")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What governs the choice. Patterns are shell-like and match a row's id, kernel or canonical name.
+
+    max_workspace_bytes: of one core. tolerance: relative error that is acceptable. fallback: whether the reference may
+    be taken.
+    """
+
+    objective: str = "latency"
+    determinism: Determinism = Determinism.NONE
+    max_workspace_bytes: int | None = None
+    tolerance: float | None = None
+    fallback: str = "warn"
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    pin: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        wrong: list[Violation] = []
+        for name, choices in (("objective", OBJECTIVES), ("fallback", FALLBACKS)):
+            if getattr(self, name) not in choices:
+                found = repr(getattr(self, name))
+                wrong.append(Violation("not a legal choice", f"policy {name!r}", " | ".join(choices), found))
+        for name in ("max_workspace_bytes", "tolerance"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                wrong.append(Violation("negative", f"policy {name!r}", "a number >= 0, or None", repr(value)))
+        for name in ("allow", "deny", "pin"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(p, str) for p in value):
+                wrong.append(Violation("not a tuple of patterns", f"policy {name!r}", "tuple of str", repr(value)))
+        raise_all(InputError, wrong)
+
+    @staticmethod
+    def of(options: _PolicyOptions) -> Policy:
+        """The policy that compile options express."""
+        return Policy(options.objective, fallback=options.fallback, deny=options.deny, pin=options.pin)
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """Where it will run. `free_bytes` per memory region, absent = not limited."""
+
+    target: CpuTarget
+    device: str = "cpu"
+    core_type: str | None = None
+    free_bytes: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Names of the instruction-set extensions code may use."""
+        return frozenset(name[1:] for name in self.target.features.split(",") if name.startswith("+"))
+
+
+@dataclass(frozen=True, slots=True)
+class TensorNeed:
+    """One input: `source` is "dense", "view" (strided or broadcast) or "program" (computed by a prologue)."""
+
+    type: TensorType
+    constant: bool = False
+    source: str = "dense"
+    strides: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        words = ["const"] * self.constant + ([self.source] if self.source != "dense" else [])
+        return " ".join([*words, str(self.type)])
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One problem. `program` are the pointwise operators fused around the anchor (or, for op "pointwise", all there
+    is)."""
+
+    op: str
+    inputs: tuple[TensorNeed | None, ...]
+    outputs: tuple[TensorType, ...]
+    attrs: tuple[tuple[str, AttrValue], ...]
+    platform: Platform
+    policy: Policy = Policy()
+    program: frozenset[str] = frozenset()
+    program_dtypes: frozenset[DType] = frozenset()
+    quantisation: str = "none"
+    activation: str | None = None
+    deadline_ns: float | None = None
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        parts = (self.op, self.inputs, self.outputs, self.attrs, self.platform, self.policy, self.program)
+        rest = (self.program_dtypes, self.quantisation, self.activation, self.deadline_ns)
+        object.__setattr__(self, "_hash", hash((*parts, *rest)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def problem(self) -> dict[str, Any]:
+        """What is to be computed, without platform and policy, as canonical plain data."""
+        return {
+            "op": self.op,
+            "inputs": [None if i is None else [str(i), list(i.strides)] for i in self.inputs],
+            "outputs": [str(t) for t in self.outputs],
+            "attrs": {name: plain(value) for name, value in self.attrs},
+            "program": sorted(self.program),
+            "program_dtypes": sorted(d.value for d in self.program_dtypes),
+            "quantisation": self.quantisation,
+            "activation": self.activation,
+        }
+
+    @property
+    def problem_key(self) -> str:
+        """Key of measured timings: equal problems on any platform, under any policy."""
+        return digest(self.problem())
+
+    @property
+    def key(self) -> str:
+        """Canonical key of the whole requirement, the same in every process."""
+        target, policy = self.platform.target, self.policy
+        return digest(
+            {
+                "problem": self.problem(),
+                "target": [target.triple, target.tier, target.features, self.platform.device, self.platform.core_type],
+                "free_bytes": sorted(self.platform.free_bytes),
+                "policy": {name: plain(getattr(policy, name)) for name in Policy.__dataclass_fields__},
+                "deadline_ns": self.deadline_ns,
+            }
+        )
+
+    def __str__(self) -> str:
+        args = ", ".join("_" if i is None else str(i) for i in self.inputs)
+        attrs = "".join(f"; {name}={plain(value)}" for name, value in self.attrs)
+        program = " + {" + ", ".join(sorted(self.program)) + "}" if self.program else ""
+        return f"{self.op}({args}{attrs}){program} -> {', '.join(map(str, self.outputs))}"
+
+
+def plain(value: Any) -> Any:
+    """A record's value as JSON data."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (frozenset, set)):
+        return sorted((plain(v) for v in value), key=str)
+    if isinstance(value, (tuple, list)):
+        return [plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    return value
+
+
+def row_data(row: Capability) -> dict[str, Any]:
+    """A row as canonical plain data: what its content hash covers."""
+    data = {name: plain(getattr(row, name)) for name in Capability.__dataclass_fields__ if name != "limits"}
+    data["limits"] = [[c.reason.value, str(c)] for c in row.limits]
+    return data

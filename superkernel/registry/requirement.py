@@ -1,0 +1,145 @@
+"""Where requirements come from: a body of the scheduler, or a line of text on the command line.
+
+    matmul(f32[128,384], const f32[384,384]; trans_b=true)
+
+Model: a body without an anchor is the pseudo-operator `pointwise`; its program's operators are then what is to be
+computed. The reverse, from text, goes through the operator table: shapes are inferred, attributes completed with their
+defaults.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from superkernel.body import AnchorInput, Body, Operand, PointwiseProgram, Role, View
+from superkernel.dtypes import DType
+from superkernel.errors import InputError, SuperKernelError
+from superkernel.ops.attributes import canonical_attrs
+from superkernel.ops.table import find_op, suggest_ops
+from superkernel.registry.records import Platform, Policy, Requirement, TensorNeed
+from superkernel.target.cpu import CpuTarget
+from superkernel.tensor import TensorType
+
+POINTWISE = "pointwise"
+"""Operator of a body without an anchor."""
+
+_CLAMPS = frozenset({"clip", "minimum", "maximum"})
+_ARGUMENT = re.compile(r"(const\s+)?([a-z0-9]+\[[0-9,\s]*\])")
+
+
+@lru_cache(maxsize=64)
+def platform_of(target: CpuTarget) -> Platform:
+    """The platform of a CPU, nothing limited."""
+    return Platform(target)
+
+
+def requirement_of(body: Body, target: CpuTarget, policy: Policy) -> Requirement:
+    """What a body needs of a kernel on a target under a policy."""
+    program = [i for p in _programs(body) for i in p.instructions]
+    names = frozenset(i.op for i in program) - {"constant"}
+    dtypes = frozenset(i.dtype for i in program)
+    if body.op is None:
+        sources = [o for o in body.operands if o.role is not Role.OUTPUT]
+        inputs = tuple(_program_need(body, i, o) for i, o in enumerate(sources))
+        outputs = tuple(o.type for o in body.operands if o.role is Role.OUTPUT)
+        return Requirement(POINTWISE, inputs, outputs, (), platform_of(target), policy, names, dtypes)
+    slots = zip(body.anchor_inputs, body.anchor_input_types, strict=True)
+    needs = tuple(None if kind is None else _need(body, source, kind) for source, kind in slots)
+    return Requirement(
+        op=body.op,
+        inputs=needs,
+        outputs=body.anchor_outputs,
+        attrs=body.attrs,
+        platform=platform_of(target),
+        policy=policy,
+        program=names,
+        program_dtypes=dtypes,
+        activation=_activation(body.epilogue),
+    )
+
+
+def _programs(body: Body) -> list[PointwiseProgram]:
+    return [*(s for s in body.anchor_inputs if isinstance(s, PointwiseProgram)), body.epilogue]
+
+
+def _need(body: Body, source: AnchorInput, kind: TensorType) -> TensorNeed:
+    if isinstance(source, View):
+        constant = body.operands[source.operand].role is Role.CONSTANT
+        if source.is_dense:
+            return TensorNeed(kind, constant)
+        return TensorNeed(kind, constant, "view", source.strides)
+    return TensorNeed(kind, source="program")
+
+
+def _program_need(body: Body, index: int, operand: Operand) -> TensorNeed:
+    """An operand of a pure program: a "view" where it is read other than element by element in order."""
+    constant, shape = operand.role is Role.CONSTANT, body.epilogue.shape
+    for read in body.epilogue.inputs:
+        if read.source == index and not View(index, shape, read.strides, read.offset).is_dense:
+            return TensorNeed(operand.type, constant, "view", read.strides)
+    return TensorNeed(operand.type, constant)
+
+
+def _activation(epilogue: PointwiseProgram) -> str | None:
+    """The activation that ends an epilogue, where it is one that kernels know by name."""
+    last = epilogue.instructions[-1].op if epilogue.instructions else None
+    return "relu" if last == "relu" else "minmax" if last in _CLAMPS else None
+
+
+def parse_requirement(text: str, target: CpuTarget, policy: Policy) -> Requirement:
+    """A requirement from one line, see the module docstring; `_` stands for an absent optional input. Raises
+    InputError."""
+    found = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text, re.DOTALL)
+    if found is None:
+        raise _ill_formed(text, "OPERATOR(TYPE, const TYPE, ...; attribute=value, ...)")
+    name, inside = found[1], found[2]
+    definition = find_op(name)
+    if definition is None:
+        raise InputError("unknown operator", expected=" or ".join(suggest_ops(name)) or "an operator", found=repr(name))
+    arguments, _, attributes = inside.partition(";")
+    needs = tuple(_argument(text, a.strip()) for a in re.split(r",(?![^\[]*\])", arguments) if a.strip())
+    given = dict(_attribute(text, a) for a in re.split(r",(?![^(\[]*[)\]])", attributes) if a.strip())
+    try:
+        attrs = canonical_attrs(definition, given)
+        outputs = definition.infer([None if n is None else n.type for n in needs], attrs)
+    except SuperKernelError as error:
+        raise InputError(violations=error.violations) from error
+    except (IndexError, TypeError, ValueError, KeyError) as error:
+        expected = ", ".join(a.name for a in definition.args)
+        place = f"operator {name!r}"
+        raise InputError("the inputs do not fit", location=place, expected=expected, found=arguments) from error
+    return Requirement(name, needs, outputs, tuple(attrs.items()), platform_of(target), policy)
+
+
+def _argument(text: str, word: str) -> TensorNeed | None:
+    if word == "_":
+        return None
+    found = _ARGUMENT.fullmatch(word)
+    if found is None:
+        raise _ill_formed(text, "an input such as f32[2,3], const f32[3] or _", word)
+    return TensorNeed(TensorType.parse(found[2].replace(" ", "")), found[1] is not None)
+
+
+def _attribute(text: str, word: str) -> tuple[str, object]:
+    name, separator, value = (part.strip() for part in word.partition("="))
+    if not separator or not name or not value:
+        raise _ill_formed(text, "name=value", word.strip())
+    return name, _value(value)
+
+
+def _value(text: str) -> object:
+    if text.startswith(("(", "[")):
+        return tuple(_value(item.strip()) for item in text[1:-1].split(",") if item.strip())
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return DType.of(text) if text in {d.value for d in DType} else text.strip("\"'")
+
+
+def _ill_formed(text: str, expected: str, found: str = "") -> InputError:
+    return InputError("not a requirement", location=repr(text), expected=expected, found=found or text)

@@ -1,0 +1,284 @@
+"""The host's rows: every kernel of the CPU, per instruction-set tier and, where the code differs, per element type.
+
+Model: a `_Kernel` says what is common to the variants of one kernel id; `_variants` spells out one row per tier and
+element type, with its canonical name. Operators come from the operator table by family, so a new operator of an old
+family has its rows already, and the reference row serves every operator there is.
+
+Architecture invariant: rows name kernels by id. What tiles them (`scheduler.families`) and what writes their code
+(`codegen.host`) is found by that id elsewhere; a test compiles a case for every row, so that a row cannot promise what
+its emitter does not do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from superkernel.dtypes import DType
+from superkernel.ops.opdef import FLOATS, INTS, NUMERIC, Family
+from superkernel.ops.table import op_table
+from superkernel.registry.names import KernelName, format_name, make_params
+from superkernel.registry.predicates import Clause, Reason, one_of, within
+from superkernel.registry.records import Capability, KernelRole, NumericClass, Transform
+from superkernel.registry.requirement import POINTWISE
+from superkernel.target.cpu import AVX2, AVX512
+
+TIER_NAMES = {"avx512": "avx512skx", "avx2": "avx2", "plain": "scalar"}
+"""Token of each tier in canonical names; plain code is LLVM's baseline for the architecture."""
+
+TIER_FEATURES = {"avx512": frozenset(AVX2 + AVX512), "avx2": frozenset(AVX2), "plain": frozenset[str]()}
+_VECTOR_BYTES = {"avx512": 64, "avx2": 32, "plain": 16}
+
+NAME_DTYPES = {
+    **{d: d.value for d in FLOATS},
+    **{d: d.value.replace("i", "s") for d in INTS},
+    DType.BOOL: "x8",
+}
+"""Element types as canonical names write them."""
+
+_F32, _F16, _BF16 = DType.F32, DType.F16, DType.BF16
+_SMALL_INTS = frozenset({DType.I8, DType.U8})
+_INDICES = frozenset({DType.I32, DType.I64})
+_CONSTANT_WEIGHT = one_of(Reason.CONSTANT, "weight.constant", True)
+
+# Register tiles of matrix products: rows, vectors of the accumulator.
+_GEMM_TILES = {"avx512": (14, 2), "avx2": (6, 2), "plain": (6, 2)}
+_GEMV_VECTORS = 4
+_GEMV_ROWS_MAX = 6
+
+
+@dataclass(frozen=True)
+class _Precision:
+    """Where rounding comes from, and how much of it."""
+
+    numeric: NumericClass
+    error_ulps: float
+
+
+_EXACT = _Precision(NumericClass.EXACT, 0.0)
+_ROUNDED = _Precision(NumericClass.ROUNDED, 4.0)
+_ROW_SUMS = _Precision(NumericClass.ACCUMULATED, 16.0)
+_PRODUCT_SUMS = _Precision(NumericClass.ACCUMULATED, 32.0)
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """What the variants of a kernel id share. `typed`: one row per element type in `dtypes`, else one for all of them.
+
+    `others`: the types of further input slots, None = the same as the first. `tiles`: rows and vectors of the register
+    tile by tier.
+    """
+
+    kernel: str
+    ops: tuple[str, ...]
+    micro: str
+    dtypes: frozenset[DType] | None
+    typed: bool = False
+    others: tuple[frozenset[DType] | None, ...] = ()
+    role: KernelRole = KernelRole.TUNED
+    limits: tuple[Clause, ...] = ()
+    tiles: tuple[tuple[str, tuple[int, int]], ...] = ()
+    modifier: str = ""
+    workspace: str = "none"
+    persistent: str = "none"
+    transforms: tuple[Transform, ...] = ()
+    precision: _Precision = _ROUNDED
+    cost: str = "stream"
+    cost_parameters: tuple[tuple[str, float], ...] = ()
+    code_bytes: int = 2048
+
+
+def accumulator_of(dtype: DType) -> DType:
+    """The type in which sums of a type are kept: f16 and bf16 in f32, small integers in i32."""
+    if dtype.is_float:
+        return DType.F64 if dtype is DType.F64 else DType.F32
+    return dtype if dtype.itemsize >= 4 else DType.I32
+
+
+def _ops_of(*families: Family) -> tuple[str, ...]:
+    return tuple(op.name for op in op_table().values() if op.family in families)
+
+
+def _matmul_kernels() -> Iterable[_Kernel]:
+    op, same, sums = ("matmul",), (None,), _PRODUCT_SUMS
+    tiles = tuple(_GEMM_TILES.items())
+    pack, copy = Transform("pack", 1, True, "weight_panels"), Transform("pack", 1, False, "panel_copy")
+    few_rows = within(Reason.SHAPE, "m", 1, _GEMV_ROWS_MAX)
+    yield _Kernel(
+        "host.matmul.packed", op, "gemm", FLOATS, True, same, limits=(_CONSTANT_WEIGHT,), tiles=tiles, cost="gemm",
+        persistent="weight_panels", transforms=(pack,), precision=sums, code_bytes=8192,
+    )  # fmt: skip
+    yield _Kernel(
+        "host.matmul.gemv", op, "gemv", FLOATS, True, same, limits=(_CONSTANT_WEIGHT, few_rows), cost="gemv",
+        tiles=tuple((tier, (1, _GEMV_VECTORS)) for tier in TIER_NAMES),
+        persistent="weight_panels", transforms=(pack,), precision=sums, code_bytes=4096,
+    )  # fmt: skip
+    yield _Kernel(
+        "host.matmul.dynamic", op, "bmm", FLOATS, True, same, tiles=tiles, cost="gemm",
+        cost_parameters=(("efficiency", 0.75),), workspace="panel_copy", transforms=(copy,), precision=sums,
+        code_bytes=8192,
+    )  # fmt: skip
+    anything = FLOATS | _SMALL_INTS
+    yield _Kernel(
+        "host.matmul.generic", ("matmul", "matmul_integer"), "gemm", anything, others=(anything,),
+        role=KernelRole.GENERIC, tiles=tiles, modifier="generic", cost="gemm",
+        cost_parameters=(("efficiency", 0.4),), workspace="panel_copy", transforms=(copy,), precision=sums,
+        code_bytes=8192,
+    )  # fmt: skip
+
+
+def _conv_kernels() -> Iterable[_Kernel]:
+    same, f32, sums = (None, None), frozenset({_F32}), _PRODUCT_SUMS
+    any_float, slow = (FLOATS, FLOATS), (("efficiency", 0.08),)
+    pack, im2col = Transform("pack", 1, True, "filter_panels"), Transform("im2col", 0, False, "pixel_block")
+    yield _Kernel(
+        "host.conv.igemm", ("conv",), "igemm", f32, True, same, tiles=tuple(_GEMM_TILES.items()),
+        limits=(_CONSTANT_WEIGHT, within(Reason.RANK, "spatial", 1, 2)), workspace="pixel_block",
+        persistent="filter_panels", transforms=(pack, im2col), cost="gemm", code_bytes=12288, precision=sums,
+    )  # fmt: skip
+    depthwise = (_CONSTANT_WEIGHT, one_of(Reason.GROUPS, "depthwise", True), within(Reason.RANK, "spatial", 2, 2))
+    yield _Kernel(
+        "host.conv.depthwise", ("conv",), "dwconv2d_chw", f32, True, same, limits=depthwise, cost="depthwise",
+        code_bytes=6144, precision=sums,
+    )  # fmt: skip
+    for kernel, op, micro in (("generic", "conv", "conv"), ("transpose", "conv_transpose", "convtranspose")):
+        yield _Kernel(
+            f"host.conv.{kernel}", (op,), micro, FLOATS, False, any_float, KernelRole.GENERIC,
+            limits=(within(Reason.RANK, "spatial", 1, 3),), cost="depthwise", cost_parameters=slow, precision=sums,
+        )  # fmt: skip
+
+
+def _pointwise_kernels() -> Iterable[_Kernel]:
+    """Pointwise programs (which take views in, so they copy too) and the blocked form for copies that change the last
+    dimension."""
+    pointwise = (POINTWISE, *_ops_of(Family.POINTWISE), *_ops_of(Family.VIEW, Family.RESHAPE))
+    turned = (one_of(Reason.LAYOUT, "copy", True), within(Reason.STRIDE, "inner_stride", 2))
+    yield _Kernel("host.pointwise", pointwise, "vprogram", None)
+    yield _Kernel(
+        "host.transpose", (POINTWISE, "transpose"), "transposec", None, limits=turned,
+        cost_parameters=(("strided_ns", 0.05),), precision=_EXACT,
+    )  # fmt: skip
+
+
+def _move_kernels() -> Iterable[_Kernel]:
+    """Copies that are no single affine view; they work on bytes, so element types do not matter."""
+    yield _Kernel("host.concat", ("concat",), "move", None, modifier="concat", precision=_EXACT)
+    yield _Kernel("host.pad", ("pad", "trilu"), "move", None, modifier="pad", precision=_EXACT)
+    yield _Kernel("host.tile", ("tile",), "move", None, modifier="tile", precision=_EXACT)
+    yield _Kernel("host.gather", ("gather",), "move", None, modifier="gather", precision=_EXACT)
+    indexing = ("gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "one_hot", "topk", "resize")
+    yield _Kernel("host.index", indexing, "index", None, cost_parameters=(("operations", 12.0),))
+    yield _Kernel("host.kv_update", ("kv_update",), "kvupdate", None, precision=_EXACT, code_bytes=1024)
+
+
+def _row_kernels() -> Iterable[_Kernel]:
+    """Reductions, scans, softmax, norms and pools: statistics over rows or windows."""
+    slow = (("operations", 12.0),)
+    reductions = tuple(n for n in _ops_of(Family.REDUCE) if n.startswith("reduce_"))
+    yield _Kernel("host.reduce", reductions, "reduce", NUMERIC, precision=_ROW_SUMS)
+    yield _Kernel("host.argreduce", ("argmax", "argmin"), "argreduce", NUMERIC, precision=_EXACT)
+    scan = (("operations", 8.0),)
+    yield _Kernel("host.cumsum", ("cumsum",), "cumsum", NUMERIC, cost_parameters=scan, precision=_ROW_SUMS)
+    for kernel, ops in (
+        ("softmax", ("softmax", "log_softmax")),
+        ("norm", ("layer_norm", "rms_norm", "group_norm", "instance_norm", "lp_norm", "batch_norm")),
+    ):
+        yield _Kernel(
+            f"host.{kernel}", ops, kernel, FLOATS, True, workspace="one_row", cost_parameters=slow,
+            precision=_ROW_SUMS,
+        )  # fmt: skip
+    slower = (("operations", 24.0),)
+    yield _Kernel("host.lrn", ("lrn",), "lrn", FLOATS, True, cost_parameters=slower, precision=_ROW_SUMS)
+    pools = _ops_of(Family.POOL)
+    yield _Kernel("host.pool", pools, "pool", FLOATS | _SMALL_INTS, cost="window", precision=_ROW_SUMS)
+
+
+def _sequence_kernels() -> Iterable[_Kernel]:
+    """Attention and rotary embeddings."""
+    types, masks = frozenset({_F32, _F16, _BF16}), FLOATS | {DType.BOOL}
+    yield _Kernel(
+        "host.attention", ("attention",), "attention", types, True, (None, None, masks, _INDICES), cost="attention",
+        tiles=tuple((tier, (16, 4)) for tier in TIER_NAMES), workspace="score_block", precision=_PRODUCT_SUMS,
+        code_bytes=16384,
+    )  # fmt: skip
+    yield _Kernel("host.rope", ("rope",), "rope", types, True, (None, None, _INDICES))
+
+
+def _variants(kernel: _Kernel) -> Iterable[Capability]:
+    for tier, token in TIER_NAMES.items():
+        if not kernel.typed:
+            yield _row(kernel, tier, token, None)
+            continue
+        assert kernel.dtypes is not None, kernel.kernel
+        for dtype in sorted(kernel.dtypes, key=lambda d: d.value):
+            yield _row(kernel, tier, token, dtype)
+
+
+def _row(kernel: _Kernel, tier: str, token: str, dtype: DType | None) -> Capability:
+    first = kernel.dtypes if dtype is None else frozenset({dtype})
+    inputs: tuple[frozenset[DType], ...] = ()
+    if first is not None:
+        inputs = (first, *(first if other is None else other for other in kernel.others))
+    accumulator = None if dtype is None else accumulator_of(dtype)
+    tile = _tile_of(kernel, tier, accumulator or _F32)
+    words = [NAME_DTYPES[dtype] if dtype else "xx"]
+    if dtype is not None and accumulator is not dtype and accumulator is _F32:
+        words.append("f32acc")
+    params = make_params(kernel.micro, dict(tile)) if tile else None
+    target = (token, kernel.modifier) if kernel.modifier else (token,)
+    name = format_name(KernelName("sk", tuple(words), kernel.micro, target, params=params))
+    return Capability(
+        id="/".join([kernel.kernel, *([dtype.value] if dtype else []), tier]),
+        kernel=kernel.kernel,
+        ops=kernel.ops,
+        name=name,
+        role=kernel.role,
+        input_dtypes=inputs,
+        accumulator=accumulator,
+        limits=kernel.limits,
+        tier=tier,
+        features=TIER_FEATURES[tier],
+        tile=tile,
+        transforms=kernel.transforms,
+        workspace=kernel.workspace,
+        persistent=kernel.persistent,
+        numeric=kernel.precision.numeric,
+        error_ulps=kernel.precision.error_ulps,
+        cost=kernel.cost,
+        cost_parameters=kernel.cost_parameters,
+        code_bytes=kernel.code_bytes,
+    )
+
+
+def _tile_of(kernel: _Kernel, tier: str, accumulator: DType) -> tuple[tuple[str, int], ...]:
+    sizes = dict(kernel.tiles).get(tier)
+    if sizes is None:
+        return ()
+    rows, vectors = sizes
+    return (("mr", rows), ("nr", vectors * _VECTOR_BYTES[tier] // accumulator.itemsize))
+
+
+def _reference_row() -> Capability:
+    """NumPy, for every operator: correct, slow, and taken only where nothing else is eligible."""
+    return Capability(
+        id="host.reference",
+        kernel="host.reference",
+        ops=(POINTWISE, *op_table()),
+        name=format_name(KernelName("sk", ("xx",), "reference", ("scalar", "numpy"))),
+        role=KernelRole.REFERENCE,
+        layouts=frozenset({"dense", "view", "program"}),
+        workspace="all_operands",
+        numeric=NumericClass.ROUNDED,
+        error_ulps=1.0,
+        cost="reference",
+        code_bytes=256,
+    )
+
+
+@cache
+def host_rows() -> tuple[Capability, ...]:
+    """All rows of the host."""
+    groups = (_pointwise_kernels, _move_kernels, _row_kernels, _matmul_kernels, _conv_kernels, _sequence_kernels)
+    kernels = [kernel for group in groups for kernel in group()]
+    return (*(row for kernel in kernels for row in _variants(kernel)), _reference_row())

@@ -1,0 +1,86 @@
+"""The order among eligible kernels: a tuple of figures, lower wins, no ties.
+
+Order: pinned, role, source of the time, time with transforms and transfers, memory penalty, specificity, feature rank,
+workspace, code size, id. With objective "size" the code size, with "memory" the workspace moves ahead of the time.
+Better CPU features never win by themselves: time decides, features only break ties.
+
+Invariant: times of one candidate set come from one source, so that a measurement is never weighed against a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from superkernel.registry.eligibility import estimated_time_ns
+from superkernel.registry.models import workspace_of
+from superkernel.registry.predicates import Facts, matches_any
+from superkernel.registry.records import Capability, Policy
+
+MEASURED, MODEL, NO_TIME = 0, 1, 2
+SOURCES = ("measured", "model", "none")
+
+
+class Score(NamedTuple):
+    """One candidate's figures. Times in ns, sizes in bytes; negated where more is better."""
+
+    pinned: int
+    role: int
+    source: int
+    time_ns: float
+    penalty_ns: float
+    specificity: int
+    feature_rank: int
+    workspace_bytes: int
+    code_bytes: int
+    id: str
+
+
+_ORDER: dict[str, tuple[int, ...]] = {
+    "latency": tuple(range(len(Score._fields))),
+    "size": (0, 1, 8, 2, 3, 4, 5, 6, 7, 9),
+    "memory": (0, 1, 7, 2, 3, 4, 5, 6, 8, 9),
+}
+
+
+def sort_key(score: Score, objective: str) -> tuple[float | int | str, ...]:
+    """The score in the order of the objective."""
+    if objective == "latency":
+        return score
+    return tuple(score[i] for i in _ORDER[objective])
+
+
+def deciding_element(winner: Score, loser: Score, objective: str) -> str:
+    """The first figure, in the order of the objective, in which the two differ."""
+    return next(Score._fields[i] for i in _ORDER[objective] if winner[i] != loser[i])
+
+
+def scores_of(
+    rows: Sequence[tuple[Capability, int]], facts: Facts, policy: Policy, measured_ns: Sequence[float | None]
+) -> list[Score]:
+    """Scores of one candidate set: rows with their number of clauses, and a measured time each where there is one."""
+    times: list[float | None] = list(measured_ns)
+    source = MEASURED
+    if not times or any(t is None for t in times):
+        times = [estimated_time_ns(row, facts) for row, _ in rows]
+        source = NO_TIME if any(t is None for t in times) else MODEL
+    result = []
+    for (row, clauses), time_ns in zip(rows, times, strict=True):
+        needed = workspace_of(row, facts) if row.workspace != "none" or row.persistent != "none" else {}
+        scratch = needed.get("scratch", 0)
+        beyond = scratch - facts["cpu.l2_bytes"]
+        result.append(
+            Score(
+                pinned=0 if policy.pin and matches_any(policy.pin, row.names) else 1,
+                role=row.role.rank,
+                source=source,
+                time_ns=0.0 if source == NO_TIME or time_ns is None else time_ns,
+                penalty_ns=beyond / facts["cpu.l3_bytes_per_ns"] if beyond > 0 else 0.0,
+                specificity=-clauses,
+                feature_rank=-len(row.features),
+                workspace_bytes=sum(needed.values()),
+                code_bytes=row.code_bytes,
+                id=row.id,
+            )
+        )
+    return result
