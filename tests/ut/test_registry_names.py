@@ -1,4 +1,5 @@
-"""Kernel names: every published form is read and written back unchanged; what is no name is refused with the part at fault."""
+"""Kernel names: every published form is read and written back unchanged; what is no name is refused with the part at
+fault."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from superkernel.errors import UserError
 from superkernel.registry import names
 from superkernel.registry.names import KernelName, Params, Size, format_name, make_params, parse_name
 
-PUBLISHED = """
+_TEXT = """
 xnn_f32_gemm_minmax_ukernel_4x8__aarch32_neon_cortex_a7 xnn_f32_gemm_minmax_ukernel_2x4__scalar
 xnn_f32_avgpool_minmax_ukernel_9x__neon_c4 xnn_f32_pavgpool_minmax_ukernel_9p8x__neon_c4
 xnn_f32_gavgpool_minmax_ukernel_7p7x__rvv_c1v xnn_f16_f32acc_rdsum_ukernel_7p7x__avx512skx_c128
@@ -30,7 +31,8 @@ xnn_f32_rmax_ukernel__neon xnn_f32_raddstoreexpminusmax_ukernel__avx512f_rr2_p5_
 xnn_f32_gemm_ukernel_7x4v__rvv xnn_f32_maxpool_minmax_ukernel_9p__rvv_u2v xnn_xx_fill_ukernel__sse2_u64
 xnn_xx_pad_ukernel_p16__sse2_u16 xnn_bf16_f32_vcvt_ukernel__avx2_u16 xnn_u32_filterbank_accumulate_ukernel__neon_x1
 sk_f32_gemm_ukernel_12x32__avx512skx sk_bf16_gemm_ukernel_32x32c2__avx512amx sk_f32_softmax_ukernel__aiv
-""".split()
+"""
+PUBLISHED = tuple(_TEXT.split())
 
 
 @pytest.mark.parametrize("text", PUBLISHED)
@@ -41,7 +43,9 @@ def test_published_names_round_trip(text: str) -> None:
 
 
 def test_fields_of_a_matrix_name() -> None:
-    name = parse_name("xnn_qd8_f32_qc4w_gemm_minmax_rndnu_ukernel_4x16vc8s2__asm_aarch64_neondot_cortex_a55_prfm_u2_acc4")
+    name = parse_name(
+        "xnn_qd8_f32_qc4w_gemm_minmax_rndnu_ukernel_4x16vc8s2__asm_aarch64_neondot_cortex_a55_prfm_u2_acc4"
+    )
     assert name.dtypes == ("qd8", "f32", "qc4w")
     assert (name.op, name.activation, name.requantisation) == ("gemm", "minmax", "rndnu")
     assert name.params is not None
@@ -90,7 +94,9 @@ def test_what_is_no_name_is_refused(text: str, fault: str) -> None:
 
 
 def test_format_reports_every_violation() -> None:
-    bad = KernelName("sk", ("f31",), "gemm", ("AVX",), activation="gelu", params=Params("c{channel}", (("channel", Size(4)),)))
+    bad = KernelName(
+        "sk", ("f31",), "gemm", ("AVX",), activation="gelu", params=Params("c{channel}", (("channel", Size(4)),))
+    )
     with pytest.raises(UserError) as caught:
         format_name(bad)
     assert len(caught.value.violations) == 4
