@@ -6,7 +6,8 @@ are never written. Several threads may call the same kernel: launches take turns
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 EXECUTORS = ("host", "reference")
+WARMUP_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -152,33 +154,47 @@ class Kernel:
         from superkernel.reference import evaluate
 
         graph = self._compiled.source
-        results = evaluate(graph, arrays, states=self._states, keep=tuple(graph.updates.values()))
-        outputs = {name: results[value] for name, value in zip(self._output_types, graph.outputs, strict=True)}
-        for state, value in graph.updates.items():
-            self._states[state][...] = results[value]
-        return outputs
+        results = evaluate(graph, arrays, states=self._states)
+        for state, contents in results.states.items():
+            self._states[state][...] = contents
+        return {name: results[value] for name, value in zip(self._output_types, graph.outputs, strict=True)}
 
     # Understanding ----------------------------------------------------------------------------------------------------
 
     def report(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100) -> Report:
         """Where the time goes (medians of profiled runs) and fused against one by one (`rounds` alternating pairs). States are
         put back afterwards. Without inputs, random ones of seed 0."""
-        if inputs is None:
-            from superkernel.random_inputs import random_inputs
+        return self._profile(self._arrays(inputs) if inputs is not None else self._random(), rounds)
 
-            inputs = random_inputs(self._input_types, 0)
-        return self._profile(self._arrays(inputs), rounds)
+    def time(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100) -> NDArray[np.int64]:
+        """ns of each of `rounds` launches back to back, without Python in between. States are put back afterwards."""
+        arrays = self._arrays(inputs) if inputs is not None else self._random()
+        with self._kept_states():
+            return self._executable.time(self._io(list(arrays.values())), rounds, WARMUP_ROUNDS)
+
+    def _random(self) -> dict[str, Array]:
+        from superkernel.random_inputs import random_inputs
+
+        return random_inputs(self._input_types, 0)
+
+    def _io(self, arrays: Sequence[Array]) -> list[Array]:
+        """The io table of a launch whose outputs nobody looks at."""
+        return [*arrays, *(np.empty(shape, dtype) for shape, dtype in self._makers), *self._states.values()]
+
+    @contextmanager
+    def _kept_states(self) -> Iterator[None]:
+        kept = {name: array.copy() for name, array in self._states.items()}
+        try:
+            yield
+        finally:
+            for name, array in kept.items():
+                self._states[name][...] = array
 
     def _profile(self, arrays: Mapping[str, Array], rounds: int) -> Report:
         from superkernel.profile import measure
 
-        kept = {name: array.copy() for name, array in self._states.items()}
-        outputs = [np.empty(shape, dtype) for shape, dtype in self._makers]
-        try:
-            return measure(self._compiled, [*arrays.values(), *outputs, *self._states.values()], rounds)
-        finally:
-            for name, array in kept.items():
-                self._states[name][...] = array
+        with self._kept_states():
+            return measure(self._compiled, self._io(list(arrays.values())), rounds)
 
     def explain(self, node: str | int) -> Explanation:
         """Everything decided about the sub-operator that computes a node (or has that index): kernel choice with rejected candidates,

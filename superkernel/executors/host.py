@@ -18,7 +18,7 @@ from superkernel.body import PointwiseProgram
 from superkernel.codegen.host.image import HostImage
 from superkernel.errors import InternalError, MachineError, WatchdogError
 from superkernel.ops.table import find_op
-from superkernel.reference import round_to
+from superkernel.reference import run_reference
 from superkernel.scheduler.schedule import Place, Schedule, Space
 from superkernel.sync.plan import Plan
 from superkernel.tensor import TensorType
@@ -134,14 +134,14 @@ class HostExecutable:
                 flat = buffers[source.operand].reshape(-1)
                 strides = tuple(s * flat.itemsize for s in source.strides)
                 arrays.append(np.lib.stride_tricks.as_strided(flat[source.offset :], source.shape, strides, writeable=False))
-        results = definition.reference(arrays, body.attr, body.anchor_outputs)
+        results = run_reference(definition, arrays, body.attr, body.anchor_outputs, where=sub.name)
         for output in body.epilogue.outputs:
             source = body.epilogue.inputs[output.value].source
-            kind = body.anchor_outputs[-1 - source]
+            shape = body.anchor_outputs[-1 - source].shape
             target = buffers[output.target].reshape(-1)[output.offset :]
             strides = tuple(s * target.itemsize for s in output.strides)
-            view = np.lib.stride_tricks.as_strided(target, kind.shape, strides)
-            view[...] = round_to(results[-1 - source], kind).reshape(kind.shape)
+            view = np.lib.stride_tricks.as_strided(target, shape, strides)
+            view[...] = results[-1 - source]
 
     def _buffer(self, place: Place, kind: TensorType) -> Array:
         """The memory of an operand as an array."""
