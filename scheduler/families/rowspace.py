@@ -1,0 +1,230 @@
+"""The common geometry of row-wise operators: softmax, norms, reductions, scans.
+
+Model: such an operator looks at a tensor as outer x row x inner: statistics run over the `row` dimensions, once for every (outer, inner) index. A
+`RowSpace` brings all programs of a body (one per input slot, and the epilogue) into that one space: dimensions reordered (the one the data is
+contiguous along last), merged, slots broadcast. Where the data is contiguous along a row dimension (`inner` is 1) vectors lie along the row;
+else they lie along `inner`, one row per lane.
+
+A unit is one outer index (with all of the row), or, with an inner dimension, `block` inner positions of one outer index.
+Invariant: a row is never shared by two units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from superkernel.body import Body, PointwiseProgram, ProgramInput, ProgramOutput, View
+from superkernel.collapse import merge_dims, program_regions, regroup, runs_of_range, walks_of
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_weight
+from superkernel.scheduler.families.pointwise import LINE_BYTES, accesses_of
+from superkernel.scheduler.tiling import Access, Tiling
+from superkernel.target.cpu import CpuTarget
+from superkernel.tensor import Box
+
+
+def slot_program(body: Body, slot: int) -> PointwiseProgram | None:
+    """The program that yields an anchor input: its prologue, or a plain load through its view. None for an absent input."""
+    if slot >= len(body.anchor_inputs):
+        return None
+    source, kind = body.anchor_inputs[slot], body.anchor_input_types[slot]
+    if isinstance(source, View) and kind is not None:
+        load = ProgramInput(source.operand, kind.dtype, source.strides, source.offset)
+        return PointwiseProgram(source.shape, (load,), (), (ProgramOutput(0, -1),))
+    return source if isinstance(source, PointwiseProgram) else None
+
+
+def remap(program: PointwiseProgram, shape: Sequence[int], dims: Sequence[int | None]) -> PointwiseProgram:
+    """The program over `shape`: dimension d of the new space is dimension dims[d] of the old one, None for a broadcast one."""
+
+    def walk(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(0 if d is None or program.shape[d] == 1 else strides[d] for d in dims)
+
+    return replace(
+        program,
+        shape=tuple(shape),
+        inputs=tuple(replace(i, strides=walk(i.strides)) if i.source >= 0 else i for i in program.inputs),
+        outputs=tuple(replace(o, strides=walk(o.strides)) if o.target >= 0 else o for o in program.outputs),
+    )
+
+
+def split_dim(program: PointwiseProgram, dim: int, inner: int) -> PointwiseProgram:
+    """Dimension `dim` as two: (extent / inner, inner)."""
+
+    def walk(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return (*strides[:dim], strides[dim] * inner, strides[dim], *strides[dim + 1 :])
+
+    shape = program.shape
+    return replace(
+        program,
+        shape=(*shape[:dim], shape[dim] // inner, inner, *shape[dim + 1 :]),
+        inputs=tuple(replace(i, strides=walk(i.strides)) if i.source >= 0 else i for i in program.inputs),
+        outputs=tuple(replace(o, strides=walk(o.strides)) if o.target >= 0 else o for o in program.outputs),
+    )
+
+
+def flip_dim(program: PointwiseProgram, dim: int) -> PointwiseProgram:
+    """The program with dimension `dim` walked backwards."""
+    last = program.shape[dim] - 1
+
+    def walk(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return (*strides[:dim], -strides[dim], *strides[dim + 1 :])
+
+    def back(item: ProgramInput) -> ProgramInput:
+        return replace(item, strides=walk(item.strides), offset=item.offset + last * item.strides[dim])
+
+    def forth(item: ProgramOutput) -> ProgramOutput:
+        return replace(item, strides=walk(item.strides), offset=item.offset + last * item.strides[dim])
+
+    return replace(
+        program,
+        inputs=tuple(back(i) if i.source >= 0 else i for i in program.inputs),
+        outputs=tuple(forth(o) if o.target >= 0 else o for o in program.outputs),
+    )
+
+
+@dataclass(frozen=True)
+class RowSpace:
+    """See the module docstring. `programs[k]` is slot k (None: absent), the last one the epilogue; all over outer + row + inner."""
+
+    outer: tuple[int, ...]
+    row: tuple[int, ...]
+    inner: int  # 1: vectors lie along the last row dimension
+    programs: tuple[PointwiseProgram | None, ...]
+
+    @property
+    def epilogue(self) -> PointwiseProgram:
+        program = self.programs[-1]
+        assert program is not None
+        return program
+
+    @property
+    def data(self) -> PointwiseProgram:
+        program = self.programs[0]
+        assert program is not None
+        return program
+
+    @property
+    def row_size(self) -> int:
+        return prod(self.row)
+
+
+def row_space(shape: tuple[int, ...], row_dims: Sequence[int], programs: Sequence[PointwiseProgram | None]) -> RowSpace:
+    """Programs over one `shape` (slots first, the epilogue last), with the statistics over `row_dims`."""
+    rows = set(row_dims)
+    order = _order(shape, programs)
+    kept = [d for d in order if d not in rows]
+    moving_rows = [d for d in order if d in rows]
+    last_row = max((k for k, d in enumerate(order) if d in rows and shape[d] != 1), default=-1)
+    trailing = [d for k, d in enumerate(order) if d not in rows and shape[d] != 1 and k > last_row] if last_row >= 0 else []
+    if last_row < 0:  # every row is a single element: vectors lie along the data
+        trailing = [d for d in kept if shape[d] != 1]
+    leading = [d for d in kept if d not in trailing]
+    dims = leading + moving_rows + trailing
+    space = tuple(shape[d] for d in dims)
+    moved = [None if p is None else remap(p, space, dims) for p in programs]
+    fences = (len(leading), len(leading) + len(moving_rows))
+    walks = [w for p in moved if p is not None for w in walks_of(p)]
+    groups = merge_dims(space, walks, fences)
+    outer = [g for g in groups if g[0] < fences[0]]
+    row = [g for g in groups if fences[0] <= g[0] < fences[1]]
+    inner = [g for g in groups if g[0] >= fences[1]]
+    final = [*outer, *inner[:-1], *row, *inner[-1:]] if inner else [*outer, *row]
+    flat = [d for g in final for d in g]
+    position = {d: k for k, d in enumerate(flat)}
+    regrouped = tuple(tuple(position[d] for d in g) for g in final)
+    ordered = tuple(space[d] for d in flat)
+    merged = tuple(None if p is None else regroup(remap(p, ordered, flat), regrouped) for p in moved)
+    sizes = [prod(space[d] for d in g) for g in final]
+    count = len(final) - len(row) - (1 if inner else 0)
+    if not inner:
+        return RowSpace(tuple(sizes[:count]), tuple(sizes[count:]), 1, merged)
+    return RowSpace(tuple(sizes[:count]), tuple(sizes[count:-1]), sizes[-1], merged)
+
+
+def _order(shape: tuple[int, ...], programs: Sequence[PointwiseProgram | None]) -> list[int]:
+    """Dimensions by how far the data moves along them, farthest first."""
+    data = programs[0]
+    walks = [i.strides for i in data.inputs if i.source >= 0] if data is not None else []
+    key = max(walks, key=lambda w: sum(1 for s in w if s), default=(0,) * len(shape))
+    return sorted(range(len(shape)), key=lambda d: -abs(key[d]) if key[d] else float("-inf"))
+
+
+@dataclass(frozen=True)
+class RowTiling(Tiling):
+    """Units of a row space; `scratch` as in `Tiling`; `work` vector instructions per vector of data beside the programs'."""
+
+    outer: int
+    inner: int
+    block: int
+    scratch: int
+    work: float
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the inner dimension."""
+        return -(-self.inner // self.block) if self.inner else 0
+
+    @property
+    def units(self) -> int:
+        return self.outer * self.blocks
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.scratch
+
+    def space(self, body: Body) -> RowSpace:
+        """The body's row space: by operator, found where the family is defined."""
+        from superkernel.scheduler.families.rowops import space_of
+
+        return space_of(body)
+
+    def boxes(self, space: RowSpace, begin: int, end: int) -> list[Box]:
+        """Coordinates of the row space that units [begin, end) cover."""
+        rows = tuple((0, d) for d in space.row)
+        if len(space.outer) + len(space.row) == len(space.epilogue.shape):
+            return [(*box, *rows) for box in runs_of_range(space.outer, begin, end)]
+        boxes: list[Box] = []
+        for box in runs_of_range((*space.outer, self.blocks), begin, end):
+            first, last = box[-1]
+            boxes.append((*box[:-1], *rows, (first * self.block, min(self.inner, last * self.block))))
+        return boxes
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        space = self.space(body)
+        if begin >= end:
+            return ()
+        boxes = self.boxes(space, begin, end)
+        sizes = [o.type.dtype.itemsize for o in body.operands]
+        reads: dict[int, list] = {}  # type: ignore[type-arg]
+        writes: dict[int, list] = {}  # type: ignore[type-arg]
+        for program in space.programs:
+            if program is not None:
+                for found, new in zip((reads, writes), program_regions(program, boxes, sizes), strict=True):
+                    for operand, regions in new.items():
+                        found.setdefault(operand, []).extend(regions)
+        return accesses_of(reads, writes)
+
+    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        if begin >= end:
+            return 0.0
+        space = self.space(body)
+        share = (end - begin) / self.units
+        data = prod(space.data.shape) * share
+        weight = self.work + sum(program_weight(p) for p in space.programs[:-1] if p is not None)
+        results = prod(o.size for o in body.anchor_outputs[:1]) * share
+        item = 8 if space.data.inputs and space.data.inputs[0].dtype is DType.F64 else 4
+        work = elements_ns(data, weight, target, item)
+        work += elements_ns(results, program_weight(space.epilogue), target, item)
+        traffic = sum(o.type.nbytes for o in body.operands)
+        return CALL_NS + (end - begin) * 25.0 + max(work, memory_ns(traffic * share, traffic, target))
+
+    def align(self, body: Body, unit: int) -> int:
+        """Whole cache lines of results per core where a unit writes less than one."""
+        size = body.anchor_outputs[0].nbytes // max(1, self.units)
+        if not 0 < size < LINE_BYTES:
+            return unit
+        per_line = LINE_BYTES // size
+        return min(self.units, round(unit / per_line) * per_line)

@@ -1,0 +1,60 @@
+"""host.softmax, host.norm, host.lrn: how softmax and the normalisations are cut. See rowspace for the geometry.
+
+Prologues and strided views are taken on the data; the other inputs (scale, bias, statistics) through any view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from superkernel.body import Body, PointwiseProgram, View
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.pointwise import widest_item
+from superkernel.scheduler.families.rowops import integer, space_of
+from superkernel.scheduler.families.rowspace import RowSpace, RowTiling
+from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.target.cpu import CpuTarget
+
+_WORK = {"softmax": 34.0, "log_softmax": 34.0, "layer_norm": 12.0, "rms_norm": 8.0, "lrn": 60.0}
+
+
+def keeps_row(body: Body, space: RowSpace) -> bool:
+    """Whether the row's data is kept in scratch between passes: where computing it again costs more than reading it back."""
+    return bool(space.data.instructions) or len(space.data.outputs) > 1
+
+
+def row_item(program: PointwiseProgram) -> int:
+    """Bytes of the type the statistics are computed in."""
+    value = next(o.value for o in program.outputs if o.target < 0)
+    return 8 if program.dtype_of(value) is DType.F64 else 4
+
+
+def block_of(space: RowSpace, target: CpuTarget, vectors: int) -> int:
+    """Inner positions per unit: some full vectors, all where there are fewer."""
+    return max(1, min(space.inner, vectors * max(1, target.vector_bytes // widest_item(space.data))))
+
+
+class RowwiseFamily(Family):
+    """Statistics over rows, then pointwise."""
+
+    kernels = ("host.softmax", "host.norm", "host.lrn")
+
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        space = space_of(body)
+        block = block_of(space, target, 2)
+        scratch = 0
+        if kernel != "host.norm" or keeps_row(body, space):
+            rows = space.row_size + (integer(body.attr["size"]) - 1 if kernel == "host.lrn" else 0)
+            scratch = -(-rows * block * row_item(space.data) // 64) * 64 + 64
+        outer = 0 if 0 in space.row else prod(space.outer)
+        return (RowTiling(outer, space.inner, block, scratch, _WORK.get(body.op or "", 12.0)),)
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return True
+
+    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
+        return slot == 0
+
+
+FAMILY = RowwiseFamily()
