@@ -86,6 +86,9 @@ class KernelBuilder:
         kind = ir.FunctionType(VOID, [PTR] * (operand_count + 1) + [I64, I64])
         self.function = ir.Function(module, kind, name)
         self.function.attributes.add("nounwind")
+        # Loops stay loops: LLVM must not turn a clearing or copying one into a call of memset or memcpy. (llvmlite's own `add` only
+        # takes the attributes it knows by name.)
+        set.add(self.function.attributes, '"no-builtins"')
         self.entry = self.function.append_basic_block("entry")
         self.b = ir.IRBuilder(self.entry)
         self.operands = self.function.args[:operand_count]

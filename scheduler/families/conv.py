@@ -229,23 +229,39 @@ class ConvFamily(Family):
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         form = conv_form(body)
-        lanes = max(1, target.vector_bytes // 4)
-        found: list[Tiling] = []
-        for axis in (PIXELS, CHANNELS):
-            if axis == CHANNELS and form.pixels > 4 * _PIXELS_PER_BLOCK:
-                continue
-            cuts = [conv_tiling(form, axis, shape, lanes, target) for shape in _TILES[target.tier]]
-            found.append(min(cuts, key=lambda t: t.cost_ns(body, 0, t.units, target)))
-        return sorted(found, key=lambda t: t.cost_ns(body, 0, t.units, target))
+        cuts = [(PIXELS, _PIXELS_PER_BLOCK), (PIXELS, _PIXELS_PER_BLOCK // 4)]
+        if form.pixels <= 4 * _PIXELS_PER_BLOCK:
+            cuts.append((CHANNELS, _PIXELS_PER_BLOCK))
+        return best_tilings(body, form, cuts, _TILES[target.tier], target.l2_bytes // 2, target)
 
 
-def conv_tiling(form: ConvForm, axis: str, shape: tuple[int, int], lanes: int, target: CpuTarget) -> ConvTiling:
-    """The tiling with register tiles of at most `shape` (rows, vectors)."""
+def best_tilings(
+    body: Body,
+    form: ConvForm,
+    cuts: Sequence[tuple[str, int]],
+    shapes: Sequence[tuple[int, int]],
+    patch_bytes: int,
+    target: CpuTarget,
+) -> list[Tiling]:
+    """Per (axis, positions per block) the cheapest register tile; cheapest cut first, equal ones once."""
+    lanes = max(1, target.vector_bytes // 4)
+
+    def cost(tiling: ConvTiling) -> float:
+        return tiling.cost_ns(body, 0, tiling.units, target)
+
+    found = [min((conv_tiling(form, a, s, lanes, n, patch_bytes) for s in shapes), key=cost) for a, n in cuts]
+    return list(sorted(dict.fromkeys(found), key=cost))
+
+
+def conv_tiling(
+    form: ConvForm, axis: str, shape: tuple[int, int], lanes: int, wanted: int, patch_bytes: int
+) -> ConvTiling:
+    """The tiling with register tiles of at most `shape` (rows, vectors) and blocks of about `wanted` positions."""
     most, vectors = shape
     tiles = max(1, -(-form.out_channels // most))
     rows = max(1, -(-form.out_channels // tiles))
     tiles = -(-form.out_channels // rows)
-    block, patch, in_place = _block(form, vectors * lanes, target)
+    block, patch, in_place = _block(form, vectors * lanes, wanted, patch_bytes // 4 // max(1, form.channels))
     vectors = max(1, min(vectors, -(-patch.span // lanes)))
     row_blocks = -(-form.out_height // block[0]) if block[0] else 0
     column_blocks = -(-form.out_width // block[1]) if block[1] else 0
@@ -256,20 +272,19 @@ def conv_tiling(form: ConvForm, axis: str, shape: tuple[int, int], lanes: int, t
     )  # fmt: skip
 
 
-def _block(form: ConvForm, tile: int, target: CpuTarget) -> tuple[tuple[int, int], Patch, bool]:
-    """Positions of one block: some hundred, whose patch fits half the second-level cache; in place where a tile fits the image."""
+def _block(form: ConvForm, tile: int, wanted: int, budget: int) -> tuple[tuple[int, int], Patch, bool]:
+    """About `wanted` positions whose patch has at most `budget` elements per channel; in place where a tile fits the image."""
     if form.pixels == 0:
         return (max(1, form.out_height), max(1, form.out_width)), patch_of(form, 1, 1), True
-    budget = target.l2_bytes // 2 // 4 // max(1, form.channels)
     if form.out_height == 1:
-        wanted = max(tile, min(_PIXELS_PER_BLOCK, budget // 2))
+        wanted = max(tile, min(wanted, budget))
         blocks = max(1, -(-form.out_width // wanted))
         columns = -(-form.out_width // blocks)
         contiguous = form.prologue is None and form.dtype is DType.F32 and (form.x_strides[3] == 1 or form.width == 1)
         plain = form.kernel == form.strides == (1, 1) and form.pads == (0, 0) and form.out_width == form.width
         in_place = contiguous and plain and columns >= tile
         return (1, columns), patch_of(form, 1, columns), in_place
-    rows = max(1, min(form.out_height, -(-_PIXELS_PER_BLOCK // form.out_width)))
+    rows = max(1, min(form.out_height, -(-wanted // form.out_width)))
     while rows > 1 and patch_of(form, rows, form.out_width).channel > budget:
         rows -= 1
     rows = -(-form.out_height // -(-form.out_height // rows))

@@ -1,0 +1,142 @@
+"""How convolutions of any rank, direction and element type are cut: one unit is one output plane (of one image and channel).
+
+Model: a convolution over up to three spatial dimensions (missing ones are 1); the unit axis is images x output channels x output depth.
+Transposed convolutions are the same with the roles of input and output positions exchanged.
+
+Invariant: the order of additions behind an output is channel by channel, tap by tap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from superkernel.body import Body, View
+from superkernel.collapse import runs_of_range
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.boxes import AccessSet
+from superkernel.scheduler.families.conv import read_bias
+from superkernel.scheduler.families.conv_form import window_attr
+from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.target.cpu import CpuTarget
+
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class VolumeForm:
+    """A convolution over (depth, height, width). `channels` and `out_channels` are per group."""
+
+    transposed: bool
+    spatial: int  # spatial dimensions of the tensors
+    images: int
+    groups: int
+    channels: int
+    out_channels: int
+    size: Triple  # of the input
+    out_size: Triple
+    kernel: Triple
+    strides: Triple
+    dilations: Triple
+    pads: Triple
+    x: View
+    x_strides: tuple[int, int, int, int, int]
+    w: View
+    w_strides: tuple[int, int, int, int, int]
+    acc: DType
+
+
+@lru_cache(maxsize=1024)
+def volume_form(body: Body) -> VolumeForm:
+    """The form of a `conv` or `conv_transpose` body whose x and w are views."""
+    x, w = body.anchor_inputs[0], body.anchor_inputs[1]
+    assert isinstance(x, View) and isinstance(w, View)
+    out = body.anchor_outputs[0]
+    rank = len(x.shape) - 2
+    groups = int(str(body.attr.get("groups", 1)))
+    transposed = body.op == "conv_transpose"
+    in_channels = x.shape[1] // groups
+    dtype = body.operands[x.operand].type.dtype
+    return VolumeForm(
+        transposed, rank, x.shape[0], groups, in_channels, out.shape[1] // groups,
+        _triple(x.shape[2:], 1), _triple(out.shape[2:], 1), _triple(w.shape[2:], 1),
+        _triple(window_attr(body, "strides", rank, 1), 1), _triple(window_attr(body, "dilations", rank, 1), 1),
+        _triple(window_attr(body, "pads", 2 * rank, 0)[:rank], 0),
+        x, (x.strides[0], x.strides[1], *_triple(x.strides[2:], 0)), w, (w.strides[0], w.strides[1], *_triple(w.strides[2:], 0)),
+        DType.F64 if dtype is DType.F64 else DType.F32,
+    )  # fmt: skip
+
+
+def _triple(values: Sequence[int], missing: int) -> Triple:
+    padded = (*(missing,) * (3 - len(values)), *values)
+    return (padded[0], padded[1], padded[2])
+
+
+@dataclass(frozen=True)
+class VolumeTiling(Tiling):
+    """One unit per output plane. `row` is the padded length of one accumulated row (all stride phases)."""
+
+    images: int
+    channels: int
+    depth: int
+    row: int
+    lanes: int
+    acc: DType
+
+    @property
+    def units(self) -> int:
+        return self.images * self.channels * self.depth
+
+    @property
+    def scratch_bytes(self) -> int:
+        return 2 * self.row * self.acc.itemsize
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        form, found = volume_form(body), AccessSet(body)
+        for box in runs_of_range((self.images, self.channels, self.depth), begin, end):
+            image, channel, depth = box
+            full = (depth, (0, form.out_size[1]), (0, form.out_size[2]))
+            found.program(body.epilogue, (image, channel, *full[3 - form.spatial :]))
+            group = (channel[0] // form.out_channels, -(-channel[1] // form.out_channels))
+            inputs = (group[0] * form.channels, group[1] * form.channels)
+            found.view(form.x.operand, (image, inputs, *((0, d) for d in form.size)), form.x_strides, form.x.offset)
+            taps = tuple((0, k) for k in form.kernel)
+            if not form.transposed:
+                found.view(form.w.operand, (channel, (0, form.channels), *taps), form.w_strides, form.w.offset)
+            else:
+                found.view(form.w.operand, (inputs, (0, form.out_channels), *taps), form.w_strides, form.w.offset)
+            read_bias(found, body, channel)
+        return found.result()
+
+    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        form = volume_form(body)
+        share = (end - begin) / max(1, self.units)
+        positions = form.size if form.transposed else form.out_size
+        steps = form.images * form.groups * form.channels * form.out_channels * prod(form.kernel)
+        rows = steps * positions[0] * positions[1]
+        vectors = -(-positions[2] // self.lanes)
+        strided = form.strides[2] > 1 and not form.transposed
+        return 30.0 + share * rows * (1.0 + vectors * (2.5 if strided else 1.0))
+
+
+class VolumeFamily(Family):
+    """Everything the direct kernels do not do."""
+
+    kernels = ("host.conv.generic", "host.conv.transpose")
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return slot < 3
+
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        form = volume_form(body)
+        lanes = max(1, target.vector_bytes // form.acc.itemsize)
+        phases = form.strides[2] if form.transposed else 1
+        row = phases * (-(-form.out_size[2] // phases) + lanes)
+        empty = 0 in form.out_size
+        images = 0 if empty else form.images
+        return [VolumeTiling(images, form.groups * form.out_channels, form.out_size[0], row, lanes, form.acc)]
+
+
+FAMILY = VolumeFamily()
