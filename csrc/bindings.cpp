@@ -1,14 +1,17 @@
 // The extension module superkernel._core: the only file that knows pybind11 and Python.
 //
-// Model: thin. It turns Python arguments into pointers, gives up the GIL, lets csrc/runtime work, takes the GIL back and turns
-// the outcome into values or typed errors of superkernel.errors. The stub with the public documentation is
+// Model: thin. It turns Python arguments into pointers, gives up the GIL, lets csrc/runtime work, takes the GIL back
+// and turns the outcome into values or typed errors of superkernel.errors. The stub with the public documentation is
 // superkernel/_core.pyi.
 //
 // Invariants:
-//  - The GIL is given up before any lock of the runtime is taken, and a host call takes it back on the thread that gave it up:
+//  - The GIL is given up before any lock of the runtime is taken, and a host call takes it back on the thread that gave
+//  it up:
 //    no order of locks can deadlock.
-//  - Objects whose memory a run uses are referenced by the run, whatever other threads do to the caller's list meanwhile.
-//  - While the interpreter shuts down nobody is thrown out of the GIL's wait (that would unwind through generated code): the
+//  - Objects whose memory a run uses are referenced by the run, whatever other threads do to the caller's list
+//  meanwhile.
+//  - While the interpreter shuts down nobody is thrown out of the GIL's wait (that would unwind through generated
+//  code): the
 //    thread waits for the end of the process instead.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -37,7 +40,8 @@ namespace py = pybind11;
 
 namespace {
 
-// ---- errors ----------------------------------------------------------------------------------------------------------
+// ---- errors
+// ----------------------------------------------------------------------------------------------------------
 
 struct ErrorText {
   std::string message;
@@ -58,10 +62,12 @@ struct ErrorText {
 }
 
 [[noreturn]] void raise_no_memory(std::size_t bytes) {
-  raise("MachineError", {"not enough memory", "", std::to_string(bytes) + " bytes", "", "free memory or use a smaller model"});
+  raise("MachineError",
+        {"not enough memory", "", std::to_string(bytes) + " bytes", "", "free memory or use a smaller model"});
 }
 
-// ---- GIL -------------------------------------------------------------------------------------------------------------
+// ---- GIL
+// -------------------------------------------------------------------------------------------------------------
 
 bool shutting_down() {
 #if PY_VERSION_HEX >= 0x030d0000
@@ -89,12 +95,13 @@ bool on_main_thread() {
   return answer.is_main;
 }
 
-// ---- base pointers ---------------------------------------------------------------------------------------------------
+// ---- base pointers
+// ---------------------------------------------------------------------------------------------------
 
 constexpr int kNumpyContiguous = py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_;
 
-// The pointers of one run and references to the objects behind them. `release()` must be called with the GIL held; there is no
-// destructor on purpose: a thread that ends without the GIL must not touch reference counts.
+// The pointers of one run and references to the objects behind them. `release()` must be called with the GIL held;
+// there is no destructor on purpose: a thread that ends without the GIL must not touch reference counts.
 class IoPins {
  public:
   IoPins(const py::handle& io, std::size_t expected) {
@@ -102,7 +109,8 @@ class IoPins {
     if (!fast) throw py::error_already_set();
     const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(fast.ptr()));
     if (count != expected) {
-      raise("InputError", {"wrong number of base pointers", "argument io", std::to_string(expected), std::to_string(count), ""});
+      raise("InputError",
+            {"wrong number of base pointers", "argument io", std::to_string(expected), std::to_string(count), ""});
     }
     if (count > kInline) {
       more_pointers_.resize(count);
@@ -157,8 +165,8 @@ class IoPins {
   }
 
   [[noreturn]] void raise_not_contiguous() const {
-    raise("InputError", {"the array is not contiguous", "argument io, item " + std::to_string(size_), "C order without gaps",
-                         "a strided view", "numpy.ascontiguousarray"});
+    raise("InputError", {"the array is not contiguous", "argument io, item " + std::to_string(size_),
+                         "C order without gaps", "a strided view", "numpy.ascontiguousarray"});
   }
 
   std::size_t size_ = 0;
@@ -168,7 +176,8 @@ class IoPins {
   std::vector<PyObject*> more_owners_;
 };
 
-// ---- Kernel ----------------------------------------------------------------------------------------------------------
+// ---- Kernel
+// ----------------------------------------------------------------------------------------------------------
 
 const char* reason_name(sk::AbortReason reason) {
   switch (reason) {
@@ -233,14 +242,16 @@ std::int32_t poll_signals(void* user) {
 
 [[noreturn]] void raise_watchdog(const sk::AbortInfo& info, const sk::KernelConfig& config) {
   const auto producer = static_cast<std::size_t>(info.producer);
-  std::string expected = "the counter of core " + std::to_string(info.producer) + " at " + std::to_string(info.threshold);
+  std::string expected =
+      "the counter of core " + std::to_string(info.producer) + " at " + std::to_string(info.threshold);
   if (info.producer >= 0 && producer < config.sets.size()) {
     expected += " (its set " + std::to_string(info.threshold - info.epoch * config.sets[producer]) + " of " +
                 std::to_string(config.sets[producer]) + " in launch " + std::to_string(info.epoch) + ")";
   }
   raise("WatchdogError",
         {"the kernel did not finish within the watchdog time of " + std::to_string(info.elapsed_ns / 1000) + " us",
-         "core " + std::to_string(info.core) + ", wait " + std::to_string(info.wait), expected, std::to_string(info.actual),
+         "core " + std::to_string(info.core) + ", wait " + std::to_string(info.wait), expected,
+         std::to_string(info.actual),
          "raise watchdog_ns if the machine is loaded; otherwise core " + std::to_string(info.producer) +
              " never came to that set"},
         abort_details(info));
@@ -294,7 +305,8 @@ class KernelObject {
 
   py::array_t<std::uint64_t> run_profiled(const py::handle& io, std::int64_t watchdog_ns) {
     const sk::KernelConfig& config = kernel_->config();
-    py::array_t<std::uint64_t> events({static_cast<py::ssize_t>(config.cores), static_cast<py::ssize_t>(config.events_words)});
+    py::array_t<std::uint64_t> events(
+        {static_cast<py::ssize_t>(config.cores), static_cast<py::ssize_t>(config.events_words)});
     const std::span<std::uint64_t> words(events.mutable_data(), static_cast<std::size_t>(events.size()));
     in_session(io, watchdog_ns,
                [&](auto pointers, const auto& options) { return kernel_->run_profiled(pointers, options, words); });
@@ -364,8 +376,9 @@ class KernelObject {
     static bool warned = false;  // under the GIL
     const std::size_t cpus = sk::allowed_cpus().size();
     if (warned || static_cast<std::size_t>(cores) <= cpus) return;
-    const std::string text = "the kernel runs on " + std::to_string(cores) + " threads, but this process may use only " +
-                             std::to_string(cpus) + " CPUs: threads take turns, expect it to be slow";
+    const std::string text = "the kernel runs on " + std::to_string(cores) +
+                             " threads, but this process may use only " + std::to_string(cpus) +
+                             " CPUs: threads take turns, expect it to be slow";
     const py::object category = py::module_::import("superkernel._core").attr("OversubscriptionWarning");
     if (PyErr_WarnEx(category.ptr(), text.c_str(), 1) != 0) throw py::error_already_set();
     warned = true;
@@ -376,7 +389,8 @@ class KernelObject {
     if (py::isinstance<py::array>(constants)) {
       const auto array = py::reinterpret_borrow<py::array>(constants);
       if ((array.flags() & kNumpyContiguous) == 0) {
-        raise("InputError", {"the array is not contiguous", "argument constants", "C order without gaps", "a strided view", ""});
+        raise("InputError",
+              {"the array is not contiguous", "argument constants", "C order without gaps", "a strided view", ""});
       }
       config.constants = static_cast<const std::uint8_t*>(array.data());
       config.constants_bytes = static_cast<std::size_t>(array.nbytes());
@@ -387,7 +401,8 @@ class KernelObject {
     if (!constants_) throw py::error_already_set();
     const Py_buffer* view = PyMemoryView_GET_BUFFER(constants_.ptr());
     if (PyBuffer_IsContiguous(view, 'C') == 0) {
-      raise("InputError", {"the buffer is not contiguous", "argument constants", "C order without gaps", "a strided view", ""});
+      raise("InputError",
+            {"the buffer is not contiguous", "argument constants", "C order without gaps", "a strided view", ""});
     }
     config.constants = static_cast<const std::uint8_t*>(view->buf);
     config.constants_bytes = static_cast<std::size_t>(view->len);
@@ -406,7 +421,8 @@ class KernelObject {
     const sk::AbortReason reason = work(pins.pointers(), options);
     take_gil(session.state);
     pins.release();
-    if (reason != sk::AbortReason::kNone) [[unlikely]] raise_abort(reason, session);
+    if (reason != sk::AbortReason::kNone) [[unlikely]]
+      raise_abort(reason, session);
   }
 
   [[noreturn]] void raise_abort(sk::AbortReason reason, Session& session) {
@@ -428,15 +444,18 @@ class KernelObject {
                std::to_string(info.threshold), std::to_string(info.actual), ""},
               details);
       case sk::AbortReason::kNoThread:
-        raise("MachineError", {"the system refuses another thread", "", std::to_string(kernel_->config().cores - 1) + " workers",
-                               "", "look at the limits on processes and memory (ulimit -u, cgroup pids.max)"},
+        raise("MachineError",
+              {"the system refuses another thread", "", std::to_string(kernel_->config().cores - 1) + " workers", "",
+               "look at the limits on processes and memory (ulimit -u, cgroup pids.max)"},
               details);
       case sk::AbortReason::kForked:
-        raise("UnsupportedError", {"the process was forked inside a host call; this is the child, whose workers are gone", "",
-                                   "", "", "fork between runs"},
+        raise("UnsupportedError",
+              {"the process was forked inside a host call; this is the child, whose workers are gone", "", "", "",
+               "fork between runs"},
               details);
       case sk::AbortReason::kMissingEntry:
-        raise("InputError", {"the kernel was made without the entry that this call needs", "", "a function address", "0", ""},
+        raise("InputError",
+              {"the kernel was made without the entry that this call needs", "", "a function address", "0", ""},
               details);
       default:
         raise("InternalError", {"the kernel's entry reports a failure without a cause", "", "0", "not 0", ""}, details);
@@ -464,7 +483,8 @@ py::custom_type_setup kernel_gc([](PyHeapTypeObject* heap_type) {
   };
 });
 
-// ---- module functions ------------------------------------------------------------------------------------------------
+// ---- module functions
+// ------------------------------------------------------------------------------------------------
 
 py::array_t<std::uint8_t> alloc_aligned(std::size_t bytes) {
   auto buffer = std::make_unique<sk::AlignedBuffer>();
@@ -515,20 +535,20 @@ py::dict abi_layout() {
   using namespace py::literals;
   return py::dict(
       "version"_a = SK_ABI_VERSION, "flag_stride"_a = SK_FLAG_STRIDE, "context_bytes"_a = sizeof(SkContext),
-      "offsets"_a = py::dict(
-          "epoch"_a = offsetof(SkContext, epoch), "arena"_a = offsetof(SkContext, arena),
-          "constants"_a = offsetof(SkContext, constants), "io"_a = offsetof(SkContext, io),
-          "flags"_a = offsetof(SkContext, flags), "scratch"_a = offsetof(SkContext, scratch),
-          "scratch_stride"_a = offsetof(SkContext, scratch_stride), "events"_a = offsetof(SkContext, events),
-          "events_stride"_a = offsetof(SkContext, events_stride), "abort"_a = offsetof(SkContext, abort),
-          "spin_limit"_a = offsetof(SkContext, spin_limit), "wait_slow"_a = offsetof(SkContext, wait_slow),
-          "host_call"_a = offsetof(SkContext, host_call), "clock"_a = offsetof(SkContext, clock)));
+      "offsets"_a =
+          py::dict("epoch"_a = offsetof(SkContext, epoch), "arena"_a = offsetof(SkContext, arena),
+                   "constants"_a = offsetof(SkContext, constants), "io"_a = offsetof(SkContext, io),
+                   "flags"_a = offsetof(SkContext, flags), "scratch"_a = offsetof(SkContext, scratch),
+                   "scratch_stride"_a = offsetof(SkContext, scratch_stride), "events"_a = offsetof(SkContext, events),
+                   "events_stride"_a = offsetof(SkContext, events_stride), "abort"_a = offsetof(SkContext, abort),
+                   "spin_limit"_a = offsetof(SkContext, spin_limit), "wait_slow"_a = offsetof(SkContext, wait_slow),
+                   "host_call"_a = offsetof(SkContext, host_call), "clock"_a = offsetof(SkContext, clock)));
 }
 
 double read_bandwidth(std::size_t bytes, int threads) {
   if (threads < 1 || threads > sk::kMaxCores) {
-    raise("InputError", {"impossible number of threads", "measure_read_bandwidth", "1 to " + std::to_string(sk::kMaxCores),
-                         std::to_string(threads), ""});
+    raise("InputError", {"impossible number of threads", "measure_read_bandwidth",
+                         "1 to " + std::to_string(sk::kMaxCores), std::to_string(threads), ""});
   }
   double gigabytes_per_s;
   {
@@ -559,7 +579,8 @@ void bind_kernel(py::module_& m) {
       .def("run", &KernelObject::run, py::arg("io"), py::arg("watchdog_ns") = 0)
       .def("run_profiled", &KernelObject::run_profiled, py::arg("io"), py::arg("watchdog_ns") = 0)
       .def("run_single", &KernelObject::run_single, py::arg("io"), py::arg("watchdog_ns") = 0)
-      .def("time", &KernelObject::time, py::arg("io"), py::arg("rounds"), py::arg("warmup") = 10, py::arg("watchdog_ns") = 0)
+      .def("time", &KernelObject::time, py::arg("io"), py::arg("rounds"), py::arg("warmup") = 10,
+           py::arg("watchdog_ns") = 0)
       .def("compare", &KernelObject::compare, py::arg("io"), py::arg("rounds"), py::arg("warmup") = 10,
            py::arg("watchdog_ns") = 0)
       .def("last_abort", &KernelObject::last_abort)
@@ -593,7 +614,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("abi_layout", abi_layout);
   m.def("set_option", set_option, py::arg("name"), py::arg("value"));
   m.def("pool_info", pool_info);
-  m.def("measure_fma_peak_f32", sk::measure_fma_peak_f32, py::arg("ms") = 20.0, py::call_guard<py::gil_scoped_release>());
+  m.def("measure_fma_peak_f32", sk::measure_fma_peak_f32, py::arg("ms") = 20.0,
+        py::call_guard<py::gil_scoped_release>());
   m.def("measure_read_bandwidth", read_bandwidth, py::arg("bytes"), py::arg("threads") = 1);
   m.def("measure_core_to_core_ns", core_to_core_ns);
 }

@@ -1,8 +1,8 @@
-"""The host runtime (C++): a pool of persistent, pinned workers, kernels that run on it, its clock, limits of the machine.
+"""The host runtime (C++): a pool of persistent pinned workers, kernels that run on it, its clock, the machine's limits.
 
-A launch costs one release store and, only where workers sleep, one futex wake. The calling thread is worker 0. All functions may
-be called from any thread; kernels and threads share the pool, one launch at a time. The process may fork (the child makes its
-own workers on first use) and exit at any time.
+A launch costs one release store and, only where workers sleep, one futex wake. The calling thread is worker 0. All
+functions may be called from any thread; kernels and threads share the pool, one launch at a time. The process may fork
+(the child makes its own workers on first use) and exit at any time.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,21 +67,22 @@ class AbiLayout(TypedDict):
 class Kernel:
     """A compiled kernel with its arena, scratch, constants and progress counters.
 
-    `entry`, `single` and `profiled` are addresses of SkEntry, SkSingleEntry and SkEntry functions, 0 for absent; whatever owns
-    their code must live as long: give it as `keepalive`. `scratch_bytes` and `events_words` are per core. `constants` is any
-    contiguous buffer; it is used in place where it is 64-byte aligned, else copied. `sets` holds per core how many times the
-    entry raises its counter per launch ([] to leave it unchecked). `host_call(subop)` computes a sub-operator on the host.
+    `entry`, `single` and `profiled` are addresses of SkEntry, SkSingleEntry and SkEntry functions, 0 for absent;
+    whatever owns their code must live as long: give it as `keepalive`. `scratch_bytes` and `events_words` are per
+    core. `constants` is any contiguous buffer; it is used in place where it is 64-byte aligned, else copied. `sets`
+    holds per core how many times the entry raises its counter per launch ([] to leave it unchecked).
+    `host_call(subop)` computes a sub-operator on the host.
 
-    `io` of a run is a sequence of `io_count` base pointers: contiguous arrays, objects with the buffer protocol, or addresses.
-    Sizes are not checked here. Runs of one kernel exclude one another; the GIL is released meanwhile.
+    `io` of a run is a sequence of `io_count` base pointers: contiguous arrays, objects with the buffer protocol, or
+    addresses. Sizes are not checked here. Runs of one kernel exclude one another; the GIL is released meanwhile.
 
-    `watchdog_ns` bounds each launch: a wait that lasts longer ends the run with WatchdogError on all cores; 0 means for ever. A
-    run on the main thread that waits long looks at signals about every 50 ms, so that Ctrl-C ends even a hung kernel. After
-    any early end the kernel is as new and may run again; outputs and states are then undefined.
+    `watchdog_ns` bounds each launch: a wait that lasts longer ends the run with WatchdogError on all cores; 0 means
+    for ever. A run on the main thread that waits long looks at signals about every 50 ms, so that Ctrl-C ends even a
+    hung kernel. After any early end the kernel is as new and may run again; outputs and states are then undefined.
 
-    Raises InputError (wrong arguments, missing entry, nested run), WatchdogError (its `details` is `last_abort()`), MachineError
-    (no memory, no thread), InternalError (counters disagree with `sets`, entry failed), UnsupportedError (forked inside a
-    run), and whatever `host_call` or a signal handler raises.
+    Raises InputError (wrong arguments, missing entry, nested run), WatchdogError (its `details` is `last_abort()`),
+    MachineError (no memory, no thread), InternalError (counters disagree with `sets`, entry failed), UnsupportedError
+    (forked inside a run), and whatever `host_call` or a signal handler raises.
     """
 
     def __init__(
@@ -110,9 +111,7 @@ class Kernel:
     def run_single(self, io: Sequence[Any], watchdog_ns: int = 0) -> npt.NDArray[np.int64]:
         """One launch with a full join per sub-operator: ns of each, shape [subops]."""
 
-    def time(
-        self, io: Sequence[Any], rounds: int, warmup: int = 10, watchdog_ns: int = 0
-    ) -> npt.NDArray[np.int64]:
+    def time(self, io: Sequence[Any], rounds: int, warmup: int = 10, watchdog_ns: int = 0) -> npt.NDArray[np.int64]:
         """ns of each of `rounds` fused launches back to back."""
 
     def compare(
@@ -158,8 +157,8 @@ def set_option(name: str, value: int) -> None:
     """Sets an option of the pool.
 
     spin_ns: how long workers spin after a launch before they sleep (50000). pin: workers keep to one CPU each (1).
-    pin_caller: so does the calling thread, from its next launch on (0). check_counters: every run compares the counters with
-    the plan afterwards, as profiled runs always do (0).
+    pin_caller: so does the calling thread, from its next launch on (0). check_counters: every run compares the
+    counters with the plan afterwards, as profiled runs always do (0).
     """
 
 def pool_info() -> PoolInfo: ...

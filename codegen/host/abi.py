@@ -1,10 +1,11 @@
 """The Python half of the contract in csrc/include/superkernel_abi.h: what generated code needs to know of `SkContext`.
 
-Model: `FIELDS` lists the struct's fields in the order of the header, each with its LLVM type; byte offsets follow from the C
-layout rule (every field here is aligned to its own size). Emitters take `OFFSET["flags"]` and never count bytes themselves.
+Model: `FIELDS` lists the struct's fields in the order of the header, each with its LLVM type; byte offsets follow from
+the C layout rule (every field here is aligned to its own size). Emitters take `OFFSET["flags"]` and never count bytes
+themselves.
 
-Invariant: equal to what the C++ compiler says. `tests/ut/test_runtime_abi.py` compares every figure with `_core.abi_layout()`;
-change both sides together and raise the version on both.
+Invariant: equal to what the C++ compiler says. `tests/ut/test_runtime_abi.py` compares every figure with
+`_core.abi_layout()`; change both sides together and raise the version on both.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ double measure_read_bandwidth(std::size_t bytes, int threads) {
   AlignedBuffer buffer;
   if (!buffer.allocate(share * count, 64)) return -1.0;
   std::fill_n(buffer.data(), share * count, std::uint8_t{1});  // real pages, not the shared zero page
-  constexpr std::size_t kLeastBytes = std::size_t{8} << 20;     // per trial and thread, so that the launch does not count
+  constexpr std::size_t kLeastBytes = std::size_t{8} << 20;  // per trial and thread, so that the launch does not count
   const int passes = static_cast<int>(std::max<std::size_t>(kLeastBytes / share, 1));
   ReadTask task{.ctx = {}, .data = buffer.data(), .share = share, .passes = passes, .sum = pick_read()};
   const Job job{.entry = read_entry, .single = nullptr, .ctx = &task.ctx, .subop = 0};

@@ -14,8 +14,8 @@ std::int64_t now_ns() noexcept;
 // The present time in ticks; also the `clock` callback of SkContext.
 std::uint64_t ticks() noexcept;
 
-// Ticks per second. On x86-64 measured against CLOCK_MONOTONIC over the time since the library was loaded (at least 20 ms: the
-// first call may block that long), then fixed for the process.
+// Ticks per second. On x86-64 measured against CLOCK_MONOTONIC over the time since the library was loaded (at least 20
+// ms: the first call may block that long), then fixed for the process.
 double ticks_hz() noexcept;
 
 // True where `ticks()` reads a CPU register rather than asking the kernel.

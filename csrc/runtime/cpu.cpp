@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kMostCpus = 8192;
 
-// The lowest CPU of the physical core that `cpu` belongs to, from the sysfs list "0,4" or "0-1"; `cpu` itself where unknown.
+// The lowest CPU of the physical core that `cpu` belongs to, from the sysfs list "0,4" or "0-1"; `cpu` itself where
+// unknown.
 int first_sibling(int cpu) {
   char path[96];
   std::snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);

@@ -10,8 +10,8 @@
 
 namespace sk {
 
-// CPUs allowed by the affinity of the calling thread: first one hardware thread of each physical core, then the siblings, each
-// group ascending, so that N workers sit on N physical cores as long as there are so many. Never empty.
+// CPUs allowed by the affinity of the calling thread: first one hardware thread of each physical core, then the
+// siblings, each group ascending, so that N workers sit on N physical cores as long as there are so many. Never empty.
 std::vector<int> allowed_cpus();
 
 // Tells the core that it is in a spin loop.
@@ -25,8 +25,8 @@ inline void cpu_relax() noexcept {
 #endif
 }
 
-// Rounding mode and denormal handling of the calling thread. Workers take over the caller's, so that a value does not depend
-// on which core computed it.
+// Rounding mode and denormal handling of the calling thread. Workers take over the caller's, so that a value does not
+// depend on which core computed it.
 inline std::uint64_t fp_control() noexcept {
 #if defined(__x86_64__)
   return _mm_getcsr() & ~0x3fu;  // without the sticky exception flags

@@ -40,8 +40,8 @@ void before_fork() noexcept { list_mutex.lock(); }
 
 void after_fork_in_parent() noexcept { list_mutex.unlock(); }
 
-// Only the forking thread lives on. A kernel that another thread was running is taken over as new; one that this thread itself
-// is running (a host call forked) has lost its other cores and is made to leave.
+// Only the forking thread lives on. A kernel that another thread was running is taken over as new; one that this thread
+// itself is running (a host call forked) has lost its other cores and is made to leave.
 void after_fork_in_child() noexcept {
   for (Kernel* kernel = first_kernel; kernel != nullptr; kernel = kernel->next_) {
     const std::uintptr_t owner = kernel->owner_.load(std::memory_order_relaxed);
@@ -92,7 +92,8 @@ class Kernel::Running {
   bool entered_ = false;
 };
 
-// ---- life ------------------------------------------------------------------------------------------------------------
+// ---- life
+// ------------------------------------------------------------------------------------------------------------
 
 Kernel::Kernel(KernelConfig config) : config_(std::move(config)), io_(config_.io_count, nullptr) {}
 
@@ -163,7 +164,8 @@ Kernel::~Kernel() {
   if (first_kernel == this) first_kernel = next_;
 }
 
-// ---- runs ------------------------------------------------------------------------------------------------------------
+// ---- runs
+// ------------------------------------------------------------------------------------------------------------
 
 AbortReason Kernel::run(std::span<std::uint8_t* const> io, const RunOptions& options) {
   const Running running(*this, io, options);
@@ -255,10 +257,10 @@ AbortReason Kernel::single_round(std::int64_t* each_ns) {
 AbortReason Kernel::launch(const Job& job) {
   started_ns_ = options_.watchdog_ns > 0 ? now_ns() : 0;
   const WaitHook hook{.call = options_.hooks.poll != nullptr ? on_join_wait : nullptr, .user = this};
-  const LaunchStatus status =
-      config_.cores == 1 ? (job.run(0) == 0 ? LaunchStatus::kDone : LaunchStatus::kEntryCode)
-                         : Pool::instance().launch(job, config_.cores, hook);
-  if (status == LaunchStatus::kDone && frame_->ctx.abort == 0) [[likely]] return AbortReason::kNone;
+  const LaunchStatus status = config_.cores == 1 ? (job.run(0) == 0 ? LaunchStatus::kDone : LaunchStatus::kEntryCode)
+                                                 : Pool::instance().launch(job, config_.cores, hook);
+  if (status == LaunchStatus::kDone && frame_->ctx.abort == 0) [[likely]]
+    return AbortReason::kNone;
   switch (status) {
     case LaunchStatus::kNested:
       return stop(AbortReason::kNested);
@@ -305,7 +307,8 @@ AbortReason Kernel::poll_between_rounds() {
   return stop(AbortReason::kInterrupt);
 }
 
-// ---- callbacks of generated code ---------------------------------------------------------------------------------------
+// ---- callbacks of generated code
+// ---------------------------------------------------------------------------------------
 
 void Kernel::request_abort(const AbortInfo& info) noexcept {
   if (!abort_taken_.exchange(true, std::memory_order_acq_rel)) {

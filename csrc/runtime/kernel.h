@@ -1,11 +1,12 @@
 // One loaded kernel: its entries, its memory, its progress counters, and the ways to run it.
 //
-// Model: a Kernel owns one SkContext. Every run takes the kernel's lock, fills in the base pointers, lets the pool call the
-// entry on all cores, and counts the epoch. Runs of one kernel exclude one another; kernels of one core do not even need the
-// pool and run side by side.
+// Model: a Kernel owns one SkContext. Every run takes the kernel's lock, fills in the base pointers, lets the pool call
+// the entry on all cores, and counts the epoch. Runs of one kernel exclude one another; kernels of one core do not even
+// need the pool and run side by side.
 //
 // Invariants:
-//  - Between runs every counter p holds epoch * sets[p]. After an abort all workers have left, and counters and epoch go back
+//  - Between runs every counter p holds epoch * sets[p]. After an abort all workers have left, and counters and epoch
+//  go back
 //    to 0, which is the same state as a new kernel's.
 //  - The first cause of an abort is kept, later ones are dropped.
 //  - Nothing here knows Python: host calls, interrupts and time-outs come and go through `RunHooks` and `AbortInfo`.
@@ -92,14 +93,16 @@ class Kernel {
   // Each returns kNone or why it stopped; details are then in `last_abort()`. `io` holds io_count pointers.
   AbortReason run(std::span<std::uint8_t* const> io, const RunOptions& options);
   // Fills `events` with cores x events_words time stamps, 0 where the entry wrote none.
-  AbortReason run_profiled(std::span<std::uint8_t* const> io, const RunOptions& options, std::span<std::uint64_t> events);
+  AbortReason run_profiled(std::span<std::uint8_t* const> io, const RunOptions& options,
+                           std::span<std::uint64_t> events);
   // One launch and one full join per sub-operator; `ns` takes the time of each.
   AbortReason run_single(std::span<std::uint8_t* const> io, const RunOptions& options, std::span<std::int64_t> ns);
   // Times `fused.size()` launches after `warmup` untimed ones.
-  AbortReason time(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup, std::span<std::int64_t> fused);
+  AbortReason time(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup,
+                   std::span<std::int64_t> fused);
   // Alternates fused and one-by-one rounds, changing which goes first, so that drift of the machine meets both alike.
-  AbortReason compare(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup, std::span<std::int64_t> fused,
-                      std::span<std::int64_t> single);
+  AbortReason compare(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup,
+                      std::span<std::int64_t> fused, std::span<std::int64_t> single);
 
   AbortInfo last_abort();
 

@@ -1,7 +1,8 @@
 // Aligned, zero-filled memory for arenas, scratch, constants and progress counters.
 //
-// Model: small blocks come from the C heap, blocks of 2 MB and more are mapped on a huge-page boundary and offered to the
-// kernel as huge pages (fewer TLB misses when a kernel streams weights). Invariant: every block is 64-byte aligned and zero.
+// Model: small blocks come from the C heap, blocks of 2 MB and more are mapped on a huge-page boundary and offered to
+// the kernel as huge pages (fewer TLB misses when a kernel streams weights). Invariant: every block is 64-byte aligned
+// and zero.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@ namespace sk {
 
 namespace {
 
-constexpr int kSpinsPerClock = 64;         // pauses between two looks at the clock
+constexpr int kSpinsPerClock = 64;          // pauses between two looks at the clock
 constexpr int kSpinsBeforeYield = 1 << 14;  // of the joining caller: some hundred us, then others may have the CPU
 constexpr std::int64_t kHookPeriodNs = 20'000'000;
 
@@ -51,7 +51,8 @@ void set_affinity(pthread_t thread, const std::vector<int>& cpus) noexcept {
   const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(last) + 1);
   CPU_ZERO_S(bytes, set);
   for (int cpu : cpus) CPU_SET_S(static_cast<std::size_t>(cpu), bytes, set);
-  pthread_setaffinity_np(thread, bytes, set);  // a refusal (CPU taken away meanwhile) leaves the thread where it may run
+  pthread_setaffinity_np(thread, bytes,
+                         set);  // a refusal (CPU taken away meanwhile) leaves the thread where it may run
   CPU_FREE(set);
 }
 
@@ -82,7 +83,8 @@ Pool::Pool() {
                 membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
 }
 
-// ---- caller's side ---------------------------------------------------------------------------------------------------
+// ---- caller's side
+// ---------------------------------------------------------------------------------------------------
 
 LaunchStatus Pool::launch(const Job& job, int cores, const WaitHook& hook) {
   if (cores == 1) return job.run(0) == 0 ? LaunchStatus::kDone : LaunchStatus::kEntryCode;
@@ -169,7 +171,8 @@ bool Pool::start_thread(int index) {
   return true;
 }
 
-// ---- worker's side ---------------------------------------------------------------------------------------------------
+// ---- worker's side
+// ---------------------------------------------------------------------------------------------------
 
 void* Pool::thread_main(void* argument) noexcept {
   const std::unique_ptr<Start> start(static_cast<Start*>(argument));
@@ -194,7 +197,8 @@ void Pool::work(int index, std::uint64_t seen) noexcept {
   }
 }
 
-// Returns the next ticket after `seen` that calls this worker. Launches on fewer cores pass by and do not prolong the spinning.
+// Returns the next ticket after `seen` that calls this worker. Launches on fewer cores pass by and do not prolong the
+// spinning.
 std::uint64_t Pool::await_ticket(int index, std::uint64_t seen) noexcept {
   const std::int64_t spin_ns = pool_options().spin_ns.load(std::memory_order_relaxed);
   std::int64_t start_ns = 0;
@@ -231,7 +235,8 @@ std::uint64_t Pool::park(int index, std::uint64_t seen) noexcept {
   return ticket;
 }
 
-// ---- placing ---------------------------------------------------------------------------------------------------------
+// ---- placing
+// ---------------------------------------------------------------------------------------------------------
 
 // Worker i takes the i-th allowed CPU; those beyond the last float.
 void Pool::assign_cpus() {
@@ -251,9 +256,9 @@ void Pool::pin_worker(int index) noexcept {
   set_affinity(handles_[static_cast<std::size_t>(index)], cpu < 0 ? cpus_ : std::vector<int>{cpu});
 }
 
-// The caller floats. Where it stands on the CPU of a worker that it is about to call, the two would take turns instead of
-// running side by side: that worker moves to the CPU last left to the caller. Rare, since the scheduler keeps the caller off
-// busy CPUs.
+// The caller floats. Where it stands on the CPU of a worker that it is about to call, the two would take turns instead
+// of running side by side: that worker moves to the CPU last left to the caller. Rare, since the scheduler keeps the
+// caller off busy CPUs.
 void Pool::avoid_caller(int cores) noexcept {
   const int here = sched_getcpu();
   if (here < 0 || static_cast<std::size_t>(here) >= worker_on_.size()) return;

@@ -1,17 +1,19 @@
 // The process-wide pool of persistent workers that every launch of every kernel runs on.
 //
-// Model: the calling thread is worker 0; workers 1.. are threads made on demand, never ended, each pinned to a CPU of its own.
-// A launch publishes one 64-bit ticket (sequence number, number of cores) with a release store; workers whose index is below the
-// number of cores run the job and store the sequence number into a line of their own, for which the caller waits. Between
-// launches workers spin for `spin_ns`, then park on a futex.
+// Model: the calling thread is worker 0; workers 1.. are threads made on demand, never ended, each pinned to a CPU of
+// its own. A launch publishes one 64-bit ticket (sequence number, number of cores) with a release store; workers whose
+// index is below the number of cores run the job and store the sequence number into a line of their own, for which the
+// caller waits. Between launches workers spin for `spin_ns`, then park on a futex.
 //
 // Invariants:
 //  - One launch at a time (`launch_mutex_`); a job is not replaced before all its workers have left it.
-//  - No lost wake-up: a worker announces that it parks, then looks at the ticket again; the caller stores the ticket, then looks
+//  - No lost wake-up: a worker announces that it parks, then looks at the ticket again; the caller stores the ticket,
+//  then looks
 //    for announcements; a full barrier stands between the two steps on either side (the caller's share is paid by the
 //    worker through membarrier(2) where the kernel has it).
 //  - A worker that takes no part in a launch never reads its job.
-//  - Workers never touch Python, block all asynchronous signals, and use only memory that is never freed: exit of the process
+//  - Workers never touch Python, block all asynchronous signals, and use only memory that is never freed: exit of the
+//  process
 //    may come at any time.
 //  - After fork the child starts with an empty pool; whatever the parent's threads held stays behind.
 #pragma once
@@ -71,7 +73,8 @@ struct PoolInfo {
 };
 
 struct PoolOptions {
-  // As long as a futex wake costs (25..50 us measured): spinning then loses at most a factor of two against knowing the future.
+  // As long as a futex wake costs (25..50 us measured): spinning then loses at most a factor of two against knowing the
+  // future.
   std::atomic<std::int64_t> spin_ns{50'000};
   std::atomic<bool> pin{true};
   std::atomic<bool> pin_caller{false};

@@ -1,7 +1,7 @@
 """Tiny kernels for the runtime's tests: LLVM text, compiled in the process.
 
-Every kernel here takes part in the real protocol: progress counters with acquire and release, waits that spin `spin_limit` times
-and then call `wait_slow`, the arena, scratch, constants and events behind SkContext.
+Every kernel here takes part in the real protocol: progress counters with acquire and release, waits that spin
+`spin_limit` times and then call `wait_slow`, the arena, scratch, constants and events behind SkContext.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ def _load(name: str, field: str, kind: str) -> str:
 
 
 def _io(name: str, index: int) -> str:
-    return (
-        f"  %{name}.slot = getelementptr ptr, ptr %io, i64 {index}\n  %{name} = load ptr, ptr %{name}.slot\n"
-    )
+    return f"  %{name}.slot = getelementptr ptr, ptr %io, i64 {index}\n  %{name} = load ptr, ptr %{name}.slot\n"
 
 
 WAIT = f"""
@@ -158,8 +156,8 @@ define i32 @single(ptr %ctx, i32 %core, i32 %subop) {{
 }}
 """
 
-# Writes 1000 * (core + 1) + i into the first three event words of its core, then sets its counter once; scratch and arena get a
-# byte each, so that wrong strides crash or collide.
+# Writes 1000 * (core + 1) + i into the first three event words of its core, then sets its counter once; scratch and
+# arena get a byte each, so that wrong strides crash or collide.
 PROFILED = f"""
 define i32 @profiled(ptr %ctx, i32 %core) {{
 {_load("epoch", "epoch", "i64")}{_load("events", "events", "ptr")}{_load("stride", "events_stride", "i64")}

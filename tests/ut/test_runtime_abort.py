@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import pytest
 from runtime_ir import ADDRESS, make_exchange, make_kernel
 
@@ -215,4 +214,3 @@ def test_a_hung_thread_leaves_other_python_threads_running() -> None:
     thread.join()
     assert len(caught) == 1
     assert turns > 10
-

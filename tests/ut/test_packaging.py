@@ -1,0 +1,126 @@
+"""What is installed, how it is built, and that the commands of the Makefile stand."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import superkernel
+from superkernel import _core
+
+ROOT = Path(__file__).parents[2]
+LINKED = ("scheduler", "sync", "codegen")
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+def test_linked_packages_are_one_tree() -> None:
+    for name in LINKED:
+        link = ROOT / "superkernel" / name
+        assert link.is_symlink()
+        assert os.readlink(link) == f"../{name}"  # relative: the checkout may move
+        assert (ROOT / name / "__init__.py").is_file()
+        module = __import__(f"superkernel.{name}", fromlist=["__file__"])
+        assert Path(module.__file__).parent.name == name
+
+
+def test_every_source_folder_is_a_package() -> None:
+    """A folder without __init__.py would be found in an editable install and be missing from a wheel's types."""
+    for top in ("superkernel", *LINKED):
+        for source in (ROOT / top).rglob("*.py"):
+            assert (source.parent / "__init__.py").is_file(), source
+
+
+def test_version_is_the_same_everywhere(project: dict[str, Any]) -> None:
+    version = importlib.metadata.version("superkernel")
+    assert version == project["project"]["version"]
+    assert getattr(superkernel, "__version__", version) == version
+
+
+def test_the_command_exists(project: dict[str, Any]) -> None:
+    module, function = project["project"]["scripts"]["superkernel"].split(":")
+    assert callable(getattr(__import__(module, fromlist=[function]), function))
+
+
+def test_nothing_else_is_installed_at_the_top() -> None:
+    top = {file.parts[0] for file in importlib.metadata.files("superkernel") or []}
+    scaffolding = {
+        name for name in top if name in ("..", "__pycache__") or name.endswith(".dist-info") or "editable" in name
+    }
+    assert top - scaffolding <= {"superkernel"}
+
+
+def test_the_extension_is_the_only_user_of_pybind11() -> None:
+    sources = [path for path in (ROOT / "csrc").rglob("*") if path.suffix in (".cpp", ".h")]
+    assert [p.name for p in sources if re.search(r"#include\s*[<\"](pybind11|Python\.h)", p.read_text())] == [
+        "bindings.cpp"
+    ]
+
+
+def test_make_knows_its_targets_and_ci_runs_the_tests() -> None:
+    text = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z]+):", text, re.M))
+    assert {"build", "demo", "test", "check", "bench", "clean"} <= targets
+    run = ROOT / ".ci/run"
+    assert os.access(run, os.X_OK)
+    assert "make test" in run.read_text()
+    for target in ("build", "demo", "test", "check", "bench", "clean", "tsan"):
+        done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_extension_lies_where_the_package_looks() -> None:
+    assert Path(_core.__file__).name.startswith("_core.")
+    assert (ROOT / "superkernel/py.typed").is_file()
+    assert (ROOT / "superkernel/_core.pyi").is_file()
+
+
+@pytest.mark.slow
+def test_sdist_and_wheel_are_complete_and_work(tmp_path: Path) -> None:
+    """Builds the sdist, from it the wheel, unpacks that elsewhere and runs a function of the extension."""
+    have = {str(path.relative_to(ROOT)) for path in (ROOT / "superkernel").glob("*.py*") if path.is_file()}
+    have |= {f"superkernel/{path.relative_to(ROOT)}" for top in LINKED for path in (ROOT / top).rglob("*.py")}
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (sdist,), (wheel,) = tmp_path.glob("*.tar.gz"), tmp_path.glob("*.whl")
+    with tarfile.open(sdist) as archive:
+        shipped = {name.partition("/")[2] for name in archive.getnames()}
+    assert {
+        "pyproject.toml",
+        "CMakeLists.txt",
+        "LICENSE",
+        "csrc/bindings.cpp",
+        "csrc/include/superkernel_abi.h",
+    } <= shipped
+    assert not [
+        name for name in shipped if name.startswith((".venv", "build/", "dist/")) or name.endswith((".so", ".pyc"))
+    ]
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        archive.extractall(tmp_path / "site")
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {"superkernel", f"superkernel-{importlib.metadata.version('superkernel')}.dist-info"}
+    assert have <= set(names)
+    code = "import superkernel._core as c, superkernel.codegen.host.abi as a; print(c.__file__); assert c.abi_layout()"
+    # -S keeps the editable install's import hook out; the dependencies come from where they are.
+    path = os.pathsep.join([str(tmp_path / "site"), sysconfig.get_path("purelib")])
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(tmp_path / "site"))
