@@ -17,7 +17,7 @@ from math import prod
 
 from llvmlite import ir
 
-from superkernel.codegen.host.builder import Carry, Index, KernelBuilder
+from superkernel.codegen.host.builder import I64, Carry, Index, KernelBuilder
 from superkernel.codegen.host.loops import split_index
 from superkernel.codegen.host.program import ProgramEmitter, Row
 from superkernel.codegen.host.vecexpr import Expr
@@ -26,6 +26,7 @@ from superkernel.errors import InternalError
 from superkernel.scheduler.families.rowspace import RowSpace, RowTiling
 
 Site = str | int
+BLOCK_STEPS = 256  # additions in a row before a partial sum is put aside
 
 
 @dataclass(slots=True)
@@ -66,6 +67,34 @@ class Accumulator:
     start: Callable[[int], ir.Value]
     merge: Callable[[Expr, Expr], Expr]
     fold: Callable[[Expr], Expr]
+
+
+@dataclass(slots=True)
+class _Flusher:
+    """Moves a running statistic into its sum after every BLOCK_STEPS steps: the rounding error of n additions becomes that of
+    BLOCK_STEPS + n / BLOCK_STEPS."""
+
+    kb: KernelBuilder
+    accumulators: Sequence[Accumulator]
+    sites: dict[Site, int]
+    carries: dict[Site, list[Carry]]
+    sums: dict[Site, list[Carry]]
+    counts: dict[Site, Carry]
+
+    def after(self, site: Site) -> None:
+        """A step was made at `site`."""
+        count = self.kb.add(self.counts[site].get(), 1)
+        self.counts[site].set(self.kb.i64(count))
+        with self.kb.when(self.kb.compare("==", count, BLOCK_STEPS)):
+            self.counts[site].set(self.kb.i64(0))
+            self.now(site)
+
+    def now(self, site: Site) -> None:
+        """Add the running statistic to the sum and start it anew."""
+        for accumulator, cell, total in zip(self.accumulators, self.carries[site], self.sums[site], strict=True):
+            merged = accumulator.merge(Expr(self.kb, total.get()), Expr(self.kb, cell.get()))
+            total.set(merged.v)
+            cell.set(accumulator.start(self.sites[site]))
 
 
 class RowWalk:
@@ -146,30 +175,62 @@ class RowWalk:
                     visit(point(kb.add(p, k * width), width, k if width == lanes else "tail"))
 
     def reduce(
-        self, slots: Sequence[int], accumulators: Sequence[Accumulator], step: Step, unroll: int = 1
+        self,
+        slots: Sequence[int],
+        accumulators: Sequence[Accumulator],
+        step: Step,
+        unroll: int = 1,
+        blocks: bool = False,
     ) -> list[Expr]:
-        """Statistics of the row: scalars in row mode, vectors of `width` lanes in column mode."""
+        """Statistics of the row: scalars in row mode, vectors of `width` lanes in column mode. `blocks`: sum long rows in pieces of
+        BLOCK_STEPS additions that are added up in turn (`accumulators` then merge by addition of partial results)."""
+        parts = self.visit_with(slots, accumulators, step, unroll, blocks)
+        return [self._fold(a, {s: values[i] for s, values in parts.items()}) for i, a in enumerate(accumulators)]
+
+    def visit_with(
+        self,
+        slots: Sequence[int],
+        accumulators: Sequence[Accumulator],
+        step: Step,
+        unroll: int = 1,
+        blocks: bool = False,
+    ) -> dict[Site, list[Expr]]:
+        """The accumulators, not yet folded, by the place in the code that formed them."""
         kb = self.kb
         sites: dict[Site, int] = {"column": self.width}
+        steps = self.space.row_size
         if not self.is_column:
-            extent = self.space.row[-1]
-            sites = {
-                k if width == self.lanes else "tail": width
-                for _, _, count, width in _spans(extent, self.lanes, unroll)
-                for k in range(count)
-            } or {"tail": 1}
-        carries: dict[Site, list[Carry]] = {}
-        for site, width in sites.items():
-            starts = [a.start(width) for a in accumulators]
-            carries[site] = [kb.carry(s.type, s) for s in starts]
+            spans = _spans(self.space.row[-1], self.lanes, unroll)
+            sites = {k if w == self.lanes else "tail": w for _, _, count, w in spans for k in range(count)} or {"tail": 1}
+            steps //= self.lanes * unroll
+        carries = {site: self._start(accumulators, width) for site, width in sites.items()}
+        flush = self._flusher(accumulators, sites, carries) if blocks and steps > BLOCK_STEPS else None
+        sums = flush.sums if flush else {}
 
         def visit(point: Point) -> None:
             cells = carries[point.site]
             for cell, value in zip(cells, step(point, [Expr(kb, c.get()) for c in cells]), strict=True):
                 cell.set(value.v)
+            if flush is not None and point.site in sums:
+                flush.after(point.site)
 
         self.each(slots, visit, unroll)
-        return [self._fold(a, {s: Expr(kb, c[i].get()) for s, c in carries.items()}) for i, a in enumerate(accumulators)]
+        if flush is not None:
+            for site in sums:
+                flush.now(site)
+        return {s: [Expr(kb, c.get()) for c in sums.get(s, cells)] for s, cells in carries.items()}
+
+    def _start(self, accumulators: Sequence[Accumulator], width: int) -> list[Carry]:
+        starts = [a.start(width) for a in accumulators]
+        return [self.kb.carry(s.type, s) for s in starts]
+
+    def _flusher(
+        self, accumulators: Sequence[Accumulator], sites: dict[Site, int], carries: dict[Site, list[Carry]]
+    ) -> _Flusher:
+        loops = [s for s in sites if s != "tail"]
+        sums = {s: self._start(accumulators, sites[s]) for s in loops}
+        counts = {s: self.kb.carry(I64, self.kb.i64(0)) for s in loops}
+        return _Flusher(self.kb, accumulators, sites, carries, sums, counts)
 
     def _fold(self, accumulator: Accumulator, parts: dict[Site, Expr]) -> Expr:
         if self.is_column:

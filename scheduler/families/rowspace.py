@@ -202,6 +202,8 @@ class RowTiling(Tiling):
         writes: dict[int, list] = {}  # type: ignore[type-arg]
         for program in space.programs:
             if program is not None:
+                if program is space.epilogue:  # a reduction over nothing still has a result
+                    boxes = [tuple((a, max(b, a + 1)) for a, b in box) for box in boxes]
                 for found, new in zip((reads, writes), program_regions(program, boxes, sizes), strict=True):
                     for operand, regions in new.items():
                         found.setdefault(operand, []).extend(regions)

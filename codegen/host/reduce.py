@@ -1,0 +1,150 @@
+"""host.reduce: sums, products, extremes and norms over any set of axes; the arg-reductions and scans are in `scan`.
+
+Model: one visit of the row (`RowWalk.reduce`) with one accumulator, a final formula, and the epilogue once per row. `reduce_log_sum_exp` takes two
+visits: the greatest element first. Sums of long rows are formed in blocks, so that the error grows with the block count and not with the row.
+
+Integers reduce in their own type and wrap; bool has max (any) and min (all). Over an empty row the result is the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from superkernel.body import Body
+from superkernel.codegen.host import scan, vecmath
+from superkernel.codegen.host.builder import KernelBuilder, compute_dtype
+from superkernel.codegen.host.convert import integer_range
+from superkernel.codegen.host.rows import Accumulator, RowWalk, each_unit
+from superkernel.codegen.host.rowwise import max_accumulator, nan_maximum, sum_accumulator
+from superkernel.codegen.host.vecexpr import Expr
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError
+from superkernel.scheduler.families.rowspace import RowTiling
+from superkernel.scheduler.tiling import Tiling
+
+UNROLL = 4
+
+
+@dataclass(slots=True)
+class Reduction:
+    """An accumulator, what is done to each element before, and to the result after."""
+
+    accumulator: Accumulator
+    before: Callable[[Expr], Expr]
+    after: Callable[[Expr], Expr]
+
+
+def _keep(x: Expr) -> Expr:
+    return x
+
+
+def _square(x: Expr) -> Expr:
+    return x * x
+
+
+def _integer_accumulator(kb: KernelBuilder, dtype: DType, kind: str) -> Accumulator:
+    """sum, prod, max or min of integers and bools."""
+    if dtype is DType.BOOL:
+        name, start = ("or", 0) if kind == "max" else ("and", 1)
+    elif kind in ("sum", "prod"):
+        name, start = ("add", 0) if kind == "sum" else ("mul", 1)
+    else:
+        name = ("s" if dtype.is_signed else "u") + kind
+        start = integer_range(dtype)[0 if kind == "max" else 1]
+
+    def merge(a: Expr, b: Expr) -> Expr:
+        if name in ("or", "and"):
+            return a | b if name == "or" else a & b
+        if name in ("add", "mul"):
+            return a + b if name == "add" else a * b
+        return a.compare(">" if kind == "max" else "<", b, dtype.is_signed).choose(a, b)
+
+    return Accumulator(
+        lambda lanes: kb.const(start, dtype, lanes), merge, lambda v: Expr(kb, kb.reduce_lanes(name, v.v))
+    )
+
+
+def _float_accumulator(kb: KernelBuilder, dtype: DType, kind: str) -> Accumulator:
+    if kind == "sum":
+        return sum_accumulator(kb, dtype)
+    if kind == "max":
+        return max_accumulator(kb, dtype)
+    if kind == "prod":
+        return Accumulator(
+            lambda lanes: kb.const(1, dtype, lanes),
+            lambda a, b: a * b,
+            lambda v: Expr(kb, kb.reduce_lanes("fmul", v.v)),
+        )
+    return Accumulator(
+        lambda lanes: kb.const(float("inf"), dtype, lanes),
+        lambda a, b: a.is_nan().choose(a, a.new(kb.b.fcmp_ordered("<", a.v, b.v)).choose(a, b)),
+        lambda v: Expr(kb, kb.reduce_lanes("fmin", v.v)),
+    )
+
+
+def _reduction(kb: KernelBuilder, op: str, dtype: DType, count: int) -> Reduction:
+    """The reduction an operator is, over rows of `count`."""
+    make = _float_accumulator if dtype.is_float else _integer_accumulator
+    kind = {"reduce_max": "max", "reduce_min": "min", "reduce_prod": "prod"}.get(op, "sum")
+    before = {"reduce_l2": _square, "reduce_sum_square": _square}.get(op, _keep)
+    if op == "reduce_l1":
+        before = (lambda x: x.abs()) if dtype.is_signed else _keep
+    after: dict[str, Callable[[Expr], Expr]] = {
+        "reduce_mean": lambda x: x / float(count),
+        "reduce_l2": lambda x: x.sqrt(),
+        "reduce_log_sum": lambda x: Expr(kb, vecmath.apply(kb, "log", x.v)),
+    }
+    return Reduction(make(kb, dtype, kind), before, after.get(op, _keep))
+
+
+def _reduce(kb: KernelBuilder, op: str, dtype: DType, walk: RowWalk) -> None:
+    if op == "reduce_log_sum_exp":
+        walk.emit_once(_log_sum_exp(kb, dtype, walk))
+        return
+    found = _reduction(kb, op, dtype, walk.space.row_size)
+    merge = found.accumulator.merge
+    (value,) = walk.reduce(
+        (0,),
+        [found.accumulator],
+        lambda p, a: [merge(a[0], found.before(p.read(0, store=True)))],
+        unroll=UNROLL,
+        blocks=dtype.is_float,
+    )
+    walk.emit_once(found.after(value))
+
+
+def _log_sum_exp(kb: KernelBuilder, dtype: DType, walk: RowWalk) -> Expr:
+    """log(sum of exp(x - top)) + top, top 0 where the greatest is infinite or NaN."""
+    (greatest,) = walk.reduce(
+        (0,), [max_accumulator(kb, dtype)], lambda p, a: [nan_maximum(a[0], p.read(0))], unroll=UNROLL
+    )
+    top = (greatest.abs() < float("inf")).choose(greatest, greatest.const(0.0))
+
+    def visit(p, a):  # type: ignore[no-untyped-def]
+        x = p.read(0) - walk.spread(top, p.lanes)
+        return [a[0] + Expr(kb, vecmath.apply(kb, "exp", x.v))]
+
+    (total,) = walk.reduce((0,), [sum_accumulator(kb, dtype)], visit, blocks=True)
+    return Expr(kb, vecmath.apply(kb, "log", total.v)) + top
+
+
+def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+    """Write the kernel."""
+    kind, op = body.anchor_input_types[0], body.op or ""
+    if not isinstance(tiling, RowTiling) or kind is None:
+        raise InternalError("not a reduction", location=op, found=type(tiling).__name__)
+    if tiling.units == 0:
+        return
+    space, dtype = tiling.space(body), compute_dtype(kind.dtype)
+    if op in ("argmax", "argmin"):
+        last = bool(body.attr["select_last_index"])
+        each_unit(kb, space, tiling, lambda walk: scan.arg_reduce(kb, walk, dtype, op == "argmax", last))
+    elif op == "cumsum":
+        exclusive = bool(body.attr["exclusive"])
+        each_unit(kb, space, tiling, lambda walk: scan.running_sum(kb, walk, dtype, exclusive))
+    else:
+        each_unit(kb, space, tiling, lambda walk: _reduce(kb, op, dtype, walk))
+
+
+EMIT = dict.fromkeys(("host.reduce", "host.argreduce", "host.cumsum"), emit)

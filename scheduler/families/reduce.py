@@ -1,0 +1,42 @@
+"""host.reduce, host.argreduce, host.cumsum: how reductions and scans are cut. See rowspace for the geometry: a unit is one result (or a block of
+neighbouring results, where the data is contiguous along a kept dimension); a reduction is never shared by two units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from superkernel.body import Body, View
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.rowops import space_of
+from superkernel.scheduler.families.rowspace import RowTiling
+from superkernel.scheduler.families.rowwise import block_of
+from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.target.cpu import CpuTarget
+
+
+class ReduceFamily(Family):
+    """Reductions over any axes, arg-reductions and running sums over one."""
+
+    kernels = ("host.reduce", "host.argreduce", "host.cumsum")
+
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        space = space_of(body)
+        block = block_of(space, target, 4 if kernel == "host.reduce" else 1)
+        outer = prod(space.outer)
+        if kernel == "host.cumsum" and 0 in space.row:
+            outer = 0
+        work = {"host.reduce": 2.0, "host.argreduce": 6.0, "host.cumsum": 14.0}[kernel]
+        if body.op == "reduce_log_sum_exp":
+            work += 26.0
+        return (RowTiling(outer, space.inner, block, 0, work),)
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return True
+
+    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
+        return op != "reduce_log_sum_exp"
+
+
+FAMILY = ReduceFamily()
