@@ -1,11 +1,14 @@
-"""Models that tests share: the light ONNX models with random weights, an MLP, a small encoder, a decoder step with caches in states.
+"""Models that tests share: the light ONNX models with random weights, an MLP, a small encoder, a decoder step with
+caches in states.
 
-All are deterministic in their seed. The light models ship with every weight a constant 0.02, so every channel computes the same and errors
-hide; `light_model` gives each weight its own random values, scaled so that activations neither vanish nor explode.
+All are deterministic in their seed. The light models ship with every weight a constant 0.02, so every channel computes
+the same and errors hide; `light_model` gives each weight its own random values, scaled so that activations neither
+vanish nor explode.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +32,8 @@ LIGHT_MODELS = (
 
 
 def light_model(name: str, seed: int = 0) -> Any:
-    """A light ONNX model as a ModelProto whose generated constants are initialisers with random contents. What goes into the last
-    softmax is a second output: softmax hides errors of small and of saturated logits alike."""
+    """A light ONNX model as a ModelProto whose generated constants are initialisers with random contents. What goes
+    into the last softmax is a second output: softmax hides errors of small and of saturated logits alike."""
     import onnx
     from onnx import numpy_helper
     from onnx.backend.test import __file__ as home
@@ -112,7 +115,7 @@ def mlp(sizes: tuple[int, ...] = (64, 128, 32), batch: int = 1, seed: int = 0) -
     rng = np.random.default_rng(seed)
     b = GraphBuilder("mlp")
     x = b.input("x", (batch, sizes[0]))
-    for i, (rows, columns) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (rows, columns) in enumerate(pairwise(sizes)):
         x = x @ _weight(b, rng, f"w{i}", rows, columns) + _weight(b, rng, f"b{i}", columns)
         if i < len(sizes) - 2:
             x = b.relu(x)
@@ -145,7 +148,9 @@ def _norm(b: GraphBuilder, rng: np.random.Generator, name: str, x: Tensor) -> Te
 def _self_attention(b: GraphBuilder, rng: np.random.Generator, name: str, x: Tensor, heads: int) -> Tensor:
     batch, tokens, width = x.shape
     q, k, v = (
-        (x @ _weight(b, rng, f"{name}.{part}", width, width)).reshape(batch, tokens, heads, width // heads).transpose(0, 2, 1, 3)
+        (x @ _weight(b, rng, f"{name}.{part}", width, width))
+        .reshape(batch, tokens, heads, width // heads)
+        .transpose(0, 2, 1, 3)
         for part in "qkv"
     )
     mixed = b.attention(q, k, v).transpose(0, 2, 1, 3).reshape(batch, tokens, width)
@@ -163,7 +168,8 @@ def decode_step(
     positions: int = 32,
     seed: int = 0,
 ) -> Graph:
-    """One step of a llama-style decoder: token [1] and position [1] in, logits [1, V] out; key and value caches are states."""
+    """One step of a llama-style decoder: token [1] and position [1] in, logits [1, V] out; key and value caches are
+    states."""
     rng = np.random.default_rng(seed)
     size = width // heads
     b = GraphBuilder("decode_step")
@@ -173,7 +179,9 @@ def decode_step(
     x = b.gather(_weight(b, rng, "embedding", vocabulary, width), token, axis=0)
     for i in range(layers):
         with b.scope(f"layer{i}"):
-            h = b.rms_norm(x, b.constant(1 + 0.1 * rng.standard_normal(width, np.float32), name=f"l{i}.n1"), epsilon=1e-5)
+            h = b.rms_norm(
+                x, b.constant(1 + 0.1 * rng.standard_normal(width, np.float32), name=f"l{i}.n1"), epsilon=1e-5
+            )
             parts = {}
             for part, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
                 flat = h @ _weight(b, rng, f"l{i}.{part}", width, count * size)
@@ -187,8 +195,12 @@ def decode_step(
                 caches.append(full)
             mixed = b.attention(q, caches[0], caches[1], length=position + 1)
             x = x + mixed.transpose(0, 2, 1, 3).reshape(1, width) @ _weight(b, rng, f"l{i}.o", width, width)
-            h = b.rms_norm(x, b.constant(1 + 0.1 * rng.standard_normal(width, np.float32), name=f"l{i}.n2"), epsilon=1e-5)
+            h = b.rms_norm(
+                x, b.constant(1 + 0.1 * rng.standard_normal(width, np.float32), name=f"l{i}.n2"), epsilon=1e-5
+            )
             gate = b.silu(h @ _weight(b, rng, f"l{i}.gate", width, inner))
-            x = x + (gate * (h @ _weight(b, rng, f"l{i}.up", width, inner))) @ _weight(b, rng, f"l{i}.down", inner, width)
+            x = x + (gate * (h @ _weight(b, rng, f"l{i}.up", width, inner))) @ _weight(
+                b, rng, f"l{i}.down", inner, width
+            )
     b.output(x @ _weight(b, rng, "head", width, vocabulary), name="logits")
     return b.graph()

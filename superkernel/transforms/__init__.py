@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from superkernel.graph import Graph
 from superkernel.transforms.activations import FuseActivations
+from superkernel.transforms.affine import MergeAffine
 from superkernel.transforms.attention import FuseAttention
 from superkernel.transforms.base import Pass
 from superkernel.transforms.cleanup import MergeReindexing, RemoveIdentities
@@ -29,6 +30,7 @@ STANDARD: tuple[Pass, ...] = (
     FuseAttention(),
     LowerGemm(),
     LowerBatchNorm(),
+    MergeAffine(),
     FoldIntoWeights(),
     MergeReindexing(),
     RemoveIdentities(),
@@ -59,6 +61,7 @@ __all__ = [
     "FuseNorms",
     "LowerBatchNorm",
     "LowerGemm",
+    "MergeAffine",
     "MergeReindexing",
     "Pass",
     "RemoveDead",

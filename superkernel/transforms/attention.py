@@ -29,8 +29,8 @@ class FuseAttention:
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor(graph)
-        for node in editor.in_order():
-            if editor.is_live(node) and node.op == "matmul":
+        for node in editor.walk():
+            if node.op == "matmul":
                 _fuse(editor, node)
         return editor.finish()
 

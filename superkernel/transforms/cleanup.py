@@ -18,9 +18,7 @@ class RemoveIdentities:
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor(graph)
-        for node in editor.in_order():
-            if not editor.is_live(node):
-                continue
+        for node in editor.walk():
             source = _same_as(editor, node)
             if source is not None:
                 editor.alias(node.outputs[0], source)
@@ -63,9 +61,7 @@ class MergeReindexing:
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor(graph)
-        for node in editor.in_order():
-            if not editor.is_live(node):
-                continue
+        for node in editor.walk():
             if node.op == "reshape":
                 _merge_reshape(editor, node)
             elif node.op == "transpose":
@@ -105,7 +101,9 @@ def _merge_transpose(editor: Editor, node: Node) -> None:
     shape = editor.type(source).shape
     moved = [p for p in perm if shape[p] != 1]
     if moved == sorted(moved) and perm != tuple(range(rank)):
-        editor.emit("reshape", (source,), {"shape": editor.type(node.outputs[0]).shape}, node, node.outputs[0])
+        output = node.outputs[0]
+        if editor.emit("reshape", (source,), {"shape": editor.type(output).shape}, node, output) is not None:
+            _merge_reshape(editor, editor.producer[output])
 
 
 def _fold_into_matmul(editor: Editor, node: Node) -> None:

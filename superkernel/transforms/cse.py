@@ -23,10 +23,7 @@ class ShareSubexpressions:
         editor = Editor(graph)
         self._share_constants(editor)
         seen: dict[Hashable, tuple[str, ...]] = {}
-        for node in editor.in_order():
-            node = editor.nodes.get(node.name, node)
-            if not editor.is_live(node):
-                continue
+        for node in editor.walk():
             attrs = tuple(sorted((k, v) for k, v in node.attrs.items() if v is not None))
             key = (node.op, node.inputs, str(attrs), node.stream, node.kernel_type)
             earlier = seen.setdefault(key, node.outputs)

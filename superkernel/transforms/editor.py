@@ -10,7 +10,7 @@ to replace.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,12 +71,16 @@ class Editor:
         return self.types[value]
 
     def in_order(self) -> list[Node]:
-        """Nodes by position; a snapshot that edits do not disturb."""
+        """Nodes by position."""
         return [self.nodes[name] for name in sorted(self.nodes, key=self.position.__getitem__)]
 
-    def is_live(self, node: Node) -> bool:
-        """True where the node still is in the graph as it was when it was looked up."""
-        return self.nodes.get(node.name) is node
+    def walk(self, *, backwards: bool = False) -> Iterator[Node]:
+        """The nodes that there are now, by position, each as it is when its turn comes; those removed until then are
+        left out."""
+        for name in sorted(self.nodes, key=self.position.__getitem__, reverse=backwards):
+            node = self.nodes.get(name)
+            if node is not None:
+                yield node
 
     # -- edits
 

@@ -21,7 +21,7 @@ class FoldConstants:
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor(graph)
-        for node in editor.in_order():
+        for node in editor.walk():
             if not all(value is None or value in editor.constants for value in node.inputs):
                 continue
             kinds = tuple(editor.type(out) for out in node.outputs)

@@ -25,7 +25,7 @@ class LowerGemm:
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor(graph)
-        for node in editor.in_order():
+        for node in editor.walk():
             if node.op == "gemm":
                 _lower_gemm(editor, node)
         return editor.finish()
@@ -72,7 +72,7 @@ class LowerBatchNorm:
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor(graph)
-        for node in editor.in_order():
+        for node in editor.walk():
             arrays = [editor.array(v) for v in node.inputs[1:]]
             if node.op != "batch_norm" or any(a is None for a in arrays):
                 continue
@@ -97,8 +97,8 @@ class FoldIntoWeights:
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor(graph)
-        for node in editor.in_order():
-            if editor.is_live(node) and node.op in ("mul", "div", "add", "sub"):
+        for node in editor.walk():
+            if node.op in ("mul", "div", "add", "sub"):
                 _fold_into_producer(editor, node)
         return editor.finish()
 

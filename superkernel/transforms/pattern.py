@@ -168,8 +168,8 @@ def rewrite_all(editor: Editor, rules: tuple[tuple[Pattern, Rewrite], ...]) -> N
     progress: Any = True
     while progress:
         progress = False
-        for node in reversed(editor.in_order()):
-            if not editor.is_live(node) or len(node.outputs) != 1:
+        for node in editor.walk(backwards=True):
+            if len(node.outputs) != 1:
                 continue
             for pattern, rewrite in rules:
                 match = first_match(editor, pattern, node)

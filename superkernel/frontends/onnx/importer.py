@@ -279,7 +279,7 @@ class Importer:
                 except SuperKernelError as error:
                     raise _in_node(error, where) from error
                 return (lowered,) if isinstance(lowered, Tensor) else lowered
-            function = self.standard_function(node, inputs, scope, where)
+            function = self.standard_function(_with_attributes(node, attributes), inputs, scope, where)
             defaults = attribute_defaults(node, scope.opsets)
             attributes = [*(d for d in defaults if d.name not in call.attrs), *attributes]
         return self.inline(function, node, inputs, [a for a in attributes if a is not None], scope, stem)
@@ -343,6 +343,15 @@ def _resolve(attribute: onnx.AttributeProto, scope: _Scope) -> onnx.AttributePro
     renamed.CopyFrom(given)
     renamed.name = attribute.name
     return renamed
+
+
+def _with_attributes(node: onnx.NodeProto, attributes: Iterable[onnx.AttributeProto | None]) -> onnx.NodeProto:
+    """The node with its attributes resolved: a function body that depends on them must see values, not references."""
+    resolved = onnx.NodeProto()
+    resolved.CopyFrom(node)
+    del resolved.attribute[:]
+    resolved.attribute.extend(a for a in attributes if a is not None)
+    return resolved
 
 
 def _in_node(error: SuperKernelError, where: str) -> SuperKernelError:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from superkernel.builder_tensor import Tensor
 from superkernel.dtypes import DType
@@ -37,30 +41,22 @@ def attention(call: Call) -> list[Tensor | None]:
     length = call.optional(6)
     past = k.shape[2] - call.input(1).shape[-2 if call.input(1).rank == 4 else 1]
     left, right = call.attr("left_window_size", -1), call.attr("right_window_size", -1)
+    # The table's causal rule counts from the end of the valid keys. Without a cache the standard counts from their
+    # start; where the two differ, and for windows, the rule becomes a mask.
+    rule: Tensor | None = None
     if length is not None and (left >= 0 or right >= 0):
-        raise call.unsupported("a sliding window together with nonpad_kv_seqlen is not supported")
-    # The table's causal rule counts from the end of the keys. Without a cache the standard counts from their start;
-    # where the two differ, and for windows, the rule becomes a mask.
-    rule = None
-    if left >= 0 or right >= 0 or (causal and length is None and q.shape[2] + past != k.shape[2]):
-        rule = _visible(q.shape[2], k.shape[2], past, causal, left, right)
+        rule = _window_of_lengths(call, q.shape[2], k.shape[2], length, left, right)
+    elif left >= 0 or right >= 0 or (causal and length is None and q.shape[2] + past != k.shape[2]):
+        rule = call.constant(_visible(q.shape[2], k.shape[2], past, causal, left, right))
         causal = False
     mask = _mask(call, q, k, rule)
-    scale = call.attr("scale", 0.0) or 0.0
-    softcap = call.attr("softcap", 0.0)
-    probabilities = None
-    if call.wants(3):
-        if length is not None:
-            raise call.unsupported("qk_matmul_output together with nonpad_kv_seqlen is not supported")
-        if causal:
-            rule = _visible(q.shape[2], k.shape[2], past, True, -1, -1)
-            mask, causal = _mask(call, q, k, rule), False
-        probabilities = _scores(call, q, k, mask, scale, softcap)
-    y = call.emit("attention", q, k, v, mask, length, scale=scale, causal=causal, softcap=softcap)
-    return [join_heads(call, y) if flat else y, k, v, probabilities]
+    options = {"scale": call.attr("scale", 0.0) or 0.0, "causal": causal, "softcap": call.attr("softcap", 0.0)}
+    y = call.emit("attention", q, k, v, mask, length, **options)
+    products = _products(call, q, k, mask, length, past, options) if call.wants(3) else None
+    return [join_heads(call, y) if flat else y, k, v, products]
 
 
-def _visible(rows: int, columns: int, past: int, causal: bool, left: int, right: int) -> np.ndarray:
+def _visible(rows: int, columns: int, past: int, causal: bool, left: int, right: int) -> NDArray[np.bool_]:
     """Which key each query may see, by position alone."""
     query, key = np.arange(rows)[:, None] + past, np.arange(columns)[None, :]
     seen = np.ones((rows, columns), np.bool_)
@@ -73,7 +69,20 @@ def _visible(rows: int, columns: int, past: int, causal: bool, left: int, right:
     return seen
 
 
-def _mask(call: Call, q: Tensor, k: Tensor, rule: np.ndarray | None) -> Tensor | None:
+def _window_of_lengths(call: Call, rows: int, columns: int, length: Tensor, left: int, right: int) -> Tensor:
+    """The window of each query where positions count back from each sample's own number of keys: [B, 1, rows,
+    columns]."""
+    distance = np.arange(columns)[None, :] - np.arange(rows)[:, None] + rows  # key - (query - rows), against length
+    offset = call.reshape(call.cast(length, DType.I64), (-1 if length.rank else 1, 1, 1, 1))
+    seen = []
+    if left >= 0:
+        seen.append(call.emit("greater_equal", call.constant((distance + left).astype(np.int64)), offset))
+    if right >= 0:
+        seen.append(call.emit("less_equal", call.constant((distance - right).astype(np.int64)), offset))
+    return seen[0] if len(seen) == 1 else call.emit("logical_and", *seen)
+
+
+def _mask(call: Call, q: Tensor, k: Tensor, rule: Tensor | None) -> Tensor | None:
     """The node's mask, padded to all keys, together with the positional rule."""
     mask = call.optional(3)
     if mask is not None:
@@ -84,42 +93,43 @@ def _mask(call: Call, q: Tensor, k: Tensor, rule: np.ndarray | None) -> Tensor |
             mask = call.emit("pad", mask, pads=pads, value=fill)
         if mask.dtype is not DType.BOOL:
             mask = call.cast(mask, q.dtype)
-    if rule is None:
-        return mask
-    if mask is None:
-        return call.constant(rule)
+    if rule is None or mask is None:
+        return mask if rule is None else rule
     if mask.dtype is DType.BOOL:
-        return call.emit("logical_and", mask, call.constant(rule))
-    bias = call.constant(np.where(rule, 0.0, -np.inf).astype(q.dtype.numpy))
-    return call.emit("add", mask, bias)
+        return call.emit("logical_and", mask, rule)
+    return call.emit("where", rule, mask, call.like(-np.inf, mask))
 
 
-def _scores(call: Call, q: Tensor, k: Tensor, mask: Tensor | None, scale: float, softcap: float) -> Tensor:
-    """What qk_matmul_output asks for: raw products, capped, masked, or probabilities."""
+def _products(
+    call: Call, q: Tensor, k: Tensor, mask: Tensor | None, length: Tensor | None, past: int, options: Mapping[str, Any]
+) -> Tensor:
+    """What qk_matmul_output asks for: raw products (0), capped (1), masked (2) or probabilities (3)."""
     mode = call.attr("qk_matmul_output_mode", 0)
+    if mode == 3:
+        # Attention over the identity matrix: row i of it is key i, so the result is the probabilities.
+        eye = np.eye(k.shape[2], dtype=q.dtype.numpy)
+        unit = call.constant(np.broadcast_to(eye, (*k.shape[:2], *eye.shape)))
+        return call.emit("attention", q, k, unit, mask, length, **options)
     if k.shape[1] != q.shape[1]:
         b, h, s, d = k.shape
         k = call.expand(call.reshape(k, (b, h, 1, s, d)), (b, h, q.shape[1] // h, s, d))
         k = call.reshape(k, (b, q.shape[1], s, d))
-    factor = scale or 1.0 / float(np.sqrt(q.shape[3]))
     x = call.emit("matmul", q, k, trans_b=True)
-    x = call.emit("mul", x, call.like(factor, x))
-    # Since operator set 24 the cap comes before the mask and the modes 1 and 2 name them in that order; before it was
-    # the other way.
-    stages = [x]
-    capped = x
-    if softcap:
-        capped = call.emit("mul", call.emit("tanh", call.emit("div", x, call.like(softcap, x))), call.like(softcap, x))
-    masked = capped
-    if mask is not None:
-        if mask.dtype is DType.BOOL:
-            masked = call.emit("where", mask, capped, call.like(-np.inf, capped))
-        else:
-            masked = call.emit("add", capped, mask)
-    stages = [x, capped, masked] if call.opset >= 24 else [x, masked, capped]
-    if mode < 3:
-        return call.emit("identity", stages[mode])
-    return call.emit("softmax", masked, axis=-1)
+    x = call.emit("mul", x, call.like(options["scale"] or 1.0 / float(np.sqrt(q.shape[3])), x))
+    softcap = options["softcap"]
+    if mode >= 1 and softcap:
+        x = call.emit("mul", call.emit("tanh", call.emit("div", x, call.like(softcap, x))), call.like(softcap, x))
+    if mode < 2:
+        return x
+    if length is not None:
+        raise call.unsupported("masked qk_matmul_output together with nonpad_kv_seqlen is not supported")
+    if options["causal"]:
+        mask = _mask(call, q, k, call.constant(_visible(q.shape[2], k.shape[2], past, True, -1, -1)))
+    if mask is None:
+        return x
+    if mask.dtype is DType.BOOL:
+        return call.emit("where", mask, x, call.like(-np.inf, x))
+    return call.emit("add", x, mask)
 
 
 @lowers("RotaryEmbedding")

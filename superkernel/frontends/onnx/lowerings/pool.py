@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from superkernel.builder_tensor import Tensor
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.lowerings.conv import window
 from superkernel.frontends.onnx.registry import lowers
 
 
-def _geometry(call: Call) -> dict[str, object]:
+def _geometry(call: Call) -> dict[str, tuple[int, ...]]:
     kernel = tuple(call.required("kernel_shape"))
     return {"kernel": kernel, **window(call, call.input(0).shape[2:], kernel)}
 
@@ -31,13 +33,17 @@ def average_pool(call: Call) -> Tensor:
 
 @lowers("LpPool")
 def lp_pool(call: Call) -> Tensor:
-    geometry = _geometry(call)
+    geometry, x, p = _geometry(call), call.input(0), call.attr("p", 2)
     dilations = geometry.pop("dilations")
-    if any(d != 1 for d in dilations):  # type: ignore[attr-defined]
-        geometry["dilations"] = dilations
+    if call.attr("ceil_mode", 0) == 0 and set(dilations) == {1}:
+        return call.emit("lp_pool", x, p=p, **geometry)
+    # The sum of powers as an average with every tap counted; windows that ceil_mode lets hang over count fewer.
     if call.attr("ceil_mode", 0):
-        geometry["ceil_mode"] = True
-    return call.emit("lp_pool", call.input(0), p=call.attr("p", 2), **geometry)
+        raise call.unsupported("ceil_mode is not supported here")
+    powers = call.emit("pow", call.emit("abs", x), call.like(p, x))
+    mean = call.emit("avg_pool", powers, dilations=dilations, count_include_pad=True, **geometry)
+    total = call.emit("mul", mean, call.like(prod(geometry["kernel"]), mean))
+    return call.emit("pow", total, call.like(1.0 / p, total))
 
 
 @lowers("GlobalAveragePool", "GlobalMaxPool")

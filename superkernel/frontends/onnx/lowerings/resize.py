@@ -31,6 +31,8 @@ def resize(call: Call) -> Tensor:
     rule = "asymmetric" if old else call.attr("coordinate_transformation_mode", "half_pixel")
     nearest = "floor" if old else call.attr("nearest_mode", "round_prefer_floor")
     direct = mode in ("nearest", "linear") and rule in ("half_pixel", "asymmetric", "align_corners")
+    if rule == "align_corners":  # the table's corners are those of the sizes
+        direct = direct and all(abs(x.shape[a] * scales[a] - sizes[a]) < 1e-6 for a in axes)
     if direct and x.dtype.is_float and not call.attr("antialias", 0) and not call.attr("exclude_outside", 0):
         options = {"mode": mode, "coordinate_mode": rule, "nearest_mode": nearest}
         return call.emit("resize", x, sizes=sizes, scales=scales, **options)
@@ -125,7 +127,7 @@ def _matrix(call: Call, mode: str, nearest: str, places: Weights, extent: int, s
     columns = first[:, None] + np.arange(taps)
     values = kernel((columns - places[:, None]) / stretch)
     inside = (columns >= 0) & (columns < extent)
-    if call.attr("exclude_outside", 0) or stretch > 1.0:
+    if call.attr("exclude_outside", 0):
         values = np.where(inside, values, 0.0)
     values = values / values.sum(axis=1, keepdims=True)
     weights = np.zeros((len(places), extent))
