@@ -1,10 +1,10 @@
 """Evaluate a graph with the NumPy references of the operator table: the measure every kernel is held against.
 
-Model: nodes run in graph order. Each computes in float64 inside; its outputs are then rounded to their declared types, as
-a kernel that stores them does. With `wide` floats stay float64 between nodes (integers and bools keep their types), which
-gives the value that all roundings deviate from. Intermediate values are dropped after their last reader.
+Model: nodes run in graph order. Each computes in float64 inside; its outputs are then rounded to their declared types,
+as a kernel that stores them does. With `wide` floats stay float64 between nodes (integers and bools keep their types),
+which gives the value that all roundings deviate from. Intermediate values are dropped after their last reader.
 
-Invariant: nothing here imports a kernel, the scheduler or the code generator, and neither inputs nor states are changed.
+Invariant: nothing here imports a kernel, the scheduler or the code generator; neither inputs nor states are changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from superkernel.tensor import TensorType
 
 
 class Evaluation(dict[str, Array]):
-    """value name -> array, of the graph's outputs and the values in `keep`. `states` holds every state's next contents."""
+    """value name -> array, of the graph's outputs and the values kept. `states` holds every state's next contents."""
 
     def __init__(self, values: Mapping[str, Array], states: Mapping[str, Array]) -> None:
         super().__init__(values)

@@ -128,16 +128,11 @@ def _attention_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int,
     group = q.shape[1] // k.shape[1]
     kv_heads = (heads[0] // group, -(-heads[1] // group)) if group else (0, 0)
     keys, depth = (0, k.shape[2]), (0, k.shape[3])
-    # Without a length the causal limit is known: no key behind the last row's is read.
-    length = optional(inputs, 4)
-    if get_bool(attrs, "causal") and length is None:
-        keys = (0, min(k.shape[2], max(0, rows[1] + k.shape[2] - q.shape[2])))
+    # All keys, even those a causal mask hides: a kernel that works in blocks of keys loads them and weighs them with 0.
     boxes: list[Box | None] = [(batch, heads, rows, depth), (batch, kv_heads, keys, depth)]
     boxes.append((batch, kv_heads, keys, columns))
-    if keys[1] == 0:
-        boxes = [None, None, None]
     for i, kind in enumerate(inputs[3:], 3):
-        if kind is None or (keys[1] == 0 and i == 3):
+        if kind is None:
             boxes.append(None)
         elif i == 3:
             boxes.append(box_broadcast(kind.shape, (batch, heads, rows, keys)))

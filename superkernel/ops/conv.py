@@ -1,7 +1,8 @@
 """Convolutions and transposed convolutions over 1 to 3 spatial axes, with groups.
 
 Model: x is [N, C, spatial...], w is [M, C/groups, kernel...] (transposed: [C, M/groups, kernel...]). The reference
-adds up one matrix product per kernel tap over a strided view of the input: no unfolded copy, so models of real size stay usable.
+adds up one matrix product per kernel tap over a strided view of the input: no unfolded copy, so models of real size
+stay usable.
 """
 
 from __future__ import annotations

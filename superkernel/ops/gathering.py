@@ -152,7 +152,7 @@ def _gather_nd_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tupl
     grid = np.indices(lead, sparse=True)[:batch]
     named = tuple(wrap_indices(indices[..., i], x.shape[batch + i]) for i in range(width))
     where: tuple[Any, ...] = (*grid, *named)
-    return (x[where] if where else np.broadcast_to(x, outputs[0].shape),)
+    return (np.broadcast_to(x[where], outputs[0].shape),)
 
 
 def _gather_nd_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:

@@ -7,8 +7,8 @@ Conventions
 - `infer(inputs, attrs)` gets input types (None = absent optional input), returns the output types; raises `GraphError`
   (without location: the caller adds the node) on any input it cannot accept. Broadcasting is NumPy's.
 - `reference(inputs, attrs, outputs)` gets arrays and returns arrays. Floats are computed in float64 and NOT rounded:
-  the caller (`superkernel.reference`) rounds to the declared output dtype, or keeps float64 for a wide reference. It never
-  calls a kernel.
+  the caller (`superkernel.reference`) rounds to the declared output dtype, or keeps float64 for a wide reference. It
+  never calls a kernel.
 - `access(inputs, outputs, attrs, index, box)`: for output `index`, which box of each input the output box `box` (not
   empty) needs (None = not read). Never smaller than the truth; data-dependent reads (gather) give the whole range that
   may be read.

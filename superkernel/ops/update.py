@@ -1,7 +1,8 @@
 """In-place updates of a state.
 
 Model: `kv_update` is a pure function like every operator; that the output takes the cache's place in memory is
-the graph's `updates` and the compiler's business. The position is data: it is clamped so that no input can write out of bounds.
+the graph's `updates` and the compiler's business. The position is data: it is clamped so that no input can write out of
+bounds.
 """
 
 from __future__ import annotations

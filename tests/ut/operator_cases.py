@@ -1,6 +1,6 @@
 """Small legal instances of every operator in every element type it takes: `cases(op, seed)`.
 
-Model: a maker per operator yields (inputs, attributes) for one element type; the operators of a uniform group share one.
+Model: a maker per operator yields (inputs, attributes) for one element type; operators of a uniform group share one.
 The leading type of an operator gets all variants, the others the first two: the whole table is a few thousand cases.
 Values lie inside each function's domain; comparisons draw from few values so that equality occurs. The makers of the
 operators that are not pointwise are in `operator_makers.py`.
@@ -178,7 +178,7 @@ def dtypes_of(op: str) -> list[DType]:
 
 
 def cases(op: str, seed: int = 0) -> list[Case]:
-    """Every instance of `op`: all variants in one element type, the first two in the others. The same for the same seed."""
+    """Every instance of `op`: all variants in one element type, the first two in the others. Equal for equal seeds."""
     found = []
     for position, dtype in enumerate(dtypes_of(op)):
         rng = np.random.default_rng((seed, zlib.crc32(f"{op} {dtype}".encode())))

@@ -1,5 +1,5 @@
-"""Makers of small legal instances for the operators that are not pointwise: moves, reductions, norms, products, windows,
-attention. `operator_cases.py` says what a maker is."""
+"""Makers of small legal instances for the operators that are not pointwise: moves, reductions, norms, products,
+windows, attention. `operator_cases.py` says what a maker is."""
 
 from __future__ import annotations
 
