@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from superkernel.body import Body
+from superkernel.codegen.host.abi import ABI_VERSION
 from superkernel.options import Options
-from superkernel.registry import standard_registry
+from superkernel.registry import default_registry
 from superkernel.registry.records import Policy
 from superkernel.registry.selection import Registry, Selection
 from superkernel.target.cpu import CpuTarget
@@ -18,7 +19,7 @@ class KernelChooser:
 
     def __init__(self, cpu: CpuTarget, options: Options, registry: Registry | None = None) -> None:
         self.cpu = cpu
-        self.registry = registry or standard_registry()
+        self.registry = registry or default_registry()
         self.policy = Policy.of(options)
 
     def choose(self, body: Body) -> str:
@@ -31,6 +32,6 @@ class KernelChooser:
 
     def manifest(self, model: str, bodies: Sequence[Body]) -> Any:
         """The manifest of a model: the kernels that its bodies need."""
-        from superkernel.registry.manifest import manifest_of
+        from superkernel.registry.manifest import dump
 
-        return manifest_of(model, [self.select(body) for body in bodies], self.registry, self.cpu)
+        return dump(model, [self.select(body) for body in bodies], self.registry, ABI_VERSION)

@@ -7,6 +7,7 @@ from typing import Any
 
 from superkernel.errors import InputError
 from superkernel.pipeline import Compiled
+from superkernel.registry.explanation import Explanation as KernelExplanation
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Explanation:
     name: str
     nodes: tuple[str, ...]
     kernel: str
-    selection: Any  # superkernel.registry.explanation.Explanation, or None for pure data movement
+    selection: KernelExplanation
     grouping: tuple[str, ...]
     placement: str
     tasks: tuple[str, ...]
@@ -29,14 +30,12 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        data = {name: getattr(self, name) for name in self.__slots__} if hasattr(self, "__slots__") else dict(vars(self))
-        data["selection"] = self.selection.to_json()
-        return data
+        return {**vars(self), "selection": self.selection.to_json()}
 
     def text(self) -> str:
         """For a terminal."""
         lines = [f"sub-operator {self.subop} {self.name!r}, kernel {self.kernel}", f"computes: {', '.join(self.nodes)}"]
-        lines += ["", str(self.selection), "", f"placement: {self.placement}"]
+        lines += ["", self.selection.text, "", f"placement: {self.placement}"]
         lines += [f"  {t}" for t in self.tasks]
         lines += [f"grouping: {n}" for n in self.grouping]
         lines.append(f"boundary: {self.form}, about {self.cost_ns:.0f} ns: {self.reason}")

@@ -3,8 +3,8 @@
 Model: a zip archive (stored, not compressed: weights do not compress and load faster) with
 
     superkernel.json   schema version, package version, cores, options, target features, sha256 of every other member
-    graph.json         the graph in node-link form (docs/graph-format.md), arrays named by member
-    arrays/<n>.npy     constants and initial states
+    graph.json         the graph in node-link form (docs/graph-format.md)
+    graph.safetensors  its larger constants and initial states
     objects/<key>.o    the compiled objects by cache key digest
 
 Loading verifies every checksum, builds the graph and runs the ordinary pipeline with the stored objects as its cache: on the same kind of CPU and with
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import json
 import os
 import tempfile
@@ -25,11 +24,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from superkernel.codegen.cache import ObjectCache, key_digest
 from superkernel.errors import FileFormatError, InputError, MachineError
-from superkernel.frontends.json_graph import graph_from_json, graph_to_json
+from superkernel.frontends.json_form import load_json, save_json
 from superkernel.options import Options
 from superkernel.pipeline import Compiled, compile_graph
 
@@ -60,13 +57,9 @@ def is_saved_kernel(path: str | PathLike[str]) -> bool:
 
 def save(compiled: Compiled, path: Path) -> None:
     """Write `compiled` to `path`, atomically. Raises MachineError where the file cannot be written."""
-    members: dict[str, bytes] = {}
-    arrays: dict[str, Any] = {}
-    members["graph.json"] = json.dumps(graph_to_json(compiled.source, arrays)).encode()
-    for key, array in arrays.items():
-        buffer = io.BytesIO()
-        np.save(buffer, array.view(np.uint16) if array.dtype.name == "bfloat16" else array, allow_pickle=False)
-        members[f"arrays/{key}.npy"] = buffer.getvalue()
+    with tempfile.TemporaryDirectory(prefix="superkernel-") as folder:
+        save_json(compiled.source, Path(folder) / "graph.json")
+        members = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
     for key, data in compiled.objects.items():
         members[f"objects/{key_digest(key)}.o"] = data
     header = {
@@ -74,7 +67,6 @@ def save(compiled: Compiled, path: Path) -> None:
         "version": compiled.version,
         "cores": compiled.cores,
         "options": dataclasses.asdict(compiled.options),
-        "bf16": [key for key, array in arrays.items() if array.dtype.name == "bfloat16"],
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(members.items())},
     }
     try:
@@ -97,14 +89,11 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> Compiled:
     """Read a saved kernel. Raises InputError where there is no such file, FileFormatError where it is damaged."""
     header, members = _read(Path(path))
     try:
-        bf16 = set(header["bf16"])
-        arrays = {}
-        for name, data in members.items():
-            if name.startswith("arrays/"):
-                key = name.removeprefix("arrays/").removesuffix(".npy")
-                array = np.load(io.BytesIO(data), allow_pickle=False)
-                arrays[key] = array.view(_bfloat16()) if key in bf16 else array
-        graph = graph_from_json(json.loads(members["graph.json"]), arrays)
+        with tempfile.TemporaryDirectory(prefix="superkernel-") as folder:
+            for name in ("graph.json", "graph.safetensors"):
+                if name in members:
+                    (Path(folder) / name).write_bytes(members[name])
+            graph = load_json(Path(folder) / "graph.json")
         options = Options.of({k: tuple(v) if isinstance(v, list) else v for k, v in header["options"].items()})
         stored_cores = int(header["cores"])
     except (KeyError, ValueError, TypeError) as error:
@@ -115,12 +104,6 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> Compiled:
         return _StoredObjects(stored, directory)
 
     return compile_graph(graph, cores=cores or stored_cores, options=options, cache_factory=cache)
-
-
-def _bfloat16() -> np.dtype[Any]:
-    import ml_dtypes
-
-    return np.dtype(ml_dtypes.bfloat16)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:

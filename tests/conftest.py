@@ -36,6 +36,10 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         os.environ["SK_CACHE_DIR"] = before
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--graphs", default="300", help="random graphs to try (default 300)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     try:
         import superkernel._core  # noqa: F401

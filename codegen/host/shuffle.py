@@ -13,9 +13,7 @@ from superkernel.dtypes import DType
 def permute(kb: KernelBuilder, a: ir.Value, b: ir.Value | None, lanes: Sequence[int]) -> ir.Value:
     """The selected lanes of a (numbers from 0) and b (numbers from the lane count of a); -1: any value."""
     other = b if b is not None else ir.Constant(a.type, ir.Undefined)
-    mask = ir.Constant(
-        ir.VectorType(I32, len(lanes)), [ir.Constant(I32, ir.Undefined if i < 0 else i) for i in lanes]
-    )
+    mask = ir.Constant(ir.VectorType(I32, len(lanes)), [max(i, 0) for i in lanes])  # llvmlite takes no undefined lane
     return kb.b.shuffle_vector(a, other, mask)
 
 
