@@ -1,0 +1,345 @@
+"""Code for attention: blocks of queries against blocks of keys, with an online softmax.
+
+Model, per block of stacked query rows: copy the scaled queries to scratch; per block of keys: transpose the keys into a panel, then per
+register tile of rows: scores = queries x panel, the row-wise online softmax (running maximum `top`, running sum `weight`), and
+total = total * correction + probabilities x values with the values read in place; at the end each row's total / weight goes through the
+epilogue. Keys at or beyond a row's limit, or masked, get the score -inf and so the probability 0; values of keys beyond the block's
+limit are never multiplied, so that whatever a cache holds there, even NaN, cannot reach a result. A row without visible keys is 0.
+
+Scratch: see AttentionTiling.offsets.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from superkernel.body import Body
+from superkernel.codegen.host import vecmath
+from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder
+from superkernel.codegen.host.emitters import Emitter
+from superkernel.codegen.host.gemm_core import Tile, accumulate, convert, fold, store_tile
+from superkernel.codegen.host.panels import copy_transposed
+from superkernel.codegen.host.program import ProgramEmitter
+from superkernel.codegen.host.shuffle import lane_mask, resize
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError
+from superkernel.scheduler.families.attention import AttentionTiling, attention_form
+from superkernel.scheduler.tiling import Tiling
+
+_F32 = DType.F32
+_MINUS_INFINITY = float("-inf")
+
+
+class AttentionEmitter:
+    """Writes the kernel of one body and tiling."""
+
+    def __init__(self, kb: KernelBuilder, body: Body, tiling: AttentionTiling) -> None:
+        self.kb, self.body, self.t, self.form = kb, body, tiling, attention_form(body)
+        self.epilogue = ProgramEmitter(kb, body.epilogue, kb.operands)
+        self.at = {name: kb.offset(kb.scratch, start) for name, start in tiling.offsets.items() if name != "end"}
+
+    def emit(self) -> None:
+        """The whole function."""
+        kb, t, form = self.kb, self.t, self.form
+        if t.units == 0:
+            return
+        with kb.loop(kb.begin, kb.end, name="unit") as unit:
+            outer, block = kb.div(unit, t.blocks), kb.rem(unit, t.blocks)
+            batch, head = kb.div(outer, t.kv_heads), kb.rem(outer, t.kv_heads)
+            first = kb.mul(block, t.block_rows)
+            count = kb.minimum(kb.sub(form.rows, first), t.block_rows) if form.rows % t.block_rows else t.block_rows
+            valid = self._valid(batch)
+            limit = self._block_limit(first, count, valid)
+            self._start(batch, head, first, count)
+            with kb.loop(0, limit, t.keys, name="keys") as key:
+                self._keys(batch, head, first, key, limit, valid)
+            with kb.loop(0, count, name="row") as row:
+                self._finish(batch, head, kb.add(first, row), row)
+
+    # Limits ---------------------------------------------------------------------------------------------------------
+
+    def _valid(self, batch: Index) -> Index:
+        """How many keys a batch has, 0 to keys."""
+        kb, form = self.kb, self.form
+        if form.length is None:
+            return form.keys
+        view = form.length
+        dtype = self.body.operands[view.operand].type.dtype
+        many = bool(view.shape) and view.shape[0] > 1
+        at = kb.add(view.offset, kb.mul(batch, view.strides[0])) if many else view.offset
+        value = kb.load(kb.operands[view.operand], at, dtype)
+        value = kb.b.sext(value, I64) if dtype.itemsize < 8 else value
+        return kb.maximum(kb.minimum(value, form.keys), 0)
+
+    def _position(self, row: Index) -> tuple[Index, Index]:
+        """(query head in its group, query position) of a stacked row."""
+        kb, form = self.kb, self.form
+        if form.group == 1:
+            return 0, row
+        return kb.div(row, form.queries), kb.rem(row, form.queries)
+
+    def _row_limit(self, query: Index, valid: Index) -> Index:
+        """Keys a query may see."""
+        kb, form = self.kb, self.form
+        if not form.causal:
+            return valid
+        return kb.minimum(valid, kb.add(kb.add(query, 1), kb.sub(valid, form.queries)))
+
+    def _block_limit(self, first: Index, count: Index, valid: Index) -> Index:
+        """Keys that some row of the block may see."""
+        kb, form = self.kb, self.form
+        if not form.causal:
+            return valid
+        head, low = self._position(first)
+        last_head, last = self._position(kb.sub(kb.add(first, count), 1))
+        if form.group == 1:
+            return kb.maximum(self._row_limit(last, valid), 0)
+        same = kb.compare("==", head, last_head)
+        furthest = kb.b.select(same, kb.i64(last), kb.i64(form.queries - 1))
+        return kb.maximum(self._row_limit(furthest, valid), 0)
+
+    # Start and end --------------------------------------------------------------------------------------------------
+
+    def _start(self, batch: Index, head: Index, first: Index, count: Index) -> None:
+        """Scaled queries to scratch; empty totals."""
+        kb, t, form = self.kb, self.t, self.form
+        q = form.q
+        dtype = self.body.operands[q.operand].type.dtype
+        with kb.loop(0, count, name="row") as row:
+            inner, query = self._position(kb.add(first, row))
+            heads = kb.add(kb.mul(head, form.group), inner)
+            at: Index = q.offset
+            for coordinate, stride in zip((batch, heads, query), q.strides, strict=False):
+                at = kb.add(at, kb.mul(coordinate, stride))
+
+            def part(column: Index, lanes: int, at: Index = at, row: Index = row) -> None:
+                index = kb.add(at, kb.mul(column, q.strides[3]))
+                value = kb.load(kb.operands[q.operand], index, dtype, lanes, q.strides[3])
+                value = kb.b.fmul(convert(kb, value, dtype, _F32), kb.const(form.scale, _F32, lanes))
+                kb.store(value, self.at["query"], kb.add(kb.mul(row, t.query_pitch), column), _F32)
+
+            self._strips(form.depth, part)
+        with kb.loop(0, t.padded_rows * t.value_pitch, t.lanes, name="clear") as at:
+            kb.store(kb.const(0.0, _F32, t.lanes), self.at["total"], at, _F32)
+        with kb.loop(0, t.padded_rows, name="clear") as row:
+            kb.store(kb.const(_MINUS_INFINITY, _F32), self.at["top"], row, _F32)
+            kb.store(kb.const(0.0, _F32), self.at["weight"], row, _F32)
+
+    def _finish(self, batch: Index, head: Index, stacked: Index, row: Index) -> None:
+        """total / weight of a row through the epilogue."""
+        kb, t, form = self.kb, self.t, self.form
+        inner, query = self._position(stacked)
+        heads = kb.add(kb.mul(head, form.group), inner)
+        program = self.epilogue.row([batch, heads, query, 0])
+        weight = kb.load(self.at["weight"], row, _F32)
+        empty = kb.b.fcmp_ordered("==", weight, kb.const(0.0, _F32))
+        divisor = kb.b.select(empty, kb.const(1.0, _F32), weight)
+
+        def part(column: Index, lanes: int) -> None:
+            value = kb.load(self.at["total"], kb.add(kb.mul(row, t.value_pitch), column), _F32, lanes)
+            program.eval(column, lanes, [kb.b.fdiv(value, kb.splat(divisor, lanes))])
+
+        self._strips(form.value_depth, part)
+
+    def _strips(self, extent: int, part) -> None:  # type: ignore[no-untyped-def]
+        kb, lanes = self.kb, self.t.lanes
+        whole = extent // lanes * lanes
+        with kb.loop(0, whole, lanes, name="strip") as at:
+            part(at, lanes)
+        if extent > whole:
+            part(whole, extent - whole)
+
+    # Blocks of keys -------------------------------------------------------------------------------------------------
+
+    def _base(self, slot: int, batch: Index, head: Index) -> ir.Value:
+        view = self.form.k if slot == 1 else self.form.v
+        kb = self.kb
+        at = kb.add(view.offset, kb.add(kb.mul(batch, view.strides[0]), kb.mul(head, view.strides[1])))
+        return kb.at(kb.operands[view.operand], at, self.body.operands[view.operand].type.dtype)
+
+    def _keys(self, batch: Index, head: Index, first: Index, key: Index, limit: Index, valid: Index) -> None:
+        """One block of keys against all rows of the block."""
+        kb, t, form = self.kb, self.t, self.form
+        panel_tile = Tile(1, t.keys // t.lanes, t.lanes, _F32)
+        dtype = self.body.operands[form.k.operand].type.dtype
+        line = form.k.strides[2]
+        copy_transposed(kb, panel_tile, self._base(1, batch, head), dtype, line, form.depth, limit, key, self.at["panel"])
+        count = kb.minimum(kb.sub(limit, key), t.keys)
+        values = kb.at(
+            self._base(2, batch, head), kb.mul(key, form.v.strides[2]), self.body.operands[form.v.operand].type.dtype
+        )
+        with kb.loop(0, t.padded_rows, t.tile_rows, name="tile") as tile_row:
+            self._scores(tile_row)
+            with kb.loop(0, t.tile_rows, name="row") as row:
+                at = kb.add(tile_row, row)
+                stacked = kb.minimum(kb.add(first, at), form.rows - 1)
+                self._softmax_row(batch, head, stacked, row, at, key, count, valid)
+            self._mix(tile_row, count, values)
+
+    def _scores(self, tile_row: Index) -> None:
+        """Queries x panel of one register tile of rows, parked in scratch."""
+        kb, t, form = self.kb, self.t, self.form
+        phases = 1
+        while phases < 4 and t.tile_rows * t.vectors * phases * 2 <= 16 and form.depth >= 8 * phases:
+            phases *= 2
+        tile = Tile(t.tile_rows, t.vectors, t.lanes, _F32, phases)
+        queries = kb.at(self.at["query"], kb.mul(tile_row, t.query_pitch), _F32)
+        with kb.loop(0, t.keys, tile.columns, name="columns") as column:
+            results = accumulate(
+                kb,
+                tile,
+                form.depth,
+                lambda row, k: kb.load(queries, kb.add(k, row * t.query_pitch), _F32),
+                lambda k, v: kb.load(
+                    self.at["panel"], kb.add(kb.add(kb.mul(k, t.keys), column), v * t.lanes), _F32, t.lanes
+                ),
+            )
+            store_tile(kb, tile, results, kb.at(self.at["scores"], column, _F32), t.keys)
+
+    def _softmax_row(
+        self, batch: Index, head: Index, stacked: Index, row: Index, at: Index, key: Index, count: Index, valid: Index
+    ) -> None:
+        """Scores of one row to probabilities relative to the new maximum; updates top, weight and correction."""
+        kb, t, form = self.kb, self.t, self.form
+        inner, query = self._position(stacked)
+        heads = kb.add(kb.mul(head, form.group), inner)
+        scores = kb.at(self.at["scores"], kb.mul(row, t.keys), _F32)
+        row_limit = kb.sub(self._row_limit(query, valid), key)
+        always = not form.causal and form.length is None and form.keys % t.lanes == 0
+        mask_at: Index = 0
+        if form.mask is not None:
+            mask_at = form.mask.offset
+            for coordinate, stride in zip((batch, heads, query, key), form.mask_strides, strict=True):
+                mask_at = kb.add(mask_at, kb.mul(coordinate, stride))
+
+        def find_top(column: Index, state: list[ir.Value]) -> list[ir.Value]:
+            value = self._capped(kb.load(scores, column, _F32, t.lanes))
+            if form.mask is not None:
+                value = self._masked(value, mask_at, key, column)
+            if not always:
+                visible = lane_mask(kb, kb.sub(row_limit, column), t.lanes)
+                value = kb.b.select(visible, value, kb.const(_MINUS_INFINITY, _F32, t.lanes))
+            kb.store(value, scores, column, _F32)
+            return [kb.call_float("llvm.maximum", state[0], value)]
+
+        start = kb.const(_MINUS_INFINITY, _F32, t.lanes)
+        found = fold(kb, 0, count, t.lanes, [start], find_top)[0]
+        before = kb.load(self.at["top"], at, _F32)
+        top = kb.call_float("llvm.maximum", before, kb.reduce_lanes("fmax", found))
+        hidden = kb.b.fcmp_ordered("==", top, kb.const(_MINUS_INFINITY, _F32))
+        pivot = kb.b.select(hidden, kb.const(0.0, _F32), top)
+
+        def exponentiate(column: Index, state: list[ir.Value]) -> list[ir.Value]:
+            shifted = kb.b.fsub(kb.load(scores, column, _F32, t.lanes), kb.splat(pivot, t.lanes))
+            power = vecmath.apply(kb, "exp", shifted)
+            kb.store(power, scores, column, _F32)
+            return [kb.b.fadd(state[0], power)]
+
+        sums = fold(kb, 0, count, t.lanes, [kb.const(0.0, _F32, t.lanes)], exponentiate)[0]
+        correction = vecmath.apply(kb, "exp", kb.b.fsub(before, pivot))
+        weight = kb.fma(kb.load(self.at["weight"], at, _F32), correction, kb.reduce_lanes("fadd", sums))
+        kb.store(weight, self.at["weight"], at, _F32)
+        kb.store(top, self.at["top"], at, _F32)
+        kb.store(correction, self.at["correction"], at, _F32)
+
+    def _capped(self, value: ir.Value) -> ir.Value:
+        """softcap * tanh(value / softcap)."""
+        kb, cap = self.kb, self.form.softcap
+        if cap == 0.0:
+            return value
+        limit = kb.const(cap, _F32, self.t.lanes)
+        return kb.b.fmul(vecmath.apply(kb, "tanh", kb.b.fdiv(value, limit)), limit)
+
+    def _masked(self, value: ir.Value, base: Index, key: Index, column: Index) -> ir.Value:
+        """Add a float mask, or hide what a bool mask does not keep."""
+        kb, t, form = self.kb, self.t, self.form
+        assert form.mask is not None
+        dtype = self.body.operands[form.mask.operand].type.dtype
+        mask = self._load_mask(base, key, column, dtype)
+        nothing = kb.const(_MINUS_INFINITY, _F32, t.lanes)
+        if dtype is DType.BOOL:
+            return kb.b.select(mask, value, nothing)
+        if dtype is DType.F64:
+            mask = kb.b.fptrunc(mask, ir.VectorType(ir.FloatType(), t.lanes))
+        hidden = kb.b.fcmp_ordered("==", mask, nothing)
+        return kb.b.select(hidden, nothing, kb.b.fadd(value, mask))
+
+    def _load_mask(self, base: Index, key: Index, column: Index, dtype: DType) -> ir.Value:
+        """The mask of `lanes` keys; lanes beyond the last key repeat it (their keys are hidden anyway)."""
+        kb, t, form = self.kb, self.t, self.form
+        assert form.mask is not None
+        source, stride = kb.operands[form.mask.operand], form.mask_strides[3]
+        if stride == 0:
+            return kb.splat(kb.load(source, base, dtype), t.lanes)
+        at = kb.add(base, kb.mul(column, stride))
+        first = kb.add(key, column)
+
+        def lane_by_lane() -> ir.Value:
+            value: ir.Value | None = None
+            for lane in range(t.lanes):
+                within = kb.minimum(lane, kb.sub(form.keys - 1, first))
+                one = kb.load_raw(source, kb.add(at, kb.mul(within, stride)), dtype)
+                kind = ir.VectorType(one.type, t.lanes)
+                value = ir.Constant(kind, ir.Undefined) if value is None else value
+                value = kb.b.insert_element(value, one, ir.Constant(I32, lane))
+            return value
+
+        if stride != 1:
+            return kb.widen(lane_by_lane(), dtype)
+        if form.keys % t.lanes == 0:
+            return kb.load(source, at, dtype, t.lanes)
+        result = kb.carry(kb.load_raw(source, at, dtype, 1).type if t.lanes == 1 else self._raw_type(dtype))
+        with kb.b.if_else(kb.compare("<=", first, form.keys - t.lanes)) as (then, otherwise):
+            with then:
+                result.set(kb.load_raw(source, at, dtype, t.lanes))
+            with otherwise:
+                result.set(lane_by_lane())
+        return kb.widen(result.get(), dtype)
+
+    def _raw_type(self, dtype: DType) -> ir.Type:
+        from superkernel.codegen.host.builder import storage_type
+
+        return ir.VectorType(storage_type(dtype), self.t.lanes)
+
+    def _mix(self, tile_row: Index, count: Index, values: ir.Value) -> None:
+        """total = total * correction + probabilities x values, for one register tile of rows."""
+        kb, t, form = self.kb, self.t, self.form
+        dtype = self.body.operands[form.v.operand].type.dtype
+        vectors = t.value_pitch // t.lanes
+        width = min(vectors, t.vectors if t.tile_rows > 3 else 4)
+
+        def columns(column: Index, many: int, last: int) -> None:
+            tile = Tile(t.tile_rows, many, t.lanes, _F32)
+
+            def right(k: Index, v: int) -> ir.Value:
+                lanes = last if v == many - 1 else t.lanes
+                at = kb.add(kb.add(kb.mul(k, form.v.strides[2]), column), v * t.lanes)
+                value = convert(kb, kb.load(values, at, dtype, lanes), dtype, _F32)
+                return resize(kb, value, t.lanes)
+
+            results = accumulate(
+                kb, tile, count, lambda row, k: kb.load(self.at["scores"], kb.add(k, row * t.keys), _F32), right
+            )
+            for row, vectors_of_row in enumerate(results):
+                correction = kb.load(self.at["correction"], kb.add(tile_row, row), _F32)
+                for v, value in enumerate(vectors_of_row):
+                    place = kb.add(kb.mul(kb.add(tile_row, row), t.value_pitch), kb.add(column, v * t.lanes))
+                    old = kb.load(self.at["total"], place, _F32, t.lanes)
+                    kb.store(kb.fma(old, kb.splat(correction, t.lanes), value), self.at["total"], place, _F32)
+
+        exact = form.value_depth % t.lanes or t.lanes
+        whole = vectors // width if exact == t.lanes else (vectors - 1) // width
+        with kb.loop(0, whole * width * t.lanes, width * t.lanes, name="columns") as column:
+            columns(column, width, t.lanes)
+        if vectors > whole * width:
+            columns(whole * width * t.lanes, vectors - whole * width, exact)
+
+
+def emit_attention(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+    """Emit an attention kernel."""
+    if not isinstance(tiling, AttentionTiling):
+        raise InternalError("wrong tiling for attention", found=type(tiling).__name__)
+    AttentionEmitter(kb, body, tiling).emit()
+
+
+EMIT: dict[str, Emitter] = {"host.attention": emit_attention}

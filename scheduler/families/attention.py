@@ -1,0 +1,225 @@
+"""How attention is cut: one unit is a block of query rows that share a key/value head.
+
+Model: the query heads of one key/value head are stacked: row r of a (batch, key/value head) is query head r // Sq of its group at position
+r % Sq; so a decoding step with grouped queries streams keys and values once for the whole group. Keys are walked in blocks with an online
+softmax, so no score matrix ever reaches memory. The reduction over keys is never split.
+
+Invariant: what a row computes depends on its position and on the block sizes only, not on how units are dealt out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import sqrt
+
+from superkernel.body import Body, View
+from superkernel.collapse import runs_of_range
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.boxes import AccessSet
+from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.target.cpu import CpuTarget
+
+_TILE = {"avx512": (14, 2), "avx2": (6, 2), "plain": (6, 2)}
+_ROWS_PER_BLOCK = 56
+_KEYS_PER_BLOCK = {"avx512": 128, "avx2": 64, "plain": 32}
+
+
+@dataclass(frozen=True)
+class AttentionForm:
+    """The shapes and options of an attention body. `mask_strides` are over (batch, head, query, key), 0 where it is broadcast."""
+
+    batch: int
+    kv_heads: int
+    group: int  # query heads per key/value head
+    queries: int
+    keys: int
+    depth: int
+    value_depth: int
+    scale: float
+    causal: bool
+    softcap: float
+    q: View
+    k: View
+    v: View
+    mask: View | None
+    mask_strides: tuple[int, int, int, int]
+    length: View | None
+
+    @property
+    def rows(self) -> int:
+        """Stacked query rows of one key/value head."""
+        return self.group * self.queries
+
+
+@lru_cache(maxsize=1024)
+def attention_form(body: Body) -> AttentionForm:
+    """The form of an `attention` body."""
+    slots: list[View | None] = []
+    for source in (*body.anchor_inputs, None, None)[:5]:
+        assert source is None or isinstance(source, View)
+        slots.append(source)
+    q, k, v, mask, length = slots
+    assert q is not None and k is not None and v is not None
+    strides = (0, 0, 0, 0)
+    if mask is not None:
+        pad = (0,) * (4 - len(mask.shape))
+        own = tuple(0 if d == 1 else s for d, s in zip(mask.shape, mask.strides, strict=True))
+        full = (*pad, *own)
+        strides = (full[0], full[1], full[2], full[3])
+    scale = float(str(body.attr.get("scale", 0.0))) or 1.0 / sqrt(max(1, q.shape[3]))
+    return AttentionForm(
+        q.shape[0], k.shape[1], q.shape[1] // max(1, k.shape[1]), q.shape[2], k.shape[2], q.shape[3], v.shape[3], scale,
+        bool(body.attr.get("causal", False)), float(str(body.attr.get("softcap", 0.0))), q, k, v, mask, strides, length,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AttentionTiling(Tiling):
+    """Blocks of `block_rows` stacked rows in register tiles of `tile_rows` x `vectors`; `keys` per block of keys."""
+
+    batch: int
+    kv_heads: int
+    blocks: int
+    block_rows: int
+    tile_rows: int
+    vectors: int
+    lanes: int
+    keys: int
+    depth: int
+    value_depth: int
+
+    @property
+    def units(self) -> int:
+        return self.batch * self.kv_heads * self.blocks
+
+    @property
+    def padded_rows(self) -> int:
+        """Rows of a block in whole tiles."""
+        return -(-self.block_rows // self.tile_rows) * self.tile_rows
+
+    @property
+    def value_pitch(self) -> int:
+        return -(-self.value_depth // self.lanes) * self.lanes
+
+    @property
+    def query_pitch(self) -> int:
+        """An odd number of cache lines, so that rows spread over the cache's sets."""
+        return (-(-self.depth // 16) | 1) * 16
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Where the parts of the scratch memory start, in bytes; "end" is its size."""
+        sizes = {
+            "query": self.padded_rows * self.query_pitch,
+            "total": self.padded_rows * self.value_pitch,
+            "top": self.padded_rows,
+            "weight": self.padded_rows,
+            "correction": self.padded_rows,
+            "panel": self.depth * self.keys,
+            "scores": self.tile_rows * self.keys,
+        }
+        found, at = {}, 0
+        for name, size in sizes.items():
+            found[name] = at
+            at += -(-size * 4 // 64) * 64
+        return {**found, "end": at}
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.offsets["end"]
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        form, found = attention_form(body), AccessSet(body)
+        for batch, head, block in runs_of_range((self.batch, self.kv_heads, self.blocks), begin, end):
+            first, last = block[0] * self.block_rows, min(block[1] * self.block_rows, form.rows)
+            for group, query in runs_of_range((form.group, form.queries), first, last):
+                if head[1] - head[0] == 1 or (group[1] - group[0]) == form.group:
+                    spans = [(head[0] * form.group + group[0], (head[1] - 1) * form.group + group[1])]
+                else:
+                    spans = [(h * form.group + group[0], h * form.group + group[1]) for h in range(*head)]
+                for heads in spans:
+                    self._rows(found, body, form, batch, heads, query)
+            keys = (0, self._visible(form, last - 1))
+            for view in (form.k, form.v):
+                if keys[1]:
+                    found.view(view.operand, (batch, head, keys, (0, view.shape[3])), view.strides, view.offset)
+            if form.length is not None:
+                span = batch if form.length.shape and form.length.shape[0] > 1 else (0, 1)
+                box = (span,) if form.length.shape else ()
+                found.view(form.length.operand, box, form.length.strides, form.length.offset)
+        return found.result()
+
+    def _rows(
+        self,
+        found: AccessSet,
+        body: Body,
+        form: AttentionForm,
+        batch: tuple[int, int],
+        heads: tuple[int, int],
+        query: tuple[int, int],
+    ) -> None:
+        found.program(body.epilogue, (batch, heads, query, (0, form.value_depth)))
+        found.view(form.q.operand, (batch, heads, query, (0, form.depth)), form.q.strides, form.q.offset)
+        if form.mask is not None and form.keys:
+            box = (batch, heads, query, (0, form.keys))
+            found.view(form.mask.operand, box, form.mask_strides, form.mask.offset)
+
+    def _visible(self, form: AttentionForm, row: int) -> int:
+        """Keys that rows up to `row` of a head may read."""
+        if not form.causal or form.length is not None or row >= form.queries:
+            return form.keys
+        return max(0, min(form.keys, row + 1 + form.keys - form.queries))
+
+    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        form = attention_form(body)
+        per_head = [self._block_ns(form, i, target) for i in range(self.blocks)]
+        if not per_head:
+            return 30.0
+        whole, rest = divmod(end, self.blocks)
+        total = whole * sum(per_head) + sum(per_head[:rest])
+        whole, rest = divmod(begin, self.blocks)
+        return 30.0 + total - whole * sum(per_head) - sum(per_head[:rest])
+
+    def _block_ns(self, form: AttentionForm, block: int, target: CpuTarget) -> float:
+        last = min((block + 1) * self.block_rows, form.rows) - 1
+        keys = self._visible(form, last)
+        rows = self.padded_rows
+        products = 2.0 * rows * keys * (form.depth + form.value_depth) / (target.flops_per_ns * min(1.0, rows / 4) * 0.9)
+        softmax = rows * keys / self.lanes * 8.0
+        copy = keys * form.depth / self.lanes * 2.0
+        stream = keys * (form.depth + form.value_depth) * 4.0 / target.l3_bytes_per_ns
+        return 50.0 + max(products + softmax + copy, stream)
+
+
+class AttentionFamily(Family):
+    """Attention with any mask, length, causal limit and grouping, f32 arithmetic."""
+
+    kernels = ("host.attention",)
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return slot not in (1, 2) or not view.shape or view.strides[-1] == 1 or view.shape[-1] == 1
+
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        form = attention_form(body)
+        lanes = target.vector_bytes // 4
+        most, vectors = _TILE[target.tier]
+        keys = min(_KEYS_PER_BLOCK[target.tier], -(-max(1, form.keys) // (2 * lanes)) * 2 * lanes)
+        batch = form.batch if form.rows and form.value_depth else 0
+        found = []
+        for wanted in (_ROWS_PER_BLOCK, _ROWS_PER_BLOCK // 2):
+            blocks = max(1, -(-form.rows // wanted))
+            block_rows = max(1, -(-form.rows // blocks))
+            tiles = -(-block_rows // most)
+            tile_rows = -(-block_rows // tiles)
+            blocks = -(-form.rows // block_rows)
+            found.append(
+                AttentionTiling(
+                    batch, form.kv_heads, blocks, block_rows, tile_rows, vectors, lanes, keys, form.depth, form.value_depth
+                )
+            )
+        return list(dict.fromkeys(found))
+
+
+FAMILY = AttentionFamily()
