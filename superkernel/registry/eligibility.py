@@ -8,6 +8,7 @@ share equal clauses, so selection evaluates each distinct one once per requireme
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from superkernel.dtypes import DType
 from superkernel.registry.facts import MAX_SLOTS
@@ -35,6 +36,8 @@ def relative_error(row: Capability, dtype: DType | None) -> float:
 class Tolerated(Test):
     """The policy's tolerance, where it has one, is not below the row's error on the output's type."""
 
+    passes_absent: ClassVar[bool] = True
+
     row: Capability
 
     def holds(self, value: FactValue, facts: Facts) -> bool:
@@ -51,6 +54,8 @@ class Tolerated(Test):
 class WorkspaceFits(Test):
     """A limit in bytes, where there is one, is not below what the row needs: in one region, or ("") temporary in
     all."""
+
+    passes_absent: ClassVar[bool] = True
 
     row: Capability
     region: str = ""
@@ -74,6 +79,8 @@ class WorkspaceFits(Test):
 @dataclass(frozen=True, slots=True)
 class DeadlineMet(Test):
     """The deadline, where there is one, is not before the row's estimated end."""
+
+    passes_absent: ClassVar[bool] = True
 
     row: Capability
 

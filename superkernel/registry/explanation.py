@@ -60,13 +60,13 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """See the module docstring. `leading` are the candidates level in pin and role with the winner, best first."""
+    """See the module docstring. `ranking` and `rejecting` spell out the two lists of candidates; `elapsed_ns` is the
+    time the selection took."""
 
     requirement: Requirement
     chosen: Capability
     score: Score
-    leading: tuple[Candidate, ...]
-    following: Callable[[], list[Candidate]] = field(repr=False)
+    ranking: Callable[[], list[Candidate]] = field(repr=False)
     rejecting: Callable[[], list[Candidate]] = field(repr=False)
     workspace_bytes: tuple[tuple[str, int], ...]
     facts: Facts = field(repr=False)
@@ -76,7 +76,7 @@ class Explanation:
     @cached_property
     def eligible(self) -> tuple[Candidate, ...]:
         """All eligible candidates, best first."""
-        return (*self.leading, *self.following())
+        return tuple(self.ranking())
 
     @cached_property
     def rejected(self) -> tuple[Candidate, ...]:

@@ -70,16 +70,16 @@ def _gemm(facts: Facts, row: Capability) -> float:
     arithmetic = 2.0 * padded / (_peak(facts, row) * row.parameter("efficiency", 0.85) * hidden)
     weights = batch * n * k * _itemsize(facts, 1)
     packing = 0.0
-    if any(not t.amortised for t in row.transforms):
+    if row.transforms and any(not t.amortised for t in row.transforms):
         packing = 2.0 * weights / bandwidth(facts, weights)
     return float(CALL_NS + 12.0 * tiles + packing + max(arithmetic, weights / bandwidth(facts, weights)))
 
 
 def _gemv(facts: Facts, row: Capability) -> float:
-    """Few rows: the weights stream past, `streams` accumulators per row hide the latency."""
+    """Few rows: the weights stream past, a panel of nr columns wide enough that its accumulators hide the latency."""
     batch, m, n, k = facts["batch"], facts["m"], facts["n"], facts["k"]
     weights = batch * n * k * _itemsize(facts, 1)
-    arithmetic = 2.0 * batch * m * n * k / (_peak(facts, row) * 0.6)
+    arithmetic = 2.0 * batch * m * n * k / (_peak(facts, row) * row.parameter("efficiency", 0.9))
     return float(CALL_NS + max(arithmetic, weights / bandwidth(facts, weights)))
 
 

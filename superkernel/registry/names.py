@@ -78,10 +78,10 @@ _FORMS: dict[str, tuple[str, ...]] = {
     # without parameters
     **dict.fromkeys(
         _words(
-            "ibilinear lut lut32norm fill copy unpool zip_x2 zip_x3 zip_x4 zip_xm packq_f32qp8 raddexpminusmax raddextexp "
-            "raddstoreexpminusmax rsum rsum2 rmax rmin rminmax rmaxabs window filterbank_accumulate filterbank_subtract "
-            "bfly4 fftr depthtospace2d_chw2hwc requantize reduce argreduce cumsum softmax norm lrn pool move index rope "
-            "kvupdate conv convtranspose reference"
+            "ibilinear lut lut32norm fill copy unpool zip_x2 zip_x3 zip_x4 zip_xm packq_f32qp8 raddexpminusmax "
+            "raddextexp raddstoreexpminusmax rsum rsum2 rmax rmin rminmax rmaxabs window filterbank_accumulate "
+            "filterbank_subtract bfly4 fftr depthtospace2d_chw2hwc requantize reduce argreduce cumsum softmax norm lrn "
+            "pool move index rope kvupdate conv convtranspose reference"
         ),
         (),
     ),

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 FactValue = Any  # bool, int, float, str, None, DType, tuple or frozenset of these
 Facts = Mapping[str, FactValue]
@@ -67,6 +67,8 @@ class Test(ABC):
 
     __slots__ = ()
     __test__ = False  # no pytest class
+    passes_absent: ClassVar[bool] = False
+    """True of tests that an absent fact always passes (limits nobody set): they are not evaluated then."""
 
     @abstractmethod
     def holds(self, value: FactValue, facts: Facts) -> bool:

@@ -112,14 +112,19 @@ class Capability:
     cost: str | None = None
     cost_parameters: tuple[tuple[str, float], ...] = ()
     code_bytes: int = 4096
+    _figures: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._figures.update(self.tile)
+        self._figures.update(self.cost_parameters)
 
     def parameter(self, name: str, default: float) -> float:
         """A parameter of the cost model."""
-        return next((value for key, value in self.cost_parameters if key == name), default)
+        return self._figures.get(name, default)
 
     def tile_size(self, name: str, default: int = 1) -> int:
         """A size of the tile (mr, nr, kr, sr)."""
-        return next((value for key, value in self.tile if key == name), default)
+        return int(self._figures.get(name, default))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -283,6 +288,8 @@ def plain(value: Any) -> Any:
         return sorted((plain(v) for v in value), key=str)
     if isinstance(value, (tuple, list)):
         return [plain(v) for v in value]
+    if isinstance(value, Transform):
+        return {name: plain(getattr(value, name)) for name in Transform.__dataclass_fields__}
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     return value
@@ -290,6 +297,6 @@ def plain(value: Any) -> Any:
 
 def row_data(row: Capability) -> dict[str, Any]:
     """A row as canonical plain data: what its content hash covers."""
-    data = {name: plain(getattr(row, name)) for name in Capability.__dataclass_fields__ if name != "limits"}
+    data = {name: plain(getattr(row, name)) for name in Capability.__dataclass_fields__ if name[0] != "_"}
     data["limits"] = [[c.reason.value, str(c)] for c in row.limits]
     return data

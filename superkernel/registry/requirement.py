@@ -118,7 +118,11 @@ def _argument(text: str, word: str) -> TensorNeed | None:
     found = _ARGUMENT.fullmatch(word)
     if found is None:
         raise _ill_formed(text, "an input such as f32[2,3], const f32[3] or _", word)
-    return TensorNeed(TensorType.parse(found[2].replace(" ", "")), found[1] is not None)
+    try:
+        kind = TensorType.parse(found[2].replace(" ", ""))
+    except (SuperKernelError, ValueError) as error:
+        raise _ill_formed(text, "an element type and sizes, such as f32[2,3]", word) from error
+    return TensorNeed(kind, found[1] is not None)
 
 
 def _attribute(text: str, word: str) -> tuple[str, object]:

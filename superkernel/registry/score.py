@@ -55,32 +55,47 @@ def deciding_element(winner: Score, loser: Score, objective: str) -> str:
     return next(Score._fields[i] for i in _ORDER[objective] if winner[i] != loser[i])
 
 
-def scores_of(
-    rows: Sequence[tuple[Capability, int]], facts: Facts, policy: Policy, measured_ns: Sequence[float | None]
-) -> list[Score]:
-    """Scores of one candidate set: rows with their number of clauses, and a measured time each where there is one."""
-    times: list[float | None] = list(measured_ns)
-    source = MEASURED
-    if not times or any(t is None for t in times):
-        times = [estimated_time_ns(row, facts) for row, _ in rows]
-        source = NO_TIME if any(t is None for t in times) else MODEL
-    result = []
-    for (row, clauses), time_ns in zip(rows, times, strict=True):
-        needed = workspace_of(row, facts) if row.workspace != "none" or row.persistent != "none" else {}
-        scratch = needed.get("scratch", 0)
-        beyond = scratch - facts["cpu.l2_bytes"]
-        result.append(
-            Score(
-                pinned=0 if policy.pin and matches_any(policy.pin, row.names) else 1,
-                role=row.role.rank,
-                source=source,
-                time_ns=0.0 if source == NO_TIME or time_ns is None else time_ns,
-                penalty_ns=beyond / facts["cpu.l3_bytes_per_ns"] if beyond > 0 else 0.0,
-                specificity=-clauses,
-                feature_rank=-len(row.features),
-                workspace_bytes=sum(needed.values()),
-                code_bytes=row.code_bytes,
-                id=row.id,
-            )
-        )
-    return result
+Times = tuple[int, list[float]]
+"""Where the times of a candidate set come from, and one per candidate (0 where there are none)."""
+
+
+def times_of(rows: Sequence[Capability], facts: Facts, measured_ns: Sequence[float | None]) -> Times:
+    """Times of one candidate set from one source: measured for all, else modelled for all, else none."""
+    known = [t for t in measured_ns if t is not None]
+    if rows and len(known) == len(rows):
+        return MEASURED, known
+    modelled = [estimated_time_ns(row, facts) for row in rows]
+    known = [t for t in modelled if t is not None]
+    return (MODEL, known) if len(known) == len(rows) else (NO_TIME, [0.0] * len(rows))
+
+
+def score_of(row: Capability, clauses: int, facts: Facts, policy: Policy, source: int, time_ns: float) -> Score:
+    """The score of one candidate with that many clauses."""
+    needed = workspace_of(row, facts) if row.workspace != "none" or row.persistent != "none" else {}
+    beyond = needed.get("scratch", 0) - facts["cpu.l2_bytes"]
+    return Score(
+        pinned=0 if policy.pin and matches_any(policy.pin, row.names) else 1,
+        role=row.role.rank,
+        source=source,
+        time_ns=time_ns,
+        penalty_ns=beyond / facts["cpu.l3_bytes_per_ns"] if beyond > 0 else 0.0,
+        specificity=-clauses,
+        feature_rank=-len(row.features),
+        workspace_bytes=sum(needed.values()),
+        code_bytes=row.code_bytes,
+        id=row.id,
+    )
+
+
+def front_of(rows: Sequence[Capability], times_ns: Sequence[float], facts: Facts, objective: str) -> list[int]:
+    """The candidates that no other precedes in the figure the objective weighs first: only these need a whole score.
+    Equal in pin, role and source they must be."""
+    figures: Sequence[float]
+    if objective == "size":
+        figures = [row.code_bytes for row in rows]
+    elif objective == "memory":
+        figures = [sum(workspace_of(row, facts).values()) for row in rows]
+    else:
+        figures = times_ns
+    least = min(figures)
+    return [i for i, figure in enumerate(figures) if figure == least]

@@ -28,12 +28,13 @@ from superkernel.registry.models import BYTES_MODELS, COST_MODELS, workspace_of
 from superkernel.registry.predicates import Clause, Facts, FactValue, Failure, Reason, matches_any, show
 from superkernel.registry.records import Capability, KernelRole, Policy, Requirement, row_data
 from superkernel.registry.requirement import requirement_of
-from superkernel.registry.score import Score, scores_of, sort_key
+from superkernel.registry.score import Times, front_of, score_of, sort_key, times_of
 from superkernel.registry.timings import TimingDatabase
 from superkernel.target.cpu import CpuTarget
 
 REGISTRY_VERSION = 1
-_MEMO_LIMIT = 50_000
+_MEMO_LIMIT = 4_096
+"""Answers kept per level; a full cache is emptied, so that a process that compiles many models does not grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,35 +62,73 @@ class Selection:
         return f"{self.requirement.op} runs on the NumPy reference ({crossing} bytes cross per call): {reason}"
 
 
+_Check = tuple[int, str, Callable[[FactValue, Facts], bool]]
+_Failed = tuple[int, int]  # masks over the clauses, and over those that are limits of the policy
+
+
+def _checks_of(clauses: tuple[Clause, ...]) -> list[_Check]:
+    return [(1 << bit, clause.field, clause.test.holds) for bit, clause in enumerate(clauses)]
+
+
+def _mask(bits: dict[Clause, int], clauses: list[Clause]) -> int:
+    """The clauses as a mask; new ones get the next bit."""
+    mask = 0
+    for clause in clauses:
+        mask |= 1 << bits.setdefault(clause, len(bits))
+    return mask
+
+
+def _bits_of(mask: int) -> Iterable[int]:
+    """Positions of the ones, lowest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
 class _OperatorIndex:
     """The rows of one operator, ordered by id, with their clauses as bits."""
 
     def __init__(self, rows: tuple[Capability, ...]) -> None:
         self.rows = rows
         bits: dict[Clause, int] = {}
+        limit_bits: dict[Clause, int] = {}
         self.masks: list[int] = []
+        self.limit_masks: list[int] = []
         self.counts: list[int] = []
         for row in rows:
-            mask = 0
             own = clauses_of(row)
-            for clause in own:
-                mask |= 1 << bits.setdefault(clause, len(bits))
-            self.masks.append(mask)
+            self.masks.append(_mask(bits, [c for c in own if not c.test.passes_absent]))
+            self.limit_masks.append(_mask(limit_bits, [c for c in own if c.test.passes_absent]))
             self.counts.append(len(own))
-        self.clauses = tuple(bits)
-        self._checks: tuple[tuple[int, str, Callable[[FactValue, Facts], bool]], ...] = tuple(
-            (1 << bit, clause.field, clause.test.holds) for bit, clause in enumerate(self.clauses)
-        )
+        self._clauses, self._limits = tuple(bits), tuple(limit_bits)
+        self._checks = _checks_of(self._clauses)
+        self._limit_checks: dict[str, list[_Check]] = {}
+        for check in _checks_of(self._limits):
+            self._limit_checks.setdefault(check[1], []).append(check)
         self._excluded: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[int, Reason]] = {}
         self.roles = tuple(row.role.rank for row in rows)
+        self.best_role = min(self.roles, default=0)
 
-    def failed_bits(self, facts: Facts) -> int:
-        """The mask of clauses that do not hold."""
-        failed, get = 0, facts.get
+    def failed_bits(self, facts: Facts) -> _Failed:
+        """Which clauses do not hold."""
+        failed, limits, get = 0, 0, facts.get
         for bit, field, holds in self._checks:
             if not holds(get(field), facts):
                 failed |= bit
-        return failed
+        for field, checks in self._limit_checks.items():
+            value = get(field)
+            if value is not None:
+                for bit, _, holds in checks:
+                    if not holds(value, facts):
+                        limits |= bit
+        return failed, limits
+
+    def eligible(self, failed: _Failed) -> list[int]:
+        """Rows none of whose clauses failed."""
+        bits, limits = failed
+        found = [i for i, mask in enumerate(self.masks) if not mask & bits]
+        return [i for i in found if not self.limit_masks[i] & limits] if limits else found
 
     def excluded(self, policy: Policy) -> dict[int, Reason]:
         """Rows that the patterns of the policy exclude."""
@@ -107,10 +146,11 @@ class _OperatorIndex:
             self._excluded[key] = found
         return found
 
-    def failures(self, i: int, failed: int, facts: Facts, policy: Policy) -> tuple[Failure, ...]:
+    def failures(self, i: int, failed: _Failed, facts: Facts, policy: Policy) -> tuple[Failure, ...]:
         """Every reason why row i is out."""
-        mask = self.masks[i] & failed
-        found = [c.failure(facts) for bit, c in enumerate(self.clauses) if mask >> bit & 1]
+        mask, limits = self.masks[i] & failed[0], self.limit_masks[i] & failed[1]
+        found = [self._clauses[bit].failure(facts) for bit in _bits_of(mask)]
+        found += [self._limits[bit].failure(facts) for bit in _bits_of(limits)]
         reason = self.excluded(policy).get(i)
         if reason is Reason.DENIED:
             found.append(Failure(reason, "policy.deny", "without a pattern that matches", show(policy.deny)))
@@ -191,52 +231,62 @@ class Registry:
         index, policy = self._index(requirement.op), requirement.policy
         facts = facts_of(requirement)
         failed, excluded = index.failed_bits(facts), index.excluded(policy)
-        eligible = [i for i, mask in enumerate(index.masks) if not mask & failed]
+        eligible = index.eligible(failed)
         if excluded:
             eligible = [i for i in eligible if i not in excluded]
         if not eligible:
             raise self._unsupported(requirement, index, failed, facts)
         leading, rest = _leading(index, eligible, policy)
-        scored = self._scores(requirement, index, leading, facts)
-        scored.sort(key=lambda pair: sort_key(pair[1], policy.objective))
-        chosen, score = scored[0]
+        times = self._times(requirement, index, leading, facts)
+        front = front_of([index.rows[i] for i in leading], times[1], facts, policy.objective)
+        ranked = self._rank(
+            requirement, index, [leading[i] for i in front], (times[0], [times[1][i] for i in front]), facts
+        )
+        row, score, _ = ranked[0]
+        assert score is not None
 
-        def evaluate_rest() -> list[Candidate]:
-            others = self._scores(requirement, index, rest, facts)
-            others.sort(key=lambda pair: sort_key(pair[1], policy.objective))
-            return [Candidate(index.rows[i], s, ()) for i, s in others]
+        def evaluate_eligible() -> list[Candidate]:
+            first = self._rank(requirement, index, leading, times, facts)
+            others = self._times(requirement, index, rest, facts)
+            return first + self._rank(requirement, index, rest, others, facts)
 
         def evaluate_rejected() -> list[Candidate]:
-            out = [i for i in range(len(index.rows)) if index.masks[i] & failed or i in excluded]
+            out = [i for i in range(len(index.rows)) if i not in set(eligible)]
             return [Candidate(index.rows[i], None, index.failures(i, failed, facts, policy)) for i in out]
 
-        row = index.rows[chosen]
         explanation = Explanation(
             requirement=requirement,
             chosen=row,
             score=score,
-            leading=tuple(Candidate(index.rows[i], s, ()) for i, s in scored),
-            following=evaluate_rest,
+            ranking=evaluate_eligible,
             rejecting=evaluate_rejected,
             workspace_bytes=tuple(sorted(workspace_of(row, facts).items())),
             facts=facts,
-            better_roles=any(rank < row.role.rank for rank in index.roles),
+            better_roles=index.best_role < row.role.rank,
             elapsed_ns=time.perf_counter_ns() - start_ns,
         )
         return Selection(row.kernel, row, requirement, explanation)
 
-    def _scores(
-        self, requirement: Requirement, index: _OperatorIndex, which: list[int], facts: Facts
-    ) -> list[tuple[int, Score]]:
-        rows = [(index.rows[i], index.counts[i]) for i in which]
+    def _times(self, requirement: Requirement, index: _OperatorIndex, which: list[int], facts: Facts) -> Times:
         measured: list[float | None] = []
-        if self.timings is not None and rows:
+        if self.timings is not None and which:
             key, device = requirement.problem_key, self.timings.device_of(requirement.platform)
-            measured = [self.timings.lookup(key, row.id, device) for row, _ in rows]
-        return list(zip(which, scores_of(rows, facts, requirement.policy, measured), strict=True))
+            measured = [self.timings.lookup(key, index.rows[i].id, device) for i in which]
+        return times_of([index.rows[i] for i in which], facts, measured)
+
+    def _rank(
+        self, requirement: Requirement, index: _OperatorIndex, which: list[int], times: Times, facts: Facts
+    ) -> list[Candidate]:
+        """The candidates with their scores, best first."""
+        policy, (source, times_ns) = requirement.policy, times
+        found = []
+        for i, time_ns in zip(which, times_ns, strict=True):
+            score = score_of(index.rows[i], index.counts[i], facts, policy, source, time_ns)
+            found.append((sort_key(score, policy.objective), Candidate(index.rows[i], score, ())))
+        return [candidate for _, candidate in sorted(found, key=lambda pair: pair[0])]
 
     def _unsupported(
-        self, requirement: Requirement, index: _OperatorIndex, failed: int, facts: Facts
+        self, requirement: Requirement, index: _OperatorIndex, failed: _Failed, facts: Facts
     ) -> UnsupportedError:
         place, wrong = f"operator {requirement.op!r}", []
         for i, row in enumerate(index.rows):

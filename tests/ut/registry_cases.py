@@ -1,0 +1,87 @@
+"""Requirements and synthetic rows that the tests of the registry share."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from superkernel.dtypes import DType
+from superkernel.registry import Capability, KernelRole, Policy, Registry, Requirement, default_registry
+from superkernel.registry.predicates import Clause, MultipleOf, Reason, one_of, within
+from superkernel.registry.requirement import parse_requirement
+from superkernel.target.cpu import AVX2, AVX512, TIERS, CpuTarget, cpu_target
+
+TRIPLE = "x86_64-unknown-linux-gnu"
+TARGETS: dict[str, CpuTarget] = {
+    tier: replace(cpu_target(TRIPLE, tier, AVX2 + AVX512), l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20)
+    for tier in TIERS
+}
+
+PROBLEMS = (
+    "matmul(f32[128,384], const f32[384,384])",
+    "matmul(f32[1,384], const f32[384,1536])",
+    "matmul(bf16[4,12,128,64], bf16[4,12,64,128])",
+    "matmul(i8[16,64], const i8[64,32])",
+    "matmul_integer(u8[16,64], const i8[64,32], u8[], i8[])",
+    "conv(f32[1,3,64,64], const f32[16,3,7,7], const f32[16]; strides=(2,2), pads=(3,3,3,3))",
+    "conv(f32[1,32,28,28], const f32[32,1,3,3]; groups=32, pads=(1,1,1,1))",
+    "conv(f64[1,3,8,8,8], f64[4,3,3,3,3])",
+    "conv_transpose(f32[1,4,8,8], const f32[4,3,2,2]; strides=(2,2))",
+    "softmax(f32[8,128]; axis=-1)",
+    "layer_norm(f16[8,384], const f16[384], const f16[384]; axis=-1)",
+    "reduce_sum(i32[8,128]; axes=(1,))",
+    "argmax(f32[8,128]; axis=1)",
+    "cumsum(f32[8,128]; axis=1)",
+    "max_pool(f32[1,8,16,16]; kernel=(2,2), strides=(2,2))",
+    "attention(f32[1,4,16,32], f32[1,2,64,32], f32[1,2,64,32])",
+    "attention(f64[1,4,16,32], f64[1,2,64,32], f64[1,2,64,32])",
+    "transpose(f32[64,32]; perm=(1,0))",
+    "add(f32[64], f32[64])",
+    "gather(f32[100,16], i64[7]; axis=0)",
+    "concat(f32[2,3], f32[2,5]; axis=1)",
+    "gemm(f32[4,8], f32[8,4])",
+)
+
+
+def need(text: str, tier: str = "avx512", policy: Policy | None = None) -> Requirement:
+    """The requirement of one line of text."""
+    return parse_requirement(text, TARGETS[tier], policy or Policy())
+
+
+def row(row_id: str) -> Capability:
+    """A row of the default registry."""
+    return next(r for r in default_registry().rows if r.id == row_id)
+
+
+def many_rows(count: int, seed: int = 0) -> list[Capability]:
+    """`count` matrix kernels that differ in types, tiles, limits and features, as a grown registry would hold them."""
+    random_ = random.Random(seed)
+    limits: list[Clause] = [one_of(Reason.CONSTANT, "weight.constant", True), within(Reason.SHAPE, "m", 1, 6)]
+    limits += [within(Reason.SHAPE, "n", low) for low in (16, 64, 256)]
+    limits += [Clause(Reason.ALIGNMENT, axis, MultipleOf(step)) for axis in "kn" for step in (4, 16, 64)]
+    rows = []
+    for i in range(count):
+        role = random_.choices([KernelRole.TUNED, KernelRole.GENERIC], [9, 1])[0]
+        rows.append(
+            Capability(
+                id=f"test.gemm.{i:04}",
+                kernel="test.gemm",
+                ops=("matmul",),
+                name=f"sk_f32_gemm_ukernel_{1 + i % 14}x{16 * (1 + i % 4)}__avx2_u{i}",
+                role=role,
+                input_dtypes=(frozenset({random_.choice([DType.F32, DType.F16, DType.BF16, DType.I8])}),) * 2,
+                limits=tuple(random_.sample(limits, random_.randint(0, 4))),
+                tier=random_.choice(TIERS),
+                features=frozenset(random_.sample(AVX2 + AVX512, random_.randint(0, 3))),
+                tile=(("mr", 1 + i % 14), ("nr", 16 * (1 + i % 4))),
+                error_ulps=0.0,
+                cost="gemm",
+                code_bytes=1024 * random_.randint(1, 8),
+            )
+        )
+    return [*rows, row("host.reference")]
+
+
+def cold(rows: list[Capability] | None = None) -> Registry:
+    """A registry that has selected nothing yet."""
+    return Registry(default_registry().rows if rows is None else rows)

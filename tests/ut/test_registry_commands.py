@@ -1,0 +1,60 @@
+"""The texts of `superkernel kernels ...`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from superkernel.errors import InputError
+from superkernel.registry import Policy, default_registry
+from superkernel.registry.commands import kernels_dump, kernels_explain, kernels_list, kernels_merge
+from superkernel.registry.manifest import Manifest
+from tests.ut.registry_cases import PROBLEMS, TARGETS
+from tests.ut.test_registry_manifest import manifest
+
+
+def test_list_shows_all_rows_or_those_asked_for() -> None:
+    everything = json.loads(kernels_list(as_json=True))
+    assert [r["id"] for r in everything] == [r.id for r in default_registry().rows]
+    some = json.loads(kernels_list(op="matmul", dtype="f32", role="tuned", tier="avx2", as_json=True))
+    assert [r["id"] for r in some] == [f"host.matmul.{k}/f32/avx2" for k in ("dynamic", "gemv", "packed")]
+    text = kernels_list(op="lrn", tier="plain")
+    assert "sk_f32_lrn_ukernel__scalar" in text
+    assert "every operator" in text
+    assert text.endswith("5 kernels")
+
+
+def test_explain_a_problem_an_operator_and_a_pattern() -> None:
+    problem = kernels_explain(PROBLEMS[0], target=TARGETS["avx512"])
+    assert "chosen     host.matmul.packed/f32/avx512  (sk_f32_gemm_ukernel_14x32__avx512skx)" in problem
+    data = json.loads(
+        kernels_explain(PROBLEMS[0], target=TARGETS["avx2"], policy=Policy(pin=("*generic*",)), as_json=True)
+    )
+    assert data["chosen"]["id"] == "host.matmul.generic/avx2"
+    rows = kernels_explain("attention")
+    assert "dtype: in0.dtype must be f16" in rows
+    assert "fallback: policy.fallback must be allow | warn" in rows
+    gemv = json.loads(kernels_explain("host.matmul.gemv/f32/*", as_json=True))
+    assert len(gemv) == 3
+    assert {"reason": "shape", "field": "m", "required": "1..6"} in gemv[0]["clauses"]
+
+
+def test_explain_refuses_what_is_nothing() -> None:
+    with pytest.raises(InputError, match="no kernel or operator"):
+        kernels_explain("host.nothing")
+    with pytest.raises(InputError, match="for a target"):
+        kernels_explain(PROBLEMS[0])
+
+
+def test_dump_and_merge_write_files(tmp_path: Path) -> None:
+    paths = []
+    for model, texts in (("a", PROBLEMS[:5]), ("b", PROBLEMS[3:])):
+        paths.append(tmp_path / f"{model}.json")
+        text = kernels_dump(manifest(model, texts), output=paths[-1])
+        assert Manifest.from_json(json.loads(text)) == Manifest.load(paths[-1])
+    said = kernels_merge(paths, output=tmp_path / "both.json")
+    merged = Manifest.load(tmp_path / "both.json")
+    assert merged.models == {"a", "b"}
+    assert f"{len(merged.kernels)} kernels for a, b" in said

@@ -1,0 +1,175 @@
+"""Manifests: the same bytes whatever the order, a merge that is a union, conflicts that name both sides, builds that
+hold no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from superkernel.errors import FileFormatError, InputError, MachineError, UnsupportedError, UserError
+from superkernel.registry import Policy, Registry, default_registry
+from superkernel.registry.manifest import Manifest, content_hash, dump, merge, restricted
+from superkernel.registry.timings import Timing, TimingDatabase, TimingKey
+from tests.ut.registry_cases import PROBLEMS, need
+
+ABI = 7
+
+
+def manifest(
+    model: str, texts: tuple[str, ...] = PROBLEMS, registry: Registry | None = None, tier: str = "avx512"
+) -> Manifest:
+    chosen_from = registry or default_registry()
+    return dump(model, [chosen_from.select(need(t, tier)) for t in texts], chosen_from, ABI)
+
+
+A, B, C = manifest("a", PROBLEMS[:8]), manifest("b", PROBLEMS[5:14]), manifest("c", PROBLEMS[12:])
+
+
+def test_a_hundred_shuffles_give_one_hash() -> None:
+    random_ = random.Random(1)
+    rows, texts = list(default_registry().rows), list(PROBLEMS)
+    digests = set()
+    for _ in range(100):
+        random_.shuffle(rows)
+        random_.shuffle(texts)
+        digests.add(manifest("m", tuple(texts), Registry(rows)).digest)
+    assert len(digests) == 1
+
+
+def test_merge_is_commutative_associative_and_idempotent() -> None:
+    whole = merge([A, B, C])
+    assert {merge(order).digest for order in permutations([A, B, C])} == {whole.digest}
+    assert merge([merge([A, B]), C]).digest == merge([A, merge([B, C])]).digest == whole.digest
+    assert merge([A, A]).digest == A.digest
+    assert merge([whole, A]).digest == whole.digest
+    assert whole.models == {"a", "b", "c"}
+    assert set(whole.kernels) == {*A.kernels, *B.kernels, *C.kernels}
+    assert whole.fallbacks == A.fallbacks | B.fallbacks | C.fallbacks
+    assert any(f.kernel == "host.reference" and f.op == "gemm" for f in whole.fallbacks)
+
+
+def test_round_trip_through_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    A.save(path)
+    assert Manifest.load(path) == A
+    first = path.read_bytes()
+    Manifest.load(path).save(path)
+    assert path.read_bytes() == first
+    assert os.listdir(tmp_path) == ["m.json"]
+
+
+def test_conflicts_name_both_models() -> None:
+    kernel = "host.matmul.packed/f32/avx512"
+    other = {**B.kernels, kernel: replace(A.kernels[kernel], content="0" * 64, keys={"k": frozenset({"b"})})}
+    with pytest.raises(UserError) as caught:
+        merge([A, replace(B, kernels=other)])
+    assert f"kernel {kernel!r}, models a against b" in str(caught.value)
+    with pytest.raises(UserError, match="models a against b: manifests of two ABIs"):
+        merge([A, replace(B, abi=8)])
+    with pytest.raises(UserError, match="manifests of two targets"):
+        merge([A, manifest("b", tier="avx2")])
+    with pytest.raises(InputError, match="nothing to merge"):
+        merge([])
+
+
+def test_a_change_of_a_row_changes_its_content() -> None:
+    row = default_registry().rows[0]
+    changed = [
+        replace(row, version=2),
+        replace(row, code_bytes=1),
+        replace(row, limits=default_registry().rows[-1].limits[:1]),
+    ]
+    assert len({content_hash(r) for r in [row, *changed[:2]]}) == 3
+    assert content_hash(row) == content_hash(replace(row))
+
+
+def test_a_model_has_one_target() -> None:
+    registry = default_registry()
+    mixed = [registry.select(need(PROBLEMS[0], tier)) for tier in ("avx512", "avx2")]
+    for selections in (mixed, []):
+        with pytest.raises(InputError, match="one target"):
+            dump("m", selections, registry, ABI)
+
+
+def test_restricted_build_holds_its_kernels_and_their_fallbacks_only() -> None:
+    packed = manifest("m", ("matmul(f32[128,384], const f32[384,384])",))
+    build = restricted(default_registry(), packed, "m.json")
+    assert [r.id for r in build.rows] == [
+        "host.matmul.generic/avx512",
+        "host.matmul.packed/f32/avx512",
+        "host.reference",
+    ]
+    assert build.select(need("matmul(f32[128,384], const f32[384,384])")).kernel == "host.matmul.packed"
+    assert build.select(need("matmul(f32[128,384], f32[384,384])")).kernel == "host.matmul.generic"
+    requirement = need("softmax(f32[8,128]; axis=-1)", policy=Policy(fallback="forbid"))
+    with pytest.raises(UnsupportedError) as caught:
+        build.select(requirement)
+    assert requirement.key in str(caught.value)
+    assert "superkernel kernels dump MODEL -o m.json" in str(caught.value)
+
+
+def test_restricting_to_a_foreign_manifest_is_refused() -> None:
+    kernel = next(iter(A.kernels))
+    changed = replace(A, kernels={**A.kernels, kernel: replace(A.kernels[kernel], content="f" * 64)})
+    with pytest.raises(UserError, match="does not fit this registry"):
+        restricted(default_registry(), changed)
+    with pytest.raises(UserError, match="no such kernel"):
+        restricted(Registry([default_registry().rows[0]]), A)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", '{"kind": "kernel-manifest", "schema": 99}', '{"kind": "kernel-manifest", "schema": 1}',
+        "\x00\xff",
+        '{"kind":"kernel-manifest","schema":1,"registry":{"version":2}}',
+        '{"kind":"kernel-manifest","schema":1,"registry":{"version":1,"abi":1,"digests":[]},"target":{}}',
+    ],
+)  # fmt: skip
+def test_damaged_files_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(FileFormatError, match=r"bad\.json"):
+        Manifest.load(path)
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    with pytest.raises(MachineError):
+        Manifest.load(tmp_path / "missing.json")
+    with pytest.raises(MachineError):
+        A.save(tmp_path / "missing" / "m.json")
+    path = tmp_path / "m.json"
+    A.save(path)
+    before = path.read_bytes()
+    with pytest.raises(TypeError):
+        replace(A, abi=object()).save(path)  # type: ignore[arg-type]
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["m.json"]
+
+
+def test_timings_round_trip_and_merge(tmp_path: Path) -> None:
+    key, other = TimingKey("p", "k", "d"), TimingKey("p", "k2", "d")
+    one = TimingDatabase({key: Timing(10.0, 3)})
+    two = TimingDatabase({key: Timing(12.0, 9), other: Timing(1.0, 1)})
+    three = TimingDatabase({key: Timing(11.0, 9)})
+    assert one.merged(two) == two.merged(one) == TimingDatabase({key: Timing(12.0, 9), other: Timing(1.0, 1)})
+    assert one.merged(two.merged(three)) == one.merged(two).merged(three)
+    assert one.merged(one) == one
+    assert two.merged(three).lookup("p", "k", "d") == 11.0
+    path = tmp_path / "t.json"
+    assert TimingDatabase.load(path) == TimingDatabase()
+    two.save(path)
+    assert TimingDatabase.load(path) == two
+    assert "workspace" not in path.read_text()
+    for bad in ([], [0.0], [float("nan")]):
+        with pytest.raises(InputError):
+            one.record(key, bad)
+    path.write_text(json.dumps({"kind": "timings", "schema": 1, "entries": [[1]]}))
+    with pytest.raises(FileFormatError):
+        TimingDatabase.load(path)

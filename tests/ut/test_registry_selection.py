@@ -1,0 +1,302 @@
+"""The choice of kernels: what is chosen, what excludes, what decides, and that the explanation tells exactly that."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+
+from superkernel.errors import InputError, UnsupportedError
+from superkernel.ops.table import op_table
+from superkernel.registry import Determinism, KernelRole, Platform, Policy, Reason, Registry, default_registry, diff
+from superkernel.registry.eligibility import clauses_of
+from superkernel.registry.facts import facts_of
+from superkernel.registry.timings import TimingDatabase, TimingKey
+from superkernel.target.cpu import TIERS
+from tests.ut.registry_cases import PROBLEMS, TARGETS, cold, many_rows, need, row
+
+EXPECTED = {
+    "matmul(f32[128,384], const f32[384,384])": "host.matmul.packed",
+    "matmul(f32[1,384], const f32[384,1536])": "host.matmul.gemv",
+    "matmul(f32[2,384], const f32[384,384])": "host.matmul.gemv",
+    "matmul(f32[64,128,384], const f32[384,384])": "host.matmul.packed",
+    "matmul(const f32[384,384], f32[384])": "host.matmul.gemv",
+    "matmul(f32[4,12,128,64], f32[4,12,64,128])": "host.matmul.dynamic",
+    "matmul(bf16[128,384], const bf16[384,384])": "host.matmul.packed",
+    "matmul(i8[16,64], const i8[64,32])": "host.matmul.generic",
+    "matmul_integer(u8[16,64], const i8[64,32], u8[], i8[])": "host.matmul.generic",
+    "conv(f32[1,3,64,64], const f32[16,3,7,7], const f32[16]; strides=(2,2), pads=(3,3,3,3))": "host.conv.igemm",
+    "conv(f32[1,32,28,28], const f32[32,1,3,3]; groups=32, pads=(1,1,1,1))": "host.conv.depthwise",
+    "conv(f32[1,3,64], const f32[4,3,3])": "host.conv.igemm",
+    "conv(f32[1,3,8,8,8], const f32[4,3,3,3,3])": "host.conv.generic",
+    "conv(f32[1,3,8,8], f32[4,3,3,3])": "host.conv.generic",
+    "conv(f64[1,3,8,8], const f64[4,3,3,3])": "host.conv.generic",
+    "conv_transpose(f32[1,4,8,8], const f32[4,3,2,2])": "host.conv.transpose",
+    "transpose(f32[64,32]; perm=(1,0))": "host.transpose",
+    "transpose(f32[4,64,32]; perm=(1,0,2))": "host.pointwise",
+    "add(f32[64], f32[64])": "host.pointwise",
+    "attention(f32[1,4,16,32], f32[1,2,64,32], f32[1,2,64,32])": "host.attention",
+    "attention(f64[1,4,16,32], f64[1,2,64,32], f64[1,2,64,32])": "host.reference",
+    "gemm(f32[4,8], f32[8,4])": "host.reference",
+}
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("text", EXPECTED)
+def test_choice(text: str, tier: str) -> None:
+    selection = default_registry().select(need(text, tier))
+    assert selection.kernel == EXPECTED[text]
+    assert selection.row.tier in (tier, None)
+
+
+def test_every_operator_has_the_reference_and_no_operator_is_unknown() -> None:
+    registry = default_registry()
+    for op in op_table():
+        assert [r.id for r in registry.rows_of(op) if r.role is KernelRole.REFERENCE] == ["host.reference"]
+    assert set(registry.operators) == {*op_table(), "pointwise"}
+
+
+@pytest.mark.parametrize("text", PROBLEMS)
+@pytest.mark.parametrize("tier", TIERS)
+def test_explanation_is_complete_and_a_cure_cures(text: str, tier: str) -> None:
+    """All rows are accounted for; changing the facts of the stated clauses, and only those, makes a rejected row
+    eligible."""
+    requirement = need(text, tier)
+    explanation = default_registry().select(requirement).explanation
+    facts = facts_of(requirement)
+    listed = [c.row.id for c in (*explanation.eligible, *explanation.rejected)]
+    assert sorted(listed) == [r.id for r in default_registry().rows_of(requirement.op)]
+    assert explanation.eligible[0].row is explanation.chosen
+    for candidate in explanation.eligible:
+        assert all(c.holds(facts) for c in clauses_of(candidate.row))
+        assert not candidate.failures
+    for candidate in explanation.rejected:
+        failed = [c for c in clauses_of(candidate.row) if not c.holds(facts)]
+        assert failed
+        assert {(f.reason, f.field) for f in candidate.failures} == {(c.reason, c.field) for c in failed}
+        cured = dict(facts)
+        for clause in failed:
+            before = dict(cured)
+            cured = clause.cure(cured)
+            assert {k for k in cured if cured[k] != before.get(k)} <= {clause.field}
+        assert all(c.holds(cured) for c in clauses_of(candidate.row)), candidate.row.id
+        for clause in failed:  # and each single one was needed
+            partly = {**cured, clause.field: facts.get(clause.field)}
+            assert not all(c.holds(partly) for c in clauses_of(candidate.row)), (candidate.row.id, clause)
+
+
+def test_scores_are_a_total_order() -> None:
+    explanation = cold(many_rows(200)).select(need("matmul(f32[16,64], const f32[64,64])")).explanation
+    scores = [c.score for c in explanation.eligible]
+    assert len(scores) > 5
+    assert all(s is not None for s in scores)
+    assert scores == sorted(scores)  # type: ignore[type-var]
+    assert len(set(scores)) == len(scores)
+    assert explanation.decided_by in explanation.score._fields
+
+
+def test_forbidden_fallback_raises_with_every_failed_clause() -> None:
+    requirement = need("attention(f64[1,4,16,32], f64[1,2,64,32], f64[1,2,64,32])", policy=Policy(fallback="forbid"))
+    with pytest.raises(UnsupportedError) as caught:
+        default_registry().select(requirement)
+    facts, text = facts_of(requirement), str(caught.value)
+    expected = sum(not c.holds(facts) for r in default_registry().rows_of("attention") for c in clauses_of(r))
+    assert len(caught.value.violations) == expected + 1
+    assert "policy.fallback" in text
+    assert "found f64" in text
+    assert 'fallback="warn"' in text
+
+
+def test_fallbacks_are_never_silent() -> None:
+    text = "attention(f64[1,4,16,32], f64[1,2,64,32], f64[1,2,64,32])"
+    registry = default_registry()
+    loud, quiet = registry.select(need(text)), registry.select(need(text, policy=Policy(fallback="allow")))
+    assert loud.warning is not None
+    assert "in0.dtype must be bf16 | f16 | f32, is f64" in loud.warning
+    assert quiet.warning is None
+    assert quiet.fallback is not None
+    assert quiet.fallback.kind == "reference"
+    assert quiet.explanation.transfer_bytes == 8 * (4 * 16 * 32 * 2 + 2 * 64 * 32 * 2)
+    generic = registry.select(need("matmul(i8[16,64], const i8[64,32])"))
+    assert generic.fallback is not None
+    assert generic.fallback.kind == "generic"
+    assert generic.fallback.reason.startswith("no tuned kernel: host.matmul.")
+    assert generic.warning is None
+    assert registry.select(need("softmax(f32[8,128]; axis=-1)")).fallback is None
+
+
+MATMUL = "matmul(f32[128,384], const f32[384,384])"
+
+
+def test_deny_allow_and_pin_patterns() -> None:
+    registry = default_registry()
+    assert registry.select(need(MATMUL, policy=Policy(deny=("host.matmul.packed",)))).kernel == "host.matmul.dynamic"
+    denied = registry.select(need(MATMUL, policy=Policy(deny=("sk_f32_gemm_*",))))
+    failures = {c.row.id: c.failures for c in denied.explanation.rejected}
+    assert [f.reason for f in failures["host.matmul.packed/f32/avx512"]] == [Reason.DENIED]
+    allowed = registry.select(need(MATMUL, policy=Policy(allow=("host.matmul.generic", "host.reference"))))
+    assert allowed.kernel == "host.matmul.generic"
+    assert {f.reason for f in dict(_rejected(allowed))["host.matmul.packed/f32/avx512"]} == {Reason.ALLOWED}
+    pinned = registry.select(need(MATMUL, policy=Policy(pin=("host.matmul.gen*",))))
+    assert pinned.kernel == "host.matmul.generic"
+    assert pinned.explanation.decided_by == "pinned"
+    not_eligible = registry.select(need(MATMUL, policy=Policy(pin=("host.matmul.packed/*/avx2",))))
+    assert not_eligible.kernel == "host.matmul.packed"
+    with pytest.raises(UnsupportedError, match=r"policy\.deny"):
+        registry.select(need(MATMUL, policy=Policy(deny=("*",))))
+
+
+def _rejected(selection: object) -> list[tuple[str, tuple[object, ...]]]:
+    return [(c.row.id, c.failures) for c in selection.explanation.rejected]  # type: ignore[attr-defined]
+
+
+def test_policy_limits_exclude_with_their_reason() -> None:
+    rows = [row("host.matmul.dynamic/f32/avx512"), row("host.reference")]
+    sloppy = replace(rows[0], id="test.sloppy", determinism=Determinism.RUN_TO_RUN)
+    registry = Registry([*rows, sloppy])
+    cases = {
+        Reason.WORKSPACE: Policy(max_workspace_bytes=100),
+        Reason.TOLERANCE: Policy(tolerance=1e-6),
+        Reason.DETERMINISM: Policy(determinism=Determinism.BITWISE),
+    }
+    for reason, policy in cases.items():
+        requirement = need(MATMUL, policy=replace(policy, allow=("test.sloppy",)))
+        with pytest.raises(UnsupportedError) as caught:
+            registry.select(requirement)
+        assert any(reason.value in v.message for v in caught.value.violations), reason
+    with pytest.raises(UnsupportedError, match="deadline_ns"):
+        registry.select(replace(need(MATMUL, policy=Policy(allow=("test.*",))), deadline_ns=10.0))
+    small = Platform(TARGETS["avx512"], free_bytes=(("scratch", 1000),))
+    limited = registry.select(replace(need(MATMUL), platform=small))
+    assert limited.kernel == "host.reference"
+    assert {f.reason for f in dict(_rejected(limited))["test.sloppy"]} == {Reason.MEMORY_REGION}  # type: ignore[attr-defined]
+
+
+def test_platform_excludes_by_device_core_type_and_features() -> None:
+    vector = replace(
+        row("host.pointwise/avx512"), id="test.vector", device="npu", core_type="aiv", features=frozenset({"zvfh"})
+    )
+    selection = Registry([vector, row("host.reference")]).select(need("add(f32[4], f32[4])"))
+    reasons = {f.reason for f in selection.explanation.rejected[0].failures}
+    assert reasons == {Reason.DEVICE, Reason.CORE_TYPE, Reason.CPU_FEATURE}
+
+
+def test_objectives_weigh_size_and_memory_before_time() -> None:
+    fast = replace(row("host.matmul.packed/f32/avx512"), id="test.fast", code_bytes=9000)
+    small = replace(fast, id="test.small", code_bytes=100, cost_parameters=(("efficiency", 0.1),))
+    lean = replace(small, id="test.lean", code_bytes=5000, persistent="none", transforms=())
+    registry = Registry([fast, small, lean])
+    chosen = {o: registry.select(need(MATMUL, policy=Policy(objective=o))) for o in ("latency", "size", "memory")}
+    assert {o: s.row.id for o, s in chosen.items()} == {
+        "latency": "test.fast",
+        "size": "test.small",
+        "memory": "test.lean",
+    }
+    assert [s.explanation.decided_by for s in chosen.values()] == ["time_ns", "code_bytes", "workspace_bytes"]
+
+
+def test_features_only_break_ties() -> None:
+    plain = replace(row("host.matmul.packed/f32/avx512"), id="test.plain", features=frozenset({"avx512f"}))
+    richer = replace(
+        plain, id="test.richer", features=frozenset({"avx512f", "avx512vl"}), cost_parameters=(("rate", 0.9),)
+    )
+    assert Registry([plain, richer]).select(need(MATMUL)).row.id == "test.plain"
+    tie = Registry([plain, replace(richer, cost_parameters=())]).select(need(MATMUL))
+    assert (tie.row.id, tie.explanation.decided_by) == ("test.richer", "feature_rank")
+
+
+def test_measured_times_outrank_models_only_where_all_are_measured() -> None:
+    requirement = need("matmul(f32[4,384], const f32[384,384])")
+    ids = [f"host.matmul.{k}/f32/avx512" for k in ("packed", "gemv", "dynamic")]
+    timings = TimingDatabase()
+    device = timings.device_of(requirement.platform)
+    keys = [TimingKey(requirement.problem_key, i, device) for i in ids]
+    timings.record(keys[0], [50.0, 40.0, 60.0])
+    timings.record(keys[1], [100.0])
+    partly = Registry(default_registry().rows, timings).select(requirement)
+    assert (partly.kernel, partly.explanation.to_json()["time_source"]) == ("host.matmul.gemv", "model")
+    timings.record(keys[2], [70.0])
+    fully = Registry(default_registry().rows, timings).select(requirement)
+    assert (fully.kernel, fully.explanation.score.time_ns) == ("host.matmul.packed", 50.0)
+    assert fully.explanation.to_json()["time_source"] == "measured"
+
+
+def test_registration_order_does_not_matter() -> None:
+    rows, requirement = many_rows(60), need("matmul(f32[16,64], const f32[64,64])")
+    first, turned = cold(rows), cold(rows[::-1])
+    assert first.digest == turned.digest
+    assert first.select(requirement).row.id == turned.select(requirement).row.id
+
+
+def test_bad_rows_are_refused_with_every_fault() -> None:
+    good = row("host.lrn/f32/avx2")
+    with pytest.raises(InputError) as caught:
+        Registry([good, good, replace(good, id="x", cost="magic", workspace="lots", ops=())])
+    assert len(caught.value.violations) == 4
+
+
+def test_bad_policies_are_refused() -> None:
+    with pytest.raises(InputError) as caught:
+        Policy(objective="speed", fallback="never", max_workspace_bytes=-1, deny="host.*")  # type: ignore[arg-type]
+    assert len(caught.value.violations) == 4
+
+
+def test_explanation_prints_and_diffs() -> None:
+    registry = default_registry()
+    one, few = (registry.select(need(f"matmul(f32[{m},384], const f32[384,384])")).explanation for m in (1, 64))
+    data = json.loads(json.dumps(one.to_json(cached=False)))
+    assert data["chosen"]["kernel"] == "host.matmul.gemv"
+    assert data["transforms"] == [{"kind": "pack", "slot": 1, "amortised": True, "bytes": 384 * 384 * 4}]
+    assert data["workspace_bytes"] == {"packed": 384 * 384 * 4}
+    assert len(data["eligible"]) + len(data["rejected"]) == len(registry.rows_of("matmul"))
+    assert "runner-up  host.matmul.packed/f32/avx512: time_ns" in one.text
+    assert "shape: m must be 1..6, is 64" in few.text
+    changes = {c.what: (c.before, c.after) for c in diff(one, few)}
+    assert changes["fact m"] == ("1", "64")
+    assert changes["chosen"] == ("host.matmul.gemv/f32/avx512", "host.matmul.packed/f32/avx512")
+    assert changes["candidate host.matmul.gemv/f32/avx512"] == ("eligible", "rejected: shape m")
+    assert diff(one, one) == ()
+
+
+def test_keys_are_canonical() -> None:
+    first, same = need(MATMUL), need("matmul( f32[128,384],const  f32[384,384] ; trans_a=false)")
+    assert first == same
+    assert first.key == same.key
+    assert first.problem_key == need(MATMUL, "avx2").problem_key
+    others = [need(MATMUL, "avx2"), need(MATMUL, policy=Policy(fallback="allow")), need(MATMUL.replace("const ", ""))]
+    assert len({r.key for r in [first, *others]}) == 4
+
+
+def test_ill_formed_problems_are_refused() -> None:
+    for text in ("matmul", "matmull(f32[2])", "add(f32[2], g32[2])", "add(f32[2])", "add(f32[2], f32[3])"):
+        with pytest.raises(InputError):
+            need(text)
+    with pytest.raises(InputError):
+        need("softmax(f32[2,3]; axis)")
+
+
+def test_selection_is_quick_and_cached() -> None:
+    """Cold and warm, with room for a busy machine: the figures to reach are 200 us and 1 us."""
+    registry = cold(many_rows(500))
+    texts = [f"matmul(f32[{m},384], const f32[384,{n}])" for m in (3, 17, 128) for n in range(64, 640, 64)]
+    first, *others = [need(t) for t in texts]
+    registry.select(first)
+    assert len(registry.rows_of("matmul")) == 501
+    times_ns = []
+    for requirement in others:
+        start = time.perf_counter_ns()
+        selection = registry.select(requirement)
+        times_ns.append(time.perf_counter_ns() - start)
+        assert not selection.cached
+        assert len(selection.explanation.eligible) + len(selection.explanation.rejected) == 501
+    assert min(times_ns) < 400_000
+    warm_ns = []
+    for _ in range(5):
+        start = time.perf_counter_ns()
+        for _ in range(1000):
+            registry.select(first)
+        warm_ns.append((time.perf_counter_ns() - start) / 1000)
+    assert registry.select(first).cached
+    assert min(warm_ns) < 2_000
