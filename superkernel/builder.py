@@ -317,13 +317,14 @@ class GraphBuilder(OperatorMethods):
         """True where nothing has the name yet."""
         return bool(name) and name not in self._names
 
-    def rename(self, tensor: Tensor, name: str) -> bool:
+    def rename(self, tensor: Tensor, name: str, *, final: bool = True) -> bool:
         """Names a value that so far has a made-up name; False (and no change) where it has a given name or `name` is
-        taken."""
+        taken. With `final` False the name counts as made up: another may follow."""
         value = self._own(tensor)
         if value.named or not self.is_free(name):
             return False
         self._rename(value, name)
+        value.named = final
         return True
 
     def _rename(self, value: Value, name: str) -> None:

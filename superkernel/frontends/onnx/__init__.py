@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superkernel.errors import FileFormatError, InputError, MachineError
+from superkernel.errors import FileFormatError, InputError, InternalError, MachineError, SuperKernelError
 from superkernel.graph import Graph
 
 if TYPE_CHECKING:
@@ -40,7 +40,28 @@ def load_onnx(
         raise FileFormatError(
             "not an ONNX model", location=where, expected="a graph and an operator set", found="neither"
         )
-    return Importer(model, name=name, shapes=shapes or {}, dims=dims or {}, constants=constants or {}).graph()
+    try:
+        return Importer(model, name=name, shapes=shapes or {}, dims=dims or {}, constants=constants or {}).graph()
+    except SuperKernelError:
+        raise
+    except MemoryError as error:
+        raise MachineError("not enough memory for the model's constants", found=str(error)) from error
+    except Exception as error:
+        raise _blame(model, error) from error
+
+
+def _blame(model: onnx.ModelProto, error: Exception) -> SuperKernelError:
+    """An error that is not of the package's own: the file's fault where the standard's checker rejects it, else
+    ours."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as finding:
+        return FileFormatError("the model breaks the standard's rules", found=str(finding).strip()[:300])
+    except Exception:  # the checker itself cannot read it (too large, not text): nothing more is known
+        return FileFormatError("the model cannot be read", found=f"{type(error).__name__}: {error}"[:300])
+    return InternalError("the ONNX frontend failed on a valid model", found=f"{type(error).__name__}: {error}"[:300])
 
 
 def _read(path: Path) -> onnx.ModelProto:

@@ -111,6 +111,8 @@ class Importer:
         visited: set[tuple[str, str]],
     ) -> None:
         for node in nodes:
+            if not all(isinstance(t, str) for t in (node.op_type, node.domain, node.name, *node.input, *node.output)):
+                raise FileFormatError("a node's names are not text", found=repr(node.op_type))
             domain = standard_domain(node.domain)
             key = (domain, node.op_type)
             if node.op_type == "If" and domain == "":
@@ -246,7 +248,7 @@ class Importer:
                         location=f"node {node.name or name!r} ({node.op_type})",
                         found=name,
                     )
-                self.builder.rename(tensor, scope.prefix + name)
+                self.builder.rename(tensor, scope.prefix + name, final=not scope.prefix)
                 scope.env[name] = tensor
 
     def lower(self, node: onnx.NodeProto, scope: _Scope) -> Sequence[Tensor | None]:

@@ -1,0 +1,551 @@
+"""The ONNX frontend: options, refusals, versions of operators, functions, com.microsoft operators, bad files.
+
+The standard's own node tests are in tests/st/test_onnx_backend.py; here is what they do not have. Numbers are compared
+with onnxruntime.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from superkernel.dtypes import DType
+from superkernel.errors import FileFormatError, InputError, MachineError, SuperKernelError, UnsupportedError
+from superkernel.frontends import load_graph
+from superkernel.frontends.onnx.call import StaticValueError
+from superkernel.frontends.onnx.registry import lowered_names
+from superkernel.graph import Graph
+from superkernel.reference import evaluate
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+helper, numpy_helper = onnx.helper, onnx.numpy_helper
+
+Arrays = Mapping[str, NDArray[Any]]
+RNG = np.random.default_rng(3)
+
+
+def f32(*shape: int) -> NDArray[np.float32]:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def model(
+    nodes: Sequence[Any],
+    inputs: Arrays,
+    outputs: Sequence[str] = ("y",),
+    *,
+    constants: Arrays | None = None,
+    opset: int = 17,
+    functions: Sequence[Any] = (),
+    shapes: Mapping[str, Sequence[object]] | None = None,
+) -> Any:
+    """A ModelProto; shapes of inputs are those of the arrays unless `shapes` says otherwise."""
+    infos = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(a.dtype), (shapes or {}).get(name, list(a.shape))
+        )
+        for name, a in inputs.items()
+    ]
+    results = [helper.make_empty_tensor_value_info(name) for name in outputs]
+    initialisers = [numpy_helper.from_array(a, name) for name, a in (constants or {}).items()]
+    graph = helper.make_graph(list(nodes), "test", infos, results, initialisers)
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("own", 1)]
+    made = helper.make_model(graph, opset_imports=imports, functions=list(functions))
+    made.ir_version = 8
+    return made
+
+
+def check(proto: Any, inputs: Arrays, **options: Any) -> Graph:
+    """Same outputs as onnxruntime without optimisation."""
+    graph = load_graph(proto, **options)
+    results = evaluate(graph, {name: inputs[name] for name in graph.inputs})
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    settings.log_severity_level = 4
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    for name, wanted in zip([o.name for o in proto.graph.output], session.run(None, dict(inputs)), strict=True):
+        assert results[name].dtype == wanted.dtype
+        np.testing.assert_allclose(results[name], wanted, rtol=2e-4, atol=2e-5, err_msg=name)
+    return graph
+
+
+def node(op: str, inputs: str, outputs: str = "y", **attrs: Any) -> Any:
+    names = [name if name != "_" else "" for name in inputs.split()]
+    return helper.make_node(op, names, outputs.split(), **attrs)
+
+
+# -- operators whose meaning changed between operator sets, and attributes that the node tests do not reach
+
+X = f32(2, 3, 4, 4)
+VERSIONS = {
+    "softmax 11 flattens": ([node("Softmax", "x", axis=1)], {}, 11),
+    "softmax 13 does not": ([node("Softmax", "x", axis=1)], {}, 13),
+    "log-softmax 11, default axis": ([node("LogSoftmax", "x")], {}, 11),
+    "hardmax 11": ([node("Hardmax", "x", axis=2)], {}, 11),
+    "clip 10": ([node("Clip", "x", min=-0.5, max=0.25)], {}, 10),
+    "clip 10, one side": ([node("Clip", "x", max=0.25)], {}, 10),
+    "clip 11, upper only": ([node("Clip", "x _ hi")], {"hi": np.float32(0.5)}, 11),
+    "reduce 11, axes as attribute": ([node("ReduceSum", "x", axes=[1, -1], keepdims=0)], {}, 11),
+    "reduce 13, axes as input": ([node("ReduceSum", "x a", keepdims=0)], {"a": np.array([1, -1])}, 13),
+    "mean 17, axes as attribute": ([node("ReduceMean", "x", axes=[2])], {}, 17),
+    "mean 18, axes as input": ([node("ReduceMean", "x a")], {"a": np.array([2])}, 18),
+    "squeeze 11": ([node("ReduceMax", "x", "t", axes=[1]), node("Squeeze", "t", axes=[1])], {}, 11),
+    "unsqueeze 11": ([node("Unsqueeze", "x", axes=[0, -1])], {}, 11),
+    "pad 10": ([node("Pad", "x", pads=[0, 0, 1, 2, 0, 0, 0, 1], value=1.5)], {}, 10),
+    "pad 18, axes": (
+        [node("Pad", "x p v a", mode="constant")],
+        {"p": np.array([1, 0, 0, 2]), "v": np.float32(2), "a": np.array([-1, 1])},
+        18,
+    ),
+    "pad reflect": ([node("Pad", "x p", mode="reflect")], {"p": np.array([0, 0, 1, 2, 0, 0, 1, 0])}, 13),
+    "slice 9": ([node("Slice", "x", starts=[1, -3], ends=[9, -1], axes=[1, 2])], {}, 9),
+    "slice 13, backwards": (
+        [node("Slice", "x s e a t")],
+        {"s": np.array([-1]), "e": np.array([-(2**62)]), "a": np.array([3]), "t": np.array([-2])},
+        13,
+    ),
+    "upsample 9": ([node("Upsample", "x s", mode="nearest")], {"s": np.array([1, 1, 2, 2], np.float32)}, 9),
+    "resize 10, linear": ([node("Resize", "x s", mode="linear")], {"s": np.array([1, 1, 2, 1.5], np.float32)}, 10),
+    "resize 13, cubic": (
+        [node("Resize", "x _ s", mode="cubic")],
+        {"s": np.array([1, 1, 1.5, 2], np.float32)},
+        13,
+    ),
+    "resize 13, pytorch, integers": (
+        [
+            node("Cast", "x", "i", to=onnx.TensorProto.INT32),
+            node("Resize", "i _ s", "r", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+            node("Cast", "r", to=onnx.TensorProto.FLOAT),
+        ],
+        {"s": np.array([1, 1, 3, 2], np.float32)},
+        13,
+    ),
+    "dropout 12": ([node("Dropout", "x", "y")], {}, 12),
+    "split 11, equal": ([node("Split", "x", "a b", axis=2), node("Sub", "a b")], {}, 11),
+    "split 13, sizes": (
+        [node("Split", "x s", "a b", axis=2), node("Concat", "b a", axis=2)],
+        {"s": np.array([1, 3])},
+        13,
+    ),
+    "topk 10": ([node("TopK", "x k", "y i", axis=2)], {"k": np.array([2])}, 10),
+    "lrn": ([node("LRN", "x", size=3, alpha=0.1, beta=0.6, bias=2.0)], {}, 13),
+    "instance norm": ([node("InstanceNormalization", "x s b")], {"s": f32(3), "b": f32(3)}, 13),
+    "group norm 21": ([node("GroupNormalization", "x s b", num_groups=3)], {"s": f32(3), "b": f32(3)}, 21),
+    "layer norm over two axes": (
+        [node("LayerNormalization", "x s b", axis=2)],
+        {"s": f32(4, 4), "b": f32(4, 4)},
+        17,
+    ),
+    "conv, same upper, strided": (
+        [node("Conv", "x w b", auto_pad="SAME_UPPER", strides=[2, 2])],
+        {"w": f32(5, 3, 3, 3), "b": f32(5)},
+        13,
+    ),
+    "conv, same lower": ([node("Conv", "x w", auto_pad="SAME_LOWER")], {"w": f32(5, 3, 2, 2)}, 13),
+    "conv, grouped, dilated": (
+        [node("Conv", "x w", group=3, dilations=[2, 1], pads=[1, 0, 1, 1])],
+        {"w": f32(6, 1, 2, 3)},
+        13,
+    ),
+    "conv transpose": (
+        [node("ConvTranspose", "x w", strides=[2, 2], output_padding=[1, 0], pads=[1, 0, 0, 1])],
+        {"w": f32(3, 2, 3, 3)},
+        13,
+    ),
+    "conv transpose, same": (
+        [node("ConvTranspose", "x w", strides=[2, 2], auto_pad="SAME_UPPER")],
+        {"w": f32(3, 2, 3, 3)},
+        13,
+    ),
+    "max pool, ceil": ([node("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)], {}, 13),
+    "average pool, padded": (
+        [node("AveragePool", "x", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)],
+        {},
+        13,
+    ),
+    "global lp pool": ([node("GlobalLpPool", "x", p=3)], {}, 13),
+    "einsum": ([node("Einsum", "x w", equation="bchw,dw->bdhc")], {"w": f32(5, 4)}, 13),
+    "einsum, ellipsis and sum": ([node("Einsum", "x w", equation="...hw,wk->...k")], {"w": f32(4, 2)}, 13),
+    "space to depth": ([node("SpaceToDepth", "x", blocksize=2)], {}, 13),
+    "one-hot": (
+        [node("ArgMax", "x", "i", axis=1, keepdims=0), node("OneHot", "i d v", axis=0)],
+        {"d": np.array(3), "v": np.array([0.5, 2], np.float32)},
+        13,
+    ),
+    "dequantised weight per channel": (
+        [node("DequantizeLinear", "w s z", "d", axis=0), node("Conv", "x d")],
+        {
+            "w": RNG.integers(-128, 127, (5, 3, 1, 1)).astype(np.int8),
+            "s": np.abs(f32(5)),
+            "z": np.zeros(5, np.int8),
+        },
+        13,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_versions(name: str) -> None:
+    nodes, constants, opset = VERSIONS[name]
+    arrays = {k: np.asarray(v) for k, v in constants.items()}
+    check(model(nodes, {"x": X}, constants=arrays, opset=opset), {"x": X})
+
+
+# -- recurrent operators
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
+def test_recurrent(op: str, direction: str) -> None:
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[op]
+    ways, steps, batch, width, hidden = 1 + (direction == "bidirectional"), 4, 2, 3, 5
+    constants: dict[str, NDArray[Any]] = {
+        "w": f32(ways, gates * hidden, width),
+        "r": f32(ways, gates * hidden, hidden),
+        "b": f32(ways, 2 * gates * hidden),
+        "h": f32(ways, batch, hidden),
+    }
+    inputs, outputs = "x w r b _ h", "y last"
+    if op == "LSTM":
+        constants |= {"c": f32(ways, batch, hidden), "p": f32(ways, 3 * hidden)}
+        inputs, outputs = inputs + " c p", outputs + " cell"
+    extra = {"linear_before_reset": 1} if op == "GRU" else {}
+    proto = model(
+        [node(op, inputs, outputs, hidden_size=hidden, direction=direction, **extra)],
+        {"x": f32(steps, batch, width)},
+        outputs.split(),
+        constants=constants,
+        opset=14,
+    )
+    check(proto, {"x": f32(steps, batch, width)})
+
+
+# -- com.microsoft
+
+HIDDEN = f32(2, 5, 8)
+MICROSOFT: dict[str, tuple[list[Any], Arrays]] = {
+    "Gelu": ([node("Gelu", "x", domain="com.microsoft")], {}),
+    "QuickGelu": ([node("QuickGelu", "x", domain="com.microsoft", alpha=1.5)], {}),
+    "FastGelu": ([node("FastGelu", "x b", domain="com.microsoft")], {"b": f32(8)}),
+    "BiasGelu": ([node("BiasGelu", "x b", domain="com.microsoft")], {"b": f32(8)}),
+    "FusedMatMul": (
+        [node("FusedMatMul", "x w", domain="com.microsoft", transB=1, alpha=0.3)],
+        {"w": f32(3, 8)},
+    ),
+    "LayerNormalization": ([node("LayerNormalization", "x s b", epsilon=1e-6)], {"s": f32(8), "b": f32(8)}),
+    "SimplifiedLayerNormalization": ([node("SimplifiedLayerNormalization", "x s", epsilon=1e-6)], {"s": f32(8)}),
+    "SkipLayerNormalization": (
+        [node("SkipLayerNormalization", "x k s b e", "y _ _ t", domain="com.microsoft"), node("Add", "y t", "z")],
+        {"k": f32(2, 5, 8), "s": f32(8), "b": f32(8), "e": f32(8)},
+    ),
+    "SkipSimplifiedLayerNormalization": (
+        [node("SkipSimplifiedLayerNormalization", "x k s", domain="com.microsoft")],
+        {"k": f32(2, 5, 8), "s": f32(8)},
+    ),
+    "MultiHeadAttention": (
+        [node("MultiHeadAttention", "x k v", domain="com.microsoft", num_heads=2)],
+        {"k": f32(2, 6, 8), "v": f32(2, 6, 8)},
+    ),
+    "RotaryEmbedding": (
+        [node("RotaryEmbedding", "x p c s", domain="com.microsoft", num_heads=2)],
+        {"p": np.array([[0, 1, 2, 3, 4], [2, 3, 4, 5, 6]]), "c": f32(9, 2), "s": f32(9, 2)},
+    ),
+    "RotaryEmbedding, interleaved": (
+        [node("RotaryEmbedding", "x p c s", domain="com.microsoft", num_heads=2, interleaved=1)],
+        {"p": np.array([3]), "c": f32(9, 2), "s": f32(9, 2)},
+    ),
+    "DynamicQuantizeMatMul": (
+        [node("DynamicQuantizeMatMul", "x w s z", domain="com.microsoft")],
+        {
+            "w": RNG.integers(0, 255, (8, 4)).astype(np.uint8),
+            "s": np.array([0.02], np.float32),
+            "z": np.array([120], np.uint8),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MICROSOFT)
+def test_microsoft(name: str) -> None:
+    nodes, constants = MICROSOFT[name]
+    for made in nodes:
+        made.output[:] = ["" if o == "_" else o for o in made.output]
+    check(model(nodes, {"x": HIDDEN}, [nodes[-1].output[0]], constants=constants), {"x": HIDDEN})
+
+
+def test_embed_layer_normalization() -> None:
+    constants = {"w": f32(20, 8), "p": f32(6, 8), "k": f32(2, 8), "g": f32(8), "b": f32(8)}
+    inputs = {"ids": RNG.integers(0, 20, (2, 5)).astype(np.int32), "seg": RNG.integers(0, 2, (2, 5)).astype(np.int32)}
+    made = node("EmbedLayerNormalization", "ids seg w p k g b", "y m", domain="com.microsoft", epsilon=1e-5)
+    check(model([made], inputs, ["y"], constants=constants), inputs)
+
+
+# -- shapes
+
+
+def test_shape_arithmetic_disappears() -> None:
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Gather", "s zero", "n"),
+        node("Unsqueeze", "n zero1", "n1"),
+        node("Concat", "n1 minus", "target", axis=0),
+        node("Reshape", "x target", "flat"),
+        node("ConstantOfShape", "target0", "zeros"),
+        node("Range", "a b c", "r"),
+        node("Add", "flat r", "t"),
+        node("Add", "t zeros"),
+    ]
+    constants = {
+        "zero": np.array(0),
+        "zero1": np.array([0]),
+        "minus": np.array([-1]),
+        "target0": np.array([1, 24]),
+        "a": np.float32(0),
+        "b": np.float32(24),
+        "c": np.float32(1),
+    }
+    graph = check(model(nodes, {"x": f32(2, 3, 8)}, constants=constants), {"x": f32(2, 3, 8)})
+    assert [n.op for n in graph.nodes] == ["reshape", "add", "add"]
+    assert graph.outputs == ("y",)
+
+
+def test_dynamic_dimensions() -> None:
+    proto = model([node("Relu", "x")], {"x": f32(2, 3)}, shapes={"x": ["batch", 3]})
+    with pytest.raises(UnsupportedError, match="dynamic dimension") as caught:
+        load_graph(proto)
+    assert "dims={'batch': n}" in str(caught.value)
+    assert load_graph(proto, dims={"batch": 5}).inputs["x"].shape == (5, 3)
+    assert load_graph(proto, shapes={"x": (4, 3)}).inputs["x"].shape == (4, 3)
+    with pytest.raises(InputError, match="contradicts the file"):
+        load_graph(proto, shapes={"x": (4, 5)})
+    with pytest.raises(InputError, match="another rank"):
+        load_graph(proto, shapes={"x": (4,)})
+    with pytest.raises(InputError, match="no input 'z'"):
+        load_graph(proto, shapes={"z": (4,)})
+
+
+def test_all_dynamic_dimensions_at_once() -> None:
+    proto = model([node("Add", "x z")], {"x": f32(2, 3), "z": f32(2, 3)}, shapes={"x": ["n", 3], "z": [None, 3]})
+    with pytest.raises(UnsupportedError) as caught:
+        load_graph(proto)
+    assert len(caught.value.violations) == 2
+
+
+def test_fixed_inputs() -> None:
+    proto = model(
+        [node("Mul", "s two", "t"), node("Reshape", "x t")],
+        {"x": f32(2, 6), "s": np.array([2, 1])},
+        constants={"two": np.array([2, 3])},
+    )
+    with pytest.raises(StaticValueError, match="constants=") as caught:
+        load_graph(proto)
+    assert caught.value.inputs == ("s",)
+    graph = load_graph(proto, constants={"s": np.array([2, 1])})
+    assert list(graph.inputs) == ["x"]
+    assert graph.types["y"].shape == (4, 3)
+    with pytest.raises(InputError, match="another element type"):
+        load_graph(proto, constants={"s": np.array([2, 1], np.int32)})
+    with pytest.raises(InputError, match="no input"):
+        load_graph(proto, constants={"nobody": np.array([2, 1])})
+
+
+def test_initialisers_may_be_replaced() -> None:
+    proto = model([node("Add", "x c")], {"x": f32(2)}, constants={"c": np.ones(2, np.float32)})
+    graph = load_graph(proto, constants={"c": np.full(2, 5, np.float32)})
+    np.testing.assert_array_equal(graph.constants["c"], [5, 5])
+
+
+def test_large_constants_are_not_blown_up() -> None:
+    nodes = [node("Expand", "c s", "e"), node("Add", "x e")]
+    proto = model(nodes, {"x": f32(1)}, constants={"c": f32(1), "s": np.array([1024, 1024])})
+    assert [n.op for n in load_graph(proto).nodes] == ["expand", "add"]
+
+
+# -- outputs, functions, control flow
+
+
+def test_outputs_keep_their_names() -> None:
+    nodes = [node("Identity", "x", "copy"), node("Constant", "", "k", value_floats=[1.0, 2.0]), node("Relu", "x", "r")]
+    nodes += [node("Identity", "r", "r2")]
+    graph = check(model(nodes, {"x": f32(2)}, ["copy", "k", "r", "r2"]), {"x": f32(2)})
+    assert graph.outputs == ("copy", "k", "r", "r2")
+
+
+def test_initialiser_as_output() -> None:
+    proto = model([node("Relu", "x")], {"x": f32(2)}, ["y", "c"], constants={"c": f32(3)})
+    graph = load_graph(proto)
+    assert graph.outputs == ("y", "c")
+    assert "c" in graph.constants
+
+
+def test_local_functions_with_attributes() -> None:
+    leaky = node("LeakyRelu", "a", "t")
+    leaky.attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT))
+    inner = helper.make_function("own", "Inner", ["a"], ["t"], [leaky], [helper.make_opsetid("", 17)], ["slope"])
+    call = node("Inner", "p", "q", domain="own")
+    call.attribute.append(onnx.AttributeProto(name="slope", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT))
+    body = [call, node("Add", "q p", "r")]
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    outer = helper.make_function("own", "Outer", ["p"], ["r"], body, imports, ["slope"])
+    nodes = [node("Outer", "x", "t", domain="own", slope=0.3), node("Outer", "t", "y", domain="own", slope=0.7)]
+    graph = check(model(nodes, {"x": f32(7)}, functions=[inner, outer]), {"x": f32(7)})
+    assert [round(float(n.attrs["alpha"]), 3) for n in graph.nodes if n.op == "leaky_relu"] == [0.3, 0.7]
+
+
+def test_function_that_calls_itself() -> None:
+    own = [helper.make_opsetid("own", 1)]
+    endless = helper.make_function("own", "F", ["a"], ["b"], [node("F", "a", "b", domain="own")], own)
+    with pytest.raises(FileFormatError, match="without end"):
+        load_graph(model([node("F", "x", domain="own")], {"x": f32(2)}, functions=[endless]))
+
+
+def branches(condition: str) -> Any:
+    made = []
+    for name, op in (("then", "Neg"), ("else", "Exp")):
+        out = helper.make_empty_tensor_value_info(f"{name}_out")
+        made.append(helper.make_graph([node(op, "x", f"{name}_out")], name, [], [out]))
+    return node("If", condition, then_branch=made[0], else_branch=made[1])
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_if_with_a_known_condition(taken: bool) -> None:
+    proto = model([branches("c")], {"x": f32(3)}, constants={"c": np.array(taken)})
+    graph = check(proto, {"x": f32(3)})
+    assert [n.op for n in graph.nodes] == ["neg" if taken else "exp"]
+
+
+def test_if_with_an_unknown_condition() -> None:
+    nodes = [node("ReduceMax", "x", "m", keepdims=0), node("Greater", "m zero", "c"), branches("c")]
+    with pytest.raises(StaticValueError, match=r"\(If\), input 0"):
+        load_graph(model(nodes, {"x": f32(3)}, constants={"zero": np.float32(0)}))
+
+
+# -- refusals
+
+
+def test_unknown_operators_are_listed_at_once() -> None:
+    nodes = [
+        node("NonMaxSuppression", "x x", "a"),
+        node("Magic", "a", "b", domain="own"),
+        node("Det", "b", "c", name="d1"),
+    ]
+    nodes += [node("Det", "c", "y", name="d2")]
+    with pytest.raises(UnsupportedError) as caught:
+        load_graph(model(nodes, {"x": f32(1, 2, 4)}))
+    text = str(caught.value)
+    assert len(caught.value.violations) == 3
+    assert "Det" in text
+    assert "2 nodes: 'd1', 'd2'" in text
+    assert "own::Magic" in text
+
+
+@pytest.mark.parametrize("op", ["Loop", "Scan"])
+def test_control_flow_is_refused(op: str) -> None:
+    body = helper.make_graph([], "body", [], [])
+    with pytest.raises(UnsupportedError, match=op) as caught:
+        load_graph(model([node(op, "x x x", body=body)], {"x": f32(2)}))
+    assert "control flow" in str(caught.value)
+
+
+def test_strings_and_small_floats_are_refused() -> None:
+    proto = model([node("Identity", "x")], {"x": f32(2)})
+    for code, name in ((onnx.TensorProto.STRING, "STRING"), (onnx.TensorProto.FLOAT8E4M3FN, "FLOAT8E4M3FN")):
+        proto.graph.input[0].type.tensor_type.elem_type = code
+        with pytest.raises(UnsupportedError, match=name):
+            load_graph(proto)
+
+
+def test_errors_name_the_onnx_node() -> None:
+    proto = model([node("Add", "x c", name="broken")], {"x": f32(2, 3)}, constants={"c": f32(4)})
+    with pytest.raises(SuperKernelError, match=r"node 'broken' \(Add\)"):
+        load_graph(proto)
+
+
+def test_old_operator_sets_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="too old"):
+        load_graph(model([node("Relu", "x")], {"x": f32(2)}, opset=6))
+
+
+def test_training_dropout_is_refused() -> None:
+    constants = {"r": np.float32(0.5), "t": np.array(True)}
+    with pytest.raises(UnsupportedError, match="training"):
+        load_graph(model([node("Dropout", "x r t")], {"x": f32(2)}, constants=constants))
+
+
+# -- files
+
+
+def test_file_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model([node("Relu", "x")], {"x": f32(2)}), str(path))
+    assert load_graph(path).nodes[0].op == "relu"
+    with pytest.raises(InputError, match="no such file"):
+        load_graph(tmp_path / "none.onnx")
+
+
+def test_external_data(tmp_path: Path) -> None:
+    weight = f32(64, 64)
+    proto = model([node("MatMul", "x w")], {"x": f32(2, 64)}, constants={"w": weight})
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, str(path), save_as_external_data=True, location="w.bin", size_threshold=16)
+    np.testing.assert_array_equal(load_graph(path).constants["w"], weight)
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(FileFormatError):
+        load_graph(path)
+
+
+def test_corrupt_files_raise_typed_errors(tmp_path: Path) -> None:
+    """Truncated at every eighth byte and with single bytes changed: never anything but an error of the package (or a
+    graph, where the byte did not matter)."""
+    whole = model(
+        [node("MatMul", "x w", "t"), node("Softmax", "t", axis=1)], {"x": f32(2, 3)}, constants={"w": f32(3, 4)}
+    ).SerializeToString()
+    path = tmp_path / "m.onnx"
+    variants = [whole[:n] for n in range(0, len(whole), 8)]
+    for at in RNG.integers(0, len(whole), 120):
+        changed = bytearray(whole)
+        changed[at] ^= int(RNG.integers(1, 256))
+        variants.append(bytes(changed))
+    refused = 0
+    for variant in variants:
+        path.write_bytes(variant)
+        try:
+            load_graph(path)
+        except SuperKernelError:
+            refused += 1
+    assert refused > len(whole) // 16
+
+
+def test_not_onnx_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    for content in (b"", b"\x00" * 100, b"PK\x03\x04 a zip file", b"\xff" * 64):
+        path.write_bytes(content)
+        with pytest.raises(FileFormatError):
+            load_graph(path)
+
+
+def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MachineError, match=r"superkernel\[onnx\]"):
+        load_graph("m.onnx")
+
+
+def test_lowerings_are_of_operators_that_exist() -> None:
+    """A name that the standard does not know (in any version) is a typing error in the table."""
+    every = {(s.domain, s.name) for s in onnx.defs.get_all_schemas_with_history()}
+    own = {("", "SimplifiedLayerNormalization")}
+    assert not [k for k in lowered_names() if k[0] == "" and k not in every | own]
+    assert len(lowered_names()) > 150
+
+
+def test_element_types() -> None:
+    for dtype in (DType.F64, DType.F16, DType.BF16, DType.I8, DType.U32, DType.BOOL):
+        array = np.zeros((2, 2), dtype.numpy)
+        graph = load_graph(model([node("Identity", "x")], {"x": array}, constants={"unused": array}))
+        assert graph.inputs["x"].dtype is dtype
