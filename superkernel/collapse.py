@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-from superkernel.body import PointwiseProgram, ProgramInput, ProgramOutput
+from superkernel.body import Instruction, PointwiseProgram, ProgramOutput
 from superkernel.tensor import Box, Region, regions_of_box
 
 Strides = tuple[int, ...]
@@ -78,24 +78,80 @@ def collapse(program: PointwiseProgram, fences: tuple[int, ...] = ()) -> Pointwi
 def canonical(program: PointwiseProgram) -> PointwiseProgram:
     """For programs without an anchor: dimensions sorted by the outputs' strides (largest first), size 1 dropped, the rest merged.
     The rank of the result is 0 only for a single element."""
-    dims = [d for d, extent in enumerate(program.shape) if extent != 1]
-    walks = [o.strides for o in program.outputs if o.target >= 0] + [i.strides for i in program.inputs if i.source >= 0]
+    return canonical_together((program,))[0]
+
+
+def canonical_together(programs: Sequence[PointwiseProgram]) -> tuple[PointwiseProgram, ...]:
+    """As `canonical` for programs over one space that must stay in step: the first one's outputs decide the order."""
+    shape = programs[0].shape
+    dims = [d for d, extent in enumerate(shape) if extent != 1]
+    walks = [o.strides for o in programs[0].outputs if o.target >= 0]
+    walks += [i.strides for p in programs for i in p.inputs if i.source >= 0]
     dims.sort(key=lambda d: tuple(-abs(w[d]) for w in walks))
-    ordered = replace(
+    ordered = [_permuted(p, dims) for p in programs]
+    groups = merge_dims(ordered[0].shape, [w for p in ordered for w in walks_of(p)])
+    return tuple(regroup(p, groups) for p in ordered)
+
+
+def _permuted(program: PointwiseProgram, dims: Sequence[int]) -> PointwiseProgram:
+    """The program with dimension dims[i] at place i; dimensions left out must have extent 1."""
+
+    def walk(strides: Strides) -> Strides:
+        return tuple(strides[d] for d in dims)
+
+    return replace(
         program,
         shape=tuple(program.shape[d] for d in dims),
-        inputs=tuple(_permuted_input(i, dims) for i in program.inputs),
-        outputs=tuple(_permuted_output(o, dims) for o in program.outputs),
+        inputs=tuple(replace(i, strides=walk(i.strides)) if i.source >= 0 else i for i in program.inputs),
+        outputs=tuple(replace(o, strides=walk(o.strides)) if o.target >= 0 else o for o in program.outputs),
     )
-    return collapse(ordered)
 
 
-def _permuted_input(item: ProgramInput, dims: Sequence[int]) -> ProgramInput:
-    return replace(item, strides=tuple(item.strides[d] for d in dims)) if item.source >= 0 else item
+def restrict(program: PointwiseProgram, box: Box) -> PointwiseProgram:
+    """The program over a box of its space, coordinates counted from the box's start."""
+
+    def shift(strides: Strides) -> int:
+        return sum(start * stride for (start, _), stride in zip(box, strides, strict=True))
+
+    return replace(
+        program,
+        shape=tuple(stop - start for start, stop in box),
+        inputs=tuple(replace(i, offset=i.offset + shift(i.strides)) if i.source >= 0 else i for i in program.inputs),
+        outputs=tuple(replace(o, offset=o.offset + shift(o.strides)) if o.target >= 0 else o for o in program.outputs),
+    )
 
 
-def _permuted_output(item: ProgramOutput, dims: Sequence[int]) -> ProgramOutput:
-    return replace(item, strides=tuple(item.strides[d] for d in dims)) if item.target >= 0 else item
+def feed(program: PointwiseProgram, source: PointwiseProgram | Instruction) -> PointwiseProgram:
+    """An epilogue without its anchor: result 0 comes from `source`, a program over the same space with one register output, or a
+    `constant` instruction. Further outputs of the source are stored as well."""
+    if isinstance(source, Instruction):
+        source = PointwiseProgram(program.shape, (), (source,), (ProgramOutput(0, -1),))
+    own = [i for i in program.inputs if i.source >= 0]
+    first, added, width = len(source.inputs), len(own), len(source.inputs) + len(own)
+    value = next(o.value for o in source.outputs if o.target < 0)
+
+    def of_source(number: int) -> int:
+        return number if number < first else number + added
+
+    numbers: list[int] = []  # of the epilogue's inputs, in the joined program
+    place = first
+    for item in program.inputs:
+        numbers.append(place if item.source >= 0 else of_source(value))
+        place += item.source >= 0
+    shift = width + len(source.instructions) - len(program.inputs)
+
+    def of_program(number: int) -> int:
+        return number if number < 0 else numbers[number] if number < len(numbers) else number + shift
+
+    before = [replace(i, args=tuple(of_source(a) if a >= 0 else a for a in i.args)) for i in source.instructions]
+    behind = [replace(i, args=tuple(of_program(a) for a in i.args)) for i in program.instructions]
+    stores = [replace(o, value=of_source(o.value)) for o in source.outputs if o.target >= 0]
+    return PointwiseProgram(
+        program.shape,
+        (*source.inputs, *own),
+        (*before, *behind),
+        (*(replace(o, value=of_program(o.value)) for o in program.outputs), *stores),
+    )
 
 
 def runs_of_range(shape: Sequence[int], begin: int, end: int) -> list[Box]:

@@ -102,13 +102,13 @@ def _evaluate(kb: KernelBuilder, row: Row, position: Index, start: int, lanes: i
     row.eval(kb.add(position, start), lanes)
 
 
-def emit_plane(kb: KernelBuilder, emitter: ProgramEmitter, tiling: PointwiseTiling) -> None:
+def emit_plane(kb: KernelBuilder, emitter: ProgramEmitter, tiling: PointwiseTiling, begin: Index, end: Index) -> None:
     """Units of `tiling.block` rows of the plane dimension."""
     plane = _Plane(kb, emitter, tiling)
     shape, side = emitter.program.shape, plane.side
     others = shape[: tiling.plane] + shape[tiling.plane + 1 : -1]
     whole_rows, whole_columns = tiling.plane_extent // side * side, tiling.inner // side * side
-    with kb.loop(kb.begin, kb.end, name="unit") as unit:
+    with kb.loop(begin, end, name="unit") as unit:
         outer = split_index(kb, kb.div(unit, tiling.blocks), others)
         first = kb.mul(kb.rem(unit, tiling.blocks), tiling.block)
         last = kb.minimum(kb.add(first, tiling.block), tiling.plane_extent)

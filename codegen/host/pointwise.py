@@ -7,7 +7,7 @@ on rows of that square.
 
 from __future__ import annotations
 
-from superkernel.body import Body
+from superkernel.body import Body, PointwiseProgram
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.loops import each_row, split_index, vector_loop, vector_range
 from superkernel.codegen.host.plane import emit_plane
@@ -22,40 +22,47 @@ def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     """Write the kernel."""
     if not isinstance(tiling, PointwiseTiling):
         raise InternalError("not a pointwise tiling", found=type(tiling).__name__)
+    emit_program(kb, canonical(body.epilogue), tiling, kb.begin, kb.end)
+
+
+def emit_program(
+    kb: KernelBuilder, program: PointwiseProgram, tiling: PointwiseTiling, begin: Index, end: Index
+) -> None:
+    """Units [begin, end) of a canonical program."""
     if tiling.units == 0:
         return
-    emitter = ProgramEmitter(kb, canonical(body.epilogue))
+    emitter = ProgramEmitter(kb, program)
     if tiling.plane >= 0:
-        emit_plane(kb, emitter, tiling)
+        emit_plane(kb, emitter, tiling, begin, end)
     elif tiling.chunks > 1:
-        _emit_chunks(kb, emitter, tiling)
+        _emit_chunks(kb, emitter, tiling, begin, end)
     else:
-        _emit_rows(kb, emitter, tiling)
+        _emit_rows(kb, emitter, tiling, begin, end)
 
 
-def _emit_rows(kb: KernelBuilder, emitter: ProgramEmitter, tiling: PointwiseTiling) -> None:
+def _emit_rows(kb: KernelBuilder, emitter: ProgramEmitter, tiling: PointwiseTiling, begin: Index, end: Index) -> None:
     """Whole rows."""
     shape = emitter.program.shape
     if not shape:
-        with kb.loop(kb.begin, kb.end):
+        with kb.loop(begin, end):
             emitter.eval_store((), 1)
         return
     step = tiling.rows_per_unit
-    stop = kb.minimum(kb.mul(kb.end, step), tiling.rows)
-    with each_row(kb, kb.mul(kb.begin, step), stop, shape[:-1]) as outer:
+    stop = kb.minimum(kb.mul(end, step), tiling.rows)
+    with each_row(kb, kb.mul(begin, step), stop, shape[:-1]) as outer:
         row = emitter.row([*outer, 0])
         vector_loop(kb, tiling.inner, emitter.lanes, lambda p, n: _discard(row.eval(p, n)))
 
 
-def _emit_chunks(kb: KernelBuilder, emitter: ProgramEmitter, tiling: PointwiseTiling) -> None:
+def _emit_chunks(kb: KernelBuilder, emitter: ProgramEmitter, tiling: PointwiseTiling, begin: Index, end: Index) -> None:
     """Pieces of rows. With one row the range of units is one range of positions."""
     shape, chunk, inner = emitter.program.shape, tiling.chunk, tiling.inner
     if tiling.rows == 1:
         row = emitter.row([0] * len(shape))
-        stop = kb.minimum(kb.mul(kb.end, chunk), inner)
-        vector_range(kb, kb.mul(kb.begin, chunk), stop, inner, emitter.lanes, lambda p, n: _discard(row.eval(p, n)))
+        stop = kb.minimum(kb.mul(end, chunk), inner)
+        vector_range(kb, kb.mul(begin, chunk), stop, inner, emitter.lanes, lambda p, n: _discard(row.eval(p, n)))
         return
-    with kb.loop(kb.begin, kb.end, name="unit") as unit:
+    with kb.loop(begin, end, name="unit") as unit:
         outer = split_index(kb, kb.div(unit, tiling.chunks), shape[:-1])
         start: Index = kb.mul(kb.rem(unit, tiling.chunks), chunk)
         row = emitter.row([*outer, 0])

@@ -86,9 +86,12 @@ class PointwiseTiling(Tiling):
         return program_accesses(body, program, self.boxes(program, begin, end))
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        return self.program_ns(body, canonical(body.epilogue), begin, end, target)
+
+    def program_ns(self, body: Body, program: PointwiseProgram, begin: int, end: int, target: CpuTarget) -> float:
+        """Time of units [begin, end) of a program that this tiling cuts."""
         if begin >= end:
             return 0.0
-        program = canonical(body.epilogue)
         size = prod(program.shape)
         count = size * (end - begin) / max(1, self.units)
         item = widest_item(program)
@@ -156,26 +159,31 @@ class PointwiseFamily(Family):
     kernels = ("host.pointwise", "host.transpose")
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
-        program = canonical(body.epilogue)
-        shape = program.shape
-        lanes = max(1, target.vector_bytes // widest_item(program))
-        inner = shape[-1] if shape else 1
-        rows = prod(shape[:-1]) if shape else 1
-        if 0 in shape:
-            return (PointwiseTiling(0, 0, 1, 1),)
-        plane = find_plane(program)
-        if plane >= 0:
-            extent = shape[plane]
-            block = max(lanes, LINE_BYTES // body.operands[program.outputs[0].target].type.dtype.itemsize)
-            return (PointwiseTiling(rows // extent, inner, 1, inner, plane, min(block, extent), extent),)
-        if inner >= 2 * UNIT_ELEMENTS:
-            chunk = UNIT_ELEMENTS * max(1, min(8, inner // (16 * UNIT_ELEMENTS)))
-            if rows >= 16 and inner <= 8 * UNIT_ELEMENTS:
-                chunk = inner
-            return (PointwiseTiling(rows, inner, 1, chunk),)
-        if rows == 1:
-            return (PointwiseTiling(1, inner, 1, UNIT_ELEMENTS if inner > UNIT_ELEMENTS else max(1, inner)),)
-        return (PointwiseTiling(rows, inner, max(1, min(UNIT_ELEMENTS // inner, -(-rows // 2))), inner),)
+        return (tile_program(body, canonical(body.epilogue), target),)
+
+
+def tile_program(body: Body, program: PointwiseProgram, target: CpuTarget) -> PointwiseTiling:
+    """How a canonical program over the body's operands is cut."""
+    shape = program.shape
+    lanes = max(1, target.vector_bytes // widest_item(program))
+    inner = shape[-1] if shape else 1
+    rows = prod(shape[:-1]) if shape else 1
+    if 0 in shape:
+        return PointwiseTiling(0, 0, 1, 1)
+    plane = find_plane(program)
+    if plane >= 0:
+        extent = shape[plane]
+        stored = next(o.target for o in program.outputs if o.target >= 0)
+        block = max(lanes, LINE_BYTES // body.operands[stored].type.dtype.itemsize)
+        return PointwiseTiling(rows // extent, inner, 1, inner, plane, min(block, extent), extent)
+    if inner >= 2 * UNIT_ELEMENTS:
+        chunk = UNIT_ELEMENTS * max(1, min(8, inner // (16 * UNIT_ELEMENTS)))
+        if rows >= 16 and inner <= 8 * UNIT_ELEMENTS:
+            chunk = inner
+        return PointwiseTiling(rows, inner, 1, chunk)
+    if rows == 1:
+        return PointwiseTiling(1, inner, 1, UNIT_ELEMENTS if inner > UNIT_ELEMENTS else max(1, inner))
+    return PointwiseTiling(rows, inner, max(1, min(UNIT_ELEMENTS // inner, -(-rows // 2))), inner)
 
 
 FAMILY = PointwiseFamily()

@@ -1,0 +1,105 @@
+"""Emitting gathers: elements of x at places that index tensors name (the model is `LookupPlan`).
+
+Where no index moves along the last dimension a row is found once and read as vectors; else every lane has an address of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder, ir, storage_type, vector_type
+from superkernel.codegen.host.convert import convert
+from superkernel.codegen.host.loops import each_row, split_index, vector_loop, vector_range
+from superkernel.codegen.host.program import ProgramEmitter, Row
+from superkernel.codegen.host.vecexpr import Expr
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.lookup import LookupPlan
+from superkernel.scheduler.families.pointwise import PointwiseTiling
+
+
+def bounded(index: Expr, extent: int) -> Expr:
+    """An i64 index, wrapped where negative, then clamped to 0 .. extent - 1."""
+    wrapped = (index < 0).choose(index + extent, index)
+    return wrapped.clamp_low(0).clamp_high(max(extent - 1, 0))
+
+
+def load_lanes(kb: KernelBuilder, base: ir.Value, offsets: ir.Value, dtype: DType) -> ir.Value:
+    """One element per lane, at element offsets from `base`, in compute form."""
+    if not isinstance(offsets.type, ir.VectorType):
+        return kb.load(base, offsets, dtype)
+    lanes = offsets.type.count
+    value: ir.Value = ir.Constant(vector_type(storage_type(dtype), lanes), ir.Undefined)
+    for lane in range(lanes):
+        place = kb.b.extract_element(offsets, ir.Constant(I32, lane))
+        value = kb.b.insert_element(value, kb.load_raw(base, place, dtype), ir.Constant(I32, lane))
+    return kb.widen(value, dtype)
+
+
+def lane_numbers(kb: KernelBuilder, lanes: int, step: int = 1) -> ir.Value:
+    """0, step, 2*step, ... as i64."""
+    return ir.Constant(vector_type(I64, lanes), [i * step for i in range(lanes)] if lanes > 1 else 0)
+
+
+class _Lookup:
+    """One row of the plan's space: bases and index rows, then values at positions."""
+
+    def __init__(self, kb: KernelBuilder, plan: LookupPlan, indices: Sequence[Row], outer: Sequence[Index]) -> None:
+        self.kb, self.plan, self.indices = kb, plan, indices
+        self.item = plan.base.inputs[0]
+        self.base: Index = self.item.offset
+        for coordinate, stride in zip(outer, self.item.strides, strict=False):
+            self.base = kb.add(self.base, kb.mul(coordinate, stride))
+        self.stride = self.item.strides[-1] if self.item.strides else 0
+        self.is_fixed = all(not p.inputs[0].strides or p.inputs[0].strides[-1] == 0 for p in plan.indices)
+        if self.is_fixed:
+            for k in range(len(indices)):
+                self.base = kb.add(self.base, kb.mul(self._index(k, 0, 1).v, plan.jumps[k]))
+
+    def _index(self, k: int, position: Index, lanes: int) -> Expr:
+        (value,) = self.indices[k].eval(position, lanes, store=False)
+        wide = convert(self.kb, value, self.plan.indices[k].inputs[0].dtype, DType.I64)
+        return bounded(Expr(self.kb, wide), self.plan.extents[k])
+
+    def value(self, position: Index, lanes: int) -> ir.Value:
+        kb, pointer = self.kb, self.kb.operands[self.item.source]
+        along = kb.add(self.base, kb.mul(position, self.stride))
+        if self.is_fixed:
+            return kb.load(pointer, along, self.item.dtype, lanes, self.stride)
+        offsets = Expr(kb, kb.splat(kb.i64(along), lanes)) + Expr(kb, lane_numbers(kb, lanes, self.stride))
+        for k, jump in enumerate(self.plan.jumps):
+            offsets = offsets + self._index(k, position, lanes) * jump
+        return load_lanes(kb, pointer, offsets.v, self.item.dtype)
+
+
+def emit_lookup(kb: KernelBuilder, plan: LookupPlan, tiling: PointwiseTiling) -> None:
+    """The whole kernel."""
+    if tiling.units == 0:
+        return
+    epilogue = ProgramEmitter(kb, plan.epilogue)
+    loads = [ProgramEmitter(kb, p) for p in plan.indices]
+    shape = plan.epilogue.shape
+
+    def row(outer: Sequence[Index]) -> Callable[[Index, int], None]:
+        coords = [*outer, 0] if shape else []
+        lookup = _Lookup(kb, plan, [e.row(coords) for e in loads], outer)
+        result = epilogue.row(coords)
+
+        def visit(position: Index, lanes: int) -> None:
+            result.eval(position, lanes, [lookup.value(position, lanes)])
+
+        return visit
+
+    if not shape:
+        with kb.loop(kb.begin, kb.end):
+            row(())(0, 1)
+    elif tiling.chunks > 1:
+        with kb.loop(kb.begin, kb.end, name="unit") as unit:
+            visit = row(split_index(kb, kb.div(unit, tiling.chunks), shape[:-1]))
+            start = kb.mul(kb.rem(unit, tiling.chunks), tiling.chunk)
+            stop = kb.minimum(kb.add(start, tiling.chunk), tiling.inner)
+            vector_range(kb, start, stop, tiling.inner, epilogue.lanes, visit)
+    else:
+        step = tiling.rows_per_unit
+        stop = kb.minimum(kb.mul(kb.end, step), tiling.rows)
+        with each_row(kb, kb.mul(kb.begin, step), stop, shape[:-1]) as outer:
+            vector_loop(kb, tiling.inner, epilogue.lanes, row(outer))

@@ -1,0 +1,111 @@
+"""Anchors that look elements up by index tensors: gather, gather_elements, gather_nd.
+
+Model: all three read, at output coordinates c, the element of x at offset + sum(c[d] * strides[d]) + sum(index_k(c) * jump_k), where index_k is an affine view
+of the index tensor over the output's space. A `LookupPlan` holds these views as programs over one canonical space, in step with the epilogue.
+
+Indices from the end are wrapped and then clamped into 0 .. extent - 1: nothing is ever read out of bounds. Which elements of x are read is
+data: declared is all that may be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from superkernel.body import Body, PointwiseProgram, ProgramInput, ProgramOutput, View
+from superkernel.collapse import canonical_together, exact_regions
+from superkernel.errors import InternalError
+from superkernel.scheduler.families.pointwise import PointwiseTiling, accesses_of
+from superkernel.scheduler.families.rowops import integer
+from superkernel.scheduler.tiling import Access, Tiling
+from superkernel.target.cpu import CpuTarget
+from superkernel.tensor import Region, regions_of_box
+
+
+@dataclass(frozen=True)
+class LookupPlan:
+    """See the module docstring. `base` and `indices` are loads over the epilogue's space; `extents` and `jumps` per index."""
+
+    base: PointwiseProgram
+    indices: tuple[PointwiseProgram, ...]
+    extents: tuple[int, ...]
+    jumps: tuple[int, ...]
+    epilogue: PointwiseProgram
+
+
+def _load(view: View, body: Body, slot: int, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> PointwiseProgram:
+    kind = body.anchor_input_types[slot]
+    assert kind is not None
+    item = ProgramInput(view.operand, kind.dtype, strides, view.offset + offset)
+    return PointwiseProgram(shape, (item,), (), (ProgramOutput(0, -1),))
+
+
+@lru_cache(maxsize=1024)
+def lookup_plan(body: Body) -> LookupPlan:
+    """The plan of a gather. Raises InternalError for another operator or for inputs that are no views."""
+    x, index = body.anchor_inputs[:2]
+    if not isinstance(x, View) or not isinstance(index, View):
+        raise InternalError("gathers take views", location=str(body.op))
+    shape = body.anchor_outputs[0].shape
+    zero = (0,) * len(index.shape)
+    if body.op == "gather":
+        axis = integer(body.attr["axis"]) % len(x.shape)
+        base = (*x.strides[:axis], *zero, *x.strides[axis + 1 :])
+        views = [((0,) * axis + index.strides + (0,) * (len(x.shape) - axis - 1), 0, axis)]
+    elif body.op == "gather_elements":
+        axis = integer(body.attr["axis"]) % len(x.shape)
+        base = tuple(0 if d == axis else s for d, s in enumerate(x.strides))
+        views = [(index.strides, 0, axis)]
+    elif body.op == "gather_nd":
+        batch, width = integer(body.attr["batch_dims"]), index.shape[-1]
+        lead, rest = len(index.shape) - 1, x.strides[batch + width :]
+        base = (*x.strides[:batch], *(0,) * (lead - batch), *rest)
+        views = [(index.strides[:-1] + (0,) * len(rest), k * index.strides[-1], batch + k) for k in range(width)]
+    else:
+        raise InternalError("not a gather", location=str(body.op))
+    loads = [_load(index, body, 1, shape, strides, offset) for strides, offset, _ in views]
+    epilogue, moved, *indices = canonical_together([body.epilogue, _load(x, body, 0, shape, base, 0), *loads])
+    axes = [axis for _, _, axis in views]
+    return LookupPlan(
+        moved, tuple(indices), tuple(x.shape[a] for a in axes), tuple(x.strides[a] for a in axes), epilogue
+    )
+
+
+@dataclass(frozen=True)
+class LookupTiling(Tiling):
+    """Cut as the epilogue alone would be."""
+
+    part: PointwiseTiling
+
+    @property
+    def units(self) -> int:
+        return self.part.units
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        plan = lookup_plan(body)
+        reads: dict[int, list[Region]] = {}
+        writes: dict[int, list[Region]] = {}
+        sizes = [o.type.dtype.itemsize for o in body.operands]
+        free = tuple((0, extent) for extent in plan.extents)
+        x = plan.base.inputs[0]
+        for box in self.part.boxes(plan.epilogue, begin, end):
+            found = regions_of_box((*box, *free), (*x.strides, *plan.jumps), sizes[x.source], x.offset)
+            reads.setdefault(x.source, []).extend(found)
+            for item in (*(p.inputs[0] for p in plan.indices), *plan.epilogue.inputs):
+                if item.source >= 0:
+                    found = regions_of_box(box, item.strides, sizes[item.source], item.offset)
+                    reads.setdefault(item.source, []).extend(found)
+            for out in plan.epilogue.outputs:
+                written = exact_regions(box, out.strides, sizes[out.target], out.offset)
+                writes.setdefault(out.target, []).extend(written)
+        return accesses_of(reads, writes)
+
+    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        plan = lookup_plan(body)
+        return 1.5 * self.part.program_ns(body, plan.epilogue, begin, end, target)
+
+
+def lookup_space(plan: LookupPlan) -> PointwiseProgram:
+    """The epilogue as a tiling sees it, the anchor's loads counted as inputs."""
+    loads = (plan.base.inputs[0], *(p.inputs[0] for p in plan.indices))
+    return replace(plan.epilogue, inputs=(*plan.epilogue.inputs, *loads), instructions=())

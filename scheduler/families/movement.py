@@ -1,0 +1,103 @@
+"""host.concat, host.pad, host.tile, host.gather: how copies that are no single view are cut. See pieces and lookup for the models.
+
+host.pad also serves `trilu`, whose rows are copied with a part of each replaced by zeros (see the emitter); a unit is a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from superkernel.body import Body, View
+from superkernel.collapse import program_regions, runs_of_range
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_weight
+from superkernel.scheduler.families.lookup import LookupTiling, lookup_plan
+from superkernel.scheduler.families.pieces import tile_pieces
+from superkernel.scheduler.families.pointwise import PointwiseTiling, accesses_of, tile_program
+from superkernel.scheduler.families.rowspace import slot_program
+from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.target.cpu import CpuTarget
+from superkernel.tensor import Region
+
+
+@dataclass(frozen=True)
+class OutputRowsTiling(Tiling):
+    """A unit is one row of the anchor's output (all but the last dimension flattened). Slots listed in `aligned` have the output's shape and are
+    read at the row's place; the others may be read anywhere."""
+
+    shape: tuple[int, ...]
+    aligned: tuple[int, ...]
+    scratch: int = 0
+    work: float = 4.0
+
+    @property
+    def units(self) -> int:
+        return 0 if 0 in self.shape else prod(self.shape[:-1])
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.scratch
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        reads: dict[int, list[Region]] = {}
+        writes: dict[int, list[Region]] = {}
+        if begin >= end:
+            return ()
+        sizes = [o.type.dtype.itemsize for o in body.operands]
+        boxes = [(*box, *((0, d) for d in self.shape[-1:])) for box in runs_of_range(self.shape[:-1], begin, end)]
+        programs = [(body.epilogue, boxes)]
+        for slot in range(len(body.anchor_inputs)):
+            program = slot_program(body, slot)
+            if program is not None:
+                whole = [tuple((0, d) for d in program.shape)]
+                programs.append((program, boxes if slot in self.aligned else whole))
+        for program, where in programs:
+            for found, new in zip((reads, writes), program_regions(program, where, sizes), strict=True):
+                for operand, regions in new.items():
+                    found.setdefault(operand, []).extend(regions)
+        return accesses_of(reads, writes)
+
+    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        if begin >= end:
+            return 0.0
+        share = (end - begin) / self.units
+        count = prod(self.shape) * share
+        traffic = sum(o.type.nbytes for o in body.operands)
+        work = elements_ns(count, self.work + program_weight(body.epilogue), target)
+        return CALL_NS + (end - begin) * 4.0 + max(work, memory_ns(traffic * share, traffic, target))
+
+
+class MovementFamily(Family):
+    """Copies that are no single affine view."""
+
+    kernels = ("host.concat", "host.pad", "host.gather", "host.tile")
+
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        if body.op == "gather":
+            return (LookupTiling(tile_lookup(body, target)),)
+        if body.op == "trilu":
+            return (OutputRowsTiling(body.anchor_outputs[0].shape, (0,)),)
+        return (tile_pieces(body, target),)
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return True
+
+    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
+        return op in ("concat", "trilu")
+
+
+def tile_lookup(body: Body, target: CpuTarget) -> PointwiseTiling:
+    """The epilogue's own cut; planes make no sense where rows are looked up."""
+    from dataclasses import replace
+
+    program = lookup_plan(body).epilogue
+    part = tile_program(body, program, target)
+    if part.plane < 0:
+        return part
+    rows = prod(program.shape[:-1])
+    return replace(part, rows=rows, chunk=program.shape[-1], plane=-1, block=1, plane_extent=1)
+
+
+FAMILY = MovementFamily()
