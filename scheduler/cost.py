@@ -21,6 +21,8 @@ from superkernel.tensor import Region
 LINE_NS = 13.0  # one cache line from another core's L2, measured; little of it overlaps
 LINE_BYTES = 64
 MAX_TILINGS = 4  # candidates looked at per sub-operator, best guesses first
+MAX_RIVALS = 3  # partitions kept per number of cores...
+RIVAL_FACTOR = 1.5  # ...if they are no slower than this beside the best
 MIN_GAIN = 0.9  # more cores are looked at only where the work itself gets at least so much shorter
 
 Range = tuple[int, int]
@@ -66,7 +68,7 @@ class CostBook:
         return found
 
     def partitions(self, sub: SubOperator) -> list[Partition]:
-        """Partitions worth a look: the best on one core first, then per number of cores the best, where more cores help."""
+        """Partitions worth a look: the best on one core first, then per number of cores the best few, where more cores help."""
         key = (sub.kernel, id(sub.body))
         found = self._partitions.get(key)
         if found is None:
@@ -84,11 +86,13 @@ class CostBook:
         found = [best]
         if sub.kernel == HOST_REFERENCE:
             return found
+        shortest = best.longest_ns
         for cores in _core_counts(self.cores):
             wide = [self.partition(sub.body, t, min(cores, t.units)) for t in tilings if t.units > 1]
-            gains = [p for p in wide if p.longest_ns < MIN_GAIN * found[-1].longest_ns]
-            if gains:
-                found.append(min(gains, key=lambda p: p.longest_ns))
+            gains = sorted((p for p in wide if p.longest_ns < MIN_GAIN * shortest), key=lambda p: p.longest_ns)
+            if gains:  # the runners-up may hand over less: rows need no exchange where columns do
+                found += [p for p in gains[:MAX_RIVALS] if p.longest_ns < RIVAL_FACTOR * gains[0].longest_ns]
+                shortest = gains[0].longest_ns
         return found
 
     def partition(self, body: Body, tiling: Tiling, parts: int) -> Partition:
