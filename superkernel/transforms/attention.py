@@ -1,7 +1,8 @@
 """Scaled dot-product attention written out as two products around a softmax.
 
 Recognised: matmul(softmax(scores [+ mask]), v) with scores a product of q and k (k transposed by a node or by the
-product's flag), scale factors on the scores, on q or on k, and a mask that is added or chosen by `where`. The result
+product's flag), scale factors on the scores, on q or on k, and a mask that is added or chosen by `where`. Keys and
+values that are repeated for groups of heads (grouped queries) are read unrepeated. The result
 differs from the written-out form in one point: a row whose keys are all masked with -inf gives zeros instead of NaN.
 """
 
@@ -32,6 +33,9 @@ class FuseAttention:
         for node in editor.walk():
             if node.op == "matmul":
                 _fuse(editor, node)
+        for node in editor.walk():
+            if node.op == "attention":
+                _share_heads(editor, node)
         return editor.finish()
 
 
@@ -179,3 +183,34 @@ def _mask_of_choice(editor: Editor, chosen: tuple[str, str, str], near: Node, dt
     zero = editor.constant(np.zeros((), dtype.numpy), f"{near.name}/zero")
     low = editor.constant(np.array(number).astype(dtype.numpy), f"{near.name}/fill")
     return editor.emit("where", (condition, zero, low) if keep_where_true else (condition, low, zero), {}, near)
+
+
+def _share_heads(editor: Editor, node: Node) -> None:
+    """attention(q, repeat(k), repeat(v)) reads k and v themselves: query head h belongs to their head h // repeats."""
+    q, k, v = node.inputs[:3]
+    assert q is not None
+    heads = editor.type(q).shape[1]
+    plain = [_unrepeated(editor, value, heads) for value in (k, v)]
+    if None not in plain and editor.type(plain[0] or "").shape[1] == editor.type(plain[1] or "").shape[1]:
+        editor.emit("attention", (q, *plain, *node.inputs[3:]), node.attrs, node, node.outputs[0])
+
+
+def _unrepeated(editor: Editor, value: str | None, heads: int) -> str | None:
+    """x of reshape(expand(reshape(x))) where each of x's heads is repeated for a group: [B, G, S, D] -> [B, heads, S,
+    D]."""
+    joined = None if value is None else editor.producer.get(value)
+    spread = None if joined is None or joined.op != "reshape" else editor.producer.get(joined.inputs[0] or "")
+    parted = None if spread is None or spread.op != "expand" else editor.producer.get(spread.inputs[0] or "")
+    if value is None or spread is None or parted is None or parted.op != "reshape" or parted.inputs[0] is None:
+        return None
+    source = parted.inputs[0]
+    kind = editor.type(source)
+    if kind.rank != 4 or heads % max(1, kind.shape[1]):
+        return None
+    batch, groups, length, width = kind.shape
+    fits = (
+        editor.type(parted.outputs[0]).shape == (batch, groups, 1, length, width)
+        and editor.type(spread.outputs[0]).shape == (batch, groups, heads // groups, length, width)
+        and editor.type(value).shape == (batch, heads, length, width)
+    )
+    return source if fits else None

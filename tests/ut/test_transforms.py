@@ -179,6 +179,13 @@ def attention(b: GraphBuilder) -> None:
     b.output(b.softmax(b.where(keep, q @ k, -1e9)) @ v, name="filled")
 
 
+def grouped_queries(b: GraphBuilder) -> None:
+    q, caches = b.input("q", (2, 6, 1, 4)), [b.input(name, (2, 3, 5, 4)) for name in "kv"]
+    k, v = (c.reshape(2, 3, 1, 5, 4) for c in caches)
+    k, v = (b.expand(c, shape=(2, 3, 2, 5, 4)).reshape(2, 6, 5, 4) for c in (k, v))
+    b.output(b.softmax((q @ k.T) / 2.0 + b.input("mask", (2, 1, 1, 5))) @ v, name="y")
+
+
 CASES = {
     "fold": Case(FoldConstants(), fold, gone=("reduce_sum", "mul")),
     "dead": Case(RemoveDead(), dead, gone=("exp", "relu")),
@@ -194,6 +201,7 @@ CASES = {
     "gelus": Case(FuseActivations(), gelus, gone=("erf", "tanh", "mul", "add", "div"), made=("gelu",), rtol=1e-3),
     "activations": Case(FuseActivations(), activations, gone=("mul",), made=("silu", "mish", "hard_swish")),
     "norms": Case(FuseNorms(), norms, gone=("reduce_mean", "add", "mul"), made=("layer_norm", "rms_norm")),
+    "grouped_queries": Case(FuseAttention(), grouped_queries, gone=("expand", "softmax"), made=("attention",)),
     "attention": Case(FuseAttention(), attention, gone=("softmax", "matmul"), made=("attention",)),
 }
 
@@ -326,6 +334,13 @@ def attention_with_broadcast_heads(b: GraphBuilder) -> None:
     b.output(b.softmax(b.matmul(q, k, trans_b=True)) @ v, name="y")
 
 
+def heads_repeated_one_after_the_other(b: GraphBuilder) -> None:
+    """tile-like repetition: query head h reads head h % 3, which is no grouping of neighbours."""
+    q, k, v = b.input("q", (2, 6, 1, 4)), b.input("k", (2, 3, 5, 4)), b.input("v", (2, 3, 5, 4))
+    k, v = (b.expand(c.reshape(2, 1, 3, 5, 4), shape=(2, 2, 3, 5, 4)).reshape(2, 6, 5, 4) for c in (k, v))
+    b.output(b.attention(q, k, v), name="y")
+
+
 def shared_weights(b: GraphBuilder) -> None:
     x, w = b.input("x", (3, 4)), b.constant(const(4, 4), name="w")
     b.output((x @ w) * const(4), name="y")
@@ -395,6 +410,7 @@ ALONE = [
     (FuseAttention(), attention_with_probabilities),
     (FuseAttention(), attention_over_another_axis),
     (FuseAttention(), attention_with_broadcast_heads),
+    (FuseAttention(), heads_repeated_one_after_the_other),
     (FoldIntoWeights(), shared_weights),
     (FoldIntoWeights(), factor_along_rows),
     (FoldIntoWeights(), conv_read_twice),
