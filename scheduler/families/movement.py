@@ -19,16 +19,17 @@ from superkernel.scheduler.families.pointwise import PointwiseTiling, accesses_o
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import Region
+from superkernel.tensor import Box, Region
 
 
 @dataclass(frozen=True)
 class OutputRowsTiling(Tiling):
     """A unit is one row of the anchor's output (all but the last dimension flattened). Slots listed in `aligned` have the output's shape and are
-    read at the row's place; the others may be read anywhere."""
+    read at the row's place; those in `leading` broadcast against all but the last dimension of it; the others may be read anywhere."""
 
     shape: tuple[int, ...]
     aligned: tuple[int, ...]
+    leading: tuple[int, ...] = ()
     scratch: int = 0
     work: float = 4.0
 
@@ -51,13 +52,24 @@ class OutputRowsTiling(Tiling):
         for slot in range(len(body.anchor_inputs)):
             program = slot_program(body, slot)
             if program is not None:
-                whole = [tuple((0, d) for d in program.shape)]
-                programs.append((program, boxes if slot in self.aligned else whole))
+                programs.append((program, self._slot_boxes(slot, program.shape, boxes)))
         for program, where in programs:
             for found, new in zip((reads, writes), program_regions(program, where, sizes), strict=True):
                 for operand, regions in new.items():
                     found.setdefault(operand, []).extend(regions)
         return accesses_of(reads, writes)
+
+    def _slot_boxes(self, slot: int, shape: tuple[int, ...], boxes: list[Box]) -> list[Box]:
+        """The parts of an input that output boxes need."""
+        if slot in self.aligned:
+            return boxes
+        if slot not in self.leading:
+            return [tuple((0, d) for d in shape)]
+        lead = len(self.shape) - len(shape)
+        return [
+            (*((0, 1) if d == 1 else span for d, span in zip(shape[:-1], box[lead:], strict=False)), (0, shape[-1]))
+            for box in boxes
+        ]
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         if begin >= end:

@@ -1,0 +1,115 @@
+"""host.rope: pairs (a, b) of a row become (a cos - b sin, b cos + a sin).
+
+Model: the two halves are read as two vectors and written as two; interleaved pairs are read as one vector of twice the width, whose neighbours are
+swapped by a shuffle while each cosine and sine is doubled. Elements behind the rotated ones are copied. With a position input the tables' row is
+found at run time, clamped to the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from superkernel.body import Body
+from superkernel.codegen.host.builder import Index, KernelBuilder, compute_dtype
+from superkernel.codegen.host.convert import convert
+from superkernel.codegen.host.loops import each_row, vector_loop
+from superkernel.codegen.host.program import ProgramEmitter, Row
+from superkernel.codegen.host.vecexpr import Expr
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError
+from superkernel.scheduler.families.movement import OutputRowsTiling
+from superkernel.scheduler.families.rowops import integer
+from superkernel.scheduler.families.rowspace import slot_program
+from superkernel.scheduler.tiling import Tiling
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The rows one unit works on."""
+
+    kb: KernelBuilder
+    x: Row
+    cos: Row
+    sin: Row
+    result: Row
+
+    def halves(self, half: int, position: Index, lanes: int) -> None:
+        behind = self.kb.add(position, half)
+        a, b = self._read(self.x, position, lanes), self._read(self.x, behind, lanes)
+        c, s = self._read(self.cos, position, lanes), self._read(self.sin, position, lanes)
+        self.result.eval(position, lanes, [(a * c - b * s).v])
+        self.result.eval(behind, lanes, [(b * c + a * s).v])
+
+    def neighbours(self, pair: Index, lanes: int) -> None:
+        kb, width = self.kb, 2 * lanes
+        position = kb.mul(pair, 2)
+        x = self._read(self.x, position, width)
+        c, s = (self._doubled(self._read(r, pair, lanes)) for r in (self.cos, self.sin))
+        swapped = Expr(kb, kb.pick(x.v, [i ^ 1 for i in range(width)])) * s
+        sign = Expr(kb, ir.Constant(x.v.type, [-1.0, 1.0] * lanes))
+        self.result.eval(position, width, [(x * c + swapped * sign).v])
+
+    def copy(self, start: int, position: Index, lanes: int) -> None:
+        at = self.kb.add(position, start)
+        self.result.eval(at, lanes, [self._read(self.x, at, lanes).v])
+
+    def _read(self, row: Row, position: Index, lanes: int) -> Expr:
+        return Expr(self.kb, row.eval(position, lanes)[0])
+
+    def _doubled(self, x: Expr) -> Expr:
+        if x.lanes == 1:
+            return Expr(self.kb, self.kb.splat(x.v, 2))
+        return Expr(self.kb, self.kb.pick(x.v, [i // 2 for i in range(2 * x.lanes)]))
+
+
+def _emitter(kb: KernelBuilder, body: Body, slot: int) -> ProgramEmitter | None:
+    program = slot_program(body, slot)
+    return None if program is None else ProgramEmitter(kb, program)
+
+
+def _table_row(kb: KernelBuilder, body: Body, position: ProgramEmitter | None, outer: Sequence[Index]) -> list[Index]:
+    """Coordinates of a table's row (its last coordinate left 0) for output row (b, h, s)."""
+    kind = body.anchor_input_types[1]
+    if kind is None:
+        raise InternalError("rope without tables")
+    batch, _, row = outer
+    if position is None:
+        lead = 4 - kind.rank
+        coords: list[Index] = [*outer, 0][lead:]
+        return [0 if d == 1 and i < kind.rank - 1 else c for i, (c, d) in enumerate(zip(coords, kind.shape, strict=True))]
+    shape = position.program.shape
+    at: list[Index] = [[], [batch if shape != (1,) else 0], [batch, row]][len(shape)]
+    (value,) = position.eval(at, 1)
+    index: Index = convert(kb, value, position.program.inputs[0].dtype, DType.I64)
+    if len(shape) < 2:
+        index = kb.add(index, row)
+    return [kb.minimum(kb.maximum(index, 0), kind.shape[0] - 1), 0]
+
+
+def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+    """Write the kernel."""
+    x, cos, sin, position = (_emitter(kb, body, k) for k in range(4))
+    if not isinstance(tiling, OutputRowsTiling) or x is None or cos is None or sin is None:
+        raise InternalError("not a rope body", found=type(tiling).__name__)
+    if tiling.units == 0:
+        return
+    epilogue = ProgramEmitter(kb, body.epilogue)
+    kind = body.anchor_outputs[0]
+    depth = kind.shape[3]
+    width = integer(body.attr["rotary_dim"]) or depth
+    lanes = max(1, kb.cpu.vector_bytes // compute_dtype(kind.dtype).itemsize)
+    with each_row(kb, kb.begin, kb.end, tiling.shape[:-1]) as outer:
+        table = _table_row(kb, body, position, outer)
+        rows = _Rows(kb, x.row([*outer, 0]), cos.row(table), sin.row(table), epilogue.row([*outer, 0]))
+        if body.attr["interleaved"]:
+            vector_loop(kb, width // 2, max(1, lanes // 2), rows.neighbours)
+        else:
+            vector_loop(kb, width // 2, lanes, lambda p, n: rows.halves(width // 2, p, n))
+        vector_loop(kb, depth - width, lanes, lambda p, n: rows.copy(width, p, n))
+
+
+EMIT = {"host.rope": emit}
+

@@ -1,0 +1,30 @@
+"""host.rope: rotary position embedding; a unit is one (batch, head, position) row of the output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from superkernel.body import Body, View
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.movement import OutputRowsTiling
+from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.target.cpu import CpuTarget
+
+
+class RopeFamily(Family):
+    """Tables with a row per position are read in full where the position is data."""
+
+    kernels = ("host.rope",)
+
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        has_position = len(body.anchor_inputs) > 3 and body.anchor_inputs[3] is not None
+        return (OutputRowsTiling(body.anchor_outputs[0].shape, (0,), () if has_position else (1, 2), 0, 8.0),)
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return True
+
+    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
+        return slot == 0
+
+
+FAMILY = RopeFamily()

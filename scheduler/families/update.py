@@ -1,0 +1,86 @@
+"""host.kv_update: new rows written into a cache at a run-time position. A unit is one (batch, head) pair.
+
+In place (the cache operand is INOUT) only the new rows are written; where they land is data, so the pair's whole cache is declared written and the
+cache is not read. Otherwise the result is another buffer, and a unit copies its pair's cache around the new rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from superkernel.body import Body, Role, View
+from superkernel.collapse import program_regions, runs_of_range
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.costing import CALL_NS, memory_ns
+from superkernel.scheduler.families.pointwise import accesses_of
+from superkernel.scheduler.families.rowspace import slot_program
+from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.target.cpu import CpuTarget
+from superkernel.tensor import Region
+
+
+def is_in_place(body: Body) -> bool:
+    """Whether the result takes the cache's own place."""
+    return any(o.target >= 0 and body.operands[o.target].role is Role.INOUT for o in body.epilogue.outputs)
+
+
+@dataclass(frozen=True)
+class UpdateTiling(Tiling):
+    """See the module docstring."""
+
+    batch: int
+    heads: int
+    in_place: bool
+
+    @property
+    def units(self) -> int:
+        return self.batch * self.heads
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        reads: dict[int, list[Region]] = {}
+        writes: dict[int, list[Region]] = {}
+        if begin >= end:
+            return ()
+        sizes = [o.type.dtype.itemsize for o in body.operands]
+        pairs = runs_of_range((self.batch, self.heads), begin, end)
+        for program in (*(slot_program(body, k) for k in ((1,) if self.in_place else (0, 1))), body.epilogue):
+            if program is None:
+                continue
+            boxes = [(*pair, *((0, d) for d in program.shape[2:])) for pair in pairs]
+            for found, new in zip((reads, writes), program_regions(program, boxes, sizes), strict=True):
+                for operand, regions in new.items():
+                    found.setdefault(operand, []).extend(regions)
+        position = slot_program(body, 2)
+        if position is not None:
+            item = position.inputs[0]
+            size = sizes[item.source]
+            reads.setdefault(item.source, []).append(Region(item.offset * size, size))
+        return accesses_of(reads, writes)
+
+    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        if begin >= end:
+            return 0.0
+        moved = body.anchor_input_types[1 if self.in_place else 0]
+        nbytes = 2 * (moved.nbytes if moved is not None else 0)
+        return CALL_NS + 5.0 * (end - begin) + memory_ns(nbytes * (end - begin) / self.units, nbytes, target)
+
+
+class UpdateFamily(Family):
+    """Updates of a state."""
+
+    kernels = ("host.kv_update",)
+
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        shape = body.anchor_outputs[0].shape
+        batch, heads = (0, 0) if 0 in shape else shape[:2]
+        return (UpdateTiling(batch, heads, is_in_place(body)),)
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return slot != 0 or view.is_dense
+
+    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
+        return slot == 1
+
+
+FAMILY = UpdateFamily()
