@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from superkernel.body import Body, SubOperator
+from superkernel.body import Body, Role, SubOperator
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -51,6 +51,7 @@ class CostBook:
     _tilings: dict[tuple[str, int], tuple[Tiling, ...]] = field(default_factory=dict)
     _partitions: dict[tuple[str, int], list[Partition]] = field(default_factory=dict)
     _accesses: dict[tuple[int, int, int, int], tuple[Access, ...]] = field(default_factory=dict)
+    _reads: dict[tuple[int, int, int, int], tuple[Read, ...]] = field(default_factory=dict)
     _alive: list[object] = field(default_factory=list)  # ids stay valid as long as their objects are held
 
     def tilings(self, sub: SubOperator) -> tuple[Tiling, ...]:
@@ -116,6 +117,19 @@ class CostBook:
             found = self._accesses[key] = tuple(a for a in tiling.accesses(body, *part) if a.regions)
         return found
 
+    def reads(self, body: Body, tiling: Tiling, part: Range) -> tuple[Read, ...]:
+        """What the range reads of operands that are no constants."""
+        key = (id(body), id(tiling), *part)
+        found = self._reads.get(key)
+        if found is None:
+            rows = []
+            for a in self.accesses(body, tiling, part):
+                if not a.write and body.operands[a.operand].role is not Role.CONSTANT:
+                    low, high = min(r.start for r in a.regions), max(r.stop for r in a.regions)
+                    rows.append(Read(a.operand, low, high, a.regions, sum(r.nbytes for r in a.regions)))
+            found = self._reads[key] = tuple(rows)
+        return found
+
 
 def _core_counts(cores: int) -> list[int]:
     """2, 4, 8, ... and all of them."""
@@ -135,23 +149,43 @@ class Written:
     low: int
     high: int
     regions: tuple[Region, ...]
+    nbytes: int
+
+    @property
+    def is_run(self) -> bool:
+        return self.nbytes == self.high - self.low
 
 
 def written_by(core: int, finish_ns: float, regions: tuple[Region, ...]) -> Written:
     """The record of one write access."""
-    return Written(core, finish_ns, min(r.start for r in regions), max(r.stop for r in regions), regions)
+    low, high = min(r.start for r in regions), max(r.stop for r in regions)
+    return Written(core, finish_ns, low, high, regions, sum(r.nbytes for r in regions))
 
 
-def shared_bytes(read: tuple[Region, ...], other: Written) -> int:
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a unit range reads of one operand, with its bounds."""
+
+    operand: int
+    low: int
+    high: int
+    regions: tuple[Region, ...]
+    nbytes: int
+
+    @property
+    def is_run(self) -> bool:
+        return self.nbytes == self.high - self.low
+
+
+def shared_bytes(read: Read, other: Written) -> int:
     """Roughly how many of the bytes read were written by `other`; 0 only where none was."""
-    low, high = min(r.start for r in read), max(r.stop for r in read)
-    inside = min(high, other.high) - max(low, other.low)
-    if inside <= 0:
+    low = read.low if read.low > other.low else other.low
+    high = read.high if read.high < other.high else other.high
+    if low >= high:
         return 0
-    if len(read) == 1 and len(other.regions) == 1 and read[0].count == 1 and other.regions[0].count == 1:
-        return inside
-    if not any(a.overlaps(b) for a in read for b in other.regions):
+    if read.is_run and other.is_run:
+        return high - low
+    if not any(a.overlaps(b) for a in read.regions for b in other.regions):
         return 0
-    dense = sum(r.nbytes for r in read) / (high - low)
-    theirs = sum(r.nbytes for r in other.regions) / (other.high - other.low)
-    return max(1, int(inside * min(dense, theirs)))
+    theirs = other.nbytes / (other.high - other.low)
+    return max(1, int((high - low) * min(read.nbytes / (read.high - read.low), theirs)))

@@ -177,13 +177,13 @@ class _Placer:
         tried = singles
         for partition in partitions[1:]:
             cores = self._cores_for(len(partition.ranges))
-            finish = self._finish(i, partition, cores)
-            tried.append(Placement(partition, cores, finish, f"{len(cores)} cores: {finish:.0f} ns estimated finish"))
+            if self.free[cores[0]] + partition.work_ns[0] < min(t.finish_ns for t in tried):  # else it cannot win
+                tried.append(Placement(partition, cores, self._finish(i, partition, cores), ""))
         best = min(tried, key=lambda p: (p.finish_ns, len(p.cores)))
-        if best is singles[0] and len(tried) > 1:
-            gain = min(p.finish_ns for p in tried[1:]) - best.finish_ns
-            return replace(best, reason=f"one core: sharing would take {gain:.0f} ns longer")
-        return best
+        others = [p.finish_ns for p in tried if len(p.cores) != len(best.cores)]
+        count = "one core" if len(best.cores) == 1 else f"{len(best.cores)} cores"
+        gain = f"{min(others) - best.finish_ns:.0f} ns sooner than the next choice" if others else "nothing else is sooner"
+        return replace(best, reason=f"{count}: {gain}")
 
     def _single(self, i: int, partition: Partition) -> Placement:
         if self.subops[i].kernel == HOST_REFERENCE:
@@ -226,17 +226,15 @@ class _Placer:
 
     def _finish_times(self, i: int, partition: Partition, cores: Sequence[int]) -> list[float]:
         sub = self.subops[i]
+        handover = self.book.target.handover_ns
         times = []
         for core, part, work in zip(cores, partition.ranges, partition.work_ns, strict=True):
             start, moved = self.free[core], 0
-            for access in self.book.accesses(sub.body, partition.tiling, part):
-                if access.write:
-                    continue
-                for source in self.written.get(sub.values[access.operand], ()):
-                    if source.core == core or not (count := shared_bytes(access.regions, source)):
-                        continue
-                    start = max(start, source.finish_ns + self.book.target.handover_ns)
-                    moved += count
+            for read in self.book.reads(sub.body, partition.tiling, part):
+                for source in self.written.get(sub.values[read.operand], ()):
+                    if source.core != core and (count := shared_bytes(read, source)):
+                        start = max(start, source.finish_ns + handover)
+                        moved += count
             times.append(start + work + moved / LINE_BYTES * LINE_NS)
         return times
 
