@@ -20,7 +20,7 @@ THREADS_MAX = 64
 
 
 def compile(
-    graph: Graph | nx.DiGraph | str | PathLike[str] | Any,
+    graph: Graph | nx.DiGraph[Any] | str | PathLike[str] | Any,
     target: str = "host",
     threads: int | None = None,
     options: Options | Mapping[str, Any] | None = None,

@@ -95,7 +95,7 @@ def read_stamps(plan: Plan, events: NDArray[np.uint64], ns_per_tick: float) -> R
         if isinstance(step, Set)
     }
     waits = 1 + max((s.index for p in plan.programs for s in p if isinstance(s, Wait)), default=-1)
-    figures = RunFigures(0.0, *(np.zeros(n) for n in (plan.cores, waits, waits, plan.cores)))
+    figures = RunFigures(0.0, np.zeros(plan.cores), np.zeros(waits), np.zeros(waits), np.zeros(plan.cores))
     for core, program in enumerate(plan.programs):
         for i, step in enumerate(program):
             begin, end = stamps[core][i], stamps[core][i + 1]

@@ -13,6 +13,7 @@ fused against one by one alternates both in one process and gives medians with a
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -93,8 +94,8 @@ class Report:
     def json(self) -> str:
         return json.dumps(self.to_json(), indent=2)
 
-    def text(self) -> str:
-        """The report for a terminal."""
+    def text(self, boundaries_max: int = 12) -> str:
+        """The report for a terminal, with the costliest boundaries."""
         share = 100 / self.run_ns if self.run_ns else 0.0
         lines = [
             f"{self.graph}: {self.nodes} nodes -> {self.subops} sub-operators ({self.distinct_kernels} distinct) "
@@ -110,15 +111,21 @@ class Report:
                 f"(medians with 95 % intervals, {self.fused.samples} alternating pairs)"
             )
         lines += [f"fallback to NumPy: {text}" for text in self.fallbacks]
-        if self.boundaries:
+        costliest = sorted(self.boundaries, key=lambda b: (-b.pure_ns - b.imbalance_ns, -b.arrivals, b.subop))
+        shown = sorted(costliest[:boundaries_max], key=lambda b: b.subop)
+        forms = Counter(b.form for b in self.boundaries)
+        if shown:
+            lines.append("boundaries: " + ", ".join(f"{n} {form}" for form, n in sorted(forms.items())))
             lines.append(f"{'boundary':<40} {'form':<15} {'arrivals':>8} {'pure':>10} {'imbalance':>10}  reason")
-            for b in self.boundaries:
+            for b in shown:
                 label = f"{b.subop} {b.name}"
                 label = label if len(label) <= 40 else label[:39] + "…"
                 lines.append(
                     f"{label:<40} {b.form:<15} {b.arrivals:>8} {format_ns(b.pure_ns):>10} "
                     f"{format_ns(b.imbalance_ns):>10}  {b.reason}"
                 )
+            if len(shown) < len(self.boundaries):
+                lines.append(f"(the {len(shown)} costliest of {len(self.boundaries)}; all of them in the JSON form)")
         return "\n".join(lines)
 
     def __str__(self) -> str:

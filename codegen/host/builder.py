@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from llvmlite import ir
 
@@ -40,7 +41,7 @@ _STORAGE: dict[DType, ir.Type] = {
     **{d: I8 for d in (DType.I8, DType.U8)},
 }
 
-Index = int | ir.Value
+Index: TypeAlias = "int | ir.Value"
 
 
 def storage_type(dtype: DType) -> ir.Type:
@@ -209,9 +210,13 @@ class KernelBuilder:
         with self.b.goto_entry_block():
             slot = self.b.alloca(ir.ArrayType(I8, nbytes))
             slot.align = 64
-            pointer = ir.instructions.CastInstr(self.b.block, "bitcast", slot, PTR)  # llvmlite's alloca has a typed pointer
-            self.b._insert(pointer)
-        return pointer
+            return self.opaque(slot)
+
+    def opaque(self, pointer: ir.Value) -> ir.Value:
+        """llvmlite's allocas and globals have typed pointers: the same address without a type."""
+        cast = ir.instructions.CastInstr(self.b.block, "bitcast", pointer, PTR)
+        self.b._insert(cast)
+        return cast
 
     # Memory ---------------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ come back here from inside the launch, on worker 0, and are computed by the NumP
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from superkernel import _core
 from superkernel.body import PointwiseProgram
 from superkernel.codegen.host.image import HostImage
-from superkernel.errors import InternalError, MachineError, WatchdogError
+from superkernel.errors import InternalError, WatchdogError
 from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
 from superkernel.scheduler.schedule import Place, Schedule, Space
@@ -24,6 +24,7 @@ from superkernel.sync.plan import Plan
 from superkernel.tensor import TensorType
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 
 class HostExecutable:
@@ -35,8 +36,7 @@ class HostExecutable:
         self._lock = threading.Lock() if image.host_calls else None
         self._io: Sequence[Array] = ()
         code = image.code
-        try:
-            self._kernel = _core.Kernel(
+        self._kernel = _core.Kernel(
                 entry=code.address("sk_entry"),
                 single=code.address("sk_single"),
                 profiled=code.address("sk_profiled"),
@@ -50,25 +50,14 @@ class HostExecutable:
                 events_words=image.spec.events_words,
                 host_call=self._host_call if image.host_calls else None,
             )
-        except MemoryError as error:
-            need = image.arena_bytes + image.scratch_bytes * image.cores + image.constants.nbytes
-            raise MachineError("not enough memory for the kernel", expected=f"{need} bytes") from error
 
     def run(self, io: Sequence[Array]) -> None:
         """One launch on the arrays of the io table: inputs, outputs, states. Raises WatchdogError."""
-        if self._lock is None:
-            self._launch(self._kernel.run, io, self.watchdog_ns)
-            return
-        with self._lock:
-            self._io = io
-            try:
-                self._launch(self._kernel.run, io, self.watchdog_ns)
-            finally:
-                self._io = ()
+        self._with_io(io, lambda: self._kernel.run(io, self.watchdog_ns))
 
     def profiled(self, io: Sequence[Array]) -> NDArray[np.uint64]:
         """One launch of the profiled entry: time stamps, ticks of `_core.tsc_hz()`, [cores, events_words]."""
-        return self._with_io(io, lambda: self._kernel.run_profiled(io))
+        return self._with_io(io, lambda: self._kernel.run_profiled(io, self.watchdog_ns))
 
     def compare(self, io: Sequence[Array], rounds: int, warmup: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Fused and one-by-one launches in turn: ns of each round."""
@@ -82,7 +71,7 @@ class HostExecutable:
         """The sub-operators one by one with a join between: ns of each."""
         return self._with_io(io, lambda: self._kernel.run_single(io))
 
-    def _with_io(self, io: Sequence[Array], launch: Any) -> Any:
+    def _with_io(self, io: Sequence[Array], launch: Callable[[], T]) -> T:
         if self._lock is None:
             return self._launch(launch)
         with self._lock:
@@ -92,9 +81,9 @@ class HostExecutable:
             finally:
                 self._io = ()
 
-    def _launch(self, launch: Any, *args: Any) -> Any:
+    def _launch(self, launch: Callable[[], T]) -> T:
         try:
-            return launch(*args)
+            return launch()
         except WatchdogError as error:
             raise self._stuck(error) from error
 
@@ -136,12 +125,11 @@ class HostExecutable:
                 arrays.append(np.lib.stride_tricks.as_strided(flat[source.offset :], source.shape, strides, writeable=False))
         results = run_reference(definition, arrays, body.attr, body.anchor_outputs, where=sub.name)
         for output in body.epilogue.outputs:
-            source = body.epilogue.inputs[output.value].source
-            shape = body.anchor_outputs[-1 - source].shape
+            result = -1 - body.epilogue.inputs[output.value].source
             target = buffers[output.target].reshape(-1)[output.offset :]
             strides = tuple(s * target.itemsize for s in output.strides)
-            view = np.lib.stride_tricks.as_strided(target, shape, strides)
-            view[...] = results[-1 - source]
+            view = np.lib.stride_tricks.as_strided(target, body.anchor_outputs[result].shape, strides)
+            view[...] = results[result]
 
     def _buffer(self, place: Place, kind: TensorType) -> Array:
         """The memory of an operand as an array."""
