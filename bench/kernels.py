@@ -5,8 +5,8 @@
     python bench/kernels.py attention B HQ HKV SQ SKV D [--causal]
     python bench/kernels.py peak
 
-Each figure is the best of several rounds, the candidates taking turns; with --threads N the units are split evenly over N threads that
-start together (ctypes releases the interpreter lock).
+Each figure is the best of several rounds, the candidates taking turns; with --threads N the units are split evenly
+over N threads that start together (ctypes releases the interpreter lock).
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def peak_gflops(cpu: CpuTarget) -> float:
     code = LoadedCode([compile_ir(str(module), cpu)], cpu)
     import ctypes
 
-    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(code.address("peak"))
+    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
+        code.address("peak")
+    )
     data, trips = aligned_bytes(1024), 2_000_000
     best = min(timed(lambda: call(data.ctypes.data, data.ctypes.data, 0, trips)) for _ in range(7))
     return 2.0 * lanes * count * trips / best / 1e9
@@ -93,7 +95,11 @@ class Runner:
         arrays = []
         for operand in body.operands:
             raw = rng.standard_normal(operand.type.size).astype(np.float32)
-            typed = raw.astype(operand.type.dtype.numpy) if operand.type.dtype.is_float else (raw * 40).astype(operand.type.dtype.numpy)
+            typed = (
+                raw.astype(operand.type.dtype.numpy)
+                if operand.type.dtype.is_float
+                else (raw * 40).astype(operand.type.dtype.numpy)
+            )
             arrays.append(typed.reshape(operand.type.shape))
         self.packed = self.kernels[0].pack(arrays)
 
@@ -133,8 +139,8 @@ def compare(kernel: str, body: Body, flops: float, nbytes: float, cpu: CpuTarget
     for runner, seconds in zip(runners, best, strict=True):
         guess = runner.tiling.cost_ns(body, 0, -(-runner.tiling.units // threads), cpu) / 1e3
         print(
-            f"{seconds * 1e6:10.1f} us (model {guess:9.1f})  {flops / seconds / 1e9:8.1f} GFLOP/s  {nbytes / seconds / 1e9:7.1f} GB/s"
-            f"  compile {runner.compile_ms:5.0f} ms  {runner.tiling}"
+            f"{seconds * 1e6:10.1f} us (model {guess:9.1f})  {flops / seconds / 1e9:8.1f} GFLOP/s"
+            f"  {nbytes / seconds / 1e9:7.1f} GB/s  compile {runner.compile_ms:5.0f} ms  {runner.tiling}"
         )
 
 

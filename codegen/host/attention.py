@@ -1,10 +1,11 @@
 """Code for attention: blocks of queries against blocks of keys, with an online softmax.
 
-Model, per block of stacked query rows: copy the scaled queries to scratch; per block of keys: transpose the keys into a panel, then per
-register tile of rows: scores = queries x panel, the row-wise online softmax (running maximum `top`, running sum `weight`), and
-total = total * correction + probabilities x values with the values read in place; at the end each row's total / weight goes through the
-epilogue. Keys at or beyond a row's limit, or masked, get the score -inf and so the probability 0; values of keys beyond the block's
-limit are never multiplied, so that whatever a cache holds there, even NaN, cannot reach a result. A row without visible keys is 0.
+Model, per block of stacked query rows: copy the scaled queries to scratch; per block of keys: transpose the keys into
+a panel, then per register tile of rows: scores = queries x panel, the row-wise online softmax (running maximum `top`,
+running sum `weight`), and total = total * correction + probabilities x values with the values read in place; at the
+end each row's total / weight goes through the epilogue. Keys at or beyond a row's limit, or masked, get the score -inf
+and so the probability 0; values of keys beyond the block's limit are never multiplied, so that whatever a cache holds
+there, even NaN, cannot reach a result. A row without visible keys is 0.
 
 Scratch: see AttentionTiling.offsets.
 """
@@ -15,9 +16,9 @@ from llvmlite import ir
 
 from superkernel.body import Body
 from superkernel.codegen.host import vecmath
-from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder
+from superkernel.codegen.host.builder import I8, I32, I64, Index, KernelBuilder, storage_type
 from superkernel.codegen.host.emitters import Emitter
-from superkernel.codegen.host.gemm_core import Tile, accumulate, convert, fold, store_tile
+from superkernel.codegen.host.gemm_core import Tile, accumulate, convert, fold, store_tile, strips
 from superkernel.codegen.host.panels import copy_transposed
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.codegen.host.shuffle import lane_mask, resize
@@ -28,6 +29,9 @@ from superkernel.scheduler.tiling import Tiling
 
 _F32 = DType.F32
 _MINUS_INFINITY = float("-inf")
+_STREAMED_ROWS = 8  # up to here keys are fetched ahead: they are read once and arithmetic does not hide memory
+_COLUMNS_AHEAD = 32
+_VALUES_AHEAD = 32
 
 
 class AttentionEmitter:
@@ -90,7 +94,7 @@ class AttentionEmitter:
         kb, form = self.kb, self.form
         if not form.causal:
             return valid
-        head, low = self._position(first)
+        head, _ = self._position(first)
         last_head, last = self._position(kb.sub(kb.add(first, count), 1))
         if form.group == 1:
             return kb.maximum(self._row_limit(last, valid), 0)
@@ -118,7 +122,7 @@ class AttentionEmitter:
                 value = kb.b.fmul(convert(kb, value, dtype, _F32), kb.const(form.scale, _F32, lanes))
                 kb.store(value, self.at["query"], kb.add(kb.mul(row, t.query_pitch), column), _F32)
 
-            self._strips(form.depth, part)
+            strips(kb, form.depth, t.lanes, part)
         with kb.loop(0, t.padded_rows * t.value_pitch, t.lanes, name="clear") as at:
             kb.store(kb.const(0.0, _F32, t.lanes), self.at["total"], at, _F32)
         with kb.loop(0, t.padded_rows, name="clear") as row:
@@ -139,15 +143,7 @@ class AttentionEmitter:
             value = kb.load(self.at["total"], kb.add(kb.mul(row, t.value_pitch), column), _F32, lanes)
             program.eval(column, lanes, [kb.b.fdiv(value, kb.splat(divisor, lanes))])
 
-        self._strips(form.value_depth, part)
-
-    def _strips(self, extent: int, part) -> None:  # type: ignore[no-untyped-def]
-        kb, lanes = self.kb, self.t.lanes
-        whole = extent // lanes * lanes
-        with kb.loop(0, whole, lanes, name="strip") as at:
-            part(at, lanes)
-        if extent > whole:
-            part(whole, extent - whole)
+        strips(kb, form.value_depth, t.lanes, part)
 
     # Blocks of keys -------------------------------------------------------------------------------------------------
 
@@ -163,7 +159,9 @@ class AttentionEmitter:
         panel_tile = Tile(1, t.keys // t.lanes, t.lanes, _F32)
         dtype = self.body.operands[form.k.operand].type.dtype
         line = form.k.strides[2]
-        copy_transposed(kb, panel_tile, self._base(1, batch, head), dtype, line, form.depth, limit, key, self.at["panel"])
+        ahead = _COLUMNS_AHEAD if self._streams() else 0
+        source = self._base(1, batch, head)
+        copy_transposed(kb, panel_tile, source, dtype, line, form.depth, limit, key, self.at["panel"], ahead)
         count = kb.minimum(kb.sub(limit, key), t.keys)
         values = kb.at(
             self._base(2, batch, head), kb.mul(key, form.v.strides[2]), self.body.operands[form.v.operand].type.dtype
@@ -175,6 +173,10 @@ class AttentionEmitter:
                 stacked = kb.minimum(kb.add(first, at), form.rows - 1)
                 self._softmax_row(batch, head, stacked, row, at, key, count, valid)
             self._mix(tile_row, count, values)
+
+    def _streams(self) -> bool:
+        """True where keys and values are read once, straight from memory, and must be fetched ahead."""
+        return self.t.padded_rows <= _STREAMED_ROWS
 
     def _scores(self, tile_row: Index) -> None:
         """Queries x panel of one register tile of rows, parked in scratch."""
@@ -297,8 +299,6 @@ class AttentionEmitter:
         return kb.widen(result.get(), dtype)
 
     def _raw_type(self, dtype: DType) -> ir.Type:
-        from superkernel.codegen.host.builder import storage_type
-
         return ir.VectorType(storage_type(dtype), self.t.lanes)
 
     def _mix(self, tile_row: Index, count: Index, values: ir.Value) -> None:
@@ -306,7 +306,13 @@ class AttentionEmitter:
         kb, t, form = self.kb, self.t, self.form
         dtype = self.body.operands[form.v.operand].type.dtype
         vectors = t.value_pitch // t.lanes
-        width = min(vectors, t.vectors if t.tile_rows > 3 else 4)
+        width = min(vectors, max(t.vectors, 24 // t.tile_rows) if t.lanes > 8 else t.vectors)
+        row_bytes = form.value_depth * dtype.itemsize
+
+        def fetch(k: Index) -> None:
+            here = kb.at(values, kb.mul(kb.add(k, _VALUES_AHEAD), form.v.strides[2]), dtype)
+            for line in range(0, row_bytes, 64):
+                kb.prefetch(kb.b.gep(here, [kb.i64(line)], source_etype=I8))
 
         def columns(column: Index, many: int, last: int) -> None:
             tile = Tile(t.tile_rows, many, t.lanes, _F32)
@@ -318,7 +324,12 @@ class AttentionEmitter:
                 return resize(kb, value, t.lanes)
 
             results = accumulate(
-                kb, tile, count, lambda row, k: kb.load(self.at["scores"], kb.add(k, row * t.keys), _F32), right
+                kb,
+                tile,
+                count,
+                lambda row, k: kb.load(self.at["scores"], kb.add(k, row * t.keys), _F32),
+                right,
+                fetch if self._streams() else None,
             )
             for row, vectors_of_row in enumerate(results):
                 correction = kb.load(self.at["correction"], kb.add(tile_row, row), _F32)

@@ -1,8 +1,9 @@
 """Code for direct convolution: patches, register tiles over output channels x positions, epilogue row by row.
 
-Model, per block of output positions (and group): copy the patch, then per tile of output channels: for every vector tile of the block's
-span run over input channels and taps with the sums in registers, park the results in scratch as [channel][position with the patch's
-pitch], and send each output row through the epilogue. Positions of the pitch that are no output are computed and dropped.
+Model, per block of output positions (and group): copy the patch, then per tile of output channels: for every vector
+tile of the block's span run over input channels and taps with the sums in registers, park the results in scratch as
+[channel][position with the patch's pitch], and send each output row through the epilogue. Positions of the pitch that
+are no output are computed and dropped.
 
 Scratch: [accumulated tile][patch][slack of one vector tile].
 """
@@ -16,7 +17,7 @@ from llvmlite import ir
 from superkernel.body import Body, View
 from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder
 from superkernel.codegen.host.emitters import Emitter
-from superkernel.codegen.host.gemm_core import Tile, Values, fold, multiply_add, store_tile, zero
+from superkernel.codegen.host.gemm_core import Tile, Values, fold, multiply_add, store_tile, strips, zero
 from superkernel.codegen.host.patches import PatchCopier
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.dtypes import DType
@@ -165,7 +166,6 @@ class ConvEmitter:
 
             def segment(column: Index, skip: int, width: int, r: Index = r) -> None:
                 start = kb.add(kb.add(base, kb.mul(r, self.patch.pitch)), skip)
-                whole = width // t.lanes * t.lanes
 
                 def part(at: Index, lanes: int) -> None:
                     value = kb.load(kb.scratch, kb.add(start, at), DType.F32, lanes)
@@ -173,10 +173,7 @@ class ConvEmitter:
                         value = kb.b.fadd(value, kb.splat(bias, lanes))
                     program.eval(kb.add(column, at), lanes, [value])
 
-                with kb.loop(0, whole, t.lanes, name="vector") as at:
-                    part(at, t.lanes)
-                if width > whole:
-                    part(whole, width - whole)
+                strips(kb, width, t.lanes, part)
 
             if t.column_blocks == 1:
                 segment(0, 0, t.columns)

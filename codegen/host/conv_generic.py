@@ -1,8 +1,10 @@
-"""Code for convolutions of any rank and type, forward and transposed: one output row at a time, accumulated in scratch.
+"""Code for convolutions of any rank and type, forward and transposed: one output row at a time, accumulated in
+scratch.
 
-Model, per output row: for every input channel and tap whose input row exists, a scaled copy of the input row is added to the accumulated
-row, over the range of columns where tap and input overlap (known when compiling, so there are no masks). A transposed convolution scatters:
-the accumulated row is split by stride phase so that neighbouring inputs are neighbouring sums; a last pass interleaves the phases.
+Model, per output row: for every input channel and tap whose input row exists, a scaled copy of the input row is added
+to the accumulated row, over the range of columns where tap and input overlap (known when compiling, so there are no
+masks). A transposed convolution scatters: the accumulated row is split by stride phase so that neighbouring inputs are
+neighbouring sums; a last pass interleaves the phases.
 
 Scratch: [accumulated row, phases one after another][interleaved row].
 """
@@ -15,7 +17,7 @@ from superkernel.body import Body
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.conv import load_bias
 from superkernel.codegen.host.emitters import Emitter
-from superkernel.codegen.host.gemm_core import as_result, convert, multiply_add, zero
+from superkernel.codegen.host.gemm_core import as_result, convert, multiply_add, strips, zero
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.conv_generic import VolumeTiling, volume_form
@@ -105,7 +107,6 @@ class VolumeEmitter:
         if high <= low:
             return
         scalar = convert(kb, kb.load(kb.operands[form.w.operand], w, self.w_dtype), self.w_dtype, t.acc)
-        whole = (high - low) // t.lanes * t.lanes
 
         def part(at: Index, lanes: int) -> None:
             column = kb.add(kb.mul(kb.add(at, low), step), from_shift)
@@ -113,14 +114,15 @@ class VolumeEmitter:
             value = kb.load(kb.operands[form.x.operand], index, self.dtype, lanes, form.x_strides[4] * step)
             to = kb.add(at, low + target)
             total = multiply_add(
-                kb, kb.splat(scalar, lanes), convert(kb, value, self.dtype, t.acc), kb.load(kb.scratch, to, t.acc, lanes), t.acc
+                kb,
+                kb.splat(scalar, lanes),
+                convert(kb, value, self.dtype, t.acc),
+                kb.load(kb.scratch, to, t.acc, lanes),
+                t.acc,
             )
             kb.store(total, kb.scratch, to, t.acc)
 
-        with kb.loop(0, whole, t.lanes, name="column") as at:
-            part(at, t.lanes)
-        if high - low > whole:
-            part(whole, high - low - whole)
+        strips(kb, high - low, t.lanes, part)
 
     def _store(self, image: Index, channel: Index, depth: Index, row: Index, bias: ir.Value | None) -> None:
         """One accumulated row through the epilogue."""
@@ -144,11 +146,7 @@ class VolumeEmitter:
                 value = kb.b.fadd(value, kb.splat(convert(kb, bias, self.dtype, t.acc), lanes))
             program.eval(at, lanes, [as_result(kb, value, t.acc, dtype)])
 
-        whole = out // t.lanes * t.lanes
-        with kb.loop(0, whole, t.lanes, name="vector") as at:
-            part(at, t.lanes)
-        if out > whole:
-            part(whole, out - whole)
+        strips(kb, out, t.lanes, part)
 
 
 def emit_volume(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:

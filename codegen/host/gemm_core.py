@@ -1,12 +1,12 @@
 """The register-tile core of all multiply-accumulate kernels (matmul, convolution, attention).
 
-Model: a *tile* of `rows` x `vectors * lanes` results lives in registers while the depth loop runs. Each depth step loads `vectors`
-vectors of the right operand and one scalar per row of the left one (folded into the multiply-add as a broadcast where the CPU can). With
-few rows the depth is dealt out to `phases` independent sets of accumulators, so that the latency of the multiply-add is hidden; they are
-added up in a fixed order at the end.
+Model: a *tile* of `rows` x `vectors * lanes` results lives in registers while the depth loop runs. Each depth step
+loads `vectors` vectors of the right operand and one scalar per row of the left one (folded into the multiply-add as a
+broadcast where the CPU can). With few rows the depth is dealt out to `phases` independent sets of accumulators, so
+that the latency of the multiply-add is hidden; they are added up in a fixed order at the end.
 
-Invariant: the sequence of operations behind a result depends on the depth and the tile shape only, never on where the tile lies or on
-which core computes it; so any split of the work over cores gives the same bits.
+Invariant: the sequence of operations behind a result depends on the depth and the tile shape only, never on where the
+tile lies or on which core computes it; so any split of the work over cores gives the same bits.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from superkernel.dtypes import DType
 
 LoadScalar = Callable[[int, Index], ir.Value]
 LoadVector = Callable[[Index, int], ir.Value]
+Strip = Callable[[Index, int], None]
 Values = list[ir.Value]
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Shape of a register tile: `rows` x (`vectors` of `lanes`), accumulated in `acc` (f32, f64 or an integer of 32 or 64 bits)."""
+    """Shape of a register tile: `rows` x (`vectors` of `lanes`), accumulated in `acc` (f32, f64 or an integer of 32 or
+    64 bits)."""
 
     rows: int
     vectors: int
@@ -51,8 +53,8 @@ def fold(
     state: Sequence[ir.Value],
     body: Callable[[Index, Values], Values],
 ) -> Values:
-    """`for i in range(start, stop, step): state = body(i, state)` with the state in registers; returns the last state. A range known to
-    be empty or of one trip emits no loop."""
+    """`for i in range(start, stop, step): state = body(i, state)` with the state in registers; returns the last state.
+    A range known to be empty or of one trip emits no loop."""
     if isinstance(start, int) and isinstance(stop, int):
         if stop <= start:
             return list(state)
@@ -83,6 +85,16 @@ def fold(
     return list(phis)
 
 
+def strips(kb: KernelBuilder, extent: int, lanes: int, part: Strip) -> None:
+    """`part(start, width)` over [0, extent): full vectors in a loop, then once the exact rest."""
+    whole = extent - extent % lanes
+    if whole:
+        with kb.loop(0, whole, lanes, name="strip") as at:
+            part(at, lanes)
+    if extent > whole:
+        part(whole, extent - whole)
+
+
 def zero(acc: DType, lanes: int) -> ir.Value:
     """The neutral accumulator."""
     return ir.Constant(register_type(acc, lanes), None)
@@ -106,8 +118,8 @@ def accumulate(
     right: LoadVector,
     before_step: Callable[[Index], None] | None = None,
 ) -> list[Values]:
-    """Results[row][vector] = sum over k < depth of left(row, k) * right(k, vector). `before_step` may emit prefetches for the depth
-    index it gets. With several phases the depth must be known at compile time."""
+    """Results[row][vector] = sum over k < depth of left(row, k) * right(k, vector). `before_step` may emit prefetches
+    for the depth index it gets. With several phases the depth must be known at compile time."""
     state = [zero(tile.acc, tile.lanes)] * (tile.rows * tile.vectors * tile.phases)
 
     def steps(k: Index, values: Values, count: int) -> Values:

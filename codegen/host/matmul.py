@@ -1,15 +1,17 @@
-"""Code for matrix products: the loops around the register tile, the copies of the factors, and the epilogue of each tile.
+"""Code for matrix products: the loops around the register tile, the copies of the factors, and the epilogue of each
+tile.
 
-Model, per batch and per block of row tiles: copy the left factor's rows where the tiling says so; then per panel: copy the panel where
-the tiling says so; then per row tile: run the depth loop in registers, park the tile in scratch, and walk it row by row through the
-epilogue program. The scratch tile stays in the first-level cache; it keeps the epilogue's code out of the unrolled tile.
+Model, per batch and per block of row tiles: copy the left factor's rows where the tiling says so; then per panel: copy
+the panel where the tiling says so; then per row tile: run the depth loop in registers, park the tile in scratch, and
+walk it row by row through the epilogue program. The scratch tile stays in the first-level cache; it keeps the
+epilogue's code out of the unrolled tile.
 
 Scratch: [tile][left copy: rows x pitch][right panel: depth x panel].
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,11 +20,11 @@ from llvmlite import ir
 from superkernel.body import Body, PointwiseProgram
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.emitters import Emitter
-from superkernel.codegen.host.gemm_core import Tile, accumulate, as_result, convert, store_tile
+from superkernel.codegen.host.gemm_core import LoadVector, Tile, accumulate, as_result, convert, store_tile, strips
 from superkernel.codegen.host.panels import copy_panel
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.errors import InternalError
-from superkernel.scheduler.families.matmul import COPY, IN_PLACE, PACKED, ROWS, MatmulTiling, packed_batch_strides
+from superkernel.scheduler.families.matmul import COPY, PACKED, ROWS, MatmulTiling, packed_batch_strides
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, view_of
 from superkernel.scheduler.tiling import Tiling
 
@@ -31,7 +33,8 @@ _PREFETCH_BYTES = 2048  # how far ahead of a streamed panel
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Where the depth loop finds the right factor: element (k, column) at base[k * pitch + column], stored as `dtype`."""
+    """Where the depth loop finds the right factor: element (k, column) at base[k * pitch + column], stored as
+    `dtype`."""
 
     base: ir.Value
     pitch: Index
@@ -78,7 +81,13 @@ class MatmulEmitter:
                     self._tile(batch, block, row_tile, panel, source, zeros)
 
     def _tile(
-        self, batch: list[Index], block: Index, row_tile: Index, panel: Index, source: Panel, zeros: list[ir.Value] | None
+        self,
+        batch: list[Index],
+        block: Index,
+        row_tile: Index,
+        panel: Index,
+        source: Panel,
+        zeros: list[ir.Value] | None,
     ) -> None:
         kb, t, form = self.kb, self.t, self.form
         first = kb.mul(row_tile, t.tile_rows)
@@ -105,7 +114,7 @@ class MatmulEmitter:
             coords = [*batch, *split_index(kb, kb.add(first, row), form.row_dims)]
             self._store_row(coords, row, panel)
 
-    def _right(self, source: Panel, zeros: list[ir.Value] | None):  # type: ignore[no-untyped-def]
+    def _right(self, source: Panel, zeros: list[ir.Value] | None) -> LoadVector:
         """The depth loop's loader of right vectors."""
         kb, t = self.kb, self.t
         dtype = t.acc if source.copied else self.form.right.dtype
@@ -117,7 +126,7 @@ class MatmulEmitter:
 
         return right
 
-    def _prefetch(self, source: Panel):  # type: ignore[no-untyped-def]
+    def _prefetch(self, source: Panel) -> Callable[[Index], None] | None:
         """Streamed weights are fetched ahead, one prefetch per cache line."""
         kb, t, form = self.kb, self.t, self.form
         if t.right != PACKED or t.row_tiles > 1:
@@ -182,7 +191,9 @@ class MatmulEmitter:
 
         with kb.loop(0, form.depth, name="k") as k, self._vectors_of_row(panel) as (column, to, lanes):
             vector(k, column, to, lanes)
-        self._tail_of_row(panel, lambda column, to, lanes: _each(kb, form.depth, lambda k: vector(k, column, to, lanes)))
+        self._tail_of_row(
+            panel, lambda column, to, lanes: _each(kb, form.depth, lambda k: vector(k, column, to, lanes))
+        )
 
     def _right_zero(self, panel: Index) -> list[ir.Value] | None:
         """The zero points of a panel's columns as accumulator vectors, None where there are none."""
@@ -289,7 +300,7 @@ class MatmulEmitter:
         with kb.loop(0, stop, t.lanes, name="vector") as at:
             yield kb.add(first, at), at, t.lanes
 
-    def _tail_of_row(self, panel: Index, store) -> None:  # type: ignore[no-untyped-def]
+    def _tail_of_row(self, panel: Index, store: Callable[[Index, Index, int], None]) -> None:
         """The last columns that fill no vector, at their exact width."""
         kb, t = self.kb, self.t
         rest = t.tail_columns % t.lanes
@@ -315,17 +326,7 @@ def split_index(kb: KernelBuilder, index: Index, dims: tuple[int, ...]) -> list[
     return coords[::-1]
 
 
-def strips(kb: KernelBuilder, extent: int, lanes: int, part) -> None:  # type: ignore[no-untyped-def]
-    """`part(start, width)` for full vectors in a loop, then once for the exact rest."""
-    whole = extent - extent % lanes
-    if whole:
-        with kb.loop(0, whole, lanes, name="strip") as at:
-            part(at, lanes)
-    if extent > whole:
-        part(whole, extent - whole)
-
-
-def _each(kb: KernelBuilder, count: int, body) -> None:  # type: ignore[no-untyped-def]
+def _each(kb: KernelBuilder, count: int, body: Callable[[Index], None]) -> None:
     with kb.loop(0, count, name="k") as k:
         body(k)
 

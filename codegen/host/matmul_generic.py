@@ -1,4 +1,5 @@
-"""Code for matrix products of any element type: the tuned kernels' loops with the accumulator that the types ask for."""
+"""Code for matrix products of any element type: the tuned kernels' loops with the accumulator that the types ask
+for."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
 """Copies of the right factor of a product into a panel in scratch: element (k, column) at panel[k * width + column].
 
-Three ways, by the strides of the source: contiguous columns are copied as vectors, contiguous depth is transposed in registers, square by
-square, anything else is copied element by element. All convert to the accumulator's type.
+Three ways, by the strides of the source: contiguous columns are copied as vectors, contiguous depth is transposed in
+registers, square by square, anything else is copied element by element. All convert to the accumulator's type.
 
-Invariants: nothing beyond the last column or depth index is read; lanes of the panel beyond the last column hold zeros or repeat the
-last column (their results are never stored).
+Invariants: nothing beyond the last column or depth index is read; lanes of the panel beyond the last column hold zeros
+or repeat the last column (their results are never stored).
 """
 
 from __future__ import annotations
 
 from llvmlite import ir
 
-from superkernel.codegen.host.builder import Index, KernelBuilder
+from superkernel.codegen.host.builder import I8, Index, KernelBuilder
 from superkernel.codegen.host.gemm_core import Tile, convert, zero
 from superkernel.codegen.host.shuffle import resize, transpose
 from superkernel.dtypes import DType
@@ -29,7 +29,8 @@ def copy_panel(
     panel: ir.Value,
     zeros: list[ir.Value] | None,
 ) -> None:
-    """Columns [first, first + tile.columns) of the source matrix at `base`, at most up to `columns`, minus the zero points."""
+    """Columns [first, first + tile.columns) of the source matrix at `base`, at most up to `columns`, minus the zero
+    points."""
     if source.line == 1:
         _copy_rows(kb, tile, base, source, depth, columns, first, panel)
     elif source.depth == 1 and tile.lanes > 1:
@@ -45,7 +46,14 @@ def copy_panel(
 
 
 def _copy_rows(
-    kb: KernelBuilder, tile: Tile, base: ir.Value, source: Factor, depth: int, columns: int, first: Index, panel: ir.Value
+    kb: KernelBuilder,
+    tile: Tile,
+    base: ir.Value,
+    source: Factor,
+    depth: int,
+    columns: int,
+    first: Index,
+    panel: ir.Value,
 ) -> None:
     tail = columns % tile.columns
 
@@ -84,8 +92,11 @@ def copy_transposed(
     limit: Index,
     first: Index,
     panel: ir.Value,
+    ahead: int = 0,
 ) -> None:
-    """As `copy_panel` for a source whose depth is contiguous: column c at base[c * line]. Columns from `limit` on repeat the last one."""
+    """As `copy_panel` for a source whose depth is contiguous: column c at base[c * line]. Columns from `limit` on
+    repeat the last one. `ahead`: fetch the cache lines of the columns that many further on (for sources that are
+    streamed from memory)."""
     lanes = tile.lanes
     with kb.loop(0, tile.columns, lanes, name="group") as group:
         start = kb.add(first, group)
@@ -95,9 +106,16 @@ def copy_transposed(
             kb.mul(kb.add(start, i) if exact else kb.minimum(kb.add(start, i), last), line) for i in range(lanes)
         ]
 
+        if ahead:  # row after row, the order that memory likes
+            with kb.loop(0, lanes, name="ahead") as row, kb.loop(0, depth * dtype.itemsize, 64, name="line") as at:
+                column = kb.mul(kb.add(kb.add(start, ahead), row), line)
+                index = kb.add(kb.mul(column, dtype.itemsize), at)
+                kb.prefetch(kb.b.gep(base, [kb.i64(index)], source_etype=I8), locality=2)
+
         def square(k: Index, width: int, offsets: list[Index] = offsets, group: Index = group) -> None:
             rows = [
-                resize(kb, convert(kb, kb.load(base, kb.add(o, k), dtype, width), dtype, tile.acc), lanes) for o in offsets
+                resize(kb, convert(kb, kb.load(base, kb.add(o, k), dtype, width), dtype, tile.acc), lanes)
+                for o in offsets
             ]
             for i, value in enumerate(transpose(kb, rows)[:width]):
                 kb.store(value, panel, kb.add(kb.mul(kb.add(k, i), tile.columns), group), tile.acc)
@@ -110,7 +128,14 @@ def copy_transposed(
 
 
 def _copy_elements(
-    kb: KernelBuilder, tile: Tile, base: ir.Value, source: Factor, depth: int, columns: int, first: Index, panel: ir.Value
+    kb: KernelBuilder,
+    tile: Tile,
+    base: ir.Value,
+    source: Factor,
+    depth: int,
+    columns: int,
+    first: Index,
+    panel: ir.Value,
 ) -> None:
     with kb.loop(0, depth, name="k") as k, kb.loop(0, tile.columns, name="column") as column:
         from_column = kb.minimum(kb.add(first, column), columns - 1)

@@ -1,8 +1,9 @@
-"""Copies the patch of a block of outputs to scratch: zero-padded, split by stride phase (see scheduler/families/conv_form).
+"""Copies the patch of a block of outputs to scratch: zero-padded, split by stride phase (see
+scheduler/families/conv_form).
 
-The values come from a strided operand or from a prologue program. Columns whose validity is known when compiling are copied as whole
-vectors with an exact rest; where the block may start anywhere (one-dimensional inputs cut along their length) vectors that reach over an
-edge are assembled lane by lane.
+The values come from a strided operand or from a prologue program. Columns whose validity is known when compiling are
+copied as whole vectors with an exact rest; where the block may start anywhere (one-dimensional inputs cut along their
+length) vectors that reach over an edge are assembled lane by lane.
 
 Invariant: nothing outside the input is read; every element of the patch is written.
 """
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import Index, KernelBuilder, register_type
+from superkernel.codegen.host.gemm_core import strips
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.dtypes import DType
 from superkernel.scheduler.families.conv_form import ConvForm, Patch
@@ -33,7 +35,8 @@ class PatchCopier:
         self.program = ProgramEmitter(kb, form.prologue, kb.operands) if form.prologue is not None else None
 
     def copy(self, to: ir.Value, image: Index, channel: Index, count: Index, row0: Index, column0: Index) -> None:
-        """`count` channels from `channel` on into consecutive channel planes at `to`. The block starts at output (row0, column0)."""
+        """`count` channels from `channel` on into consecutive channel planes at `to`. The block starts at output
+        (row0, column0)."""
         kb, p, form = self.kb, self.patch, self.form
         plane = p.patch_rows * p.pitch
         with kb.loop(0, count, name="channel") as c, kb.loop(0, p.patch_rows, name="patch_row") as r:
@@ -100,13 +103,9 @@ class PatchCopier:
         low = min(p.pitch, max(0, -(shift // step)))
         high = max(low, min(p.pitch, -(-(form.width - shift) // step)))
         self._blank(to, start, 0, low)
-        whole = (high - low) // self.lanes * self.lanes
-        with kb.loop(0, whole, self.lanes, name="column") as at:
-            value = load(kb.add(kb.mul(at, step), low * step + shift), self.lanes)
-            kb.store(value, to, kb.add(kb.add(start, low), at), self.acc)
-        if high - low > whole:
-            value = load((low + whole) * step + shift, high - low - whole)
-            kb.store(value, to, kb.add(start, low + whole), self.acc)
+        self._strips(
+            to, kb.add(start, low), high - low, lambda at, n: load(kb.add(kb.mul(at, step), low * step + shift), n)
+        )
         self._blank(to, start, high, p.pitch)
 
     def _moving_row(self, to: ir.Value, start: Index, load: LoadRow, column0: Index, phase: int) -> None:
@@ -155,22 +154,11 @@ class PatchCopier:
                 result.set(one if lanes == 1 else kb.b.insert_element(old, one, ir.Constant(ir.IntType(32), lane)))
         return result.get()
 
-    def _strips(self, to: ir.Value, start: Index, extent: int, part: LoadRow) -> None:
+    def _strips(self, to: ir.Value, start: Index, extent: int, load: LoadRow) -> None:
         kb = self.kb
-        whole = extent // self.lanes * self.lanes
-        with kb.loop(0, whole, self.lanes, name="column") as at:
-            kb.store(part(at, self.lanes), to, kb.add(start, at), self.acc)
-        if extent > whole:
-            kb.store(part(whole, extent - whole), to, kb.add(start, whole), self.acc)
+        strips(kb, extent, self.lanes, lambda at, lanes: kb.store(load(at, lanes), to, kb.add(start, at), self.acc))
 
     def _blank(self, to: ir.Value, start: Index, low: int, high: int) -> None:
-        if high > low:
-            kind = self.lanes
-            base = self.kb.add(start, low)
-            whole = (high - low) // kind * kind
-            with self.kb.loop(0, whole, kind, name="blank") as at:
-                self.kb.store(self.kb.const(self.fill, self.acc, kind), to, self.kb.add(base, at), self.acc)
-            if high - low > whole:
-                rest = high - low - whole
-                self.kb.store(self.kb.const(self.fill, self.acc, rest), to, self.kb.add(base, whole), self.acc)
-
+        self._strips(
+            to, self.kb.add(start, low), max(0, high - low), lambda _, n: self.kb.const(self.fill, self.acc, n)
+        )

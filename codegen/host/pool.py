@@ -1,8 +1,8 @@
 """Code for pools: per output row, combine the input rows under the window into one padded row, then its columns.
 
-Model: `combine` is max or a sum of terms (the value, or |value|^p). The padded row in scratch holds the neutral element where padding is; its
-edges are filled once per call. Averages divide by a row count known per output row times a column count from a table; global pools run
-over the plane with several accumulators.
+Model: `combine` is max or a sum of terms (the value, or |value|^p). The padded row in scratch holds the neutral
+element where padding is; its edges are filled once per call. Averages divide by a row count known per output row times
+a column count from a table; global pools run over the plane with several accumulators.
 
 Scratch: [padded row].
 """
@@ -15,9 +15,8 @@ from superkernel.body import Body
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import Index, KernelBuilder, storage_type
 from superkernel.codegen.host.emitters import Emitter
-from superkernel.codegen.host.gemm_core import fold
+from superkernel.codegen.host.gemm_core import fold, strips
 from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.ops.pool import window_counts
 from superkernel.ops.windows import Window
@@ -112,7 +111,8 @@ class PoolEmitter:
                 kb.store(self._neutral(1), kb.scratch, at, t.acc)
 
     def _taps(self, window: Window, out: Index, limit: int | None = None) -> tuple[Index, Index]:
-        """The range of taps of an output position that lie inside the input; with `limit`, inside [0, limit) of the padded one."""
+        """The range of taps of an output position that lie inside the input; with `limit`, inside [0, limit) of the
+        padded one."""
         kb = self.kb
         start = kb.mul(out, window.stride) if limit is not None else kb.sub(kb.mul(out, window.stride), window.begin)
         end = window.extent if limit is None else limit
@@ -137,7 +137,9 @@ class PoolEmitter:
 
         def part(column: Index, lanes: int) -> None:
             def one_depth(i: Index, state: list[ir.Value]) -> list[ir.Value]:
-                at = kb.add(kb.add(base, kb.mul(column, s[4])), kb.mul(kb.add(first_depth, kb.mul(i, deep.dilation)), s[2]))
+                at = kb.add(
+                    kb.add(base, kb.mul(column, s[4])), kb.mul(kb.add(first_depth, kb.mul(i, deep.dilation)), s[2])
+                )
 
                 def one_line(j: Index, inner: list[ir.Value]) -> list[ir.Value]:
                     index = kb.add(at, kb.mul(kb.add(first_line, kb.mul(j, high.dilation)), s[3]))
@@ -149,7 +151,7 @@ class PoolEmitter:
             total = fold(kb, *depths, 1, [self._neutral(lanes)], one_depth)[0]
             kb.store(total, kb.scratch, kb.add(column, wide.begin), t.acc)
 
-        self._strips(wide.extent, part)
+        strips(self.kb, wide.extent, self.t.lanes, part)
 
     def _store_row(self, image: Index, channel: Index, depth: Index, line: Index) -> None:
         """The windows of the combined row, finished and through the epilogue."""
@@ -174,7 +176,7 @@ class PoolEmitter:
                 value = fold(kb, 1, wide.kernel, 1, [value], tap)[0]
             program.eval(at, lanes, [self._finish(value, rows, at, lanes)])
 
-        self._strips(wide.size, part)
+        strips(self.kb, wide.size, self.t.lanes, part)
 
     def _finish(self, total: ir.Value, rows: ir.Value | None, at: Index, lanes: int) -> ir.Value:
         if self.power:
@@ -213,14 +215,6 @@ class PoolEmitter:
             self.counts = table
         return self.counts
 
-    def _strips(self, extent: int, part) -> None:  # type: ignore[no-untyped-def]
-        kb, lanes = self.kb, self.t.lanes
-        whole = extent // lanes * lanes
-        with kb.loop(0, whole, lanes, name="strip") as at:
-            part(at, lanes)
-        if extent > whole:
-            part(whole, extent - whole)
-
     # Global ---------------------------------------------------------------------------------------------------------
 
     def _global(self, image: Index, channel: Index, base: Index) -> None:
@@ -241,9 +235,7 @@ class PoolEmitter:
                 return kb.load(source, kb.add(at, kb.mul(column, s[4])), form.dtype, width, s[4])
 
             def step(column: Index, inner: list[ir.Value]) -> list[ir.Value]:
-                return [
-                    self._combine(v, load(kb.add(column, i * lanes), lanes)) for i, v in enumerate(inner)
-                ]
+                return [self._combine(v, load(kb.add(column, i * lanes), lanes)) for i, v in enumerate(inner)]
 
             state = [*fold(kb, 0, whole, 4 * lanes, state[:4], step), state[4]]
             for n, column in enumerate(range(whole, wide - lanes + 1, lanes)):

@@ -22,7 +22,9 @@ def resize(kb: KernelBuilder, value: ir.Value, lanes: int) -> ir.Value:
     if not isinstance(value.type, ir.VectorType):
         if lanes == 1:
             return value
-        return kb.b.insert_element(ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined), value, ir.Constant(I32, 0))
+        return kb.b.insert_element(
+            ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined), value, ir.Constant(I32, 0)
+        )
     have = value.type.count
     if have == lanes:
         return value
@@ -57,14 +59,17 @@ def lane_mask(kb: KernelBuilder, count: Index, lanes: int) -> ir.Value:
 def masked_load(
     kb: KernelBuilder, base: ir.Value, element: Index, dtype: DType, lanes: int, mask: ir.Value, other: ir.Value
 ) -> ir.Value:
-    """Storage form of the elements whose mask is set, `other` in the lanes that are not; those are not touched in memory."""
+    """Storage form of the elements whose mask is set, `other` in the lanes that are not; those are not touched in
+    memory."""
     kind = ir.VectorType(storage_type(dtype), lanes)
     types = [PTR, ir.VectorType(I1, lanes), kind]
     function = kb.intrinsic(f"llvm.masked.load.{mangle(kind)}.p0", kind, types)
     return kb.b.call(function, [kb.at(base, element, dtype), mask, other])
 
 
-def masked_store(kb: KernelBuilder, value: ir.Value, base: ir.Value, element: Index, dtype: DType, mask: ir.Value) -> None:
+def masked_store(
+    kb: KernelBuilder, value: ir.Value, base: ir.Value, element: Index, dtype: DType, mask: ir.Value
+) -> None:
     """Stores the elements (storage form) whose mask is set."""
     types = [value.type, PTR, ir.VectorType(I1, value.type.count)]
     function = kb.intrinsic(f"llvm.masked.store.{mangle(value.type)}.p0", VOID, types)

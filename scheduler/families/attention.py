@@ -1,8 +1,9 @@
 """How attention is cut: one unit is a block of query rows that share a key/value head.
 
-Model: the query heads of one key/value head are stacked: row r of a (batch, key/value head) is query head r // Sq of its group at position
-r % Sq; so a decoding step with grouped queries streams keys and values once for the whole group. Keys are walked in blocks with an online
-softmax, so no score matrix ever reaches memory. The reduction over keys is never split.
+Model: the query heads of one key/value head are stacked: row r of a (batch, key/value head) is query head r // Sq of
+its group at position r % Sq; so a decoding step with grouped queries streams keys and values once for the whole group.
+Keys are walked in blocks with an online softmax, so no score matrix ever reaches memory. The reduction over keys is
+never split.
 
 Invariant: what a row computes depends on its position and on the block sizes only, not on how units are dealt out.
 """
@@ -28,7 +29,8 @@ _KEYS_PER_BLOCK = {"avx512": 128, "avx2": 64, "plain": 32}
 
 @dataclass(frozen=True)
 class AttentionForm:
-    """The shapes and options of an attention body. `mask_strides` are over (batch, head, query, key), 0 where it is broadcast."""
+    """The shapes and options of an attention body. `mask_strides` are over (batch, head, query, key), 0 where it is
+    broadcast."""
 
     batch: int
     kv_heads: int
@@ -61,7 +63,9 @@ def attention_form(body: Body) -> AttentionForm:
         assert source is None or isinstance(source, View)
         slots.append(source)
     q, k, v, mask, length = slots
-    assert q is not None and k is not None and v is not None
+    assert q is not None
+    assert k is not None
+    assert v is not None
     strides = (0, 0, 0, 0)
     if mask is not None:
         pad = (0,) * (4 - len(mask.shape))
@@ -70,9 +74,23 @@ def attention_form(body: Body) -> AttentionForm:
         strides = (full[0], full[1], full[2], full[3])
     scale = float(str(body.attr.get("scale", 0.0))) or 1.0 / sqrt(max(1, q.shape[3]))
     return AttentionForm(
-        q.shape[0], k.shape[1], q.shape[1] // max(1, k.shape[1]), q.shape[2], k.shape[2], q.shape[3], v.shape[3], scale,
-        bool(body.attr.get("causal", False)), float(str(body.attr.get("softcap", 0.0))), q, k, v, mask, strides, length,
-    )  # fmt: skip
+        q.shape[0],
+        k.shape[1],
+        q.shape[1] // max(1, k.shape[1]),
+        q.shape[2],
+        k.shape[2],
+        q.shape[3],
+        v.shape[3],
+        scale,
+        bool(body.attr.get("causal", False)),
+        float(str(body.attr.get("softcap", 0.0))),
+        q,
+        k,
+        v,
+        mask,
+        strides,
+        length,
+    )
 
 
 @dataclass(frozen=True)
@@ -186,7 +204,9 @@ class AttentionTiling(Tiling):
         last = min((block + 1) * self.block_rows, form.rows) - 1
         keys = self._visible(form, last)
         rows = self.padded_rows
-        products = 2.0 * rows * keys * (form.depth + form.value_depth) / (target.flops_per_ns * min(1.0, rows / 4) * 0.9)
+        products = (
+            2.0 * rows * keys * (form.depth + form.value_depth) / (target.flops_per_ns * min(1.0, rows / 4) * 0.9)
+        )
         softmax = rows * keys / self.lanes * 8.0
         copy = keys * form.depth / self.lanes * 2.0
         stream = keys * (form.depth + form.value_depth) * 4.0 / target.l3_bytes_per_ns
@@ -216,7 +236,16 @@ class AttentionFamily(Family):
             blocks = -(-form.rows // block_rows)
             found.append(
                 AttentionTiling(
-                    batch, form.kv_heads, blocks, block_rows, tile_rows, vectors, lanes, keys, form.depth, form.value_depth
+                    batch,
+                    form.kv_heads,
+                    blocks,
+                    block_rows,
+                    tile_rows,
+                    vectors,
+                    lanes,
+                    keys,
+                    form.depth,
+                    form.value_depth,
                 )
             )
         return list(dict.fromkeys(found))

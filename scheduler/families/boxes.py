@@ -1,7 +1,7 @@
 """From index boxes to byte regions: the bookkeeping that matmul, convolution, pooling and attention tilings share.
 
-Model: a view or a program (epilogue, prologue) turns the box of coordinates that a unit range computes into byte regions of operands;
-`AccessSet` collects them per operand and direction.
+Model: a view or a program (epilogue, prologue) turns the box of coordinates that a unit range computes into byte
+regions of operands; `AccessSet` collects them per operand and direction.
 
 Invariant: regions of reads never claim less than is touched; those of writes are exact.
 """

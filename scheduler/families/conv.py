@@ -1,10 +1,11 @@
 """How convolutions of one or two dimensions are cut: direct convolution over padded, phase-split patches.
 
-Model: vectors run over output positions, rows of the register tile over output channels. The unit axis is *pixels* (one unit = one block
-of output positions of one image, all output channels) or *channels* (one unit = one tile of output channels of one image and group, all
-positions), the latter for late layers with few positions and many weights. Weights are packed when compiling into tiles
-[group][tile][channel x tap][row], zero-padded, in f32. A patch (see conv_form) is copied to scratch per block and shared by all output
-channels; 1 x 1 convolutions without strides read the input in place.
+Model: vectors run over output positions, rows of the register tile over output channels. The unit axis is *pixels*
+(one unit = one block of output positions of one image, all output channels) or *channels* (one unit = one tile of
+output channels of one image and group, all positions), the latter for late layers with few positions and many weights.
+Weights are packed when compiling into tiles [group][tile][channel x tap][row], zero-padded, in f32. A patch (see
+conv_form) is copied to scratch per block and shared by all output channels; 1 x 1 convolutions without strides read
+the input in place.
 
 Invariant: the order of additions behind an output is channel by channel, tap by tap, whatever the cut.
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -36,7 +36,8 @@ _FLOAT_TYPES = (DType.F32, DType.F16, DType.BF16)
 
 @dataclass(frozen=True)
 class PackFilters(Pack):
-    """Weights [groups * out, channels, taps..] (a strided view) as [groups][tiles][channels * taps][rows], zero-padded, f32."""
+    """Weights [groups * out, channels, taps..] (a strided view) as [groups][tiles][channels * taps][rows],
+    zero-padded, f32."""
 
     groups: int
     out: int
@@ -60,7 +61,8 @@ class PackFilters(Pack):
 
 @dataclass(frozen=True)
 class ConvTiling(Tiling):
-    """One cut, see the module docstring. Blocks hold `rows` x `columns` positions; with `in_place` no patch is copied."""
+    """One cut, see the module docstring. Blocks hold `rows` x `columns` positions; with `in_place` no patch is
+    copied."""
 
     axis: str
     tile_rows: int
@@ -189,7 +191,9 @@ class ConvTiling(Tiling):
         return _CALL_NS + max(share * compute, stream) + copies + share * stores
 
 
-def input_range(outputs: tuple[int, int], stride: int, dilation: int, pad: int, kernel: int, extent: int) -> tuple[int, int]:
+def input_range(
+    outputs: tuple[int, int], stride: int, dilation: int, pad: int, kernel: int, extent: int
+) -> tuple[int, int]:
     """Input positions along one axis that the patch of a range of outputs holds: all phases to the same length."""
     phases = {k * dilation % stride for k in range(kernel)}
     last = outputs[1] - 1 + (kernel - 1) * dilation // stride
@@ -250,7 +254,7 @@ def best_tilings(
         return tiling.cost_ns(body, 0, tiling.units, target)
 
     found = [min((conv_tiling(form, a, s, lanes, n, patch_bytes) for s in shapes), key=cost) for a, n in cuts]
-    return list(sorted(dict.fromkeys(found), key=cost))
+    return [*sorted(dict.fromkeys(found), key=cost)]
 
 
 def conv_tiling(
@@ -267,13 +271,26 @@ def conv_tiling(
     column_blocks = -(-form.out_width // block[1]) if block[1] else 0
     images = form.images if form.pixels and form.out_channels else 0
     return ConvTiling(
-        axis, rows, vectors, lanes, images, form.groups, tiles, block[0], block[1], row_blocks, column_blocks, in_place,
-        patch.span, 0 if in_place else patch.channel * form.channels,
-    )  # fmt: skip
+        axis,
+        rows,
+        vectors,
+        lanes,
+        images,
+        form.groups,
+        tiles,
+        block[0],
+        block[1],
+        row_blocks,
+        column_blocks,
+        in_place,
+        patch.span,
+        0 if in_place else patch.channel * form.channels,
+    )
 
 
 def _block(form: ConvForm, tile: int, wanted: int, budget: int) -> tuple[tuple[int, int], Patch, bool]:
-    """About `wanted` positions whose patch has at most `budget` elements per channel; in place where a tile fits the image."""
+    """About `wanted` positions whose patch has at most `budget` elements per channel; in place where a tile fits the
+    image."""
     if form.pixels == 0:
         return (max(1, form.out_height), max(1, form.out_width)), patch_of(form, 1, 1), True
     if form.out_height == 1:

@@ -1,9 +1,10 @@
 """The normal form of one- and two-dimensional convolutions, and the patch geometry that the direct kernels share.
 
-Model: every convolution is seen as two-dimensional (one-dimensional ones have one row). A *block* of output positions, `rows` x `columns`,
-is computed from a *patch*: a zero-padded copy of the input positions it needs, split by stride phase so that every kernel tap is a
-constant offset into the patch and neighbouring outputs are neighbouring elements, whatever strides, dilations and pads. Element (row,
-column) of plane (channel, phase) of the patch is input row (r0 + row)*stride + phase_row - pad, and the like for columns.
+Model: every convolution is seen as two-dimensional (one-dimensional ones have one row). A *block* of output positions,
+`rows` x `columns`, is computed from a *patch*: a zero-padded copy of the input positions it needs, split by stride
+phase so that every kernel tap is a constant offset into the patch and neighbouring outputs are neighbouring elements,
+whatever strides, dilations and pads. Element (row, column) of plane (channel, phase) of the patch is input row (r0 +
+row)*stride + phase_row - pad, and the like for columns.
 
 Invariant: for every tap, offset + row * pitch + column of an output position inside the block lies inside the patch.
 """
@@ -75,7 +76,8 @@ def numbers(value: AttrValue, count: int, default: int) -> tuple[int, ...]:
 def conv_form(body: Body) -> ConvForm:
     """The normal form of a `conv` body with one or two spatial dimensions."""
     x, w = body.anchor_input_types[0], body.anchor_input_types[1]
-    assert x is not None and w is not None
+    assert x is not None
+    assert w is not None
     rank = x.rank - 2
     out = body.anchor_outputs[0]
     strides, dilations = window_attr(body, "strides", rank, 1), window_attr(body, "dilations", rank, 1)
@@ -102,12 +104,26 @@ def conv_form(body: Body) -> ConvForm:
         spatial_in, spatial_out, kernel = (1, *spatial_in), (1, *spatial_out), (1, *kernel)
         strides, dilations, pads = (1, *strides), (1, *dilations), (0, *pads)
     return ConvForm(
-        x.shape[0], w.shape[1], spatial_in[0], spatial_in[1], w.shape[0] // groups, spatial_out[0], spatial_out[1], groups,
-        (kernel[0], kernel[1]), (strides[0], strides[1]), (dilations[0], dilations[1]), (pads[0], pads[1]), x.dtype,
+        x.shape[0],
+        w.shape[1],
+        spatial_in[0],
+        spatial_in[1],
+        w.shape[0] // groups,
+        spatial_out[0],
+        spatial_out[1],
+        groups,
+        (kernel[0], kernel[1]),
+        (strides[0], strides[1]),
+        (dilations[0], dilations[1]),
+        (pads[0], pads[1]),
+        x.dtype,
         view.operand if view is not None else -1,
-        (x_strides[0], x_strides[1], x_strides[2], x_strides[3]), view.offset if view is not None else 0,
-        prologue, epilogue, spatial,
-    )  # fmt: skip
+        (x_strides[0], x_strides[1], x_strides[2], x_strides[3]),
+        view.offset if view is not None else 0,
+        prologue,
+        epilogue,
+        spatial,
+    )
 
 
 def _merge_spatial(program: PointwiseProgram) -> PointwiseProgram | None:
@@ -154,6 +170,7 @@ def make_patch(
     pitch = columns + (kernel[1] - 1) * dilations[1] // strides[1]
     plane = patch_rows * pitch
     offsets = tuple(
-        phases.index((a % strides[0], b % strides[1])) * plane + a // strides[0] * pitch + b // strides[1] for a, b in taps
+        phases.index((a % strides[0], b % strides[1])) * plane + a // strides[0] * pitch + b // strides[1]
+        for a, b in taps
     )
     return Patch(rows, columns, patch_rows, pitch, phases, offsets)

@@ -1,7 +1,8 @@
-"""How convolutions of any rank, direction and element type are cut: one unit is one output plane (of one image and channel).
+"""How convolutions of any rank, direction and element type are cut: one unit is one output plane (of one image and
+channel).
 
-Model: a convolution over up to three spatial dimensions (missing ones are 1); the unit axis is images x output channels x output depth.
-Transposed convolutions are the same with the roles of input and output positions exchanged.
+Model: a convolution over up to three spatial dimensions (missing ones are 1); the unit axis is images x output
+channels x output depth. Transposed convolutions are the same with the roles of input and output positions exchanged.
 
 Invariant: the order of additions behind an output is channel by channel, tap by tap.
 """
@@ -52,7 +53,8 @@ class VolumeForm:
 def volume_form(body: Body) -> VolumeForm:
     """The form of a `conv` or `conv_transpose` body whose x and w are views."""
     x, w = body.anchor_inputs[0], body.anchor_inputs[1]
-    assert isinstance(x, View) and isinstance(w, View)
+    assert isinstance(x, View)
+    assert isinstance(w, View)
     out = body.anchor_outputs[0]
     rank = len(x.shape) - 2
     groups = int(str(body.attr.get("groups", 1)))
@@ -60,13 +62,24 @@ def volume_form(body: Body) -> VolumeForm:
     in_channels = x.shape[1] // groups
     dtype = body.operands[x.operand].type.dtype
     return VolumeForm(
-        transposed, rank, x.shape[0], groups, in_channels, out.shape[1] // groups,
-        _triple(x.shape[2:], 1), _triple(out.shape[2:], 1), _triple(w.shape[2:], 1),
-        _triple(window_attr(body, "strides", rank, 1), 1), _triple(window_attr(body, "dilations", rank, 1), 1),
+        transposed,
+        rank,
+        x.shape[0],
+        groups,
+        in_channels,
+        out.shape[1] // groups,
+        _triple(x.shape[2:], 1),
+        _triple(out.shape[2:], 1),
+        _triple(w.shape[2:], 1),
+        _triple(window_attr(body, "strides", rank, 1), 1),
+        _triple(window_attr(body, "dilations", rank, 1), 1),
         _triple(window_attr(body, "pads", 2 * rank, 0)[:rank], 0),
-        x, (x.strides[0], x.strides[1], *_triple(x.strides[2:], 0)), w, (w.strides[0], w.strides[1], *_triple(w.strides[2:], 0)),
+        x,
+        (x.strides[0], x.strides[1], *_triple(x.strides[2:], 0)),
+        w,
+        (w.strides[0], w.strides[1], *_triple(w.strides[2:], 0)),
         DType.F64 if dtype is DType.F64 else DType.F32,
-    )  # fmt: skip
+    )
 
 
 def _triple(values: Sequence[int], missing: int) -> Triple:

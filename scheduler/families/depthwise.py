@@ -1,7 +1,8 @@
-"""How depthwise convolutions (one input channel per group) are cut: planes of one image and channel, or blocks of rows.
+"""How depthwise convolutions (one input channel per group) are cut: planes of one image and channel, or blocks of
+rows.
 
-Model: the direct convolution's tilings with register tiles of one output channel and several vectors of positions; the patch is one
-channel's and stays in the first-level cache.
+Model: the direct convolution's tilings with register tiles of one output channel and several vectors of positions; the
+patch is one channel's and stays in the first-level cache.
 """
 
 from __future__ import annotations

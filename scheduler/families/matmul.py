@@ -1,9 +1,10 @@
 """How matrix products are cut: row tiles or column panels, packed weights, and the bytes each piece touches.
 
-Model: the result is a grid of register tiles, `tile_rows` x `panel` columns. The unit axis is either *rows* (one unit = one row of tiles
-of one batch, all columns) or *columns* (one unit = one panel of one batch, all rows). A constant right factor is packed when compiling
-into panels [batch][columns/panel][depth][panel], zero-padded; a computed one is copied panel by panel into scratch, or read in place where
-it is used too seldom to pay for the copy. The left factor is read in place unless a prologue or another dtype asks for a copy in scratch.
+Model: the result is a grid of register tiles, `tile_rows` x `panel` columns. The unit axis is either *rows* (one unit
+= one row of tiles of one batch, all columns) or *columns* (one unit = one panel of one batch, all rows). A constant
+right factor is packed when compiling into panels [batch][columns/panel][depth][panel], zero-padded; a computed one is
+copied panel by panel into scratch, or read in place where it is used too seldom to pay for the copy. The left factor
+is read in place unless a prologue or another dtype asks for a copy in scratch.
 
 Invariants: the depth is never split; a last tile that would stand out is moved up and only its new rows are stored.
 """
@@ -41,7 +42,8 @@ _TILE_NS = 12.0  # storing a tile and starting the depth loop
 
 @dataclass(frozen=True)
 class PackPanels(Pack):
-    """Weights [batch.., depth, columns] (a strided view of the constant) as panels [batch][panels][depth][panel], zero-padded."""
+    """Weights [batch.., depth, columns] (a strided view of the constant) as panels [batch][panels][depth][panel],
+    zero-padded."""
 
     batch_dims: tuple[int, ...]
     batch_strides: tuple[int, ...]
@@ -106,7 +108,8 @@ class MatmulTiling(Tiling):
 
     @property
     def left_pitch(self) -> int:
-        """Elements between rows of the left factor's copy: odd multiples of a cache line, so that rows spread over the sets."""
+        """Elements between rows of the left factor's copy: odd multiples of a cache line, so that rows spread over the
+        sets."""
         line = 64 // self.acc.itemsize
         return (-(-self.depth // line) | 1) * line
 
@@ -121,7 +124,11 @@ class MatmulTiling(Tiling):
 
     @property
     def scratch_bytes(self) -> int:
-        return self.tile_bytes + self.left_bytes + (self.depth * self.panel * self.acc.itemsize if self.copies_panels else 0)
+        return (
+            self.tile_bytes
+            + self.left_bytes
+            + (self.depth * self.panel * self.acc.itemsize if self.copies_panels else 0)
+        )
 
     @property
     def copies_panels(self) -> bool:
@@ -167,8 +174,12 @@ class MatmulTiling(Tiling):
         parts = runs_of_range(form.row_dims, *lines) if is_left else [(lines,)]
         for part in parts:
             outer, line = (*batch, *part[:-1]), part[-1]
-            own = tuple((0, 1) if d == 1 else r for d, r in zip(factor.shape[-3::-1], reversed(outer), strict=False))[::-1]
-            found.program(factor.program, (*own, depth, line) if self._depth_first(factor, is_left) else (*own, line, depth))
+            own = tuple((0, 1) if d == 1 else r for d, r in zip(factor.shape[-3::-1], reversed(outer), strict=False))[
+                ::-1
+            ]
+            found.program(
+                factor.program, (*own, depth, line) if self._depth_first(factor, is_left) else (*own, line, depth)
+            )
 
     @staticmethod
     def _depth_first(factor: Factor, is_left: bool) -> bool:
@@ -202,7 +213,11 @@ class MatmulTiling(Tiling):
         fill = min(1.0, self.tile_rows * self.vectors * self.phases / 8)
         compute = 2.0 * self.batch * rows * self.panels * self.panel * self.depth / (speed * fill * 0.97)
         tiles = self.batch * self.row_tiles * self.panels * _TILE_NS * (1 + self.tile_rows * self.vectors / 16)
-        return _CALL_NS + share * (max(compute, self._stream_ns(form, target)) + tiles) + self._copy_ns(form, share, target)
+        return (
+            _CALL_NS
+            + share * (max(compute, self._stream_ns(form, target)) + tiles)
+            + self._copy_ns(form, share, target)
+        )
 
     def _stream_ns(self, form: MatmulForm, target: CpuTarget) -> float:
         """Time to bring the right factor near once."""
@@ -220,7 +235,14 @@ class MatmulTiling(Tiling):
             times = max(1.0, self.row_tiles * (share if self.axis == ROWS and form.batch == 1 else 1.0) / self.block)
             part = share if self.axis == COLUMNS or form.batch > 1 else 1.0
             vectorised = form.right.line == 1 or form.right.program is not None
-            total += form.batch * form.columns * form.depth * part * times / (8 if vectorised else 4 if form.right.depth == 1 else 1)
+            total += (
+                form.batch
+                * form.columns
+                * form.depth
+                * part
+                * times
+                / (8 if vectorised else 4 if form.right.depth == 1 else 1)
+            )
         return total
 
 
@@ -276,15 +298,27 @@ def make_tiling(body: Body, axis: str, rows: int, vectors: int, right: str, targ
     if right == COPY and left_mode(form) == IN_PLACE:
         block = tiles  # copying a panel once is worth more than keeping the rows near
     return MatmulTiling(
-        axis, tile_rows, vectors, lanes, phases, left_mode(form), right, block, form.batch if form.columns and form.rows else 0,
-        tiles, panels, form.depth, form.columns % (vectors * lanes), form.acc,
-    )  # fmt: skip
+        axis,
+        tile_rows,
+        vectors,
+        lanes,
+        phases,
+        left_mode(form),
+        right,
+        block,
+        form.batch if form.columns and form.rows else 0,
+        tiles,
+        panels,
+        form.depth,
+        form.columns % (vectors * lanes),
+        form.acc,
+    )
 
 
 class MatmulFamily(Family):
     """`packed`: constant right factor. `gemv`: the same with few rows. `dynamic`: both factors computed."""
 
-    kernels = ("host.matmul.packed", "host.matmul.gemv", "host.matmul.dynamic")
+    kernels: tuple[str, ...] = ("host.matmul.packed", "host.matmul.gemv", "host.matmul.dynamic")
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return slot < 2
@@ -338,7 +372,11 @@ def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[i
         rows = -(-form.rows // tiles) * tiles
         width = shape[1] * lanes
         conflicts = left_mode(form) == IN_PLACE and form.left.line * form.acc.itemsize % 4096 == 0 and shape[0] > 8
-        return rows * (-(-form.columns // width) * width) * (1.3 if conflicts else 1.0 if shape[0] * shape[1] > 8 else 1.05)
+        return (
+            rows
+            * (-(-form.columns // width) * width)
+            * (1.3 if conflicts else 1.0 if shape[0] * shape[1] > 8 else 1.05)
+        )
 
     return sorted(shapes, key=padded)[:2]
 

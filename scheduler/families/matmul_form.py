@@ -1,18 +1,21 @@
-"""The normal form of a matrix product: what `matmul` and `matmul_integer` bodies have in common, whatever their ranks and transpositions.
+"""The normal form of a matrix product: what `matmul` and `matmul_integer` bodies have in common, whatever their ranks
+and transpositions.
 
-Model: result[batch, row, column] = sum over depth of left[batch, row, depth] * right[batch, depth, column]. `columns` is the vector
-axis. Left and right are the operator's `a` and `b`; they change places where `b` has one column (a matrix times a vector), so that the
-long axis is the vector axis. Batch dimensions that only the left factor has become rows where its strides allow.
+Model: result[batch, row, column] = sum over depth of left[batch, row, depth] * right[batch, depth, column]. `columns`
+is the vector axis. Left and right are the operator's `a` and `b`; they change places where `b` has one column (a
+matrix times a vector), so that the long axis is the vector axis. Batch dimensions that only the left factor has become
+rows where its strides allow.
 
-Invariants: for every coordinate, `row_coords` + the column at `column_axis` is the coordinate in the anchor's output shape; factor strides
-are in elements; a broadcast dimension has stride 0.
+Invariants: for every coordinate, `row_coords` + the column at `column_axis` is the coordinate in the anchor's output
+shape; factor strides are in elements; a broadcast dimension has stride 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 
 from superkernel.body import Body, PointwiseProgram, View
@@ -22,8 +25,9 @@ from superkernel.errors import InternalError
 
 @dataclass(frozen=True)
 class Factor:
-    """One side of the product. `operand` is -1 where a prologue program makes the values (then the strides mean nothing).
-    `line` is the stride along rows (left) or columns (right), `batch` has one stride per batch dimension of the form."""
+    """One side of the product. `operand` is -1 where a prologue program makes the values (then the strides mean
+    nothing). `line` is the stride along rows (left) or columns (right), `batch` has one stride per batch dimension of
+    the form."""
 
     slot: int
     dtype: DType
@@ -81,7 +85,8 @@ def form_of(body: Body) -> MatmulForm:
         raise InternalError("not a matrix product", found=str(body.op))
     types = body.anchor_input_types
     a_type, b_type = types[0], types[1]
-    assert a_type is not None and b_type is not None
+    assert a_type is not None
+    assert b_type is not None
     trans_a = bool(body.attr.get("trans_a", False)) and a_type.rank > 1
     trans_b = bool(body.attr.get("trans_b", False)) and b_type.rank > 1
     output = body.anchor_outputs[0]
@@ -104,13 +109,7 @@ def form_of(body: Body) -> MatmulForm:
     if merge:
         row_dims, m, batch_dims = (*batch_dims, *row_dims), prod(batch_dims) * m, ()
         line = left.line if not left.batch or row_dims[-1] > 1 else _merged_line(left, row_dims)
-        left = Factor(
-            left.slot, left.dtype, left.operand, (), line, left.depth, left.offset, left.program, left.shape, left.transposed
-        )
-        right = Factor(
-            right.slot, right.dtype, right.operand, (), right.line, right.depth, right.offset, right.program, right.shape,
-            right.transposed,
-        )  # fmt: skip
+        left, right = replace(left, batch=(), line=line), replace(right, batch=())
     acc = accumulator(left.dtype, output.dtype)
     return MatmulForm(
         batch_dims, row_dims, m, n, k, left, right, acc, column_axis, output.rank, batch_rank, zeros[0], zeros[1]
@@ -120,18 +119,31 @@ def form_of(body: Body) -> MatmulForm:
 def _factor(body: Body, slot: int, batch_dims: Sequence[int], transposed: bool, line_first: bool) -> Factor:
     """The factor in an input slot: strides seen from the form's dimensions."""
     kind, source = body.anchor_input_types[slot], body.anchor_inputs[slot]
-    assert kind is not None and source is not None
+    assert kind is not None
+    assert source is not None
     if isinstance(source, PointwiseProgram):
         flags = tuple(1 for _ in batch_dims)
         return Factor(slot, kind.dtype, -1, flags, 1, 1, 0, source, kind.shape, transposed)
     strides = source.strides
     if kind.rank == 1:
-        return Factor(slot, kind.dtype, source.operand, tuple(0 for _ in batch_dims), 0, strides[0], source.offset, None,
-                      kind.shape, False)  # fmt: skip
+        return Factor(
+            slot,
+            kind.dtype,
+            source.operand,
+            tuple(0 for _ in batch_dims),
+            0,
+            strides[0],
+            source.offset,
+            None,
+            kind.shape,
+            False,
+        )
     line, depth = (strides[-2], strides[-1]) if line_first != transposed else (strides[-1], strides[-2])
     own = kind.rank - 2
     batch = tuple(
-        0 if i < len(batch_dims) - own or kind.shape[i - len(batch_dims) + own] == 1 else strides[i - len(batch_dims) + own]
+        0
+        if i < len(batch_dims) - own or kind.shape[i - len(batch_dims) + own] == 1
+        else strides[i - len(batch_dims) + own]
         for i in range(len(batch_dims))
     )
     return Factor(slot, kind.dtype, source.operand, batch, line, depth, source.offset, None, kind.shape, transposed)
@@ -139,7 +151,11 @@ def _factor(body: Body, slot: int, batch_dims: Sequence[int], transposed: bool, 
 
 def _can_merge(left: Factor, right: Factor, batch_dims: Sequence[int], rows: int, row_dims: Sequence[int]) -> bool:
     """True where all batch dimensions walk on like rows: the right factor has none and the left one's strides chain."""
-    if not batch_dims or right.program is not None or any(s for s, d in zip(right.batch, batch_dims, strict=True) if d > 1):
+    if (
+        not batch_dims
+        or right.program is not None
+        or any(s for s, d in zip(right.batch, batch_dims, strict=True) if d > 1)
+    ):
         return False
     if left.program is not None:
         return True
@@ -147,7 +163,7 @@ def _can_merge(left: Factor, right: Factor, batch_dims: Sequence[int], rows: int
     if not row_dims:
         dims, strides = list(batch_dims), list(left.batch)
     walked = [(d, s) for d, s in zip(dims, strides, strict=True) if d > 1]
-    return all(outer[1] == inner[0] * inner[1] for outer, inner in zip(walked, walked[1:], strict=False))
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(walked))
 
 
 def _merged_line(left: Factor, row_dims: Sequence[int]) -> int:

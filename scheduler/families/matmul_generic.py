@@ -1,4 +1,5 @@
-"""Matrix products of any element type: integers with zero points, f64, mixed signedness. Same cuts as the tuned family."""
+"""Matrix products of any element type: integers with zero points, f64, mixed signedness. Same cuts as the tuned
+family."""
 
 from __future__ import annotations
 

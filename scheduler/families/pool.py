@@ -1,7 +1,9 @@
-"""How pools are cut: one unit is a block of output rows of one plane (image and channel), or for global pools one plane.
+"""How pools are cut: one unit is a block of output rows of one plane (image and channel), or for global pools one
+plane.
 
-Model: a pool over up to three spatial dimensions (missing ones are 1 wide windows). Windows are separable: all rows that an output row
-needs are combined column by column first, then the columns of each window; so every input row is read once per output row.
+Model: a pool over up to three spatial dimensions (missing ones are 1 wide windows). Windows are separable: all rows
+that an output row needs are combined column by column first, then the columns of each window; so every input row is
+read once per output row.
 
 Invariant: the order in which a window's elements are combined depends on its position only.
 """
@@ -48,7 +50,8 @@ class PoolForm:
 
 @lru_cache(maxsize=1024)
 def pool_form(body: Body) -> PoolForm:
-    """The form of a pool body. A global pool is one window over the plane. Raises UnsupportedError above three dimensions."""
+    """The form of a pool body. A global pool is one window over the plane. Raises UnsupportedError above three
+    dimensions."""
     x = body.anchor_inputs[0]
     assert isinstance(x, View)
     rank = len(x.shape) - 2
@@ -108,7 +111,9 @@ class PoolTiling(Tiling):
         share = (end - begin) / max(1, self.units)
         deep, high, wide = form.windows
         vertical = deep.kernel * high.kernel * -(-wide.extent // self.lanes)
-        horizontal = wide.kernel * -(-wide.size // self.lanes) * (1.5 if wide.stride > 1 else 1.0) if wide.size > 1 else 6.0
+        horizontal = (
+            wide.kernel * -(-wide.size // self.lanes) * (1.5 if wide.stride > 1 else 1.0) if wide.size > 1 else 6.0
+        )
         work = self.planes * self.rows * (10.0 + vertical * 0.5 + horizontal)
         moved = form.images * form.channels * prod(w.extent for w in form.windows) * form.dtype.itemsize
         return 30.0 + share * max(work, moved / target.l3_bytes_per_ns)
