@@ -9,20 +9,36 @@ the total before it is added.
 
 from __future__ import annotations
 
-from superkernel.codegen.host.builder import I32, I64, KernelBuilder, ir, vector_type
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from superkernel.codegen.host.builder import I8, I32, I64, KernelBuilder, ir, vector_type
 from superkernel.codegen.host.rows import Accumulator, Point, RowWalk
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.dtypes import DType
+from superkernel.errors import InternalError
 
 
-def _better(new: Expr, old: Expr, greatest: bool, ties: bool, signed: bool) -> Expr:
-    """Mask: `new` is more extreme than `old`, or (with `ties`) as extreme."""
-    op = (">" if greatest else "<") + ("=" if ties else "")
-    mask = new.compare(op, old, signed)
-    if not new.is_float:
-        return mask
-    new_nan, old_nan = new.is_nan(), old.is_nan()
-    return mask | (new_nan if ties else new_nan & old_nan.invert())
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What counts as more extreme: the greatest or least; `signed` for integers; NaN before or behind all numbers."""
+
+    greatest: bool
+    signed: bool
+    nan_first: bool = True
+
+    def better(self, new: Expr, old: Expr, ties: bool = False) -> Expr:
+        """Mask: `new` is more extreme than `old`, or (with `ties`) as extreme."""
+        op = (">" if self.greatest else "<") + ("=" if ties else "")
+        mask = new.compare(op, old, self.signed)
+        if not new.is_float:
+            return mask
+        ahead, behind = (new.is_nan(), old.is_nan()) if self.nan_first else (old.is_nan(), new.is_nan())
+        return mask | (ahead if ties else ahead & behind.invert())
+
+    def before(self, a: Expr, a_at: Expr, b: Expr, b_at: Expr) -> Expr:
+        """Mask: (a, a_at) comes before (b, b_at), equal values by rising index."""
+        return self.better(a, b) | (self.better(b, a).invert() & (a_at < b_at))
 
 
 def _lane_numbers(kb: KernelBuilder, lanes: int, number: ir.Type) -> Expr:
@@ -31,54 +47,70 @@ def _lane_numbers(kb: KernelBuilder, lanes: int, number: ir.Type) -> Expr:
     return Expr(kb, ir.Constant(kind, list(range(lanes)) if lanes > 1 else 0))
 
 
+def row_index(kb: KernelBuilder, walk: RowWalk, p: Point, number: ir.Type) -> Expr:
+    """The positions along the row of a point's lanes, as integers of a type."""
+    at = kb.i64(p.position)
+    index = Expr(kb, kb.splat(at if number is I64 else kb.b.trunc(at, number), p.lanes))
+    return index if walk.is_column else index + _lane_numbers(kb, p.lanes, number)
+
+
 def arg_reduce(kb: KernelBuilder, walk: RowWalk, dtype: DType, greatest: bool, last: bool) -> None:
     """Emit one unit of argmax or argmin. Indices are kept in 32 bits where rows are that short."""
     number = I64 if walk.space.row_size >= 2**31 else I32
-    signed = dtype.is_signed
+    order = Order(greatest, dtype.is_signed)
 
     def step(p: Point, best: list[Expr]) -> list[Expr]:
-        x = p.read(0, store=True)
-        at = p.position if isinstance(p.position, ir.Value) else kb.i64(p.position)
-        scalar = at if number is I64 else kb.b.trunc(at, number)
-        index = Expr(kb, kb.splat(scalar, p.lanes))
-        if not walk.is_column:
-            index = index + _lane_numbers(kb, p.lanes, number)
+        x, index = p.read(0, store=True), row_index(kb, walk, p, number)
         value, where, seen = best
-        first = seen.equals(0)
-        take = _better(x, value, greatest, last, signed) | first
+        take = order.better(x, value, last) | seen.equals(0)
         return [take.choose(x, value), take.choose(index, where), seen.const(1)]
 
-    def lanes_of(kind: ir.Type):  # type: ignore[no-untyped-def]
+    parts = walk.visit_with((0,), extreme_accumulators(kb, dtype, number), step)
+    _, where = best_of_lanes(kb, walk, parts, order, last)
+    walk.emit_once(where.to_int(64))
+
+
+def extreme_accumulators(kb: KernelBuilder, dtype: DType, number: ir.Type) -> list[Accumulator]:
+    """A value, its index, and whether there is one yet: per lane, joined by `best_of_lanes` and not by merging."""
+
+    def zeros(kind: ir.Type) -> Callable[[int], ir.Value]:
         return lambda lanes: ir.Constant(vector_type(kind, lanes), [0] * lanes if lanes > 1 else 0)
 
     def unused(a: Expr, b: Expr) -> Expr:
         return a
 
-    element = DType.BOOL if dtype is DType.BOOL else dtype
-    plain = [
-        Accumulator(lambda lanes: kb.const(0, element, lanes), unused, lambda v: v),
-        Accumulator(lanes_of(number), unused, lambda v: v),
-        Accumulator(lanes_of(ir.IntType(8)), unused, lambda v: v),
+    return [
+        Accumulator(lambda lanes: kb.const(0, dtype, lanes), unused, lambda v: v),
+        Accumulator(zeros(number), unused, lambda v: v),
+        Accumulator(zeros(I8), unused, lambda v: v),
     ]
-    parts = walk.visit_with((0,), plain, step)
+
+
+def best_of_lanes(
+    kb: KernelBuilder,
+    walk: RowWalk,
+    parts: Mapping[str | int, Sequence[Expr]],
+    order: Order,
+    last: bool = False,
+) -> tuple[Expr, Expr]:
+    """(value, index) of each row, from what its lanes found; equal values by index. Lanes that found nothing do not count."""
     if walk.is_column:
-        _, where, _ = parts["column"]
-        walk.emit_once(where.to_int(64))
-        return
-    best: tuple[Expr, Expr] | None = None
-    for values, places, _ in parts.values():
+        value, where, _ = parts["column"]
+        return value, where
+    best: tuple[Expr, Expr, Expr] | None = None
+    for values, places, found in parts.values():
         for lane in range(values.lanes):
-            value, place = _lane(kb, values, lane), _lane(kb, places, lane)
+            value, place, seen = (_lane(kb, v, lane) for v in (values, places, found))
             if best is None:
-                best = value, place
+                best = value, place, seen
                 continue
-            better = _better(value, best[0], greatest, False, signed)
-            worse = _better(best[0], value, greatest, False, signed)
+            better, worse = order.better(value, best[0]), order.better(best[0], value)
             nearer = place.compare(">" if last else "<", best[1])
-            take = better | (worse.invert() & nearer)
-            best = take.choose(value, best[0]), take.choose(place, best[1])
-    if best is not None:
-        walk.emit_once(best[1].to_int(64))
+            take = (seen.compare("!=", 0)) & (better | (worse.invert() & nearer) | best[2].equals(0))
+            best = take.choose(value, best[0]), take.choose(place, best[1]), seen | best[2]
+    if best is None:
+        raise InternalError("a row without elements has no extreme")
+    return best[0], best[1]
 
 
 def _lane(kb: KernelBuilder, vector: Expr, lane: int) -> Expr:

@@ -48,6 +48,10 @@ def space_of(body: Body) -> RowSpace:
         return _channel_space(body, shape, slots)
     if op == "lrn":
         return row_space(shape, (1,), [*slots, body.epilogue])
+    if op == "topk":  # the epilogue's extent along the axis is k: its coordinates there are ranks
+        axis = integer(body.attr["axis"]) % len(shape)
+        ranks = remap(body.epilogue, shape, range(len(shape)))
+        return row_space(shape, (axis,), [*slots, ranks])
     if op == "cumsum":
         return _scan_space(body, shape, slots[0])
     if op in ARG_REDUCTIONS or op.startswith("reduce_"):

@@ -161,6 +161,7 @@ class RowTiling(Tiling):
     block: int
     scratch: int
     work: float
+    results: int = -1  # results per row where they are fewer than its elements (topk); -1: as the epilogue's own strides have it
 
     @property
     def blocks(self) -> int:
@@ -202,12 +203,19 @@ class RowTiling(Tiling):
         writes: dict[int, list] = {}  # type: ignore[type-arg]
         for program in space.programs:
             if program is not None:
-                if program is space.epilogue:  # a reduction over nothing still has a result
-                    boxes = [tuple((a, max(b, a + 1)) for a, b in box) for box in boxes]
+                if program is space.epilogue:
+                    boxes = [self._result_box(space, box) for box in boxes]
                 for found, new in zip((reads, writes), program_regions(program, boxes, sizes), strict=True):
                     for operand, regions in new.items():
                         found.setdefault(operand, []).extend(regions)
         return accesses_of(reads, writes)
+
+    def _result_box(self, space: RowSpace, box: Box) -> Box:
+        """The epilogue's part of a box: a reduction over nothing still has a result, topk has fewer than the row."""
+        first, last = len(space.outer), len(space.outer) + len(space.row)
+        if self.results >= 0:
+            return (*box[:first], (0, self.results), *box[last:])
+        return tuple((a, max(b, a + 1)) for a, b in box)
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         if begin >= end:

@@ -1,0 +1,235 @@
+"""host.index: gathers by element and tuple (see lookup), scatters (see scatter), topk, one_hot, resize.
+
+topk: one visit of the row per result, each finding the most extreme element behind the one found before in the order (value, then index), as an arg-reduction
+with a mask. Work grows with k times the row; nothing is sorted or stored.
+
+resize: the index map of every axis is a table in the code; rows are interpolated lane by lane, one term per corner of the cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+from llvmlite import ir
+
+from superkernel.body import Body
+from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder, compute_dtype, vector_type
+from superkernel.codegen.host.convert import convert
+from superkernel.codegen.host.lookup import emit_lookup, lane_numbers, load_lanes
+from superkernel.codegen.host.loops import each_row, vector_loop
+from superkernel.codegen.host.program import ProgramEmitter
+from superkernel.codegen.host.rows import Point, RowWalk, each_unit
+from superkernel.codegen.host.scan import Order, best_of_lanes, extreme_accumulators, row_index
+from superkernel.codegen.host.scatter import emit_scatter
+from superkernel.codegen.host.vecexpr import Expr, rounded
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError
+from superkernel.scheduler.families.indexing import WholeTiling
+from superkernel.scheduler.families.lookup import LookupTiling, lookup_plan
+from superkernel.scheduler.families.movement import OutputRowsTiling
+from superkernel.scheduler.families.rowops import integer
+from superkernel.scheduler.families.rowspace import RowTiling, slot_program
+from superkernel.scheduler.tiling import Tiling
+
+
+def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+    """Write the kernel."""
+    if tiling.units == 0:
+        return
+    if isinstance(tiling, LookupTiling):
+        emit_lookup(kb, lookup_plan(body), tiling.part)
+    elif isinstance(tiling, WholeTiling):
+        emit_scatter(kb, body)
+    elif isinstance(tiling, RowTiling):
+        _emit_topk(kb, body, tiling)
+    elif isinstance(tiling, OutputRowsTiling) and body.op == "one_hot":
+        _emit_one_hot(kb, body)
+    elif isinstance(tiling, OutputRowsTiling) and body.op == "resize":
+        _emit_resize(kb, body)
+    else:
+        raise InternalError("not an indexing body", location=str(body.op), found=type(tiling).__name__)
+
+
+def _source(kb: KernelBuilder, body: Body, slot: int) -> ProgramEmitter:
+    program = slot_program(body, slot)
+    if program is None:
+        raise InternalError("an input is absent", location=str(body.op), found=slot)
+    return ProgramEmitter(kb, program)
+
+
+# topk -----------------------------------------------------------------------------------------------------------------
+
+
+def _emit_topk(kb: KernelBuilder, body: Body, tiling: RowTiling) -> None:
+    kind = body.anchor_input_types[0]
+    if kind is None:
+        raise InternalError("topk without data")
+    dtype, greatest = compute_dtype(kind.dtype), bool(body.attr["largest"])
+    each_unit(kb, tiling.space(body), tiling, lambda walk: _topk(kb, walk, dtype, greatest, tiling.results))
+
+
+def _topk(kb: KernelBuilder, walk: RowWalk, dtype: DType, greatest: bool, k: int) -> None:
+    """One unit. The previous result is carried as (value, index), index -1 at first: everything is behind it."""
+    number = I64 if walk.space.row_size >= 2**31 else I32
+    width = max(1, walk.width)
+    value = kb.carry(kb.const(0, dtype, width).type, kb.const(0, dtype, width))
+    none = ir.Constant(vector_type(number, width), [-1] * width if width > 1 else -1)
+    place = kb.carry(none.type, none)
+
+    order = Order(greatest, dtype.is_signed, nan_first=greatest)  # a NaN is greater than all numbers, as in a sort
+    accumulators = extreme_accumulators(kb, dtype, number)
+    with kb.loop(0, k, name="rank") as rank:
+        last_value, last_place = Expr(kb, value.get()), Expr(kb, place.get())
+
+        def step(p: Point, best: list[Expr]) -> list[Expr]:
+            x, index = p.read(0), row_index(kb, walk, p, number)
+            before = walk.spread(last_value, p.lanes), walk.spread(last_place, p.lanes)
+            behind = order.before(*before, x, index) | (before[1] < 0)
+            kept, where, seen = best
+            first = seen.equals(0)
+            take = behind & (order.before(x, index, kept, where) | first)
+            return [take.choose(x, kept), take.choose(index, where), behind.choose(seen.const(1), seen)]
+
+        parts = walk.visit_with((0,), accumulators, step)
+        found, where = best_of_lanes(kb, walk, parts, order)
+        value.set(found.v)
+        place.set(where.v)
+        _emit_rank(walk, rank, found, where.to_int(64))
+
+
+def _emit_rank(walk: RowWalk, rank: Index, value: Expr, index: Expr) -> None:
+    epilogue = walk.emitters[-1]
+    if epilogue is None:
+        raise InternalError("topk without results")
+    epilogue.eval_store(walk.coords([rank]), max(1, walk.width), [value.v, index.v])
+
+
+# one_hot --------------------------------------------------------------------------------------------------------------
+
+
+def _emit_one_hot(kb: KernelBuilder, body: Body) -> None:
+    """Every element: is the index at its place, wrapped once, the element's level?"""
+    shape, kind = body.anchor_outputs[0].shape, body.anchor_input_types[0]
+    if kind is None:
+        raise InternalError("one_hot without indices")
+    axis, depth = integer(body.attr["axis"]) % len(shape), shape[integer(body.attr["axis"]) % len(shape)]
+    indices, values, epilogue = _source(kb, body, 0), _source(kb, body, 1), ProgramEmitter(kb, body.epilogue)
+    off, on = (values.eval([i], 1)[0] for i in (0, 1))
+    last = len(shape) - 1
+    work = DType.F64 if kind.dtype.is_float else DType.I64
+    with each_row(kb, kb.begin, kb.end, shape[:-1]) as outer:
+        coords: list[Index] = [*outer, 0]
+        rest = coords[:axis] + coords[axis + 1 :]
+        row = epilogue.row(coords)
+
+        def visit(position: Index, lanes: int) -> None:
+            here = rest if axis == last else [*rest[:-1], position]
+            read = indices.eval(here, 1 if axis == last else lanes)[0]
+            if axis == last:
+                read = kb.splat(read, lanes)
+            index = Expr(kb, convert(kb, read, compute_dtype(kind.dtype), work))
+            if index.is_float:
+                index = rounded(index, "trunc")
+            index = (index < 0).choose(index + depth, index)
+            if axis == last:
+                level = Expr(kb, kb.splat(kb.i64(position), lanes)) + Expr(kb, lane_numbers(kb, lanes))
+            else:
+                level = Expr(kb, kb.splat(kb.i64(outer[axis]), lanes))
+            same = index.equals(level.to_float(True) if index.is_float else level)
+            result = same.choose(Expr(kb, kb.splat(on, lanes)), Expr(kb, kb.splat(off, lanes)))
+            row.eval(position, lanes, [result.v])
+
+        vector_loop(kb, shape[-1], max(1, kb.cpu.vector_bytes // 8), visit)
+
+
+# resize ---------------------------------------------------------------------------------------------------------------
+
+
+class _Table:
+    """A constant array of the module."""
+
+    def __init__(self, kb: KernelBuilder, name: str, values: Sequence[float], dtype: DType) -> None:
+        self.kb, self.dtype = kb, dtype
+        element = ir.DoubleType() if dtype is DType.F64 else ir.FloatType() if dtype is DType.F32 else I64
+        kind = ir.ArrayType(element, len(values))
+        variable = ir.GlobalVariable(kb.module, kind, kb.module.get_unique_name(f"{kb.function.name}.{name}"))
+        variable.linkage, variable.global_constant = "internal", True
+        plain = [float(v) if dtype.is_float else int(v) for v in values]
+        variable.initializer = ir.Constant(kind, plain)
+        self.pointer = kb.opaque(variable)
+
+    def at(self, position: Index, lanes: int) -> Expr:
+        return Expr(self.kb, self.kb.load(self.pointer, position, self.dtype, lanes))
+
+
+def _emit_resize(kb: KernelBuilder, body: Body) -> None:
+    from superkernel.ops.resizing import axis_plans
+
+    kind, program = body.anchor_input_types[0], slot_program(body, 0)
+    if kind is None or program is None or program.instructions:
+        raise InternalError("resize takes a view")
+    item, shape = program.inputs[0], body.anchor_outputs[0].shape
+    linear = body.attr["mode"] == "linear"
+    work = DType.F64 if kind.dtype is DType.F64 or kind.dtype.itemsize >= 4 and kind.dtype.is_integer else DType.F32
+    ends: list[list[tuple[_Table, _Table | None]] | None] = []  # per axis: (offsets, weights) of its terms
+    for d, plan in enumerate(axis_plans(kind.shape, body.attr)):
+        if plan is None:
+            ends.append(None)
+            continue
+        low = _Table(kb, f"low{d}", plan.low * item.strides[d], DType.I64)
+        if not linear:
+            ends.append([(low, None)])
+            continue
+        weight = np.asarray(plan.weight)
+        high = _Table(kb, f"high{d}", plan.high * item.strides[d], DType.I64)
+        ends.append([(low, _Table(kb, f"lower{d}", 1.0 - weight, work)), (high, _Table(kb, f"upper{d}", weight, work))])
+    epilogue = ProgramEmitter(kb, body.epilogue)
+    lanes = max(1, kb.cpu.vector_bytes // 8)
+    with each_row(kb, kb.begin, kb.end, shape[:-1]) as outer:
+        row = epilogue.row([*outer, 0] if shape else [])
+
+        def visit(position: Index, width: int) -> None:
+            value = _resized(kb, ends, item, [*outer, position], width, work, kind.dtype)
+            row.eval(position, width, [value])
+
+        vector_loop(kb, shape[-1] if shape else 1, lanes, visit)
+
+
+def _resized(kb, ends, item, coords, lanes: int, work: DType, dtype: DType) -> ir.Value:  # type: ignore[no-untyped-def]
+    """The sum over the cell's corners of element times weight; without weights the one element."""
+    total: Expr | None = None
+    last = len(item.strides) - 1
+    for terms in product(*((None,) if axis is None else axis for axis in ends)):
+        base: Index = item.offset
+        spread: Expr | None = None
+        weight: Expr | None = None
+        for d, term in enumerate(terms):
+            if term is None:
+                if d == last:
+                    spread = Expr(kb, lane_numbers(kb, lanes, item.strides[d]))
+                base = kb.add(base, kb.mul(coords[d], item.strides[d]))
+                continue
+            offsets, weights = term
+            if d == last:
+                spread = offsets.at(coords[d], lanes)
+            else:
+                base = kb.add(base, offsets.at(coords[d], 1).v)
+            if weights is not None:
+                part = weights.at(coords[d], lanes if d == last else 1)
+                part = part if d == last else Expr(kb, kb.splat(part.v, lanes))
+                weight = part if weight is None else weight * part
+        place = Expr(kb, kb.splat(kb.i64(base), lanes))
+        raw = load_lanes(kb, kb.operands[item.source], (place if spread is None else place + spread).v, dtype)
+        if weight is None:
+            return raw
+        term_value = Expr(kb, convert(kb, raw, compute_dtype(dtype), work)) * weight
+        total = term_value if total is None else total + term_value
+    if total is None:
+        raise InternalError("resize without terms")
+    return convert(kb, total.v, work, compute_dtype(dtype))
+
+
+EMIT = {"host.index": emit}
+

@@ -1,0 +1,92 @@
+"""host.index: gathers by element and by tuple, scatters, one_hot, topk, resize. How each is cut.
+
+Gathers are cut as their epilogue is (see lookup); one_hot and resize by output rows; topk by rows of the data (see rowspace). A scatter is one unit: its
+updates apply in order, anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from superkernel.body import Body, View
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError
+from superkernel.scheduler.families.costing import CALL_NS, memory_ns
+from superkernel.scheduler.families.lookup import LookupTiling
+from superkernel.scheduler.families.movement import OutputRowsTiling, tile_lookup
+from superkernel.scheduler.families.pointwise import accesses_of
+from superkernel.scheduler.families.rowops import integer, space_of
+from superkernel.scheduler.families.rowspace import RowTiling, slot_program
+from superkernel.scheduler.families.rowwise import block_of
+from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.collapse import program_regions
+from superkernel.target.cpu import CpuTarget
+from superkernel.tensor import Region, full_box
+
+
+@dataclass(frozen=True)
+class WholeTiling(Tiling):
+    """One unit: everything is read, all results are written. The result is built in scratch."""
+
+    results: int
+    scratch: int
+
+    @property
+    def units(self) -> int:
+        return 1 if self.results else 0
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.scratch
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        reads: dict[int, list[Region]] = {}
+        writes: dict[int, list[Region]] = {}
+        if begin >= end:
+            return ()
+        sizes = [o.type.dtype.itemsize for o in body.operands]
+        for program in (*(slot_program(body, k) for k in range(len(body.anchor_inputs))), body.epilogue):
+            if program is None:
+                continue
+            for found, new in zip((reads, writes), program_regions(program, [full_box(program.shape)], sizes), strict=True):
+                for operand, regions in new.items():
+                    found.setdefault(operand, []).extend(regions)
+        return accesses_of(reads, writes)
+
+    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        if begin >= end:
+            return 0.0
+        traffic = sum(o.type.nbytes for o in body.operands) + 2 * self.scratch
+        updates = body.anchor_input_types[1]
+        return CALL_NS + memory_ns(traffic, traffic, target) + 3.0 * (updates.size if updates is not None else 0)
+
+
+class IndexFamily(Family):
+    """Moves whose paths are data."""
+
+    kernels = ("host.index",)
+
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        op, out = body.op or "", body.anchor_outputs[0]
+        if op in ("gather_elements", "gather_nd"):
+            return (LookupTiling(tile_lookup(body, target)),)
+        if op in ("scatter_elements", "scatter_nd"):
+            return (WholeTiling(out.size, -(-out.nbytes // 64) * 64),)
+        if op in ("one_hot", "resize"):
+            return (OutputRowsTiling(out.shape or (1,), (), (), 0, 8.0 if op == "one_hot" else 60.0),)
+        if op == "topk":
+            space, k = space_of(body), integer(body.attr["k"])
+            block = block_of(space, target, 1)
+            return (RowTiling(prod(space.outer) if k else 0, space.inner, block, 0, 6.0 * max(1, k), k),)
+        raise InternalError("not an indexing operator", location=op)
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return True
+
+    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
+        return False
+
+
+FAMILY = IndexFamily()
