@@ -1,18 +1,16 @@
 """A requirement flattened to facts: the vocabulary of clauses and of the cost and workspace models.
 
-Names
-- `in0.dtype in0.rank in0.constant in0.source in0.elements` (and in1, ...; all None where the optional input is absent),
-  `out0.dtype`
-- `rank elements bytes flops_estimate quantisation activation program program.dtypes deadline_ns` and `attr.NAME` per
-  attribute
-- `cpu.tier cpu.features cpu.flops_per_ns cpu.l1_bytes ...`, `device`, `core_type`, `free.REGION`, `policy.*`
-- matrix products: `batch m n k` and `weight` (the slot of the factor that is reused over rows), as the kernels see
-  them: leading dimensions that only the left factor has are rows, a matrix times a column is turned round
-- convolutions: `spatial groups channels filters multiplier taps pixels depthwise`, with m, n, k of the implicit product
-  per group
-- pure pointwise work: `copy` (one input, no arithmetic) and `inner_stride` (of its first input along the last
-  dimension)
-- pooling: `spatial taps`; attention: `batch heads queries keys depth`; rows of norms and reductions: `rows row`
+Names - `in0.dtype in0.rank in0.constant in0.source in0.elements` (and in1, ...; all None where the optional input is
+absent), `out0.dtype` - `rank elements bytes flops_estimate quantisation activation program program.dtypes deadline_ns`
+and `attr.NAME` per attribute - `cpu.tier cpu.features cpu.flops_per_ns cpu.l1_bytes ...`, `device`, `core_type`,
+`free.REGION`, `policy.*` - matrix products: `batch m n k` and `weight` (the slot of the factor that is reused over
+rows), as the kernels see them: leading dimensions that only the left factor has are rows, a matrix times a column is
+turned round - convolutions: `spatial groups channels filters multiplier taps pixels depthwise`, with m, n, k of the
+implicit product per group - pure pointwise work: `copy` (one input, no arithmetic) and `inner_stride` (of its first
+input along the last dimension) - also of convolutions: `out_columns input_columns stride_rows stride_columns
+window_rows window_columns` (last two dimensions) - pooling: `spatial taps input_columns`; attention: `batch heads
+queries keys depth value_depth` - norms, reductions, scans: `row` elements that belong together, `rows` of them,
+`inner` of which lie side by side
 
 Architecture invariant: facts hold plain values only, and no clause or model looks at anything else.
 """
@@ -143,6 +141,12 @@ def _matmul(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[s
     facts["flops_estimate"] = 2 * batch * m * n * k
 
 
+def _last(value: AttrValue, dim: int, default: int) -> int:
+    """Entry `dim` (negative) of an attribute with one number per spatial dimension; the default where it is left
+    out."""
+    return int(value[dim]) if isinstance(value, tuple) and len(value) >= -dim else default
+
+
 def _conv(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
     x, w = _type(requirement, 0), _type(requirement, 1)
     groups = attrs.get("groups", 1)
@@ -156,6 +160,12 @@ def _conv(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str
     facts["multiplier"] = filters // groups
     facts["depthwise"] = groups == channels and groups > 1
     facts.update(batch=x.shape[0] * groups, m=filters // groups, n=pixels, k=channels // groups * taps, weight=1)
+    facts.update(out_columns=output.shape[-1], input_columns=max(x.shape[-1], output.shape[-1]))
+    for name, dim in (("columns", -1), ("rows", -2)):
+        one_dimension = x.rank + dim < 2
+        stride, dilation = (_last(attrs.get(a), dim, 1) for a in ("strides", "dilations"))
+        facts[f"stride_{name}"] = 1 if one_dimension else stride
+        facts[f"window_{name}"] = 1 if one_dimension else (w.shape[dim] - 1) * dilation + 1
     need = requirement.inputs[1]
     facts["weight.constant"] = need is not None and need.constant
     facts["flops_estimate"] = 2 * x.shape[0] * filters * pixels * (channels // groups) * taps
@@ -166,6 +176,7 @@ def _pool(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str
     if x is None or x.rank < 3:
         return
     facts["spatial"] = x.rank - 2
+    facts["input_columns"] = x.shape[-1]
     facts["taps"] = prod(kernel) if isinstance(kernel, tuple) else prod(x.shape[2:])
 
 
@@ -175,6 +186,8 @@ def _attention(requirement: Requirement, facts: dict[str, FactValue], attrs: dic
         return
     batch, heads, queries, depth = q.shape
     facts.update(batch=batch, heads=heads, queries=queries, keys=k.shape[2], depth=depth)
+    v = _type(requirement, 2)
+    facts["value_depth"] = v.shape[-1] if v is not None and v.rank else depth
     facts["flops_estimate"] = 4 * batch * heads * queries * k.shape[2] * depth
 
 
@@ -182,12 +195,17 @@ def _rowwise(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[
     x, axis, axes = _type(requirement, 0), attrs.get("axis"), attrs.get("axes")
     if x is None:
         return
-    row = x.size
-    if isinstance(axes, tuple) and axes:
+    row, inner = x.size, 1
+    if requirement.op == "lrn" and x.rank > 1:
+        row, inner = x.shape[1], prod(x.shape[2:])
+    elif isinstance(axes, tuple) and axes:
         row = prod(x.shape[int(i)] for i in axes if -x.rank <= i < x.rank)
+        inner = prod(x.shape[max(int(i) % x.rank for i in axes) + 1 :]) if x.rank else 1
     elif isinstance(axis, int) and -x.rank <= axis < x.rank:
-        row = prod(x.shape[axis % x.rank :]) if requirement.op.endswith("_norm") else x.shape[axis]
-    facts.update(row=row, rows=x.size // row if row else 0)
+        at = axis % x.rank
+        whole = requirement.op in ("layer_norm", "rms_norm")
+        row, inner = (prod(x.shape[at:]), 1) if whole else (x.shape[at], prod(x.shape[at + 1 :]))
+    facts.update(row=row, rows=x.size // row if row else 0, inner=inner)
 
 
 _ADDERS: dict[str, _Adder] = {
@@ -198,7 +216,7 @@ _ADDERS: dict[str, _Adder] = {
     **dict.fromkeys(("max_pool", "avg_pool", "lp_pool", "global_avg_pool", "global_max_pool"), _pool),
     "attention": _attention,
     **dict.fromkeys(
-        ("softmax", "log_softmax", "layer_norm", "rms_norm", "lp_norm", "argmax", "argmin", "cumsum"), _rowwise
+        ("softmax", "log_softmax", "layer_norm", "rms_norm", "lp_norm", "lrn", "argmax", "argmin", "cumsum"), _rowwise
     ),
     **dict.fromkeys([f"reduce_{n}" for n in ("sum", "mean", "max", "min", "prod", "l1", "l2")], _rowwise),
     **dict.fromkeys([f"reduce_{n}" for n in ("log_sum", "log_sum_exp", "sum_square")], _rowwise),

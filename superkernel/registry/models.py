@@ -6,6 +6,8 @@ tiles that cannot hide the latency of a multiply-add, padding to whole tiles, pa
 scheduler has its own, finer costs.
 
 Workspace is bytes per memory region: `scratch` (per core, while it runs), `packed` (persistent copies of constants).
+It is an upper bound for a lone operator (a test compares it with the families' tilings); a prologue that is kept may
+add to it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ REFERENCE_CALL_NS = 30_000.0
 
 _HIDDEN_ACCUMULATORS = 8.0
 """Independent vector accumulators that hide the latency of a multiply-add (4 cycles, 2 units)."""
+
+_BLOCK_POSITIONS = 512  # output positions of a convolution that share a patch
+_BLOCK_ROWS = 56  # query rows of attention that share a block of keys
 
 CostModel = Callable[[Facts, Capability], float]
 BytesModel = Callable[[Facts, Capability], Mapping[str, int]]
@@ -143,25 +148,55 @@ def _filter_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
     return {"packed": groups * (-(-facts["m"] // mr) * mr) * facts["k"] * _itemsize(facts, 1)}
 
 
-def _panel_copy(facts: Facts, row: Capability) -> Mapping[str, int]:
-    """One panel of a computed factor, packed per call."""
-    return {"scratch": facts["k"] * row.tile_size("nr") * 4}
+def _accumulator_bytes(facts: Facts) -> int:
+    return 8 if facts.get("in0.dtype") is DType.F64 else 4
 
 
-def _pixel_block(facts: Facts, row: Capability) -> Mapping[str, int]:
-    """im2col of one block of output pixels."""
-    return {"scratch": facts["k"] * row.tile_size("nr") * 4}
+def _product_scratch(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """The parked register tile; a copy of left rows where they are not accumulators already, as many as are near; for
+    computed right factors, a panel of them."""
+    item, vector = _accumulator_bytes(facts), facts["cpu.vector_bytes"]
+    m, k = facts["m"], facts["k"]
+    total = 64 + 32 * vector
+    if facts["in0.dtype"] not in (DType.F32, DType.F64) or facts["in0.source"] == "program" or facts["weight"] == 0:
+        line = (k + 64) * item
+        total += min((m + 16) * line, facts["cpu.l2_bytes"] * 2 // 5 + 16 * line)
+    if row.persistent == "none":
+        total += k * vector * (8 if m <= 6 else 4)
+    return {"scratch": total}
+
+
+def _patch(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """The padded input under one block of output positions, for all channels of a group, and the parked register
+    tile."""
+    columns = max(1, min(facts["out_columns"], _BLOCK_POSITIONS))
+    rows = min(facts["pixels"] // columns, -(-_BLOCK_POSITIONS // columns)) + 1
+    high = rows * facts["stride_rows"] + facts["window_rows"]
+    wide = columns * facts["stride_columns"] + facts["window_columns"] + 2 * facts["cpu.vector_bytes"]
+    patch = 4 * facts["channels"] // facts["groups"] * high * wide
+    tile = 16 * 4 * (_BLOCK_POSITIONS + 2 * facts["cpu.vector_bytes"])
+    unit_strides = facts["stride_rows"] == facts["stride_columns"] == facts["taps"] == 1
+    if unit_strides and not any(facts.get("attr.pads") or ()) and facts["in0.source"] == "dense":
+        return {"scratch": tile}
+    return {"scratch": min(patch, max(facts["cpu.l2_bytes"], patch // rows)) + tile}
+
+
+def _lines(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """Two lines of windows in the accumulator's type."""
+    return {"scratch": 2 * 8 * (facts["input_columns"] + 4 * facts["cpu.vector_bytes"])}
 
 
 def _one_row(facts: Facts, row: Capability) -> Mapping[str, int]:
-    """A row in f32, kept between the passes over it."""
-    return {"scratch": facts.get("row", 0) * 4}
+    """A row kept between the passes over it, or a block of neighbouring rows where they are not contiguous."""
+    block = min(facts["inner"], facts["cpu.vector_bytes"])
+    return {"scratch": (facts["row"] + facts.get("attr.size", 0)) * block * _accumulator_bytes(facts) + 128}
 
 
 def _score_block(facts: Facts, row: Capability) -> Mapping[str, int]:
-    """Scores of a block of queries against a block of keys, and the running result."""
-    mr, nr = row.tile_size("mr"), row.tile_size("nr")
-    return {"scratch": 4 * mr * (nr + 2 * facts["depth"])}
+    """A block of query rows with their results, one block of keys, and the scores of a tile."""
+    depth = max(facts["depth"], facts["value_depth"]) + facts["cpu.vector_bytes"]
+    rows, keys = _BLOCK_ROWS + row.tile_size("mr"), 2 * facts["cpu.vector_bytes"]
+    return {"scratch": 4 * (rows * (2 * depth + 3) + (depth + row.tile_size("mr")) * keys) + 512}
 
 
 def _all_operands(facts: Facts, row: Capability) -> Mapping[str, int]:
@@ -174,8 +209,9 @@ BYTES_MODELS: Mapping[str, BytesModel] = MappingProxyType(
         "none": _no_bytes,
         "weight_panels": _weight_panels,
         "filter_panels": _filter_panels,
-        "panel_copy": _panel_copy,
-        "pixel_block": _pixel_block,
+        "product_scratch": _product_scratch,
+        "patch": _patch,
+        "lines": _lines,
         "one_row": _one_row,
         "score_block": _score_block,
         "all_operands": _all_operands,

@@ -103,49 +103,52 @@ def _ops_of(*families: Family) -> tuple[str, ...]:
 def _matmul_kernels() -> Iterable[_Kernel]:
     op, same, sums = ("matmul",), (None,), _PRODUCT_SUMS
     tiles = tuple(_GEMM_TILES.items())
-    pack, copy = Transform("pack", 1, True, "weight_panels"), Transform("pack", 1, False, "panel_copy")
+    pack, copy = Transform("pack", 1, True, "weight_panels"), Transform("pack", 1, False, "product_scratch")
     few_rows = within(Reason.SHAPE, "m", 1, _GEMV_ROWS_MAX)
     yield _Kernel(
         "host.matmul.packed", op, "gemm", FLOATS, True, same, limits=(_CONSTANT_WEIGHT,), tiles=tiles, cost="gemm",
-        persistent="weight_panels", transforms=(pack,), precision=sums, code_bytes=8192,
+        workspace="product_scratch", persistent="weight_panels", transforms=(pack,), precision=sums, code_bytes=8192,
     )  # fmt: skip
     yield _Kernel(
         "host.matmul.gemv", op, "gemv", FLOATS, True, same, limits=(_CONSTANT_WEIGHT, few_rows), cost="gemv",
         tiles=tuple((tier, (1, _GEMV_VECTORS)) for tier in TIER_NAMES),
-        persistent="weight_panels", transforms=(pack,), precision=sums, code_bytes=4096,
+        workspace="product_scratch", persistent="weight_panels", transforms=(pack,), precision=sums, code_bytes=4096,
     )  # fmt: skip
     yield _Kernel(
         "host.matmul.dynamic", op, "bmm", FLOATS, True, same, tiles=tiles, cost="gemm",
-        cost_parameters=(("efficiency", 0.75),), workspace="panel_copy", transforms=(copy,), precision=sums,
+        cost_parameters=(("efficiency", 0.75),), workspace="product_scratch", transforms=(copy,), precision=sums,
         code_bytes=8192,
     )  # fmt: skip
     anything = FLOATS | _SMALL_INTS
     yield _Kernel(
         "host.matmul.generic", ("matmul", "matmul_integer"), "gemm", anything, others=(anything,),
         role=KernelRole.GENERIC, tiles=tiles, modifier="generic", cost="gemm",
-        cost_parameters=(("efficiency", 0.4),), workspace="panel_copy", transforms=(copy,), precision=sums,
+        cost_parameters=(("efficiency", 0.4),), workspace="product_scratch", transforms=(copy,), precision=sums,
         code_bytes=8192,
     )  # fmt: skip
 
 
 def _conv_kernels() -> Iterable[_Kernel]:
-    same, f32, sums = (None, None), frozenset({_F32}), _PRODUCT_SUMS
+    """The direct form packs filters in f32, so it takes what f32 holds; the generic one takes any rank, type and
+    direction."""
+    same, sums, narrow = (None, None), _PRODUCT_SUMS, frozenset({_F32, _F16, _BF16})
     any_float, slow = (FLOATS, FLOATS), (("efficiency", 0.08),)
-    pack, im2col = Transform("pack", 1, True, "filter_panels"), Transform("im2col", 0, False, "pixel_block")
+    pack, patch = Transform("pack", 1, True, "filter_panels"), Transform("reorder", 0, False, "patch")
+    plane, volume = within(Reason.RANK, "spatial", 1, 2), within(Reason.RANK, "spatial", 1, 3)
     yield _Kernel(
-        "host.conv.igemm", ("conv",), "igemm", f32, True, same, tiles=tuple(_GEMM_TILES.items()),
-        limits=(_CONSTANT_WEIGHT, within(Reason.RANK, "spatial", 1, 2)), workspace="pixel_block",
-        persistent="filter_panels", transforms=(pack, im2col), cost="gemm", code_bytes=12288, precision=sums,
+        "host.conv.igemm", ("conv",), "igemm", narrow, True, same, tiles=tuple(_GEMM_TILES.items()),
+        limits=(_CONSTANT_WEIGHT, plane), workspace="patch", persistent="filter_panels", transforms=(pack, patch),
+        cost="gemm", code_bytes=12288, precision=sums,
     )  # fmt: skip
-    depthwise = (_CONSTANT_WEIGHT, one_of(Reason.GROUPS, "depthwise", True), within(Reason.RANK, "spatial", 2, 2))
     yield _Kernel(
-        "host.conv.depthwise", ("conv",), "dwconv2d_chw", f32, True, same, limits=depthwise, cost="depthwise",
-        code_bytes=6144, precision=sums,
+        "host.conv.depthwise", ("conv",), "dwconv2d_chw", narrow, True, same,
+        limits=(one_of(Reason.GROUPS, "depthwise", True), plane), workspace="patch", transforms=(patch,),
+        cost="depthwise", code_bytes=6144, precision=sums,
     )  # fmt: skip
     for kernel, op, micro in (("generic", "conv", "conv"), ("transpose", "conv_transpose", "convtranspose")):
         yield _Kernel(
-            f"host.conv.{kernel}", (op,), micro, FLOATS, False, any_float, KernelRole.GENERIC,
-            limits=(within(Reason.RANK, "spatial", 1, 3),), cost="depthwise", cost_parameters=slow, precision=sums,
+            f"host.conv.{kernel}", (op,), micro, FLOATS, False, any_float, KernelRole.GENERIC, limits=(volume,),
+            workspace="lines", cost="depthwise", cost_parameters=slow, precision=sums,
         )  # fmt: skip
 
 
@@ -180,18 +183,21 @@ def _row_kernels() -> Iterable[_Kernel]:
     yield _Kernel("host.argreduce", ("argmax", "argmin"), "argreduce", NUMERIC, precision=_EXACT)
     scan = (("operations", 8.0),)
     yield _Kernel("host.cumsum", ("cumsum",), "cumsum", NUMERIC, cost_parameters=scan, precision=_ROW_SUMS)
-    for kernel, ops in (
-        ("softmax", ("softmax", "log_softmax")),
-        ("norm", ("layer_norm", "rms_norm", "group_norm", "instance_norm", "lp_norm", "batch_norm")),
-    ):
-        yield _Kernel(
-            f"host.{kernel}", ops, kernel, FLOATS, True, workspace="one_row", cost_parameters=slow,
-            precision=_ROW_SUMS,
-        )  # fmt: skip
+    softmax = ("softmax", "log_softmax")
+    norms = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "lp_norm", "batch_norm")
+    yield _Kernel(
+        "host.softmax", softmax, "softmax", FLOATS, True, workspace="one_row", cost_parameters=slow, precision=_ROW_SUMS
+    )
+    yield _Kernel("host.norm", norms, "norm", FLOATS, True, cost_parameters=slow, precision=_ROW_SUMS)
     slower = (("operations", 24.0),)
-    yield _Kernel("host.lrn", ("lrn",), "lrn", FLOATS, True, cost_parameters=slower, precision=_ROW_SUMS)
+    yield _Kernel(
+        "host.lrn", ("lrn",), "lrn", FLOATS, True, workspace="one_row", cost_parameters=slower, precision=_ROW_SUMS
+    )
     pools = _ops_of(Family.POOL)
-    yield _Kernel("host.pool", pools, "pool", FLOATS | _SMALL_INTS, cost="window", precision=_ROW_SUMS)
+    yield _Kernel(
+        "host.pool", pools, "pool", NUMERIC, limits=(within(Reason.RANK, "spatial", 1, 3),), workspace="lines",
+        cost="window", precision=_ROW_SUMS,
+    )  # fmt: skip
 
 
 def _sequence_kernels() -> Iterable[_Kernel]:
@@ -199,7 +205,7 @@ def _sequence_kernels() -> Iterable[_Kernel]:
     types, masks = frozenset({_F32, _F16, _BF16}), FLOATS | {DType.BOOL}
     yield _Kernel(
         "host.attention", ("attention",), "attention", types, True, (None, None, masks, _INDICES), cost="attention",
-        tiles=tuple((tier, (16, 4)) for tier in TIER_NAMES), workspace="score_block", precision=_PRODUCT_SUMS,
+        tiles=tuple(_GEMM_TILES.items()), workspace="score_block", precision=_PRODUCT_SUMS,
         code_bytes=16384,
     )  # fmt: skip
     yield _Kernel("host.rope", ("rope",), "rope", types, True, (None, None, _INDICES))

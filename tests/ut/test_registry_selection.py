@@ -8,6 +8,18 @@ from dataclasses import replace
 
 import pytest
 
+from superkernel.body import (
+    AnchorInput,
+    Body,
+    Instruction,
+    Operand,
+    PointwiseProgram,
+    ProgramInput,
+    ProgramOutput,
+    Role,
+    View,
+)
+from superkernel.dtypes import DType
 from superkernel.errors import InputError, UnsupportedError
 from superkernel.ops.table import op_table
 from superkernel.registry import Determinism, KernelRole, Platform, Policy, Reason, Registry, default_registry, diff
@@ -15,6 +27,7 @@ from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
 from superkernel.registry.timings import TimingDatabase, TimingKey
 from superkernel.target.cpu import TIERS
+from superkernel.tensor import TensorType
 from tests.ut.registry_cases import PROBLEMS, TARGETS, cold, many_rows, need, row
 
 EXPECTED = {
@@ -33,6 +46,9 @@ EXPECTED = {
     "conv(f32[1,3,8,8,8], const f32[4,3,3,3,3])": "host.conv.generic",
     "conv(f32[1,3,8,8], f32[4,3,3,3])": "host.conv.generic",
     "conv(f64[1,3,8,8], const f64[4,3,3,3])": "host.conv.generic",
+    "conv(bf16[1,3,8,8], const bf16[4,3,3,3])": "host.conv.igemm",
+    "max_pool(f32[1,3,4,4,4,4]; kernel=(2,2,2,2))": "host.reference",
+    "max_pool(i32[1,3,8,8]; kernel=(2,2))": "host.pool",
     "conv_transpose(f32[1,4,8,8], const f32[4,3,2,2])": "host.conv.transpose",
     "transpose(f32[64,32]; perm=(1,0))": "host.transpose",
     "transpose(f32[4,64,32]; perm=(1,0,2))": "host.pointwise",
@@ -249,7 +265,7 @@ def test_explanation_prints_and_diffs() -> None:
     data = json.loads(json.dumps(one.to_json(cached=False)))
     assert data["chosen"]["kernel"] == "host.matmul.gemv"
     assert data["transforms"] == [{"kind": "pack", "slot": 1, "amortised": True, "bytes": 384 * 384 * 4}]
-    assert data["workspace_bytes"] == {"packed": 384 * 384 * 4}
+    assert data["workspace_bytes"]["packed"] == 384 * 384 * 4
     assert len(data["eligible"]) + len(data["rejected"]) == len(registry.rows_of("matmul"))
     assert "runner-up  host.matmul.packed/f32/avx512: time_ns" in one.text
     assert "shape: m must be 1..6, is 64" in few.text
@@ -275,6 +291,58 @@ def test_ill_formed_problems_are_refused() -> None:
             need(text)
     with pytest.raises(InputError):
         need("softmax(f32[2,3]; axis)")
+
+
+def _matmul_body(fused: bool) -> Body:
+    """x[64,32] times constant w[32,48]; fused: x is a transposed view passed through exp, the result is clipped and
+    added to."""
+    x, w, y = (TensorType(DType.F32, shape) for shape in ((64, 32), (32, 48), (64, 48)))
+    operands = [Operand(Role.INPUT, x), Operand(Role.CONSTANT, w), Operand(Role.OUTPUT, y)]
+    first: AnchorInput = View(0, x.shape, x.strides)
+    store = (ProgramOutput(0, 2, y.strides),)
+    epilogue = PointwiseProgram(y.shape, (ProgramInput(-1, DType.F32),), (), store)
+    if fused:
+        load = (ProgramInput(0, DType.F32, (1, 64)),)
+        first = PointwiseProgram(x.shape, load, (Instruction("exp", (0,), DType.F32),), (ProgramOutput(1, -1),))
+        relu = (Instruction("relu", (0,), DType.F32),)
+        epilogue = PointwiseProgram(y.shape, epilogue.inputs, relu, (ProgramOutput(1, 2, y.strides),))
+    slots = (first, View(1, w.shape, w.strides))
+    attrs = (("trans_a", False), ("trans_b", False))
+    return Body("matmul", attrs, tuple(operands), slots, (x, w), (y,), epilogue)
+
+
+def test_bodies_are_understood_and_remembered() -> None:
+    registry, target, policy = cold(), TARGETS["avx512"], Policy()
+    plain, fused = _matmul_body(False), _matmul_body(True)
+    alone = registry.select_body(plain, target, policy)
+    assert alone.requirement == need("matmul(f32[64,32], const f32[32,48])")
+    joined = registry.select_body(fused, target, policy)
+    assert joined.kernel == alone.kernel == "host.matmul.packed"
+    assert joined.requirement.program == {"exp", "relu"}
+    assert joined.requirement.activation == "relu"
+    assert [n.source if n else None for n in joined.requirement.inputs] == ["program", "dense"]
+    assert (alone.cached, joined.cached) == (False, False)
+    again = registry.select_body(fused, target, policy)
+    assert again.cached
+    assert again.explanation is joined.explanation
+    assert registry.select_body(_matmul_body(True), target, policy).cached  # an equal body, by its requirement
+    assert not registry.select_body(fused, TARGETS["avx2"], policy).cached
+    assert not registry.select_body(fused, target, Policy(fallback="allow")).cached
+
+
+def test_a_turned_copy_is_a_transposition() -> None:
+    x = TensorType(DType.F32, (33, 48))
+    turned = (Operand(Role.INPUT, x), Operand(Role.OUTPUT, TensorType(DType.F32, (48, 33))))
+    load = ProgramInput(0, DType.F32, (1, 48))
+    copy = PointwiseProgram((48, 33), (load,), (), (ProgramOutput(0, 1, (33, 1)),))
+    work = replace(
+        copy, instructions=(Instruction("neg", (0,), DType.F32),), outputs=(replace(copy.outputs[0], value=1),)
+    )
+    kernels = []
+    for program in (copy, work, replace(copy, inputs=(replace(load, strides=(33, 1)),))):
+        body = Body(None, (), turned, (), (), (), program)
+        kernels.append(cold().select_body(body, TARGETS["avx512"], Policy()).kernel)
+    assert kernels == ["host.transpose", "host.pointwise", "host.pointwise"]
 
 
 def test_selection_is_quick_and_cached() -> None:
