@@ -168,13 +168,13 @@ class Editor:
             return False
         gone = self.producer[old]
         self.remove(gone)
+        position = self.position[source.name]
+        self.remove(source)
+        self._insert(replace(source, outputs=tuple(old if o == new else o for o in source.outputs)), position)
         for name in list(self.readers.get(new, {})):
             node = self.nodes[name]
             self.set_inputs(node, [old if v == new else v for v in node.inputs])
         self.updates = {state: old if value == new else value for state, value in self.updates.items()}
-        position = self.position[source.name]
-        self.remove(source)
-        self._insert(replace(source, outputs=tuple(old if o == new else o for o in source.outputs)), position)
         self._prune(gone.inputs)
         self.changes += 1
         return True

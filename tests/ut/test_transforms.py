@@ -492,6 +492,59 @@ def test_names_given_to_outputs_survive_aliasing() -> None:
     assert simple.producers["copy_of_input"].op == "identity"
 
 
+def test_an_output_takes_over_a_value_with_other_readers() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (2, 3))
+    y = b.exp(x)
+    b.output(y * 2.0, name="first")
+    b.output(b.identity(y), name="second")
+    s = b.state("s", np.zeros((2, 3), np.float32))
+    b.update(s, y)
+    graph = b.graph()
+    simple = RemoveIdentities().apply(graph)
+    assert ops(simple) == ["exp", "mul"]
+    assert simple.updates == {"s": "second"}
+    assert_equal(graph, simple, 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_graphs_keep_their_meaning(seed: int) -> None:
+    """Chains of what the passes look for, in random order, with values read twice and outputs in the middle."""
+    rng = np.random.default_rng(seed)
+    b = GraphBuilder("random")
+    x = b.input("x", (4, 6))
+    values = [x, b.constant(rng.standard_normal((4, 6), np.float32))]
+
+    def one(pick: int, t: Tensor, u: Tensor) -> Tensor:
+        weight = rng.standard_normal((6, 6), np.float32) * np.float32(0.4)
+        row, number = rng.standard_normal(6, np.float32), float(rng.choice([1.0, 2.0, 0.5]))
+        options: list[Callable[[], Tensor]] = [
+            lambda: b.identity(t),
+            lambda: t * number,
+            lambda: t * row + number,
+            lambda: b.gemm(t, weight, row, alpha=number, trans_b=bool(pick % 2)),
+            lambda: b.transpose(b.transpose(t)),
+            lambda: b.reshape(b.reshape(t, shape=(2, 12)), shape=(4, 6)),
+            lambda: t * b.sigmoid(t),
+            lambda: t * 0.5 * (b.erf(t / sqrt(2.0)) + 1.0),
+            lambda: t + u,
+            lambda: b.matmul(b.matmul(t, b.transpose(u)), u) * 0.1,
+            lambda: b.tanh((t @ weight) * row),
+            lambda: (t - t.mean(1, keepdims=True)) * b.rsqrt(b.square(u).mean(1, keepdims=True) + 1e-5),
+            lambda: b.cast(t, dtype="f32"),
+        ]
+        return options[pick % len(options)]()
+
+    for _ in range(14):
+        t, u = (values[int(i)] for i in rng.integers(max(0, len(values) - 4), len(values), 2))
+        made = one(int(rng.integers(1000)), t, u)
+        values.append(b.tanh(made) if rng.random() < 0.3 else made)
+    for i in sorted(set(rng.integers(2, len(values), 3).tolist())):
+        b.output(values[i], name=f"out{i}")
+    graph = b.graph()
+    assert_equal(graph, simplify(graph), 1e-3)
+
+
 def test_editor_refuses_a_result_of_another_type() -> None:
     b = GraphBuilder()
     b.output(b.exp(b.input("x", (2, 3))), name="y")
