@@ -1,27 +1,22 @@
-"""Operators that only move elements along fixed paths: reshape, views, concat, pad, tile, one_hot, trilu, resize, topk.
+"""Operators that move elements along fixed paths: concat, pad, tile, one_hot, trilu, topk; and the table of all moves.
 
 Model: where the path of every axis is independent of the others (slice, pad, tile, resize) it is an index map per axis:
 `source[o]` is the input index that output index `o` reads. The reference takes along it, the access box is its range.
-Gathers and scatters, whose paths are data, are in `gathering.py`.
+Views are in `views.py`; gathers and scatters, whose paths are data, in `gathering.py`; resize in `resizing.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import numpy as np
 
 from superkernel.dtypes import DType
 from superkernel.ops.common import array as nth
 from superkernel.ops.common import (
-    axes_of,
     axis_of,
     bool_attr,
-    box_broadcast,
-    box_size,
     box_with,
-    broadcast_shape,
     float_attr,
     get_bool,
     get_float,
@@ -56,7 +51,8 @@ from superkernel.ops.opdef import (
     Types,
 )
 from superkernel.ops.resizing import RESIZE
-from superkernel.tensor import Box, TensorType, full_box
+from superkernel.ops.views import OPS as VIEWS
+from superkernel.tensor import Box, TensorType
 
 Arrays = Sequence[Array | None]
 Outputs = tuple[TensorType, ...]
@@ -80,162 +76,6 @@ def _row(
     access: AccessFn,
 ) -> OpDef:
     return OpDef(name, family, doc, args, attrs, infer, reference, access, _no_flops)
-
-
-# reshape
-
-
-def _reshape_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    x, shape = present(inputs, 0), get_ints(attrs, "shape")
-    require(all(d >= -1 for d in shape), "bad extent in shape", "0 or more, or one -1", list(shape))
-    require(shape.count(-1) <= 1, "more than one -1 in shape", "at most one", list(shape))
-    known = prod(d for d in shape if d != -1)
-    if -1 in shape:
-        fits = known > 0 and x.size % known == 0
-        require(fits, "the -1 in shape has no single answer", f"a divisor of {x.size} elements", list(shape))
-        shape = tuple(x.size // known if d == -1 else d for d in shape)
-    require(prod(shape) == x.size, "shape has another number of elements", f"{x.size} ({x})", list(shape))
-    return (TensorType(x.dtype, shape),)
-
-
-def _reshape_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    return (nth(inputs, 0).reshape(outputs[0].shape),)
-
-
-def _flat_span(shape: Sequence[int], box: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """First and one past the last row-major position inside a non-empty box."""
-    first = last = 0
-    for extent, (start, stop) in zip(shape, box, strict=True):
-        first, last = first * extent + start, last * extent + stop - 1
-    return first, last + 1
-
-
-def _span_box(shape: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
-    """The smallest box that holds every row-major position start..stop-1."""
-    box: list[tuple[int, int]] = []
-    inner = prod(shape)
-    together = True  # all positions agree on the dimensions so far
-    for extent in shape:
-        inner //= extent
-        low, high = start // inner, (stop - 1) // inner
-        box.append((low % extent, high % extent + 1) if together else (0, extent))
-        together = together and low == high
-    return box
-
-
-def _reshape_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    """Both shapes split into groups of dimensions with equal products: each group maps on its own."""
-    source, target = present(inputs, 0).shape, outputs[0].shape
-    if box_size(box) == 0 or prod(source) == 0:
-        return (full_box(source),)
-    result: list[tuple[int, int]] = []
-    i = j = 0
-    while i < len(source) or j < len(target):
-        first_i, first_j, left, right = i, j, 1, 1
-        while left != right or (i == first_i and j == first_j):
-            if i < len(source) and (left <= right or j == len(target)):
-                left, i = left * source[i], i + 1
-            else:
-                right, j = right * target[j], j + 1
-        start, stop = _flat_span(target[first_j:j], box[first_j:j])
-        result += _span_box(source[first_i:i], start, stop)
-    return (tuple(result),)
-
-
-# Views: transpose, expand, slice, split
-
-
-def _permutation(attrs: Attrs, rank: int) -> tuple[int, ...]:
-    perm = get_ints(attrs, "perm")
-    return axes_of(perm, rank, "perm") if perm else tuple(reversed(range(rank)))
-
-
-def _transpose_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    x, perm = present(inputs, 0), get_ints(attrs, "perm")
-    require(len(perm) in (0, x.rank), "perm has the wrong length", f"{x.rank} axes", list(perm))
-    return (TensorType(x.dtype, tuple(x.shape[p] for p in _permutation(attrs, x.rank))),)
-
-
-def _transpose_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = nth(inputs, 0)
-    return (x.transpose(_permutation(attrs, x.ndim)),)
-
-
-def _transpose_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    spans = dict(zip(_permutation(attrs, len(box)), box, strict=True))
-    return (tuple(spans[i] for i in range(len(box))),)
-
-
-def _expand_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    x, shape = present(inputs, 0), get_ints(attrs, "shape")
-    require(all(d >= 0 for d in shape), "negative extent in shape", "0 or more", list(shape))
-    return (TensorType(x.dtype, broadcast_shape([x.shape, shape])),)
-
-
-def _expand_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    return (np.broadcast_to(nth(inputs, 0), outputs[0].shape),)
-
-
-def _expand_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    return (box_broadcast(present(inputs, 0).shape, box),)
-
-
-def slice_ranges(shape: Sequence[int], attrs: Attrs) -> tuple[range, ...]:
-    """Per dimension the input indices that `slice` takes, after NumPy's clamping. `attrs`: a legal slice's."""
-    starts, ends = get_ints(attrs, "starts"), get_ints(attrs, "ends")
-    axes = axes_of(get_ints(attrs, "axes") or range(len(starts)), len(shape))
-    steps = get_ints(attrs, "steps") or (1,) * len(starts)
-    taken = [range(extent) for extent in shape]
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        taken[axis] = range(*slice(start, end, step).indices(shape[axis]))
-    return tuple(taken)
-
-
-def _slice_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    x, count = present(inputs, 0), len(get_ints(attrs, "starts"))
-    for name in ("ends", "axes", "steps"):
-        given = get_ints(attrs, name)
-        legal = (count,) if name == "ends" else (count, 0)
-        require(len(given) in legal, f"{name} has the wrong length", f"{count}, as starts", len(given))
-    require(count <= x.rank, "more starts than dimensions", f"at most {x.rank}", count)
-    require(0 not in get_ints(attrs, "steps"), "a step is 0", "steps that are not 0", list(get_ints(attrs, "steps")))
-    return (TensorType(x.dtype, tuple(len(r) for r in slice_ranges(x.shape, attrs))),)
-
-
-def _slice_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = nth(inputs, 0)
-    for axis, taken in enumerate(slice_ranges(x.shape, attrs)):
-        # A negative step that runs past index 0 has the stop -1, which NumPy would count from the end.
-        stop = None if taken.stop < 0 else taken.stop
-        x = x[(slice(None),) * axis + (slice(taken.start, stop, taken.step) if len(taken) else slice(0, 0),)]
-    return (x,)
-
-
-def _slice_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    spans = []
-    for (start, stop), taken in zip(box, slice_ranges(present(inputs, 0).shape, attrs), strict=True):
-        ends = (taken[start], taken[stop - 1]) if stop > start else (0, -1)
-        spans.append((min(ends), max(ends) + 1) if stop > start else (0, 0))
-    return (tuple(spans),)
-
-
-def _split_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    x, sizes = present(inputs, 0), get_ints(attrs, "sizes")
-    axis = axis_of(get_int(attrs, "axis"), x.rank)
-    require(len(sizes) > 0 and min(sizes) >= 0, "bad sizes", "one or more sizes of at least 0", list(sizes))
-    require(sum(sizes) == x.shape[axis], "sizes do not add up to the axis", x.shape[axis], list(sizes))
-    return tuple(TensorType(x.dtype, (*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in sizes)
-
-
-def _split_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    stops = np.cumsum(get_ints(attrs, "sizes"))[:-1].tolist()
-    return tuple(np.split(nth(inputs, 0), stops, axis=get_int(attrs, "axis")))
-
-
-def _split_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    axis = axis_of(get_int(attrs, "axis"), len(box))
-    before = sum(get_ints(attrs, "sizes")[:index])
-    return (box_with(box, {axis: (box[axis][0] + before, box[axis][1] + before)}),)
 
 
 # concat
@@ -441,14 +281,6 @@ def _topk_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
     return present(inputs, 0).size * max(1, get_int(attrs, "k")).bit_length()
 
 
-_SHAPE = (ints_attr("shape", doc="extents of the output"),)
-_RESHAPE_ATTRS = (ints_attr("shape", doc="extents of the output; one may be -1: what is left"),)
-_SLICE_ATTRS = (
-    ints_attr("starts"),
-    ints_attr("ends"),
-    ints_attr("axes", (), "empty: the first axes"),
-    ints_attr("steps", (), "empty: all 1; may be negative"),
-)
 _PAD_ATTRS = (
     ints_attr("pads", doc="begins of all axes, then ends; negative ones crop"),
     str_attr("mode", "constant", ("constant", "reflect", "edge", "wrap")),
@@ -463,56 +295,7 @@ _TOPK_ATTRS = (
 _AXIS = (int_attr("axis"),)
 
 OPS: tuple[OpDef, ...] = (
-    _row(
-        "reshape",
-        Family.RESHAPE,
-        "The same elements in row-major order, in another shape.",
-        _X,
-        _RESHAPE_ATTRS,
-        _reshape_infer,
-        _reshape_reference,
-        _reshape_access,
-    ),
-    _row(
-        "transpose",
-        Family.VIEW,
-        "Axes permuted: output axis i is input axis perm[i].",
-        _X,
-        (ints_attr("perm", (), "empty: all axes reversed"),),
-        _transpose_infer,
-        _transpose_reference,
-        _transpose_access,
-    ),
-    _row(
-        "expand",
-        Family.VIEW,
-        "x broadcast against shape (either may have the extent 1).",
-        _X,
-        _SHAPE,
-        _expand_infer,
-        _expand_reference,
-        _expand_access,
-    ),
-    _row(
-        "slice",
-        Family.VIEW,
-        "x[start:end:step] on the given axes, clamped as in NumPy.",
-        _X,
-        _SLICE_ATTRS,
-        _slice_infer,
-        _slice_reference,
-        _slice_access,
-    ),
-    _row(
-        "split",
-        Family.VIEW,
-        "Consecutive parts along an axis, one output per size.",
-        _X,
-        (int_attr("axis", 0), ints_attr("sizes", doc="extents of the parts")),
-        _split_infer,
-        _split_reference,
-        _split_access,
-    ),
+    *VIEWS,
     _row(
         "concat",
         Family.MOVE,
