@@ -43,8 +43,8 @@ def evaluate(
 
     `inputs`: an array for every graph input, of its exact shape and type (Python numbers and lists are converted;
     with `wide` any float type will do). `states`: contents of states that differ from the initial
-    ones. `keep`: more values to return. The results are arrays of their own. Raises InputError with every input, state or kept name that is wrong,
-    InternalError where a reference contradicts the declared types.
+    ones. `keep`: more values to return. The results are arrays of their own. Raises InputError with every input, state
+    or kept name that is wrong, InternalError where a reference contradicts the declared types.
     """
     wanted = dict.fromkeys([*graph.outputs, *keep])
     values = _start_values(graph, inputs, states or {}, wanted, wide)
