@@ -145,6 +145,7 @@ class Written:
     """A part of a buffer that a core has written, and when."""
 
     core: int
+    position: int  # of the sub-operator in the global order
     finish_ns: float
     low: int
     high: int
@@ -156,10 +157,10 @@ class Written:
         return self.nbytes == self.high - self.low
 
 
-def written_by(core: int, finish_ns: float, regions: tuple[Region, ...]) -> Written:
+def written_by(core: int, position: int, finish_ns: float, regions: tuple[Region, ...]) -> Written:
     """The record of one write access."""
     low, high = min(r.start for r in regions), max(r.stop for r in regions)
-    return Written(core, finish_ns, low, high, regions, sum(r.nbytes for r in regions))
+    return Written(core, position, finish_ns, low, high, regions, sum(r.nbytes for r in regions))
 
 
 @dataclass(frozen=True, slots=True)

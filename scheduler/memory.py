@@ -9,12 +9,12 @@ Reuse of an address is a hazard between cores like any other: the sync planner s
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.body import Role, SubOperator
@@ -24,6 +24,7 @@ from superkernel.scheduler.workspace import Buffer
 from superkernel.tensor import TensorType
 
 ALIGN_BYTES = 64
+ROOMY_FACTOR = 1.25
 _SMALL_CONSTANT_BYTES = 1 << 16  # up to this size equal contents are looked for
 
 
@@ -37,16 +38,32 @@ class MemoryPlan:
     requested_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Who uses a buffer: `last[core]` is the last position at which that core does; `ready[core]` is up to where every first writer
+    of the buffer knows that core to be complete, through data dependences alone."""
+
+    last: dict[int, int]
+    ready: list[int]
+
+
 def plan_memory(
     subops: Sequence[SubOperator],
     tilings: Sequence[Tiling],
     buffers: Mapping[str, Buffer],
     constants: Mapping[str, NDArray[Any]],
+    touched: Mapping[str, Touched] | None = None,
+    roomy_bytes: int = 0,
 ) -> MemoryPlan:
-    """Places for every operand; `subops` in global order."""
+    """Places for every operand; `subops` in global order. With `touched`, an arena in which reuse never needs a wait of its own is
+    preferred as long as it takes at most `roomy_bytes` or little more than the smallest one."""
     lives = _lifetimes(subops, buffers)
     shared = _in_place(subops, buffers, lives)
     offsets, arena = _arena(lives, buffers, shared)
+    if touched is not None and lives:
+        easy, size = _arena(lives, buffers, shared, touched)
+        if size <= max(roomy_bytes, ROOMY_FACTOR * arena):
+            offsets, arena = easy, size
     blob = _Blob(constants, buffers)
     places = []
     for sub, tiling in zip(subops, tilings, strict=True):
@@ -117,9 +134,12 @@ def walks_alike(sub: SubOperator, source: int, target: int) -> bool:
 
 
 def _arena(
-    lives: Mapping[str, tuple[int, int]], buffers: Mapping[str, Buffer], shared: Mapping[str, str]
+    lives: Mapping[str, tuple[int, int]],
+    buffers: Mapping[str, Buffer],
+    shared: Mapping[str, str],
+    touched: Mapping[str, Touched] | None = None,
 ) -> tuple[dict[str, int], int]:
-    """Offsets of all arena buffers and the arena's size."""
+    """Offsets of all arena buffers and the arena's size. With `touched`, bytes are reused only by writers that know of all earlier users."""
     roots: dict[str, str] = {}
     spans: dict[str, tuple[int, int]] = {}
     for name, (first, last) in sorted(lives.items(), key=lambda item: item[1]):
@@ -127,24 +147,60 @@ def _arena(
         roots[name] = root
         known = spans.get(root, (first, last))
         spans[root] = (min(known[0], first), max(known[1], last))
-    sizes = {root: _rounded(buffers[root].type.nbytes) for root in spans}
-    order = sorted(spans, key=lambda r: (-sizes[r], spans[r], r))
-    placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), sorted by offset
-    offsets: dict[str, int] = {}
-    size = 0
-    for root in order:
-        first, last = spans[root]
-        at, need = 0, sizes[root]
-        for offset, end, other_first, other_last in placed:
-            if other_first > last or first > other_last:
-                continue
-            if offset >= at + need:
-                break
-            at = max(at, end)
-        offsets[root] = at
-        insort(placed, (at, at + need, first, last))
-        size = max(size, at + need)
-    return {name: offsets[roots[name]] for name in lives}, size
+    names = list(spans)
+    sizes = [_rounded(buffers[root].type.nbytes) for root in names]
+    meets = _Interference([spans[root] for root in names], _users(roots, names, touched) if touched is not None else [])
+    order = sorted(range(len(names)), key=lambda i: (-sizes[i], spans[names[i]], names[i]))
+    starts, ends = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+    done = np.zeros(len(names), np.bool_)
+    for i in order:
+        rivals = np.flatnonzero(meets.row(i) & done)
+        starts[i] = _lowest_gap(starts[rivals], ends[rivals], sizes[i])
+        ends[i] = starts[i] + sizes[i]
+        done[i] = True
+    place = {root: int(starts[i]) for i, root in enumerate(names)}
+    return {name: place[roots[name]] for name in lives}, int(ends.max(initial=0))
+
+
+def _lowest_gap(starts: NDArray[np.int64], ends: NDArray[np.int64], need: int) -> int:
+    """The lowest offset at which `need` bytes lie clear of all the runs."""
+    if len(starts) == 0:
+        return 0
+    by_start = np.argsort(starts, kind="stable")
+    starts = starts[by_start]
+    free_from = np.concatenate(([0], np.maximum.accumulate(ends[by_start])))
+    fits = np.flatnonzero(starts - free_from[:-1] >= need)
+    return int(free_from[fits[0] if len(fits) else -1])
+
+
+class _Interference:
+    """Which buffers must not share bytes, one row at a time: those that live together, and, with users given, those whose later one
+    does not know that the earlier one's users are done."""
+
+    def __init__(self, spans: Sequence[tuple[int, int]], users: Sequence[Touched]) -> None:
+        table = np.array(spans, np.int64).reshape(-1, 2)
+        self._first, self._last = table[:, 0], table[:, 1]
+        cores = range(len(users[0].ready)) if users else range(0)
+        self._used = [np.array([u.last.get(c, -1) for u in users]) for c in cores]
+        self._ready = [np.array([u.ready[c] for u in users]) for c in cores]
+
+    def row(self, i: int) -> NDArray[np.bool_]:
+        """Buffers that interfere with buffer i."""
+        before, after = self._last < self._first[i], self._first > self._last[i]
+        for used, ready in zip(self._used, self._ready, strict=True):
+            before &= used <= ready[i]
+            after &= used[i] <= ready
+        clear: NDArray[np.bool_] = before | after
+        return ~clear
+
+
+def _users(roots: Mapping[str, str], names: Sequence[str], touched: Mapping[str, Touched]) -> list[Touched]:
+    """Users of each place: of its first buffer and of those that take it over."""
+    found = {root: Touched(dict(touched[root].last), touched[root].ready) for root in names}
+    for name, root in roots.items():
+        for core, position in touched[name].last.items():
+            found[root].last[core] = max(position, found[root].last.get(core, -1))
+    return [found[root] for root in names]
 
 
 class _Blob:

@@ -12,17 +12,26 @@ per core; a host call runs on core 0. Memory is planned from the resulting order
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from superkernel.body import Role, SubOperator
 from superkernel.graph import Graph
 from superkernel.options import Options
-from superkernel.scheduler.cost import LINE_BYTES, LINE_NS, CostBook, Partition, Written, shared_bytes, written_by
+from superkernel.scheduler.cost import (
+    LINE_BYTES,
+    LINE_NS,
+    CostBook,
+    Partition,
+    Range,
+    Written,
+    shared_bytes,
+    written_by,
+)
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.group import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE
-from superkernel.scheduler.memory import MemoryPlan, plan_memory
+from superkernel.scheduler.memory import MemoryPlan, Touched, plan_memory
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Task
 from superkernel.scheduler.tiling import Access, Family
 from superkernel.target.cpu import CpuTarget
@@ -49,13 +58,15 @@ def place(
     """Place the sub-operators of a grouping on `cores` cores (1 to 64)."""
     chosen = options or Options()
     book = CostBook(target, cores, families)
-    order, placements = _Placer(grouping, book, chosen).run()
+    placer = _Placer(grouping, book, chosen)
+    order = placer.run()
     subops = tuple(replace(grouping.subops[i], index=at) for at, i in enumerate(order))
-    rows = [placements[i] for i in order]
+    rows = [placer.placed[i] for i in order]
     tilings = tuple(p.partition.tiling for p in rows)
-    memory = plan_memory(subops, tilings, grouping.buffers, grouping.constants)
+    touched = placer.touched(order) if cores > 1 else None
+    memory = plan_memory(subops, tilings, grouping.buffers, grouping.constants, touched, target.l2_bytes // 2)
     return Schedule(
-        cores,
+        max((c + 1 for row in rows for c in row.cores), default=1),  # workers that would have nothing to do are not asked
         subops,
         tilings,
         memory.places,
@@ -119,18 +130,20 @@ class _Placer:
         self.grouping, self.book, self.options = grouping, book, options
         self.subops = grouping.subops
         self.cores = book.cores
-        self.free = [0.0] * self.cores
+        # Another core than the caller's own is started and joined: a flag there and a flag back.
+        self.free = [0.0] + [2 * book.target.handover_ns] * (self.cores - 1)
+        self.known = Knowledge(self.cores)
         self.written: dict[str, list[Written]] = {}
         self.before = dependences(grouping)
         self.placed: dict[int, Placement] = {}
 
-    def run(self) -> tuple[list[int], dict[int, Placement]]:
-        """The global order and every placement."""
+    def run(self) -> list[int]:
+        """The global order; `placed` then has every placement."""
         if self.cores == 1 or not self.options.cost_placement:
             order = list(range(len(self.subops)))
             for i in order:
                 self._commit(i, self._only_choice(i))
-            return order, self.placed
+            return order
         after: list[list[int]] = [[] for _ in self.subops]
         missing = [len(b) for b in self.before]
         for i, earlier in enumerate(self.before):
@@ -148,7 +161,7 @@ class _Placer:
                 missing[j] -= 1
                 if missing[j] == 0:
                     heapq.heappush(ready, (-rank[j], j))
-        return order, self.placed
+        return order
 
     def _ranks(self, after: Sequence[Sequence[int]]) -> list[float]:
         """Longest path to the end, each sub-operator at its best time."""
@@ -241,14 +254,64 @@ class _Placer:
     def _commit(self, i: int, placement: Placement) -> None:
         """Take the placement: cores are busy, buffers written."""
         sub, partition = self.subops[i], placement.partition
+        position = len(self.placed)
         times = self._finish_times(i, partition, placement.cores)
         records: dict[str, list[Written]] = {}
         for core, part, finish in zip(placement.cores, partition.ranges, times, strict=True):
             self.free[core] = finish
+            if self.cores > 1:
+                self.known.run(position, core, self._sources(sub, partition, part, core))
             for access in self.book.accesses(sub.body, partition.tiling, part):
                 if access.write:
                     name = sub.values[access.operand]
-                    records.setdefault(name, []).append(written_by(core, finish, access.regions))
+                    record = written_by(core, position, finish, access.regions)
+                    records.setdefault(name, []).append(record)
         for name, parts in records.items():
             self.written.setdefault(name, []).extend(parts)
         self.placed[i] = placement
+
+    def _sources(self, sub: SubOperator, partition: Partition, part: Range, core: int) -> Iterator[tuple[int, int]]:
+        """(position, core) of tasks on other cores whose data the range reads."""
+        for read in self.book.reads(sub.body, partition.tiling, part):
+            for source in self.written.get(sub.values[read.operand], ()):
+                if source.core != core and shared_bytes(read, source):
+                    yield source.position, source.core
+
+    def touched(self, order: Sequence[int]) -> dict[str, Touched]:
+        """For every buffer who touches it last, and what its first writers know by then."""
+        found: dict[str, Touched] = {}
+        for position, i in enumerate(order):
+            cores = self.placed[i].cores
+            for name in self.subops[i].values:
+                row = found.get(name)
+                if row is None:
+                    row = found[name] = Touched({}, self.known.at(position, cores))
+                for core in cores:
+                    row.last[core] = position
+        return found
+
+
+class Knowledge:
+    """What each core knows of the others' progress through true dependences alone: vector clocks over positions in the global order."""
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+        self._now = [[-1] * cores for _ in range(cores)]
+        self._start: dict[tuple[int, int], list[int]] = {}
+        self._finish: dict[tuple[int, int], list[int]] = {}
+
+    def run(self, position: int, core: int, sources: Iterable[tuple[int, int]]) -> None:
+        """A task at `position` on `core` starts after its sources, and completes."""
+        now = self._now[core]
+        for source in dict.fromkeys(sources):
+            if now[source[1]] < source[0]:
+                now = list(map(max, now, self._finish[source]))
+        self._start[position, core] = now
+        finish = now.copy()
+        finish[core] = position
+        self._now[core] = self._finish[position, core] = finish
+
+    def at(self, position: int, cores: Sequence[int]) -> list[int]:
+        """Up to which position every core is known to be complete by all the tasks at `position`."""
+        rows = [self._start[position, core] for core in cores]
+        return list(map(min, *rows)) if len(rows) > 1 else rows[0] if rows else [position] * self._cores

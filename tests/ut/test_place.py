@@ -1,0 +1,214 @@
+"""Placement: legal orders, full coverage of units, sensible choices of cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from interpret import interpret_schedule
+from random_graphs import GraphMaker, LenientFamily, random_graph, random_inputs
+
+from superkernel.body import Body, Role
+from superkernel.graph import Graph
+from superkernel.options import Options
+from superkernel.reference import evaluate
+from superkernel.scheduler.group import group
+from superkernel.scheduler.place import dependences, place
+from superkernel.scheduler.schedule import Schedule, Space, parse_tasks
+from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.sync.planner import plan_sync
+from superkernel.sync.verify import verify
+from superkernel.target.cpu import CpuTarget, cpu_target
+from superkernel.tensor import Region
+
+TARGET = cpu_target("x86_64-unknown-linux-gnu", "avx2", ())
+
+
+@dataclass(frozen=True)
+class RowTiling(Tiling):
+    """Rows of the output; reads the same share of equally large inputs and the whole of the others."""
+
+    rows: int
+    ns_per_row: float
+
+    @property
+    def units(self) -> int:
+        return self.rows
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        found = []
+        for i, operand in enumerate(body.operands):
+            size = operand.type.nbytes
+            row = size // self.rows
+            own = operand.role is not Role.INPUT or size == body.operands[-1].type.nbytes
+            if operand.role is Role.CONSTANT or not own or body.op is not None and operand.role is Role.INPUT:
+                found.append(Access(i, False, (Region(0, size),)))
+            else:
+                found.append(Access(i, operand.role is Role.OUTPUT, (Region(begin * row, (end - begin) * row),)))
+        return tuple(a for a in found if a.regions[0].length)
+
+    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        return 20.0 + (end - begin) * self.ns_per_row
+
+
+class Rows(Family):
+    """Every kernel cut by rows at a price per row."""
+
+    kernels = ()
+
+    def __init__(self, ns_per_row: float) -> None:
+        self.ns_per_row = ns_per_row
+
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        return (RowTiling(max(1, body.epilogue.shape[0]), self.ns_per_row),)
+
+
+def placed(graph: Graph, cores: int, ns_per_row: float, **options: object) -> Schedule:
+    family = Rows(ns_per_row)
+    chosen = Options(**options)
+    grouping = group(graph, target=TARGET, options=chosen, families=lambda _: family)
+    return place(grouping, graph, TARGET, cores, chosen, lambda _: family)
+
+
+def chain(length: int = 3, rows: int = 64) -> Graph:
+    """Pointwise sub-operators that fusion is not allowed to join."""
+    g = GraphMaker()
+    h = g.input("x", rows, 16)
+    for _ in range(length):
+        h = g.op("tanh", h)
+    return g.graph(h)
+
+
+def certify(schedule: Schedule) -> int:
+    """Verify the schedule's plan; its number of waits."""
+    plan = plan_sync(schedule)
+    verify(plan, {s.index: t.units for s, t in zip(schedule.subops, schedule.tilings, strict=True)})
+    return plan.waits
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 8])
+def test_units_are_covered_once_and_in_order(cores: int) -> None:
+    schedule = placed(chain(), cores, 50.0, fuse=False)
+    for sub, tiling in zip(schedule.subops, schedule.tilings, strict=True):
+        parts = [(t.begin, t.end) for t in schedule.tasks if t.subop == sub.index]
+        assert [b for b, _ in parts] == [0, *(e for _, e in parts)][:-1]
+        assert parts[-1][1] == tiling.units
+        assert len({t.core for t in schedule.tasks if t.subop == sub.index}) == len(parts)
+    assert [t.index for t in schedule.tasks] == list(range(len(schedule.tasks)))
+    certify(schedule)
+
+
+def test_row_wise_chains_keep_their_partition_and_need_no_sync() -> None:
+    schedule = placed(chain(), 4, 500.0, fuse=False)
+    assert len(schedule.tasks) == 12
+    assert certify(schedule) == 0
+
+
+def test_small_work_stays_on_one_core() -> None:
+    schedule = placed(chain(rows=4), 4, 10.0, fuse=False)
+    assert {t.core for t in schedule.tasks} == {0}
+    assert "one core" in schedule.notes[0]
+
+
+def test_large_work_uses_all_cores() -> None:
+    assert len({t.core for t in placed(chain(), 8, 1000.0).tasks}) == 8
+
+
+def test_without_cost_placement_everything_is_spread() -> None:
+    schedule = placed(chain(rows=4), 4, 1.0, fuse=False, cost_placement=False)
+    assert {t.core for t in schedule.tasks} == {0, 1, 2, 3}
+
+
+def test_independent_branches_go_side_by_side() -> None:
+    g = GraphMaker()
+    x = g.input("x", 4, 16)
+    branches = []
+    for _ in range(2):
+        h = x
+        for _ in range(3):
+            h = g.op("softmax", h, axis=-1)  # reads everything: splitting it means exchanging everything
+        branches.append(h)
+    schedule = placed(g.graph(*branches), 2, 400.0)
+    of_core = [{schedule.subops[t.subop].name for t in row} for row in schedule.tasks_of_core]
+    assert {len(names) for names in of_core} == {3}
+    assert certify(schedule) == 0, "each branch stays on its core"
+
+
+def test_dependences_cover_overwrites_of_states() -> None:
+    g = GraphMaker()
+    s = g.state("s", np.zeros((4, 4), np.float32))
+    g.updates["s"] = g.op("relu", g.input("x", 4, 4))
+    graph = g.graph(g.op("softmax", s, axis=-1))
+    family = LenientFamily(False)
+    grouping = group(graph, families=lambda _: family)
+    writer = next(i for i, sub in enumerate(grouping.subops) if sub.body.op is None)
+    reader = next(i for i, sub in enumerate(grouping.subops) if sub.body.op is not None)
+    assert reader in dependences(grouping)[writer]
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_random_schedules_compute_the_graph(cores: int) -> None:
+    for seed in range(30):
+        graph = random_graph(seed, 10 + seed)
+        inputs = random_inputs(graph, seed)
+        family = LenientFamily(True)
+        grouping = group(graph, target=TARGET, families=lambda _: family)  # noqa: B023
+        schedule = place(grouping, graph, TARGET, cores, Options(), lambda _: family)  # noqa: B023
+        certify(schedule)
+        want = evaluate(graph, inputs)
+        outputs, states = interpret_schedule(schedule, graph, inputs, grouping.constants)
+        for name, found in zip(graph.outputs, outputs, strict=True):
+            np.testing.assert_allclose(found, want[name], rtol=1e-4, atol=1e-5, err_msg=f"seed {seed} {name}")
+        for name, found in states.items():
+            np.testing.assert_allclose(found, want.states[name], rtol=1e-4, atol=1e-5, err_msg=f"seed {seed} {name}")
+
+
+def test_real_families_end_in_a_certificate() -> None:
+    rng = np.random.default_rng(0)
+    g = GraphMaker()
+    x = g.input("x", 32, 96)
+    h = x
+    for _ in range(4):
+        up, down = (g.constant(rng.standard_normal(s).astype(np.float32)) for s in ((96, 384), (384, 96)))
+        h = g.op("add", g.op("matmul", g.op("gelu", g.op("matmul", h, up)), down), h)
+    graph = g.graph(h)
+    for cores in (1, 2, 5):
+        grouping = group(graph, target=TARGET)
+        certify(place(grouping, graph, TARGET, cores))
+
+
+def test_placement_is_deterministic_and_its_tasks_parse_back() -> None:
+    graph = random_graph(7, 40)
+    texts = []
+    for _ in range(2):
+        family = LenientFamily(True)
+        grouping = group(graph, target=TARGET, families=lambda _: family)  # noqa: B023
+        schedule = place(grouping, graph, TARGET, 3, Options(), lambda _: family)  # noqa: B023
+        texts.append(str(schedule))
+        assert parse_tasks(str(schedule).splitlines()) == schedule.tasks
+    assert texts[0] == texts[1]
+
+
+def test_a_host_call_runs_on_core_0() -> None:
+    g = GraphMaker()
+    x = g.input("x", 64, 8)
+    graph = g.graph(g.op("softmax", g.op("relu", x), axis=-1))
+    family = Rows(1000.0)
+    grouping = group(
+        graph, lambda b: "host.pointwise" if b.op is None else "host.reference", TARGET, families=lambda _: family
+    )
+    schedule = place(grouping, graph, TARGET, 4, Options(), lambda _: family)
+    (call,) = [t for t in schedule.tasks if schedule.subops[t.subop].kernel == "host.reference"]
+    assert (call.core, call.begin, call.end) == (0, 0, 1)
+    certify(schedule)
+
+
+def test_tasks_access_what_the_places_say() -> None:
+    schedule = placed(chain(), 2, 500.0, fuse=False)
+    first = schedule.tasks[0]
+    assert {a.space for a in first.accesses} == {Space.INPUT, Space.ARENA}
+    middle = next(t for t in schedule.tasks if t.subop == 1)
+    offset = schedule.places[1][0].offset
+    assert middle.accesses[0].regions[0].start == offset
