@@ -1,0 +1,326 @@
+"""Pointwise and transpose kernels: every operator of the family against its reference, every form of access, on all tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_check import Array, check_body, dense_strides, operand
+
+from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
+from superkernel.codegen.host.instructions import FORMULAS
+from superkernel.dtypes import DType
+from superkernel.ops.attributes import canonical_attrs
+from superkernel.ops.opdef import Family
+from superkernel.ops.table import find_op, op_table
+from superkernel.scheduler.families.pointwise import PointwiseTiling
+from superkernel.tensor import TensorType, row_major_strides
+
+SIZE = 77
+Case = tuple[str, dict[str, Any], Sequence[Array]]
+
+
+def check_cases(cases: Sequence[Case], tier: str | None = None, tol: float = 2e-6) -> None:
+    """One body with all the cases' instructions, each storing its own result."""
+    inputs: list[Array] = []
+    numbers: dict[int, int] = {}
+    for _, _, arrays in cases:
+        for array in arrays:
+            if id(array) not in numbers:
+                numbers[id(array)] = len(inputs)
+                inputs.append(array)
+    instructions, outputs, expected = [], [], {}
+    operands = [operand(Role.INPUT, DType.of(a.dtype), a.shape) for a in inputs]
+    shape = np.broadcast_shapes(*(a.shape for a in inputs))
+    for k, (name, attrs, arrays) in enumerate(cases):
+        row = find_op(name)
+        assert row is not None
+        full = canonical_attrs(row, attrs)
+        (kind,) = row.infer([TensorType(DType.of(a.dtype), a.shape) for a in arrays], full)
+        args = tuple(numbers[id(a)] for a in arrays)
+        instructions.append(Instruction(name, args, kind.dtype, tuple(full.items())))
+        index = len(inputs) + k
+        outputs.append(ProgramOutput(index, index, row_major_strides(shape)))
+        operands.append(operand(Role.OUTPUT, kind.dtype, shape))
+        (want,) = row.reference(arrays, full, (TensorType(kind.dtype, shape),))
+        with np.errstate(all="ignore"):
+            expected[index] = np.broadcast_to(want, shape).astype(kind.dtype.numpy)
+    sources = tuple(
+        ProgramInput(k, DType.of(a.dtype), dense_strides(a.shape, shape)) for k, a in enumerate(inputs)
+    )
+    program = PointwiseProgram(shape, sources, tuple(instructions), tuple(outputs))
+    body = Body(None, (), tuple(operands), (), (), (), program)
+    limits = {k: tol if operands[k].type.dtype.is_float else 0.0 for k in expected}
+    check_body("host.pointwise", body, [*inputs, *(None for _ in cases)], expected, tol=limits, tier=tier, splits=1)
+
+
+def floats(dtype: Any, seed: int = 0) -> Array:
+    """Numbers of all sizes, and the special ones."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(SIZE) * 10.0 ** rng.integers(-3, 3, SIZE)
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 2.5, 1.5, -2.5, 100.0, -100.0]
+    values[3 : 3 + len(special)] = special
+    return values.astype(dtype)
+
+
+def integers(dtype: Any, seed: int = 0) -> Array:
+    info = np.iinfo(dtype)
+    rng = np.random.default_rng(seed)
+    values = rng.integers(max(info.min, -40), 40, SIZE).astype(dtype)
+    values[:8] = [0, 1, info.max, info.min, info.max, info.min, 2, 7]
+    return values
+
+
+UNARY_FLOAT = [
+    *("identity abs neg sign floor ceil round trunc sqrt rsqrt reciprocal square exp expm1 log log1p").split(),
+    *("sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid relu leaky_relu elu selu celu").split(),
+    *("hard_sigmoid hard_swish mish softplus softsign silu gelu thresholded_relu shrink isnan isinf").split(),
+]
+BINARY = "add sub mul div minimum maximum mod equal less less_equal greater greater_equal not_equal prelu".split()
+BITWISE = "bitwise_and bitwise_or bitwise_xor".split()
+LOGICAL = "logical_and logical_or logical_xor equal not_equal".split()
+
+
+def test_every_operator_has_a_formula() -> None:
+    names = {name for name, row in op_table().items() if row.family is Family.POINTWISE}
+    assert names == set(FORMULAS)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tier", "tol"),
+    [(DType.F32, None, 2e-6), (DType.F64, "avx2", 1e-14), (DType.F16, "plain", 1e-3), (DType.BF16, "avx2", 8e-3)],
+)
+def test_unary_floats(dtype: DType, tier: str | None, tol: float) -> None:
+    x = floats(dtype.numpy)
+    # mish and silu of -infinity are NaN in the formula's order of operations and not in the reference's: no such input for those
+    finite = np.where(np.isinf(x.astype(np.float64)), 3, x.astype(np.float64)).astype(dtype.numpy)
+    cases: list[Case] = [
+        (n, {}, [finite if n in ("mish", "silu", "gelu", "hard_swish", "celu", "softsign") else x]) for n in UNARY_FLOAT
+    ]
+    cases.append(("gelu", {"approximate": "tanh"}, [finite]))
+    for start in range(0, len(cases), 12):
+        check_cases(cases[start : start + 12], tier, tol)
+
+
+@pytest.mark.parametrize("tier", [None])
+def test_binary_floats(tier: str | None) -> None:
+    a, b = floats(np.float32, 1), floats(np.float32, 2)[::-1].copy()
+    check_cases([(n, {}, [a, b]) for n in BINARY if n != "mod"], tier)
+    small = np.random.default_rng(5).uniform(-9, 9, SIZE).astype(np.float32)
+    divisor = np.random.default_rng(6).uniform(0.3, 4, SIZE).astype(np.float32) * np.where(np.arange(SIZE) % 2, 1, -1)
+    check_cases([("mod", {"fmod": f}, [small, divisor.astype(np.float32)]) for f in (False, True)], tier)
+
+
+def test_float_remainder_of_a_huge_quotient() -> None:
+    a = np.array([1e20, -3e18, 2.0**60, 7.5], np.float32)
+    b = np.array([3.0, 7.0, 5.0, -2.0], np.float32)
+    check_cases([("mod", {"fmod": True}, [a, b])], "avx2", 0)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u4", "i4", "i8"])
+def test_integers(dtype: str) -> None:
+    a, b = integers(dtype, 1), integers(dtype, 2)[::-1].copy()
+    b[5] = b[3] = np.array(-1 if dtype[0] == "i" else 0).astype(dtype)
+    counts = (np.arange(SIZE) % (8 * np.dtype(dtype).itemsize + 3)).astype(dtype)
+    names = [n for n in (*BINARY, *BITWISE) if n != "prelu"]
+    check_cases([*((n, {}, [a, b]) for n in names), ("mod", {"fmod": True}, [a, b])], "avx2")
+    rest: list[Case] = [(n, {}, [a, counts]) for n in ("shift_left", "shift_right", "pow")]
+    rest += [(n, {}, [a]) for n in ("bitwise_not", "sign" if dtype[0] == "i" else "bitwise_not")]
+    rest += [(n, {}, [a]) for n in ("abs", "neg", "relu") if dtype[0] == "i"]
+    check_cases(rest)
+
+
+def test_bools() -> None:
+    a, b = (np.random.default_rng(s).random(SIZE) > 0.5 for s in (1, 2))
+    x, y = floats(np.float32, 3), floats(np.float32, 4)
+    check_cases([*((n, {}, [a, b]) for n in LOGICAL), ("logical_not", {}, [a]), ("where", {}, [a, x, y])])
+
+
+CASTS = [DType.F64, DType.F32, DType.F16, DType.BF16, DType.I64, DType.I32, DType.I8, DType.U64, DType.U8, DType.BOOL]
+
+
+@pytest.mark.parametrize("source", CASTS)
+def test_casts(source: DType) -> None:
+    if source.is_float:
+        x = floats(np.float64) * 1e3
+        x[20:27] = [255.9, -1.5, 65519.99, 2.0**-25 * 1.0000001, 3e9, -3e9, 1e30]
+        with np.errstate(all="ignore"):
+            x = x.astype(source.numpy)
+    elif source is DType.BOOL:
+        x = np.arange(SIZE) % 3 == 0
+    else:
+        x = integers(source.numpy)
+    check_cases([("cast", {"dtype": t}, [x]) for t in CASTS], tol=0)
+
+
+def test_powers() -> None:
+    rng = np.random.default_rng(0)
+    base = np.concatenate([rng.uniform(0, 9, 40), rng.uniform(-9, 0, 10), [0, -0.0, np.inf, -np.inf, np.nan, 1, -1]])
+    base = base.astype(np.float32)
+    exponents = np.concatenate([rng.uniform(-5, 5, 40), rng.integers(-5, 5, 17)]).astype(np.float32)
+    exponents[-7:] = [-3, -3, -3, -3, 0, np.inf, np.inf]
+    check_cases([("pow", {}, [base, exponents])])
+    check_cases([("pow", {}, [np.arange(-9, 10, dtype=np.int32), np.array([5], np.int64)])], "avx2")
+
+
+@pytest.mark.parametrize("exponent", [-2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0, 2.5])
+def test_constant_powers(exponent: float) -> None:
+    x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 2, -3, 0.25, 1e-3], np.float32)
+    operands = (operand(Role.INPUT, DType.F32, x.shape), operand(Role.OUTPUT, DType.F32, x.shape))
+    constant = Instruction("constant", (), DType.F32, (("value", exponent),))
+    program = PointwiseProgram(
+        x.shape,
+        (ProgramInput(0, DType.F32, (1,)),),
+        (constant, Instruction("pow", (0, 1), DType.F32)),
+        (ProgramOutput(2, 1, (1,)),),
+    )
+    with np.errstate(all="ignore"):
+        want = np.power(x.astype(np.float64), np.full(x.shape, exponent))
+    check_body("host.pointwise", Body(None, (), operands, (), (), (), program), [x, None], {1: want}, tier="avx2")
+
+
+def test_quantisation() -> None:
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.standard_normal(60) * 20, [np.inf, -np.inf, 0.05, 0.15, 0.25]]).astype(np.float32)
+    scale = np.full(1, 0.1, np.float32)
+    for dtype in (np.int8, np.uint8):
+        zero = np.array([3], dtype)
+        q = rng.integers(0, 100, len(x)).astype(dtype)
+        check_cases(
+            [
+                ("quantize", {"dtype": DType.of(np.dtype(dtype))}, [x, scale, zero]),
+                ("dequantize", {}, [q, scale, zero]),
+                ("dequantize", {}, [q, scale]),
+            ]
+        )
+
+
+def test_clip_with_absent_bounds() -> None:
+    x = floats(np.float32)
+    operands = [operand(Role.INPUT, DType.F32, x.shape), operand(Role.INPUT, DType.F32, ())]
+    programs = []
+    for args in ((0, 1), (0, -1, 1), (0, -1), (0,)):
+        programs.append(
+            PointwiseProgram(
+                x.shape,
+                (ProgramInput(0, DType.F32, (1,)), ProgramInput(1, DType.F32, (0,))),
+                (Instruction("clip", args, DType.F32),),
+                (ProgramOutput(2, 2, (1,)),),
+            )
+        )
+    limit = np.array(0.75, np.float32)
+    wanted = [np.where(x < 0.75, 0.75, x), np.where(x > 0.75, 0.75, x), x, x]
+    for program, want in zip(programs, wanted, strict=True):
+        body = Body(None, (), (*operands, operand(Role.OUTPUT, DType.F32, x.shape)), (), (), (), program)
+        check_body("host.pointwise", body, [x, limit, None], {2: want}, tol=0, tier="avx2")
+
+
+def copy_body(shape: Sequence[int], perm: Sequence[int], dtype: DType, op: str = "identity") -> Body:
+    out = tuple(shape[p] for p in perm)
+    strides = row_major_strides(shape)
+    return Body(
+        None,
+        (),
+        (operand(Role.INPUT, dtype, shape), operand(Role.OUTPUT, dtype, out)),
+        (),
+        (),
+        (),
+        PointwiseProgram(
+            out,
+            (ProgramInput(0, dtype, tuple(strides[p] for p in perm)),),
+            () if op == "identity" else (Instruction(op, (0,), dtype),),
+            (ProgramOutput(0 if op == "identity" else 1, 1, row_major_strides(out)),),
+        ),
+    )
+
+
+SHAPES = [(), (1,), (7,), (513,), (5000,), (3, 5), (40, 33), (2, 3000), (3, 1, 5, 6), (0, 4), (4, 0)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal(shape), rng.standard_normal(shape[-1:])
+    check_cases([("add", {}, [a.astype(np.float32), b.astype(np.float32)])] if shape else [("neg", {}, [a])])
+
+
+PERMUTATIONS = [
+    ((33, 70), (1, 0)),
+    ((2, 16, 48, 3), (0, 3, 1, 2)),
+    ((3, 20, 17, 5), (0, 2, 1, 3)),
+    ((8, 9, 10), (2, 1, 0)),
+    ((1, 64, 64), (0, 2, 1)),
+    ((3, 130), (1, 0)),
+]
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.U8, DType.F16, DType.I64, DType.BOOL])
+@pytest.mark.parametrize(("shape", "perm"), PERMUTATIONS)
+def test_transposes(shape: tuple[int, ...], perm: tuple[int, ...], dtype: DType) -> None:
+    tier = None if dtype is DType.F32 else "avx2"
+    x = (np.random.default_rng(1).integers(0, 100, shape) % (2 if dtype is DType.BOOL else 100)).astype(dtype.numpy)
+    check_body("host.transpose", copy_body(shape, perm, dtype), [x, None], {1: x.transpose(perm)}, tol=0, tier=tier)
+    if dtype is DType.F32:
+        body = copy_body(shape, perm, dtype, "neg")
+        (tiling,) = check_body("host.transpose", body, [x, None], {1: -x.transpose(perm)}, tol=0)
+        assert isinstance(tiling, PointwiseTiling)
+
+
+def test_strided_and_backward_views() -> None:
+    """Every second row backwards, written into part of a wider buffer."""
+    x = np.random.default_rng(0).standard_normal((20, 33)).astype(np.float32)
+    shape = (10, 33)
+    operands = (operand(Role.INPUT, DType.F32, (20, 33)), operand(Role.OUTPUT, DType.F32, (10, 50)))
+    program = PointwiseProgram(
+        shape,
+        (ProgramInput(0, DType.F32, (66, -1), 32),),
+        (Instruction("add", (0, 0), DType.F32),),
+        (ProgramOutput(1, 1, (50, 1), 9),),
+    )
+    body = Body(None, (), operands, (), (), (), program)
+
+    def reference(arrays: list[Array]) -> dict[int, Array]:
+        want = np.zeros((10, 50), np.float32)
+        want[:, 9:42] = 2 * x[::2, ::-1]
+        return {1: want}
+
+    check_body("host.pointwise", body, [x, None], reference, tol=0)
+
+
+def test_small_strides_read_nothing_beyond_the_view() -> None:
+    x = np.random.default_rng(0).standard_normal(100).astype(np.float32)
+    for step in (2, 3, -2, 5):
+        count = 20
+        offset = 0 if step > 0 else 99
+        body = Body(
+            None,
+            (),
+            (operand(Role.INPUT, DType.F32, (100,)), operand(Role.OUTPUT, DType.F32, (count,))),
+            (),
+            (),
+            (),
+            PointwiseProgram(
+                (count,), (ProgramInput(0, DType.F32, (step,), offset),), (), (ProgramOutput(0, 1, (1,)),)
+            ),
+        )
+        want = x[offset : offset + step * count if offset + step * count >= 0 else None : step][:count]
+        check_body("host.pointwise", body, [x, None], {1: want}, tol=0)
+
+
+def test_check_body_rejects_a_wrong_declaration() -> None:
+    """The canary: a tiling that hides a write, or a read, must be caught."""
+    body = copy_body((4000,), (0,), DType.F32)
+    x = np.arange(4000, dtype=np.float32)
+
+    class Liar(PointwiseTiling):
+        def accesses(self, body: Body, begin: int, end: int):  # type: ignore[no-untyped-def]
+            return super().accesses(body, begin, max(begin, end - 1))
+
+    honest = PointwiseTiling(1, 4000, 1, 512)
+    check_body("host.pointwise", body, [x, None], {1: x}, tiling=honest, tol=0, tier="avx2")
+    with pytest.raises(AssertionError):
+        check_body("host.pointwise", body, [x, None], {1: x}, tiling=Liar(1, 4000, 1, 512), tol=0, tier="avx2")
+    with pytest.raises(AssertionError, match="differ"):
+        check_body("host.pointwise", body, [x, None], {1: x + 1}, tiling=honest, tol=0, tier="avx2")
