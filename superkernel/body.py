@@ -148,6 +148,10 @@ class Body:
     def __hash__(self) -> int:
         return self._hash
 
+    def __getstate__(self) -> dict[str, object]:
+        """Without what is cached: hashes of text differ from process to process."""
+        return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
+
 
 @dataclass(frozen=True)
 class SubOperator:

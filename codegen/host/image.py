@@ -1,7 +1,7 @@
 """From schedule and plan to a loaded image: one kernel function per distinct body, three entries, one blob of constants.
 
-Model: two objects. `kernels` holds a function per distinct (kernel id, body, tiling), named by its hash; `entries` holds what is particular to the plan. Both
-are cached by everything that determines them: IR-relevant data, CPU target, versions. Equal sub-operators share a function.
+Model: kernel objects hold a function per distinct (kernel id, body, tiling), named by its hash, in chunks that several processes can compile; the entries' object
+holds what is particular to the plan. All are cached by everything that determines them: IR-relevant data, CPU target, versions. Equal sub-operators share a function.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from typing import Any
 
 import llvmlite
 import numpy as np
-from llvmlite import ir
 from numpy.typing import NDArray
 
 from superkernel.body import SubOperator
 from superkernel.codegen.cache import ObjectCache
-from superkernel.codegen.host.builder import KernelBuilder
-from superkernel.codegen.host.emitters import emitter_of
 from superkernel.codegen.host.entry import (
     EntrySpec,
     Location,
@@ -33,6 +30,7 @@ from superkernel.codegen.host.entry import (
 )
 from superkernel.codegen.host.entry import Space as BaseSpace
 from superkernel.codegen.host.lower import LoadedCode, compile_ir
+from superkernel.codegen.host.workers import Chunk, KernelJob, compile_chunks, emit_chunk
 from superkernel.scheduler.schedule import Place, Schedule, Space
 from superkernel.scheduler.tiling import Tiling, pack_bytes
 from superkernel.sync.plan import Body, Plan, Set
@@ -41,6 +39,7 @@ from superkernel.target.cpu import CpuTarget
 HOST_CALL = "host.reference"
 GENERATOR = 1  # raise when emitters change what they emit for an unchanged body
 PREFETCH_BYTES_MAX = 256 * 1024
+CHUNK_KERNELS = 16
 _BLOB_ALIGN = 64
 
 Progress = Callable[[str, int, int], None]
@@ -150,42 +149,40 @@ class ImageBuilder:
         return keys, tuple(symbols)
 
     def _objects(self, keys: Mapping[KernelKey, tuple[SubOperator, Tiling]], spec: EntrySpec) -> dict[str, bytes]:
+        """All object code by cache key: kernels in chunks of a size that does not depend on the machine, then the entries."""
         stamp = f"{package_version('superkernel')} {GENERATOR} {llvmlite.__version__} {self.cpu!r}"
         ordered = sorted(keys, key=lambda k: k.symbol)
-        kernels_key = "\n".join([f"kernels {stamp}", *(k.text for k in ordered)])
-        entries_key = f"entries {stamp}\n{spec!r}"
-        objects: dict[str, bytes] = {}
-        if ordered:
-            objects[kernels_key] = self._object(kernels_key, "kernels", lambda: self._emit_kernels(ordered, keys))
-        objects[entries_key] = self._object(entries_key, "entries", lambda: emit_entries(spec, self.cpu))
-        return objects
-
-    def _object(self, key: str, name: str, emit: Callable[[], str]) -> bytes:
-        found = self.cache.get(key)
-        if found is not None and not self.keep_ir:
-            return found
-        text = emit()
+        chunks: dict[str, Chunk] = {}
+        for start in range(0, len(ordered), CHUNK_KERNELS):
+            part = ordered[start : start + CHUNK_KERNELS]
+            jobs = tuple(KernelJob(k.symbol, k.kernel, keys[k][0].body, keys[k][1]) for k in part)
+            chunks["\n".join([f"kernels {stamp}", *(k.text for k in part)])] = jobs
+        objects = {key: self.cache.get(key) for key in chunks}
+        missing = [key for key, data in objects.items() if data is None]
         if self.keep_ir:
-            self.ir_texts[name] = text
-        if found is not None:
-            return found
-        self._tell(f"compiling {name}", 0, 1)
-        data = compile_ir(text, self.cpu)
+            self.ir_texts |= {f"kernels {n}": emit_chunk(c, self.cpu) for n, c in enumerate(chunks.values())}
+        if missing:
+            total = len(missing)
+            made = compile_chunks(
+                [chunks[key] for key in missing], self.cpu, lambda n: self._tell("compiling kernels", n, total)
+            )
+            for key, data in zip(missing, made, strict=True):
+                self._keep(key, data, objects)
+        entries_key = f"entries {stamp}\n{spec!r}"
+        objects[entries_key] = self.cache.get(entries_key)
+        if objects[entries_key] is None or self.keep_ir:
+            text = emit_entries(spec, self.cpu)
+            if self.keep_ir:
+                self.ir_texts["entries"] = text
+            if objects[entries_key] is None:
+                self._tell("compiling entries", 0, 1)
+                self._keep(entries_key, compile_ir(text, self.cpu), objects)
+        return {key: data for key, data in objects.items() if data is not None}
+
+    def _keep(self, key: str, data: bytes, objects: dict[str, bytes | None]) -> None:
         self.compiled += 1
         self.cache.put(key, data)
-        return data
-
-    def _emit_kernels(
-        self, ordered: Sequence[KernelKey], keys: Mapping[KernelKey, tuple[SubOperator, Tiling]]
-    ) -> str:
-        module = ir.Module(name="kernels")
-        for number, key in enumerate(ordered):
-            self._tell("emitting kernels", number, len(ordered))
-            sub, tiling = keys[key]
-            kb = KernelBuilder(module, key.symbol, len(sub.body.operands), self.cpu)
-            emitter_of(sub.kernel)(kb, sub.body, tiling)
-            kb.finish()
-        return str(module)
+        objects[key] = data
 
     def _tell(self, text: str, done: int, total: int) -> None:
         if self.progress is not None:
