@@ -8,22 +8,22 @@ from typing import ClassVar
 
 from superkernel.graph import Graph, Node
 from superkernel.transforms.editor import Editor
-from superkernel.transforms.pattern import Match, Number, Pattern, Rewrite, Var, alt, op, product, rewrite_all
+from superkernel.transforms.pattern import Match, Number, Pattern, Rewrite, Var, alt, near, op, product, rewrite_all
 
 _X = Var("x")
 _HALF, _ONE = Number(0.5), Number(1.0)
 
-_ERF_ARGUMENT = alt(op("div", _X, Number(sqrt(2.0))), op("mul", _X, Number(sqrt(0.5))))
+_ERF_ARGUMENT = alt(op("div", _X, near(sqrt(2.0))), op("mul", _X, near(sqrt(0.5))))
 _ERF_GELU = product(_X, _HALF, op("add", op("erf", _ERF_ARGUMENT), _ONE))
 _ERF_GELU_HALVED = op("div", op("mul", _X, op("add", op("erf", _ERF_ARGUMENT), _ONE)), Number(2.0))
 
 _SQUARE = alt(op("square", _X), op("mul", _X, _X), op("pow", _X, Number(2.0)))
 _CUBE = alt(op("pow", _X, Number(3.0)), op("mul", _SQUARE, _X))
 _TANH_ARGUMENT = alt(
-    op("mul", op("add", _X, op("mul", _CUBE, Number(0.044715))), Number(sqrt(2.0 / pi))),
-    product(_X, Number(sqrt(2.0 / pi)), op("add", op("mul", _SQUARE, Number(0.044715)), _ONE)),
-    op("mul", op("add", _X, product(_X, _SQUARE, Number(0.044715))), Number(sqrt(2.0 / pi))),
-    product(_X, Number(sqrt(2.0 / pi)), op("add", product(_X, _X, Number(0.044715)), _ONE)),
+    op("mul", op("add", _X, op("mul", _CUBE, near(0.044715))), near(sqrt(2.0 / pi))),
+    product(_X, near(sqrt(2.0 / pi)), op("add", op("mul", _SQUARE, near(0.044715)), _ONE)),
+    op("mul", op("add", _X, product(_X, _SQUARE, near(0.044715))), near(sqrt(2.0 / pi))),
+    product(_X, near(sqrt(2.0 / pi)), op("add", product(_X, _X, near(0.044715)), _ONE)),
 )
 _TANH_GELU = product(_X, _HALF, op("add", op("tanh", _TANH_ARGUMENT), _ONE))
 
@@ -39,7 +39,7 @@ _HARD_GATE = op("hard_sigmoid", _X, where=_is_hard_swish_gate)
 _RELU6 = op("clip", op("add", _X, Number(3.0)), Number(0.0), Number(6.0))
 
 
-_SIXTH = Number(1 / 6)
+_SIXTH = near(1 / 6)
 _HARD_SWISH = alt(
     op("mul", _X, _HARD_GATE),
     op("div", op("mul", _X, _RELU6), Number(6.0)),

@@ -62,13 +62,18 @@ class Number(Pattern):
 
     value: float | None = None
     name: str = ""
-    rtol: float = 2e-3  # exporters write sqrt(2/pi) and its kin with as few as four digits
+    rtol: float = 1e-6
 
     def find(self, editor: Editor, value: str, match: Match) -> Iterator[Match]:
         found = editor.scalar(value)
         if found is None or (self.value is not None and not np.isclose(found, self.value, rtol=self.rtol, atol=0.0)):
             return
         yield Match({**match.values, self.name: value}, match.nodes) if self.name else match
+
+
+def near(value: float) -> Number:
+    """An irrational constant: exporters write sqrt(2/pi) and its kin with as few as four digits, or in f16."""
+    return Number(value, rtol=1e-3)
 
 
 @dataclass(frozen=True)

@@ -292,6 +292,11 @@ def gelu_with_other_constant(b: GraphBuilder) -> None:
     b.output(x * 0.5 * (b.erf(x / 1.5) + 1.0), name="y")
 
 
+def gelu_with_almost_a_half(b: GraphBuilder) -> None:
+    x = b.input("x", (2, 8))
+    b.output(x * 0.5005 * (b.erf(x / sqrt(2.0)) + 1.0), name="y")
+
+
 def gelu_of_two_values(b: GraphBuilder) -> None:
     x, z = b.input("x", (2, 8)), b.input("z", (2, 8))
     b.output(x * 0.5 * (b.erf(z / sqrt(2.0)) + 1.0), name="y")
@@ -403,6 +408,7 @@ def transposed_batch(b: GraphBuilder) -> None:
 ALONE = [
     (FuseActivations(), used_inside),
     (FuseActivations(), gelu_with_other_constant),
+    (FuseActivations(), gelu_with_almost_a_half),
     (FuseActivations(), gelu_of_two_values),
     (FuseNorms(), norm_over_a_middle_axis),
     (FuseNorms(), norm_with_another_numerator),
