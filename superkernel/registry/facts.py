@@ -1,16 +1,18 @@
 """A requirement flattened to facts: the vocabulary of clauses and of the cost and workspace models.
 
-Names - `in0.dtype in0.rank in0.constant in0.source in0.elements` (and in1, ...; all None where the optional input is
-absent), `out0.dtype` - `rank elements bytes flops_estimate quantisation activation program program.dtypes deadline_ns`
-and `attr.NAME` per attribute - `cpu.tier cpu.features cpu.flops_per_ns cpu.l1_bytes ...`, `device`, `core_type`,
-`free.REGION`, `policy.*` - matrix products: `batch m n k` and `weight` (the slot of the factor that is reused over
-rows), as the kernels see them: leading dimensions that only the left factor has are rows, a matrix times a column is
-turned round - convolutions: `spatial groups channels filters multiplier taps pixels depthwise`, with m, n, k of the
-implicit product per group - pure pointwise work: `copy` (one input, no arithmetic) and `inner_stride` (of its first
-input along the last dimension) - also of convolutions: `out_columns input_columns stride_rows stride_columns
-window_rows window_columns` (last two dimensions) - pooling: `spatial taps input_columns`; attention: `batch heads
-queries keys depth value_depth` - norms, reductions, scans: `row` elements that belong together, `rows` of them,
-`inner` of which lie side by side
+Names (an absent fact reads as None)
+- `in0.dtype in0.rank in0.constant in0.source in0.elements` (and in1, ...), `out0.dtype`
+- `rank elements bytes flops_estimate quantisation activation program program.dtypes deadline_ns`, `attr.NAME` per
+  attribute
+- `cpu.tier cpu.features cpu.flops_per_ns cpu.l1_bytes ...`, `device core_type`, `free.REGION`, `policy.*`
+- matrix products: `batch m n k` as the kernels see them (leading dimensions that only the left factor has are rows, a
+  matrix times a column is turned round); `weight`, the slot of the factor that is reused over rows, with
+  `weight.constant` and `weight_ns`, the time to stream it
+- convolutions: `spatial groups channels filters multiplier taps pixels depthwise`, the implicit product per group as
+  above; of the last two dimensions `out_columns input_columns stride_rows stride_columns window_rows window_columns`
+- pure pointwise work: `copy` (one input, no arithmetic), `inner_stride` (of its first input along the last dimension)
+- pooling: `spatial taps input_columns`; attention: `batch heads queries keys depth value_depth`
+- norms, reductions, scans: `row` elements that belong together, `rows` of them, `inner` of which lie side by side
 
 Architecture invariant: facts hold plain values only, and no clause or model looks at anything else.
 """
@@ -22,6 +24,7 @@ from functools import lru_cache
 from math import prod
 
 from superkernel.ops.opdef import AttrValue
+from superkernel.registry.models import bandwidth
 from superkernel.registry.predicates import FactValue
 from superkernel.registry.records import Platform, Policy, Requirement
 from superkernel.tensor import TensorType
@@ -121,6 +124,14 @@ def _transpose(requirement: Requirement, facts: dict[str, FactValue], attrs: dic
     facts["inner_stride"] = x.strides[int(last)] if -x.rank <= last < x.rank else 1
 
 
+def _weight_facts(requirement: Requirement, facts: dict[str, FactValue], slot: int) -> None:
+    """The factor that is reused over rows: whether it is known when compiling, and the time to stream it once."""
+    need = requirement.inputs[slot]
+    facts["weight.constant"] = need is not None and need.constant
+    nbytes = 0 if need is None else need.type.nbytes
+    facts["weight_ns"] = nbytes / bandwidth(facts, nbytes)
+
+
 def _matmul(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
     a, b = _type(requirement, 0), _type(requirement, 1)
     if a is None or b is None or not a.rank or not b.rank:
@@ -136,8 +147,7 @@ def _matmul(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[s
     if prod((b, a)[weight == 0].shape[:-2]) == 1 and batch > 1:
         m, batch = m * batch, 1
     facts.update(m=m, n=n, k=k, batch=batch, weight=weight)
-    need = requirement.inputs[weight]
-    facts["weight.constant"] = need is not None and need.constant
+    _weight_facts(requirement, facts, weight)
     facts["flops_estimate"] = 2 * batch * m * n * k
 
 
@@ -166,8 +176,7 @@ def _conv(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str
         stride, dilation = (_last(attrs.get(a), dim, 1) for a in ("strides", "dilations"))
         facts[f"stride_{name}"] = 1 if one_dimension else stride
         facts[f"window_{name}"] = 1 if one_dimension else (w.shape[dim] - 1) * dilation + 1
-    need = requirement.inputs[1]
-    facts["weight.constant"] = need is not None and need.constant
+    _weight_facts(requirement, facts, 1)
     facts["flops_estimate"] = 2 * x.shape[0] * filters * pixels * (channels // groups) * taps
 
 

@@ -49,8 +49,8 @@ def _itemsize(facts: Facts, slot: int = 0) -> int:
 
 def _peak(facts: Facts, row: Capability) -> float:
     """Multiply-add peak for the row's accumulator: half for f64, `rate` of the row on top."""
-    rate = 0.5 if row.accumulator is DType.F64 else 1.0
-    return float(facts["cpu.flops_per_ns"]) * rate * row.parameter("rate", 1.0)
+    rate = row.figures.get("rate", 1.0)
+    return float(facts["cpu.flops_per_ns"]) * (0.5 * rate if row.accumulator is DType.F64 else rate)
 
 
 def _stream(facts: Facts, row: Capability) -> float:
@@ -65,27 +65,22 @@ def _stream(facts: Facts, row: Capability) -> float:
 
 def _gemm(facts: Facts, row: Capability) -> float:
     """Register-tiled product: whole tiles, short ones slower, the weights read once per block of rows."""
-    batch, m, n, k = facts["batch"], facts["m"], facts["n"], facts["k"]
-    mr, nr = row.tile_size("mr"), row.tile_size("nr")
-    lanes = max(1, facts["cpu.vector_bytes"] // 4)
-    tiles = max(1, -(-m // mr))
+    figures, m, weight_ns = row.figures, facts["m"], facts["weight_ns"]
+    nr = figures.get("nr", 1)
+    tiles = -(-m // figures.get("mr", 1)) or 1
     height = -(-m // tiles)
-    hidden = min(1.0, height * max(1.0, nr / lanes) / _HIDDEN_ACCUMULATORS)
-    padded = batch * tiles * height * (-(-n // nr) * nr) * k
-    arithmetic = 2.0 * padded / (_peak(facts, row) * row.parameter("efficiency", 0.85) * hidden)
-    weights = batch * n * k * _itemsize(facts, 1)
-    packing = 0.0
-    if row.transforms and any(not t.amortised for t in row.transforms):
-        packing = 2.0 * weights / bandwidth(facts, weights)
-    return float(CALL_NS + 12.0 * tiles + packing + max(arithmetic, weights / bandwidth(facts, weights)))
+    accumulators = height * nr * 4.0 / facts["cpu.vector_bytes"]
+    rate = figures.get("efficiency", 0.85) * min(1.0, max(height, accumulators) / _HIDDEN_ACCUMULATORS)
+    padded = facts["batch"] * tiles * height * (-(-facts["n"] // nr) * nr) * facts["k"]
+    arithmetic = 2.0 * padded / (_peak(facts, row) * rate) if rate else 0.0
+    packing = 2.0 * weight_ns if row.transforms and any(not t.amortised for t in row.transforms) else 0.0
+    return float(CALL_NS + 12.0 * tiles + packing + max(arithmetic, weight_ns))
 
 
 def _gemv(facts: Facts, row: Capability) -> float:
     """Few rows: the weights stream past, a panel of nr columns wide enough that its accumulators hide the latency."""
-    batch, m, n, k = facts["batch"], facts["m"], facts["n"], facts["k"]
-    weights = batch * n * k * _itemsize(facts, 1)
-    arithmetic = 2.0 * batch * m * n * k / (_peak(facts, row) * row.parameter("efficiency", 0.9))
-    return float(CALL_NS + max(arithmetic, weights / bandwidth(facts, weights)))
+    rate = _peak(facts, row) * row.parameter("efficiency", 0.9)
+    return float(CALL_NS + max(facts["flops_estimate"] / rate, facts["weight_ns"]))
 
 
 def _depthwise(facts: Facts, row: Capability) -> float:

@@ -82,6 +82,7 @@ class Capability:
 
     input_dtypes: per input slot, the last one for all further slots; an absent optional input always passes.
     limits: everything else it demands of the problem (shape, stride, constness, ...).
+    figures: the tile and the parameters of the cost model by name, derived.
     fuses: pointwise operators it can take into its epilogue, None = any.
     """
 
@@ -112,19 +113,19 @@ class Capability:
     cost: str | None = None
     cost_parameters: tuple[tuple[str, float], ...] = ()
     code_bytes: int = 4096
-    _figures: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    figures: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._figures.update(self.tile)
-        self._figures.update(self.cost_parameters)
+        self.figures.update(self.tile)
+        self.figures.update(self.cost_parameters)
 
     def parameter(self, name: str, default: float) -> float:
         """A parameter of the cost model."""
-        return self._figures.get(name, default)
+        return self.figures.get(name, default)
 
     def tile_size(self, name: str, default: int = 1) -> int:
         """A size of the tile (mr, nr, kr, sr)."""
-        return int(self._figures.get(name, default))
+        return int(self.figures.get(name, default))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -297,6 +298,6 @@ def plain(value: Any) -> Any:
 
 def row_data(row: Capability) -> dict[str, Any]:
     """A row as canonical plain data: what its content hash covers."""
-    data = {name: plain(getattr(row, name)) for name in Capability.__dataclass_fields__ if name[0] != "_"}
+    data = {name: plain(getattr(row, name)) for name in Capability.__dataclass_fields__ if name != "figures"}
     data["limits"] = [[c.reason.value, str(c)] for c in row.limits]
     return data
