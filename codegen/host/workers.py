@@ -51,8 +51,8 @@ def emit_chunk(chunk: Chunk, cpu: CpuTarget) -> str:
 
 def compile_chunks(chunks: Sequence[Chunk], cpu: CpuTarget, tell: Callable[[int], None]) -> list[bytes]:
     """The object of each chunk. `tell` is called with the number of finished chunks."""
-    children = min(len(os.sched_getaffinity(0)), len(chunks) // CHUNKS_WORTH_A_CHILD) - 1
-    shares = [list(range(len(chunks)))[i :: children + 1] for i in range(max(1, children + 1))]
+    children = max(0, min(len(os.sched_getaffinity(0)), len(chunks) // CHUNKS_WORTH_A_CHILD) - 1)
+    shares = [list(range(len(chunks)))[i :: children + 1] for i in range(children + 1)]
     started = [_Child([chunks[i] for i in share], cpu) for share in shares[1:]]
     done: dict[int, bytes] = {}
     try:
