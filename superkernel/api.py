@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import index
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from superkernel.errors import InputError, UnsupportedError
+from superkernel.errors import InputError, UnsupportedError, Violation, raise_all
 from superkernel.kernel import Kernel
 from superkernel.options import Options
 
@@ -44,8 +45,9 @@ def compile(
 
     if target not in TARGETS:
         raise UnsupportedError("unknown target", expected=", ".join(TARGETS), found=repr(target))
-    loaded = load_graph(graph, dims=dict(dims or {}), shapes={k: tuple(v) for k, v in (shapes or {}).items()})
-    return Kernel(compile_graph(loaded, cores=thread_count(threads), options=Options.of(options)))
+    cores, chosen = thread_count(threads), Options.of(options)
+    loaded = load_graph(graph, dims=_checked_dims(dims), shapes=_checked_shapes(shapes))
+    return Kernel(compile_graph(loaded, cores=cores, options=chosen))
 
 
 def load(path: str | PathLike[str], *, threads: int | None = None) -> Kernel:
@@ -62,6 +64,46 @@ def thread_count(threads: int | None) -> int:
         import os
 
         return min(THREADS_MAX, len(os.sched_getaffinity(0)))
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= THREADS_MAX:
-        raise InputError("bad number of threads", expected=f"1 to {THREADS_MAX}", found=repr(threads))
-    return threads
+    count = _integer(threads)
+    if count is None or not 1 <= count <= THREADS_MAX:
+        raise InputError("bad number of threads", expected=f"an integer, 1 to {THREADS_MAX}", found=repr(threads))
+    return count
+
+
+def _integer(value: Any) -> int | None:
+    """Python's and NumPy's integers as int; None where it is something else, truth values included."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return index(value)
+    except TypeError:
+        return None
+
+
+def _checked_dims(dims: Mapping[str, int] | None) -> dict[str, int]:
+    """Symbolic dimensions as sizes. Raises InputError with all that are none."""
+    if not isinstance(dims, Mapping | None):
+        raise InputError("dims is not a mapping", expected="{name: size}", found=type(dims).__name__)
+    sizes = {name: _integer(size) for name, size in (dims or {}).items()}
+    wrong = [
+        Violation("not a size", f"dimension {name!r}", "an integer >= 0", repr((dims or {})[name]))
+        for name, size in sizes.items()
+        if size is None or size < 0
+    ]
+    raise_all(InputError, wrong)
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def _checked_shapes(shapes: Mapping[str, Sequence[int]] | None) -> dict[str, tuple[int, ...]]:
+    """Shapes of inputs as tuples of sizes. Raises InputError with all that are none."""
+    if not isinstance(shapes, Mapping | None):
+        raise InputError("shapes is not a mapping", expected="{name: (size, ...)}", found=type(shapes).__name__)
+    checked: dict[str, tuple[int, ...]] = {}
+    wrong: list[Violation] = []
+    for name, shape in (shapes or {}).items():
+        sizes = [_integer(d) for d in shape] if isinstance(shape, Iterable) else [None]
+        checked[name] = tuple(d for d in sizes if d is not None and d >= 0)
+        if len(checked[name]) != len(sizes):
+            wrong.append(Violation("not a shape", f"shape of {name!r}", "integers >= 0", repr(shape)))
+    raise_all(InputError, wrong)
+    return checked

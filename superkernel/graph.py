@@ -26,6 +26,8 @@ from superkernel.ops.opdef import Attrs, OpDef
 from superkernel.ops.table import find_op, suggest_ops
 from superkernel.tensor import TensorType
 
+VALUE_BYTES_MAX = 1 << 47  # what a process can address
+
 
 class KernelType(Enum):
     """Which core types a sub-operator runs on (cube AIC, vector AIV, mixed with a ratio). The host has one type and ignores it."""
@@ -117,6 +119,8 @@ class Graph:
         updates: Mapping[str, str] | None = None,
     ) -> Graph:
         """Check, sort, infer. Raises GraphError with every violation found."""
+        if isinstance(outputs, str):
+            raise GraphError("outputs is one text", expected="a sequence of value names", found=repr(outputs))
         return _Build(name, dict(inputs), list(nodes), tuple(outputs), constants or {}, states or {}, updates or {}).graph()
 
 
@@ -171,9 +175,16 @@ class _Build:
 
         for key, kind in self.inputs.items():
             claim(key, f"input {key!r}")
+            if not isinstance(kind, TensorType):
+                self.wrong.append(Violation("not a type", f"input {key!r}", "a TensorType", repr(kind)))
+                continue
             self.types[key] = kind
-            if any(d < 0 for d in kind.shape):
+            if not all(isinstance(d, int) for d in kind.shape):
+                self.wrong.append(Violation("a dimension is not an integer", f"input {key!r}", found=str(kind)))
+            elif any(d < 0 for d in kind.shape):
                 self.wrong.append(Violation("negative dimension", f"input {key!r}", found=str(kind)))
+            else:
+                self.wrong += check_size(kind, f"input {key!r}")
         for group, label in ((self.constants, "constant"), (self.states, "state")):
             for key, array in group.items():
                 claim(key, f"{label} {key!r}")
@@ -265,6 +276,7 @@ class _Build:
                 place = f"{where}, {v.location}" if v.location else where
                 self.wrong.append(Violation(v.message, place, v.expected, v.found, v.hint))
             return None
+        self.wrong += [v for kind in outputs for v in check_size(kind, where)]
         self.types.update(zip(node.outputs, outputs, strict=True))
         return Node(
             node.name, node.op, node.inputs, node.outputs, attrs, node.kernel_type, node.stream, node.scope
@@ -297,6 +309,13 @@ def check_arguments(definition: OpDef, inputs: Sequence[TensorType | None]) -> N
             names = ", ".join(sorted(d.value for d in arg.dtypes))
             wrong.append(Violation("element type not accepted", f"input {slot} ({arg.name})", names, str(kind)))
     raise_all(GraphError, wrong)
+
+
+def check_size(kind: TensorType, where: str) -> list[Violation]:
+    """A violation where no process could hold the value: offsets and sizes are 64-bit everywhere behind the graph."""
+    if kind.nbytes <= VALUE_BYTES_MAX:
+        return []
+    return [Violation("a value is too large to be addressed", where, f"at most {VALUE_BYTES_MAX} bytes", str(kind))]
 
 
 def type_of_array(array: NDArray[Any]) -> TensorType:

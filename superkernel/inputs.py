@@ -60,6 +60,8 @@ def as_inputs(types: Mapping[str, TensorType], given: Mapping[str, Any]) -> dict
 def as_dense(value: Any, kind: TensorType) -> Array:
     """`value` as a C-contiguous array of exactly `kind`. Raises InputError without location."""
     array = value if isinstance(value, np.ndarray) else _foreign(value, kind)
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise InputError("a masked array", expected=str(kind), hint="say what masked elements are with .filled(value)")
     if array.shape != kind.shape:
         raise InputError("wrong shape", expected=str(kind), found=f"{array.dtype}{list(array.shape)}")
     want = kind.dtype.numpy
@@ -72,20 +74,24 @@ def as_dense(value: Any, kind: TensorType) -> Array:
             found=f"{array.dtype}{list(array.shape)}",
             hint=f"convert with .astype({str(want)!r}) if that is meant",
         )
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(kind.shape)
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    return np.array(array, order="C", copy=True).reshape(kind.shape)
 
 
 def _foreign(value: Any, kind: TensorType) -> Array:
-    """An array of something that is not one."""
-    if hasattr(value, "__array_interface__") or isinstance(value, np.generic):
-        return np.asarray(value)
-    if hasattr(value, "__dlpack__"):
-        try:
+    """An array of something that is not one. What the foreign object's own code raises becomes an InputError."""
+    try:
+        if isinstance(value, np.generic) or hasattr(value, "__array_interface__"):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise InputError(f"the DLPack tensor cannot be read: {error}", hint="it must be in CPU memory") from error
-    if hasattr(value, "__array__"):
-        return np.asarray(value)
+        if hasattr(value, "__array__"):
+            return np.asarray(value)
+    except Exception as error:
+        form, found = f"{type(value).__module__}.{type(value).__qualname__}", f"{type(error).__name__}: {error}"
+        hint = "it must be a tensor in CPU memory"
+        raise InputError(f"the {form} cannot be read as an array", expected=str(kind), found=found, hint=hint) from error
     return _numbers(value, kind)
 
 
@@ -104,5 +110,6 @@ def _numbers(value: Any, kind: TensorType) -> Array:
         raise InputError("not numbers of the declared type", expected=str(kind), found=f"{type(value).__name__} of {loose.dtype}")
     typed = loose.astype(kind.dtype.numpy)
     if kind.dtype.is_integer and not np.array_equal(typed, loose):
-        raise InputError("a number does not fit the declared type", expected=str(kind), found=str(loose.dtype))
+        misfit = loose[typed != loose].flat[0]
+        raise InputError("a number does not fit the declared type", expected=str(kind), found=str(misfit))
     return typed

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,7 @@ Array = NDArray[Any]
 
 EXECUTORS = ("host", "reference")
 WARMUP_ROUNDS = 5
+ROUNDS_MAX = 10_000_000  # what a measurement keeps is 16 bytes per round
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ class Kernel:
         for array, (dtype, shape) in zip(args, self._exact, strict=True):
             if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
                 return False
-            if not array.flags.c_contiguous:
+            flags = array.flags
+            if not (flags.c_contiguous and flags.aligned):
                 return False
         return True
 
@@ -144,7 +146,7 @@ class Kernel:
             inputs = {}
         if isinstance(inputs, Mapping):
             bound = bind_arguments(self._input_types, (), inputs)
-        elif isinstance(inputs, np.ndarray) or not isinstance(inputs, Sequence):
+        elif isinstance(inputs, (np.ndarray, str, bytes)) or not isinstance(inputs, Sequence):
             raise InputError("inputs are not a mapping", expected="{name: array} or a list", found=type(inputs).__name__)
         else:
             bound = bind_arguments(self._input_types, inputs, {})
@@ -164,13 +166,14 @@ class Kernel:
     def report(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100) -> Report:
         """Where the time goes (medians of profiled runs) and fused against one by one (`rounds` alternating pairs). States are
         put back afterwards. Without inputs, random ones of seed 0."""
-        return self._profile(self._arrays(inputs) if inputs is not None else self._random(), rounds)
+        return self._profile(self._arrays(inputs) if inputs is not None else self._random(), _count("rounds", rounds, 0))
 
     def time(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100) -> NDArray[np.int64]:
         """ns of each of `rounds` launches back to back, without Python in between. States are put back afterwards."""
+        count = _count("rounds", rounds, 1)
         arrays = self._arrays(inputs) if inputs is not None else self._random()
         with self._kept_states():
-            return self._executable.time(self._io(list(arrays.values())), rounds, WARMUP_ROUNDS)
+            return self._executable.time(self._io(list(arrays.values())), count, WARMUP_ROUNDS)
 
     def _random(self) -> dict[str, Array]:
         from superkernel.random_inputs import random_inputs
@@ -208,20 +211,29 @@ class Kernel:
         return self._compiled.summary()
 
     def stage_text(self, stage: str) -> str:
-        """The text form of a stage: graph, simplified, subops, schedule, plan, certificate."""
+        """The text form of a stage: graph, simplified, subops, schedule, plan, certificate. Raises InputError on
+        another name."""
         return self._compiled.stage_text(stage)
 
     def manifest(self) -> Any:
         """Which kernels the model needs (see docs/registry.md)."""
         return self._compiled.manifest()
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | PathLike[str]) -> None:
         """Write graph, options and object code to one file that `superkernel.load` reads. Replaces the file atomically."""
         from superkernel.saved import save
 
-        save(self._compiled, Path(path))
+        save(self._compiled, path)
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{n}: {t}" for n, t in self._input_types.items())
         outs = ", ".join(f"{n}: {t}" for n, t in self._output_types.items())
         return f"<superkernel.Kernel {self.name!r} ({ins}) -> ({outs}), {self.threads} threads>"
+
+
+def _count(name: str, value: Any, least: int) -> int:
+    """A count that somebody gave, checked."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= ROUNDS_MAX:
+        expected = f"an integer, {least} to {ROUNDS_MAX}"
+        raise InputError("bad count", location=f"argument {name!r}", expected=expected, found=repr(value))
+    return int(value)

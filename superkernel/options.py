@@ -15,6 +15,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "objective": ("latency", "size", "memory"),
 }
 
+WATCHDOG_MS_MAX = 1e12  # about 30 years; the runtime counts ns in 64 bits
+
 
 @dataclass(frozen=True)
 class Options:
@@ -54,11 +56,13 @@ class Options:
             if field.type == "bool" and not isinstance(getattr(self, field.name), bool):
                 found = repr(getattr(self, field.name))
                 wrong.append(Violation("not a truth value", f"option {field.name!r}", "True or False", found))
-        if not isinstance(self.watchdog_ms, (int, float)) or not self.watchdog_ms >= 0:
-            wrong.append(Violation("bad time", "option 'watchdog_ms'", "milliseconds >= 0", repr(self.watchdog_ms)))
+        time = self.watchdog_ms
+        if isinstance(time, bool) or not isinstance(time, (int, float)) or not 0 <= time <= WATCHDOG_MS_MAX:
+            expected = f"milliseconds, 0 to {WATCHDOG_MS_MAX:g}"
+            wrong.append(Violation("bad time", "option 'watchdog_ms'", expected, repr(time)))
         for name in ("deny", "pin"):
             value = getattr(self, name)
-            if isinstance(value, str) or not all(isinstance(p, str) for p in value):
+            if not isinstance(value, (tuple, list)) or not all(isinstance(p, str) for p in value):
                 wrong.append(Violation("not a tuple of patterns", f"option {name!r}", "tuple of str", repr(value)))
             else:
                 object.__setattr__(self, name, tuple(value))

@@ -21,7 +21,7 @@ from superkernel import __version__, settings
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.image import HostImage, ImageBuilder
-from superkernel.errors import MachineError
+from superkernel.errors import InputError, MachineError
 from superkernel.executors.host import HostExecutable
 from superkernel.graph import Graph
 from superkernel.options import Options
@@ -105,6 +105,8 @@ class Compiled:
             "plan": lambda: str(self.plan),
             "certificate": lambda: str(self.certificate),
         }
+        if stage not in texts:
+            raise InputError("no such stage", expected=", ".join(texts), found=repr(stage))
         return texts[stage]()
 
     def manifest(self) -> Any:

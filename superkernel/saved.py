@@ -19,6 +19,7 @@ import json
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -31,7 +32,23 @@ from superkernel.options import Options
 from superkernel.pipeline import Compiled, compile_graph
 
 SCHEMA = 1
+CORES_MAX = 64
 _HEADER = "superkernel.json"
+_GRAPH = "graph.json"
+# What zipfile, zlib and json raise on bytes that are no archive of ours (NotImplementedError on an unknown compression,
+# RuntimeError on encryption).
+_DAMAGE = (
+    OSError,
+    zipfile.BadZipFile,
+    zlib.error,
+    KeyError,
+    ValueError,
+    TypeError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    MemoryError,
+)
 
 
 class _StoredObjects(ObjectCache):
@@ -51,14 +68,16 @@ def is_saved_kernel(path: str | PathLike[str]) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return _HEADER in archive.namelist()
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, ValueError, zipfile.BadZipFile):
         return False
 
 
-def save(compiled: Compiled, path: Path) -> None:
-    """Write `compiled` to `path`, atomically. Raises MachineError where the file cannot be written."""
+def save(compiled: Compiled, path: str | PathLike[str]) -> None:
+    """Write `compiled` to `path`, atomically. Raises InputError on what is no file name, MachineError where the file
+    cannot be written."""
+    path = _file_name(path)
     with tempfile.TemporaryDirectory(prefix="superkernel-") as folder:
-        save_json(compiled.source, Path(folder) / "graph.json")
+        save_json(compiled.source, Path(folder) / _GRAPH)
         members = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
     for key, data in compiled.objects.items():
         members[f"objects/{key_digest(key)}.o"] = data
@@ -87,17 +106,20 @@ def save(compiled: Compiled, path: Path) -> None:
 
 def load_saved(path: str | PathLike[str], cores: int | None = None) -> Compiled:
     """Read a saved kernel. Raises InputError where there is no such file, FileFormatError where it is damaged."""
-    header, members = _read(Path(path))
+    path = _file_name(path)
+    header, members = _read(path)
     try:
         with tempfile.TemporaryDirectory(prefix="superkernel-") as folder:
-            for name in ("graph.json", "graph.safetensors"):
+            for name in (_GRAPH, "graph.safetensors"):
                 if name in members:
                     (Path(folder) / name).write_bytes(members[name])
-            graph = load_json(Path(folder) / "graph.json")
+            graph = load_json(Path(folder) / _GRAPH)
         options = Options.of({k: tuple(v) if isinstance(v, list) else v for k, v in header["options"].items()})
         stored_cores = int(header["cores"])
-    except (KeyError, ValueError, TypeError) as error:
-        raise FileFormatError(f"not a whole saved kernel: {error!r}", location=str(path)) from error
+        if not 1 <= stored_cores <= CORES_MAX:
+            raise ValueError(f"{stored_cores} cores")
+    except (KeyError, ValueError, TypeError, AttributeError, InputError) as error:
+        raise FileFormatError("not a whole saved kernel", location=f"file {str(path)!r}", found=str(error)) from error
     stored = {Path(n).stem: data for n, data in members.items() if n.startswith("objects/")}
 
     def cache(directory: Path | None) -> ObjectCache:
@@ -106,21 +128,36 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> Compiled:
     return compile_graph(graph, cores=cores or stored_cores, options=options, cache_factory=cache)
 
 
+def _file_name(path: str | PathLike[str]) -> Path:
+    """The path, checked: pathlib and the system would raise TypeError or ValueError."""
+    if not isinstance(path, (str, PathLike)) or not str(path) or "\0" in str(path):
+        raise InputError("not the name of a file", found=repr(path))
+    return Path(path)
+
+
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Header and verified members."""
+    where = f"file {str(path)!r}"
     try:
         with zipfile.ZipFile(path) as archive:
+            if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+                raise ValueError("a compressed member")  # `save` writes none, and their size could be anything
             members = {name: archive.read(name) for name in archive.namelist()}
         header = json.loads(members.pop(_HEADER))
-        sums = header["sha256"]
-        schema = header["schema"]
+        sums, schema = dict(header["sha256"]), header["schema"]
     except FileNotFoundError as error:
-        raise InputError("no such file", location=str(path)) from error
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError) as error:
-        raise FileFormatError(f"not a saved kernel: {error!r}", location=str(path)) from error
+        raise InputError("no such file", location=where) from error
+    except (IsADirectoryError, PermissionError) as error:
+        raise InputError("the file cannot be read", location=where, found=str(error.strerror)) from error
+    except _DAMAGE as error:
+        found = f"{type(error).__name__}: {error}"
+        raise FileFormatError("not a saved kernel", location=where, found=found) from error
     if schema != SCHEMA:
-        raise FileFormatError("saved by another version", location=str(path), expected=f"schema {SCHEMA}", found=schema)
-    damaged = [n for n, d in members.items() if sums.get(n) != hashlib.sha256(d).hexdigest()] + sorted(sums.keys() - members.keys())
+        hint = "compile the model again with this version"
+        expected = f"schema {SCHEMA}"
+        raise FileFormatError("saved by another version", location=where, expected=expected, found=schema, hint=hint)
+    damaged = [n for n, d in members.items() if sums.get(n) != hashlib.sha256(d).hexdigest()]
+    damaged += sorted(({_GRAPH} | sums.keys()) - members.keys())
     if damaged:
-        raise FileFormatError("damaged: checksums differ", location=str(path), found=", ".join(damaged[:5]))
+        raise FileFormatError("damaged: checksums differ", location=where, found=", ".join(damaged[:5]))
     return header, members

@@ -39,7 +39,11 @@ def cache_directory() -> Path | None:
     if name == "off":
         return None
     if name:
-        return Path(name).expanduser()
+        try:
+            return Path(name).expanduser()
+        except RuntimeError as error:
+            raise InputError("no such home directory", location="SK_CACHE_DIR", found=repr(name)) from error
     from platformdirs import user_cache_path
 
-    return user_cache_path("superkernel")
+    directory = user_cache_path("superkernel")
+    return directory if directory.is_absolute() else None  # a user without a home directory has no cache
