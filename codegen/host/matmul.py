@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from superkernel.body import Body, PointwiseProgram
-from superkernel.codegen.host.builder import Index, KernelBuilder
+from superkernel.body import Body, PointwiseProgram, View
+from superkernel.codegen.host.builder import I32, Index, KernelBuilder, register_type
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import LoadVector, Tile, accumulate, as_result, convert, store_tile, strips
 from superkernel.codegen.host.panels import copy_panel
@@ -76,7 +76,7 @@ class MatmulEmitter:
                 self._copy_left(batch, block, block_end)
             with kb.loop(*panels, name="panel") as panel:
                 source = self._panel(batch, panel)
-                zeros = self._right_zero(panel) if not source.copied else None
+                zeros = self._right_zero(batch, panel) if not source.copied else None
                 with kb.loop(block, block_end, name="tile") as row_tile:
                     self._tile(batch, block, row_tile, panel, source, zeros)
 
@@ -175,7 +175,7 @@ class MatmulEmitter:
             self._copy_right_program(right.program, batch, panel)
             return
         base = kb.at(kb.operands[right.operand], self._batch_offset(right, batch), right.dtype)
-        zeros = self._right_zero(panel)
+        zeros = self._right_zero(batch, panel)
         copy_panel(kb, self.tile, base, right, form.depth, form.columns, first, self.right_copy, zeros)
 
     def _copy_right_program(self, program: PointwiseProgram, batch: list[Index], panel: Index) -> None:
@@ -195,24 +195,24 @@ class MatmulEmitter:
             panel, lambda column, to, lanes: _each(kb, form.depth, lambda k: vector(k, column, to, lanes))
         )
 
-    def _right_zero(self, panel: Index) -> list[ir.Value] | None:
+    def _right_zero(self, batch: list[Index], panel: Index) -> list[ir.Value] | None:
         """The zero points of a panel's columns as accumulator vectors, None where there are none."""
         kb, t, form = self.kb, self.t, self.form
         if form.right_zero is None:
             return None
         view = view_of(self.body, form.right_zero)
         dtype = self.body.operands[view.operand].type.dtype
-        stride = view.strides[-1] if view.shape and view.shape[-1] > 1 else 0
+        source = kb.operands[view.operand]
         found = []
         for v in range(t.vectors):
-            if stride == 0:
-                raw = kb.splat(kb.load(kb.operands[view.operand], view.offset, dtype), t.lanes)
+            if max(view.shape, default=1) == 1:
+                raw = kb.splat(kb.load(source, view.offset, dtype), t.lanes)
             else:
-                raw = ir.Constant(ir.VectorType(ir.IntType(8 * dtype.itemsize), t.lanes), ir.Undefined)
+                raw = ir.Constant(register_type(dtype, t.lanes), ir.Undefined)
                 for lane in range(t.lanes):
                     column = kb.minimum(kb.add(kb.mul(panel, t.panel), v * t.lanes + lane), form.columns - 1)
-                    one = kb.load(kb.operands[view.operand], kb.add(view.offset, kb.mul(column, stride)), dtype)
-                    raw = kb.b.insert_element(raw, one, ir.Constant(ir.IntType(32), lane))
+                    one = kb.load(source, _zero_at(kb, form.right, view, batch, column), dtype)
+                    raw = kb.b.insert_element(raw, one, ir.Constant(I32, lane)) if t.lanes > 1 else one
             found.append(convert(kb, raw, dtype, t.acc))
         return found
 
@@ -247,16 +247,15 @@ class MatmulEmitter:
             strips(kb, form.depth, t.lanes, part)
 
     def _left_zero(self, coords: list[Index]) -> ir.Value | None:
-        """The zero point of a row."""
+        """The zero point of a row; `coords` are the batch coordinates and the row."""
         kb, form = self.kb, self.form
         if form.left_zero is None:
             return None
         view = view_of(self.body, form.left_zero)
         dtype = self.body.operands[view.operand].type.dtype
-        at: Index = view.offset
-        if view.shape and max(view.shape) > 1:
-            axis = next(i for i, d in enumerate(view.shape) if d > 1)
-            at = kb.add(at, kb.mul(coords[-1], view.strides[axis]))
+        row = coords[-1] if form.row_dims else 0
+        batch = coords[:-1] if form.row_dims else coords
+        at = _zero_at(kb, form.left, view, batch, row)
         return convert(kb, kb.load(kb.operands[view.operand], at, dtype), dtype, self.t.acc)
 
     def _batch_offset(self, factor: Factor, batch: list[Index]) -> Index:
@@ -337,6 +336,23 @@ def _slot_coords(factor: Factor, outer: list[Index], line: Index, depth: Index) 
         return [depth]
     own = [0 if d == 1 else c for d, c in zip(factor.shape[-3::-1], reversed(outer), strict=False)][::-1]
     return [*own, depth, line] if factor.transposed == (factor.slot == 0) else [*own, line, depth]
+
+
+def _zero_at(kb: KernelBuilder, factor: Factor, view: View, batch: list[Index], line: Index) -> Index:
+    """Element of a zero point that belongs to a row or column: one value, one per line, or one per batch and line."""
+    at: Index = view.offset
+    rank = len(view.shape)
+    if rank == 1:
+        return kb.add(at, kb.mul(line, view.strides[0])) if view.shape[0] > 1 else at
+    if rank == 0:
+        return at
+    axis = rank - 2 if factor.slot == 0 else rank - 1
+    if view.shape[axis] > 1:
+        at = kb.add(at, kb.mul(line, view.strides[axis]))
+    for extent, stride, coordinate in zip(view.shape[-3::-1], view.strides[-3::-1], reversed(batch), strict=False):
+        if extent > 1:
+            at = kb.add(at, kb.mul(coordinate, stride))
+    return at
 
 
 def _left_coords(form: MatmulForm, outer: list[Index], depth: Index) -> list[Index]:

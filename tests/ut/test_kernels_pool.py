@@ -1,0 +1,92 @@
+"""Pool kernels: results, declared accesses and independence of the split, on every tier."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from anchor_bodies import anchor_case
+
+from superkernel.codegen.host.features import detect_cpu
+from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
+from superkernel.scheduler.families import family_of
+
+F32, F64, F16, I8, U8 = (DType.of(n) for n in ("f32", "f64", "f16", "i8", "u8"))
+KERNEL = "host.pool"
+
+WINDOWED: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
+    ("max_pool", (1, 5, 13, 17), {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    (
+        "max_pool",
+        (1, 3, 13, 17),
+        {"kernel": (3, 2), "strides": (2, 1), "pads": (1, 0, 0, 1), "dilations": (2, 2), "ceil_mode": True},
+    ),
+    ("max_pool", (2, 3, 40), {"kernel": (5,), "strides": (3,), "pads": (2, 2)}),
+    ("max_pool", (2, 3, 5, 6, 7), {"kernel": (2, 3, 2), "strides": (1, 2, 2), "pads": (1, 1, 1, 0, 1, 0)}),
+    ("max_pool", (1, 1, 30, 30), {"kernel": (12, 12), "strides": (5, 5)}),
+    ("avg_pool", (2, 3, 20, 21), {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    (
+        "avg_pool",
+        (2, 3, 20, 21),
+        {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1), "count_include_pad": True, "ceil_mode": True},
+    ),
+    ("avg_pool", (2, 3, 5, 6, 7), {"kernel": (2, 3, 2), "strides": (1, 2, 2), "pads": (1, 1, 1, 0, 1, 0)}),
+    ("avg_pool", (1, 1, 1, 1), {"kernel": (1, 1)}),
+    ("lp_pool", (2, 3, 9, 21), {"kernel": (3, 3), "p": 1}),
+    ("lp_pool", (2, 3, 9, 21), {"kernel": (3, 3), "p": 2}),
+    ("lp_pool", (1, 3, 9, 21), {"kernel": (3, 3), "p": 3}),
+]
+
+
+@pytest.mark.parametrize(("op", "x", "attrs"), WINDOWED, ids=str)
+def test_windowed(op: str, x: tuple[int, ...], attrs: dict[str, Any]) -> None:
+    anchor_case(op, attrs, [(x, F32)]).check(KERNEL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("op", "x", "attrs"), WINDOWED, ids=str)
+def test_every_tier(op: str, x: tuple[int, ...], attrs: dict[str, Any]) -> None:
+    anchor_case(op, attrs, [(x, F32)]).check(KERNEL, every_tier=True)
+
+
+@pytest.mark.parametrize("op", ["global_avg_pool", "global_max_pool"])
+@pytest.mark.parametrize("x", [(2, 3, 7, 7), (1, 3, 133), (2, 3, 7, 4, 3), (1, 2, 1, 200), (0, 3, 4, 4)], ids=str)
+def test_global(op: str, x: tuple[int, ...]) -> None:
+    anchor_case(op, {}, [(x, F32)], epilogue="mixed", bias_axis=1).check(KERNEL)
+
+
+@pytest.mark.parametrize(("dtype", "tol"), [(I8, 0), (U8, 0), (F16, 0), (F64, 0)])
+def test_maximum_of_other_types(dtype: DType, tol: float) -> None:
+    attrs = {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+    anchor_case("max_pool", attrs, [((2, 3, 20, 19), dtype)]).check(KERNEL, tol)
+    anchor_case("global_max_pool", {}, [((2, 3, 20, 19), dtype)]).check(KERNEL, tol)
+
+
+def test_average_of_f64() -> None:
+    anchor_case("avg_pool", {"kernel": (2, 2)}, [((1, 2, 9, 9), F64)]).check(KERNEL, 1e-13)
+
+
+def test_nan_and_infinity_reach_the_maximum() -> None:
+    x = np.arange(64, dtype=np.float32).reshape(1, 1, 8, 8)
+    x[0, 0, 2, 2], x[0, 0, 6, 6], x[0, 0, :2, :2] = np.nan, np.inf, -np.inf
+    anchor_case("max_pool", {"kernel": (2, 2), "strides": (2, 2)}, [x]).check(KERNEL, 0)
+
+
+@pytest.mark.parametrize("op", ["max_pool", "avg_pool"])
+def test_strided_input_and_epilogue(op: str) -> None:
+    attrs = {"kernel": (2, 3), "strides": (1, 2)}
+    case = anchor_case(op, attrs, [((2, 4, 9, 11), F32)], layouts={0: (0, 2, 3, 1)}, epilogue="mixed", bias_axis=1)
+    case.check(KERNEL)
+
+
+def test_global_pool_of_a_strided_input() -> None:
+    for op in ("global_avg_pool", "global_max_pool"):
+        anchor_case(op, {}, [((2, 4, 9, 11), F32)], layouts={0: (0, 2, 3, 1)}).check(KERNEL)
+
+
+def test_four_spatial_dimensions_are_refused() -> None:
+    body = anchor_case("max_pool", {"kernel": (1, 1, 1, 2)}, [((1, 1, 2, 2, 2, 4), F32)]).body
+    with pytest.raises(UnsupportedError, match="too many dimensions"):
+        family_of(KERNEL).tilings(KERNEL, body, detect_cpu())
