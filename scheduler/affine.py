@@ -1,9 +1,9 @@
 """Stride algebra: affine views of dense buffers, and changes of coordinates between iteration spaces.
 
-Model: a `Ref` is a value in memory: buffer, shape, strides and offset in elements. A `Coords` is a bijective change of coordinates, a chain of
-reshapes and permutations, from an iteration space (`base`) to a value's own index space. `pull` takes strides over the value's space back to
-the iteration space, `push` goes the other way. Both give None where the result is not affine (a reshape that would have to cut a stride);
-nothing here ever copies.
+Model: a `Ref` is a value in memory: buffer, shape, strides and offset in elements. A `Coords` is a bijective change
+of coordinates, a chain of reshapes and permutations, from an iteration space (`base`) to a value's own index space.
+`pull` takes strides over the value's space back to the iteration space, `push` goes the other way. Both give None
+where the result is not affine (a reshape that would have to cut a stride); nothing here ever copies.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def same_strides(shape: Shape, a: Shape, b: Shape) -> bool:
 
 
 def reshape_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | None:
-    """Strides over `target` that address the same elements in the same row-major order, or None where there are none."""
+    """Strides over `target` that address the same elements in the same row-major order, or None where there are
+    none."""
     if shape == target:
         return strides
     if prod(shape) == 0:
@@ -197,7 +198,8 @@ def _ints(value: AttrValue) -> Shape:
 
 
 def _slice(attrs: Mapping[str, AttrValue], source: Ref, shape: Shape) -> Ref:
-    """NumPy's clamping: starts are clamped to [0, d] going up, to [-1, d - 1] going down; the ends follow from the output's shape."""
+    """NumPy's clamping: starts are clamped to [0, d] going up, to [-1, d - 1] going down; the ends follow from the
+    output's shape."""
     starts, axes, steps = (_ints(attrs.get(name)) for name in ("starts", "axes", "steps"))
     axes = axes or tuple(range(len(starts)))
     steps = steps or (1,) * len(starts)

@@ -1,4 +1,6 @@
-"""Operators that are no pointwise work: each becomes the anchor of a new cluster, its inputs read where the kernel can take them."""
+"""Operators that are no pointwise work: each becomes the anchor of a new cluster, its inputs read where the kernel
+can take them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from superkernel.scheduler.schedule import Space
 from superkernel.scheduler.workspace import Buffer, Reg, Workspace, only_dense
 from superkernel.tensor import TensorType, row_major_strides
 
-# Kernels that evaluate a prologue exactly once per element, so that it may also store (a residual sum in front of a norm).
+# Kernels that evaluate a prologue exactly once per element, so that it may also store (a residual sum in front of a
+# norm).
 STORING_PROLOGUES = frozenset({"host.norm"})
 
 
@@ -68,7 +71,8 @@ def _whole_constant(ws: Workspace, value: str) -> bool:
 
 
 def _feed(ws: Workspace, node: Node, cluster: Cluster, anchor: Anchor, in_place: Ref | None) -> None:
-    """Find every input in memory, in a form that the kernel takes. Inputs that may become a prologue wait for `_try_prologues`."""
+    """Find every input in memory, in a form that the kernel takes. Inputs that may become a prologue wait for
+    `_try_prologues`."""
     for slot, value in enumerate(node.inputs):
         kind = anchor.types[slot]
         if value is None or kind is None:
@@ -81,9 +85,7 @@ def _feed(ws: Workspace, node: Node, cluster: Cluster, anchor: Anchor, in_place:
         _feed_from_memory(ws, cluster, anchor, slot, value, kind)
 
 
-def _feed_from_memory(
-    ws: Workspace, cluster: Cluster, anchor: Anchor, slot: int, value: str, kind: TensorType
-) -> None:
+def _feed_from_memory(ws: Workspace, cluster: Cluster, anchor: Anchor, slot: int, value: str, kind: TensorType) -> None:
     def accept(ref: Ref) -> bool:
         if ref.buffer in ws.buffers and ws.buffers[ref.buffer].is_constant:  # may be packed: the whole of it
             return ref.is_dense and ws.buffers[ref.buffer].type == kind
@@ -100,7 +102,8 @@ def _feed_from_memory(
 
 
 def _prologue_part(ws: Workspace, node: Node, anchor: Anchor, slot: int) -> Cluster | None:
-    """The pointwise cluster that computes the slot's value, where the kernel takes a prologue there and nothing speaks against it yet."""
+    """The pointwise cluster that computes the slot's value, where the kernel takes a prologue there and nothing
+    speaks against it yet."""
     value = node.inputs[slot]
     assert value is not None
     found = ws.values[value]
@@ -136,9 +139,7 @@ def _try_prologues(ws: Workspace, node: Node, cluster: Cluster, anchor: Anchor) 
             ws.note(node.name, f"takes {value!r} as a prologue", f"{anchor.kernel} evaluates it while reading")
 
 
-def _absorb_prologue(
-    ws: Workspace, cluster: Cluster, anchor: Anchor, slot: int, part: Cluster, found: Reg
-) -> bool:
+def _absorb_prologue(ws: Workspace, cluster: Cluster, anchor: Anchor, slot: int, part: Cluster, found: Reg) -> bool:
     """Make the part the slot's prologue; False where that is not legal."""
     prefix = found.coords.inverse()
     moved = legality.rebase(ws, part, prefix)
@@ -159,12 +160,12 @@ def _absorb_prologue(
     return True
 
 
-# States -----------------------------------------------------------------------------------------------------------------------
+# States ---------------------------------------------------------------------------------------------------------------
 
 
 def _in_place_source(ws: Workspace, node: Node) -> Ref | None:
-    """Where the old contents lie, if they are a whole state that may be overwritten: nobody reads them after this node, and the
-    state gets new contents in this run anyway."""
+    """Where the old contents lie, if they are a whole state that may be overwritten: nobody reads them after this
+    node, and the state gets new contents in this run anyway."""
     value = node.inputs[0]
     assert value is not None
     found = ws.values[value]

@@ -1,10 +1,12 @@
 """Sub-operators under construction: clusters of nodes and the order between them.
 
-Model: a `Cluster` is an iteration space with SSA cells (loads, results of the anchor, pointwise instructions), perhaps an anchor with its inputs,
-and stores into buffers. `ClusterSet` keeps the dependence order: `ancestors` is a bit set over cluster ids, kept transitively closed while
-clusters join, so that "would this join close a cycle?" is one `and`.
+Model: a `Cluster` is an iteration space with SSA cells (loads, results of the anchor, pointwise instructions),
+perhaps an anchor with its inputs, and stores into buffers. `ClusterSet` keeps the dependence order: `ancestors` is a
+bit set over cluster ids, kept transitively closed while clusters join, so that "would this join close a cycle?" is
+one `and`.
 
-Invariants: a merged cluster's id stays valid (`find`); cells are only appended, so a cell number never changes its meaning.
+Invariants: a merged cluster's id stays valid (`find`); cells are only appended, so a cell number never changes its
+meaning.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class Store:
 
 @dataclass(slots=True)
 class Prologue:
-    """A pointwise program that feeds an anchor's slot: iteration space = the slot's shape; `value` is the cell that the slot reads."""
+    """A pointwise program that feeds an anchor's slot: iteration space = the slot's shape; `value` is the cell that
+    the slot reads."""
 
     shape: Shape
     cells: list[Cell]
@@ -183,8 +186,8 @@ class ClusterSet:
         )
 
     def absorb(self, into: Cluster, other: Cluster) -> None:
-        """`other` becomes part of `into` (cells and stores are the caller's business). Legal where no path leads between them
-        through a third cluster, in either direction."""
+        """`other` becomes part of `into` (cells and stores are the caller's business). Legal where no path leads
+        between them through a third cluster, in either direction."""
         self._merged_into[other.id] = into.id
         into.bits |= other.bits
         fresh = other.ancestors & ~into.ancestors

@@ -1,16 +1,19 @@
 """What a sub-operator costs on so many cores: candidate partitions and the estimate of their finish.
 
-Model: a `Partition` is a tiling with one contiguous unit range per core that takes part. A range can start when its core is free and when
-everything it reads has been written; what another core wrote costs a handover (one flag) and, per cache line, the trip between two
-L2 caches. Figures come from `CpuTarget`; they rank choices, no correctness rests on them.
+Model: a `Partition` is a tiling with one contiguous unit range per core that takes part. A range can start when its
+core is free and when everything it reads has been written; what another core wrote costs a handover (one flag) and,
+per cache line, the trip between two L2 caches. Figures come from `CpuTarget`; they rank choices, no correctness rests
+on them.
 
-Accesses and costs are asked of the tiling once per distinct (body, tiling, range): equal layers of a model cost nothing the second time.
+Accesses and costs are asked of the tiling once per distinct (body, tiling, range): equal layers of a model cost
+nothing the second time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from superkernel.body import Body, Role, SubOperator
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
@@ -69,7 +72,8 @@ class CostBook:
         return found
 
     def partitions(self, sub: SubOperator) -> list[Partition]:
-        """Partitions worth a look: the best on one core first, then per number of cores the best few, where more cores help."""
+        """Partitions worth a look: the best on one core first, then per number of cores the best few, where more
+        cores help."""
         key = (sub.kernel, id(sub.body))
         found = self._partitions.get(key)
         if found is None:
@@ -104,7 +108,7 @@ class CostBook:
 
     def cut(self, body: Body, tiling: Tiling, cuts: Sequence[int]) -> Partition:
         """The partition with the given boundaries."""
-        ranges = tuple((a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b)
+        ranges = tuple((a, b) for a, b in pairwise(cuts) if a < b)
         work = tuple(tiling.cost_ns(body, a, b, self.target) for a, b in ranges)
         return Partition(tiling, ranges, work)
 

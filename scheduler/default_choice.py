@@ -1,4 +1,6 @@
-"""The kernel that a body gets where nobody asks the registry: by operator name alone. For tests and for tools without a registry."""
+"""The kernel that a body gets where nobody asks the registry: by operator name alone. For tests and for tools without
+a registry.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,7 @@ _BY_OP: dict[str, str] = {
     **dict.fromkeys(("argmax", "argmin"), "host.argreduce"),
     "cumsum": "host.cumsum",
     **dict.fromkeys(("softmax", "log_softmax"), "host.softmax"),
-    **dict.fromkeys(
-        ("layer_norm", "rms_norm", "group_norm", "instance_norm", "lp_norm", "batch_norm"), "host.norm"
-    ),
+    **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "instance_norm", "lp_norm", "batch_norm"), "host.norm"),
     "lrn": "host.lrn",
     "conv_transpose": "host.conv.transpose",
     **dict.fromkeys(("max_pool", "avg_pool", "lp_pool", "global_avg_pool", "global_max_pool"), "host.pool"),
@@ -57,14 +57,17 @@ def _matmul(body: Body) -> str:
     if any(t is not None and t.dtype is not DType.F32 for t in types):
         return "host.matmul.generic"
     if types[1] is not None and types[1].rank == 2 and _is_constant(body, 1):
-        rows = body.anchor_outputs[0].size // max(1, body.anchor_outputs[0].shape[-1] if body.anchor_outputs[0].shape else 1)
+        rows = body.anchor_outputs[0].size // max(
+            1, body.anchor_outputs[0].shape[-1] if body.anchor_outputs[0].shape else 1
+        )
         return "host.matmul.gemv" if rows <= GEMV_ROWS else "host.matmul.packed"
     return "host.matmul.dynamic"
 
 
 def _conv(body: Body) -> str:
     x, w = body.anchor_input_types[:2]
-    assert x is not None and w is not None
+    assert x is not None
+    assert w is not None
     if x.dtype is not DType.F32 or x.rank > 4 or not _is_constant(body, 1):
         return "host.conv.generic"
     if body.attr["groups"] == x.shape[1] and x.rank == 4:

@@ -1,7 +1,8 @@
 """The ends of a graph: outputs go to the caller's buffers, updated states to theirs.
 
-A value that is computed here is stored straight into the output; what is an input, a constant, a state, or an output already is copied.
-States change last of all: a state's new contents are written after everybody has read the old ones.
+A value that is computed here is stored straight into the output; what is an input, a constant, a state, or an output
+already is copied. States change last of all: a state's new contents are written after everybody has read the old
+ones.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def _write_state(ws: Workspace, slot: int, state: str, value: str, staged: Ref |
     """Store the new contents, by the value's own cluster where everybody else can read the old ones before it."""
     home = Place(Space.STATE, slot, 0)
     versions = [name for name, buffer in ws.buffers.items() if buffer.home == home]
-    others = {c.id: c for name in versions for c in ws.clusters.clusters_writing(name) + ws.clusters.clusters_reading(name)}
+    others = {
+        c.id: c for name in versions for c in ws.clusters.clusters_writing(name) + ws.clusters.clusters_reading(name)
+    }
     name = ws.fresh(f"{state}.next")
     target = Buffer(ws.graph.types[state], home, previous=versions[-1])
     found = ws.values[value]
@@ -129,7 +132,11 @@ def _write_state(ws: Workspace, slot: int, state: str, value: str, staged: Ref |
 
 def _reads_elementwise(ws: Workspace, cluster: Cluster, versions: list[str], found: Reg) -> bool:
     """True where the cluster reads the state only at the very element that it then overwrites."""
-    if cluster.anchor is not None or found.slot >= 0 or any(ws.clusters.find(i) is cluster for v in versions for i in ws.clusters.writers.get(v, ())):
+    if (
+        cluster.anchor is not None
+        or found.slot >= 0
+        or any(ws.clusters.find(i) is cluster for v in versions for i in ws.clusters.writers.get(v, ()))
+    ):
         return False
     strides = found.coords.natural()
     loads = [load for v in versions for load in cluster.loads_of(v)]

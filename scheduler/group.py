@@ -1,13 +1,15 @@
 """Graph -> sub-operators: each an anchor with the pointwise work around it, or pointwise work alone.
 
-Model: one pass over the nodes in topological order. Reshapes, transposes, slices, expands and splits are re-indexing, never work by themselves
-(`moves`). A pointwise node joins the cluster that holds one of its operands in registers (`join`); anything else becomes the anchor of a new
-cluster (`anchors`), which may take the pointwise work in front of it as a prologue. Values reach memory only where a reader needs them
-(`workspace`). Outputs and states come last (`finish`); then clusters become bodies (`program_builder`).
+Model: one pass over the nodes in topological order. Reshapes, transposes, slices, expands and splits are re-indexing,
+never work by themselves (`moves`). A pointwise node joins the cluster that holds one of its operands in registers
+(`join`); anything else becomes the anchor of a new cluster (`anchors`), which may take the pointwise work in front of
+it as a prologue. Values reach memory only where a reader needs them (`workspace`). Outputs and states come last
+(`finish`); then clusters become bodies (`program_builder`).
 
-Invariants: the sub-operators stand in an order that respects every read, write and overwrite; every node of the graph whose value is needed is
-computed exactly once; inputs and constants are never written; a state is written only after its old contents have been read by everybody.
-`legality` says what may be joined, `profit` what should; every decision leaves a `GroupNote`.
+Invariants: the sub-operators stand in an order that respects every read, write and overwrite; every node of the graph
+whose value is needed is computed exactly once; inputs and constants are never written; a state is written only after
+its old contents have been read by everybody. `legality` says what may be joined, `profit` what should; every decision
+leaves a `GroupNote`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ Choose = Callable[[Body], str]
 
 @dataclass(frozen=True)
 class Grouping:
-    """`subops` in a legal order; `values` of a sub-operator name entries of `buffers`. `constants`: those of the graph and folded views."""
+    """`subops` in a legal order; `values` of a sub-operator name entries of `buffers`. `constants`: those of the
+    graph and folded views."""
 
     subops: tuple[SubOperator, ...]
     buffers: Mapping[str, Buffer]
@@ -51,7 +54,9 @@ class Grouping:
         lines = []
         for sub in self.subops:
             operands = [f"{o.role.value} {v}:{o.type}" for o, v in zip(sub.body.operands, sub.values, strict=True)]
-            lines.append(f"subop {sub.index} {sub.name} {sub.kernel} ({', '.join(operands)}) computes {', '.join(sub.nodes)}")
+            lines.append(
+                f"subop {sub.index} {sub.name} {sub.kernel} ({', '.join(operands)}) computes {', '.join(sub.nodes)}"
+            )
         return "\n".join([*lines, *(f"# {note}" for note in self.notes)])
 
 
@@ -62,7 +67,8 @@ def group(
     options: Options | None = None,
     families: Callable[[str], KernelFamily] = family_of,
 ) -> Grouping:
-    """Group the graph for a target. `choose` gives the kernel id for a body (`host.reference`: NumPy), `families` the family behind it."""
+    """Group the graph for a target. `choose` gives the kernel id for a body (`host.reference`: NumPy), `families` the
+    family behind it."""
     known: dict[Body, str] = {}
 
     def remembered(body: Body) -> str:

@@ -26,11 +26,14 @@ def add_pointwise(ws: Workspace, node: Node) -> None:
 
 
 def single_body(ws: Workspace, node: Node) -> Body:
-    """The node alone as a program over dense rank-1 operands: what kernel selection is asked about its operator and types."""
+    """The node alone as a program over dense rank-1 operands: what kernel selection is asked about its operator and
+    types."""
     kinds = [ws.graph.types[v].dtype for v in node.inputs if v is not None]
     out = ws.graph.types[node.outputs[0]].dtype
     op, attrs = _instruction(node)
-    operands = [Operand(Role.INPUT, TensorType(k, (64,))) for k in kinds] + [Operand(Role.OUTPUT, TensorType(out, (64,)))]
+    operands = [Operand(Role.INPUT, TensorType(k, (64,))) for k in kinds] + [
+        Operand(Role.OUTPUT, TensorType(out, (64,)))
+    ]
     program = PointwiseProgram(
         (64,),
         tuple(ProgramInput(i, k, (1,)) for i, k in enumerate(kinds)),
@@ -41,7 +44,8 @@ def single_body(ws: Workspace, node: Node) -> Body:
 
 
 def _instruction(node: Node) -> tuple[str, tuple[tuple[str, AttrValue], ...]]:
-    """The node as an instruction. SSA has no absent argument: a clip without lower bound is a minimum, one without bounds nothing."""
+    """The node as an instruction. SSA has no absent argument: a clip without lower bound is a minimum, one without
+    bounds nothing."""
     present = [i for i, value in enumerate(node.inputs) if value is not None]
     if node.op == "clip" and present == [0]:
         return "identity", ()
@@ -85,8 +89,7 @@ def _candidates(ws: Workspace, node: Node, shape: tuple[int, ...]) -> list[tuple
         if isinstance(reg, Reg) and reg.slot < 0 and ws.graph.types[value].size == size:
             cluster = ws.clusters.find(reg.cluster)
             found.setdefault(cluster.id, (cluster, reg.coords.reshaped(shape)))
-    order = sorted(found.values(), key=lambda c: (c[0].anchor is None, -c[0].ancestors.bit_count(), -c[0].id))
-    return order
+    return sorted(found.values(), key=lambda c: (c[0].anchor is None, -c[0].ancestors.bit_count(), -c[0].id))
 
 
 def _private_parts(ws: Workspace, node: Node, target: Cluster, position: int) -> list[Cluster]:
@@ -117,9 +120,10 @@ def _prefix(ws: Workspace, part: Cluster, node: Node, coords: Coords) -> Coords:
     """From the target's iteration space (the node lies there at `coords`) to the part's."""
     for value in node.inputs:
         reg = None if value is None else ws.values[value]
-        if isinstance(reg, Reg) and ws.clusters.find(reg.cluster) is part and value is not None:
-            if ws.graph.types[value].size == ws.graph.types[node.outputs[0]].size:
-                return coords.then(reg.coords.reshaped(coords.shape).inverse())
+        if value is None or not isinstance(reg, Reg) or ws.clusters.find(reg.cluster) is not part:
+            continue
+        if ws.graph.types[value].size == ws.graph.types[node.outputs[0]].size:
+            return coords.then(reg.coords.reshaped(coords.shape).inverse())
     raise AssertionError("the part holds no operand of the node")
 
 

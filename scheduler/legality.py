@@ -22,8 +22,8 @@ def same_element(a: Coords, b: Coords) -> bool:
 
 
 def why_not_join(ws: Workspace, node: Node, cluster: Cluster, coords: Coords, private: set[int]) -> str | None:
-    """Pointwise `node`, its output at `coords` of the cluster, as a further instruction of it. `private` are clusters that would be
-    absorbed and so need not run before."""
+    """Pointwise `node`, its output at `coords` of the cluster, as a further instruction of it. `private` are clusters
+    that would be absorbed and so need not run before."""
     if cluster.anchor is not None and not cluster.anchor.takes_epilogue:
         return f"{cluster.anchor.kernel} takes no epilogue"
     if coords.natural() is None:
@@ -72,8 +72,8 @@ def is_scalar_constant(ws: Workspace, value: str) -> bool:
 
 
 def rebase(ws: Workspace, part: Cluster, prefix: Coords) -> dict[str, Coords] | None:
-    """Coordinates of every value in the registers of `part` over another iteration space (`prefix` leads from it to the part's), None
-    where a load, store or value would not be affine there."""
+    """Coordinates of every value in the registers of `part` over another iteration space (`prefix` leads from it to
+    the part's), None where a load, store or value would not be affine there."""
     for cell in part.cells:
         if isinstance(cell, Load) and prefix.pull(cell.strides) is None:
             return None
@@ -99,7 +99,8 @@ def why_not_absorb(ws: Workspace, part: Cluster, into: Cluster) -> str | None:
 
 
 def touches_own_store(part: Cluster, into: Cluster) -> bool:
-    """True where one of the two loads a buffer that the other stores: inside one sub-operator there is no order for that."""
+    """True where one of the two loads a buffer that the other stores: inside one sub-operator there is no order for
+    that."""
     stored = {store.buffer for store in (*part.stores, *into.stores)}
     loads = {cell.buffer for cell in (*part.cells, *into.cells) if isinstance(cell, Load)}
     if into.anchor is not None:

@@ -1,10 +1,12 @@
 """Addresses: lifetimes in the global order become offsets in one arena; constants become one blob.
 
-Model: a buffer of the arena lives from the first sub-operator that touches it to the last, both inclusive, in the global order. Two buffers whose
-lives meet do not share bytes. Placing is greedy, the largest first, each at the lowest offset that is free during its whole life; a pointwise
-output may instead take the place of an input that dies right there and is walked alike, element by element.
+Model: a buffer of the arena lives from the first sub-operator that touches it to the last, both inclusive, in the
+global order. Two buffers whose lives meet do not share bytes. Placing is greedy, the largest first, each at the
+lowest offset that is free during its whole life; a pointwise output may instead take the place of an input that dies
+right there and is walked alike, element by element.
 
-Reuse of an address is a hazard between cores like any other: the sync planner sees it, because memory is planned before.
+Reuse of an address is a hazard between cores like any other: the sync planner sees it, because memory is planned
+before.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Who uses a buffer: `last[core]` is the last position at which that core does; `ready[core]` is up to where every first writer
-    of the buffer knows that core to be complete, through data dependences alone."""
+    """Who uses a buffer: `last[core]` is the last position at which that core does; `ready[core]` is up to where
+    every first writer of the buffer knows that core to be complete, through data dependences alone."""
 
     last: dict[int, int]
     ready: list[int]
@@ -55,8 +57,8 @@ def plan_memory(
     touched: Mapping[str, Touched] | None = None,
     roomy_bytes: int = 0,
 ) -> MemoryPlan:
-    """Places for every operand; `subops` in global order. With `touched`, an arena in which reuse never needs a wait of its own is
-    preferred as long as it takes at most `roomy_bytes` or little more than the smallest one."""
+    """Places for every operand; `subops` in global order. With `touched`, an arena in which reuse never needs a wait
+    of its own is preferred as long as it takes at most `roomy_bytes` or little more than the smallest one."""
     lives = _lifetimes(subops, buffers)
     shared = _in_place(subops, buffers, lives)
     offsets, arena = _arena(lives, buffers, shared)
@@ -139,7 +141,8 @@ def _arena(
     shared: Mapping[str, str],
     touched: Mapping[str, Touched] | None = None,
 ) -> tuple[dict[str, int], int]:
-    """Offsets of all arena buffers and the arena's size. With `touched`, bytes are reused only by writers that know of all earlier users."""
+    """Offsets of all arena buffers and the arena's size. With `touched`, bytes are reused only by writers that know
+    of all earlier users."""
     roots: dict[str, str] = {}
     spans: dict[str, tuple[int, int]] = {}
     for name, (first, last) in sorted(lives.items(), key=lambda item: item[1]):
@@ -174,8 +177,8 @@ def _lowest_gap(starts: NDArray[np.int64], ends: NDArray[np.int64], need: int) -
 
 
 class _Interference:
-    """Which buffers must not share bytes, one row at a time: those that live together, and, with users given, those whose later one
-    does not know that the earlier one's users are done."""
+    """Which buffers must not share bytes, one row at a time: those that live together, and, with users given, those
+    whose later one does not know that the earlier one's users are done."""
 
     def __init__(self, spans: Sequence[tuple[int, int]], users: Sequence[Touched]) -> None:
         table = np.array(spans, np.int64).reshape(-1, 2)

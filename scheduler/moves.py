@@ -1,4 +1,6 @@
-"""Reshapes, views and concatenations: folded into whoever computes or reads the value; real copies only where nothing else helps."""
+"""Reshapes, views and concatenations: folded into whoever computes or reads the value; real copies only where nothing
+else helps.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def _bijection(node: Node, coords: Coords, shape: tuple[int, ...]) -> Coords | N
     """The view as a change of coordinates of a value in registers, None where it is none (or has no dense layout)."""
     if node.op == "transpose":
         changed = coords.permuted(permutation(node.attrs, len(coords.shape)))
-    elif node.op == "reshape" or coords.shape == shape and node.op == "expand":
+    elif node.op == "reshape" or (coords.shape == shape and node.op == "expand"):
         changed = coords.reshaped(shape)
     else:
         return None

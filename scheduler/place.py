@@ -1,12 +1,14 @@
 """Sub-operators onto cores: how many cores each takes, which, and in what global order.
 
-Model: list scheduling. Among the sub-operators whose predecessors are placed, the one with the longest path to the end goes first. It takes the
-partition (tiling x number of cores x cores) with the earliest estimated finish, where waiting for data of other cores is part of the
-estimate; small work therefore stays on the core that has its inputs, row-wise chains keep their partition, and independent branches go
-side by side where that beats splitting each of them. With one core nothing is reordered.
+Model: list scheduling. Among the sub-operators whose predecessors are placed, the one with the longest path to the
+end goes first. It takes the partition (tiling x number of cores x cores) with the earliest estimated finish, where
+waiting for data of other cores is part of the estimate; small work therefore stays on the core that has its inputs,
+row-wise chains keep their partition, and independent branches go side by side where that beats splitting each of
+them. With one core nothing is reordered.
 
-Invariants: deterministic; the global order is a topological order of all reads, writes and overwrites; each sub-operator has at most one task
-per core; a host call runs on core 0. Memory is planned from the resulting order, then accesses become absolute.
+Invariants: deterministic; the global order is a topological order of all reads, writes and overwrites; each
+sub-operator has at most one task per core; a host call runs on core 0. Memory is planned from the resulting order,
+then accesses become absolute.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ def place(
     touched = placer.touched(order) if cores > 1 else None
     memory = plan_memory(subops, tilings, grouping.buffers, grouping.constants, touched, target.l2_bytes // 2)
     return Schedule(
-        max((c + 1 for row in rows for c in row.cores), default=1),  # workers that would have nothing to do are not asked
+        max(
+            (c + 1 for row in rows for c in row.cores), default=1
+        ),  # workers that would have nothing to do are not asked
         subops,
         tilings,
         memory.places,
@@ -176,10 +180,16 @@ class _Placer:
         sub = self.subops[i]
         partition = self.book.partitions(sub)[0] if self.cores == 1 else self.book.widest(sub)
         cores = tuple(range(len(partition.ranges)))
-        return Placement(partition, cores, self._finish(i, partition, cores), "cost placement is off" if self.cores > 1 else "one core")
+        return Placement(
+            partition,
+            cores,
+            self._finish(i, partition, cores),
+            "cost placement is off" if self.cores > 1 else "one core",
+        )
 
     def _choose(self, i: int, rivals: Sequence[int]) -> Placement:
-        """The placement with the earliest estimated finish; on one core where ready rivals can use the others better."""
+        """The placement with the earliest estimated finish; on one core where ready rivals can use the others
+        better."""
         sub = self.subops[i]
         partitions = self.book.partitions(sub)
         singles = [self._single(i, partitions[0])]
@@ -195,7 +205,9 @@ class _Placer:
         best = min(tried, key=lambda p: (p.finish_ns, len(p.cores)))
         others = [p.finish_ns for p in tried if len(p.cores) != len(best.cores)]
         count = "one core" if len(best.cores) == 1 else f"{len(best.cores)} cores"
-        gain = f"{min(others) - best.finish_ns:.0f} ns sooner than the next choice" if others else "nothing else is sooner"
+        gain = (
+            f"{min(others) - best.finish_ns:.0f} ns sooner than the next choice" if others else "nothing else is sooner"
+        )
         return replace(best, reason=f"{count}: {gain}")
 
     def _single(self, i: int, partition: Partition) -> Placement:
@@ -224,7 +236,8 @@ class _Placer:
         return tuple(sorted(sorted(range(self.cores), key=lambda c: (self.free[c], c))[:count]))
 
     def _side_by_side(self, i: int, rivals: Sequence[int]) -> bool:
-        """True where the ready sub-operators, one core each, are done before they are when each is split over all cores."""
+        """True where the ready sub-operators, one core each, are done before they are when each is split over all
+        cores."""
         single, split = [], 0.0
         for j in (i, *rivals):
             partitions = self.book.partitions(self.subops[j])
@@ -292,7 +305,8 @@ class _Placer:
 
 
 class Knowledge:
-    """What each core knows of the others' progress through true dependences alone: vector clocks over positions in the global order."""
+    """What each core knows of the others' progress through true dependences alone: vector clocks over positions in
+    the global order."""
 
     def __init__(self, cores: int) -> None:
         self._cores = cores

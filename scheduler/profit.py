@@ -1,7 +1,7 @@
 """Does a legal join pay? Small rules with their reasons; none of them affects correctness.
 
-A join saves a store, a load and a boundary. It costs registers (long programs spill), instruction cache, and, where a prologue is evaluated more
-often than once per element, arithmetic.
+A join saves a store, a load and a boundary. It costs registers (long programs spill), instruction cache, and, where a
+prologue is evaluated more often than once per element, arithmetic.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from superkernel.scheduler.cluster import Cluster, Load
 
 MAX_INSTRUCTIONS = 48
 MAX_BUFFERS = 14  # pointers of one kernel function that stay in registers together with the loop's own values
-_CHEAP = frozenset(
-    "identity abs neg sign floor ceil round trunc square relu leaky_relu thresholded_relu add sub mul minimum maximum where clip cast equal "
-    "less less_equal greater greater_equal not_equal logical_and logical_or logical_not bitwise_and bitwise_or bitwise_xor prelu "
-    "quantize dequantize hard_sigmoid hard_swish constant".split()
+# Operators worth several vector instructions each: nothing to be evaluated more than once per element.
+_COSTLY = frozenset(
+    {"exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh"}
+    | {"acosh", "atanh", "erf", "sigmoid", "silu", "gelu", "mish", "softplus", "softsign", "elu", "selu", "celu"}
+    | {"div", "sqrt", "rsqrt", "reciprocal", "pow", "mod"}
 )
-# How often a family's kernels evaluate a prologue per element, at worst, beyond the first time.
-_REPEATS = {Family.CONV: True, Family.MATMUL: True, Family.POOL: True, Family.ATTENTION: True}
+# Families whose kernels may evaluate a prologue several times per element.
+_REPEATING = frozenset({Family.CONV, Family.MATMUL, Family.POOL, Family.ATTENTION})
 
 
 def too_big(*parts: Cluster) -> str | None:
@@ -36,9 +37,9 @@ def prologue_loses(part: Cluster, family: Family, slot_elements: int) -> str | N
     """None where evaluating `part` inside the anchor pays, else why not."""
     if part.instruction_count > MAX_INSTRUCTIONS // 2:
         return "the prologue is long"
-    if family not in _REPEATS or slot_elements <= 4096:
+    if family not in _REPEATING or slot_elements <= 4096:
         return None
     for cell in part.cells:
-        if isinstance(cell, Instruction) and cell.op not in _CHEAP:
+        if isinstance(cell, Instruction) and cell.op in _COSTLY:
             return f"{cell.op} would be evaluated several times per element"
     return None

@@ -1,7 +1,7 @@
 """From a finished cluster to its `Body`: buffers become numbered operands, cells become SSA programs without dead code.
 
-Canonical: operands stand in order of first use within their role (inputs, constants, outputs), SSA numbers in order of first use, so that equal
-work gives equal bodies whatever the buffers are called.
+Canonical: operands stand in order of first use within their role (inputs, constants, outputs), SSA numbers in order
+of first use, so that equal work gives equal bodies whatever the buffers are called.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ def build_body(ws: Workspace, cluster: Cluster) -> tuple[Body, tuple[str, ...]]:
     order = sorted(roles, key=lambda name: _RANK[roles[name]])  # stable: first use within the role
     index = {name: i for i, name in enumerate(order)}
     types = {name: ws.buffers[name].type for name in order}
-    if anchor is not None:
-        if anchor.in_place is not None:  # both names are the same bytes
-            assert isinstance(anchor.feeds[0], Ref)
-            index[anchor.in_place] = index[anchor.feeds[0].buffer]
+    if anchor is not None and anchor.in_place is not None:  # both names are the same bytes
+        assert isinstance(anchor.feeds[0], Ref)
+        index[anchor.in_place] = index[anchor.feeds[0].buffer]
     operands = tuple(Operand(roles[name], types[name]) for name in order)
     epilogue = _program(cluster.shape, cluster.cells, live, cluster.stores, index)
     if anchor is None:

@@ -1,11 +1,13 @@
 """Where each graph value is while grouping goes on, and how to get it where a reader can take it.
 
-Model: a value is in one of three states. `Ref`: in memory. `Reg`: computed by a cluster, in registers at some change of coordinates; it is put
-into memory only on demand, in the layout that the reader can take (so a transpose behind a matmul costs nothing: either the reader walks
-strides or the matmul stores transposed). `Derived`: a view (slice, expand, split) of a value that is not in memory yet.
+Model: a value is in one of three states. `Ref`: in memory. `Reg`: computed by a cluster, in registers at some change
+of coordinates; it is put into memory only on demand, in the layout that the reader can take (so a transpose behind a
+matmul costs nothing: either the reader walks strides or the matmul stores transposed). `Derived`: a view (slice,
+expand, split) of a value that is not in memory yet.
 
-`demand` is the one way to memory: an existing store that the reader accepts, else a store in the iteration order, else a dense store, else a
-copying cluster. Invariant: a cluster whose anchor takes no epilogue has at most its results' own dense stores.
+`demand` is the one way to memory: an existing store that the reader accepts, else a store in the iteration order,
+else a dense store, else a copying cluster. Invariant: a cluster whose anchor takes no epilogue has at most its
+results' own dense stores.
 """
 
 from __future__ import annotations
@@ -64,8 +66,9 @@ class GroupNote:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A buffer that sub-operators read or write. `home`: None in the arena, else the space and slot it fills (constants: slot 0, offsets
-    come with the memory plan). `previous`: the buffer whose bytes this one takes over in the same place (states)."""
+    """A buffer that sub-operators read or write. `home`: None in the arena, else the space and slot it fills
+    (constants: slot 0, offsets come with the memory plan). `previous`: the buffer whose bytes this one takes over in
+    the same place (states)."""
 
     type: TensorType
     home: Place | None = None
@@ -133,7 +136,7 @@ class Workspace:
         """The graph value that a buffer in a state's place holds."""
         return self.versions.get(buffer, buffer)
 
-    # Values -------------------------------------------------------------------------------------------------------------------
+    # Values -----------------------------------------------------------------------------------------------------------
 
     def put(self, value: str, cluster: Cluster, cell: int, coords: Coords, slot: int = -1) -> None:
         """`value` is in registers of the cluster."""
@@ -161,7 +164,8 @@ class Workspace:
         return self.clusters.clusters_writing(found.buffer)
 
     def readers(self, value: str) -> frozenset[int]:
-        """Positions of the nodes that read the value, looked at through reshapes and views; -1: the graph itself (output, update)."""
+        """Positions of the nodes that read the value, looked at through reshapes and views; -1: the graph itself
+        (output, update)."""
         known = self._readers.get(value)
         if known is None:
             found = set()
@@ -181,7 +185,7 @@ class Workspace:
         inside = allowed | set(cluster.nodes)
         return all(self.readers(value) <= inside for value in self.members.get(cluster.id, ()))
 
-    # Memory -------------------------------------------------------------------------------------------------------------------
+    # Memory -----------------------------------------------------------------------------------------------------------
 
     def stores_of(self, reg: Reg) -> list[Store]:
         cluster = self.clusters.find(reg.cluster)

@@ -1,9 +1,10 @@
 """Which earlier tasks a task must come after: conflicts of byte regions, found in one pass over the global order.
 
-Model: per address space a list of *extents*, stretches of bytes with the accesses of them that later tasks may still conflict with. The
-writes of one sub-operator that together fill a stretch without a gap make a new extent, and retire every older access inside it: whoever
-conflicts with an old access conflicts with one of the new writes too, which itself comes after the old one, so order is kept through it.
-That keeps the lists as short as the live data, whatever the length of the program.
+Model: per address space a list of *extents*, stretches of bytes with the accesses of them that later tasks may still
+conflict with. The writes of one sub-operator that together fill a stretch without a gap make a new extent, and retire
+every older access inside it: whoever conflicts with an old access conflicts with one of the new writes too, which
+itself comes after the old one, so order is kept through it. That keeps the lists as short as the live data, whatever
+the length of the program.
 
 Invariant: for every pair of conflicting tasks (a before b) the result holds a chain a -> ... -> b of listed conflicts.
 """
@@ -148,7 +149,8 @@ def _without(extent: Extent, low: int, high: int) -> Iterator[Extent]:
 
 
 def _inside(accesses: Sequence[Live], low: int, high: int) -> list[Live]:
-    """The accesses that touch the stretch, their bounds cut to it (the regions stay whole: a witness may lie outside)."""
+    """The accesses that touch the stretch, their bounds cut to it (the regions stay whole: a witness may lie
+    outside)."""
     return [
         Live(a.task, max(a.low, low), min(a.high, high), a.regions) for a in accesses if a.low < high and low < a.high
     ]
@@ -157,9 +159,8 @@ def _inside(accesses: Sequence[Live], low: int, high: int) -> list[Live]:
 def _groups(writes: Sequence[Live]) -> Iterator[tuple[int, int, bool, list[Live]]]:
     """Writes whose stretches meet, with their common stretch and whether they fill it.
 
-    Writes of one sub-operator do not overlap one another (else they would be a race), so they fill a stretch exactly where their
-    bytes add up to it; should that not hold, order is lost and the verifier rejects the plan.
-    """
+    Writes of one sub-operator do not overlap one another (else they would be a race), so they fill a stretch exactly
+    where their bytes add up to it; should that not hold, order is lost and the verifier rejects the plan."""
     members: list[Live] = []
     low = high = total = 0
     for live in sorted(writes, key=lambda w: w.low):

@@ -1,7 +1,8 @@
 """Bodies evaluated with NumPy: what sub-operators mean, without any kernel.
 
-`run_subops` runs sub-operators one after another on flat typed arrays that the caller hands out per operand (buffers by name, or slices of one arena by
-address, so that wrong reuse of memory shows). Programs load everything before they store anything, as kernels do per element.
+`run_subops` runs sub-operators one after another on flat typed arrays that the caller hands out per operand (buffers
+by name, or slices of one arena by address, so that wrong reuse of memory shows). Programs load everything before they
+store anything, as kernels do per element.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Small random graphs: pointwise chains, broadcasts, views, concatenations, anchors, states, awkward outputs. Deterministic in the seed."""
+"""Small random graphs: pointwise chains, broadcasts, views, concatenations, anchors, states, awkward outputs.
+Deterministic in the seed.
+"""
 
 from __future__ import annotations
 

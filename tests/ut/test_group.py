@@ -195,7 +195,9 @@ def cache_graph(*, update: bool, read_old: bool) -> Graph:
     return g.graph(*outputs)
 
 
-@pytest.mark.parametrize(("update", "read_old", "in_place"), [(True, False, True), (True, True, False), (False, False, False)])
+@pytest.mark.parametrize(
+    ("update", "read_old", "in_place"), [(True, False, True), (True, True, False), (False, False, False)]
+)
 def test_caches_are_updated_in_place_where_nobody_reads_the_old(update: bool, read_old: bool, in_place: bool) -> None:
     graph = cache_graph(update=update, read_old=read_old)
     grouping = grouped(graph, eager=False)
@@ -232,7 +234,12 @@ def test_inputs_constants_and_states_as_outputs_are_copied() -> None:
     grouping = grouped(graph)
     assert len(grouping.subops) == 4
     check_meaning(graph, grouping)
-    written = [v for sub in grouping.subops for v, o in zip(sub.values, sub.body.operands, strict=True) if o.role is Role.OUTPUT]
+    written = [
+        v
+        for sub in grouping.subops
+        for v, o in zip(sub.values, sub.body.operands, strict=True)
+        if o.role is Role.OUTPUT
+    ]
     homes = {grouping.buffers[v].home for v in written}
     assert homes == {Place(Space.OUTPUT, i, 0) for i in range(4)}
 

@@ -43,7 +43,7 @@ class RowTiling(Tiling):
             size = operand.type.nbytes
             row = size // self.rows
             own = operand.role is not Role.INPUT or size == body.operands[-1].type.nbytes
-            if operand.role is Role.CONSTANT or not own or body.op is not None and operand.role is Role.INPUT:
+            if operand.role is Role.CONSTANT or not own or (body.op is not None and operand.role is Role.INPUT):
                 found.append(Access(i, False, (Region(0, size),)))
             else:
                 found.append(Access(i, operand.role is Role.OUTPUT, (Region(begin * row, (end - begin) * row),)))

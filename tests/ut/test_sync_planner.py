@@ -1,0 +1,163 @@
+"""The planner: enough synchronisation, not more, with its reasons."""
+
+from __future__ import annotations
+
+import pytest
+from random_plans import is_accepted, minimal, random_schedule, read, schedule_of, write
+
+from superkernel.scheduler.schedule import Schedule, Space, Task
+from superkernel.sync.explore import explore
+from superkernel.sync.mutate import mutants
+from superkernel.sync.plan import Form, Hazard, Plan, Set, Wait, parse_plan
+from superkernel.sync.planner import form_of, plan_sync
+
+
+def waits_of(plan: Plan) -> list[tuple[int, int, int]]:
+    """(core, producer, count) of every wait."""
+    return [(c, s.producer, s.count) for c, p in enumerate(plan.programs) for s in p if isinstance(s, Wait)]
+
+
+def two(first: tuple[int, object], second: tuple[int, object]) -> Schedule:
+    rows = [Task(i, i, core, 0, 1, (access,)) for i, (core, access) in enumerate((first, second))]  # type: ignore[arg-type]
+    return schedule_of(2, rows)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "hazard"),
+    [
+        (write(0, 64), read(32, 8), Hazard.RAW),
+        (read(0, 64), write(32, 8), Hazard.WAR),
+        (write(0, 64), write(63, 8), Hazard.WAW),
+        (write(0, 4, 16, 4), read(16, 4), Hazard.RAW),
+    ],
+)
+def test_a_conflict_between_cores_is_one_wait_and_one_set(first: object, second: object, hazard: Hazard) -> None:
+    plan = minimal(two((0, first), (1, second)))
+    assert waits_of(plan) == [(1, 0, 1)]
+    assert plan.sets == (1, 0)
+    assert plan.reasons[0].witness is not None
+    assert plan.reasons[0].witness.hazard is hazard
+    assert [b.form for b in plan.boundaries] == [Form.NONE, Form.POINT_TO_POINT]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((0, write(0, 64)), (0, read(0, 64))),  # one core
+        ((0, write(0, 64)), (1, read(64, 8))),  # neighbours
+        ((0, read(0, 64)), (1, read(0, 64))),  # two readers
+        ((0, write(0, 4, 16, 4)), (1, write(4, 12, 16, 4))),  # interleaved columns
+        ((0, read(0, 8, space=Space.CONSTANT)), (1, read(0, 8, space=Space.CONSTANT))),
+    ],
+)
+def test_no_conflict_no_sync(first: tuple[int, object], second: tuple[int, object]) -> None:
+    plan = minimal(two(first, second))
+    assert plan.waits == 0
+    assert plan.sets == (0, 0)
+
+
+def test_what_an_earlier_wait_tells_needs_no_other() -> None:
+    tasks = [
+        Task(0, 0, 0, 0, 1, (write(0, 8),)),
+        Task(1, 1, 0, 0, 1, (write(8, 8),)),
+        Task(2, 2, 1, 0, 1, (read(8, 8),)),
+        Task(3, 3, 1, 0, 1, (read(0, 8),)),
+    ]
+    plan = minimal(schedule_of(2, tasks))
+    assert waits_of(plan) == [(1, 0, 1)]
+    assert plan.boundaries[3].implied == 1
+
+
+def test_what_another_core_passes_on_needs_no_other() -> None:
+    tasks = [
+        Task(0, 0, 0, 0, 1, (write(0, 8),)),
+        Task(1, 1, 1, 0, 1, (read(0, 8), write(8, 8))),
+        Task(2, 2, 2, 0, 1, (read(8, 8), read(0, 8))),
+    ]
+    plan = minimal(schedule_of(3, tasks))
+    assert waits_of(plan) == [(1, 0, 1), (2, 1, 1)]
+
+
+def test_waits_for_one_producer_are_merged_into_the_latest() -> None:
+    tasks = [Task(i, i, 0, 0, 1, (write(8 * i, 8),)) for i in range(3)]
+    tasks.append(Task(3, 3, 1, 0, 1, (read(0, 24),)))
+    plan = minimal(schedule_of(2, tasks))
+    assert waits_of(plan) == [(1, 0, 1)]
+    assert [s for s in plan.programs[0] if isinstance(s, Set)] == [plan.programs[0][-1]]
+    assert plan.reasons[0].conflicts == 3
+
+
+def test_an_exchange_of_all_cores_is_full_of_some_is_a_subset() -> None:
+    for cores, form in ((2, Form.FULL), (3, Form.SUBSET)):
+        tasks = [Task(c, 0, c, c, c + 1, (write(8 * c, 8),)) for c in range(2)]
+        tasks += [Task(2 + c, 1, c, c, c + 1, (read(0, 16),)) for c in range(2)]
+        assert minimal(schedule_of(cores, tasks)).boundaries[1].form is form
+    assert form_of({(0, 1), (0, 2)}, 3) is Form.POINT_TO_POINT
+
+
+def test_retired_accesses_keep_order_through_the_new_ones() -> None:
+    """A later reader of part of a rewritten buffer is still ordered after everybody who used the old contents."""
+    tasks = [
+        Task(0, 0, 0, 0, 1, (write(0, 64),)),
+        Task(1, 1, 1, 0, 1, (read(0, 64),)),
+        Task(2, 2, 2, 0, 1, (write(0, 64),)),
+        Task(3, 3, 0, 0, 1, (write(16, 8),)),
+    ]
+    plan = minimal(schedule_of(3, tasks))
+    assert waits_of(plan) == [(0, 2, 1), (1, 0, 1), (2, 1, 1)]
+    assert is_accepted(plan)
+
+
+@pytest.mark.parametrize("cores", [2, 3, 5])
+def test_random_plans_are_accepted_and_run_right(cores: int) -> None:
+    for seed in range(40):
+        plan = minimal(random_schedule(seed, cores))
+        assert is_accepted(plan), seed
+        result = explore(plan, limit=15, seed=seed)
+        assert not result.wrong, f"seed {seed}: {result.wrong}"
+
+
+def test_no_kept_wait_is_removable_and_no_mutant_survives() -> None:
+    killed = waits = 0
+    for seed in range(60):
+        plan = minimal(random_schedule(seed, 2 + seed % 4))
+        waits += plan.waits
+        for mutant in mutants(plan):
+            assert not is_accepted(mutant.plan), f"seed {seed}: {mutant.what} was accepted"
+            killed += 1
+    assert waits > 200
+    assert killed > 1000
+
+
+def test_the_full_form_is_right_and_never_less() -> None:
+    for seed in range(20):
+        schedule = random_schedule(seed)
+        full = plan_sync(schedule, sync="full")
+        assert is_accepted(full)
+        assert full.waits >= minimal(schedule).waits
+        assert not explore(full, limit=5, seed=seed).wrong
+
+
+def test_one_core_needs_nothing() -> None:
+    for sync in ("minimal", "full"):
+        plan = plan_sync(random_schedule(1, cores=1), sync=sync)
+        assert plan.waits == 0
+        assert plan.sets == (0,)
+
+
+def test_plans_print_and_parse_back() -> None:
+    plan = minimal(random_schedule(3))
+    again = parse_plan(str(plan))
+    assert (again.tasks, again.programs, again.sets) == (plan.tasks, plan.programs, plan.sets)
+
+
+def test_work_follows_live_data_not_program_length() -> None:
+    """Hazards of a long chain over a reused arena: each task is compared with a bounded number of older ones."""
+    from superkernel.sync.hazards import find_conflicts
+
+    tasks = []
+    for i in range(400):
+        here, there = 64 * (i % 2), 64 * ((i + 1) % 2)
+        tasks += [Task(2 * i + c, i, c, c, c + 1, (read(there, 64), write(here + 32 * c, 32))) for c in range(2)]
+    counts = [len(found) for found in find_conflicts(tasks)]
+    assert max(counts) <= 6
