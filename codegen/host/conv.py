@@ -26,8 +26,6 @@ from superkernel.scheduler.families.conv import PIXELS, ConvTiling
 from superkernel.scheduler.families.conv_form import Patch, conv_form, patch_of
 from superkernel.scheduler.tiling import Tiling
 
-_UNROLLED_STEPS = 280  # multiply-adds in the innermost block; beyond, taps are walked by a table of offsets
-
 
 class ConvEmitter:
     """Writes the kernel of one body and tiling."""
@@ -108,7 +106,6 @@ class ConvEmitter:
         start = kb.at(source, at, DType.F32)
         per_channel = form.taps * tile.rows
         state = [zero(DType.F32, tile.lanes)] * (tile.rows * tile.vectors)
-        unrolled = form.taps * tile.rows * tile.vectors <= _UNROLLED_STEPS or form.taps == 1
 
         def step(x: ir.Value, w: ir.Value, values: Values) -> Values:
             vectors = [kb.load(x, v * tile.lanes, DType.F32, tile.lanes) for v in range(tile.vectors)]
@@ -119,13 +116,12 @@ class ConvEmitter:
                     values[i] = multiply_add(kb, weight, vector, values[i], DType.F32)
             return values
 
+        # Taps are walked by a table of offsets: as fast as unrolled code, which would be taps times as long.
         def one_channel(c: Index, values: Values) -> Values:
             x = kb.at(start, kb.mul(c, channel), DType.F32)
             w = kb.at(weights, kb.mul(c, per_channel), DType.F32)
-            if unrolled:
-                for tap, offset in enumerate(self.patch.offsets):
-                    values = step(kb.at(x, offset, DType.F32), kb.at(w, tap * tile.rows, DType.F32), values)
-                return values
+            if form.taps == 1:
+                return step(x, w, values)
 
             def one_tap(tap: Index, inner: Values) -> Values:
                 address = kb.at(self._offsets(), tap, DType.I32)

@@ -20,6 +20,7 @@ import numpy as np
 from superkernel.body import Body, Role, View
 from superkernel.collapse import runs_of_range
 from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv_form import ConvForm, Patch, conv_form, patch_of
@@ -186,8 +187,10 @@ class ConvTiling(Tiling):
         per_core = share if self.axis == CHANNELS else 1.0
         stream = weights * max(1.0, passes * (share if self.axis == PIXELS else 1.0)) * per_core / speed
         patches = self.patch_elements * form.images * self.blocks * (1 if self.axis == CHANNELS else form.groups) / 8.0
-        copies = patches * (share if self.axis == PIXELS or form.images * form.groups > 1 else 1.0)
         stores = form.images * self.groups * form.out_channels * form.pixels / 8.0
+        if self.tile_rows == 1:  # little arithmetic: copying in and out is what takes the time
+            patches, stores = 1.6 * patches, 1.6 * stores
+        copies = patches * (share if self.axis == PIXELS or form.images * form.groups > 1 else 1.0)
         return _CALL_NS + max(share * compute, stream) + copies + share * stores
 
 
@@ -231,7 +234,18 @@ class ConvFamily(Family):
             and body.operands[weights.operand].role is Role.CONSTANT
         )
 
+    def _require(self, body: Body) -> None:
+        if not self.serves(body):
+            raise UnsupportedError(
+                "not a convolution that this kernel computes",
+                location=", ".join(self.kernels),
+                expected="conv in one or two dimensions, f32, f16 or bf16, with constant weights",
+                found=f"{body.op} of {body.anchor_input_types[0]}",
+                hint="host.conv.generic computes every convolution",
+            )
+
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        self._require(body)
         form = conv_form(body)
         cuts = [(PIXELS, _PIXELS_PER_BLOCK), (PIXELS, _PIXELS_PER_BLOCK // 4)]
         if form.pixels <= 4 * _PIXELS_PER_BLOCK:

@@ -28,6 +28,7 @@ class DepthwiseFamily(ConvFamily):
         return super().serves(body) and conv_form(body).channels == 1
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        self._require(body)
         form = conv_form(body)
         cuts = [(CHANNELS, _POSITIONS)]
         if form.groups * form.images < 16:

@@ -103,7 +103,9 @@ def anchor_case(
     types: list[TensorType | None] = []
     for i, slot in enumerate(slots):
         if slot is None:
-            values.append(None), sources.append(None), types.append(None)
+            values.append(None)
+            sources.append(None)
+            types.append(None)
             continue
         value = slot if isinstance(slot, np.ndarray) else random_array(rng, *slot)
         kind = TensorType(DType.of(value.dtype), value.shape)

@@ -53,8 +53,8 @@ def test_every_tier(sizes: Sizes, attrs: dict[str, Any]) -> None:
 @pytest.mark.parametrize("shape", [(2, 1, 5, 70), (1, 3, 1, 70), (5, 1), (70,), (2, 3, 5, 70)], ids=str)
 def test_masks(shape: tuple[int, ...], dtype: DType) -> None:
     rng = np.random.default_rng(3)
-    mask = rng.standard_normal(shape).astype(np.float32)
-    mask = mask > -0.3 if dtype is BOOL else np.where(mask > 1, np.float32(-np.inf), mask)
+    noise = rng.standard_normal(shape).astype(np.float32)
+    mask = noise > -0.3 if dtype is BOOL else np.where(noise > 1, np.float32(-np.inf), noise)
     anchor_case("attention", {}, [*slots_of((2, 3, 3, 5, 70, 8, 9)), mask]).check(KERNEL)
 
 

@@ -10,6 +10,7 @@ from anchor_bodies import anchor_case
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.conv import CHANNELS, PIXELS, ConvTiling, PackFilters
 from superkernel.scheduler.families.conv_form import conv_form, make_patch
@@ -165,3 +166,9 @@ def test_pointwise_convolutions_merge_rows_and_read_in_place() -> None:
     tilings = family_of("host.conv.igemm").tilings("host.conv.igemm", body, detect_cpu())
     assert all(isinstance(t, ConvTiling) and t.in_place for t in tilings)
     assert {t.axis for t in tilings if isinstance(t, ConvTiling)} == {PIXELS, CHANNELS}
+
+
+def test_computed_weights_are_refused_by_the_packed_kernels() -> None:
+    body = anchor_case("conv", {}, [((1, 2, 5, 5), F32), ((3, 2, 1, 1), F32)]).body
+    with pytest.raises(UnsupportedError, match=r"host\.conv\.generic"):
+        family_of("host.conv.igemm").tilings("host.conv.igemm", body, detect_cpu())
