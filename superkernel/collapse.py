@@ -1,11 +1,13 @@
 """Iteration spaces made simple: merging, reordering and cutting the dimensions of pointwise programs.
 
-Model: a pointwise program may be run in any order of its coordinates. Two adjacent dimensions that every input and output walks as
-one (contiguous or broadcast over both) are one dimension; dimensions of extent 1 are none. `canonical` also sorts dimensions by the
-distance the first output moves, so that the last dimension is the one stores are contiguous over.
+Model: a pointwise program may be run in any order of its coordinates. Two adjacent dimensions that every input and
+output walks as one (contiguous or broadcast over both) are one dimension; dimensions of extent 1 are none.
+`canonical` also sorts dimensions by the distance the first output moves, so that the last dimension is the one stores
+are contiguous over.
 
-Invariants: the byte sets that inputs and outputs touch do not change; the number of iterations does not change; `runs_of_range` covers a
-flattened index range exactly, with boxes that do not overlap. `exact_regions` never widens, whatever the number of regions.
+Invariants: the byte sets that inputs and outputs touch do not change; the number of iterations does not change;
+`runs_of_range` covers a flattened index range exactly, with boxes that do not overlap. `exact_regions` never widens,
+whatever the number of regions.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from superkernel.tensor import Box, Region, regions_of_box
 Strides = tuple[int, ...]
 
 
-def merge_dims(shape: Sequence[int], walks: Sequence[Strides], fences: Iterable[int] = ()) -> tuple[tuple[int, ...], ...]:
-    """Groups of adjacent dimensions that can be walked as one. `walks`: the strides of everything that is accessed; `fences`:
-    dimensions before which no group may extend (a group never holds both f-1 and f). Dimensions of extent 1 join their left neighbour
-    (or the next one, at the start); the groups cover all dimensions in order."""
+def merge_dims(
+    shape: Sequence[int], walks: Sequence[Strides], fences: Iterable[int] = ()
+) -> tuple[tuple[int, ...], ...]:
+    """Groups of adjacent dimensions that can be walked as one. `walks`: the strides of everything that is accessed;
+    `fences`: dimensions before which no group may extend (a group never holds both f-1 and f). Dimensions of extent 1
+    join their left neighbour (or the next one, at the start); the groups cover all dimensions in order."""
     stops = set(fences)
     groups: list[list[int]] = []
     for dim, extent in enumerate(shape):
@@ -69,15 +73,15 @@ def walks_of(program: PointwiseProgram) -> list[Strides]:
 
 @lru_cache(maxsize=4096)
 def collapse(program: PointwiseProgram, fences: tuple[int, ...] = ()) -> PointwiseProgram:
-    """Merge adjacent dimensions where possible, never across a fence; with fences (f1, f2, ...) the groups of dimensions
-    [0, f1), [f1, f2), ... stay apart. Use `merge_dims` for the mapping of old to new dimensions."""
+    """Merge adjacent dimensions where possible, never across a fence; with fences (f1, f2, ...) the groups of
+    dimensions [0, f1), [f1, f2), ... stay apart. Use `merge_dims` for the mapping of old to new dimensions."""
     return regroup(program, merge_dims(program.shape, walks_of(program), fences))
 
 
 @lru_cache(maxsize=4096)
 def canonical(program: PointwiseProgram) -> PointwiseProgram:
-    """For programs without an anchor: dimensions sorted by the outputs' strides (largest first), size 1 dropped, the rest merged.
-    The rank of the result is 0 only for a single element."""
+    """For programs without an anchor: dimensions sorted by the outputs' strides (largest first), size 1 dropped, the
+    rest merged. The rank of the result is 0 only for a single element."""
     return canonical_together((program,))[0]
 
 
@@ -122,8 +126,8 @@ def restrict(program: PointwiseProgram, box: Box) -> PointwiseProgram:
 
 
 def feed(program: PointwiseProgram, source: PointwiseProgram | Instruction) -> PointwiseProgram:
-    """An epilogue without its anchor: result 0 comes from `source`, a program over the same space with one register output, or a
-    `constant` instruction. Further outputs of the source are stored as well."""
+    """An epilogue without its anchor: result 0 comes from `source`, a program over the same space with one register
+    output, or a `constant` instruction. Further outputs of the source are stored as well."""
     if isinstance(source, Instruction):
         source = PointwiseProgram(program.shape, (), (source,), (ProgramOutput(0, -1),))
     own = [i for i in program.inputs if i.source >= 0]
@@ -165,7 +169,9 @@ def runs_of_range(shape: Sequence[int], begin: int, end: int) -> list[Box]:
     inner = prod(shape[1:])
     first, last = begin // inner, (end - 1) // inner
     if first == last:
-        return [((first, first + 1), *box) for box in runs_of_range(shape[1:], begin - first * inner, end - first * inner)]
+        return [
+            ((first, first + 1), *box) for box in runs_of_range(shape[1:], begin - first * inner, end - first * inner)
+        ]
     boxes: list[Box] = []
     if begin % inner:
         boxes += [((first, first + 1), *box) for box in runs_of_range(shape[1:], begin - first * inner, inner)]
@@ -179,9 +185,12 @@ def runs_of_range(shape: Sequence[int], begin: int, end: int) -> list[Box]:
 
 
 def exact_regions(box: Box, strides: Sequence[int], itemsize: int, offset: int = 0) -> tuple[Region, ...]:
-    """As `regions_of_box`, but one region per outer index however many there are: for writes, which must not be over-claimed."""
+    """As `regions_of_box`, but one region per outer index however many there are: for writes, which must not be
+    over-claimed."""
     cover = regions_of_box(box, strides, itemsize, offset)
-    if sum(r.nbytes for r in cover) == itemsize * prod(stop - start for (start, stop), s in zip(box, strides, strict=True) if s):
+    if sum(r.nbytes for r in cover) == itemsize * prod(
+        stop - start for (start, stop), s in zip(box, strides, strict=True) if s
+    ):
         return cover
     moving = sorted(((abs(s), d) for d, s in enumerate(strides) if s and box[d][1] - box[d][0] > 1), reverse=True)
     runs = 2 if moving[-1][0] == 1 else 1  # levels that one region can express: a run of elements and a count of runs
@@ -198,8 +207,8 @@ def exact_regions(box: Box, strides: Sequence[int], itemsize: int, offset: int =
 def program_regions(
     program: PointwiseProgram, boxes: Sequence[Box], itemsize_of: Sequence[int]
 ) -> tuple[dict[int, list[Region]], dict[int, list[Region]]]:
-    """Bytes read and written, by operand, where the program runs over `boxes` of its space. `itemsize_of`: bytes per element of each
-    operand. Reads may be widened, writes are exact."""
+    """Bytes read and written, by operand, where the program runs over `boxes` of its space. `itemsize_of`: bytes per
+    element of each operand. Reads may be widened, writes are exact."""
     reads: dict[int, list[Region]] = {}
     writes: dict[int, list[Region]] = {}
     for item in program.inputs:

@@ -1,15 +1,17 @@
 """Conversions between element types in registers (compute form), with the semantics of ONNX casts made total.
 
-Float to integer truncates; values out of range saturate and NaN gives 0. Float to bool is `!= 0` (NaN is true). Integer to narrower
-integer wraps (keeps low bits). To f16 and bf16 the value is rounded to nearest even at the cast, though it stays in f32 in registers; from f64
-it is rounded once (through f32 rounded to odd).
+Float to integer truncates; values out of range saturate and NaN gives 0. Float to bool is `!= 0` (NaN is true).
+Integer to narrower integer wraps (keeps low bits). To f16 and bf16 the value is rounded to nearest even at the cast,
+though it stays in f32 in registers; from f64 it is rounded once (through f32 rounded to odd).
 
 Invariant: no operand value gives undefined behaviour, and no conversion calls a library function.
 """
 
 from __future__ import annotations
 
-from superkernel.codegen.host.builder import KernelBuilder, ir
+from llvmlite import ir
+
+from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.dtypes import DType
 
@@ -51,7 +53,9 @@ def _round_to_odd(x: Expr) -> Expr:
     near = x.to_float(False)
     back = near.to_float(True)
     bits = near.bits()
-    beyond = (back.abs() > x.abs()).to_int(32)  # rounded away from zero: the truncated number is one step nearer to zero
+    beyond = (back.abs() > x.abs()).to_int(
+        32
+    )  # rounded away from zero: the truncated number is one step nearer to zero
     inexact = (back.compare("!=", x) & x.is_nan().invert() & (x.abs() < float("inf"))).to_int(32)
     return ((bits - beyond) | inexact).as_float()
 

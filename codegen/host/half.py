@@ -1,4 +1,5 @@
-"""f16 to f32 and back by integer arithmetic, for CPUs without conversion instructions (LLVM would call a library there).
+"""f16 to f32 and back by integer arithmetic, for CPUs without conversion instructions (LLVM would call a library
+there).
 
 Works on scalars and vectors of bits; denormals, infinities and NaN included; rounding is to nearest, ties to even.
 """
@@ -46,7 +47,9 @@ def narrow_half(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
     magnitude = b.and_(bits, number(0x7FFFFFFF))
     sign = b.lshr(b.and_(bits, number(0x80000000)), number(16))
     odd = b.and_(b.lshr(magnitude, number(13)), number(1))
-    normal = b.lshr(b.add(b.add(magnitude, number((112 << 23) * -1 & 0xFFFFFFFF)), b.add(odd, number(0xFFF))), number(13))
+    normal = b.lshr(
+        b.add(b.add(magnitude, number((112 << 23) * -1 & 0xFFFFFFFF)), b.add(odd, number(0xFFF))), number(13)
+    )
     shifted = b.fadd(b.bitcast(magnitude, _of(_F32, kind)), _const(_F32, 0.5, kind))  # rounds to multiples of 2^-24
     small = b.sub(b.bitcast(shifted, _of(_I32, kind)), number(0x3F000000))
     result = b.select(b.icmp_unsigned("<", magnitude, number(113 << 23)), small, normal)

@@ -1,9 +1,10 @@
 """host.index: gathers by element and tuple (see lookup), scatters (see scatter), topk, one_hot, resize.
 
-topk: one visit of the row per result, each finding the most extreme element behind the one found before in the order (value, then index), as an arg-reduction
-with a mask. Work grows with k times the row; nothing is sorted or stored.
+topk: one visit of the row per result, each finding the most extreme element behind the one found before in the order
+(value, then index), as an arg-reduction with a mask. Work grows with k times the row; nothing is sorted or stored.
 
-resize: the index map of every axis is a table in the code; rows are interpolated lane by lane, one term per corner of the cell.
+resize: the index map of every axis is a table in the code; rows are interpolated lane by lane, one term per corner of
+the cell.
 """
 
 from __future__ import annotations
@@ -172,19 +173,20 @@ def _emit_resize(kb: KernelBuilder, body: Body) -> None:
         raise InternalError("resize takes a view")
     item, shape = program.inputs[0], body.anchor_outputs[0].shape
     linear = body.attr["mode"] == "linear"
-    work = DType.F64 if kind.dtype is DType.F64 or kind.dtype.itemsize >= 4 and kind.dtype.is_integer else DType.F32
+    work = DType.F64 if kind.dtype is DType.F64 or kind.dtype.is_integer else DType.F32  # integers truncate: exactly
     ends: list[list[tuple[_Table, _Table | None]] | None] = []  # per axis: (offsets, weights) of its terms
     for d, plan in enumerate(axis_plans(kind.shape, body.attr)):
         if plan is None:
             ends.append(None)
             continue
-        low = _Table(kb, f"low{d}", plan.low * item.strides[d], DType.I64)
+        low = _Table(kb, f"low{d}", (plan.low * item.strides[d]).tolist(), DType.I64)
         if not linear:
             ends.append([(low, None)])
             continue
-        weight = np.asarray(plan.weight)
-        high = _Table(kb, f"high{d}", plan.high * item.strides[d], DType.I64)
-        ends.append([(low, _Table(kb, f"lower{d}", 1.0 - weight, work)), (high, _Table(kb, f"upper{d}", weight, work))])
+        upper = np.asarray(plan.weight, np.float64)
+        weights = [_Table(kb, f"{name}{d}", w.tolist(), work) for name, w in (("lower", 1.0 - upper), ("upper", upper))]
+        high = _Table(kb, f"high{d}", (plan.high * item.strides[d]).tolist(), DType.I64)
+        ends.append([(low, weights[0]), (high, weights[1])])
     epilogue = ProgramEmitter(kb, body.epilogue)
     lanes = max(1, kb.cpu.vector_bytes // 8)
     with each_row(kb, kb.begin, kb.end, shape[:-1]) as outer:
@@ -232,4 +234,3 @@ def _resized(kb, ends, item, coords, lanes: int, work: DType, dtype: DType) -> i
 
 
 EMIT = {"host.index": emit}
-

@@ -1,10 +1,11 @@
 """How each pointwise operator becomes vector code: operator name -> formula.
 
-Model: a formula gets a `Context` (the instruction, its operands' dtypes, the constants among them) and its operands as `Expr`s in compute
-form, and returns the result in compute form of the instruction's dtype. Operand values that the mathematics leaves open are defined here and never
-trap: integer division or remainder by zero gives 0, the smallest integer divided by -1 wraps to itself, a shift by the width or more (or by
-a negative count) shifts everything out, an integer to a negative power is 0 unless the base is 1 or -1. Minimum, maximum, relu and clip
-keep NaN. The floating-point remainder is exact for quotients below 2^52 (f32 with FMA: below 2^80).
+Model: a formula gets a `Context` (the instruction, its operands' dtypes, the constants among them) and its operands
+as `Expr`s in compute form, and returns the result in compute form of the instruction's dtype. Operand values that the
+mathematics leaves open are defined here and never trap: integer division or remainder by zero gives 0, the smallest
+integer divided by -1 wraps to itself, a shift by the width or more (or by a negative count) shifts everything out, an
+integer to a negative power is 0 unless the base is 1 or -1. Minimum, maximum, relu and clip keep NaN. The
+floating-point remainder is exact for quotients below 2^52 (f32 with FMA: below 2^80).
 """
 
 from __future__ import annotations
@@ -68,9 +69,7 @@ def emit_instruction(
     formula = FORMULAS.get(instruction.op)
     if formula is None:
         raise InternalError("pointwise operator without a formula", location=instruction.op)
-    context = Context(
-        kb, instruction.op, instruction.dtype, dict(instruction.attrs), tuple(dtypes), tuple(constants)
-    )
+    context = Context(kb, instruction.op, instruction.dtype, dict(instruction.attrs), tuple(dtypes), tuple(constants))
     return formula(context, *operands)
 
 
@@ -85,7 +84,8 @@ def _division(c: Context, a: Expr, b: Expr) -> Expr:
 
 
 def _quotient(c: Context, a: Expr, b: Expr) -> Expr:
-    """Integer quotient towards zero; some value, but no trap, where b is 0. Up to 32 bits through floating point, which is exact."""
+    """Integer quotient towards zero; some value, but no trap, where b is 0. Up to 32 bits through floating point,
+    which is exact."""
     signed, width = c.signed(), a.element.width
     if width < 64:
         double = width == 32
@@ -109,7 +109,8 @@ def _modulo(c: Context, a: Expr, b: Expr) -> Expr:
 
 
 def _float_modulo(c: Context, a: Expr, b: Expr) -> Expr:
-    """Subtract the divisor trunc(a/b) times; in f64, where the error of a huge quotient takes a second and third round."""
+    """Subtract the divisor trunc(a/b) times; in f64, where the error of a huge quotient takes a second and third
+    round."""
     x, y = a.to_float(True).abs(), b.to_float(True).abs()
     r = x
     for _ in range(1 if a.is_double else 2):
@@ -250,7 +251,9 @@ def _relu(c: Context, x: Expr) -> Expr:
 
 
 def _gelu(c: Context, x: Expr) -> Expr:
-    if c.attrs.get("approximate", "none") == "tanh":  # (1 + tanh u)/2 is sigmoid(2u): no cancellation on the negative side
+    if (
+        c.attrs.get("approximate", "none") == "tanh"
+    ):  # (1 + tanh u)/2 is sigmoid(2u): no cancellation on the negative side
         u = x * (x * x).fma(2 * math.sqrt(2 / math.pi) * 0.044715, 2 * math.sqrt(2 / math.pi))
         return x * c.math("sigmoid", u)
     half = x * 0.5

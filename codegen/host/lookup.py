@@ -1,13 +1,16 @@
 """Emitting gathers: elements of x at places that index tensors name (the model is `LookupPlan`).
 
-Where no index moves along the last dimension a row is found once and read as vectors; else every lane has an address of its own.
+Where no index moves along the last dimension a row is found once and read as vectors; else every lane has an address
+of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder, ir, storage_type, vector_type
+from llvmlite import ir
+
+from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder, storage_type, vector_type
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.loops import each_row, split_index, vector_loop, vector_range
 from superkernel.codegen.host.program import ProgramEmitter, Row

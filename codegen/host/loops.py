@@ -25,7 +25,8 @@ def vector_loop(kb: KernelBuilder, extent: int, lanes: int, body: Body, name: st
 
 
 def vector_range(kb: KernelBuilder, start: Index, stop: Index, extent: int, lanes: int, body: Body) -> None:
-    """`body` over [start, stop) where `start` is a multiple of `lanes` and `stop` is one or is `extent`, the end of all."""
+    """`body` over [start, stop) where `start` is a multiple of `lanes` and `stop` is one or is `extent`, the end of
+    all."""
     full = extent // lanes * lanes
     if full:
         with kb.loop(start, kb.minimum(stop, full), lanes, name="v") as position:

@@ -1,4 +1,5 @@
-"""host.concat, host.pad, host.tile: pieces that are pointwise programs; host.gather: lookups; trilu: rows with a part zeroed."""
+"""host.concat, host.pad, host.tile: pieces that are pointwise programs; host.gather: lookups; trilu: rows with a part
+zeroed."""
 
 from __future__ import annotations
 

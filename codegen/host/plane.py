@@ -1,9 +1,9 @@
 """Square tiles turned in registers: programs whose inputs lie side by side along another dimension than the last.
 
-Model: for a tile of `side` x `side` positions of (plane dimension, last dimension), such an input is loaded as `side` vectors along the plane
-dimension; a butterfly of log2(side) shuffle stages makes them vectors along the last dimension. A program without instructions stores them at
-once; others find them in a small buffer on the stack and run in a loop over the tile's rows, which keeps the code short. Edges narrower than a tile
-are evaluated lane by lane.
+Model: for a tile of `side` x `side` positions of (plane dimension, last dimension), such an input is loaded as `side`
+vectors along the plane dimension; a butterfly of log2(side) shuffle stages makes them vectors along the last
+dimension. A program without instructions stores them at once; others find them in a small buffer on the stack and run
+in a loop over the tile's rows, which keeps the code short. Edges narrower than a tile are evaluated lane by lane.
 """
 
 from __future__ import annotations

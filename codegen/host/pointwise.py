@@ -1,8 +1,8 @@
 """host.pointwise and host.transpose: a program over its whole space, without an anchor.
 
-Model: see `PointwiseTiling`. Rows or chunks of the canonical program are evaluated in vector loops. Where the tiling has a plane, inputs that
-are contiguous along it are loaded as vectors along the plane dimension, a square of them is transposed in registers, and the program then runs
-on rows of that square.
+Model: see `PointwiseTiling`. Rows or chunks of the canonical program are evaluated in vector loops. Where the tiling
+has a plane, inputs that are contiguous along it are loaded as vectors along the plane dimension, a square of them is
+transposed in registers, and the program then runs on rows of that square.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """The evaluator of pointwise programs: prologues, epilogues and whole pointwise kernels go through it.
 
-Model: a program is evaluated for `lanes` consecutive positions along one dimension (`axis`, by default the last) at a time. `row(coords)`
-fixes the other coordinates: base offsets are computed and values that do not move along the axis are loaded once; `Row.eval(position, ...)` then
-emits loads, instructions and stores for one vector of positions. Strides along the axis decide the form of an access: 0 a scalar in all
-lanes, 1 or -1 a vector, small ones a wider vector and a shuffle, others lane by lane.
+Model: a program is evaluated for `lanes` consecutive positions along one dimension (`axis`, by default the last) at a
+time. `row(coords)` fixes the other coordinates: base offsets are computed and values that do not move along the axis
+are loaded once; `Row.eval(position, ...)` then emits loads, instructions and stores for one vector of positions.
+Strides along the axis decide the form of an access: 0 a scalar in all lanes, 1 or -1 a vector, small ones a wider
+vector and a shuffle, others lane by lane.
 
-Invariants: each output element is computed by the same instructions whatever the vector width and position; nothing outside the
-program's views is stored to; loads stay between the first and last element the view has in the lanes asked for. Values that a row hoists belong
-to operands that no store of this program changes.
+Invariants: each output element is computed by the same instructions whatever the vector width and position; nothing
+outside the program's views is stored to; loads stay between the first and last element the view has in the lanes
+asked for. Values that a row hoists belong to operands that no store of this program changes.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ def preferred_lanes(kb: KernelBuilder, program: PointwiseProgram) -> int:
 
 
 class ProgramEmitter:
-    """Emits one program into a kernel. `operands`: pointers by operand index, by default the kernel's arguments; `dtypes`: element types
-    of the stored outputs are those of the values."""
+    """Emits one program into a kernel. `operands`: pointers by operand index, by default the kernel's arguments;
+    `dtypes`: element types of the stored outputs are those of the values."""
 
-    def __init__(self, kb: KernelBuilder, program: PointwiseProgram, operands: Sequence[ir.Value] | None = None) -> None:
+    def __init__(
+        self, kb: KernelBuilder, program: PointwiseProgram, operands: Sequence[ir.Value] | None = None
+    ) -> None:
         self.kb, self.program = kb, program
         self.operands = kb.operands if operands is None else operands
         self.lanes = preferred_lanes(kb, program)
@@ -55,8 +58,9 @@ class ProgramEmitter:
         *,
         store: bool = False,
     ) -> list[ir.Value]:
-        """The values of the register outputs (target -1), in compute form, for `lanes` positions from `coords` along `axis`. `results`:
-        the anchor's results at these positions. Outputs to operands are stored only where `store` is set."""
+        """The values of the register outputs (target -1), in compute form, for `lanes` positions from `coords` along
+        `axis`. `results`: the anchor's results at these positions. Outputs to operands are stored only where `store`
+        is set."""
         position: Index = coords[axis] if coords else 0
         return self.row(coords, axis).eval(position, lanes, results, store=store)
 
@@ -116,7 +120,8 @@ class Row:
         *,
         store: bool = True,
     ) -> list[ir.Value]:
-        """Evaluate at `lanes` positions from `position`. `overrides`: values (compute form) of inputs that the caller loaded itself."""
+        """Evaluate at `lanes` positions from `position`. `overrides`: values (compute form) of inputs that the caller
+        loaded itself."""
         program = self.emitter.program
         values: list[Expr] = []
         for index, item in enumerate(program.inputs):

@@ -1,9 +1,11 @@
 """host.reduce: sums, products, extremes and norms over any set of axes; the arg-reductions and scans are in `scan`.
 
-Model: one visit of the row (`RowWalk.reduce`) with one accumulator, a final formula, and the epilogue once per row. `reduce_log_sum_exp` takes two
-visits: the greatest element first. Sums of long rows are formed in blocks, so that the error grows with the block count and not with the row.
+Model: one visit of the row (`RowWalk.reduce`) with one accumulator, a final formula, and the epilogue once per row.
+`reduce_log_sum_exp` takes two visits: the greatest element first. Sums of long rows are formed in blocks, so that the
+error grows with the block count and not with the row.
 
-Integers reduce in their own type and wrap; bool has max (any) and min (all). Over an empty row the result is the identity.
+Integers reduce in their own type and wrap; bool has max (any) and min (all). Over an empty row the result is the
+identity.
 """
 
 from __future__ import annotations

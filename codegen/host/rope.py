@@ -1,8 +1,8 @@
 """host.rope: pairs (a, b) of a row become (a cos - b sin, b cos + a sin).
 
-Model: the two halves are read as two vectors and written as two; interleaved pairs are read as one vector of twice the width, whose neighbours are
-swapped by a shuffle while each cosine and sine is doubled. Elements behind the rotated ones are copied. With a position input the tables' row is
-found at run time, clamped to the table.
+Model: the two halves are read as two vectors and written as two; interleaved pairs are read as one vector of twice
+the width, whose neighbours are swapped by a shuffle while each cosine and sine is doubled. Elements behind the
+rotated ones are copied. With a position input the tables' row is found at run time, clamped to the table.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def _table_row(kb: KernelBuilder, body: Body, position: ProgramEmitter | None, o
     if position is None:
         lead = 4 - kind.rank
         coords: list[Index] = [*outer, 0][lead:]
-        return [0 if d == 1 and i < kind.rank - 1 else c for i, (c, d) in enumerate(zip(coords, kind.shape, strict=True))]
+        return [
+            0 if d == 1 and i < kind.rank - 1 else c for i, (c, d) in enumerate(zip(coords, kind.shape, strict=True))
+        ]
     shape = position.program.shape
     at: list[Index] = [[], [batch if shape != (1,) else 0], [batch, row]][len(shape)]
     (value,) = position.eval(at, 1)
@@ -112,4 +114,3 @@ def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
 
 
 EMIT = {"host.rope": emit}
-

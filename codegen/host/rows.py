@@ -1,11 +1,12 @@
 """Walking rows: what emitters of softmax, norms, reductions and scans are written in.
 
-Model: a `RowWalk` stands at one unit of a `RowSpace`, or at `width` inner positions of one. `each` visits all elements of the row, a vector
-at a time; `reduce` does so with accumulators. Row mode (no inner dimension): vectors lie along the last row dimension, statistics are scalars. Column
-mode: each lane is a row of its own, statistics are vectors of `width` lanes. Formulas are the same in both: `spread` brings a statistic to a
-vector's width.
+Model: a `RowWalk` stands at one unit of a `RowSpace`, or at `width` inner positions of one. `each` visits all
+elements of the row, a vector at a time; `reduce` does so with accumulators. Row mode (no inner dimension): vectors
+lie along the last row dimension, statistics are scalars. Column mode: each lane is a row of its own, statistics are
+vectors of `width` lanes. Formulas are the same in both: `spread` brings a statistic to a vector's width.
 
-Invariants: a row's sums are formed in an order that depends only on the row's geometry; every visit passes the row's elements in order.
+Invariants: a row's sums are formed in an order that depends only on the row's geometry; every visit passes the row's
+elements in order.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ BLOCK_STEPS = 256  # additions in a row before a partial sum is put aside
 
 @dataclass(slots=True)
 class Point:
-    """One vector of elements of the row. `index`: its place in a per-row buffer of the compute type; `position`: along the row."""
+    """One vector of elements of the row. `index`: its place in a per-row buffer of the compute type; `position`:
+    along the row."""
 
     kb: KernelBuilder
     rows: dict[int, Row]
@@ -62,7 +64,8 @@ Step = Callable[[Point, list[Expr]], list[Expr]]
 
 @dataclass(slots=True)
 class Accumulator:
-    """One running statistic: its start value for a number of lanes, how two are joined, how the lanes of one become a scalar."""
+    """One running statistic: its start value for a number of lanes, how two are joined, how the lanes of one become a
+    scalar."""
 
     start: Callable[[int], ir.Value]
     merge: Callable[[Expr, Expr], Expr]
@@ -71,8 +74,8 @@ class Accumulator:
 
 @dataclass(slots=True)
 class _Flusher:
-    """Moves a running statistic into its sum after every BLOCK_STEPS steps: the rounding error of n additions becomes that of
-    BLOCK_STEPS + n / BLOCK_STEPS."""
+    """Moves a running statistic into its sum after every BLOCK_STEPS steps: the rounding error of n additions becomes
+    that of BLOCK_STEPS + n / BLOCK_STEPS."""
 
     kb: KernelBuilder
     accumulators: Sequence[Accumulator]
@@ -182,8 +185,9 @@ class RowWalk:
         unroll: int = 1,
         blocks: bool = False,
     ) -> list[Expr]:
-        """Statistics of the row: scalars in row mode, vectors of `width` lanes in column mode. `blocks`: sum long rows in pieces of
-        BLOCK_STEPS additions that are added up in turn (`accumulators` then merge by addition of partial results)."""
+        """Statistics of the row: scalars in row mode, vectors of `width` lanes in column mode. `blocks`: sum long
+        rows in pieces of BLOCK_STEPS additions that are added up in turn (`accumulators` then merge by addition of
+        partial results)."""
         parts = self.visit_with(slots, accumulators, step, unroll, blocks)
         return [self._fold(a, {s: values[i] for s, values in parts.items()}) for i, a in enumerate(accumulators)]
 
@@ -201,7 +205,9 @@ class RowWalk:
         steps = self.space.row_size
         if not self.is_column:
             spans = _spans(self.space.row[-1], self.lanes, unroll)
-            sites = {k if w == self.lanes else "tail": w for _, _, count, w in spans for k in range(count)} or {"tail": 1}
+            sites = {k if w == self.lanes else "tail": w for _, _, count, w in spans for k in range(count)} or {
+                "tail": 1
+            }
             steps //= self.lanes * unroll
         carries = {site: self._start(accumulators, width) for site, width in sites.items()}
         flush = self._flusher(accumulators, sites, carries) if blocks and steps > BLOCK_STEPS else None
@@ -237,7 +243,10 @@ class RowWalk:
             return parts["column"]
         mains = [v for s, v in parts.items() if s != "tail"]
         while len(mains) > 1:
-            mains = [accumulator.merge(*mains[i : i + 2]) if i + 1 < len(mains) else mains[i] for i in range(0, len(mains), 2)]
+            mains = [
+                accumulator.merge(*mains[i : i + 2]) if i + 1 < len(mains) else mains[i]
+                for i in range(0, len(mains), 2)
+            ]
         scalars = [accumulator.fold(v) for v in mains]
         if "tail" in parts:
             scalars.append(accumulator.fold(parts["tail"]))
@@ -255,8 +264,8 @@ def _spans(extent: int, lanes: int, unroll: int) -> list[tuple[int, int, int, in
 
 
 def each_unit(kb: KernelBuilder, space: RowSpace, tiling: RowTiling, build: Callable[[RowWalk], None]) -> None:
-    """Emit `build` for every unit of the kernel's range. In column mode a unit is cut into vectors the code is written for: the whole
-    block if it is full, else single vectors and a narrower one."""
+    """Emit `build` for every unit of the kernel's range. In column mode a unit is cut into vectors the code is
+    written for: the whole block if it is full, else single vectors and a narrower one."""
     emitters = [None if p is None else ProgramEmitter(kb, p) for p in space.programs]
     is_column = len(space.outer) + len(space.row) < len(space.epilogue.shape)
     with kb.loop(kb.begin, kb.end, name="unit") as unit:

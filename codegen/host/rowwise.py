@@ -1,8 +1,9 @@
 """host.softmax, host.norm, host.lrn: statistics over rows, then pointwise, with prologue and epilogue.
 
-Model: every operator is two or three visits of a row (`RowWalk`): statistics about the data, then results. Data that a prologue computes is
-kept in scratch after the first visit, where also the prologue's further outputs are stored; other data is read again, from L1 for rows that
-fit. Variances are formed about the mean in a visit of their own, so nothing cancels.
+Model: every operator is two or three visits of a row (`RowWalk`): statistics about the data, then results. Data that
+a prologue computes is kept in scratch after the first visit, where also the prologue's further outputs are stored;
+other data is read again, from L1 for rows that fit. Variances are formed about the mean in a visit of their own, so
+nothing cancels.
 
 Numbers: f32 for f16, bf16 and f32 data, f64 for f64; each sum is spread over all lanes of up to four vectors.
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
 
 from superkernel.body import Body
 from superkernel.codegen.host import vecmath
@@ -109,9 +109,7 @@ def _softmax(t: Task) -> None:
         w.each((-1,), lambda p: p.emit(p.saved(t.dtype) * w.spread(factor, p.lanes)))
         return
     log_total = t.math("log", total)
-    w.each(
-        (*t.later, -1), lambda p: p.emit((t.again(p) - w.spread(top, p.lanes)) - w.spread(log_total, p.lanes))
-    )
+    w.each((*t.later, -1), lambda p: p.emit((t.again(p) - w.spread(top, p.lanes)) - w.spread(log_total, p.lanes)))
 
 
 def _norm(t: Task) -> None:
@@ -243,4 +241,3 @@ def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
 
 
 EMIT = dict.fromkeys(("host.softmax", "host.norm", "host.lrn"), emit)
-

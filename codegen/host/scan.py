@@ -1,10 +1,11 @@
 """Arg-reductions and running sums over rows (see rows for the walk).
 
-arg_reduce: each lane keeps its best value and where it was; the lanes of a row are then compared one by one, equal values by index, so the
-result is the first (or last) index of the extreme, NaN counting as the most extreme, as NumPy has it.
+arg_reduce: each lane keeps its best value and where it was; the lanes of a row are then compared one by one, equal
+values by index, so the result is the first (or last) index of the extreme, NaN counting as the most extreme, as NumPy
+has it.
 
-running_sum: in column mode a plain running sum per lane; in row mode the prefix sums of a vector are formed by log2(lanes) shifted additions and
-the total before it is added.
+running_sum: in column mode a plain running sum per lane; in row mode the prefix sums of a vector are formed by
+log2(lanes) shifted additions and the total before it is added.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from superkernel.codegen.host.builder import I8, I32, I64, KernelBuilder, ir, vector_type
+from llvmlite import ir
+
+from superkernel.codegen.host.builder import I8, I32, I64, KernelBuilder, vector_type
 from superkernel.codegen.host.rows import Accumulator, Point, RowWalk
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.dtypes import DType
@@ -93,7 +96,8 @@ def best_of_lanes(
     order: Order,
     last: bool = False,
 ) -> tuple[Expr, Expr]:
-    """(value, index) of each row, from what its lanes found; equal values by index. Lanes that found nothing do not count."""
+    """(value, index) of each row, from what its lanes found; equal values by index. Lanes that found nothing do not
+    count."""
     if walk.is_column:
         value, where, _ = parts["column"]
         return value, where

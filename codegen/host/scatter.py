@@ -1,7 +1,8 @@
 """Scatters: a copy of x with updates written, or joined, at places that an index tensor names.
 
-Model: x is copied into scratch (dense, storage form), the updates are applied there one by one in row-major order (slices of an update as vectors), and the
-epilogue then runs over the result. Indices are wrapped and clamped as in gathers.
+Model: x is copied into scratch (dense, storage form), the updates are applied there one by one in row-major order
+(slices of an update as vectors), and the epilogue then runs over the result. Indices are wrapped and clamped as in
+gathers.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def _source(kb: KernelBuilder, body: Body, slot: int) -> ProgramEmitter:
     return ProgramEmitter(kb, program)
 
 
-def _rows(kb: KernelBuilder, shape: tuple[int, ...], lanes: int, visit: Callable[[list[Index], Index, Index, int], None]) -> None:
+def _rows(
+    kb: KernelBuilder, shape: tuple[int, ...], lanes: int, visit: Callable[[list[Index], Index, Index, int], None]
+) -> None:
     """`visit(outer coordinates, position, linear index, width)` over a dense shape."""
     inner = shape[-1] if shape else 1
     with kb.loop(0, prod(shape[:-1]), name="row") as row:

@@ -1,4 +1,5 @@
-"""host.kv_update: rows position .. position + T of each (batch, head) are the new ones, the others the cache's (see the family).
+"""host.kv_update: rows position .. position + T of each (batch, head) are the new ones, the others the cache's (see
+the family).
 
 The position is clamped to 0 .. Smax - T: no value of it writes out of bounds.
 """

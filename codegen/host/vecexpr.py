@@ -1,11 +1,12 @@
 """Formulas over explicit vectors: an arithmetic wrapper so that kernels' mathematics reads as mathematics.
 
-Model: an `Expr` is an llvmlite value (float, integer or i1; scalar or vector) plus the builder that extends it. Python numbers in a formula
-become splat constants of the other operand's type. `outlined` puts a formula into a function of the module, once per operand type, so that a
-module with many kernels states `exp` once; LLVM inlines it.
+Model: an `Expr` is an llvmlite value (float, integer or i1; scalar or vector) plus the builder that extends it.
+Python numbers in a formula become splat constants of the other operand's type. `outlined` puts a formula into a
+function of the module, once per operand type, so that a module with many kernels states `exp` once; LLVM inlines it.
 
-Invariants: no fast-math flags; `clamp_high/low`, comparisons and `choose` keep NaN in the operand that is clamped; `fma` is one rounding where
-the CPU has it, two otherwise; nothing here needs a library function at run time (see `rounded`).
+Invariants: no fast-math flags; `clamp_high/low`, comparisons and `choose` keep NaN in the operand that is clamped;
+`fma` is one rounding where the CPU has it, two otherwise; nothing here needs a library function at run time (see
+`rounded`).
 """
 
 from __future__ import annotations
@@ -211,8 +212,9 @@ def polynomial(x: Expr, coefficients: tuple[float, ...]) -> Expr:
 
 
 def rounded(x: Expr, mode: str) -> Expr:
-    """floor, ceil, trunc or roundeven. LLVM turns these into library calls on x86 without SSE4.1, which an image has none of: there, add and
-    subtract 2^(mantissa bits) to round to nearest even, then correct by one towards the wanted side."""
+    """floor, ceil, trunc or roundeven. LLVM turns these into library calls on x86 without SSE4.1, which an image has
+    none of: there, add and subtract 2^(mantissa bits) to round to nearest even, then correct by one towards the
+    wanted side."""
     if x.kb.cpu.tier != "plain" or "x86" not in x.kb.cpu.triple:
         return x.call(f"llvm.{mode}")
     big = x.const(2.0**52 if x.is_double else 2.0**23)

@@ -1,14 +1,15 @@
 """Elementary functions on explicit vectors of f32 and f64: exp, log, tanh, erf and what is built from them.
 
-Model: every function takes a value (scalar or vector of float/double) and returns one of the same type, NaN for NaN, with the limits and
-signed zeros of the C library. No tables, no branches, no library calls: range reduction, a minimax polynomial, reassembly by exponent bits.
-`apply(kb, name, *args)` is the entry; each function becomes one (inlined) function of the module per type.
+Model: every function takes a value (scalar or vector of float/double) and returns one of the same type, NaN for NaN,
+with the limits and signed zeros of the C library. No tables, no branches, no library calls: range reduction, a
+minimax polynomial, reassembly by exponent bits. `apply(kb, name, *args)` is the entry; each function becomes one
+(inlined) function of the module per type.
 
-Largest errors in f32, in units in the last place, on the tiers with FMA (without FMA: one more), asserted by tests over dense samples:
-exp 1.5, expm1 2, log 2, log1p 2, sigmoid 2.5, tanh 3, erf 2, sin/cos 2 (|x| <= 2^40), tan 3.5, asin/acos/atan 3, sinh/cosh 3, asinh/acosh/atanh 4,
-pow 1 (computed in f64). In f64: 3 ulp for the same functions (4-6 for the composed ones), pow within 1e-13 relative, sin/cos for |x| <= 2^30.
-Denormal arguments and results are treated as any other number. Beyond the stated range sin, cos and tan lose accuracy gradually, and give NaN
-from 2^50 on.
+Largest errors in f32, in units in the last place, on the tiers with FMA (without FMA: one more), asserted by tests
+over dense samples: exp 1.5, expm1 2, log 2, log1p 2, sigmoid 2.5, tanh 3, erf 2, sin/cos 2 (|x| <= 2^40), tan 3.5,
+asin/acos/atan 3, sinh/cosh 3, asinh/acosh/atanh 4, pow 1 (computed in f64). In f64: 3 ulp for the same functions (4-6
+for the composed ones), pow within 1e-13 relative, sin/cos for |x| <= 2^30. Denormal arguments and results are treated
+as any other number. Beyond the stated range sin, cos and tan lose accuracy gradually, and give NaN from 2^50 on.
 """
 
 from __future__ import annotations

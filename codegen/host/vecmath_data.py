@@ -1,8 +1,9 @@
 """Coefficients of the vector mathematics: minimax polynomials and multi-part constants.
 
-Each polynomial was found by a Remez exchange in 60-digit arithmetic for the function, interval and weight in its comment, then rounded to
-double (to single where used in single precision); the bound is the approximation error before rounding. Lowest coefficient first.
-Multi-part constants: leading parts carry so few bits that their product with a reduction count is exact.
+Each polynomial was found by a Remez exchange in 60-digit arithmetic for the function, interval and weight in its
+comment, then rounded to double (to single where used in single precision); the bound is the approximation error
+before rounding. Lowest coefficient first. Multi-part constants: leading parts carry so few bits that their product
+with a reduction count is exact.
 """
 
 from __future__ import annotations

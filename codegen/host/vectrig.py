@@ -1,6 +1,7 @@
 """Trigonometric functions and their inverses on explicit vectors (part of the vector mathematics, see vecmath).
 
-Reduction by multiples of pi/2 in three parts, in f64 for both types: for f32 that leaves more bits than the result has up to 2^40.
+Reduction by multiples of pi/2 in three parts, in f64 for both types: for f32 that leaves more bits than the result
+has up to 2^40.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ _MAGIC = 1.5 * 2.0**52
 
 
 def _reduce(x: Expr) -> tuple[Expr, Expr]:
-    """(quadrant bits, r) in f64 with x = n pi/2 + r, |r| <= pi/4; the lowest two bits of `quadrant` are n mod 4. NaN from 2^50 on."""
+    """(quadrant bits, r) in f64 with x = n pi/2 + r, |r| <= pi/4; the lowest two bits of `quadrant` are n mod 4. NaN
+    from 2^50 on."""
     t = x.fma(data.TWO_OVER_PI, _MAGIC)
     n = t - _MAGIC
     first, second, third = data.PIO2

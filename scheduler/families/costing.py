@@ -1,7 +1,7 @@
 """Cost estimates shared by the kernel families: how long instructions and memory take on one core.
 
-Figures are starting points, in full-width vector instructions per element operation; they need only rank tilings and tell work that is
-worth sharing between cores from work that is not.
+Figures are starting points, in full-width vector instructions per element operation; they need only rank tilings and
+tell work that is worth sharing between cores from work that is not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """host.index: gathers by element and by tuple, scatters, one_hot, topk, resize. How each is cut.
 
-Gathers are cut as their epilogue is (see lookup); one_hot and resize by output rows; topk by rows of the data (see rowspace). A scatter is one unit: its
-updates apply in order, anywhere.
+Gathers are cut as their epilogue is (see lookup); one_hot and resize by output rows; topk by rows of the data (see
+rowspace). A scatter is one unit: its updates apply in order, anywhere.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from superkernel.body import Body, View
+from superkernel.collapse import program_regions
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
@@ -21,7 +22,6 @@ from superkernel.scheduler.families.rowops import integer, space_of
 from superkernel.scheduler.families.rowspace import RowTiling, slot_program
 from superkernel.scheduler.families.rowwise import block_of
 from superkernel.scheduler.tiling import Access, Family, Tiling
-from superkernel.collapse import program_regions
 from superkernel.target.cpu import CpuTarget
 from superkernel.tensor import Region, full_box
 
@@ -50,7 +50,9 @@ class WholeTiling(Tiling):
         for program in (*(slot_program(body, k) for k in range(len(body.anchor_inputs))), body.epilogue):
             if program is None:
                 continue
-            for found, new in zip((reads, writes), program_regions(program, [full_box(program.shape)], sizes), strict=True):
+            for found, new in zip(
+                (reads, writes), program_regions(program, [full_box(program.shape)], sizes), strict=True
+            ):
                 for operand, regions in new.items():
                     found.setdefault(operand, []).extend(regions)
         return accesses_of(reads, writes)

@@ -1,10 +1,11 @@
 """Anchors that look elements up by index tensors: gather, gather_elements, gather_nd.
 
-Model: all three read, at output coordinates c, the element of x at offset + sum(c[d] * strides[d]) + sum(index_k(c) * jump_k), where index_k is an affine view
-of the index tensor over the output's space. A `LookupPlan` holds these views as programs over one canonical space, in step with the epilogue.
+Model: all three read, at output coordinates c, the element of x at offset + sum(c[d] * strides[d]) + sum(index_k(c) *
+jump_k), where index_k is an affine view of the index tensor over the output's space. A `LookupPlan` holds these views
+as programs over one canonical space, in step with the epilogue.
 
-Indices from the end are wrapped and then clamped into 0 .. extent - 1: nothing is ever read out of bounds. Which elements of x are read is
-data: declared is all that may be.
+Indices from the end are wrapped and then clamped into 0 .. extent - 1: nothing is ever read out of bounds. Which
+elements of x are read is data: declared is all that may be.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from superkernel.tensor import Region, regions_of_box
 
 @dataclass(frozen=True)
 class LookupPlan:
-    """See the module docstring. `base` and `indices` are loads over the epilogue's space; `extents` and `jumps` per index."""
+    """See the module docstring. `base` and `indices` are loads over the epilogue's space; `extents` and `jumps` per
+    index."""
 
     base: PointwiseProgram
     indices: tuple[PointwiseProgram, ...]
@@ -33,7 +35,9 @@ class LookupPlan:
     epilogue: PointwiseProgram
 
 
-def _load(view: View, body: Body, slot: int, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> PointwiseProgram:
+def _load(
+    view: View, body: Body, slot: int, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+) -> PointwiseProgram:
     kind = body.anchor_input_types[slot]
     assert kind is not None
     item = ProgramInput(view.operand, kind.dtype, strides, view.offset + offset)

@@ -1,6 +1,8 @@
-"""host.concat, host.pad, host.tile, host.gather: how copies that are no single view are cut. See pieces and lookup for the models.
+"""host.concat, host.pad, host.tile, host.gather: how copies that are no single view are cut. See pieces and lookup
+for the models.
 
-host.pad also serves `trilu`, whose rows are copied with a part of each replaced by zeros (see the emitter); a unit is a row.
+host.pad also serves `trilu`, whose rows are copied with a part of each replaced by zeros (see the emitter); a unit is
+a row.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from superkernel.tensor import Box, Region
 
 @dataclass(frozen=True)
 class OutputRowsTiling(Tiling):
-    """A unit is one row of the anchor's output (all but the last dimension flattened). Slots listed in `aligned` have the output's shape and are
-    read at the row's place; those in `leading` broadcast against all but the last dimension of it; the others may be read anywhere."""
+    """A unit is one row of the anchor's output (all but the last dimension flattened). Slots listed in `aligned` have
+    the output's shape and are read at the row's place; those in `leading` broadcast against all but the last
+    dimension of it; the others may be read anywhere."""
 
     shape: tuple[int, ...]
     aligned: tuple[int, ...]

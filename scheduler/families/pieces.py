@@ -1,8 +1,10 @@
-"""Anchors that are a few copies: concat, pad, tile. Each piece is a pointwise program of its own over a box of the output.
+"""Anchors that are a few copies: concat, pad, tile. Each piece is a pointwise program of its own over a box of the
+output.
 
-Model: the epilogue is run over disjoint boxes that cover the output; in each box the anchor's result is a plain load (or a constant), so the box is
-a pointwise program without an anchor (`feed`). Units are numbered through the pieces, one piece behind the other, each cut as pointwise
-programs are. Nothing of a copy's shape, strides or epilogue is special here.
+Model: the epilogue is run over disjoint boxes that cover the output; in each box the anchor's result is a plain load
+(or a constant), so the box is a pointwise program without an anchor (`feed`). Units are numbered through the pieces,
+one piece behind the other, each cut as pointwise programs are. Nothing of a copy's shape, strides or epilogue is
+special here.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ def _tile(body: Body) -> Iterator[PointwiseProgram]:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Output indices [start, stop) of an axis that read input indices first, first + step, ...; None: the fill value."""
+    """Output indices [start, stop) of an axis that read input indices first, first + step, ...; None: the fill."""
 
     start: int
     stop: int
@@ -120,7 +122,9 @@ def _axis_spans(extent: int, begin: int, end: int, mode: str) -> list[_Span]:
         first, stop, step = sources[position], position + 1, 0
         if stop < len(sources) and abs(sources[stop] - first) <= 1 and (sources[stop] < 0) == (first < 0):
             step = sources[stop] - first
-            while stop < len(sources) and sources[stop] == sources[stop - 1] + step and (sources[stop] < 0) == (first < 0):
+            while (
+                stop < len(sources) and sources[stop] == sources[stop - 1] + step and (sources[stop] < 0) == (first < 0)
+            ):
                 stop += 1
         spans.append(_Span(position, stop, None if first < 0 else first, step))
         position = stop
@@ -166,4 +170,3 @@ class PiecesTiling(Tiling):
 def tile_pieces(body: Body, target: CpuTarget) -> PiecesTiling:
     """Each piece cut as a pointwise program."""
     return PiecesTiling(tuple(tile_program(body, p, target) for p in pieces_of(body)))
-

@@ -1,11 +1,13 @@
 """host.pointwise: programs without an anchor. How their iteration space is cut.
 
-Model: the program's space is brought to canonical form (see collapse): outer dimensions walked as `rows` and one inner dimension of
-`inner` elements. A unit is either a `chunk` of one row (long rows, or one dimension only) or `rows_per_unit` whole rows (short rows). Where an
-input's elements lie side by side along another dimension than the stores' (a transposition), the unit is instead a block of `lanes` x `inner`
-elements in that dimension (`plane`): the kernel then loads vectors along it and turns square tiles in registers.
+Model: the program's space is brought to canonical form (see collapse): outer dimensions walked as `rows` and one
+inner dimension of `inner` elements. A unit is either a `chunk` of one row (long rows, or one dimension only) or
+`rows_per_unit` whole rows (short rows). Where an input's elements lie side by side along another dimension than the
+stores' (a transposition), the unit is instead a block of `lanes` x `inner` elements in that dimension (`plane`): the
+kernel then loads vectors along it and turns square tiles in registers.
 
-Invariant: chunk and rows_per_unit do not depend on how many cores there are; a row or chunk is computed the same way in whichever unit it is.
+Invariant: chunk and rows_per_unit do not depend on how many cores there are; a row or chunk is computed the same way
+in whichever unit it is.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ LINE_BYTES = 64
 
 @dataclass(frozen=True)
 class PointwiseTiling(Tiling):
-    """See the module docstring. `plane` is the dimension of the canonical program whose blocks of `block` are the units' rows, -1 without."""
+    """See the module docstring. `plane` is the dimension of the canonical program whose blocks of `block` are the
+    units' rows, -1 without."""
 
     rows: int  # product of the outer dimensions (with a plane: of all but the plane and the last)
     inner: int  # extent of the last dimension (1 at rank 0)
@@ -141,7 +144,8 @@ def _gather_weight(program: PointwiseProgram, target: CpuTarget, item: int) -> f
 
 
 def find_plane(program: PointwiseProgram) -> int:
-    """The dimension along which an input is contiguous that is strided along the last one, if a transposition pays; else -1."""
+    """The dimension along which an input is contiguous that is strided along the last one, if a transposition pays;
+    else -1."""
     shape = program.shape
     if len(shape) < 2 or shape[-1] < 4 or any(o.strides[-1] not in (0, 1) for o in program.outputs if o.target >= 0):
         return -1

@@ -1,5 +1,6 @@
-"""host.reduce, host.argreduce, host.cumsum: how reductions and scans are cut. See rowspace for the geometry: a unit is one result (or a block of
-neighbouring results, where the data is contiguous along a kept dimension); a reduction is never shared by two units.
+"""host.reduce, host.argreduce, host.cumsum: how reductions and scans are cut. See rowspace for the geometry: a unit
+is one result (or a block of neighbouring results, where the data is contiguous along a kept dimension); a reduction
+is never shared by two units.
 """
 
 from __future__ import annotations

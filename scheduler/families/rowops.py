@@ -32,7 +32,8 @@ def real(value: AttrValue) -> float:
 
 @lru_cache(maxsize=4096)
 def space_of(body: Body) -> RowSpace:
-    """The row space of a body whose anchor is a row-wise operator, a reduction or a scan. Raises InternalError for others."""
+    """The row space of a body whose anchor is a row-wise operator, a reduction or a scan. Raises InternalError for
+    others."""
     op, kind = body.op or "", body.anchor_input_types[0]
     if kind is None:
         raise InternalError("row-wise operator without data", location=op)

@@ -1,12 +1,13 @@
 """The common geometry of row-wise operators: softmax, norms, reductions, scans.
 
-Model: such an operator looks at a tensor as outer x row x inner: statistics run over the `row` dimensions, once for every (outer, inner) index. A
-`RowSpace` brings all programs of a body (one per input slot, and the epilogue) into that one space: dimensions reordered (the one the data is
-contiguous along last), merged, slots broadcast. Where the data is contiguous along a row dimension (`inner` is 1) vectors lie along the row;
-else they lie along `inner`, one row per lane.
+Model: such an operator looks at a tensor as outer x row x inner: statistics run over the `row` dimensions, once for
+every (outer, inner) index. A `RowSpace` brings all programs of a body (one per input slot, and the epilogue) into
+that one space: dimensions reordered (the one the data is contiguous along last), merged, slots broadcast. Where the
+data is contiguous along a row dimension (`inner` is 1) vectors lie along the row; else they lie along `inner`, one
+row per lane.
 
-A unit is one outer index (with all of the row), or, with an inner dimension, `block` inner positions of one outer index.
-Invariant: a row is never shared by two units.
+A unit is one outer index (with all of the row), or, with an inner dimension, `block` inner positions of one outer
+index. Invariant: a row is never shared by two units.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from superkernel.tensor import Box
 
 
 def slot_program(body: Body, slot: int) -> PointwiseProgram | None:
-    """The program that yields an anchor input: its prologue, or a plain load through its view. None for an absent input."""
+    """The program that yields an anchor input: its prologue, or a plain load through its view. None for an absent
+    input."""
     if slot >= len(body.anchor_inputs):
         return None
     source, kind = body.anchor_inputs[slot], body.anchor_input_types[slot]
@@ -37,7 +39,8 @@ def slot_program(body: Body, slot: int) -> PointwiseProgram | None:
 
 
 def remap(program: PointwiseProgram, shape: Sequence[int], dims: Sequence[int | None]) -> PointwiseProgram:
-    """The program over `shape`: dimension d of the new space is dimension dims[d] of the old one, None for a broadcast one."""
+    """The program over `shape`: dimension d of the new space is dimension dims[d] of the old one, None for a
+    broadcast one."""
 
     def walk(strides: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(0 if d is None or program.shape[d] == 1 else strides[d] for d in dims)
@@ -87,7 +90,8 @@ def flip_dim(program: PointwiseProgram, dim: int) -> PointwiseProgram:
 
 @dataclass(frozen=True)
 class RowSpace:
-    """See the module docstring. `programs[k]` is slot k (None: absent), the last one the epilogue; all over outer + row + inner."""
+    """See the module docstring. `programs[k]` is slot k (None: absent), the last one the epilogue; all over outer +
+    row + inner."""
 
     outer: tuple[int, ...]
     row: tuple[int, ...]
@@ -118,7 +122,9 @@ def row_space(shape: tuple[int, ...], row_dims: Sequence[int], programs: Sequenc
     kept = [d for d in order if d not in rows]
     moving_rows = [d for d in order if d in rows]
     last_row = max((k for k, d in enumerate(order) if d in rows and shape[d] != 1), default=-1)
-    trailing = [d for k, d in enumerate(order) if d not in rows and shape[d] != 1 and k > last_row] if last_row >= 0 else []
+    trailing = (
+        [d for k, d in enumerate(order) if d not in rows and shape[d] != 1 and k > last_row] if last_row >= 0 else []
+    )
     if last_row < 0:  # every row is a single element: vectors lie along the data
         trailing = [d for d in kept if shape[d] != 1]
     leading = [d for d in kept if d not in trailing]
@@ -154,14 +160,17 @@ def _order(shape: tuple[int, ...], programs: Sequence[PointwiseProgram | None]) 
 
 @dataclass(frozen=True)
 class RowTiling(Tiling):
-    """Units of a row space; `scratch` as in `Tiling`; `work` vector instructions per vector of data beside the programs'."""
+    """Units of a row space; `scratch` as in `Tiling`; `work` vector instructions per vector of data beside the
+    programs'."""
 
     outer: int
     inner: int
     block: int
     scratch: int
     work: float
-    results: int = -1  # results per row where they are fewer than its elements (topk); -1: as the epilogue's own strides have it
+    results: int = (
+        -1
+    )  # results per row where they are fewer than its elements (topk); -1: as the epilogue's own strides have it
 
     @property
     def blocks(self) -> int:

@@ -20,7 +20,8 @@ _WORK = {"softmax": 34.0, "log_softmax": 34.0, "layer_norm": 12.0, "rms_norm": 8
 
 
 def keeps_row(body: Body, space: RowSpace) -> bool:
-    """Whether the row's data is kept in scratch between passes: where computing it again costs more than reading it back."""
+    """Whether the row's data is kept in scratch between passes: where computing it again costs more than reading it
+    back."""
     return bool(space.data.instructions) or len(space.data.outputs) > 1
 
 

@@ -1,4 +1,5 @@
-"""host.transpose: permutations of dimensions, cut as pointwise programs are (see pointwise: units are blocks of a plane)."""
+"""host.transpose: permutations of dimensions, cut as pointwise programs are (see pointwise: units are blocks of a
+plane)."""
 
 from __future__ import annotations
 

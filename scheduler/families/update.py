@@ -1,7 +1,8 @@
 """host.kv_update: new rows written into a cache at a run-time position. A unit is one (batch, head) pair.
 
-In place (the cache operand is INOUT) only the new rows are written; where they land is data, so the pair's whole cache is declared written and the
-cache is not read. Otherwise the result is another buffer, and a unit copies its pair's cache around the new rows.
+In place (the cache operand is INOUT) only the new rows are written; where they land is data, so the pair's whole
+cache is declared written and the cache is not read. Otherwise the result is another buffer, and a unit copies its
+pair's cache around the new rows.
 """
 
 from __future__ import annotations

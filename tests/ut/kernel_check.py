@@ -1,8 +1,9 @@
 """The test of every kernel: does it compute the reference, and does it touch exactly what its tiling declares?
 
-`check_body` compiles a body for one CPU tier and each candidate tiling, and verifies: (a) the whole run agrees with the reference; (b) for
-random unit ranges, nothing outside the declared writes changes, not even around the buffers; (c) all declared writes are written; (d) inputs
-outside the declared reads may hold anything; (e) any split gives the same bits as one run; (f) the code calls no library.
+`check_body` compiles a body for one CPU tier and each candidate tiling, and verifies: (a) the whole run agrees with
+the reference; (b) for random unit ranges, nothing outside the declared writes changes, not even around the buffers;
+(c) all declared writes are written; (d) inputs outside the declared reads may hold anything; (e) any split gives the
+same bits as one run; (f) the code calls no library.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ def check_body(
     seed: int = 0,
     exact_writes: bool = True,
 ) -> list[Tiling]:
-    """See the module docstring. `arrays`: one per operand, None for outputs. `reference`: expected arrays by operand index, or a function of the
-    arrays. `tol`: relative and absolute tolerance (integers must be equal where it is 0). `exact_writes` False: declared writes of INOUT operands
-    may be a superset. Without `tier` all tiers are checked. Returns the tilings checked on the last tier."""
+    """See the module docstring. `arrays`: one per operand, None for outputs. `reference`: expected arrays by operand
+    index, or a function of the arrays. `tol`: relative and absolute tolerance (integers must be equal where it is 0).
+    `exact_writes` False: declared writes of INOUT operands may be a superset. Without `tier` all tiers are checked.
+    Returns the tilings checked on the last tier."""
     given = [
         np.zeros(o.type.shape, o.type.dtype.numpy) if a is None else _as_operand(a, o)
         for a, o in zip(arrays, body.operands, strict=True)
@@ -89,7 +91,8 @@ class _Run:
         self.full = self._execute(0, tiling.units, 0x00, poison=None)
 
     def _execute(self, begin: int, end: int, canary: int, poison: int | None) -> dict[int, Array]:
-        """Run a range; returns the bytes (guards included) of written operands. `poison`: byte put wherever reads are not declared."""
+        """Run a range; returns the bytes (guards included) of written operands. `poison`: byte put wherever reads are
+        not declared."""
         buffers: list[Array] = []
         reads = self._declared(begin, end, write=False)
         results: dict[int, Array] = {}
@@ -149,7 +152,8 @@ class _Run:
             for buffer, canary, guard in ((one[k], 0xA5, 0xFF), (two[k], 0x5A, 0x7F)):
                 inside = buffer[GUARD : len(buffer) - GUARD]
                 edge = guard if inout else canary
-                assert (buffer[:GUARD] == edge).all() and (buffer[-GUARD:] == edge).all(), f"{where}: beyond operand {k}"
+                outside = np.concatenate([buffer[:GUARD], buffer[-GUARD:]])
+                assert (outside == edge).all(), f"{where}: written beyond operand {k}"
                 before = np.ascontiguousarray(self.packed[k]).reshape(-1).view(np.uint8) if inout else np.uint8(canary)
                 changed = (inside != before) & ~mask
                 assert not changed.any(), f"{where}: undeclared write to operand {k}, byte {np.argmax(changed)}"
@@ -189,7 +193,8 @@ def compare(got: Array, want: Array, tol: float, where: str) -> None:
     if np.any(wrong):
         at = np.unravel_index(int(np.argmax(wrong)), wrong.shape) if wrong.ndim else ()
         raise AssertionError(
-            f"{where}: {int(np.sum(wrong))} of {wrong.size} differ, first at {tuple(int(i) for i in at)}: {a[at]!r}, want {b[at]!r}"
+            f"{where}: {int(np.sum(wrong))} of {wrong.size} differ, first at {tuple(int(i) for i in at)}: "
+            f"{a[at]!r}, want {b[at]!r}"
         )
 
 
@@ -226,7 +231,8 @@ def dense_strides(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...
 
 
 def store_epilogue(outputs: Sequence[tuple[int, TensorType]]) -> PointwiseProgram:
-    """An epilogue that stores result k of an anchor densely to the operand named by pair k. All results have one shape."""
+    """An epilogue that stores result k of an anchor densely to the operand named by pair k. All results have one
+    shape."""
     shape = outputs[0][1].shape
     return PointwiseProgram(
         shape,

@@ -1,4 +1,5 @@
-"""Pointwise and transpose kernels: every operator of the family against its reference, every form of access, on all tiers."""
+"""Pointwise and transpose kernels: every operator of the family against its reference, every form of access, on all
+tiers."""
 
 from __future__ import annotations
 
@@ -47,9 +48,7 @@ def check_cases(cases: Sequence[Case], tier: str | None = None, tol: float = 2e-
         (want,) = row.reference(arrays, full, (TensorType(kind.dtype, shape),))
         with np.errstate(all="ignore"):
             expected[index] = np.broadcast_to(want, shape).astype(kind.dtype.numpy)
-    sources = tuple(
-        ProgramInput(k, DType.of(a.dtype), dense_strides(a.shape, shape)) for k, a in enumerate(inputs)
-    )
+    sources = tuple(ProgramInput(k, DType.of(a.dtype), dense_strides(a.shape, shape)) for k, a in enumerate(inputs))
     program = PointwiseProgram(shape, sources, tuple(instructions), tuple(outputs))
     body = Body(None, (), tuple(operands), (), (), (), program)
     limits = {k: tol if operands[k].type.dtype.is_float else 0.0 for k in expected}
@@ -74,13 +73,77 @@ def integers(dtype: Any, seed: int = 0) -> Array:
 
 
 UNARY_FLOAT = [
-    *("identity abs neg sign floor ceil round trunc sqrt rsqrt reciprocal square exp expm1 log log1p").split(),
-    *("sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid relu leaky_relu elu selu celu").split(),
-    *("hard_sigmoid hard_swish mish softplus softsign silu gelu thresholded_relu shrink isnan isinf").split(),
+    *[
+        "identity",
+        "abs",
+        "neg",
+        "sign",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "square",
+        "exp",
+        "expm1",
+        "log",
+        "log1p",
+    ],
+    *[
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "sigmoid",
+        "relu",
+        "leaky_relu",
+        "elu",
+        "selu",
+        "celu",
+    ],
+    *[
+        "hard_sigmoid",
+        "hard_swish",
+        "mish",
+        "softplus",
+        "softsign",
+        "silu",
+        "gelu",
+        "thresholded_relu",
+        "shrink",
+        "isnan",
+        "isinf",
+    ],
 ]
-BINARY = "add sub mul div minimum maximum mod equal less less_equal greater greater_equal not_equal prelu".split()
-BITWISE = "bitwise_and bitwise_or bitwise_xor".split()
-LOGICAL = "logical_and logical_or logical_xor equal not_equal".split()
+BINARY = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "minimum",
+    "maximum",
+    "mod",
+    "equal",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
+    "not_equal",
+    "prelu",
+]
+BITWISE = ["bitwise_and", "bitwise_or", "bitwise_xor"]
+LOGICAL = ["logical_and", "logical_or", "logical_xor", "equal", "not_equal"]
 
 
 def test_every_operator_has_a_formula() -> None:
@@ -94,7 +157,8 @@ def test_every_operator_has_a_formula() -> None:
 )
 def test_unary_floats(dtype: DType, tier: str | None, tol: float) -> None:
     x = floats(dtype.numpy)
-    # mish and silu of -infinity are NaN in the formula's order of operations and not in the reference's: no such input for those
+    # Infinity times 0 comes up in some formulas in the kernel's order of operations, in the reference's for others: not
+    # compared at infinity.
     finite = np.where(np.isinf(x.astype(np.float64)), 3, x.astype(np.float64)).astype(dtype.numpy)
     cases: list[Case] = [
         (n, {}, [finite if n in ("mish", "silu", "gelu", "hard_swish", "celu", "softsign") else x]) for n in UNARY_FLOAT

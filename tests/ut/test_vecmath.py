@@ -102,8 +102,8 @@ def samples(low: float, high: float, dtype: Any) -> Array:
 
 
 def error_ulp(got: Array, want: Array) -> Array:
-    """Distance in units of the last place of the wanted value; 1e9 where a special value is missed. Results within half a step of the overflow limit
-    may be infinite."""
+    """Distance in units of the last place of the wanted value; 1e9 where a special value is missed. Results within
+    half a step of the overflow limit may be infinite."""
     with np.errstate(all="ignore"):
         rounded = want.astype(got.dtype)
         step = np.spacing(np.abs(rounded)).astype(np.float64)
@@ -150,7 +150,9 @@ def test_erf_of_doubles(tier: str) -> None:
 def test_powers_of_floats(tier: str) -> None:
     code, functions = build(["pow"], DType.F32, tier)
     rng = np.random.default_rng(3)
-    x = np.concatenate([10 ** rng.uniform(-30, 30, 4000), rng.uniform(-5, 5, 500), [0, -0.0, np.inf, -np.inf, 1, -1, np.nan]])
+    x = np.concatenate(
+        [10 ** rng.uniform(-30, 30, 4000), rng.uniform(-5, 5, 500), [0, -0.0, np.inf, -np.inf, 1, -1, np.nan]]
+    )
     y = np.concatenate([rng.uniform(-6, 6, 4000), rng.integers(-9, 9, 500), [-1, -3, 2, 3, np.nan, np.inf, 0]])
     x, y = x.astype(np.float32), y.astype(np.float32)
     with np.errstate(all="ignore"):
