@@ -9,16 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.dtypes import DType
+from superkernel.errors import InputError
 from superkernel.tensor import TensorType
 
 
 def random_inputs(types: Mapping[str, TensorType], seed: int) -> dict[str, NDArray[Any]]:
-    """Standard normal floats, integers 0 to 9 (indices into real tables rather stay small), fair truth values."""
+    """Standard normal floats, integers 0 to 9 (indices into real tables rather stay small), fair truth values.
+    Raises InputError on a seed that is none."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise InputError("bad seed", expected="an integer >= 0", found=repr(seed))
     rng = np.random.default_rng(seed)
     made: dict[str, NDArray[Any]] = {}
     for name, kind in types.items():
         if kind.dtype.is_float:
-            array = rng.standard_normal(kind.shape)
+            array: NDArray[Any] = rng.standard_normal(kind.shape)
         elif kind.dtype is DType.BOOL:
             array = rng.integers(0, 2, kind.shape)
         else:

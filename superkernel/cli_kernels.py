@@ -1,0 +1,109 @@
+"""`superkernel kernels list | explain | dump | merge`: arguments in, texts of `superkernel.registry.commands` out."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from superkernel.errors import InputError
+from superkernel.target.cpu import TIERS
+
+if TYPE_CHECKING:
+    from superkernel.kernel import Kernel
+
+Parser = argparse.ArgumentParser
+Commands = argparse._SubParsersAction  # argparse names the type of `add_subparsers` no other way
+
+
+def add_commands(
+    parser: Parser,
+    parser_class: type[Parser],
+    model_arguments: Callable[[Parser], None],
+    load_model: Callable[[argparse.Namespace], Kernel],
+) -> None:
+    """The verbs of `superkernel kernels`. `model_arguments` declares a model's arguments, `load_model` compiles it."""
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True, parser_class=parser_class)
+    _add_list(verbs)
+    _add_explain(verbs)
+
+    text = "Which kernels a model needs, as a manifest (JSON)."
+    sub = _add(verbs, "dump", text, lambda args: _dump(args, load_model))
+    model_arguments(sub)
+    sub.add_argument("-o", "--output", metavar="FILE", help="write the manifest here too")
+
+    sub = _add(verbs, "merge", "Merge manifests into one that serves all their models.", _merge)
+    sub.add_argument("manifests", nargs="+", metavar="MANIFEST", help="files that `kernels dump` wrote")
+    sub.add_argument("-o", "--output", required=True, metavar="FILE", help="file to write")
+    sub.add_argument("--json", action="store_true", help="print the merged manifest")
+
+
+def _add(verbs: Commands[Any], name: str, text: str, run: Callable[[argparse.Namespace], int]) -> Parser:
+    sub: Parser = verbs.add_parser(name, help=text, description=text)
+    sub.set_defaults(command=run)
+    return sub
+
+
+def _add_list(verbs: Commands[Any]) -> None:
+    sub = _add(verbs, "list", "All kernels, or those that the options ask for.", _list)
+    sub.add_argument("--op", help="serves this operator")
+    sub.add_argument("--dtype", help="takes this element type as first input")
+    sub.add_argument("--role", choices=[r.value for r in _roles()], help="has this role")
+    sub.add_argument("--tier", choices=TIERS, help="runs on this instruction-set tier")
+    sub.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def _add_explain(verbs: Commands[Any]) -> None:
+    text = "Which kernel computes a problem and why; or what the kernels of an operator demand."
+    sub = _add(verbs, "explain", text, _explain)
+    what = "a problem such as 'matmul(f32[8,64], const f32[64,64])', an operator, or a pattern of kernel ids"
+    sub.add_argument("query", help=what)
+    sub.add_argument("--tier", choices=TIERS, help="choose for this instruction-set tier (default: the CPU's best)")
+    sub.add_argument("--deny", action="append", default=[], metavar="PATTERN", help="kernels not to take; repeatable")
+    sub.add_argument("--pin", action="append", default=[], metavar="PATTERN", help="kernels to take; repeatable")
+    sub.add_argument("--objective", choices=("latency", "size", "memory"), default="latency", help="what to optimise")
+    sub.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def _roles() -> tuple[Any, ...]:
+    from superkernel.registry.records import KernelRole
+
+    return tuple(KernelRole)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from superkernel.ops.table import find_op, suggest_ops
+    from superkernel.registry.commands import kernels_list
+
+    if args.op is not None and find_op(args.op) is None:
+        near = suggest_ops(args.op)
+        hint = f"did you mean {', '.join(near)}?" if near else ""
+        raise InputError(f"unknown operator {args.op!r}", location="--op", hint=hint)
+    print(kernels_list(op=args.op, dtype=args.dtype, role=args.role, tier=args.tier, as_json=args.json))
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from superkernel.codegen.host.features import detect_cpu
+    from superkernel.registry.commands import kernels_explain
+    from superkernel.registry.records import Policy
+
+    policy = Policy(objective=args.objective, deny=tuple(args.deny), pin=tuple(args.pin))
+    print(kernels_explain(args.query, target=detect_cpu(args.tier), policy=policy, as_json=args.json))
+    return 0
+
+
+def _dump(args: argparse.Namespace, load_model: Callable[[argparse.Namespace], Kernel]) -> int:
+    from superkernel.registry.commands import kernels_dump
+
+    print(kernels_dump(load_model(args).manifest(), output=args.output))
+    return 0
+
+
+def _merge(args: argparse.Namespace) -> int:
+    from superkernel.registry.commands import kernels_merge
+
+    said = kernels_merge(args.manifests, output=args.output)
+    print(Path(args.output).read_text(encoding="utf-8").rstrip() if args.json else said)
+    return 0

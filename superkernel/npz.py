@@ -1,0 +1,79 @@
+"""Named arrays in .npz files, for the command line: any names, any element type, nothing pickled.
+
+Model: NumPy's archive of .npy members, so that `numpy.load` reads what is written here and the other way round. What
+NumPy has no element type for (bf16) is stored as the unsigned integers of its bits, as in the JSON form's side files;
+reading turns them back where the declared type asks for it.
+
+Invariant: a file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.errors import FileFormatError, InputError, MachineError
+from superkernel.tensor import TensorType
+
+Array = NDArray[Any]
+
+
+def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Writes the arrays, uncompressed. Raises MachineError where the file cannot be written."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
+                for name, array in arrays.items():
+                    # numpy.savez would take an array called "file" for its own argument
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, _plain(array), allow_pickle=False)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise MachineError("the arrays cannot be written", location=f"file {str(path)!r}", found=found) from error
+
+
+def read_npz(path: Path, types: Mapping[str, TensorType]) -> dict[str, Array]:
+    """All arrays of a file; `types` are those that some names are declared with. Raises InputError where there is no
+    such file, FileFormatError where it is no archive of arrays."""
+    where = f"file {str(path)!r}"
+    try:
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):  # NumPy's own message would be about pickles
+                raise ValueError("no archive")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                return {name: _typed(archive[name], types.get(name)) for name in archive.files}
+    except FileNotFoundError as error:
+        raise InputError("no such file", location=where) from error
+    except (IsADirectoryError, PermissionError) as error:
+        raise InputError("the file cannot be read", location=where, found=str(error.strerror)) from error
+    except MemoryError as error:
+        raise MachineError("not enough memory for the arrays", location=where, found=str(error)) from error
+    except Exception as error:  # what zipfile, zlib, struct, tokenize and NumPy's own parser raise
+        hint = "write it with numpy.savez(FILE, name=array, ...)"
+        raise FileFormatError("not an .npz file", location=where, found=str(error)[:200], hint=hint) from error
+
+
+def _plain(array: Array) -> Array:
+    """The array, or its bits where NumPy alone cannot say what it is."""
+    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
+
+
+def _typed(array: Array, kind: TensorType | None) -> Array:
+    """Bits as the declared type where NumPy has no code for that type."""
+    if kind is None or kind.dtype.numpy.kind != "V" or array.dtype.itemsize != kind.dtype.itemsize:
+        return array
+    return array.view(kind.dtype.numpy) if array.dtype.kind in "uV" else array
