@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superkernel.errors import InputError
+from superkernel.errors import InputError, Violation, raise_all
 from superkernel.target.cpu import TIERS
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ def _dump(args: argparse.Namespace, load_model: Callable[[argparse.Namespace], K
 def _merge(args: argparse.Namespace) -> int:
     from superkernel.registry.commands import kernels_merge
 
+    missing = [path for path in args.manifests if not Path(path).is_file()]
+    raise_all(InputError, [Violation("no such file", f"file {path!r}") for path in missing])
     said = kernels_merge(args.manifests, output=args.output)
     print(Path(args.output).read_text(encoding="utf-8").rstrip() if args.json else said)
     return 0

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from superkernel.errors import FileFormatError, InputError, MachineError
+from superkernel.errors import FileFormatError, MachineError
 
 
 def canonical_json(data: Any) -> str:
@@ -39,12 +39,10 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
-    """The object a file holds. Raises InputError where there is no such file, FileFormatError where it is no JSON
-    object, MachineError where it cannot be read."""
+    """The object a file holds. Raises FileFormatError where it is no JSON object, MachineError where it cannot be
+    read."""
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise InputError("no such file", location=f"file {str(path)!r}") from error
     except OSError as error:
         raise MachineError(f"cannot read the {what}", location=f"file {str(path)!r}", found=str(error)) from error
     except UnicodeDecodeError as error:
