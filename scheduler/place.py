@@ -38,6 +38,11 @@ from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Task
 from superkernel.scheduler.tiling import Access, Family
 from superkernel.target.cpu import CpuTarget
 
+# A wait costs more than the bare flag: the first lines of data are cold, and no core is quite as far as estimated.
+HANDOVER_FACTOR = 1.5
+WORTH_CORES = 0.95  # more cores must bring the whole at least below this share of one core's time
+SIDE_GAIN = 0.9  # side by side must be so much better: split work often needs no exchange at all with what follows
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -62,10 +67,14 @@ def place(
     book = CostBook(target, cores, families)
     placer = _Placer(grouping, book, chosen)
     order = placer.run()
+    if cores > 1 and chosen.cost_placement and placer.makespan_ns() > WORTH_CORES * placer.alone_ns():
+        book = CostBook(target, 1, families)
+        placer = _Placer(grouping, book, chosen)
+        order = placer.run()
     subops = tuple(replace(grouping.subops[i], index=at) for at, i in enumerate(order))
     rows = [placer.placed[i] for i in order]
     tilings = tuple(p.partition.tiling for p in rows)
-    touched = placer.touched(order) if cores > 1 else None
+    touched = placer.touched(order) if placer.cores > 1 else None
     memory = plan_memory(subops, tilings, grouping.buffers, grouping.constants, touched, target.l2_bytes // 2)
     return Schedule(
         max(
@@ -134,8 +143,9 @@ class _Placer:
         self.grouping, self.book, self.options = grouping, book, options
         self.subops = grouping.subops
         self.cores = book.cores
+        self.handover_ns = HANDOVER_FACTOR * book.target.handover_ns
         # Another core than the caller's own is started and joined: a flag there and a flag back.
-        self.free = [0.0] + [2 * book.target.handover_ns] * (self.cores - 1)
+        self.free = [0.0] + [2 * self.handover_ns] * (self.cores - 1)
         self.known = Knowledge(self.cores)
         self.written: dict[str, list[Written]] = {}
         self.before = dependences(grouping)
@@ -243,8 +253,8 @@ class _Placer:
             partitions = self.book.partitions(self.subops[j])
             single.append(partitions[0].longest_ns)
             best = min(partitions, key=lambda p: p.longest_ns)
-            split += best.longest_ns + (self.book.target.handover_ns if len(best.ranges) > 1 else 0.0)
-        return max(max(single), sum(single) / self.cores) < split
+            split += best.longest_ns + (self.handover_ns if len(best.ranges) > 1 else 0.0)
+        return max(max(single), sum(single) / self.cores) < SIDE_GAIN * split
 
     def _finish(self, i: int, partition: Partition, cores: Sequence[int]) -> float:
         """When the last range is done, by estimate."""
@@ -252,14 +262,13 @@ class _Placer:
 
     def _finish_times(self, i: int, partition: Partition, cores: Sequence[int]) -> list[float]:
         sub = self.subops[i]
-        handover = self.book.target.handover_ns
         times = []
         for core, part, work in zip(cores, partition.ranges, partition.work_ns, strict=True):
             start, moved = self.free[core], 0
             for read in self.book.reads(sub.body, partition.tiling, part):
                 for source in self.written.get(sub.values[read.operand], ()):
                     if source.core != core and (count := shared_bytes(read, source)):
-                        start = max(start, source.finish_ns + handover)
+                        start = max(start, source.finish_ns + self.handover_ns)
                         moved += count
             times.append(start + work + moved / LINE_BYTES * LINE_NS)
         return times
@@ -289,6 +298,16 @@ class _Placer:
             for source in self.written.get(sub.values[read.operand], ()):
                 if source.core != core and shared_bytes(read, source):
                     yield source.position, source.core
+
+    def makespan_ns(self) -> float:
+        """When everything is done and joined, by estimate."""
+        return max(self.free) + (
+            self.handover_ns if any(p.cores and max(p.cores) for p in self.placed.values()) else 0.0
+        )
+
+    def alone_ns(self) -> float:
+        """The same on one core."""
+        return sum(self.book.partitions(sub)[0].longest_ns for sub in self.subops)
 
     def touched(self, order: Sequence[int]) -> dict[str, Touched]:
         """For every buffer who touches it last, and what its first writers know by then."""
