@@ -114,8 +114,17 @@ def is_excluded(name: str, engine: str) -> bool:
     return name in excluded() and not {"all", engine}.isdisjoint(excluded()[name][0].split(","))
 
 
-@pytest.mark.parametrize("engine", list(ENGINES))
-@pytest.mark.parametrize("name", list(cases()))
+def every_case() -> list[Any]:
+    """Every case on every engine. The host compiles each, which takes minutes in all: without `slow`, every 16th
+    runs."""
+    return [
+        pytest.param(name, engine, marks=pytest.mark.slow if engine == "host" and index % 16 else ())
+        for engine in ENGINES
+        for index, name in enumerate(cases())
+    ]
+
+
+@pytest.mark.parametrize(("name", "engine"), every_case())
 def test_node(name: str, engine: str) -> None:
     case = cases()[name]
     if not is_excluded(name, engine):
