@@ -21,7 +21,7 @@ from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, accumulate, convert, fold, store_tile, strips
 from superkernel.codegen.host.panels import copy_transposed
 from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.codegen.host.shuffle import lane_mask, resize
+from superkernel.codegen.host.shuffle import lane_mask, larger, reduce_tree, resize
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.attention import AttentionTiling, attention_form
@@ -40,6 +40,7 @@ class AttentionEmitter:
     def __init__(self, kb: KernelBuilder, body: Body, tiling: AttentionTiling) -> None:
         self.kb, self.body, self.t, self.form = kb, body, tiling, attention_form(body)
         self.epilogue = ProgramEmitter(kb, body.epilogue, kb.operands)
+        self.one_block = self.form.keys <= tiling.keys  # then nothing must be corrected
         self.at = {name: kb.offset(kb.scratch, start) for name, start in tiling.offsets.items() if name != "end"}
 
     def emit(self) -> None:
@@ -137,11 +138,11 @@ class AttentionEmitter:
         program = self.epilogue.row([batch, heads, query, 0])
         weight = kb.load(self.at["weight"], row, _F32)
         empty = kb.b.fcmp_ordered("==", weight, kb.const(0.0, _F32))
-        divisor = kb.b.select(empty, kb.const(1.0, _F32), weight)
+        factor = kb.b.fdiv(kb.const(1.0, _F32), kb.b.select(empty, kb.const(1.0, _F32), weight))
 
         def part(column: Index, lanes: int) -> None:
             value = kb.load(self.at["total"], kb.add(kb.mul(row, t.value_pitch), column), _F32, lanes)
-            program.eval(column, lanes, [kb.b.fdiv(value, kb.splat(divisor, lanes))])
+            program.eval(column, lanes, [kb.b.fmul(value, kb.splat(factor, lanes))])
 
         strips(kb, form.value_depth, t.lanes, part)
 
@@ -222,12 +223,15 @@ class AttentionEmitter:
                 visible = lane_mask(kb, kb.sub(row_limit, column), t.lanes)
                 value = kb.b.select(visible, value, kb.const(_MINUS_INFINITY, _F32, t.lanes))
             kb.store(value, scores, column, _F32)
-            return [kb.call_float("llvm.maximum", state[0], value)]
+            return [larger(kb, value, state[0])]
 
         start = kb.const(_MINUS_INFINITY, _F32, t.lanes)
         found = fold(kb, 0, count, t.lanes, [start], find_top)[0]
-        before = kb.load(self.at["top"], at, _F32)
-        top = kb.call_float("llvm.maximum", before, kb.reduce_lanes("fmax", found))
+        top = reduce_tree(kb, found, lambda a, b: larger(kb, a, b))
+        before: ir.Value | None = None
+        if not self.one_block:
+            before = kb.load(self.at["top"], at, _F32)
+            top = larger(kb, top, before)
         hidden = kb.b.fcmp_ordered("==", top, kb.const(_MINUS_INFINITY, _F32))
         pivot = kb.b.select(hidden, kb.const(0.0, _F32), top)
 
@@ -238,11 +242,13 @@ class AttentionEmitter:
             return [kb.b.fadd(state[0], power)]
 
         sums = fold(kb, 0, count, t.lanes, [kb.const(0.0, _F32, t.lanes)], exponentiate)[0]
-        correction = vecmath.apply(kb, "exp", kb.b.fsub(before, pivot))
-        weight = kb.fma(kb.load(self.at["weight"], at, _F32), correction, kb.reduce_lanes("fadd", sums))
+        weight = kb.reduce_lanes("fadd", sums)
+        if before is not None:
+            correction = vecmath.apply(kb, "exp", kb.b.fsub(before, pivot))
+            weight = kb.fma(kb.load(self.at["weight"], at, _F32), correction, weight)
+            kb.store(top, self.at["top"], at, _F32)
+            kb.store(correction, self.at["correction"], at, _F32)
         kb.store(weight, self.at["weight"], at, _F32)
-        kb.store(top, self.at["top"], at, _F32)
-        kb.store(correction, self.at["correction"], at, _F32)
 
     def _capped(self, value: ir.Value) -> ir.Value:
         """softcap * tanh(value / softcap)."""
@@ -332,11 +338,14 @@ class AttentionEmitter:
                 fetch if self._streams() else None,
             )
             for row, vectors_of_row in enumerate(results):
-                correction = kb.load(self.at["correction"], kb.add(tile_row, row), _F32)
+                at = kb.add(kb.mul(kb.add(tile_row, row), t.value_pitch), column)
+                correction = None if self.one_block else kb.load(self.at["correction"], kb.add(tile_row, row), _F32)
                 for v, value in enumerate(vectors_of_row):
-                    place = kb.add(kb.mul(kb.add(tile_row, row), t.value_pitch), kb.add(column, v * t.lanes))
-                    old = kb.load(self.at["total"], place, _F32, t.lanes)
-                    kb.store(kb.fma(old, kb.splat(correction, t.lanes), value), self.at["total"], place, _F32)
+                    place = kb.add(at, v * t.lanes)
+                    if correction is not None:
+                        old = kb.load(self.at["total"], place, _F32, t.lanes)
+                        value = kb.fma(old, kb.splat(correction, t.lanes), value)
+                    kb.store(value, self.at["total"], place, _F32)
 
         exact = form.value_depth % t.lanes or t.lanes
         whole = vectors // width if exact == t.lanes else (vectors - 1) // width

@@ -98,7 +98,8 @@ def copy_transposed(
     repeat the last one. `ahead`: fetch the cache lines of the columns that many further on (for sources that are
     streamed from memory)."""
     lanes = tile.lanes
-    with kb.loop(0, tile.columns, lanes, name="group") as group:
+    stop = kb.minimum(kb.sub(limit, first), tile.columns)
+    with kb.loop(0, stop, lanes, name="group") as group:
         start = kb.add(first, group)
         exact = isinstance(limit, int) and limit % tile.columns == 0
         last = kb.sub(limit, 1)

@@ -207,10 +207,10 @@ class AttentionTiling(Tiling):
         products = (
             2.0 * rows * keys * (form.depth + form.value_depth) / (target.flops_per_ns * min(1.0, rows / 4) * 0.9)
         )
-        softmax = rows * keys / self.lanes * 8.0
+        softmax = rows * (15.0 + keys / self.lanes * 6.0)
         copy = keys * form.depth / self.lanes * 2.0
         stream = keys * (form.depth + form.value_depth) * 4.0 / target.l3_bytes_per_ns
-        return 50.0 + max(products + softmax + copy, stream)
+        return 150.0 + max(products + softmax + copy, stream)
 
 
 class AttentionFamily(Family):
@@ -225,7 +225,9 @@ class AttentionFamily(Family):
         form = attention_form(body)
         lanes = target.vector_bytes // 4
         most, vectors = _TILE[target.tier]
-        keys = min(_KEYS_PER_BLOCK[target.tier], -(-max(1, form.keys) // (2 * lanes)) * 2 * lanes)
+        vectors = 1 if form.keys <= lanes else vectors
+        step = vectors * lanes
+        keys = min(_KEYS_PER_BLOCK[target.tier], -(-max(1, form.keys) // step) * step)
         batch = form.batch if form.rows and form.value_depth else 0
         found = []
         for wanted in (_ROWS_PER_BLOCK, _ROWS_PER_BLOCK // 2):

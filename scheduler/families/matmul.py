@@ -37,6 +37,7 @@ _TILES = {
 }
 _GEMV_ROWS = 6  # up to here the weights are streamed, not reused
 _CALL_NS = 30.0
+_FETCHED_AHEAD = 2.0
 _TILE_NS = 12.0  # storing a tile and starting the depth loop
 
 
@@ -220,11 +221,12 @@ class MatmulTiling(Tiling):
         )
 
     def _stream_ns(self, form: MatmulForm, target: CpuTarget) -> float:
-        """Time to bring the right factor near once."""
+        """Time to bring the right factor near once; packed panels are fetched ahead, faster than plain reads."""
+        gain = _FETCHED_AHEAD if self.right == PACKED and self.row_tiles == 1 else 1.0
         size = form.right.dtype.itemsize * form.depth * self.panels * self.panel * self.batch
         if size < target.l2_bytes // 2:
             return size / target.l2_bytes_per_ns
-        return size / (target.l3_bytes_per_ns if size < target.l3_bytes // 2 else target.dram_bytes_per_ns)
+        return size / gain / (target.l3_bytes_per_ns if size < target.l3_bytes // 2 else target.dram_bytes_per_ns)
 
     def _copy_ns(self, form: MatmulForm, share: float, target: CpuTarget) -> float:
         """Copies that a core makes for its range: what lies across the unit axis is copied by every core."""
