@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import index
-from os import PathLike
+from os import PathLike, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superkernel.errors import InputError, UnsupportedError, Violation, raise_all
@@ -46,7 +47,8 @@ def compile(
     if target not in TARGETS:
         raise UnsupportedError("unknown target", expected=", ".join(TARGETS), found=repr(target))
     cores, chosen = thread_count(threads), Options.of(options)
-    loaded = load_graph(graph, dims=_checked_dims(dims), shapes=_checked_shapes(shapes))
+    source = _existing_file(graph) if isinstance(graph, (str, PathLike)) else graph
+    loaded = load_graph(source, dims=_checked_dims(dims), shapes=_checked_shapes(shapes))
     return Kernel(compile_graph(loaded, cores=cores, options=chosen))
 
 
@@ -68,6 +70,21 @@ def thread_count(threads: int | None) -> int:
     if count is None or not 1 <= count <= THREADS_MAX:
         raise InputError("bad number of threads", expected=f"an integer, 1 to {THREADS_MAX}", found=repr(threads))
     return count
+
+
+def _existing_file(name: str | PathLike[str]) -> Path:
+    """The path of a model. Raises InputError on what can be none, where the system would raise ValueError."""
+    from superkernel.saved import is_saved_kernel
+
+    text = fspath(name)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InputError("not the name of a file", found=repr(text))
+    path = Path(text)
+    if path.is_dir():
+        raise InputError("a directory, not a file", location=f"file {text!r}", expected="an .onnx or .json file")
+    if is_saved_kernel(path):
+        raise InputError("a saved kernel, not a model", location=f"file {text!r}", hint="read it with superkernel.load")
+    return path
 
 
 def _integer(value: Any) -> int | None:

@@ -7,7 +7,6 @@ Nothing else in the package knows about networkx, JSON or ONNX.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,8 @@ def load_graph(
     given = ", ".join(name for name, value in onnx_options.items() if value)
     if isinstance(source, Graph):
         return _plain(source, given)
-    if isinstance(source, (str, PathLike)):
-        path = _path(source)
+    if isinstance(source, (str, Path)):
+        path = Path(source)
         if path.suffix == ".onnx":
             from superkernel.frontends.onnx import load_onnx
 
@@ -44,9 +43,7 @@ def load_graph(
             from superkernel.frontends.json_form import load_json
 
             return _plain(load_json(path), given)
-        hint = "a saved kernel is read by superkernel.load"
-        found = repr(str(path))
-        raise InputError("the file name says no known format", expected=".onnx or .json", found=found, hint=hint)
+        raise InputError("the file name says no known format", expected=".onnx or .json", found=repr(str(source)))
     module = type(source).__module__
     if type(source).__name__ == "ModelProto" and module.startswith("onnx"):
         from superkernel.frontends.onnx import load_onnx
@@ -62,17 +59,6 @@ def load_graph(
         return _plain(source.graph(), given)
     hint = "export a torch module with torch.onnx.export" if module.startswith("torch") else ""
     raise InputError("not a source of a graph", expected=_FORMS, found=type(source).__name__, hint=hint)
-
-
-def _path(source: str | PathLike[str]) -> Path:
-    """The file to read. Raises InputError on what can be none."""
-    name = fspath(source)
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise InputError("not the name of a file", found=repr(name))
-    path = Path(name)
-    if path.is_dir():
-        raise InputError("a directory, not a file", location=f"file {name!r}", expected="an .onnx or .json file")
-    return path
 
 
 def _plain(graph: Graph, given: str) -> Graph:
