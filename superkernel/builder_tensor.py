@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,8 @@ from superkernel.tensor import TensorType
 if TYPE_CHECKING:
     from superkernel.builder import GraphBuilder
 
-TensorLike = Union["Tensor", bool, int, float, NDArray[Any]]  # noqa: UP007: a forward reference
-_Index = Union[int, slice, EllipsisType, None]
+TensorLike: TypeAlias = "Tensor | bool | int | float | NDArray[Any]"
+_Index: TypeAlias = int | slice | EllipsisType | None
 
 
 class Value:
@@ -131,16 +131,16 @@ class Tensor:
     def __rmatmul__(self, other: TensorLike) -> Tensor:
         return self._binary("matmul", other, swap=True)
 
-    def __lt__(self, other: TensorLike) -> Tensor:
+    def __lt__(self, other: TensorLike) -> Tensor:  # type: ignore[misc]  # arrays mirror it with another type
         return self._binary("less", other)
 
-    def __le__(self, other: TensorLike) -> Tensor:
+    def __le__(self, other: TensorLike) -> Tensor:  # type: ignore[misc]  # arrays mirror it with another type
         return self._binary("less_equal", other)
 
-    def __gt__(self, other: TensorLike) -> Tensor:
+    def __gt__(self, other: TensorLike) -> Tensor:  # type: ignore[misc]  # arrays mirror it with another type
         return self._binary("greater", other)
 
-    def __ge__(self, other: TensorLike) -> Tensor:
+    def __ge__(self, other: TensorLike) -> Tensor:  # type: ignore[misc]  # arrays mirror it with another type
         return self._binary("greater_equal", other)
 
     def __and__(self, other: TensorLike) -> Tensor:
@@ -177,7 +177,7 @@ class Tensor:
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
         """`t.reshape(2, -1)` or `t.reshape((2, -1))`."""
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        return self.builder.apply("reshape", (self,), {"shape": tuple(sizes)})[0]  # type: ignore[arg-type]
+        return self.builder.apply("reshape", (self,), {"shape": tuple(sizes)})[0]
 
     def transpose(self, *perm: int) -> Tensor:
         """Permutes the axes; reverses them without arguments."""
