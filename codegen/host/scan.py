@@ -68,7 +68,7 @@ def arg_reduce(kb: KernelBuilder, walk: RowWalk, dtype: DType, greatest: bool, l
         take = order.better(x, value, last) | seen.equals(0)
         return [take.choose(x, value), take.choose(index, where), seen.const(1)]
 
-    parts = walk.visit_with((0,), extreme_accumulators(kb, dtype, number), step)
+    parts = walk.visit_with((0,), extreme_accumulators(kb, dtype, number), step, unroll=2)
     _, where = best_of_lanes(kb, walk, parts, order, last)
     walk.emit_once(where.to_int(64))
 
@@ -96,25 +96,49 @@ def best_of_lanes(
     order: Order,
     last: bool = False,
 ) -> tuple[Expr, Expr]:
-    """(value, index) of each row, from what its lanes found; equal values by index. Lanes that found nothing do not
-    count."""
+    """(value, index) of each row, from what its lanes found; equal values by index. Lanes that found
+    nothing do not count."""
     if walk.is_column:
         value, where, _ = parts["column"]
         return value, where
-    best: tuple[Expr, Expr, Expr] | None = None
-    for values, places, found in parts.values():
-        for lane in range(values.lanes):
-            value, place, seen = (_lane(kb, v, lane) for v in (values, places, found))
-            if best is None:
-                best = value, place, seen
-                continue
-            better, worse = order.better(value, best[0]), order.better(best[0], value)
-            nearer = place.compare(">" if last else "<", best[1])
-            take = (seen.compare("!=", 0)) & (better | (worse.invert() & nearer) | best[2].equals(0))
-            best = take.choose(value, best[0]), take.choose(place, best[1]), seen | best[2]
-    if best is None:
+    mains = [list(found) for site, found in parts.items() if site != "tail"]
+    best = mains[0] if mains else None
+    for found in mains[1:]:
+        best = _best_of_two(order, last, best or found, found)
+    scalars = [_best_lane(kb, order, last, found) for found in (best, parts.get("tail")) if found is not None]
+    if not scalars:
         raise InternalError("a row without elements has no extreme")
-    return best[0], best[1]
+    value, where, _ = scalars[0] if len(scalars) == 1 else _best_of_two(order, last, scalars[0], scalars[1])
+    return value, where
+
+
+def _best_of_two(order: Order, last: bool, a: Sequence[Expr], b: Sequence[Expr]) -> list[Expr]:
+    """Lane-wise the better of two (value, index, found)."""
+    better, worse = order.better(b[0], a[0]), order.better(a[0], b[0])
+    nearer = b[1].compare(">" if last else "<", a[1])
+    none = a[2].equals(0)
+    take = b[2].compare("!=", 0) & (better | (worse.invert() & nearer) | none)
+    return [take.choose(y, x) for x, y in zip(a, b, strict=True)]
+
+
+def _best_lane(kb: KernelBuilder, order: Order, last: bool, found: Sequence[Expr]) -> list[Expr]:
+    """Halve until one lane is left; an odd lane is joined at the end."""
+    spare: list[Expr] | None = None
+    while found[0].lanes > 1:
+        lanes = found[0].lanes
+        half = lanes // 2
+        if lanes % 2:
+            odd = [_lane(kb, v, lanes - 1) for v in found]
+            spare = odd if spare is None else _best_of_two(order, last, spare, odd)
+        low, high = ([_part(kb, v, start, half) for v in found] for start in (0, half))
+        found = _best_of_two(order, last, low, high)
+    return list(found) if spare is None else _best_of_two(order, last, found, spare)
+
+
+def _part(kb: KernelBuilder, vector: Expr, start: int, count: int) -> Expr:
+    if count == 1:
+        return _lane(kb, vector, start)
+    return Expr(kb, kb.pick(vector.v, range(start, start + count)))
 
 
 def _lane(kb: KernelBuilder, vector: Expr, lane: int) -> Expr:

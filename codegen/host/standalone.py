@@ -32,7 +32,8 @@ class StandaloneKernel:
 
     def __init__(self, kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget) -> None:
         self.body, self.tiling = body, tiling
-        self._code = LoadedCode([compile_ir(emit_ir(kernel, body, tiling, cpu), cpu)], cpu)
+        self.object = compile_ir(emit_ir(kernel, body, tiling, cpu), cpu)
+        self._code = LoadedCode([self.object], cpu)
         kinds = [ctypes.c_void_p] * (len(body.operands) + 1) + [ctypes.c_int64] * 2
         self._call = ctypes.CFUNCTYPE(None, *kinds)(self._code.address("kernel"))
         self._scratch = aligned_bytes(max(64, tiling.scratch_bytes))

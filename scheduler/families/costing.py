@@ -6,11 +6,15 @@ tell work that is worth sharing between cores from work that is not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
 from superkernel.body import PointwiseProgram
 from superkernel.dtypes import DType
 from superkernel.target.cpu import CpuTarget
 
 CALL_NS = 20.0  # entering a kernel function, setting up loops
+BF16_WEIGHT = 8.0  # rounding a vector to bf16 by integer arithmetic
 
 # Vector instructions per vector of results, where more than one.
 _WEIGHTS: dict[str, float] = {
@@ -31,11 +35,25 @@ _WEIGHTS: dict[str, float] = {
 
 def program_weight(program: PointwiseProgram) -> float:
     """Vector instructions per vector of positions: loads, stores, arithmetic."""
-    weight = float(len(program.inputs) + len(program.outputs))
+    weight = float(len(program.inputs) + sum(1 for o in program.outputs if o.target >= 0))
+    rounds = [o for o in program.outputs if o.target >= 0 and program.dtype_of(o.value) is DType.BF16]
+    weight += BF16_WEIGHT * len(rounds)
     for instruction in program.instructions:
         one = _WEIGHTS.get(instruction.op, 1.5)
         weight += one * (2.0 if instruction.dtype is DType.F64 else 1.0)
     return weight
+
+
+def program_traffic(program: PointwiseProgram, itemsizes: Sequence[int]) -> float:
+    """Bytes that a program reads and writes over its whole space, what it broadcasts counted once. `itemsizes` by operand."""
+    walks = [(i.source, i.strides) for i in program.inputs if i.source >= 0]
+    walks += [(o.target, o.strides) for o in program.outputs if o.target >= 0]
+    return float(
+        sum(
+            itemsizes[operand] * prod(d for d, s in zip(program.shape, strides, strict=True) if s)
+            for operand, strides in walks
+        )
+    )
 
 
 def vector_ns(target: CpuTarget) -> float:

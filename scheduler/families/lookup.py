@@ -106,7 +106,9 @@ class LookupTiling(Tiling):
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         plan = lookup_plan(body)
-        return 1.5 * self.part.program_ns(body, plan.epilogue, begin, end, target)
+        space = lookup_space(plan)
+        fixed = all(not p.inputs[0].strides or p.inputs[0].strides[-1] == 0 for p in plan.indices)
+        return (1.2 if fixed else 6.0) * self.part.program_ns(body, space, begin, end, target)
 
 
 def lookup_space(plan: LookupPlan) -> PointwiseProgram:

@@ -79,7 +79,7 @@ class OutputRowsTiling(Tiling):
             return 0.0
         share = (end - begin) / self.units
         count = prod(self.shape) * share
-        traffic = sum(o.type.nbytes for o in body.operands)
+        traffic = 2 * body.anchor_outputs[0].nbytes
         work = elements_ns(count, self.work + program_weight(body.epilogue), target)
         return CALL_NS + (end - begin) * 4.0 + max(work, memory_ns(traffic * share, traffic, target))
 

@@ -19,13 +19,14 @@ from math import prod
 from superkernel.body import Body, PointwiseProgram
 from superkernel.collapse import canonical, program_regions, runs_of_range
 from superkernel.dtypes import DType
-from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_weight
+from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_traffic, program_weight
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget
 from superkernel.tensor import Box, Region
 
 UNIT_ELEMENTS = 512  # a unit of at least this many elements: overhead stays small, eight cores can share a few thousand
 LINE_BYTES = 64
+PLANE_WEIGHT = 6.0  # shuffles and further loads and stores per vector of a turned tile
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,11 @@ class PointwiseTiling(Tiling):
         size = prod(program.shape)
         count = size * (end - begin) / max(1, self.units)
         item = widest_item(program)
-        work = elements_ns(count, program_weight(program) + _gather_weight(program, target, item), target, item)
+        extra = PLANE_WEIGHT if self.plane >= 0 else _gather_weight(program, target, item)
+        work = elements_ns(count, program_weight(program) + extra, target, item)
         rows = count / max(1, min(self.inner, self.chunk))
-        traffic = sum(o.type.nbytes for o in body.operands)
-        return CALL_NS + rows * 2.0 + max(work, memory_ns(traffic * count / max(1, size), traffic, target))
+        traffic = program_traffic(program, [o.type.dtype.itemsize for o in body.operands])
+        return CALL_NS + rows * 1.5 + max(work, memory_ns(traffic * count / max(1, size), traffic, target))
 
     def align(self, body: Body, unit: int) -> int:
         """Whole cache lines of the first output per core where rows are short."""

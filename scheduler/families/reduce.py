@@ -28,9 +28,9 @@ class ReduceFamily(Family):
         outer = prod(space.outer)
         if kernel == "host.cumsum" and 0 in space.row:
             outer = 0
-        work = {"host.reduce": 2.0, "host.argreduce": 6.0, "host.cumsum": 14.0}[kernel]
+        work = {"host.reduce": 1.0, "host.argreduce": 6.0, "host.cumsum": 14.0}[kernel]
         if body.op == "reduce_log_sum_exp":
-            work += 26.0
+            work += 20.0
         return (RowTiling(outer, space.inner, block, 0, work),)
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:

@@ -19,7 +19,7 @@ from math import prod
 from superkernel.body import Body, PointwiseProgram, ProgramInput, ProgramOutput, View
 from superkernel.collapse import merge_dims, program_regions, regroup, runs_of_range, walks_of
 from superkernel.dtypes import DType
-from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_weight
+from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_traffic, program_weight
 from superkernel.scheduler.families.pointwise import LINE_BYTES, accesses_of
 from superkernel.scheduler.tiling import Access, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -237,8 +237,9 @@ class RowTiling(Tiling):
         item = 8 if space.data.inputs and space.data.inputs[0].dtype is DType.F64 else 4
         work = elements_ns(data, weight, target, item)
         work += elements_ns(results, program_weight(space.epilogue), target, item)
-        traffic = sum(o.type.nbytes for o in body.operands)
-        return CALL_NS + (end - begin) * 25.0 + max(work, memory_ns(traffic * share, traffic, target))
+        sizes = [o.type.dtype.itemsize for o in body.operands]
+        traffic = sum(program_traffic(p, sizes) for p in space.programs if p is not None)
+        return CALL_NS + (end - begin) * 6.0 + max(work, memory_ns(traffic * share, traffic, target))
 
     def align(self, body: Body, unit: int) -> int:
         """Whole cache lines of results per core where a unit writes less than one."""

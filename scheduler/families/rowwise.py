@@ -16,7 +16,7 @@ from superkernel.scheduler.families.rowspace import RowSpace, RowTiling
 from superkernel.scheduler.tiling import Family, Tiling
 from superkernel.target.cpu import CpuTarget
 
-_WORK = {"softmax": 34.0, "log_softmax": 34.0, "layer_norm": 12.0, "rms_norm": 8.0, "lrn": 60.0}
+_WORK = {"softmax": 20.0, "log_softmax": 20.0, "rms_norm": 2.0, "lrn": 30.0}  # others 4
 
 
 def keeps_row(body: Body, space: RowSpace) -> bool:
@@ -49,7 +49,7 @@ class RowwiseFamily(Family):
             rows = space.row_size + (integer(body.attr["size"]) - 1 if kernel == "host.lrn" else 0)
             scratch = -(-rows * block * row_item(space.data) // 64) * 64 + 64
         outer = 0 if 0 in space.row else prod(space.outer)
-        return (RowTiling(outer, space.inner, block, scratch, _WORK.get(body.op or "", 12.0)),)
+        return (RowTiling(outer, space.inner, block, scratch, _WORK.get(body.op or "", 4.0)),)
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return True

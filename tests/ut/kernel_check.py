@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from superkernel.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.codegen.host.lower import compile_ir
-from superkernel.codegen.host.standalone import StandaloneKernel, aligned_bytes, emit_ir
+from superkernel.codegen.host.standalone import StandaloneKernel, aligned_bytes
 from superkernel.dtypes import DType
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.tiling import Tiling
@@ -85,8 +84,8 @@ class _Run:
     def __init__(self, kernel: str, body: Body, tiling: Tiling, arrays: list[Array], cpu: CpuTarget) -> None:
         self.body, self.tiling, self.arrays = body, tiling, arrays
         self.where = f"{kernel} on {cpu.tier}, {tiling}"
-        assert not undefined_symbols(compile_ir(emit_ir(kernel, body, tiling, cpu), cpu)), self.where
         self.kernel = StandaloneKernel(kernel, body, tiling, cpu)
+        assert not undefined_symbols(self.kernel.object), self.where
         self.packed = self.kernel.pack(arrays)
         self.full = self._execute(0, tiling.units, 0x00, poison=None)
 
