@@ -21,7 +21,7 @@ def place_outputs(ws: Workspace) -> None:
         kind = ws.graph.types[value]
         ref = ws.locate(value, only_dense)
         buffer = ws.buffers[ref.buffer]
-        if ref.is_dense and buffer.home is None and buffer.type.size == kind.size and ref.offset == 0:
+        if ref.is_dense and buffer.is_temporary and buffer.type.size == kind.size and ref.offset == 0:
             ws.buffers[ref.buffer] = Buffer(buffer.type, home)
             continue
         _store_to(ws, value, Buffer(kind, home))

@@ -59,7 +59,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """Places for every operand; `subops` in global order. With `touched`, an arena in which reuse never needs a wait
     of its own is preferred as long as it takes at most `roomy_bytes` or little more than the smallest one."""
-    lives = _lifetimes(subops, buffers)
+    parents = {name: b.inside for name, b in buffers.items() if b.inside is not None}
+    lives = _lifetimes(subops, buffers, parents)
     shared = _in_place(subops, buffers, lives)
     offsets, arena = _arena(lives, buffers, shared)
     if touched is not None and lives:
@@ -72,13 +73,14 @@ def plan_memory(
         packs = tiling.packs(sub.body)
         row = []
         for i, name in enumerate(sub.values):
-            home = buffers[name].home
+            root, inner = _root(name, parents)
+            home = buffers[root].home
             if home is None:
-                row.append(Place(Space.ARENA, 0, offsets[name]))
+                row.append(Place(Space.ARENA, 0, offsets[root] + inner))
             elif home.space is Space.CONSTANT:
                 row.append(Place(Space.CONSTANT, 0, blob.offset(name, packs.get(i))))
             else:
-                row.append(home)
+                row.append(Place(home.space, home.slot, inner))
         places.append(tuple(row))
     requested = sum(_rounded(buffers[name].type.nbytes) for name in lives)
     return MemoryPlan(tuple(places), tuple(blob.slots), arena, requested)
@@ -88,11 +90,23 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES
 
 
-def _lifetimes(subops: Sequence[SubOperator], buffers: Mapping[str, Buffer]) -> dict[str, tuple[int, int]]:
-    """First and last position at which each arena buffer is touched."""
+def _root(name: str, parents: Mapping[str, tuple[str, int]]) -> tuple[str, int]:
+    """The buffer that a buffer is a part of in the end, and its byte offset there."""
+    offset = 0
+    while name in parents:
+        name, step = parents[name]
+        offset += step
+    return name, offset
+
+
+def _lifetimes(
+    subops: Sequence[SubOperator], buffers: Mapping[str, Buffer], parents: Mapping[str, tuple[str, int]]
+) -> dict[str, tuple[int, int]]:
+    """First and last position at which each arena buffer, or a part of it, is touched."""
     lives: dict[str, tuple[int, int]] = {}
     for at, sub in enumerate(subops):
-        for name in sub.values:
+        for value in sub.values:
+            name, _ = _root(value, parents)
             if buffers[name].home is None:
                 first, _ = lives.get(name, (at, at))
                 lives[name] = (first, at)
@@ -102,7 +116,8 @@ def _lifetimes(subops: Sequence[SubOperator], buffers: Mapping[str, Buffer]) -> 
 def _in_place(
     subops: Sequence[SubOperator], buffers: Mapping[str, Buffer], lives: Mapping[str, tuple[int, int]]
 ) -> dict[str, str]:
-    """Output buffer -> the input buffer whose bytes it takes over."""
+    """Output buffer -> the input buffer whose bytes it takes over. Buffers with parts are left alone."""
+    whole = {b.inside[0] for b in buffers.values() if b.inside is not None}
     shared: dict[str, str] = {}
     taken: set[str] = set()
     for at, sub in enumerate(subops):
@@ -110,10 +125,10 @@ def _in_place(
             continue
         for i, operand in enumerate(sub.body.operands):
             name = sub.values[i]
-            if operand.role is not Role.OUTPUT or name not in lives or lives[name][0] != at:
+            if operand.role is not Role.OUTPUT or name not in lives or lives[name][0] != at or name in whole:
                 continue
             for j, source in enumerate(sub.values):
-                fits = source in lives and lives[source][1] == at and source not in taken
+                fits = source in lives and lives[source][1] == at and source not in taken and source not in whole
                 if fits and sub.body.operands[j].role is Role.INPUT and walks_alike(sub, j, i):
                     shared[name] = source
                     taken.add(source)
@@ -199,10 +214,16 @@ class _Interference:
 
 def _users(roots: Mapping[str, str], names: Sequence[str], touched: Mapping[str, Touched]) -> list[Touched]:
     """Users of each place: of its first buffer and of those that take it over."""
-    found = {root: Touched(dict(touched[root].last), touched[root].ready) for root in names}
+    found: dict[str, Touched] = {}
     for name, root in roots.items():
-        for core, position in touched[name].last.items():
-            found[root].last[core] = max(position, found[root].last.get(core, -1))
+        row = touched[name]
+        old = found.get(root)
+        if old is None:
+            found[root] = Touched(dict(row.last), row.ready)
+            continue
+        for core, position in row.last.items():
+            old.last[core] = max(position, old.last.get(core, -1))
+        found[root] = Touched(old.last, list(map(min, old.ready, row.ready)))
     return [found[root] for root in names]
 
 

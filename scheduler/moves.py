@@ -4,6 +4,8 @@ else helps.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from superkernel.graph import Node
 from superkernel.scheduler.affine import Coords, Ref, dense_ref, permutation, view_refs
 from superkernel.scheduler.anchors import add_anchor
@@ -56,9 +58,10 @@ def materialise(ws: Workspace, node: Node) -> None:
 
 
 def add_concat(ws: Workspace, node: Node) -> None:
-    """Every part's cluster stores straight into its place; parts that nobody computes here are copied there."""
+    """Every part's cluster stores straight into its place; a part that lies in a buffer of its own already makes that
+    buffer a piece of the whole where it can; what is left is copied."""
     parts = [value for value in node.inputs if value is not None]
-    copied = [v for v in parts if not _stores_anywhere(ws, v)]
+    copied = [v for v in parts if not _stores_anywhere(ws, v) and _adoptable(ws, node, v) is None]
     if not ws.options.fuse or len(copied) == len(parts):
         add_anchor(ws, node)
         return
@@ -75,8 +78,7 @@ def add_concat(ws: Workspace, node: Node) -> None:
             _store_part(ws, node, value, Ref(buffer, shape, strides, offset))
         offset += shape[at] * strides[at]
     ws.values[out] = dense_ref(buffer, kind.shape)
-    direct = len(parts) - len(copied)
-    ws.note(node.name, "written in place", f"{direct} of {len(parts)} parts by those who compute them")
+    ws.note(node.name, "written in place", f"{len(parts) - len(copied)} of {len(parts)} parts need no copy")
 
 
 def _stores_anywhere(ws: Workspace, value: str) -> bool:
@@ -84,7 +86,37 @@ def _stores_anywhere(ws: Workspace, value: str) -> bool:
     return isinstance(found, Reg) and ws.can_store_freely(found)
 
 
+def _adoptable(ws: Workspace, node: Node, value: str) -> str | None:
+    """The buffer that holds the part and can become a piece of the whole as it is: the part is a run of the whole, and
+    the buffer a temporary one that nothing else claims."""
+    axis = node.attrs.get("axis")
+    shape = ws.graph.types[value].shape
+    at = (axis if isinstance(axis, int) else 0) % len(shape)
+    if node.inputs.count(value) > 1 or any(d != 1 for d in shape[:at]) or 0 in shape:
+        return None
+    found = ws.values[value]
+    refs = [found] if isinstance(found, Ref) else []
+    if isinstance(found, Reg):
+        for store in ws.stores_of(found):
+            strides = found.coords.push(store.strides)
+            if store.cell == found.cell and strides is not None:
+                refs.append(Ref(store.buffer, shape, strides, store.offset))
+    for ref in refs:
+        buffer = ws.buffers[ref.buffer]
+        whole = ref.is_dense and ref.offset == 0 and buffer.type.size == ws.graph.types[value].size
+        if whole and buffer.is_temporary:
+            return ref.buffer
+    return None
+
+
 def _store_part(ws: Workspace, node: Node, value: str, place: Ref) -> None:
+    adopted = _adoptable(ws, node, value)
+    if adopted is not None:
+        old = ws.buffers[adopted]
+        ws.buffers[adopted] = replace(old, inside=(place.buffer, place.offset * old.type.dtype.itemsize))
+        for cluster in ws.clusters.clusters_writing(adopted):
+            ws.clusters.write(cluster, place.buffer)
+        return
     found = ws.values[value]
     strides = found.coords.pull(place.strides) if isinstance(found, Reg) and ws.can_store_freely(found) else None
     if isinstance(found, Reg) and strides is not None:

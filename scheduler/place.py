@@ -14,7 +14,7 @@ then accesses become absolute.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from superkernel.body import Role, SubOperator
@@ -36,6 +36,7 @@ from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.memory import MemoryPlan, Touched, plan_memory
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Task
 from superkernel.scheduler.tiling import Access, Family
+from superkernel.scheduler.workspace import Buffer
 from superkernel.target.cpu import CpuTarget
 
 # A wait costs more than the bare flag: the first lines of data are cold, and no core is quite as far as estimated.
@@ -112,6 +113,18 @@ def absolute(accesses: Sequence[Access], places: Sequence[Place]) -> tuple[Memor
     return tuple(found)
 
 
+def lineage(buffers: Mapping[str, Buffer], name: str) -> Iterator[tuple[str, Buffer, int]]:
+    """The buffer, the one it is a part of, and so on, each with the byte offset of the first one in it."""
+    offset = 0
+    while True:
+        buffer = buffers[name]
+        yield name, buffer, offset
+        if buffer.inside is None:
+            return
+        name, step = buffer.inside
+        offset += step
+
+
 def dependences(grouping: Grouping) -> list[set[int]]:
     """For each sub-operator those that must come before it: readers after writers, overwriters after everybody else."""
     before: list[set[int]] = [set() for _ in grouping.subops]
@@ -122,7 +135,7 @@ def dependences(grouping: Grouping) -> list[set[int]]:
             if operand.role is Role.CONSTANT:
                 continue
             buffer = grouping.buffers[name]
-            key: object = name if buffer.home is None else buffer.home
+            key, *wholes = (n if b.home is None else b.home for n, b, _ in lineage(grouping.buffers, name))
             if operand.role is Role.INPUT:
                 before[at].update(writers.get(key, ()))
                 readers.setdefault(key, []).append(at)
@@ -131,7 +144,8 @@ def dependences(grouping: Grouping) -> list[set[int]]:
                 before[at].update(readers.get(key, ()))
                 writers.setdefault(key, []).append(at)
             else:  # several may write different parts of one buffer
-                writers.setdefault(key, []).append(at)
+                for whole in (key, *wholes):
+                    writers.setdefault(whole, []).append(at)
         before[at].discard(at)
     return before
 
@@ -285,9 +299,9 @@ class _Placer:
                 self.known.run(position, core, self._sources(sub, partition, part, core))
             for access in self.book.accesses(sub.body, partition.tiling, part):
                 if access.write:
-                    name = sub.values[access.operand]
-                    record = written_by(core, position, finish, access.regions)
-                    records.setdefault(name, []).append(record)
+                    for name, _, offset in lineage(self.grouping.buffers, sub.values[access.operand]):
+                        regions = tuple(r.shifted(offset) for r in access.regions) if offset else access.regions
+                        records.setdefault(name, []).append(written_by(core, position, finish, regions))
         for name, parts in records.items():
             self.written.setdefault(name, []).extend(parts)
         self.placed[i] = placement
@@ -310,14 +324,20 @@ class _Placer:
         return sum(self.book.partitions(sub)[0].longest_ns for sub in self.subops)
 
     def touched(self, order: Sequence[int]) -> dict[str, Touched]:
-        """For every buffer who touches it last, and what its first writers know by then."""
+        """For every buffer with a place of its own who touches it last, and what its first writers know by then."""
         found: dict[str, Touched] = {}
+        seen: set[str] = set()
         for position, i in enumerate(order):
             cores = self.placed[i].cores
-            for name in self.subops[i].values:
+            for value in self.subops[i].values:
+                *_, (name, _, _) = lineage(self.grouping.buffers, value)
+                ready = self.known.at(position, cores) if value not in seen else None
+                seen.add(value)
                 row = found.get(name)
                 if row is None:
-                    row = found[name] = Touched({}, self.known.at(position, cores))
+                    row = found[name] = Touched({}, ready or [])
+                elif ready is not None:  # the first use of another part of it
+                    row = found[name] = Touched(row.last, list(map(min, row.ready, ready)))
                 for core in cores:
                     row.last[core] = position
         return found

@@ -67,12 +67,18 @@ class GroupNote:
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A buffer that sub-operators read or write. `home`: None in the arena, else the space and slot it fills
-    (constants: slot 0, offsets come with the memory plan). `previous`: the buffer whose bytes this one takes over in
-    the same place (states)."""
+    (constants: slot 0, offsets come with the memory plan). `inside`: a part of another buffer, from that byte on.
+    `previous`: the buffer whose bytes this one takes over in the same place (states)."""
 
     type: TensorType
     home: Place | None = None
     previous: str | None = None
+    inside: tuple[str, int] | None = None
+
+    @property
+    def is_temporary(self) -> bool:
+        """True of arena buffers with a place of their own."""
+        return self.home is None and self.inside is None
 
     @property
     def is_constant(self) -> bool:

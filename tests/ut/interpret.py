@@ -20,6 +20,7 @@ from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
 from superkernel.scheduler.group import Grouping
+from superkernel.scheduler.place import lineage
 from superkernel.scheduler.schedule import Schedule, Space
 from superkernel.tensor import TensorType
 
@@ -112,8 +113,10 @@ def interpret_grouping(
             memory.setdefault(key, garbage(buffer.type.dtype, buffer.type.size))
 
     def operand(sub: SubOperator, i: int) -> Flat:
-        buffer = grouping.buffers[sub.values[i]]
-        return memory[sub.values[i] if buffer.home is None or buffer.home.space is Space.CONSTANT else buffer.home]
+        kind = grouping.buffers[sub.values[i]].type
+        *_, (name, buffer, offset) = lineage(grouping.buffers, sub.values[i])
+        whole = memory[name if buffer.home is None or buffer.home.space is Space.CONSTANT else buffer.home]
+        return whole[offset // kind.dtype.itemsize :][: kind.size]
 
     run_subops(grouping.subops, operand)
     by_home = {(b.home.space, b.home.slot): b.home for b in grouping.buffers.values() if b.home is not None}

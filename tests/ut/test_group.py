@@ -137,6 +137,20 @@ def test_concat_parts_are_stored_in_place() -> None:
     check_meaning(graph, grouping)
 
 
+def test_a_growing_concat_copies_nothing() -> None:
+    """As in a dense block: every stage reads the concatenation of all earlier stages. Along the outermost axis each
+    whole becomes a piece of the next."""
+    g = GraphMaker()
+    h = g.op("softmax", g.input("x", 1, 2, 6), axis=-1)
+    for _ in range(3):
+        h = g.op("concat", h, g.op("reduce_sum", h, axes=(1,), keepdims=True), axis=1)
+    graph = g.graph(g.op("softmax", h, axis=-1))
+    grouping = grouped(graph, eager=False)
+    assert [s.body.op for s in grouping.subops] == ["softmax", *["reduce_sum"] * 3, "softmax"]
+    assert sum(b.inside is not None for b in grouping.buffers.values()) >= 3
+    check_meaning(graph, grouping)
+
+
 def test_concat_of_inputs_is_one_copy() -> None:
     g = GraphMaker()
     a, b = g.input("a", 2, 3), g.input("b", 2, 3)

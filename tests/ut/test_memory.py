@@ -11,6 +11,7 @@ from superkernel.graph import Graph
 from superkernel.scheduler.group import Grouping, group
 from superkernel.scheduler.hostcall import HostCallTiling
 from superkernel.scheduler.memory import ALIGN_BYTES, MemoryPlan, plan_memory, walks_alike
+from superkernel.scheduler.place import lineage
 from superkernel.scheduler.schedule import Space
 
 
@@ -24,12 +25,13 @@ def planned(graph: Graph, *, fuse: bool = True) -> tuple[Grouping, MemoryPlan]:
 
 
 def arena_rows(grouping: Grouping, plan: MemoryPlan) -> dict[str, list[tuple[int, int]]]:
-    """Arena buffer -> (position, operand) of every use."""
+    """Arena buffer -> (position, start of the buffer) of every use of it or of a part of it."""
     uses: dict[str, list[tuple[int, int]]] = {}
     for at, (sub, places) in enumerate(zip(grouping.subops, plan.places, strict=True)):
         for i, place in enumerate(places):
             if place.space is Space.ARENA:
-                uses.setdefault(sub.values[i], []).append((at, i))
+                *_, (name, _, offset) = lineage(grouping.buffers, sub.values[i])
+                uses.setdefault(name, []).append((at, place.offset - offset))
     return uses
 
 
@@ -41,8 +43,8 @@ def test_live_buffers_share_no_byte_except_in_place(fuse: bool) -> None:
         uses = arena_rows(grouping, plan)
         spans = {}
         for name, rows in uses.items():
-            at, i = rows[0]
-            start = plan.places[at][i].offset
+            start = rows[0][1]
+            assert {s for _, s in rows} == {start}
             assert start % ALIGN_BYTES == 0
             spans[name] = (start, start + grouping.buffers[name].type.nbytes, rows[0][0], rows[-1][0])
             assert spans[name][1] <= plan.arena_bytes
@@ -85,7 +87,7 @@ def test_a_transposing_copy_is_never_in_place() -> None:
     g = GraphMaker()
     a = g.op("softmax", g.input("x", 8, 8), axis=-1)
     grouping, plan = planned(g.graph(g.op("neg", g.op("transpose", a, perm=(1, 0)))), fuse=False)
-    starts = {plan.places[at][i].offset for rows in arena_rows(grouping, plan).values() for at, i in rows}
+    starts = {start for rows in arena_rows(grouping, plan).values() for _, start in rows}
     copy = next(s for s in grouping.subops if s.body.op is None)
     assert not walks_alike(copy, 0, 1)
     assert len(starts) == 2
