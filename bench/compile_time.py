@@ -2,8 +2,9 @@
 
     python bench/compile_time.py [--json] [--nodes 1000]
 
-Two graphs of 1,000 sub-operators (unfused: one node each): `equal`, 250 transformer-like blocks of one shape, whose kernels are shared; `distinct`, blocks of 50
-different widths. Each is compiled in a process of its own, first with an empty cache, then again.
+Two graphs of 1,000 sub-operators (unfused: one node each): `equal`, 250 transformer-like blocks of one shape, whose
+kernels are shared; `distinct`, blocks of 50 different widths. Each is compiled in a process of its own, first with an
+empty cache, then again.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python bench/limits.py [--json] [--quick]
 
-FMA peak of one core (f32), read bandwidth of one and of two cores, core-to-core hand-over; then a 1024x1024x1024 f32 matrix product on one and two
-cores against the peak, and a 4096x4096 f32 matrix-vector product against the bandwidth. Limit and workload are measured in turn, several times,
-because the machine's speed drifts: the figure is the median of the ratios of neighbours.
+FMA peak of one core (f32), read bandwidth of one and of two cores, core-to-core hand-over; then a 1024x1024x1024 f32
+matrix product on one and two cores against the peak, and a 4096x4096 f32 matrix-vector product against the bandwidth.
+Limit and workload are measured in turn, several times, because the machine's speed drifts: the figure is the median
+of the ratios of neighbours.
 """
 
 from __future__ import annotations
@@ -101,8 +102,12 @@ def main() -> int:
     print(f"core-to-core hand-over:        {figures['core_to_core_ns']:7.1f} ns")
     print(f"matmul 1024^3 f32, one core:   {mm['gflops_1']:7.1f} GFLOP/s = {mm['share_of_peak_1']:.0%} of peak")
     print(f"matmul 1024^3 f32, two cores:  {mm['gflops_2']:7.1f} GFLOP/s = {mm['scaling_2']:.2f}x one core")
-    print(f"gemv 4096^2 f32, one core:     {mv['gb_per_s_1']:7.1f} GB/s = {mv['share_of_read_1']:.0%} of read bandwidth")
-    print(f"gemv 4096^2 f32, two cores:    {mv['gb_per_s_2']:7.1f} GB/s = {mv['share_of_read_2']:.0%} of read bandwidth")
+    print(
+        f"gemv 4096^2 f32, one core:     {mv['gb_per_s_1']:7.1f} GB/s = {mv['share_of_read_1']:.0%} of read bandwidth"
+    )
+    print(
+        f"gemv 4096^2 f32, two cores:    {mv['gb_per_s_2']:7.1f} GB/s = {mv['share_of_read_2']:.0%} of read bandwidth"
+    )
     return 0
 
 

@@ -1,11 +1,13 @@
 """Compiled objects on disk, one file per object, named by the hash of what it was made from.
 
-Model: key (a text that determines the object) -> object bytes. A file holds magic, sha256 over key and object, object length, object. It is
-verified before anyone uses its bytes, because LLVM kills the process on a corrupt object. Writers use a unique temporary file and `os.replace`, so that
-readers see a whole file or none, and several processes may write the same entry.
+Model: key (a text that determines the object) -> object bytes. A file holds magic, sha256 over key and object, object
+length, object. It is verified before anyone uses its bytes, because LLVM kills the process on a corrupt object.
+Writers use a unique temporary file and `os.replace`, so that readers see a whole file or none, and several processes
+may write the same entry.
 
-Failure policy: a cache that cannot be written or read never stops a compilation: the entry is recompiled, and one warning per process says why. A
-corrupt entry is deleted. The directory is 0700 and must belong to the user: object code from somebody else is not run.
+Failure policy: a cache that cannot be written or read never stops a compilation: the entry is recompiled, and one
+warning per process says why. A corrupt entry is deleted. The directory is 0700 and must belong to the user: object
+code from somebody else is not run.
 """
 
 from __future__ import annotations

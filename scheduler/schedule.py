@@ -1,8 +1,8 @@
 """The schedule: which core does which part of which sub-operator, in which order, on which bytes.
 
-Model: tasks stand in ONE global order, a topological order of the sub-operators; it is the meaning of the program (running all tasks one after
-another in this order is right by construction). Each core runs its tasks in this order too. Memory is planned already: accesses are absolute, so that the
-reuse of an address is a conflict like any other.
+Model: tasks stand in ONE global order, a topological order of the sub-operators; it is the meaning of the program
+(running all tasks one after another in this order is right by construction). Each core runs its tasks in this order
+too. Memory is planned already: accesses are absolute, so that the reuse of an address is a conflict like any other.
 
 Text form: `str(schedule)`; tasks and accesses parse back with `parse_tasks`.
 """

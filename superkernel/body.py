@@ -1,17 +1,19 @@
 """What a sub-operator computes, free of names and addresses: the unit that is tiled, emitted and shared.
 
-Model: after grouping, a sub-operator is an optional *anchor* operator (matmul, softmax, conv, ...) with pointwise work around it:
+Model: after grouping, a sub-operator is an optional *anchor* operator (matmul, softmax, conv, ...) with pointwise
+work around it:
 
     operands --> [prologue programs] --> anchor --> epilogue program --> operands
 
-A `PointwiseProgram` is straight-line SSA over an iteration space: it reads *inputs* (operands through affine views, or the anchor's
-results in registers), runs *instructions* (operators of the pointwise family, plus `constant`), and writes *outputs* (operands through
-affine views, or the registers that feed the anchor). A pure pointwise or copying sub-operator has no anchor, only an epilogue.
+A `PointwiseProgram` is straight-line SSA over an iteration space: it reads *inputs* (operands through affine views,
+or the anchor's results in registers), runs *instructions* (operators of the pointwise family, plus `constant`), and
+writes *outputs* (operands through affine views, or the registers that feed the anchor). A pure pointwise or copying
+sub-operator has no anchor, only an epilogue.
 
 Two sub-operators with equal `Body` (and equal tiling) run the same machine code on other pointers: `Body` is the key.
 
-Invariants: operand order is inputs, constants, then outputs; each operand is a dense buffer of its type; views stay inside it; all
-programs are in SSA order; SSA numbers count inputs first, then instructions.
+Invariants: operand order is inputs, constants, then outputs; each operand is a dense buffer of its type; views stay
+inside it; all programs are in SSA order; SSA numbers count inputs first, then instructions.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class View:
-    """An affine view of an operand: element (i0, i1, ...) sits at offset + sum(i*stride). Strides and offset in elements; a stride
-    of 0 broadcasts, a negative one walks backwards."""
+    """An affine view of an operand: element (i0, i1, ...) sits at offset + sum(i*stride). Strides and offset in
+    elements; a stride of 0 broadcasts, a negative one walks backwards."""
 
     operand: int
     shape: tuple[int, ...]
@@ -65,8 +67,8 @@ class View:
 
 @dataclass(frozen=True)
 class ProgramInput:
-    """Where one SSA input comes from. `source` >= 0: operand of that index through (offset, strides); -1 - k: result k of the
-    anchor, in registers at the current coordinates (strides then are empty)."""
+    """Where one SSA input comes from. `source` >= 0: operand of that index through (offset, strides); -1 - k: result
+    k of the anchor, in registers at the current coordinates (strides then are empty)."""
 
     source: int
     dtype: DType
@@ -76,8 +78,8 @@ class ProgramInput:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One pointwise operator: `op` a POINTWISE name of the operator table, or `constant` with attribute `value`. `dtype` is that
-    of the result; for comparisons BOOL, for `cast` the target."""
+    """One pointwise operator: `op` a POINTWISE name of the operator table, or `constant` with attribute `value`.
+    `dtype` is that of the result; for comparisons BOOL, for `cast` the target."""
 
     op: str
     args: tuple[int, ...]
@@ -91,7 +93,8 @@ class Instruction:
 
 @dataclass(frozen=True)
 class ProgramOutput:
-    """Where an SSA value goes. `target` >= 0: operand through (offset, strides); -1: to the anchor's input slot this program feeds."""
+    """Where an SSA value goes. `target` >= 0: operand through (offset, strides); -1: to the anchor's input slot this
+    program feeds."""
 
     value: int
     target: int
@@ -124,9 +127,10 @@ AnchorInput = View | PointwiseProgram | None
 
 @dataclass(frozen=True)
 class Body:
-    """See the module docstring. `op` None: no anchor, the epilogue is everything. `anchor_inputs` follow the anchor operator's input
-    slots; a `PointwiseProgram` there is a prologue, its shape the slot's tensor shape, its one output with target -1 the slot's
-    value (it may have further outputs to operands, e.g. a residual sum that others read too)."""
+    """See the module docstring. `op` None: no anchor, the epilogue is everything. `anchor_inputs` follow the anchor
+    operator's input slots; a `PointwiseProgram` there is a prologue, its shape the slot's tensor shape, its one
+    output with target -1 the slot's value (it may have further outputs to operands, e.g. a residual sum that others
+    read too)."""
 
     op: str | None
     attrs: tuple[tuple[str, AttrValue], ...]
@@ -155,7 +159,8 @@ class Body:
 
 @dataclass(frozen=True)
 class SubOperator:
-    """A body with its place in the graph: which values its operands are, which nodes it computes, which kernel was chosen."""
+    """A body with its place in the graph: which values its operands are, which nodes it computes, which kernel was
+    chosen."""
 
     index: int
     name: str

@@ -91,4 +91,6 @@ def _index(compiled: Compiled, node: str | int) -> int:
             f"no sub-operator computes node {node!r}: it was folded away, or is an alias of another value",
             hint="`superkernel inspect MODEL --stage simplified` shows what is left",
         )
-    raise InputError(f"no node or value is called {node!r}", hint="`superkernel inspect MODEL --stage subops` lists them")
+    raise InputError(
+        f"no node or value is called {node!r}", hint="`superkernel inspect MODEL --stage subops` lists them"
+    )

@@ -1,11 +1,12 @@
 """The graph of sub-operators: validated, typed, in topological order, immutable.
 
-Model: values (named tensors) and nodes (operator applications). A value is an input, a constant, a state (persistent tensor that
-a run may update) or the output of exactly one node. `Graph.build` is the only way to make one: it checks everything, reports
-all violations at once, sorts the nodes topologically (stable: by given order among the ready ones) and infers every type.
+Model: values (named tensors) and nodes (operator applications). A value is an input, a constant, a state (persistent
+tensor that a run may update) or the output of exactly one node. `Graph.build` is the only way to make one: it checks
+everything, reports all violations at once, sorts the nodes topologically (stable: by given order among the ready
+ones) and infers every type.
 
-Invariant: in a `Graph` every name resolves, every type is known, attributes are complete and canonical (defaults filled in), the
-node order is a topological order. Nothing downstream checks these again.
+Invariant: in a `Graph` every name resolves, every type is known, attributes are complete and canonical (defaults
+filled in), the node order is a topological order. Nothing downstream checks these again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ VALUE_BYTES_MAX = 1 << 47  # what a process can address
 
 
 class KernelType(Enum):
-    """Which core types a sub-operator runs on (cube AIC, vector AIV, mixed with a ratio). The host has one type and ignores it."""
+    """Which core types a sub-operator runs on (cube AIC, vector AIV, mixed with a ratio). The host has one type and
+    ignores it."""
 
     AIC_ONLY = "AIC_ONLY"
     AIV_ONLY = "AIV_ONLY"
@@ -121,7 +123,9 @@ class Graph:
         """Check, sort, infer. Raises GraphError with every violation found."""
         if isinstance(outputs, str):
             raise GraphError("outputs is one text", expected="a sequence of value names", found=repr(outputs))
-        return _Build(name, dict(inputs), list(nodes), tuple(outputs), constants or {}, states or {}, updates or {}).graph()
+        return _Build(
+            name, dict(inputs), list(nodes), tuple(outputs), constants or {}, states or {}, updates or {}
+        ).graph()
 
 
 class _Build:
@@ -155,9 +159,7 @@ class _Build:
         self.check_updates()
         raise_all(GraphError, self.wrong)
         nodes = tuple(node for node in typed if node is not None)
-        return Graph(
-            self.name, self.inputs, self.constants, self.states, self.updates, nodes, self.outputs, self.types
-        )
+        return Graph(self.name, self.inputs, self.constants, self.states, self.updates, nodes, self.outputs, self.types)
 
     def check_names(self) -> None:
         if not self.outputs:
@@ -167,7 +169,9 @@ class _Build:
         def claim(value: str, owner: str) -> None:
             if value in seen:
                 self.wrong.append(
-                    Violation(f"duplicate name {value!r}", owner, found=f"also defined by {seen[value]}", hint="rename one")
+                    Violation(
+                        f"duplicate name {value!r}", owner, found=f"also defined by {seen[value]}", hint="rename one"
+                    )
                 )
             elif not value:
                 self.wrong.append(Violation("a value has an empty name", owner))
@@ -246,7 +250,9 @@ class _Build:
         if len(order) < len(self.nodes):
             stuck = [i for i, count in enumerate(waiting) if count > 0]
             cycle = " -> ".join(self.nodes[i].name for i in self.one_cycle(stuck, producer))
-            raise GraphError("the graph has a cycle", location=cycle, hint="use a state for values carried between runs")
+            raise GraphError(
+                "the graph has a cycle", location=cycle, hint="use a state for values carried between runs"
+            )
         return order
 
     def one_cycle(self, stuck: list[int], producer: Mapping[str, int]) -> list[int]:
@@ -278,9 +284,7 @@ class _Build:
             return None
         self.wrong += [v for kind in outputs for v in check_size(kind, where)]
         self.types.update(zip(node.outputs, outputs, strict=True))
-        return Node(
-            node.name, node.op, node.inputs, node.outputs, attrs, node.kernel_type, node.stream, node.scope
-        )
+        return Node(node.name, node.op, node.inputs, node.outputs, attrs, node.kernel_type, node.stream, node.scope)
 
     def check_updates(self) -> None:
         for state, value in self.updates.items():

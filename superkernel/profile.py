@@ -1,7 +1,7 @@
 """From time stamps to a `Report`: how long each step took, what waits waited for, fused against one by one.
 
-The profiled entry leaves one stamp before the first step and one behind every step of every core (all cores read the same, invariant counter). The
-definitions of pure cost and imbalance stand in `report.py`.
+The profiled entry leaves one stamp before the first step and one behind every step of every core (all cores read the
+same, invariant counter). The definitions of pure cost and imbalance stand in `report.py`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """What a run's time went into: sync per boundary, pure cost apart from imbalance, fused against one by one.
 
-Model: a profiled run leaves one time stamp behind every step of every core (ns since the first stamp). A *boundary* is a sub-operator whose tasks
-wait. For a wait of core c for producer p, from `begin` to `end`, with p's set at `set`:
+Model: a profiled run leaves one time stamp behind every step of every core (ns since the first stamp). A *boundary*
+is a sub-operator whose tasks wait. For a wait of core c for producer p, from `begin` to `end`, with p's set at `set`:
 
     imbalance = time in [begin, end] before `set`: the producer still had work to do, no sync could be faster;
     pure      = the rest: what the synchronisation itself costs.
 
-A set's own time counts as pure. Figures of one run vary; `Report` therefore holds medians over several profiled runs, and the comparison of
-fused against one by one alternates both in one process and gives medians with a 95 % interval (binomial, distribution-free).
+A set's own time counts as pure. Figures of one run vary; `Report` therefore holds medians over several profiled runs,
+and the comparison of fused against one by one alternates both in one process and gives medians with a 95 % interval
+(binomial, distribution-free).
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class Report:
             f"-> 1 kernel on {self.cores} core{'s' if self.cores != 1 else ''} ({self.target})",
             f"sync points: {self.naive_syncs} full barriers before, {self.waits} waits and {self.sets} sets after",
             f"profiled run: {format_ns(self.run_ns)}; mean over cores: pure sync {format_ns(self.pure_ns)} "
-            f"({self.pure_ns * share:.1f} %), imbalance {format_ns(self.imbalance_ns)} ({self.imbalance_ns * share:.1f} %)",
+            f"({self.pure_ns * share:.1f} %), imbalance {format_ns(self.imbalance_ns)} "
+            f"({self.imbalance_ns * share:.1f} %)",
         ]
         lines += [f"  core {c}: busy {format_ns(ns)} ({ns * share:.1f} %)" for c, ns in enumerate(self.busy_ns)]
         if self.fused is not None and self.one_by_one is not None:

@@ -7,8 +7,9 @@ Model: a zip archive (stored, not compressed: weights do not compress and load f
     graph.safetensors  its larger constants and initial states
     objects/<key>.o    the compiled objects by cache key digest
 
-Loading verifies every checksum, builds the graph and runs the ordinary pipeline with the stored objects as its cache: on the same kind of CPU and with
-the same version nothing is compiled; elsewhere the kernel is compiled anew from the graph. So a saved file can never run code for another machine.
+Loading verifies every checksum, builds the graph and runs the ordinary pipeline with the stored objects as its cache:
+on the same kind of CPU and with the same version nothing is compiled; elsewhere the kernel is compiled anew from the
+graph. So a saved file can never run code for another machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Tensor types, index boxes and byte regions: what a value is, and which part of it somebody touches.
 
-Model: a `TensorType` is dense, row-major, static. A `Box` is a half-open hyper-rectangle of indices. A `Region` is the byte
-set `{start + i*stride + j : 0 <= i < count, 0 <= j < length}` relative to some base; boxes of strided views become a few of
-them (`regions_of_box`), exactly where the view has at most two non-contiguous levels, one region per outer index above that.
+Model: a `TensorType` is dense, row-major, static. A `Box` is a half-open hyper-rectangle of indices. A `Region` is
+the byte set `{start + i*stride + j : 0 <= i < count, 0 <= j < length}` relative to some base; boxes of strided views
+become a few of them (`regions_of_box`), exactly where the view has at most two non-contiguous levels, one region per
+outer index above that.
 
 Invariant: a region never claims less than is touched. Above `MAX_REGIONS` regions the cover is widened, never cut.
 """

@@ -1,8 +1,9 @@
 """Random graphs for property tests: legal by construction, numerically tame, over most operators.
 
-`random_graph(rng)` draws from a `random.Random` (hypothesis passes one that it can shrink). Functions are chosen so that rounding errors stay near
-the size of f32's: no division by what may be near zero, no exp of what may be large; operators that jump (comparisons, rounding, argmax) get only values
-that both sides know exactly, i.e. inputs moved about.
+`random_graph(rng)` draws from a `random.Random` (hypothesis passes one that it can shrink). Functions are chosen so
+that rounding errors stay near the size of f32's: no division by what may be near zero, no exp of what may be large;
+operators that jump (comparisons, rounding, argmax) get only values that both sides know exactly, i.e. inputs moved
+about.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class _Maker:
 
 
 def _unary(m: _Maker) -> None:
-    name = m.rng.choice(("relu", "tanh", "sigmoid", "gelu", "silu", "abs", "neg", "erf", "sin", "cos", "softplus", "hard_swish", "elu"))
+    name = m.rng.choice(
+        ("relu", "tanh", "sigmoid", "gelu", "silu", "abs", "neg", "erf", "sin", "cos", "softplus", "hard_swish", "elu")
+    )
     m.add(getattr(m.b, name)(m.pick()))
 
 
@@ -113,7 +116,9 @@ def _norm(m: _Maker) -> None:
     d = x.shape[-1]
     scale = m.weight((d,))
     if m.rng.random() < 0.5:
-        m.add(m.b.layer_norm(x + m.partner(x) if m.rng.random() < 0.3 else x, scale, m.weight((d,)), axis=-1, epsilon=0.1))
+        m.add(
+            m.b.layer_norm(x + m.partner(x) if m.rng.random() < 0.3 else x, scale, m.weight((d,)), axis=-1, epsilon=0.1)
+        )
     else:
         m.add(m.b.rms_norm(x, scale, axis=-1, epsilon=0.1))
 

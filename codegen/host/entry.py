@@ -1,15 +1,16 @@
 """The fused kernel's entries: what each worker runs from start to end, as LLVM IR text.
 
-Model: an `EntrySpec` is the plan stripped to what code needs: tasks (a kernel symbol, where its operands are, a unit range) and per core a
-straight line of steps. It becomes three entries of the ABI (csrc/include/superkernel_abi.h):
+Model: an `EntrySpec` is the plan stripped to what code needs: tasks (a kernel symbol, where its operands are, a unit
+range) and per core a straight line of steps. It becomes three entries of the ABI (csrc/include/superkernel_abi.h):
 
     sk_entry     the fused kernel: waits, bodies, sets
     sk_profiled  the same, with a time stamp before the first and behind every step
     sk_single    one sub-operator's tasks and nothing else, for the one-by-one baseline
 
-Each task is a small function of its own (`task_3`), shared by the three. A wait first looks at the counter in line; only where it has not been
-reached does it call `sk_wait`, which spins, prefetches the coming body's constants line by line while it spins, and now and then calls the
-runtime (yield, abort, watchdog). Text rather than llvmlite objects: the code is a table of three instruction patterns, and reads as one.
+Each task is a small function of its own (`task_3`), shared by the three. A wait first looks at the counter in line;
+only where it has not been reached does it call `sk_wait`, which spins, prefetches the coming body's constants line by
+line while it spins, and now and then calls the runtime (yield, abort, watchdog). Text rather than llvmlite objects:
+the code is a table of three instruction patterns, and reads as one.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class RunTask:
 
 @dataclass(frozen=True)
 class WaitFor:
-    """Step: wait until `producer` has done its `count`-th set of this launch; meanwhile prefetch [offset, offset + nbytes) of the
-    constants. `wait` is the index that the watchdog reports."""
+    """Step: wait until `producer` has done its `count`-th set of this launch; meanwhile prefetch [offset, offset +
+    nbytes) of the constants. `wait` is the index that the watchdog reports."""
 
     producer: int
     count: int
@@ -139,8 +140,9 @@ def _pause(cpu: CpuTarget) -> str:
 
 def _wait_function(cpu: CpuTarget) -> list[str]:
     """Spin until the counter reaches the threshold; 1 where the runtime says to give up."""
+    parameters = "ptr %ctx, ptr %counter, i64 %threshold, i32 %core, i32 %producer, i32 %wait, ptr %from, i64 %lines"
     return f"""
-define internal i32 @sk_wait(ptr %ctx, ptr %counter, i64 %threshold, i32 %core, i32 %producer, i32 %wait, ptr %from, i64 %lines) noinline nounwind {{
+define internal i32 @sk_wait({parameters}) noinline nounwind {{
 start:
   %limit.p = getelementptr inbounds i8, ptr %ctx, i64 {abi.OFFSET["spin_limit"]}
   %limit = load i32, ptr %limit.p, align 4
@@ -284,7 +286,8 @@ def _dispatch(name: str, kind: str, cores: int) -> list[str]:
 
 
 def _single(spec: EntrySpec) -> list[str]:
-    """`sk_single(ctx, core, subop)`: the tasks of one sub-operator that are this core's, through a table of task functions."""
+    """`sk_single(ctx, core, subop)`: the tasks of one sub-operator that are this core's, through a table of task
+    functions."""
     cores = len(spec.programs)
     table = [["null"] * cores for _ in range(spec.subops)]
     for index, task in enumerate(spec.tasks):

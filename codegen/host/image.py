@@ -1,7 +1,9 @@
-"""From schedule and plan to a loaded image: one kernel function per distinct body, three entries, one blob of constants.
+"""From schedule and plan to a loaded image: one kernel function per distinct body, three entries, one blob of
+constants.
 
-Model: kernel objects hold a function per distinct (kernel id, body, tiling), named by its hash, in chunks that several processes can compile; the entries' object
-holds what is particular to the plan. All are cached by everything that determines them: IR-relevant data, CPU target, versions. Equal sub-operators share a function.
+Model: kernel objects hold a function per distinct (kernel id, body, tiling), named by its hash, in chunks that
+several processes can compile; the entries' object holds what is particular to the plan. All are cached by everything
+that determines them: IR-relevant data, CPU target, versions. Equal sub-operators share a function.
 """
 
 from __future__ import annotations
@@ -149,7 +151,8 @@ class ImageBuilder:
         return keys, tuple(symbols)
 
     def _objects(self, keys: Mapping[KernelKey, tuple[SubOperator, Tiling]], spec: EntrySpec) -> dict[str, bytes]:
-        """All object code by cache key: kernels in chunks of a size that does not depend on the machine, then the entries."""
+        """All object code by cache key: kernels in chunks of a size that does not depend on the machine, then the
+        entries."""
         stamp = f"{package_version('superkernel')} {GENERATOR} {llvmlite.__version__} {self.cpu!r}"
         ordered = sorted(keys, key=lambda k: k.symbol)
         chunks: dict[str, Chunk] = {}
@@ -250,5 +253,3 @@ class ImageBuilder:
         for slot in self.schedule.constants:
             blob[slot.offset : slot.offset + slot.nbytes] = pack_bytes(slot.pack, values[slot.value])
         return blob
-
-

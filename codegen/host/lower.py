@@ -1,11 +1,11 @@
 """LLVM IR to machine code for the host: verify, optimise, emit an object, load it.
 
-Model: `compile_ir` turns IR text into object bytes (deterministic: same text, same bytes); `LoadedCode` owns a JIT engine with objects
-added and gives addresses. Explicit vectors come from the emitters, so LLVM's own vectorisers are off: they cost four times the compile time
-and gain nothing here.
+Model: `compile_ir` turns IR text into object bytes (deterministic: same text, same bytes); `LoadedCode` owns a JIT
+engine with objects added and gives addresses. Explicit vectors come from the emitters, so LLVM's own vectorisers are
+off: they cost four times the compile time and gain nothing here.
 
-Invariant: no IR reaches code generation unverified (LLVM aborts the process on what it cannot select); no object bytes are loaded that were
-not made here or verified by the cache.
+Invariant: no IR reaches code generation unverified (LLVM aborts the process on what it cannot select); no object
+bytes are loaded that were not made here or verified by the cache.
 """
 
 from __future__ import annotations

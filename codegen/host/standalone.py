@@ -28,7 +28,8 @@ def emit_ir(kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget, name: str =
 
 
 class StandaloneKernel:
-    """A compiled body. `run(arrays)` takes one C-contiguous array per operand (constants unpacked, outputs are written)."""
+    """A compiled body. `run(arrays)` takes one C-contiguous array per operand (constants unpacked, outputs are
+    written)."""
 
     def __init__(self, kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget) -> None:
         self.body, self.tiling = body, tiling

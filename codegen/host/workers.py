@@ -1,8 +1,9 @@
 """Kernels compiled in several processes: LLVM under llvmlite holds one lock per process, so threads gain nothing.
 
-Model: a *chunk* is a list of kernels that become one object. The parent keeps some chunks for itself and gives the others to child processes
-(`python -m superkernel.codegen.host.workers`, not multiprocessing: a user's script must not be imported again), pickled over stdin; objects come back over
-stdout. A child that fails costs time, never the result: its chunks are compiled by the parent, which then meets the real error.
+Model: a *chunk* is a list of kernels that become one object. The parent keeps some chunks for itself and gives the
+others to child processes (`python -m superkernel.codegen.host.workers`, not multiprocessing: a user's script must not
+be imported again), pickled over stdin; objects come back over stdout. A child that fails costs time, never the
+result: its chunks are compiled by the parent, which then meets the real error.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
             )
             assert self._process.stdin is not None
             self._process.stdin.write(pickle.dumps((sys.path, list(chunks), cpu)))

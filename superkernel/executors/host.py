@@ -1,7 +1,8 @@
 """The host executor: a loaded image bound to the runtime, ready to launch.
 
-It owns the executable code, the packed constants, and the runtime's kernel object (arena, scratch, progress counters). Sub-operators without a kernel
-come back here from inside the launch, on worker 0, and are computed by the NumPy reference on the very buffers of the fused kernel.
+It owns the executable code, the packed constants, and the runtime's kernel object (arena, scratch, progress
+counters). Sub-operators without a kernel come back here from inside the launch, on worker 0, and are computed by the
+NumPy reference on the very buffers of the fused kernel.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ class HostExecutable:
         self._io: Sequence[Array] = ()
         code = image.code
         self._kernel = _core.Kernel(
-                entry=code.address("sk_entry"),
-                single=code.address("sk_single"),
-                profiled=code.address("sk_profiled"),
-                cores=image.cores,
-                arena_bytes=image.arena_bytes,
-                scratch_bytes=image.scratch_bytes,
-                constants=image.constants,
-                io_count=image.io_count,
-                sets=list(image.spec.sets),
-                subops=image.spec.subops,
-                events_words=image.spec.events_words,
-                host_call=self._host_call if image.host_calls else None,
-            )
+            entry=code.address("sk_entry"),
+            single=code.address("sk_single"),
+            profiled=code.address("sk_profiled"),
+            cores=image.cores,
+            arena_bytes=image.arena_bytes,
+            scratch_bytes=image.scratch_bytes,
+            constants=image.constants,
+            io_count=image.io_count,
+            sets=list(image.spec.sets),
+            subops=image.spec.subops,
+            events_words=image.spec.events_words,
+            host_call=self._host_call if image.host_calls else None,
+        )
 
     def run(self, io: Sequence[Array]) -> None:
         """One launch on the arrays of the io table: inputs, outputs, states. Raises WatchdogError."""
@@ -103,7 +104,7 @@ class HostExecutable:
             hint=str(reason.witness) if reason.witness is not None else first.hint,
         )
 
-    # Sub-operators on the reference -------------------------------------------------------------------------------------
+    # Sub-operators on the reference -----------------------------------------------------------------------------------
 
     def _host_call(self, index: int) -> None:
         """Compute one sub-operator with NumPy, in place of a kernel."""
@@ -112,7 +113,9 @@ class HostExecutable:
         definition = find_op(body.op or "")
         if definition is None:
             raise InternalError("a host call without an operator", location=sub.name)
-        buffers = [self._buffer(place, o.type) for place, o in zip(self.schedule.places[index], body.operands, strict=True)]
+        buffers = [
+            self._buffer(place, o.type) for place, o in zip(self.schedule.places[index], body.operands, strict=True)
+        ]
         arrays: list[Array | None] = []
         for source, kind in zip(body.anchor_inputs, body.anchor_input_types, strict=True):
             if source is None or kind is None:
@@ -122,7 +125,9 @@ class HostExecutable:
             else:
                 flat = buffers[source.operand].reshape(-1)
                 strides = tuple(s * flat.itemsize for s in source.strides)
-                arrays.append(np.lib.stride_tricks.as_strided(flat[source.offset :], source.shape, strides, writeable=False))
+                arrays.append(
+                    np.lib.stride_tricks.as_strided(flat[source.offset :], source.shape, strides, writeable=False)
+                )
         results = run_reference(definition, arrays, body.attr, body.anchor_outputs, where=sub.name)
         for output in body.epilogue.outputs:
             result = -1 - body.epilogue.inputs[output.value].source

@@ -237,7 +237,9 @@ def test_more_threads_than_cpus_makes_progress() -> None:
         "print(sum('threads' in str(w.message) for w in seen))\n"
     )
     here = Path(__file__).resolve().parent
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=here, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=here, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "1"
 
@@ -257,8 +259,13 @@ def test_watchdog_names_the_boundary() -> None:
 
     compiled = sk.compile(mlp_graph(64), threads=2, options={"sync": "full"})._compiled
     spec = compiled.image.spec
-    broken = replace(spec, programs=(spec.programs[0], tuple(s for s in spec.programs[1] if not isinstance(s, SetCount))))
-    objects = [*list(compiled.image.objects.values())[:-1], compile_ir(emit_entries(broken, compiled.cpu), compiled.cpu)]
+    broken = replace(
+        spec, programs=(spec.programs[0], tuple(s for s in spec.programs[1] if not isinstance(s, SetCount)))
+    )
+    objects = [
+        *list(compiled.image.objects.values())[:-1],
+        compile_ir(emit_entries(broken, compiled.cpu), compiled.cpu),
+    ]
     image = replace(compiled.image, code=LoadedCode(objects, compiled.cpu))
     executable = HostExecutable(image, compiled.schedule, compiled.plan, watchdog_ms=100)
     inputs = mlp_inputs(64)

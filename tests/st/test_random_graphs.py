@@ -12,18 +12,19 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_graphs import random_graph
 
 import superkernel as sk
 from superkernel.random_inputs import random_inputs
 from superkernel.reference import evaluate
-from random_graphs import random_graph
 
 SHARDS = 4
 TOLERANCE = 1e-4
 
 
 def check_graph(graph: sk.Graph, threads: tuple[int, ...] = (1, 2, 4)) -> None:
-    """Outputs within TOLERANCE of the float64 reference, relative to the output's largest value; equal for all threads."""
+    """Outputs within TOLERANCE of the float64 reference, relative to the output's largest value; equal for all
+    threads."""
     inputs = random_inputs(graph.inputs, 1)
     expected = evaluate(graph, inputs, wide=True)
     first: dict[str, np.ndarray] = {}
@@ -36,7 +37,9 @@ def check_graph(graph: sk.Graph, threads: tuple[int, ...] = (1, 2, 4)) -> None:
             scale = max(1.0, float(np.abs(want).max(initial=0)))
             error = float(np.abs(got.astype(np.float64) - want).max(initial=0))
             assert error <= TOLERANCE * scale, f"{name} at {count} threads: {error} of {scale}\n{graph}"
-            assert np.array_equal(first.setdefault(name, got), got, equal_nan=True), f"{name} differs at {count} threads\n{graph}"
+            assert np.array_equal(first.setdefault(name, got), got, equal_nan=True), (
+                f"{name} differs at {count} threads\n{graph}"
+            )
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))

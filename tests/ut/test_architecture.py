@@ -18,7 +18,12 @@ ENTRANCES = {"transforms", "frontends", "builder", "reference"}  # into a Graph:
 
 def _modules() -> dict[str, Path]:
     found: dict[str, Path] = {}
-    for folder, prefix in (("superkernel", "superkernel"), ("scheduler", "superkernel.scheduler"), ("sync", "superkernel.sync"), ("codegen", "superkernel.codegen")):
+    for folder, prefix in (
+        ("superkernel", "superkernel"),
+        ("scheduler", "superkernel.scheduler"),
+        ("sync", "superkernel.sync"),
+        ("codegen", "superkernel.codegen"),
+    ):
         for path in (ROOT / folder).rglob("*.py"):
             parts = path.relative_to(ROOT / folder).with_suffix("").parts
             if folder == "superkernel" and parts[0] in ("scheduler", "sync", "codegen"):
@@ -100,7 +105,9 @@ def test_the_reference_never_calls_a_kernel() -> None:
 
 
 def test_pybind11_in_one_file() -> None:
-    users = [p.name for p in (ROOT / "csrc").rglob("*") if p.suffix in (".cpp", ".h", ".hpp") and "pybind11" in p.read_text()]
+    users = [
+        p.name for p in (ROOT / "csrc").rglob("*") if p.suffix in (".cpp", ".h", ".hpp") and "pybind11" in p.read_text()
+    ]
     assert users == ["bindings.cpp"]
 
 

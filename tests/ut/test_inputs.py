@@ -34,7 +34,9 @@ class OnlyInterface:
         self.__array_interface__ = array.__array_interface__
 
 
-@pytest.mark.parametrize("wrap", [OnlyDlpack, OnlyInterface, lambda a: a, lambda a: a.copy(order="F"), lambda a: a.tolist()])
+@pytest.mark.parametrize(
+    "wrap", [OnlyDlpack, OnlyInterface, lambda a: a, lambda a: a.copy(order="F"), lambda a: a.tolist()]
+)
 def test_accepts_arrays_of_all_kinds(wrap: Any) -> None:
     data = np.arange(6, dtype=np.float32).reshape(2, 3)
     dense = as_dense(wrap(data), F32)

@@ -22,7 +22,15 @@ def test_defaults_and_mappings() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"sync": "none"}, {"fuse": 1}, {"fallback": "maybe"}, {"watchdog_ms": -1}, {"watchdog_ms": "x"}, {"pin": "host"}, {"x": 1}],
+    [
+        {"sync": "none"},
+        {"fuse": 1},
+        {"fallback": "maybe"},
+        {"watchdog_ms": -1},
+        {"watchdog_ms": "x"},
+        {"pin": "host"},
+        {"x": 1},
+    ],
 )
 def test_bad_options(bad: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:

