@@ -25,6 +25,8 @@ from superkernel.target.cpu import CpuTarget
 _TILE = {"avx512": (14, 2), "avx2": (6, 2), "plain": (6, 2)}
 _ROWS_PER_BLOCK = 56
 _KEYS_PER_BLOCK = {"avx512": 128, "avx2": 64, "plain": 32}
+_STREAMED_ROWS = 8  # with so few rows keys come straight from memory: smaller blocks keep both panel and values near
+_STREAMED_KEYS = 64
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,10 @@ class AttentionFamily(Family):
         most, vectors = _TILE[target.tier]
         vectors = 1 if form.keys <= lanes else vectors
         step = vectors * lanes
-        keys = min(_KEYS_PER_BLOCK[target.tier], -(-max(1, form.keys) // step) * step)
+        most_keys = _KEYS_PER_BLOCK[target.tier]
+        if form.rows <= _STREAMED_ROWS:
+            most_keys = min(most_keys, _STREAMED_KEYS)
+        keys = min(most_keys, -(-max(1, form.keys) // step) * step)
         batch = form.batch if form.rows and form.value_depth else 0
         found = []
         for wanted in (_ROWS_PER_BLOCK, _ROWS_PER_BLOCK // 2):
