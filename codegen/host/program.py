@@ -35,8 +35,10 @@ def preferred_lanes(kb: KernelBuilder, program: PointwiseProgram) -> int:
 
 
 class ProgramEmitter:
-    """Emits one program into a kernel. `operands`: pointers by operand index, by default the kernel's arguments;
-    `dtypes`: element types of the stored outputs are those of the values."""
+    """Emits one program into a kernel.
+
+    `operands`: pointers by operand index, by default the kernel's arguments. `lanes`: the vector width that suits the program.
+    """
 
     def __init__(
         self, kb: KernelBuilder, program: PointwiseProgram, operands: Sequence[ir.Value] | None = None

@@ -45,7 +45,7 @@ def program_weight(program: PointwiseProgram) -> float:
 
 
 def program_traffic(program: PointwiseProgram, itemsizes: Sequence[int]) -> float:
-    """Bytes that a program reads and writes over its whole space, what it broadcasts counted once. `itemsizes` by operand."""
+    """Bytes that a program reads and writes over its whole space, broadcasts counted once. `itemsizes` by operand."""
     walks = [(i.source, i.strides) for i in program.inputs if i.source >= 0]
     walks += [(o.target, o.strides) for o in program.outputs if o.target >= 0]
     return float(

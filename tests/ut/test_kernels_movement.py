@@ -30,6 +30,7 @@ def test_concat() -> None:
     parts = [numbers(30, 5, dtype=np.uint8), numbers(30, 40, dtype=np.uint8)]
     check_op("host.concat", "concat", parts, {"axis": -1}, views={0: ((5, 30), (1, 0))}, tol=0)
     check_op_with_epilogue("host.concat", "concat", [numbers(3, 5, 7), numbers(3, 2, 7)], {"axis": 1})
+    check_op_with_prologue("host.concat", "concat", [numbers(3, 5, 7), numbers(3, 2, 7)], {"axis": 1})
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
