@@ -1,0 +1,217 @@
+"""The verifier rejects each kind of wrong plan, says which, and shares nothing with the planner."""
+
+from __future__ import annotations
+
+import ast
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from random_plans import minimal, random_schedule, read, schedule_of, write
+
+import superkernel.sync.verify as verifier
+from superkernel.errors import VerificationError
+from superkernel.scheduler.schedule import MemoryAccess, Space, Task
+from superkernel.sync.plan import Body, Plan, Set, Step, Wait
+from superkernel.sync.verify import check, verify
+from superkernel.tensor import Region
+
+
+def pair() -> Plan:
+    tasks = [Task(0, 0, 0, 0, 1, (write(0, 8),)), Task(1, 1, 1, 0, 1, (read(0, 8), write(8, 8)))]
+    return minimal(schedule_of(2, tasks))
+
+
+def with_programs(plan: Plan, *programs: tuple[Step, ...]) -> Plan:
+    return replace(plan, programs=programs)
+
+
+def messages(plan: Plan, units: dict[int, int] | None = None) -> str:
+    wrong, certificate = check(plan, units)
+    assert bool(wrong) == (certificate is None)
+    return "\n".join(map(str, wrong))
+
+
+WAIT = Wait(0, 1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("programs", "says"),
+    [
+        (((Body(0), Set(1)), (WAIT,)), "task never runs"),
+        (((Body(0), Set(1), Body(0)), (WAIT, Body(1))), "task runs twice"),
+        (((Body(0), Body(1), Set(1)), (WAIT,)), "wrong core"),
+        (((Body(0), Set(1)), (WAIT, Body(7))), "no such task"),
+        (((Body(0), Set(2)), (WAIT, Body(1))), "sets do not count"),
+        (((Body(0), Set(1), Set(2)), (WAIT, Body(1))), "number of sets is not the declared one"),
+        (((Body(0), Set(1)), (Wait(0, 2, 1, 0), Body(1))), "never reached"),
+        (((Body(0), Set(1)), (Wait(0, 0, 1, 0), Body(1))), "before the launch"),
+        (((Body(0), Set(1)), (Wait(1, 1, 1, 0), Body(1))), "cannot signal"),
+        (((Body(0), Set(1)), (Wait(5, 1, 1, 0), Body(1))), "cannot signal"),
+        (((Body(0), Set(1)), (WAIT, WAIT, Body(1))), "used twice"),
+        (((Body(0), Set(1)), (Body(1), WAIT)), "race"),
+        (((Set(1), Body(0)), (WAIT, Body(1))), "race"),
+    ],
+)
+def test_each_structural_fault_is_named(programs: tuple[tuple[Step, ...], ...], says: str) -> None:
+    assert says in messages(with_programs(pair(), *programs))
+
+
+def test_a_race_names_tasks_bytes_and_the_missing_wait() -> None:
+    text = messages(with_programs(pair(), (Body(0), Set(1)), (Body(1),)))
+    assert "tasks 0" in text
+    assert "and 1 " in text
+    assert "arena0" in text
+    assert "a wait on core 0 before task 1" in text
+
+
+def test_a_deadlock_is_found_and_all_its_waits_are_told() -> None:
+    tasks = [Task(i, 0, i, i, i + 1, (write(8 * i, 8),)) for i in range(2)]
+    programs = ((Wait(1, 1, 0, 0), Body(0), Set(1)), (Wait(0, 1, 0, 1), Body(1), Set(1)))
+    text = messages(Plan(tuple(tasks), programs, (1, 1), (), ()))
+    assert text.count("deadlock") == 2
+
+
+def test_bodies_out_of_the_global_order() -> None:
+    tasks = tuple(Task(i, i, 0, 0, 1, (write(8 * i, 8),)) for i in range(2))
+    assert "global order" in messages(Plan(tasks, ((Body(1), Body(0)),), (0,), (), ()))
+
+
+@pytest.mark.parametrize("space", [Space.INPUT, Space.CONSTANT])
+def test_inputs_and_constants_are_never_written(space: Space) -> None:
+    task = Task(0, 0, 0, 0, 1, (write(0, 8, space=space),))
+    assert f"writes to {space.value}0" in messages(Plan((task,), ((Body(0),),), (0,), (), ()))
+
+
+@pytest.mark.parametrize(
+    ("ranges", "units", "says"),
+    [
+        ([(0, 2), (3, 4)], 4, "left out or done twice"),
+        ([(0, 3), (2, 4)], 4, "left out or done twice"),
+        ([(0, 2), (2, 3)], 4, "left out or invented"),
+        ([(0, 2), (2, 5)], 4, "left out or invented"),
+        ([(0, 0)], 0, "empty unit range"),
+    ],
+)
+def test_units_are_covered_exactly_once(ranges: list[tuple[int, int]], units: int, says: str) -> None:
+    tasks = tuple(Task(i, 0, i, b, e, (write(8 * i, 8),)) for i, (b, e) in enumerate(ranges))
+    programs = tuple((Body(i),) for i in range(len(tasks)))
+    assert says in messages(Plan(tasks, programs, (0,) * len(tasks), (), ()), {0: units})
+
+
+def test_reading_what_nobody_wrote() -> None:
+    task = Task(0, 0, 0, 0, 1, (read(16, 8), write(0, 8)))
+    assert "nobody wrote" in messages(Plan((task,), ((Body(0),),), (0,), (), ()))
+
+
+def test_strided_columns_side_by_side_cover_a_matrix() -> None:
+    tasks = [Task(c, 0, c, c, c + 1, (write(4 * c, 4, 8, 16),)) for c in range(2)]
+    tasks.append(Task(2, 1, 0, 0, 1, (read(0, 128),)))
+    assert messages(minimal(schedule_of(2, tasks))) == ""
+    assert "nobody wrote" in messages(minimal(schedule_of(2, [*tasks[:1], replace(tasks[2], index=1)])))
+
+
+def test_parts_of_one_sub_operator_that_collide_are_a_race() -> None:
+    tasks = tuple(Task(c, 0, c, c, c + 1, (write(0, 8),)) for c in range(2))
+    assert "race" in messages(Plan(tasks, ((Body(0),), (Body(1),)), (0, 0), (), ()))
+
+
+def test_verify_raises_with_every_violation() -> None:
+    plan = with_programs(pair(), (Body(0), Set(2)), (Body(1), Body(1)))
+    with pytest.raises(VerificationError) as caught:
+        verify(plan)
+    assert len(caught.value.violations) >= 2
+    assert caught.value.category == "internal"
+
+
+def test_the_certificate_counts() -> None:
+    certificate = verify(pair(), {0: 1, 1: 1})
+    assert (certificate.tasks, certificate.cores, certificate.waits, certificate.sets) == (2, 2, 1, 1)
+    assert certificate.cross_core_pairs == 1
+    assert "2 tasks on 2 cores" in str(certificate)
+
+
+def brute_force_races(plan: Plan) -> bool:
+    """By sets of bytes and a transitive closure: what the verifier must find, without any of its shortcuts."""
+
+    def touched(access: MemoryAccess) -> set[int]:
+        return {r.start + i * r.stride + j for r in access.regions for i in range(r.count) for j in range(r.length)}
+
+    ordered: dict[int, set[int]] = {}
+    knows: list[set[int]] = [set() for _ in plan.programs]
+    published: dict[tuple[int, int], set[int]] = {}
+    at = [0] * plan.cores
+    while any(a < len(p) for a, p in zip(at, plan.programs, strict=True)):
+        before = list(at)
+        for core, program in enumerate(plan.programs):
+            while at[core] < len(program):
+                step = program[at[core]]
+                if isinstance(step, Wait):
+                    if (step.producer, step.count) not in published:
+                        break
+                    knows[core] = knows[core] | published[step.producer, step.count]
+                elif isinstance(step, Set):
+                    published[core, step.count] = set(knows[core])
+                else:
+                    ordered[step.task] = set(knows[core])
+                    knows[core].add(step.task)
+                at[core] += 1
+        if at == before:
+            return True
+    for later in plan.tasks:
+        for earlier in plan.tasks[: later.index]:
+            for a in earlier.accesses:
+                for b in later.accesses:
+                    same = (a.space, a.slot) == (b.space, b.slot) and (a.write or b.write)
+                    if same and touched(a) & touched(b) and earlier.index not in ordered[later.index]:
+                        return True
+    return False
+
+
+def test_the_verdict_is_that_of_brute_force() -> None:
+    """On random plans with random waits taken away: no more and no less than the definition."""
+    verdicts = {True: 0, False: 0}
+    for seed in range(120):
+        rng = random.Random(seed)
+        plan = minimal(random_schedule(seed, 3, 8))
+        if rng.random() < 0.7:
+            plan = replace(
+                plan,
+                programs=tuple(
+                    tuple(s for s in p if not isinstance(s, Wait) or rng.random() < 0.8) for p in plan.programs
+                ),
+            )
+        accepted = not check(plan)[0]
+        assert accepted == (not brute_force_races(plan)), f"seed {seed}"
+        verdicts[accepted] += 1
+    assert min(verdicts.values()) > 20
+
+
+def test_it_imports_nothing_of_the_planner() -> None:
+    tree = ast.parse(Path(verifier.__file__).read_text())
+    imported = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
+    own = {m for m in imported if m.startswith("superkernel")}
+    assert own <= {
+        "superkernel.errors",
+        "superkernel.scheduler.schedule",
+        "superkernel.sync.plan",
+        "superkernel.tensor",
+    }
+
+
+def test_ten_thousand_tasks_take_little_time() -> None:
+    import time
+
+    tasks: list[Task] = []
+    for i in range(2500):
+        here, there = 4096 * (i % 8), 4096 * ((i - 1) % 8)
+        for c in range(4):
+            source = () if i == 0 else (MemoryAccess(Space.ARENA, 0, False, (Region(there, 4096),)),)
+            tasks.append(Task(len(tasks), i, c, c, c + 1, (*source, write(here + 1024 * c, 1024))))
+    schedule = schedule_of(4, tasks)
+    plan = minimal(schedule)
+    start = time.process_time()
+    certificate = verify(plan, dict.fromkeys(range(2500), 4))
+    assert certificate.tasks == 10_000
+    assert time.process_time() - start < 5.0  # measured 0.5 s alone; the bound only tells linear from quadratic
