@@ -37,7 +37,9 @@ class ConvEmitter:
         self.epilogue = ProgramEmitter(kb, self.form.epilogue, kb.operands)
         weights = body.anchor_inputs[1]
         assert isinstance(weights, View)
-        self.weights = kb.operands[weights.operand]
+        dtype = body.operands[weights.operand].type.dtype
+        self.w_dtype = DType.F32 if tiling.packed else dtype
+        self.weights = kb.at(kb.operands[weights.operand], 0 if tiling.packed else weights.offset, self.w_dtype)
         self.copier = PatchCopier(kb, self.form, self.patch, moving=tiling.column_blocks > 1)
         self.table: ir.Value | None = None
 
@@ -77,7 +79,7 @@ class ConvEmitter:
         size = form.channels * form.taps * t.tile_rows
         with kb.loop(low, high, name="channels") as tile:
             index = kb.mul(kb.add(kb.mul(group, t.channel_tiles), tile), size)
-            self._accumulate(source, channel, kb.at(self.weights, index, DType.F32))
+            self._accumulate(source, channel, kb.at(self.weights, index, self.w_dtype))
             out = kb.add(kb.mul(group, form.out_channels), kb.mul(tile, t.tile_rows))
             rows: Index = t.tile_rows
             if form.out_channels % t.tile_rows:
@@ -110,7 +112,7 @@ class ConvEmitter:
         def step(x: ir.Value, w: ir.Value, values: Values) -> Values:
             vectors = [kb.load(x, v * tile.lanes, DType.F32, tile.lanes) for v in range(tile.vectors)]
             for row in range(tile.rows):
-                weight = kb.splat(kb.load(w, row, DType.F32), tile.lanes)
+                weight = kb.splat(kb.load(w, row, self.w_dtype), tile.lanes)
                 for v, vector in enumerate(vectors):
                     i = row * tile.vectors + v
                     values[i] = multiply_add(kb, weight, vector, values[i], DType.F32)
@@ -119,14 +121,14 @@ class ConvEmitter:
         # Taps are walked by a table of offsets: as fast as unrolled code, which would be taps times as long.
         def one_channel(c: Index, values: Values) -> Values:
             x = kb.at(start, kb.mul(c, channel), DType.F32)
-            w = kb.at(weights, kb.mul(c, per_channel), DType.F32)
+            w = kb.at(weights, kb.mul(c, per_channel), self.w_dtype)
             if form.taps == 1:
                 return step(x, w, values)
 
             def one_tap(tap: Index, inner: Values) -> Values:
                 address = kb.at(self._offsets(), tap, DType.I32)
                 offset = kb.b.sext(kb.b.load(address, typ=I32, align=4), I64)
-                return step(kb.at(x, offset, DType.F32), kb.at(w, kb.mul(tap, tile.rows), DType.F32), inner)
+                return step(kb.at(x, offset, DType.F32), kb.at(w, kb.mul(tap, tile.rows), self.w_dtype), inner)
 
             return fold(kb, 0, form.taps, 1, values, one_tap)
 

@@ -32,7 +32,7 @@ PIXELS, CHANNELS = "pixels", "channels"
 _TILES = {"avx512": ((14, 2), (8, 3), (6, 4), (14, 1)), "avx2": ((6, 2), (10, 1)), "plain": ((6, 2), (10, 1))}
 _CALL_NS = 30.0
 _PIXELS_PER_BLOCK = 400
-_FLOAT_TYPES = (DType.F32, DType.F16, DType.BF16)
+FLOAT_TYPES = (DType.F32, DType.F16, DType.BF16)
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class ConvTiling(Tiling):
     in_place: bool
     span: int  # positions of a block, walked with the patch's pitch
     patch_elements: int  # of one group, 0 in place
+    packed: bool  # filters in packed tiles; else as they are, which register tiles of one channel can read
 
     @property
     def blocks(self) -> int:
@@ -159,13 +160,18 @@ class ConvTiling(Tiling):
     ) -> None:
         weights = body.anchor_inputs[1]
         assert isinstance(weights, View)
-        size = form.channels * form.taps * self.tile_rows * 4
+        item = 4 if self.packed else body.operands[weights.operand].type.dtype.itemsize
+        start = 0 if self.packed else weights.offset * item
+        size = form.channels * form.taps * self.tile_rows * item
         if size:
-            found.add(weights.operand, False, (Region(a * size, (b - a) * size) for a, b in tiles if a < b))
+            spans = (Region(start + a * size, (b - a) * size) for a, b in tiles if a < b)
+            found.add(weights.operand, False, spans)
         if tiles:
             read_bias(found, body, channels)
 
     def packs(self, body: Body) -> Mapping[int, Pack]:
+        if not self.packed:
+            return {}
         form, view = conv_form(body), body.anchor_inputs[1]
         assert isinstance(view, View)
         depth = view.shape[1:]
@@ -214,7 +220,8 @@ def read_bias(found: AccessSet, body: Body, channels: tuple[int, int]) -> None:
 class ConvFamily(Family):
     """Direct convolution with constant weights, f32 arithmetic."""
 
-    kernels = ("host.conv.igemm",)
+    kernels: tuple[str, ...] = ("host.conv.igemm",)
+    expectation = "conv in one or two dimensions, f32, f16 or bf16, with constant weights"
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return slot < 3
@@ -229,7 +236,7 @@ class ConvFamily(Family):
             body.op == "conv"
             and x is not None
             and x.rank in (3, 4)
-            and x.dtype in _FLOAT_TYPES
+            and x.dtype in FLOAT_TYPES
             and isinstance(weights, View)
             and body.operands[weights.operand].role is Role.CONSTANT
         )
@@ -239,7 +246,7 @@ class ConvFamily(Family):
             raise UnsupportedError(
                 "not a convolution that this kernel computes",
                 location=", ".join(self.kernels),
-                expected="conv in one or two dimensions, f32, f16 or bf16, with constant weights",
+                expected=self.expectation,
                 found=f"{body.op} of {body.anchor_input_types[0]}",
                 hint="host.conv.generic computes every convolution",
             )
@@ -260,6 +267,7 @@ def best_tilings(
     shapes: Sequence[tuple[int, int]],
     patch_bytes: int,
     target: CpuTarget,
+    packed: bool = True,
 ) -> list[Tiling]:
     """Per (axis, positions per block) the cheapest register tile; cheapest cut first, equal ones once."""
     lanes = max(1, target.vector_bytes // 4)
@@ -267,12 +275,12 @@ def best_tilings(
     def cost(tiling: ConvTiling) -> float:
         return tiling.cost_ns(body, 0, tiling.units, target)
 
-    found = [min((conv_tiling(form, a, s, lanes, n, patch_bytes) for s in shapes), key=cost) for a, n in cuts]
+    found = [min((conv_tiling(form, a, s, lanes, n, patch_bytes, packed) for s in shapes), key=cost) for a, n in cuts]
     return [*sorted(dict.fromkeys(found), key=cost)]
 
 
 def conv_tiling(
-    form: ConvForm, axis: str, shape: tuple[int, int], lanes: int, wanted: int, patch_bytes: int
+    form: ConvForm, axis: str, shape: tuple[int, int], lanes: int, wanted: int, patch_bytes: int, packed: bool
 ) -> ConvTiling:
     """The tiling with register tiles of at most `shape` (rows, vectors) and blocks of about `wanted` positions."""
     most, vectors = shape
@@ -299,6 +307,7 @@ def conv_tiling(
         in_place,
         patch.span,
         0 if in_place else patch.channel * form.channels,
+        packed,
     )
 
 

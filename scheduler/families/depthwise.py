@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superkernel.body import Body
-from superkernel.scheduler.families.conv import CHANNELS, PIXELS, ConvFamily, best_tilings
+from superkernel.body import Body, View
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.conv import CHANNELS, FLOAT_TYPES, PIXELS, ConvFamily, best_tilings
 from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.cpu import CpuTarget
@@ -23,9 +24,22 @@ class DepthwiseFamily(ConvFamily):
     """Convolutions whose groups have one input channel each, any number of output channels per group."""
 
     kernels = ("host.conv.depthwise",)
+    expectation = "conv in one or two dimensions, f32, f16 or bf16, with one input channel per group"
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return slot != 1 or view.is_dense
 
     def serves(self, body: Body) -> bool:
-        return super().serves(body) and conv_form(body).channels == 1
+        x, weights = body.anchor_input_types[0], body.anchor_inputs[1]
+        return (
+            body.op == "conv"
+            and x is not None
+            and x.rank in (3, 4)
+            and x.dtype in FLOAT_TYPES
+            and isinstance(weights, View)
+            and weights.is_dense
+            and conv_form(body).channels == 1
+        )
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         self._require(body)
@@ -33,7 +47,9 @@ class DepthwiseFamily(ConvFamily):
         cuts = [(CHANNELS, _POSITIONS)]
         if form.groups * form.images < 16:
             cuts.append((PIXELS, max(64, form.pixels // 16)))
-        return best_tilings(body, form, cuts, [(1, v) for v in _VECTORS[target.tier]], target.l1_bytes, target)
+        return best_tilings(
+            body, form, cuts, [(1, v) for v in _VECTORS[target.tier]], target.l1_bytes, target, packed=False
+        )
 
 
 FAMILY = DepthwiseFamily()

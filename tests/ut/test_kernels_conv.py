@@ -96,6 +96,12 @@ def test_depthwise(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]
     case.check("host.conv.depthwise")
 
 
+@pytest.mark.parametrize(("dtype", "tol"), [(F32, 2e-5), (F16, 4e-3), (BF16, 4e-2)])
+def test_depthwise_with_computed_weights(dtype: DType, tol: float) -> None:
+    attrs = {"groups": 6, "pads": (1, 1, 1, 1)}
+    anchor_case("conv", attrs, [((1, 6, 9, 14), dtype), ((12, 1, 3, 3), dtype)]).check("host.conv.depthwise", tol)
+
+
 @pytest.mark.parametrize(
     ("x", "w", "attrs", "dtype", "tol"),
     [
