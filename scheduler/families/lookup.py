@@ -114,4 +114,6 @@ class LookupTiling(Tiling):
 def lookup_space(plan: LookupPlan) -> PointwiseProgram:
     """The epilogue as a tiling sees it, the anchor's loads counted as inputs."""
     loads = (plan.base.inputs[0], *(p.inputs[0] for p in plan.indices))
-    return replace(plan.epilogue, inputs=(*plan.epilogue.inputs, *loads), instructions=())
+    # Without instructions no number but an input's has a meaning: outputs name the first, which is the anchor's result.
+    stores = tuple(replace(o, value=0) for o in plan.epilogue.outputs)
+    return replace(plan.epilogue, inputs=(*plan.epilogue.inputs, *loads), instructions=(), outputs=stores)
