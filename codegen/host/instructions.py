@@ -164,8 +164,11 @@ def _power(c: Context, a: Expr, b: Expr) -> Expr:
     if a.is_float:
         return c.math("pow", a, c.convert(b, second, compute_dtype(c.dtype)))
     if second is not None and second.is_float:
-        wide = c.math("pow", c.convert(a, first, DType.F64), c.convert(b, second, DType.F64))
-        return float_to_integer(wide, c.dtype)
+        exponent = c.convert(b, second, DType.F64)
+        wide = c.math("pow", c.convert(a, first, DType.F64), exponent)
+        # A whole power of a whole number is whole: the last bits of the logarithm must not truncate 729 to 728.
+        whole = exponent.equals(rounded(exponent, "floor")) & (exponent >= 0.0)
+        return float_to_integer(whole.choose(rounded(wide, "roundeven"), wide), c.dtype)
     return _integer_power(c, a, c.convert(b, second, c.dtype))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_graphs import random_graph
+from random_models import random_graph
 
 import superkernel as sk
 from superkernel.random_inputs import random_inputs
