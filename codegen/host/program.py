@@ -37,7 +37,7 @@ def preferred_lanes(kb: KernelBuilder, program: PointwiseProgram) -> int:
 class ProgramEmitter:
     """Emits one program into a kernel.
 
-    `operands`: pointers by operand index, by default the kernel's arguments. `lanes`: the vector width that suits the program.
+    `operands`: pointers by operand index, by default the kernel's arguments. `lanes`: the vector width that suits it.
     """
 
     def __init__(
