@@ -20,6 +20,8 @@ from superkernel.tensor import Region
 
 READ_ONLY = (Space.CONSTANT, Space.INPUT)
 
+Key = tuple[Space, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Live:
@@ -43,14 +45,19 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Task `later` must come after task `earlier`, because of the witness."""
+    """Task `later` must come after task `earlier`: the regions `left` and `right` of the address space meet."""
 
     earlier: int
     later: int
-    witness: Witness
+    hazard: Hazard
+    key: Key
+    left: Region
+    right: Region
 
-
-Key = tuple[Space, int]
+    @property
+    def witness(self) -> Witness:
+        place = f"{self.key[0].value}{self.key[1]}"
+        return Witness(self.hazard, self.earlier, self.later, place, self.left, self.right)
 
 
 def find_conflicts(tasks: Sequence[Task]) -> Iterator[list[Conflict]]:
@@ -108,9 +115,8 @@ def _match(
                 continue
             pair = overlap(other.regions, live.regions)
             if pair is not None:
-                place = f"{access.space.value}{access.slot}"
-                witness = Witness(hazard, other.task, live.task, place, *pair)
-                found[other.task] = Conflict(other.task, live.task, witness)
+                key = (access.space, access.slot)
+                found[other.task] = Conflict(other.task, live.task, hazard, key, *pair)
 
 
 def overlap(left: Sequence[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:
