@@ -1,9 +1,9 @@
 """How the work of one sub-operator is cut: the interface between kernel families, scheduler and emitters.
 
-Model: a `Tiling` cuts a body into `units` indivisible pieces of work, numbered 0..units-1 along ONE axis (rows, columns, panels,
-images x channels, ...). A core executes a contiguous range [begin, end) of units with one call of the kernel function. The tiling says
-for any range exactly which bytes of which operand are read and written; sync and verification rest on that (property-tested against what
-the emitted kernel really touches).
+Model: a `Tiling` cuts a body into `units` indivisible pieces of work, numbered 0..units-1 along ONE axis (rows,
+columns, panels, images x channels, ...). A core executes a contiguous range [begin, end) of units with one call of
+the kernel function. The tiling says for any range exactly which bytes of which operand are read and written; sync and
+verification rest on that (property-tested against what the emitted kernel really touches).
 
 A tiling is a frozen dataclass of plain values: together with the `Body` it determines the machine code.
 Architecture invariant: families know nothing of cores, addresses or other sub-operators.
@@ -27,7 +27,8 @@ from superkernel.tensor import Region, TensorType
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Bytes of one operand (relative to its start) that a unit range reads or writes. For packed constants: of the packed form."""
+    """Bytes of one operand (relative to its start) that a unit range reads or writes. For packed constants: of the
+    packed form."""
 
     operand: int
     write: bool
@@ -36,20 +37,23 @@ class Access:
 
 @dataclass(frozen=True)
 class Pack(ABC):
-    """A compile-time transformation of a constant operand (weights into panels). Frozen and printable: part of the cache key."""
+    """A compile-time transformation of a constant operand (weights into panels). Frozen and printable: part of the
+    cache key."""
 
     @abstractmethod
     def apply(self, array: Array) -> Array:
         """The packed bytes as a contiguous array (any shape); its first byte will be 64-byte aligned."""
 
     def packed_bytes(self, kind: TensorType) -> int:
-        """Size of the packed form of an array of that type. The default packs zeros to see; override where that is slow."""
+        """Size of the packed form of an array of that type. The default packs zeros to see; override where that is
+        slow."""
         return int(self.apply(np.broadcast_to(np.zeros((), kind.dtype.numpy), kind.shape)).nbytes)
 
 
 @dataclass(frozen=True)
 class Tiling(ABC):
-    """One way to cut a body. Subclasses add their block sizes as fields; all fields must be hashable and print canonically."""
+    """One way to cut a body. Subclasses add their block sizes as fields; all fields must be hashable and print
+    canonically."""
 
     @property
     @abstractmethod
@@ -79,7 +83,8 @@ class Tiling(ABC):
 
 
 class Family(ABC):
-    """A kernel family on one target: tilings for bodies (scheduler side). The emitter with the same kernel id lives in codegen."""
+    """A kernel family on one target: tilings for bodies (scheduler side). The emitter with the same kernel id lives
+    in codegen."""
 
     kernels: tuple[str, ...]  # registry ids served
 
@@ -88,7 +93,8 @@ class Family(ABC):
         """Candidate tilings, best guess first (the scheduler weighs cost_ns and sync). Never empty for a legal body."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
-        """Whether the kernel reads anchor slot `slot` through this view without a copy. Dense views are always accepted."""
+        """Whether the kernel reads anchor slot `slot` through this view without a copy. Dense views are always
+        accepted."""
         return view.is_dense
 
     def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:

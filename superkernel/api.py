@@ -32,15 +32,16 @@ def compile(
 ) -> Kernel:
     """Fuse a graph into one kernel.
 
-    graph: a `superkernel.Graph`, a networkx DiGraph/MultiDiGraph (docs/graph-format.md), a path to an .onnx or node-link .json
-        file, or an `onnx.ModelProto`.
+    graph: a `superkernel.Graph`, a networkx DiGraph/MultiDiGraph (docs/graph-format.md), a path to an .onnx or
+        node-link .json file, or an `onnx.ModelProto`.
     target: "host", the CPU at hand.
-    threads: worker threads, the calling one included; default: all CPUs the process may use. More than there are CPUs works, slowly,
-        with a warning.
+    threads: worker threads, the calling one included; default: all CPUs the process may use. More than there are CPUs
+        works, slowly, with a warning.
     options: `Options`, or a mapping of their names.
     dims, shapes: values of symbolic dimensions, or whole shapes of inputs, of an ONNX model.
 
-    Raises GraphError, InputError, FileFormatError (mend the input), UnsupportedError (cannot be compiled), MachineError."""
+    Raises GraphError, InputError, FileFormatError (mend the input), UnsupportedError (cannot be compiled),
+    MachineError."""
     from superkernel.frontends import load_graph
     from superkernel.pipeline import compile_graph
 
@@ -53,8 +54,8 @@ def compile(
 
 
 def load(path: str | PathLike[str], *, threads: int | None = None) -> Kernel:
-    """A kernel saved by `Kernel.save`. On another CPU or with another thread count it is compiled again from the saved graph. Raises
-    FileFormatError on a file that is not whole."""
+    """A kernel saved by `Kernel.save`. On another CPU or with another thread count it is compiled again from the
+    saved graph. Raises FileFormatError on a file that is not whole."""
     from superkernel.saved import load_saved
 
     return Kernel(load_saved(path, None if threads is None else thread_count(threads)))

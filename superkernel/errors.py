@@ -2,11 +2,11 @@
 
 Model: one exception class per category, because the category says whose move it is: `UserError` (mend the input),
 `UnsupportedError` (the input is fine, this version cannot do it), `InternalError` (mend SuperKernel), `MachineError`
-(mend the machine: disk, permissions, compiler, CPU). Each carries where (node, value, core), what was expected, what was found
-and a hint. Checks collect `Violation`s and raise them all at once with `raise_all`.
+(mend the machine: disk, permissions, compiler, CPU). Each carries where (node, value, core), what was expected, what
+was found and a hint. Checks collect `Violation`s and raise them all at once with `raise_all`.
 
-Invariant: nothing in the package raises a bare `Exception`, and no error text is thrown away when one error leads to another
-(`raise ... from error`).
+Invariant: nothing in the package raises a bare `Exception`, and no error text is thrown away when one error leads to
+another (`raise ... from error`).
 """
 
 from __future__ import annotations

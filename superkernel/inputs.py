@@ -1,8 +1,9 @@
 """From what a user passes to what a kernel reads: dense arrays of exactly the declared types.
 
-Accepted: NumPy arrays, anything with `__dlpack__`, `__array_interface__` or `__array__`, and (nested) Python numbers. Arrays must have the
-declared dtype: a silent conversion would hide mistakes. Python numbers take the declared dtype where the value allows it. An array that is not
-C-contiguous, or not in the machine's byte order, is copied; nothing is ever written to.
+Accepted: NumPy arrays, anything with `__dlpack__`, `__array_interface__` or `__array__`, and (nested) Python numbers.
+Arrays must have the declared dtype: a silent conversion would hide mistakes. Python numbers take the declared dtype
+where the value allows it. An array that is not C-contiguous, or not in the machine's byte order, is copied; nothing
+is ever written to.
 """
 
 from __future__ import annotations
@@ -20,10 +21,9 @@ from superkernel.tensor import TensorType
 Array = NDArray[Any]
 
 
-def bind_arguments(
-    types: Mapping[str, TensorType], args: Sequence[Any], named: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Positional and named arguments by input name, as a Python call would bind them. Raises InputError with all problems."""
+def bind_arguments(types: Mapping[str, TensorType], args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Positional and named arguments by input name, as a Python call would bind them. Raises InputError with all
+    problems."""
     names = list(types)
     wrong: list[Violation] = []
     if len(args) > len(names):
@@ -36,9 +36,7 @@ def bind_arguments(
             wrong.append(Violation("given twice, by position and by name", f"input {name!r}"))
         else:
             bound[name] = value
-    wrong += [
-        Violation("missing", f"input {name!r}", expected=str(types[name])) for name in names if name not in bound
-    ]
+    wrong += [Violation("missing", f"input {name!r}", expected=str(types[name])) for name in names if name not in bound]
     raise_all(InputError, wrong)
     return bound
 
@@ -91,7 +89,9 @@ def _foreign(value: Any, kind: TensorType) -> Array:
     except Exception as error:
         form, found = f"{type(value).__module__}.{type(value).__qualname__}", f"{type(error).__name__}: {error}"
         hint = "it must be a tensor in CPU memory"
-        raise InputError(f"the {form} cannot be read as an array", expected=str(kind), found=found, hint=hint) from error
+        raise InputError(
+            f"the {form} cannot be read as an array", expected=str(kind), found=found, hint=hint
+        ) from error
     return _numbers(value, kind)
 
 
@@ -107,7 +107,9 @@ def _numbers(value: Any, kind: TensorType) -> Array:
     if loose.size == 0 and loose.shape == kind.shape:
         return np.empty(kind.shape, kind.dtype.numpy)
     if rank is None or rank > want or (want != 0 and rank == 0):
-        raise InputError("not numbers of the declared type", expected=str(kind), found=f"{type(value).__name__} of {loose.dtype}")
+        raise InputError(
+            "not numbers of the declared type", expected=str(kind), found=f"{type(value).__name__} of {loose.dtype}"
+        )
     typed = loose.astype(kind.dtype.numpy)
     if kind.dtype.is_integer and not np.array_equal(typed, loose):
         misfit = loose[typed != loose].flat[0]

@@ -1,7 +1,7 @@
 """A compiled kernel: what `superkernel.compile` returns.
 
-Callable with arrays by position or name; one launch per call. Holds its plan, its certificate and the reasons behind every decision. Inputs
-are never written. Several threads may call the same kernel: launches take turns.
+Callable with arrays by position or name; one launch per call. Holds its plan, its certificate and the reasons behind
+every decision. Inputs are never written. Several threads may call the same kernel: launches take turns.
 """
 
 from __future__ import annotations
@@ -99,8 +99,9 @@ class Kernel:
     # Running ----------------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Run once. Arrays by position or by name, of exactly the declared dtype and shape. Returns the output array, or a tuple of
-        them in graph order. Raises InputError on anything else, WatchdogError where the watchdog option fires."""
+        """Run once. Arrays by position or by name, of exactly the declared dtype and shape. Returns the output array,
+        or a tuple of them in graph order. Raises InputError on anything else, WatchdogError where the watchdog option
+        fires."""
         if named or len(args) != len(self._exact) or not self._is_exact(args):
             bound = bind_arguments(self._input_types, args, named)
             args = tuple(as_inputs(self._input_types, bound).values())
@@ -129,8 +130,8 @@ class Kernel:
         executor: str | None = None,
         profile: bool = False,
     ) -> RunResult:
-        """Run once and return outputs by name. `executor` "host" (default) or "reference" (the NumPy reference; states as the
-        host's). `profile=True` adds a report of this kernel's synchronisation."""
+        """Run once and return outputs by name. `executor` "host" (default) or "reference" (the NumPy reference;
+        states as the host's). `profile=True` adds a report of this kernel's synchronisation."""
         name = executor or "host"
         if name not in EXECUTORS:
             raise UnsupportedError("unknown executor", expected=", ".join(EXECUTORS), found=repr(executor))
@@ -147,7 +148,9 @@ class Kernel:
         if isinstance(inputs, Mapping):
             bound = bind_arguments(self._input_types, (), inputs)
         elif isinstance(inputs, (np.ndarray, str, bytes)) or not isinstance(inputs, Sequence):
-            raise InputError("inputs are not a mapping", expected="{name: array} or a list", found=type(inputs).__name__)
+            raise InputError(
+                "inputs are not a mapping", expected="{name: array} or a list", found=type(inputs).__name__
+            )
         else:
             bound = bind_arguments(self._input_types, inputs, {})
         return as_inputs(self._input_types, bound)
@@ -164,9 +167,11 @@ class Kernel:
     # Understanding ----------------------------------------------------------------------------------------------------
 
     def report(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100) -> Report:
-        """Where the time goes (medians of profiled runs) and fused against one by one (`rounds` alternating pairs). States are
-        put back afterwards. Without inputs, random ones of seed 0."""
-        return self._profile(self._arrays(inputs) if inputs is not None else self._random(), _count("rounds", rounds, 0))
+        """Where the time goes (medians of profiled runs) and fused against one by one (`rounds` alternating pairs).
+        States are put back afterwards. Without inputs, random ones of seed 0."""
+        return self._profile(
+            self._arrays(inputs) if inputs is not None else self._random(), _count("rounds", rounds, 0)
+        )
 
     def time(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100) -> NDArray[np.int64]:
         """ns of each of `rounds` launches back to back, without Python in between. States are put back afterwards."""
@@ -200,8 +205,9 @@ class Kernel:
             return measure(self._compiled, self._io(list(arrays.values())), rounds)
 
     def explain(self, node: str | int) -> Explanation:
-        """Everything decided about the sub-operator that computes a node (or has that index): kernel choice with rejected candidates,
-        what was joined and why, tiling and placement, and for each wait the form, the reason and the witness conflict."""
+        """Everything decided about the sub-operator that computes a node (or has that index): kernel choice with
+        rejected candidates, what was joined and why, tiling and placement, and for each wait the form, the reason and
+        the witness conflict."""
         from superkernel.explain import explain
 
         return explain(self._compiled, node)
@@ -220,7 +226,8 @@ class Kernel:
         return self._compiled.manifest()
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write graph, options and object code to one file that `superkernel.load` reads. Replaces the file atomically."""
+        """Write graph, options and object code to one file that `superkernel.load` reads. Replaces the file
+        atomically."""
         from superkernel.saved import save
 
         save(self._compiled, path)

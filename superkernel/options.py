@@ -27,7 +27,8 @@ class Options:
     fuse: join pointwise chains, prologues and epilogues; off: one sub-operator per node.
     simplify: run the graph passes (constant folding, pattern fusion); off: the graph as given.
     cost_placement: decide the number of cores per sub-operator by cost; off: every sub-operator on all cores.
-    fallback: what to do with an operator that has no kernel: "forbid" (error), "warn" (NumPy, with a warning), "allow" (NumPy).
+    fallback: what to do with an operator that has no kernel: "forbid" (error), "warn" (NumPy, with a warning),
+    "allow" (NumPy).
     objective: what kernel selection optimises: "latency", "size" (code) or "memory" (workspace).
     deny, pin: kernel id patterns (fnmatch) that selection must not take, must take where eligible.
     watchdog_ms: a launch that takes longer raises WatchdogError naming the boundary it hangs at; 0 = no watchdog.
@@ -76,7 +77,9 @@ class Options:
         if isinstance(given, Options):
             return given
         if not isinstance(given, Mapping):
-            raise InputError("options are not Options", expected="superkernel.Options or a mapping", found=type(given).__name__)
+            raise InputError(
+                "options are not Options", expected="superkernel.Options or a mapping", found=type(given).__name__
+            )
         known = [f.name for f in dataclasses.fields(Options)]
         unknown = [str(name) for name in given if name not in known]
         if unknown:

@@ -1,8 +1,10 @@
 """The compilation, start to end: `compile_graph` is the list of stages.
 
-    Graph -> simplify -> group (registry chooses kernels) -> place (with memory) -> plan sync -> verify -> image -> executable
+    Graph -> simplify -> group (registry chooses kernels) -> place (with memory) -> plan sync -> verify -> image ->
+    executable
 
-Each stage's data prints as text: SK_DUMP shows it while compiling, `Kernel.stage_text` afterwards; SK_TRACE writes the stages' times.
+Each stage's data prints as text: SK_DUMP shows it while compiling, `Kernel.stage_text` afterwards; SK_TRACE writes
+the stages' times.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from superkernel import __version__, settings
+from superkernel.choice import KernelChooser
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.image import HostImage, ImageBuilder
@@ -26,7 +29,6 @@ from superkernel.executors.host import HostExecutable
 from superkernel.graph import Graph
 from superkernel.options import Options
 from superkernel.progress import Progress
-from superkernel.choice import KernelChooser
 from superkernel.scheduler.group import Grouping, group
 from superkernel.scheduler.place import place
 from superkernel.scheduler.schedule import Schedule
@@ -91,7 +93,9 @@ class Compiled:
             "from_cache": self.image.from_cache,
             "fallbacks": [self.schedule.subops[i].name for i in self.image.host_calls],
             "inputs": {n: str(t) for n, t in self.graph.inputs.items()},
-            "outputs": {n: str(self.graph.types[v]) for n, v in zip(self.output_names, self.graph.outputs, strict=True)},
+            "outputs": {
+                n: str(self.graph.types[v]) for n, v in zip(self.output_names, self.graph.outputs, strict=True)
+            },
             "stage_ms": {name: round(ns / 1e6, 2) for name, ns in self.stage_ns.items()},
         }
 

@@ -1,7 +1,9 @@
-"""The plan: per core a straight line of steps, and why each wait stands there. Plain data, shared by planner, verifier and code generation.
+"""The plan: per core a straight line of steps, and why each wait stands there. Plain data, shared by planner,
+verifier and code generation.
 
-Model (csrc/include/superkernel_abi.h): core p owns a progress counter. `Set(k)` on core p stores k (k = 1, 2, ... in program order), release;
-`Wait(p, k)` passes once p's counter is >= k, acquire. Counters grow over launches (generation * sets + k); within one launch the plan speaks of k only.
+Model (csrc/include/superkernel_abi.h): core p owns a progress counter. `Set(k)` on core p stores k (k = 1, 2, ... in
+program order), release; `Wait(p, k)` passes once p's counter is >= k, acquire. Counters grow over launches
+(generation * sets + k); within one launch the plan speaks of k only.
 
 Text form: `str(plan)` prints the tasks and, per core, its steps; `parse_plan` reads that back.
 """
@@ -36,7 +38,8 @@ class Hazard(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A pair of conflicting accesses that a wait is there for: bytes `earlier` of task `producer`, `later` of task `consumer`."""
+    """A pair of conflicting accesses that a wait is there for: bytes `earlier` of task `producer`, `later` of task
+    `consumer`."""
 
     hazard: Hazard
     producer: int
@@ -74,7 +77,8 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until `producer`'s counter is at least `count`. `subop` is the boundary it belongs to; `index` numbers all waits of the plan."""
+    """Until `producer`'s counter is at least `count`. `subop` is the boundary it belongs to; `index` numbers all
+    waits of the plan."""
 
     producer: int
     count: int
@@ -143,7 +147,8 @@ class Plan:
 
 
 def parse_plan(text: str) -> Plan:
-    """Tasks and programs of a plan's text; reasons and boundaries, which are comments there, are empty. Raises UserError."""
+    """Tasks and programs of a plan's text; reasons and boundaries, which are comments there, are empty. Raises
+    UserError."""
     lines = text.splitlines()
     programs: list[list[Step]] = []
     sets: list[int] = []

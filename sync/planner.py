@@ -1,11 +1,13 @@
 """From a schedule to the least synchronisation that is provably enough.
 
-Model: each task has a vector clock: for every core, how many of that core's tasks are known to be complete when the task may start. A task must know
-of every task it conflicts with. What program order and earlier waits already tell needs nothing; for the rest the planner takes, per producer core, the
-latest task that is needed, and drops those which another one implies. A kept need becomes a wait of the consumer's core and a set behind the
-producer's task; sets that nobody waits for do not exist.
+Model: each task has a vector clock: for every core, how many of that core's tasks are known to be complete when the
+task may start. A task must know of every task it conflicts with. What program order and earlier waits already tell
+needs nothing; for the rest the planner takes, per producer core, the latest task that is needed, and drops those
+which another one implies. A kept need becomes a wait of the consumer's core and a set behind the producer's task;
+sets that nobody waits for do not exist.
 
-With `sync="full"` every core waits for every other one in front of every sub-operator: what a fused kernel without analysis does.
+With `sync="full"` every core waits for every other one in front of every sub-operator: what a fused kernel without
+analysis does.
 
 Architecture invariant: nothing here is trusted. `verify` proves the result without importing this module.
 """

@@ -6,14 +6,16 @@ It reads only the plan's tasks and per-core programs. It checks:
  V2  sets count 1, 2, 3, ... in program order, as many as the plan declares;
  V3  a wait names another, existing core and a count that this core reaches in one launch; wait indices are unique;
  V4  no deadlock: executing the programs with nothing but their waits, every core reaches its end;
- V5  every pair of tasks with overlapping accesses, at least one of them a write, is ordered by happens-before, in the global order;
+ V5  every pair of tasks with overlapping accesses, at least one of them a write, is ordered by happens-before, in the
+    global order;
  V6  inputs and constants are never written;
  V7  units: each sub-operator's tasks cover its units without gap or overlap, where the number of units is given;
  V8  nothing is read from arena or outputs that no earlier task of the global order wrote.
 
-Happens-before is what sets (release) and waits (acquire) and program order give: a bit set of accesses per set and per body. It does not check: that the accesses
-declared by the tilings are what the machine code does (tests poison everything undeclared), nor that the counter primitive is right.
-The claim is: race- and deadlock-free for this program, given complete declared accesses and correct primitives.
+Happens-before is what sets (release) and waits (acquire) and program order give: a bit set of accesses per set and
+per body. It does not check: that the accesses declared by the tilings are what the machine code does (tests poison
+everything undeclared), nor that the counter primitive is right. The claim is: race- and deadlock-free for this
+program, given complete declared accesses and correct primitives.
 
 Architecture invariant: imports plain data types only, nothing of the planner; finds conflicts by its own sweep.
 """
@@ -48,7 +50,8 @@ class Certificate:
 
 
 def verify(plan: Plan, units: Mapping[int, int] | None = None) -> Certificate:
-    """Check V1 to V8. `units`: number of units by sub-operator, for V7. Raises VerificationError with every violation."""
+    """Check V1 to V8. `units`: number of units by sub-operator, for V7. Raises VerificationError with every
+    violation."""
     wrong, certificate = check(plan, units)
     if certificate is None or wrong:
         raise VerificationError(violations=wrong)
@@ -114,8 +117,9 @@ def _accesses(tasks: Sequence[Task]) -> dict[tuple[Space, int], list[_Row]]:
 def _check_order(tasks: Sequence[Task], rows: Sequence[_Row], before: Sequence[int]) -> _Found:
     """V5 for one address space, with bit sets over accesses.
 
-    An access meets [low, high) iff it starts below high and does not stop at or below low: two prefix unions, over starts and over stops,
-    give all meeting accesses of a row in two operations. Only those not ordered by happens-before are then compared region by region.
+    An access meets [low, high) iff it starts below high and does not stop at or below low: two prefix unions, over
+    starts and over stops, give all meeting accesses of a row in two operations. Only those not ordered by
+    happens-before are then compared region by region.
     """
     starting = _unions(sorted((row.low, row.bit) for row in rows), [row.high for row in rows])
     stopped = _unions(sorted((row.high - 1, row.bit) for row in rows), [row.low for row in rows])
@@ -308,7 +312,8 @@ def _deadlock(plan: Plan, at: Sequence[int], at_set: Sequence[Sequence[int]]) ->
 
 
 def _share_byte(a: Region, b: Region) -> bool:
-    """Whether two strided byte sets may meet, decided run by run for the shorter one (independent of Region.overlaps)."""
+    """Whether two strided byte sets may meet, decided run by run for the shorter one (independent of
+    Region.overlaps)."""
     if a.count > b.count:
         a, b = b, a
     if a.count > 256:  # long strided sets: a residue test, which may only err on the safe side

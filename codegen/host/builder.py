@@ -1,15 +1,16 @@
 """The kernel builder: a thin, typed layer over llvmlite's IRBuilder in which host kernels are written.
 
-Model: a kernel function is `void name(ptr operand0, ..., ptr operandN-1, ptr scratch, i64 begin, i64 end)`, internal to the image, no
-calls except LLVM intrinsics and functions of the same module. Values are explicit vectors: `lanes` elements of one dtype; lanes 1 is a
-scalar. Tails are vectors of exactly the remaining width (LLVM legalises odd widths), never masks that read past the end.
+Model: a kernel function is `void name(ptr operand0, ..., ptr operandN-1, ptr scratch, i64 begin, i64 end)`, internal
+to the image, no calls except LLVM intrinsics and functions of the same module. Values are explicit vectors: `lanes`
+elements of one dtype; lanes 1 is a scalar. Tails are vectors of exactly the remaining width (LLVM legalises odd
+widths), never masks that read past the end.
 
-Storage and arithmetic: f16/bf16 are loaded and stored as themselves and computed in f32 (`load` widens, `store` rounds to nearest
-even); bool is stored as a byte 0/1 and computed as i1. All other dtypes are computed as themselves. LLVM integers have no sign: pass the DType
-where it matters.
+Storage and arithmetic: f16/bf16 are loaded and stored as themselves and computed in f32 (`load` widens, `store`
+rounds to nearest even); bool is stored as a byte 0/1 and computed as i1. All other dtypes are computed as themselves.
+LLVM integers have no sign: pass the DType where it matters.
 
-Invariants: pointers are opaque; all address arithmetic is in bytes or in elements of a named dtype on i64; loops are do-nothing for
-empty ranges; `carry` variables are allocas in the entry block (mem2reg turns them into registers).
+Invariants: pointers are opaque; all address arithmetic is in bytes or in elements of a named dtype on i64; loops are
+do-nothing for empty ranges; `carry` variables are allocas in the entry block (mem2reg turns them into registers).
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ _STORAGE: dict[DType, ir.Type] = {
     DType.F16: ir.HalfType(),
     DType.BF16: I16,  # llvmlite has no bfloat type: bits, converted by shifts and rounding arithmetic
     DType.BOOL: I8,
-    **{d: I64 for d in (DType.I64, DType.U64)},
-    **{d: I32 for d in (DType.I32, DType.U32)},
-    **{d: I16 for d in (DType.I16, DType.U16)},
-    **{d: I8 for d in (DType.I8, DType.U8)},
+    **dict.fromkeys((DType.I64, DType.U64), I64),
+    **dict.fromkeys((DType.I32, DType.U32), I32),
+    **dict.fromkeys((DType.I16, DType.U16), I16),
+    **dict.fromkeys((DType.I8, DType.U8), I8),
 }
 
 Index: TypeAlias = "int | ir.Value"
@@ -87,8 +88,8 @@ class KernelBuilder:
         kind = ir.FunctionType(VOID, [PTR] * (operand_count + 1) + [I64, I64])
         self.function = ir.Function(module, kind, name)
         self.function.attributes.add("nounwind")
-        # Loops stay loops: LLVM must not turn a clearing or copying one into a call of memset or memcpy. (llvmlite's own `add` only
-        # takes the attributes it knows by name.)
+        # Loops stay loops: LLVM must not turn a clearing or copying one into a call of memset or memcpy. (llvmlite's
+        # own `add` only takes the attributes it knows by name.)
         set.add(self.function.attributes, '"no-builtins"')
         self.entry = self.function.append_basic_block("entry")
         self.b = ir.IRBuilder(self.entry)
@@ -231,7 +232,8 @@ class KernelBuilder:
         return self.offset(base, self.mul(element, dtype.itemsize))
 
     def load(self, base: ir.Value, element: Index, dtype: DType, lanes: int = 1, stride: int = 1) -> ir.Value:
-        """`lanes` elements from base[element], `stride` elements apart (0: one element in all lanes), in compute form."""
+        """`lanes` elements from base[element], `stride` elements apart (0: one element in all lanes), in compute
+        form."""
         return self.widen(self.load_raw(base, element, dtype, lanes, stride), dtype)
 
     def load_raw(self, base: ir.Value, element: Index, dtype: DType, lanes: int = 1, stride: int = 1) -> ir.Value:
@@ -257,9 +259,7 @@ class KernelBuilder:
     def store(self, value: ir.Value, base: ir.Value, element: Index, dtype: DType, stride: int = 1) -> None:
         """Inverse of `load`: rounds from compute form, stores all lanes."""
         raw = self.narrow(value, dtype)
-        if not isinstance(raw.type, ir.VectorType):
-            self.b.store(raw, self.at(base, element, dtype), align=dtype.itemsize)
-        elif stride == 1:
+        if not isinstance(raw.type, ir.VectorType) or stride == 1:
             self.b.store(raw, self.at(base, element, dtype), align=dtype.itemsize)
         elif stride == -1:
             lanes = raw.type.count
@@ -360,7 +360,8 @@ class KernelBuilder:
         return found if found is not None else ir.Function(self.module, ir.FunctionType(result, list(args)), name)
 
     def reduce_lanes(self, op: str, value: ir.Value) -> ir.Value:
-        """Horizontal `fadd` (fixed tree order), `fmax`/`fmin` (NaN-propagating), `add`, `mul`, `and`, `or`, `smax`, ... of the lanes."""
+        """Horizontal `fadd` (fixed tree order), `fmax`/`fmin` (NaN-propagating), `add`, `mul`, `and`, `or`, `smax`,
+        ... of the lanes."""
         if not isinstance(value.type, ir.VectorType):
             return value
         if op == "fadd":

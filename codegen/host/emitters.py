@@ -1,6 +1,7 @@
 """Which emitter writes the code of which host kernel: kernel id -> `emit(kb, body, tiling)`.
 
-An emitter writes the whole function through the builder and returns; the caller finishes it. Modules are imported on first use.
+An emitter writes the whole function through the builder and returns; the caller finishes it. Modules are imported on
+first use.
 """
 
 from __future__ import annotations

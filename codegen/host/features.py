@@ -20,8 +20,8 @@ def initialize_llvm() -> None:
 
 
 def detect_cpu(tier: str | None = None) -> CpuTarget:
-    """The machine at hand, limited to `tier` (default: the environment's SK_CPU, else the best it has). Raises InputError on an
-    unknown tier, MachineError where the machine lacks it."""
+    """The machine at hand, limited to `tier` (default: the environment's SK_CPU, else the best it has). Raises
+    InputError on an unknown tier, MachineError where the machine lacks it."""
     return _detect(tier or os.environ.get("SK_CPU", ""))
 
 

@@ -1,7 +1,8 @@
 """The host CPU as a compilation target: features, vector width, cache sizes, and the numbers the cost model needs.
 
-Plain data: `superkernel.codegen.host.features.detect_cpu()` asks LLVM what the machine at hand has and calls `cpu_target`. Every
-number has a default that is only a starting point for the cost model; `make bench` prints measured ones.
+Plain data: `superkernel.codegen.host.features.detect_cpu()` asks LLVM what the machine at hand has and calls
+`cpu_target`. Every number has a default that is only a starting point for the cost model; `make bench` prints
+measured ones.
 """
 
 from __future__ import annotations
