@@ -183,7 +183,8 @@ def _tell_fallbacks(options: Options, schedule: Schedule, image: HostImage) -> N
     names = [f"{schedule.subops[i].name} ({schedule.subops[i].body.op})" for i in image.host_calls]
     listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     warnings.warn(
-        f"no kernel for {listed}: computed by NumPy inside the fused kernel (hint: Options(fallback='allow') silences this)",
+        f"no kernel for {listed}: computed by NumPy inside the fused kernel "
+        "(hint: Options(fallback='allow') silences this)",
         FallbackWarning,
         stacklevel=4,
     )

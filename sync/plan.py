@@ -50,8 +50,8 @@ class Witness:
 
     def __str__(self) -> str:
         return (
-            f"{self.hazard.value}: task {self.producer} bytes {self.earlier} and task {self.consumer} bytes {self.later} "
-            f"of {self.place}"
+            f"{self.hazard.value}: task {self.producer} bytes {self.earlier} and task {self.consumer} "
+            f"bytes {self.later} of {self.place}"
         )
 
 

@@ -45,7 +45,8 @@ class Certificate:
     def __str__(self) -> str:
         return (
             f"certificate: {self.tasks} tasks on {self.cores} cores, {self.waits} waits, {self.sets} sets; "
-            f"{self.conflicting_pairs} pairs of accesses whose address ranges meet ({self.cross_core_pairs} across cores): none races; no deadlock"
+            f"{self.conflicting_pairs} pairs of accesses whose address ranges meet ({self.cross_core_pairs} across "
+            "cores): none races; no deadlock"
         )
 
 
@@ -170,7 +171,8 @@ def _meeting_regions(left: Sequence[Region], right: Sequence[Region]) -> tuple[R
 
 def _race(a: Task, b: Task, place: str, left: Region, right: Region) -> Violation:
     return Violation(
-        f"race: tasks {a.index} (sub-operator {a.subop}, core {a.core}) and {b.index} (sub-operator {b.subop}, core {b.core}) "
+        f"race: tasks {a.index} (sub-operator {a.subop}, core {a.core}) and {b.index} (sub-operator {b.subop}, "
+        f"core {b.core}) "
         f"touch the same bytes of {place} and are not ordered",
         f"core {b.core}, boundary {b.subop}",
         expected=f"a wait on core {a.core} before task {b.index}",
