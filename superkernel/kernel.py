@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.errors import InputError, UnsupportedError
+from superkernel.errors import InputError, MachineError, UnsupportedError
 from superkernel.inputs import as_inputs, bind_arguments
 from superkernel.tensor import TensorType
 
@@ -119,9 +119,16 @@ class Kernel:
         return True
 
     def _launch(self, arrays: Sequence[Array]) -> list[Array]:
-        outputs = [np.empty(shape, dtype) for shape, dtype in self._makers]
+        outputs = self._new_outputs()
         self._executable.run([*arrays, *outputs, *self._states.values()])
         return outputs
+
+    def _new_outputs(self) -> list[Array]:
+        try:
+            return [np.empty(shape, dtype) for shape, dtype in self._makers]
+        except MemoryError as error:
+            need = sum(kind.nbytes for kind in self._output_types.values())
+            raise MachineError("not enough memory for the outputs", expected=f"{need} bytes") from error
 
     def run(
         self,
@@ -187,7 +194,7 @@ class Kernel:
 
     def _io(self, arrays: Sequence[Array]) -> list[Array]:
         """The io table of a launch whose outputs nobody looks at."""
-        return [*arrays, *(np.empty(shape, dtype) for shape, dtype in self._makers), *self._states.values()]
+        return [*arrays, *self._new_outputs(), *self._states.values()]
 
     @contextmanager
     def _kept_states(self) -> Iterator[None]:
