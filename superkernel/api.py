@@ -29,6 +29,7 @@ def compile(
     *,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, Any] | None = None,
 ) -> Kernel:
     """Fuse a graph into one kernel.
 
@@ -38,7 +39,8 @@ def compile(
     threads: worker threads, the calling one included; default: all CPUs the process may use. More than there are CPUs
         works, slowly, with a warning.
     options: `Options`, or a mapping of their names.
-    dims, shapes: values of symbolic dimensions, or whole shapes of inputs, of an ONNX model.
+    dims, shapes, constants: of an ONNX model: values of symbolic dimensions, whole shapes of inputs, and values of
+        inputs that are to be fixed (those that decide a shape must be).
 
     Raises GraphError, InputError, FileFormatError (mend the input), UnsupportedError (cannot be compiled),
     MachineError."""
@@ -49,7 +51,7 @@ def compile(
         raise UnsupportedError("unknown target", expected=", ".join(TARGETS), found=repr(target))
     cores, chosen = thread_count(threads), Options.of(options)
     source = _existing_file(graph) if isinstance(graph, (str, PathLike)) else graph
-    loaded = load_graph(source, dims=_checked_dims(dims), shapes=_checked_shapes(shapes))
+    loaded = load_graph(source, dims=_checked_dims(dims), shapes=_checked_shapes(shapes), constants=constants)
     return Kernel(compile_graph(loaded, cores=cores, options=chosen))
 
 
