@@ -34,6 +34,7 @@ from superkernel.scheduler.families import family_of
 from superkernel.scheduler.group import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.memory import MemoryPlan, Touched, plan_memory
+from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Task
 from superkernel.scheduler.tiling import Access, Family
 from superkernel.scheduler.workspace import Buffer
@@ -77,6 +78,7 @@ def place(
     tilings = tuple(p.partition.tiling for p in rows)
     touched = placer.touched(order) if placer.cores > 1 else None
     memory = plan_memory(subops, tilings, grouping.buffers, grouping.constants, touched, target.l2_bytes // 2)
+    check_memory(subops, memory.places, grouping.buffers)
     return Schedule(
         max(
             (c + 1 for row in rows for c in row.cores), default=1

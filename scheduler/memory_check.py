@@ -1,0 +1,111 @@
+"""The memory plan, checked: whoever reads a value finds that value and not what another buffer left at its address.
+
+Model: the sub-operators are gone through in the global order. Each byte of every space has an owner, the buffer that
+was last written there; a buffer that is a part of another one counts as that one. Reading an operand demands that its
+buffer owns the operand's bytes; writing one makes its buffer the owner; overwriting in place demands that the bytes
+belong to the version before. Together with the ordering that `sync` proves, every task reads what the global order
+says.
+
+It looks at places, types and views only, and shares no code with the planner of the memory. Reads count for the whole
+operand, writes for the very bytes that the body stores.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+
+from superkernel.body import Body, PointwiseProgram, Role, SubOperator
+from superkernel.errors import VerificationError, Violation, raise_all
+from superkernel.scheduler.schedule import Place, Space
+from superkernel.scheduler.workspace import Buffer
+from superkernel.tensor import full_box, regions_of_box
+
+MAX_RUNS = 4096
+
+
+class Owners:
+    """Who owns which bytes of one address space: runs in order of address, each with its owner."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = [0]
+        self._names: list[str] = [""]  # "": nobody
+
+    def claim(self, start: int, stop: int, name: str) -> None:
+        """[start, stop) belongs to `name` from now on."""
+        first = bisect_right(self._starts, start) - 1
+        last = bisect_right(self._starts, stop) - 1
+        after = self._names[last]
+        keep = first + (self._starts[first] < start)
+        tail = bisect_right(self._starts, stop - 1)
+        rest = [] if tail < len(self._starts) and self._starts[tail] == stop else [(stop, after)]
+        self._starts[keep:tail] = [start, *(s for s, _ in rest)]
+        self._names[keep:tail] = [name, *(n for _, n in rest)]
+
+    def strangers(self, start: int, stop: int, name: str) -> Iterator[tuple[int, int, str]]:
+        """Runs of [start, stop) that belong to somebody else."""
+        at = bisect_right(self._starts, start) - 1
+        while at < len(self._starts) and self._starts[at] < stop:
+            end = self._starts[at + 1] if at + 1 < len(self._starts) else stop
+            if self._names[at] != name:
+                yield max(start, self._starts[at]), min(stop, end), self._names[at]
+            at += 1
+
+
+def check_memory(
+    subops: Sequence[SubOperator], places: Sequence[Sequence[Place]], buffers: Mapping[str, Buffer]
+) -> None:
+    """Raises VerificationError with every operand that would read, or overwrite in place, another buffer's bytes."""
+    spaces: dict[tuple[Space, int], Owners] = {}
+    for name, buffer in buffers.items():
+        if buffer.home is not None and buffer.home.space in (Space.INPUT, Space.STATE) and buffer.previous is None:
+            owners = spaces.setdefault((buffer.home.space, buffer.home.slot), Owners())
+            owners.claim(0, buffer.type.nbytes, name)
+    wrong: list[Violation] = []
+    for sub, row in zip(subops, places, strict=True):
+        uses = list(zip(sub.values, sub.body.operands, row, strict=True))
+        for value, operand, place in uses:
+            wanted = _whole(value, buffers)
+            if operand.role is Role.INOUT:
+                wanted = buffers[wanted].previous or wanted
+            if operand.role in (Role.OUTPUT, Role.CONSTANT) or not operand.type.nbytes:
+                continue
+            owners = spaces.setdefault((place.space, place.slot), Owners())
+            for start, stop, owner in owners.strangers(place.offset, place.offset + operand.type.nbytes, wanted):
+                found = f"bytes {start}..{stop} of {place.space.value}{place.slot} hold {owner or 'nothing'!r}"
+                where = f"sub-operator {sub.index} ({sub.name}), operand {value!r}"
+                wrong.append(Violation("the operand's bytes are not its own", where, wanted, found))
+        for index, (value, operand, place) in enumerate(uses):
+            if operand.role in (Role.OUTPUT, Role.INOUT) and operand.type.nbytes:
+                owners = spaces.setdefault((place.space, place.slot), Owners())
+                for start, stop in written_runs(sub.body, index):
+                    owners.claim(place.offset + start, place.offset + stop, _whole(value, buffers))
+    raise_all(VerificationError, wrong)
+
+
+def written_runs(body: Body, operand: int) -> Iterator[tuple[int, int]]:
+    """The bytes of an operand that the body stores, as runs relative to its start; with very many runs their bounds."""
+    kind = body.operands[operand].type
+    if body.operands[operand].role is Role.INOUT:
+        yield 0, kind.nbytes
+        return
+    for program in (body.epilogue, *(p for p in body.anchor_inputs if isinstance(p, PointwiseProgram))):
+        for out in program.outputs:
+            if out.target == operand:
+                box = full_box(program.shape)
+                for region in regions_of_box(box, out.strides, kind.dtype.itemsize, out.offset):
+                    if region.count > MAX_RUNS:
+                        yield region.start, region.stop
+                        continue
+                    for i in range(region.count):
+                        start = region.start + i * region.stride
+                        yield start, start + region.length
+
+
+def _whole(name: str, buffers: Mapping[str, Buffer]) -> str:
+    """The buffer that a buffer is a part of in the end."""
+    inside = buffers[name].inside
+    while inside is not None:
+        name = inside[0]
+        inside = buffers[name].inside
+    return name
