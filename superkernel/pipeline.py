@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from superkernel import __version__, settings
 from superkernel.choice import KernelChooser
 from superkernel.codegen.cache import ObjectCache
@@ -147,7 +149,7 @@ def compile_graph(
     with run.stage("verify"):
         certificate = verify(plan, {s.index: t.units for s, t in zip(schedule.subops, schedule.tilings, strict=True)})
     with run.stage("image"):
-        image = _image(run, graph, schedule, plan, cpu, cache, options)
+        image = _image(run, graph, grouping.constants, schedule, plan, cpu, cache, options)
     for name, text in image.ir_texts.items():
         run.dump("ir", f"; {name}\n{text}")
     _tell_fallbacks(options, schedule, image)
@@ -160,7 +162,14 @@ def compile_graph(
 
 
 def _image(
-    run: _Run, graph: Graph, schedule: Schedule, plan: Plan, cpu: CpuTarget, cache: ObjectCache, options: Options
+    run: _Run,
+    graph: Graph,
+    constants: Mapping[str, NDArray[Any]],
+    schedule: Schedule,
+    plan: Plan,
+    cpu: CpuTarget,
+    cache: ObjectCache,
+    options: Options,
 ) -> HostImage:
     builder = ImageBuilder(
         schedule,
@@ -174,7 +183,7 @@ def _image(
         progress=run.progress.update,
         keep_ir="ir" in run.dumps,
     )
-    return builder.build(graph.constants)
+    return builder.build(constants)
 
 
 def _tell_fallbacks(options: Options, schedule: Schedule, image: HostImage) -> None:
