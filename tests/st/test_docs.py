@@ -1,0 +1,87 @@
+"""The guides say what is true: their Python blocks run in order, their commands end with status 0, their links lead
+somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from superkernel.cli import main
+
+ROOT = Path(__file__).parents[2]
+GUIDES = ("README.md", "docs/getting-started.md", "docs/errors.md")
+COMMANDS = ("docs/getting-started.md", "docs/command-line.md", "docs/registry.md")
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(name: str, language: str) -> list[str]:
+    """The contents of a document's blocks of a language ('' = none is given)."""
+    return [text for tag, text in _BLOCK.findall((ROOT / name).read_text()) if tag == language]
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_python_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block after the other in one namespace, warnings as errors."""
+    monkeypatch.chdir(tmp_path)
+    found = blocks(name, "python")
+    assert found, f"{name} has no Python block"
+    namespace: dict[str, Any] = {"__name__": "guide"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number, text in enumerate(found):
+            exec(compile(text, f"{name}, block {number}", "exec"), namespace)
+
+
+def shell_lines(name: str) -> list[list[str]]:
+    """The words of every `superkernel ...` line in the document's plain blocks; three blanks begin a remark."""
+    lines = [line for text in blocks(name, "") for line in text.splitlines()]
+    commands = [re.split(r"\s{3,}", line)[0] for line in lines if line.startswith("superkernel ")]
+    return [shlex.split(command, comments=True)[1:] for command in commands]
+
+
+def write_model(folder: Path) -> None:
+    """model.onnx with a value conv1, in.npz with its input."""
+    import onnx
+    import onnx.helper as oh
+
+    shapes = {"x": [1, 3, 8, 8], "y": [1, 4, 6, 6]}
+    infos = [oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    weight = onnx.numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
+    conv = oh.make_node("Conv", ["x", "w"], ["conv1"])
+    graph = oh.make_graph([conv, oh.make_node("Relu", ["conv1"], ["y"])], "g", infos[:1], infos[1:], [weight])
+    onnx.save(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)]), str(folder / "model.onnx"))
+    with (folder / "in.npz").open("wb") as file:
+        np.savez(file, x=np.ones((1, 3, 8, 8), np.float32))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_end_well(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path)
+    for copy in ("a.json", "b.json"):
+        assert main(["kernels", "dump", "model.onnx", "-o", copy]) == 0
+    commands = [[("model.onnx" if w == "MODEL" else w) for w in words] for words in shell_lines(name)]
+    commands = [words for words in commands if not {"...", "COMMAND"} & set(words)]
+    assert commands, f"{name} shows no command"
+    for words in commands:
+        status = main(words)
+        captured = capsys.readouterr()
+        assert status == 0, f"superkernel {' '.join(words)}\n{captured.err}"
+        assert captured.out.strip()
+
+
+@pytest.mark.parametrize(
+    "name", sorted(p.relative_to(ROOT).as_posix() for p in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
+)
+def test_links_lead_somewhere(name: str) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", (ROOT / name).read_text())
+    missing = [t for t in targets if "://" not in t and not ((ROOT / name).parent / t).exists()]
+    assert not missing
