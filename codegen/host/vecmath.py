@@ -5,11 +5,11 @@ with the limits and signed zeros of the C library. No tables, no branches, no li
 minimax polynomial, reassembly by exponent bits. `apply(kb, name, *args)` is the entry; each function becomes one
 (inlined) function of the module per type.
 
-Largest errors in f32, in units in the last place, on the tiers with FMA (without FMA: one more), asserted by tests
-over dense samples: exp 1.5, expm1 2, log 2, log1p 2, sigmoid 2.5, tanh 3, erf 2, sin/cos 2 (|x| <= 2^40), tan 3.5,
-asin/acos/atan 3, sinh/cosh 3, asinh/acosh/atanh 4, pow 1 (computed in f64). In f64: 3 ulp for the same functions (4-6
-for the composed ones), pow within 1e-13 relative, sin/cos for |x| <= 2^30. Denormal arguments and results are treated
-as any other number. Beyond the stated range sin, cos and tan lose accuracy gradually, and give NaN from 2^50 on.
+Largest errors in units in the last place, f32 and f64 alike, on tiers with FMA (one more without), asserted by tests
+over dense samples: log 1, exp 1.5, expm1 and log1p 2, sigmoid 2.5, tan 5, all others 3. Powers of f32 are computed in
+f64 and within 1; powers of f64 carry the error of log times the exponent's size, up to about 1e-13 relative. Denormal
+arguments and results are treated as any other number. sin, cos and tan keep this up to |x| = 2^30, lose accuracy
+gradually beyond and give NaN from 2^50 on.
 """
 
 from __future__ import annotations
