@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from random_models import random_graph
 
 import superkernel as sk
+from superkernel.codegen.host.features import detect_cpu
 from superkernel.random_inputs import random_inputs
 from superkernel.reference import evaluate
 
@@ -73,3 +74,15 @@ def test_options_change_nothing(seed: int) -> None:
             got = sk.compile(graph, threads=threads, options=options).run(inputs).outputs
             for name, want in plain.items():
                 assert np.array_equal(got[name], want), (name, options, threads)
+
+
+@pytest.mark.parametrize("tier", ["avx512", "avx2", "plain"])
+def test_every_tier(tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every instruction set that this machine can run gives right results."""
+    monkeypatch.setenv("SK_CPU", tier)
+    try:
+        detect_cpu()
+    except sk.MachineError:
+        pytest.skip(f"this CPU has no {tier}")
+    for seed in range(20):
+        check_graph(random_graph(random.Random(5000 + seed)), threads=(2,))
