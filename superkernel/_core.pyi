@@ -6,7 +6,7 @@ functions may be called from any thread; kernels and threads share the pool, one
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -170,3 +170,77 @@ def measure_read_bandwidth(bytes: int, threads: int = 1) -> float:
 
 def measure_core_to_core_ns() -> float:
     """One-way hand-over of a cache line between two cores in ns; NaN on one CPU."""
+
+class SimCacheStats(TypedDict):
+    """Counts of a simulated instruction cache."""
+
+    accesses: int
+    """Lines that execution entered."""
+    misses: int
+    """Of these, not present."""
+    cold_misses: int
+    """Of these, never fetched before."""
+    prefetches: int
+    """Lines that prefetch.i fetched."""
+    prefetches_late: int
+    """Of these, used before they had arrived."""
+
+class SimHartState(TypedDict):
+    """One simulated hart: registers, what its last trap left behind, counts."""
+
+    x: list[int]
+    f: list[int]
+    pc: int
+    mode: Literal["M", "U"]
+    asleep: bool
+    fcsr: int
+    mcause: int
+    mepc: int
+    mtval: int
+    mtvec: int
+    retired: int
+    traps: int
+    cycles: int
+    icache: SimCacheStats
+
+class SimMachine:
+    """A simulated RV64GC machine; superkernel.sim.Machine is the public face, which says what the arguments mean.
+
+    `icache` is (bytes, line bytes, ways, miss cycles); 0 bytes for none. Raises FileFormatError for a file that is no
+    loadable program, InputError for impossible parameters and addresses and for use while another thread runs it.
+    """
+
+    def __init__(
+        self,
+        elf: bytes,
+        *,
+        harts: int = 1,
+        memory_base: int = 0x80000000,
+        memory_bytes: int = 0,
+        quantum: int = 10000,
+        icache: tuple[int, int, int, int] = (0, 128, 4, 150),
+    ) -> None: ...
+    def run(self, instructions: int) -> Literal["exited", "limit", "asleep", "trap_loop", "bad_request"]:
+        """Runs without the GIL; signals are looked at every 50 million instructions."""
+
+    def hart(self, number: int) -> SimHartState: ...
+    def read(self, address: int, count: int) -> bytes: ...
+    def write(self, address: int, data: bytes) -> None: ...
+    def console(self) -> bytes: ...
+    @property
+    def exit_code(self) -> int: ...
+    @property
+    def end_hart(self) -> int: ...
+    @property
+    def executed(self) -> int: ...
+    @property
+    def time(self) -> int: ...
+
+def sim_instructions() -> list[tuple[str, int, int, str]]:
+    """The simulator's instruction table: (name, mask, match, operand letters of csrc/sim/isa_table.h)."""
+
+def sim_disassemble(word: int, pc: int = 0) -> str:
+    """An instruction word's text as GNU objdump writes it with numeric names and without aliases, or "illegal"."""
+
+def sim_expand_compressed(half: int) -> int:
+    """The 32-bit instruction that a 16-bit one stands for; 0 where it is illegal."""

@@ -1,4 +1,4 @@
-"""The command line: `superkernel compile | run | report | inspect | kernels`; docs/command-line.md describes it.
+"""The command line: `superkernel compile | run | report | inspect | kernels | sim`; docs/command-line.md describes it.
 
 Results go to stdout (with --json exactly one JSON value), messages to stderr. Exit status: 0 success, 2 the user's
 input, 3 unsupported, 4 the machine, 1 a fault of SuperKernel, 130 interrupted. Errors are typed; with --json they are
@@ -27,6 +27,7 @@ import numpy as np
 
 from superkernel import cli_kernels
 from superkernel.errors import InputError, InternalError, MachineError, SuperKernelError
+from superkernel.sim import command as sim_command
 
 EXIT_CODES = {"user": 2, "unsupported": 3, "environment": 4, "internal": 1}
 INTERRUPTED = 130
@@ -130,6 +131,10 @@ def _parser() -> argparse.ArgumentParser:
     text = "The kernel registry: what there is, why a kernel is chosen, which kernels models need."
     kernels = commands.add_parser("kernels", help=text, description=text)
     cli_kernels.add_commands(kernels, _Parser, add_model_arguments, load_model)
+    text = "The simulator: run a bare-metal RV64GC program."
+    sim = commands.add_parser("sim", help=text, description=text)
+    sim.set_defaults(command=_sim)
+    sim_command.add_arguments(sim, _Parser)
     return parser
 
 
@@ -290,6 +295,14 @@ def _inspect(args: argparse.Namespace) -> int:
 
 def _lines(data: dict[str, Any]) -> str:
     return "\n".join(f"{key}: {value}" for key, value in data.items())
+
+
+def _sim(args: argparse.Namespace) -> int:
+    from superkernel.sim.command import run
+
+    result = run(args)
+    _print(args, result.to_json(), result.text)
+    return result.exit_status
 
 
 def _print(args: argparse.Namespace, data: Any, text: Callable[[], str]) -> None:

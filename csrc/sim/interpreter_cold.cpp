@@ -1,0 +1,138 @@
+// The cold halves of handlers: jumps out of memory, CSR instructions, atomics.
+#include <cstring>
+
+#include "sim/interpreter.h"
+
+namespace sk::sim {
+namespace {
+
+// A line_check record does what its `then` says.
+Op operation(const Record& record) {
+  return record.op == Op::line_check || record.op == Op::wild ? record.then : record.op;
+}
+
+std::uint64_t sign_extend(std::uint64_t value, unsigned bytes) {
+  return bytes == 8 ? value : static_cast<std::uint64_t>(static_cast<std::int64_t>(static_cast<std::int32_t>(value)));
+}
+
+// What an AMO stores, from values extended to 64 bits with their sign.
+std::uint64_t combine(Op op, std::uint64_t memory, std::uint64_t operand) {
+  const auto a = static_cast<std::int64_t>(memory);
+  const auto b = static_cast<std::int64_t>(operand);
+  switch (op) {
+    case Op::amoadd_w:
+    case Op::amoadd_d:
+      return memory + operand;
+    case Op::amoxor_w:
+    case Op::amoxor_d:
+      return memory ^ operand;
+    case Op::amoand_w:
+    case Op::amoand_d:
+      return memory & operand;
+    case Op::amoor_w:
+    case Op::amoor_d:
+      return memory | operand;
+    case Op::amomin_w:
+    case Op::amomin_d:
+      return a < b ? memory : operand;
+    case Op::amomax_w:
+    case Op::amomax_d:
+      return a > b ? memory : operand;
+    case Op::amominu_w:
+    case Op::amominu_d:  // extending the sign keeps the unsigned order of words
+      return memory < operand ? memory : operand;
+    case Op::amomaxu_w:
+    case Op::amomaxu_d:
+      return memory > operand ? memory : operand;
+    default:  // amoswap
+      return operand;
+  }
+}
+
+}  // namespace
+
+std::uint64_t Interpreter::wild_target(Hart& hart, const Record& record, std::uint64_t pc) {
+  const std::uint64_t next = pc + ((record.bits & 3) == 3 ? 4 : 2);
+  const std::uint64_t target = pc + static_cast<std::uint64_t>(std::int64_t{record.imm});
+  const std::uint64_t a = hart.x[record.rs1];
+  const std::uint64_t b = hart.x[record.rs2];
+  const auto signed_less = static_cast<std::int64_t>(a) < static_cast<std::int64_t>(b);
+  switch (operation(record)) {
+    case Op::beq:
+    case Op::beq_c:
+      return a == b ? target : next;
+    case Op::bne:
+    case Op::bne_c:
+      return a != b ? target : next;
+    case Op::blt:
+      return signed_less ? target : next;
+    case Op::bge:
+      return signed_less ? next : target;
+    case Op::bltu:
+      return a < b ? target : next;
+    case Op::bgeu:
+      return a < b ? next : target;
+    default:  // jal
+      hart.x[record.rd] = next;
+      return target;
+  }
+}
+
+bool Interpreter::csr_instruction(const Machine& machine, Hart& hart, const Record& record) {
+  const Op op = operation(record);
+  const auto number = static_cast<std::uint32_t>(record.imm);
+  const bool immediate = op == Op::csrrwi || op == Op::csrrsi || op == Op::csrrci;
+  const bool replaces = op == Op::csrrw || op == Op::csrrwi;
+  const bool sets = op == Op::csrrs || op == Op::csrrsi;
+  const bool writes = replaces || record.rs1 != 0;
+  const std::uint64_t operand = immediate ? record.rs1 : hart.x[record.rs1];
+  std::uint64_t old = 0;
+  if (!hart.csr_access(number, writes)) return false;
+  if (!hart.read_csr(number, hart.now() + machine.mtime_offset_, old)) return false;
+  if (writes) hart.write_csr(number, replaces ? operand : sets ? old | operand : old & ~operand);
+  hart.x[record.rd] = old;
+  return true;
+}
+
+std::uint64_t Interpreter::atomic(Machine& machine, Hart& hart, const Record& record, bool& wrote_tohost) {
+  const Op op = operation(record);
+  const bool is_load = op == Op::lr_w || op == Op::lr_d;
+  const bool is_conditional = op == Op::sc_w || op == Op::sc_d;
+  const unsigned bytes = (record.bits >> 12 & 7) == 2 ? 4 : 8;
+  const std::uint64_t address = hart.x[record.rs1];
+  const std::uint64_t offset = address - machine.config_.memory_base;
+  if (address % bytes != 0)
+    return static_cast<std::uint64_t>(is_load ? Cause::load_misaligned : Cause::store_misaligned);
+  if (offset > machine.ram_.bytes() - bytes) {
+    return static_cast<std::uint64_t>(is_load ? Cause::load_access : Cause::store_access);
+  }
+  std::uint8_t* const place = machine.ram_.data() + offset;
+  const std::uint64_t operand = sign_extend(hart.x[record.rs2], bytes);
+  std::uint64_t old = 0;
+  std::memcpy(&old, place, bytes);
+  old = sign_extend(old, bytes);
+  std::uint64_t stored = operand;
+  std::uint64_t result = old;
+  if (is_load) {
+    hart.reservation = address & ~std::uint64_t{7};
+    hart.x[record.rd] = old;
+    return 0;
+  }
+  if (is_conditional) {
+    const bool held = hart.reservation == (address & ~std::uint64_t{7});
+    hart.reservation = kNoReservation;
+    result = held ? 0 : 1;
+    if (!held) {
+      hart.x[record.rd] = result;
+      return 0;
+    }
+  } else {
+    stored = combine(op, old, operand);
+  }
+  std::memcpy(place, &stored, bytes);
+  wrote_tohost = offset == machine.tohost_offset_;
+  hart.x[record.rd] = result;
+  return 0;
+}
+
+}  // namespace sk::sim
