@@ -173,6 +173,8 @@ class _Build:
                         f"duplicate name {value!r}", owner, found=f"also defined by {seen[value]}", hint="rename one"
                     )
                 )
+            elif not isinstance(value, str):
+                self.wrong.append(Violation("a value's name is not text", owner, "str", repr(value)))
             elif not value:
                 self.wrong.append(Violation("a value has an empty name", owner))
             seen.setdefault(value, owner)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +50,9 @@ class Kernel:
         graph = compiled.graph
         self._input_types: dict[str, TensorType] = dict(graph.inputs)
         self._output_types = dict(zip(compiled.output_names, (graph.types[o] for o in graph.outputs), strict=True))
-        self._states: dict[str, Array] = {name: np.array(array, order="C") for name, array in graph.states.items()}
+        # Views: an array that owns its memory could be resized in place, under the kernel's feet.
+        self._states: dict[str, Array] = {name: np.array(array, order="C")[...] for name, array in graph.states.items()}
+        self._shown_states = MappingProxyType(self._states)
         self._exact = tuple((t.dtype.numpy, t.shape) for t in self._input_types.values())
         self._makers = tuple((t.shape, t.dtype.numpy) for t in self._output_types.values())
         self._executable: HostExecutable = compiled.executable
@@ -74,7 +77,7 @@ class Kernel:
     @property
     def states(self) -> Mapping[str, Array]:
         """The state tensors (KV caches, ...): live arrays that runs update; writable between runs."""
-        return self._states
+        return self._shown_states
 
     @property
     def threads(self) -> int:
@@ -120,8 +123,14 @@ class Kernel:
 
     def _launch(self, arrays: Sequence[Array]) -> list[Array]:
         outputs = self._new_outputs()
+        if self._states:
+            arrays = [self._apart(array) for array in arrays]
         self._executable.run([*arrays, *outputs, *self._states.values()])
         return outputs
+
+    def _apart(self, array: Array) -> Array:
+        """The input, copied where it lies in a state's memory, which the run may write before it reads the input."""
+        return array.copy() if any(np.may_share_memory(array, s) for s in self._states.values()) else array
 
     def _new_outputs(self) -> list[Array]:
         try:
@@ -194,7 +203,7 @@ class Kernel:
 
     def _io(self, arrays: Sequence[Array]) -> list[Array]:
         """The io table of a launch whose outputs nobody looks at."""
-        return [*arrays, *self._new_outputs(), *self._states.values()]
+        return [*map(self._apart, arrays), *self._new_outputs(), *self._states.values()]
 
     @contextmanager
     def _kept_states(self) -> Iterator[None]:

@@ -69,8 +69,12 @@ class Compiled:
 
     def __post_init__(self) -> None:
         names: list[str] = []
-        for name in self.graph.outputs:  # a value may be an output twice
-            names.append(name if name not in names else f"{name}:{names.count(name)}")
+        for name in self.graph.outputs:  # a value may be an output several times: later ones are numbered
+            free, number = name, 0
+            while free in names or (number and free in self.graph.outputs):
+                number += 1
+                free = f"{name}:{number}"
+            names.append(free)
         self.output_names = tuple(names)
 
     @property

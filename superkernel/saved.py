@@ -29,6 +29,7 @@ from typing import Any
 from superkernel.codegen.cache import ObjectCache, key_digest
 from superkernel.errors import FileFormatError, InputError, MachineError
 from superkernel.frontends.json_form import load_json, save_json
+from superkernel.graph import Graph
 from superkernel.options import Options
 from superkernel.pipeline import Compiled, compile_graph
 
@@ -78,7 +79,7 @@ def save(compiled: Compiled, path: str | PathLike[str]) -> None:
     cannot be written."""
     path = _file_name(path)
     with tempfile.TemporaryDirectory(prefix="superkernel-") as folder:
-        save_json(compiled.source, Path(folder) / _GRAPH)
+        save_json(_with_free_names(compiled.source), Path(folder) / _GRAPH)
         members = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
     for key, data in compiled.objects.items():
         members[f"objects/{key_digest(key)}.o"] = data
@@ -103,6 +104,22 @@ def save(compiled: Compiled, path: str | PathLike[str]) -> None:
             raise
     except OSError as error:
         raise MachineError(f"cannot write the kernel: {error}", location=str(path)) from error
+
+
+def _with_free_names(graph: Graph) -> Graph:
+    """The graph with other names for nodes that are called like an input, a constant or a state: the file form has one
+    name space for both."""
+    values = {*graph.inputs, *graph.constants, *graph.states}
+    taken = values | {node.name for node in graph.nodes}
+    nodes = []
+    for node in graph.nodes:
+        name, number = node.name, 0
+        while name in values or (number and name in taken):
+            number += 1
+            name = f"{node.name}~{number}"
+        taken.add(name)
+        nodes.append(node if name == node.name else dataclasses.replace(node, name=name))
+    return dataclasses.replace(graph, nodes=tuple(nodes))
 
 
 def load_saved(path: str | PathLike[str], cores: int | None = None) -> Compiled:

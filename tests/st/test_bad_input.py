@@ -99,6 +99,10 @@ GRAPHS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "strings as constant": (lambda: nodes(R, constants={"c": np.array(["a"])}), "constant 'c'"),
     "objects as constant": (lambda: nodes(R, constants={"c": np.array([None])}), "constant 'c'"),
+    "number as name": (
+        lambda: nodes(Node("a", "relu", ("x",), (2,)), outputs=(2,)),  # type: ignore[arg-type]
+        "node 'a': a value's name is not text; expected str; found 2",
+    ),
     "update of another type": (
         lambda: nodes(R, states={"s": np.zeros(3, np.float32)}, updates={"s": "y"}),
         r"update of state 's' has another type; expected f32\[3\]; found f32\[2,3\]",

@@ -3,6 +3,7 @@ objects that are almost arrays."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +15,8 @@ from superkernel.dtypes import DType
 from superkernel.graph import Graph, Node
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import op_table
+from superkernel.sync.plan import parse_plan
+from superkernel.sync.verify import verify
 from superkernel.tensor import TensorType
 
 
@@ -248,3 +251,64 @@ def test_gather_moves_indices_to_the_ends(count: int) -> None:
     rows = np.arange(4 * count, dtype=np.float32).reshape(4, count)
     given = np.array([0, 3, -1, 4, 2**62, -(2**62)])
     np.testing.assert_array_equal(kernel(rows, given), rows[[0, 3, 3, 3, 3, 0]])
+
+
+# Names and states -----------------------------------------------------------------------------------------------------
+
+STRANGE = ['a"b\n} ; define', "ü名", "%x", "\0", "..", "/", "x" * 3000, "a:0", " "]
+
+
+@pytest.mark.parametrize("name", STRANGE, ids=range(len(STRANGE)))
+def test_strange_names_survive_everything(name: str, tmp_path: Path) -> None:
+    kind = TensorType(DType.F32, (2,))
+    node = Node(name, "neg", (f"{name}i",), (f"{name}o",))
+    kernel = sk.compile(Graph.build(name=name, inputs={f"{name}i": kind}, nodes=[node], outputs=[f"{name}o"]))
+    kernel.save(tmp_path / "k.skm")
+    loaded = sk.load(tmp_path / "k.skm")
+    assert (list(loaded.inputs), list(loaded.outputs), loaded.name) == ([f"{name}i"], [f"{name}o"], name)
+    np.testing.assert_array_equal(loaded(np.ones(2, np.float32)), [-1, -1])
+    assert verify(parse_plan(kernel.plan)).tasks == kernel.certificate.tasks
+    assert name in kernel.report(rounds=0).graph
+
+
+def test_a_node_may_be_called_like_an_input(tmp_path: Path) -> None:
+    kind = TensorType(DType.F32, (2,))
+    applications = [Node("x", "neg", ("x",), ("y",)), Node("x~1", "exp", ("y",), ("z",))]
+    kernel = sk.compile(Graph.build(inputs={"x": kind}, nodes=applications, outputs=["z"]))
+    kernel.save(tmp_path / "k.skm")
+    x = np.array([0, 1], np.float32)
+    np.testing.assert_array_equal(sk.load(tmp_path / "k.skm")(x), kernel(x))
+
+
+def test_every_output_has_a_name_of_its_own() -> None:
+    kind = TensorType(DType.F32, (2,))
+    applications = [Node("a", "neg", ("x",), ("y",)), Node("b", "abs", ("x",), ("y:1",))]
+    kernel = sk.compile(Graph.build(inputs={"x": kind}, nodes=applications, outputs=["y", "y", "y:1", "y"]))
+    found = kernel.run([np.ones(2, np.float32)]).outputs
+    assert {name: array[0] for name, array in found.items()} == {"y": -1, "y:2": -1, "y:1": 1, "y:3": -1}
+
+
+def running_sum() -> sk.Kernel:
+    kind = TensorType(DType.F32, (2,))
+    node = Node("a", "add", ("x", "s"), ("y",))
+    states = {"s": np.zeros(2, np.float32)}
+    return sk.compile(Graph.build(inputs={"x": kind}, states=states, updates={"s": "y"}, nodes=[node], outputs=["y"]))
+
+
+def test_states_cannot_be_taken_away_from_the_kernel() -> None:
+    """Contents may be written; another array in their place would be read and written beyond its end."""
+    kernel = running_sum()
+    with pytest.raises(TypeError):
+        kernel.states["s"] = np.zeros(1)  # type: ignore[index]
+    with pytest.raises(ValueError, match="own"):
+        kernel.states["s"].resize((1,), refcheck=False)
+    kernel.states["s"][:] = 5
+    np.testing.assert_array_equal(kernel(np.ones(2, np.float32)), [6, 6])
+
+
+def test_a_state_may_be_an_input() -> None:
+    kernel = running_sum()
+    kernel(np.ones(2, np.float32))
+    for expected in (2, 4, 8):
+        np.testing.assert_array_equal(kernel(kernel.states["s"]), [expected] * 2)
+        np.testing.assert_array_equal(kernel.states["s"], [expected] * 2)
