@@ -37,7 +37,7 @@ _TILES = {
 }
 _GEMV_ROWS = 6  # up to here the weights are streamed, not reused
 _CALL_NS = 30.0
-_FETCHED_AHEAD = 2.0
+_FETCHED_AHEAD = 1.2
 _TILE_NS = 12.0  # storing a tile and starting the depth loop
 
 

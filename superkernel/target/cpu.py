@@ -34,8 +34,8 @@ class CpuTarget:
     l3_bytes: int = 32 * 1024 * 1024
     flops_per_ns: float = 100.0  # f32 multiply-add peak of one core, 2 flops each
     l2_bytes_per_ns: float = 80.0
-    l3_bytes_per_ns: float = 25.0
-    dram_bytes_per_ns: float = 15.0
+    l3_bytes_per_ns: float = 60.0
+    dram_bytes_per_ns: float = 24.0
     handover_ns: float = 100.0  # one flag from one core to another, producer's store to consumer's exit from the wait
 
     def lanes(self, dtype: DType) -> int:
