@@ -24,7 +24,9 @@ PRELUDE = """
 import os, signal, sys, threading, time, warnings
 import numpy as np
 import superkernel as sk
+import superkernel._core
 warnings.simplefilter("error")
+warnings.simplefilter("ignore", sk._core.OversubscriptionWarning)  # of a machine with one CPU
 
 def chain(size=4096, depth=3):
     b = sk.GraphBuilder("chain")
