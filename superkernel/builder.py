@@ -327,6 +327,15 @@ class GraphBuilder(OperatorMethods):
         value.named = final
         return True
 
+    def rename_node(self, tensor: Tensor, name: str) -> bool:
+        """Names the node that computes a value; False (and no change) where there is none or `name` is taken, also by
+        reservation."""
+        record = self._own(tensor).record
+        if record is None or not self.is_free(name) or name in self._reserved:
+            return False
+        record.name = self._claim(name, "node")
+        return True
+
     def _rename(self, value: Value, name: str) -> None:
         """Gives a value of the builder's own naming the name that the user wants."""
         self._claim(name, "value")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import networkx as nx
 
 SPECIAL = ("input", "constant", "state", "output")
+OUTPUTS_MAX = 64  # of a node whose operator does not say
+INPUTS_MAX = 64  # slots that may be skipped
 _RESERVED = frozenset({"op", "attrs", "kernel_type", "stream", "scope", "outputs"})
 
 
@@ -123,6 +125,8 @@ class _Reader:
     def operator(self, key: Any, name: str, op: str, data: Mapping[str, Any]) -> Node:
         attrs = {k: v for k, v in data.items() if k not in _RESERVED}
         nested = data.get("attrs") or {}
+        if not isinstance(nested, Mapping):
+            raise GraphError("attribute 'attrs' is not a mapping", expected="names to values", found=repr(nested))
         both = sorted(attrs.keys() & nested.keys())
         if both:
             raise GraphError("attributes given twice", found=", ".join(both))
@@ -143,13 +147,18 @@ class _Reader:
     def value_names(self, key: Any, op: str, data: Mapping[str, Any]) -> tuple[str, ...]:
         """Names of a node's values: given, or counted from the operator's attributes and the edges that leave it."""
         name = self.names[key]
-        if data.get("outputs") is not None:
-            return tuple(str(o) for o in data["outputs"])
+        given = data.get("outputs")
+        if given is not None:
+            if not isinstance(given, (list, tuple)):
+                raise GraphError("attribute 'outputs' is not a list", expected="value names", found=repr(given))
+            return tuple(str(o) for o in given)
         highest = max(
             (self.index(d, "output_index", 0) for _, _, d in self.source.out_edges(key, data=True)), default=0
         )
         attrs = {**data, **(data.get("attrs") or {})}
         count = 2 if op == "topk" else len(attrs.get("sizes") or ()) if op == "split" else 1
+        if highest >= max(count, OUTPUTS_MAX):
+            raise GraphError("output_index out of range", expected=f"below {max(count, OUTPUTS_MAX)}", found=highest)
         count = max(count, highest + 1)
         return (name,) if count == 1 else tuple(f"{name}:{i}" for i in range(count))
 
@@ -176,6 +185,8 @@ class _Reader:
         variadic = definition is not None and bool(definition.args) and definition.args[-1].variadic
         if definition is not None and not variadic and most > len(definition.args):
             raise GraphError("input_index out of range", expected=f"below {len(definition.args)}", found=most - 1)
+        if most > max(len(edges), INPUTS_MAX):
+            raise GraphError("input_index out of range", expected=f"below {len(edges)}", found=most - 1)
         return tuple(slots.get(i) for i in range(most))
 
     def value(self, key: Any, index: int) -> str:

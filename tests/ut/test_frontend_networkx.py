@@ -11,7 +11,7 @@ import pytest
 from superkernel.builder import GraphBuilder
 from superkernel.errors import GraphError, InputError
 from superkernel.frontends import load_graph
-from superkernel.frontends.networkx_form import to_networkx
+from superkernel.frontends.networkx_form import from_networkx, to_networkx
 from superkernel.graph import Graph, KernelType
 from superkernel.reference import evaluate
 
@@ -212,3 +212,31 @@ def test_what_is_no_source() -> None:
         load_graph(rich(), dims={"n": 1})
     graph = rich()
     assert load_graph(graph) is graph
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"attrs": 3}, "'attrs' is not a mapping"),
+        ({"outputs": 3}, "'outputs' is not a list"),
+    ],
+)
+def test_ill_typed_node_attributes(change: dict[str, object], text: str) -> None:
+    g = nx.DiGraph()
+    g.add_node("x", op="input", dtype="f32", shape=(2,))
+    g.add_node("y", op="relu", **change)
+    g.add_edge("x", "y")
+    with pytest.raises(GraphError, match=text):
+        from_networkx(g)
+
+
+@pytest.mark.parametrize("field", ["input_index", "output_index"])
+def test_absurd_edge_indices_end_at_once(field: str) -> None:
+    g = nx.MultiDiGraph()
+    g.add_node("x", op="input", dtype="f32", shape=(2,))
+    g.add_node("a", op="relu")
+    g.add_node("y", op="concat", axis=0)
+    g.add_edge("x", "a")
+    g.add_edge("a", "y", **{"input_index": 0, field: 10**9})
+    with pytest.raises(GraphError, match="out of range"):
+        from_networkx(g)

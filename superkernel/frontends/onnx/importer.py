@@ -249,6 +249,8 @@ class Importer:
                         found=name,
                     )
                 self.builder.rename(tensor, scope.prefix + name, final=not scope.prefix)
+                if index == 0 and node.name and not scope.prefix:
+                    self.builder.rename_node(tensor, node.name)
                 scope.env[name] = tensor
 
     def lower(self, node: onnx.NodeProto, scope: _Scope) -> Sequence[Tensor | None]:
