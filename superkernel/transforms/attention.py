@@ -19,6 +19,7 @@ from superkernel.transforms.cleanup import perm_of
 from superkernel.transforms.editor import Editor
 
 _MASKING = -1e4  # numbers at or below this mask a key out
+_SWALLOWING = -3e38  # what any score becomes when this is added: a row without visible keys gets equal weights
 
 
 @dataclass(frozen=True)
@@ -171,8 +172,8 @@ def _untransposed(editor: Editor, value: str, near: Node) -> str | None:
 
 
 def _mask_of_choice(editor: Editor, chosen: tuple[str, str, str], near: Node, dtype: DType) -> str | None:
-    """The mask that does what where(condition, kept, fill) does: boolean for -inf, else additive with the fill
-    itself."""
+    """The mask that does what where(condition, kept, fill) does: boolean for -inf, else additive with a number so low
+    that no score shows through it (f16 has none, so there every row must be known to have a visible key)."""
     condition, kept, fill = chosen
     keep_where_true = editor.scalar(fill) is not None
     number = editor.scalar(fill if keep_where_true else kept)
@@ -180,8 +181,13 @@ def _mask_of_choice(editor: Editor, chosen: tuple[str, str, str], near: Node, dt
         return None
     if np.isneginf(number):
         return condition if keep_where_true else editor.emit("logical_not", (condition,), {}, near)
+    if dtype is DType.F16:
+        known = editor.array(condition)
+        if known is None or not (np.atleast_1d(known) == keep_where_true).any(axis=-1).all():
+            return None
     zero = editor.constant(np.zeros((), dtype.numpy), f"{near.name}/zero")
-    low = editor.constant(np.array(number).astype(dtype.numpy), f"{near.name}/fill")
+    fill_number = number if dtype is DType.F16 else min(number, _SWALLOWING)
+    low = editor.constant(np.array(fill_number).astype(dtype.numpy), f"{near.name}/fill")
     return editor.emit("where", (condition, zero, low) if keep_where_true else (condition, low, zero), {}, near)
 
 

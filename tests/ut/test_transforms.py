@@ -264,6 +264,32 @@ def test_equivalence(name: str) -> None:
     assert_equal(before, after, case.rtol)
 
 
+@pytest.mark.parametrize("fill", [-1e4, -65504.0, -1e9])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_rows_without_visible_keys_average_as_written(fill: float, swapped: bool) -> None:
+    """where(keep, scores, fill) makes all scores of such a row equal; what is added must do the same."""
+    b = GraphBuilder("masked")
+    q, k, v = (b.input(name, (1, 2, 4, 8)) for name in "qkv")
+    scores = b.matmul(q, k, trans_b=True)
+    keep = b.input("keep", (1, 1, 4, 4), "bool")
+    chosen = b.where(b.logical_not(keep), fill, scores) if swapped else b.where(keep, scores, fill)
+    b.output(b.softmax(chosen) @ v, name="y")
+    graph = b.graph()
+    fused = FuseAttention().apply(graph)
+    assert "attention" in ops(fused)
+    inputs = {**random_inputs(graph, 3), "keep": np.zeros((1, 1, 4, 4), bool)}
+    np.testing.assert_allclose(evaluate(fused, inputs)["y"], evaluate(graph, inputs)["y"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("known", "fused"), [(np.tri(4, dtype=bool), True), (np.eye(4, k=1, dtype=bool), False)])
+def test_f16_needs_a_visible_key_in_every_row(known: np.ndarray, fused: bool) -> None:
+    """f16 has no number that every score vanishes behind."""
+    b = GraphBuilder("masked")
+    q, k, v = (b.input(name, (1, 2, 4, 8), "f16") for name in "qkv")
+    b.output(b.softmax(b.where(b.constant(known), b.matmul(q, k, trans_b=True), -65504.0)) @ v, name="y")
+    assert ("attention" in ops(FuseAttention().apply(b.graph()))) is fused
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_second_application_changes_nothing(name: str) -> None:
     case = CASES[name]
