@@ -101,10 +101,9 @@ Problem Machine::load(std::span<const std::uint8_t> file, const ElfImage& image)
       return {"a segment lies outside memory", "PT_LOAD", range,
               hex(segment.address) + " + " + hex(segment.memory_bytes)};
     }
-    std::uint8_t* const place = ram_.data() + (segment.address - config_.memory_base);
-    std::memcpy(place, file.data() + segment.file_offset, segment.file_bytes);
-    // Memory may have been written before: what lies behind the file's part must be zero.
-    std::memset(place + segment.file_bytes, 0, segment.memory_bytes - segment.file_bytes);
+    // What lies behind the file's part is zero already, and must stay untouched: it may be huge.
+    std::memcpy(ram_.data() + (segment.address - config_.memory_base), file.data() + segment.file_offset,
+                segment.file_bytes);
   }
   if (!fits(image.entry, 2)) return {"the entry lies outside memory", "e_entry", range, hex(image.entry)};
   const auto place_word = [&](const std::optional<std::uint64_t>& address, const char* name, std::uint64_t& offset) {

@@ -75,8 +75,8 @@ class Machine {
  public:
   // Allocates and resets; false where the system has not the memory. The configuration must be valid.
   bool create(const MachineConfig& config);
-  // Copies the segments in and points all harts at the entry, with a0 = the hart's number. False, with a problem, where
-  // a segment or tohost lies outside memory.
+  // Copies the segments into the fresh memory and points all harts at the entry, with a0 = the hart's number. False,
+  // with a problem, where a segment or tohost lies outside memory.
   Problem load(std::span<const std::uint8_t> file, const ElfImage& image);
   // Runs until the program ends or at least `instructions` more (and at most about a straight line of code above that)
   // were executed or trapped. Returns how the run stands.

@@ -173,9 +173,7 @@ def elf(code: bytes, data: bytes = bytes(TABLE), *, entry: int = CODE, tohost: b
     names_at = symbols_at + len(symbols)
     sections_at = names_at + len(names)
     ident = b"\x7fELF" + bytes([2, 1, 1, 0]) + bytes(8)
-    header = ident + struct.pack(
-        "<HHIQQQIHHHHHH", 2, 243, 1, entry, 64, sections_at, 5, 64, 56, 2, 64, 3, 2
-    )
+    header = ident + struct.pack("<HHIQQQIHHHHHH", 2, 243, 1, entry, 64, sections_at, 5, 64, 56, 2, 64, 3, 2)
     program = struct.pack("<IIQQQQQQ", 1, 5, places[0], CODE, CODE, len(code), len(code), 4096)
     program += struct.pack("<IIQQQQQQ", 1, 6, places[1], DATA, DATA, len(data), len(data) + 4096, 4096)
     sections = bytes(64)

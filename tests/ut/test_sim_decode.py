@@ -249,6 +249,8 @@ def sampled_words() -> list[int]:
             word = match | generator.getrandbits(32) & ~mask
             if "m" in operands and (word >> 12 & 7) in (5, 6):
                 word &= ~(7 << 12)
+            if name in ("fcvt.d.s", "fcvt.d.w", "fcvt.d.wu"):
+                word &= ~(7 << 12)  # exact: older versions of objdump know mode 0 only
             if name == "fence":
                 word &= 0x0FF0707F  # without the reserved fields, which objdump does not accept
             if name == "fence.i":
@@ -268,9 +270,9 @@ def test_objdump_agrees_on_every_row(tmp_path: Path) -> None:
         ours = sim_disassemble(word, 4 * n)
         if "prefetch" in ours or ours == "pause" or "csr" in ours:  # objdump knows CSR names, and may not know Zicbop
             continue
-        if ours.startswith(("fcvt.d.w", "fcvt.d.s")):
-            ours = ours.rpartition(",")[0]  # exact: objdump may leave the rounding mode out
-            line = re.sub(r",(rne|rtz|rdn|rup|rmm|dyn)$", "", line)
+        # The dynamic mode is not always printed, and no mode at all where the result is exact anyway.
+        silent = r",(rne|rtz|rdn|rup|rmm|dyn)$" if ours.startswith(("fcvt.d.w", "fcvt.d.s")) else ",dyn$"
+        ours, line = re.sub(silent, "", ours), re.sub(silent, "", line)
         assert ours.replace(",(", ",0(") == line.replace(",(", ",0("), (hex(word), line)
 
 
@@ -283,7 +285,11 @@ def test_objdump_agrees_on_which_halfwords_are_legal(tmp_path: Path) -> None:
     ours = {h for h in halves if sim_expand_compressed(h) != 0}
     assert ours <= legal, sorted(map(hex, ours - legal))[:5]
     # Reserved encodings that objdump shows nevertheless: immediates that must not be zero, rd that must not be x0.
-    lenient = {h for h in legal - ours if re.match(r"c\.(addi16sp|lui|addi4spn|addiw|lwsp|ldsp|jr)$", lines[halves.index(h)].split()[0])}
+    lenient = {
+        h
+        for h in legal - ours
+        if re.match(r"c\.(addi16sp|lui|addi4spn|addiw|lwsp|ldsp|jr)$", lines[halves.index(h)].split()[0])
+    }
     assert legal - ours == lenient, sorted(map(hex, legal - ours - lenient))[:5]
     assert len(lenient) < 150
 
@@ -296,5 +302,5 @@ def test_objdump_agrees_on_random_words(tmp_path: Path) -> None:
     words = [word for word in words if word & 0x1F != 0x1F]
     for word, line in zip(words, objdump_lines(words, 4, tmp_path), strict=True):
         ours = sim_disassemble(word).split()[0]
-        if ours != "illegal" and "prefetch" not in ours and ours not in ("fence", "fence.i"):
+        if ours != "illegal" and not ours.startswith(("prefetch", "fence", "fcvt.d.s", "fcvt.d.w")):
             assert line.split()[0] == ours, (hex(word), line)

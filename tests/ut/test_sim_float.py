@@ -224,7 +224,10 @@ def around_limits(fmt: Format) -> list[int]:
         bits = (power + fmt.bias) << fmt.fraction_bits
         values += [bits - 1, bits, bits + 1, bits | 1 << (fmt.fraction_bits - 1), bits | 3 << (fmt.fraction_bits - 2)]
         if power >= 2:
-            values += [bits | 1 << max(fmt.fraction_bits - power - 1, 0), bits | 3 << max(fmt.fraction_bits - power - 1, 0)]
+            values += [
+                bits | 1 << max(fmt.fraction_bits - power - 1, 0),
+                bits | 3 << max(fmt.fraction_bits - power - 1, 0),
+            ]
     return [sign | a for a in values for sign in (0, fmt.sign)]
 
 
@@ -265,7 +268,15 @@ def test_conversion_between_formats(source: str, target: str) -> None:
     if source == "d":  # around the limits of single precision
         for power in (-150, -149, -148, -127, -126, 127, 128):
             bits = (power + DOUBLE.bias) << 52
-            values += [bits - 1, bits, bits + 1, bits | 1 << 28, bits | 3 << 28, bits | (1 << 52) - 1, bits | 0xFFFFFFFE << 20]
+            values += [
+                bits - 1,
+                bits,
+                bits + 1,
+                bits | 1 << 28,
+                bits | 3 << 28,
+                bits | (1 << 52) - 1,
+                bits | 0xFFFFFFFE << 20,
+            ]
     for mode in range(5):
         got = evaluate([f(f"fcvt.{source}", target, 15, 12)], [(box(source, a),) for a in values], mode)
         for a, (result, flags) in zip(values, got, strict=True):
@@ -322,13 +333,13 @@ def test_many_random_operands_against_numpy(fmt: str) -> None:
     """Round to nearest even, thousands of operands: NumPy on the host agrees bit for bit (NaNs apart)."""
     kind, integer = (np.float32, np.uint32) if fmt == "s" else (np.float64, np.uint64)
     a, b = (np.array(randoms(FORMATS[fmt], 3000, 40 + n), dtype=integer).view(kind) for n in range(2))
-    rows = [
-        (box(fmt, int(x)), box(fmt, int(y))) for x, y in zip(a.view(integer), b.view(integer), strict=True)
-    ]
+    rows = [(box(fmt, int(x)), box(fmt, int(y))) for x, y in zip(a.view(integer), b.view(integer), strict=True)]
     with np.errstate(all="ignore"):
         references = {"fadd": a + b, "fsub": a - b, "fmul": a * b, "fdiv": a / b}
     for name, expected in references.items():
-        got = np.array([x & (1 << 8 * a.itemsize) - 1 for x, _ in evaluate([f(name, fmt, 15, 12, 13)], rows, 0)], dtype=integer)
+        got = np.array(
+            [x & (1 << 8 * a.itemsize) - 1 for x, _ in evaluate([f(name, fmt, 15, 12, 13)], rows, 0)], dtype=integer
+        )
         numbers = ~np.isnan(expected)
         np.testing.assert_array_equal(got[numbers], expected.view(integer)[numbers])
         assert (got[~numbers] == FORMATS[fmt].nan).all()

@@ -187,7 +187,15 @@ def test_upper_immediates() -> None:
         assert got[2 * n + 1] == (pc + s32(upper << 12)) & MASK64
 
 
-LOADS = {"lb": (1, True), "lh": (2, True), "lw": (4, True), "ld": (8, True), "lbu": (1, False), "lhu": (2, False), "lwu": (4, False)}
+LOADS = {
+    "lb": (1, True),
+    "lh": (2, True),
+    "lw": (4, True),
+    "ld": (8, True),
+    "lbu": (1, False),
+    "lhu": (2, False),
+    "lwu": (4, False),
+}
 STORES = {"sb": 1, "sh": 2, "sw": 4, "sd": 8}
 
 
