@@ -1,4 +1,4 @@
-"""The command line: `superkernel compile | run | report | inspect | kernels | sim`; docs/command-line.md describes it.
+"""The command line: `superkernel compile | run | report | inspect | kernels | target | sim`; see docs/command-line.md.
 
 Results go to stdout (with --json exactly one JSON value), messages to stderr. Exit status: 0 success, 2 the user's
 input, 3 unsupported, 4 the machine, 1 a fault of SuperKernel, 130 interrupted. Errors are typed; with --json they are
@@ -25,7 +25,7 @@ from typing import Any, NoReturn, TextIO
 
 import numpy as np
 
-from superkernel import cli_kernels
+from superkernel import cli_kernels, cli_target
 from superkernel.errors import InputError, InternalError, MachineError, SuperKernelError
 from superkernel.sim import command as sim_command
 
@@ -131,6 +131,8 @@ def _parser() -> argparse.ArgumentParser:
     text = "The kernel registry: what there is, why a kernel is chosen, which kernels models need."
     kernels = commands.add_parser("kernels", help=text, description=text)
     cli_kernels.add_commands(kernels, _Parser, add_model_arguments, load_model)
+    text = "Descriptions of the accelerator: presets, and files of one's own."
+    cli_target.add_commands(commands.add_parser("target", help=text, description=text), _Parser)
     text = "The simulator: run a bare-metal RV64GC program."
     sim = commands.add_parser("sim", help=text, description=text)
     sim.set_defaults(command=_sim)

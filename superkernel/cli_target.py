@@ -1,0 +1,69 @@
+"""`superkernel target list | show NAME | check FILE`: the accelerator's descriptions."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+from superkernel.errors import InputError
+
+Parser = argparse.ArgumentParser
+Commands = argparse._SubParsersAction  # argparse names the type of `add_subparsers` no other way
+
+
+def add_commands(parser: Parser, parser_class: type[Parser]) -> None:
+    """The verbs of `superkernel target`."""
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True, parser_class=parser_class)
+    _add(verbs, "list", "The presets of the accelerator.", _list)
+    sub = _add(verbs, "show", "Every number of a description, with its origin.", _show)
+    sub.add_argument("name", metavar="NAME", help="a preset, or a .toml file")
+    sub.add_argument("--toml", action="store_true", help="as a complete .toml file to start one's own from")
+    sub = _add(verbs, "check", "Check a description; reports everything that is wrong with it.", _check)
+    sub.add_argument("file", metavar="FILE", help="a .toml file, or a preset's name")
+
+
+def _add(verbs: Commands[Any], name: str, text: str, run: Callable[[argparse.Namespace], int]) -> Parser:
+    sub: Parser = verbs.add_parser(name, help=text, description=text)
+    sub.set_defaults(command=run)
+    sub.add_argument("--json", action="store_true", help="machine-readable output")
+    return sub
+
+
+def _list(args: argparse.Namespace) -> int:
+    from superkernel.target.aicore import load_target, preset_names
+
+    targets = [load_target(name) for name in preset_names()]
+    if args.json:
+        print(json.dumps([{"name": t.name, "description": t.description, "cores": t.cores} for t in targets], indent=2))
+    else:
+        print("\n".join(f"{t.name:8}{t.description}" for t in targets))
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    from superkernel.target.aicore import load_target
+    from superkernel.target.text import table, to_json
+
+    if args.json and args.toml:
+        raise InputError("--json and --toml exclude one another")
+    target = load_target(args.name)
+    if args.json:
+        print(json.dumps(to_json(target), indent=2))
+    else:
+        print(target.text().rstrip() if args.toml else table(target))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    from superkernel.target.aicore import load_target
+
+    target = load_target(args.file)
+    counts = {kind: sum(o == kind for _, o in target.origins) for kind in ("published", "default", "user")}
+    if args.json:
+        print(json.dumps({"ok": True, "name": target.name, "cores": target.cores, "origins": counts}, indent=2))
+    else:
+        said = ", ".join(f"{number} {kind}" for kind, number in counts.items())
+        print(f"{target.name}: {target.cores} cores, {len(target.origins)} fields ({said})")
+    return 0

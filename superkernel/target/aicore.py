@@ -1,0 +1,240 @@
+"""The accelerator as data: `AicoreTarget`, its derived figures, and `load_target`.
+
+Model: a target is a name and fifteen frozen sections (`sections.py`) whose values come from a preset or a user's file,
+never from code. Each value remembers where it is from ("published", "default", or "user" for what a user's file sets);
+uncertain ones have a sensitivity range for `sweep`. Times are kept in the unit of their source: what the accelerator
+counts is integer cycles, made by the methods here and nowhere else, rounded up, so that every user of a figure gets the
+same integer.
+
+Invariant: a target that exists is legal: all doors (`load_target`, `parse_target`, `replaced`) check every field and
+every relation between fields, and report all violations at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from superkernel.target.schema import Value
+from superkernel.target.sections import (
+    AddressMap,
+    Control,
+    Cube,
+    Device,
+    Dispatch,
+    Dma,
+    Hbm,
+    InstructionCache,
+    L2Cache,
+    Memory,
+    Queue,
+    Rates,
+    Sdma,
+    Sync,
+    Vector,
+    all_fields,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AicoreTarget:
+    """A whole description. `origins` and `sensitivity` are sorted pairs by field path; use `origin` and `range_of`."""
+
+    name: str
+    description: str
+    device: Device
+    memory: Memory
+    control: Control
+    icache: InstructionCache
+    l2: L2Cache
+    hbm: Hbm
+    rates: Rates
+    dma: Dma
+    cube: Cube
+    vector: Vector
+    queue: Queue
+    sync: Sync
+    dispatch: Dispatch
+    sdma: Sdma
+    map: AddressMap
+    origins: tuple[tuple[str, str], ...]
+    sensitivity: tuple[tuple[str, float, float], ...]
+
+    def value(self, path: str) -> Value:
+        """The value of "section.field"; KeyError where there is none."""
+        if path not in all_fields():
+            raise KeyError(path)
+        section, name = path.split(".")
+        value: Value = getattr(getattr(self, section), name)
+        return value
+
+    def origin(self, path: str) -> str:
+        """Where a value is from: "published", "default" or "user"."""
+        return dict(self.origins)[path]
+
+    def range_of(self, path: str) -> tuple[float, float] | None:
+        """The sensitivity range of an uncertain field, None of others."""
+        return next(((low, high) for name, low, high in self.sensitivity if name == path), None)
+
+    def replaced(self, values: Mapping[str, Value]) -> AicoreTarget:
+        """The target with other values of some fields, as a user's file would set them. Raises FileFormatError."""
+        from superkernel.target.reading import replace
+
+        return replace(self, values)
+
+    def sweep(self, path: str, points: int = 5) -> list[AicoreTarget]:
+        """Targets over a field's sensitivity range, both ends included, spaced evenly in the logarithm where low > 0.
+
+        Whole numbers are rounded and repeated ones left out. KeyError for a field without a range.
+        """
+        found = self.range_of(path)
+        if found is None or points < 2:
+            raise KeyError(path)
+        low, high = found
+        steps = [i / (points - 1) for i in range(points)]
+        values = [low * (high / low) ** s if low > 0 else low + (high - low) * s for s in steps]
+        values[0], values[-1] = low, high
+        spec = all_fields()[path]
+        if spec.element is int:
+            values = sorted({_fitting(round(v), spec.quantity.power_of_two) for v in values})
+        return [self.replaced({path: v}) for v in values]
+
+    # Cores. Global numbers: cube cores first, then vector cores; those of group g stand next to one another.
+
+    @property
+    def cores(self) -> int:
+        """Cube and vector cores together."""
+        return self.device.cube_cores + self.device.vector_cores
+
+    def cube_core(self, group: int, index: int = 0) -> int:
+        """Global number of a group's cube core: group x cube_cores_per_group + index."""
+        return group * self.device.cube_cores_per_group + index
+
+    def vector_core(self, group: int, index: int) -> int:
+        """Global number of a group's vector core: cube_cores + group x vector_cores_per_group + index."""
+        return self.device.cube_cores + group * self.device.vector_cores_per_group + index
+
+    def is_cube(self, core: int) -> bool:
+        return core < self.device.cube_cores
+
+    def group_of(self, core: int) -> int:
+        """The group of a global core number."""
+        if self.is_cube(core):
+            return core // self.device.cube_cores_per_group
+        return (core - self.device.cube_cores) // self.device.vector_cores_per_group
+
+    # Time.
+
+    def cycles(self, time_ns: float) -> int:
+        """Cycles of a time: ceil(time_ns x clock_mhz / 1000)."""
+        exact = time_ns * self.device.clock_mhz
+        return math.ceil(exact / 1000) if not isinstance(exact, int) else -(-exact // 1000)
+
+    def nanoseconds(self, cycles: int) -> float:
+        """Time of cycles: cycles x 1000 / clock_mhz."""
+        return cycles * 1000 / self.device.clock_mhz
+
+    def bytes_per_cycle(self, rate_gb_per_s: float) -> float:
+        """rate_gb_per_s x 1000 / clock_mhz (GB = 10^9 bytes), without `rates.scale`."""
+        return rate_gb_per_s * 1000 / self.device.clock_mhz
+
+    def mb_per_s(self, path: str) -> int:
+        """A rate as whole MB/s (10^6), what cycle counts are made from; `rates.*` times `rates.scale`."""
+        rate = self.value(path)
+        assert isinstance(rate, float), path
+        factor = self.rates.scale if path.startswith("rates.") else 1.0
+        return max(1, round(rate * factor * 1000))
+
+    def transfer_cycles(self, path: str, size_bytes: int) -> int:
+        """Cycles of a transfer at a rate, without start-up: ceil(size_bytes x clock_mhz / mb_per_s)."""
+        return -(-size_bytes * self.device.clock_mhz // self.mb_per_s(path))
+
+    def global_transfer_cycles(self, path: str, size_bytes: int, address: int) -> int:
+        """`transfer_cycles`, longer by 100 / (100 - dma.unaligned_loss_percent) off dma.aligned_bytes, rounded up.
+
+        The percentage counts in whole tenths, so that the result is exact integer arithmetic.
+        """
+        cycles = self.transfer_cycles(path, size_bytes)
+        if address % self.dma.aligned_bytes == 0:
+            return cycles
+        return -(-cycles * 1000 // (1000 - round(self.dma.unaligned_loss_percent * 10)))
+
+    # Device figures.
+
+    @property
+    def l2_bank_line_cycles(self) -> int:
+        """Cycles a bank is busy with one line: ceil(line_bytes x banks / aggregate bytes per cycle)."""
+        return -(-self.l2.line_bytes * self.l2.banks * self.device.clock_mhz // self.mb_per_s("l2.aggregate_gb_per_s"))
+
+    @property
+    def hbm_channel_line_cycles(self) -> int:
+        """Cycles a channel is busy with one L2 line: ceil(line_bytes x channels / rate in bytes per cycle)."""
+        return -(-self.l2.line_bytes * self.hbm.channels * self.device.clock_mhz // self.mb_per_s("hbm.rate_gb_per_s"))
+
+    @property
+    def icache_fill_cycles(self) -> int:
+        """Cycles of filling one instruction-cache line: ceil(line_bytes / fill_bytes_per_cycle)."""
+        return -(-self.icache.line_bytes // self.icache.fill_bytes_per_cycle)
+
+    def cube_flops_per_ns(self, depth: int) -> float:
+        """Peak of all cube cores at a depth per step (k_f16, ...): 2 x m x n x depth x cube_cores x clock."""
+        return 2 * self.cube.m * self.cube.n * depth * self.device.cube_cores * self.device.clock_mhz / 1000
+
+    def vector_ops_per_ns(self, lanes: int) -> float:
+        """Peak of all vector cores: lanes x vector_cores x clock_mhz / 1000, one operation per lane and cycle."""
+        return lanes * self.device.vector_cores * self.device.clock_mhz / 1000
+
+    def dma_rate_gb_per_s(self, transfer_bytes: int) -> float:
+        """Model of the measured size curve: all vector cores issue transfers of one size, one after the other.
+
+        size / (startup + size / share), summed over cores; share = the larger of the measured working-set rates per
+        core, because the start-up was fitted against it.
+        """
+        share = max(self.dma.working_set_gb_per_s) / self.device.vector_cores
+        time_ns = self.nanoseconds(self.dma.startup_cycles) + transfer_bytes / share
+        return self.device.vector_cores * transfer_bytes / time_ns
+
+    def working_set_rate_gb_per_s(self, working_set_bytes: int) -> float:
+        """The measured working-set curve, linear in the logarithm of the size between points, flat outside."""
+        sizes, rates = self.dma.working_set_bytes, self.dma.working_set_gb_per_s
+        if working_set_bytes <= sizes[0]:
+            return rates[0]
+        for i in range(1, len(sizes)):
+            if working_set_bytes <= sizes[i]:
+                t = math.log(working_set_bytes / sizes[i - 1]) / math.log(sizes[i] / sizes[i - 1])
+                return rates[i - 1] + t * (rates[i] - rates[i - 1])
+        return rates[-1]
+
+    def text(self) -> str:
+        """The description as TOML; `parse_target` of it gives an equal target."""
+        from superkernel.target.text import to_toml
+
+        return to_toml(self)
+
+
+def _fitting(value: int, power_of_two: bool) -> int:
+    """`value`, or the nearest power of two in the logarithm."""
+    return 1 << round(math.log2(value)) if power_of_two and value > 0 else value
+
+
+def load_target(name_or_path: str | Path) -> AicoreTarget:
+    """The target of a preset's name or of a TOML file. Raises FileFormatError, InputError for an unknown name."""
+    from superkernel.target.reading import load
+
+    return load(name_or_path)
+
+
+def parse_target(text: str, *, origin: str = "text", folder: Path | None = None) -> AicoreTarget:
+    """The target of a TOML text; `folder` is where a `base` that is a path is looked for. Raises FileFormatError."""
+    from superkernel.target.reading import parse
+
+    return parse(text, origin=origin, folder=folder)
+
+
+def preset_names() -> tuple[str, ...]:
+    """The presets that are shipped."""
+    from superkernel.target.reading import presets
+
+    return tuple(presets())
