@@ -133,7 +133,7 @@ PREDICATES = ("eq", "ne", "slt", "sle", "ult", "uge", "sgt")
 
 
 class Writer:
-    """Random straight-line IR over pools of i64, i32, double and float values; NaNs are made one before they are kept."""
+    """Random straight-line IR over pools of i64, i32, double and float values; NaNs become 1.0 before they are kept."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -268,7 +268,9 @@ def on_host(ir: str, words: int) -> tuple[int, ...]:
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     memory = (ctypes.c_uint64 * words)()
-    ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_void_p)(engine.get_function_address("main"))(0, ctypes.addressof(memory))
+    ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_void_p)(engine.get_function_address("main"))(
+        0, ctypes.addressof(memory)
+    )
     return tuple(memory)
 
 
@@ -284,7 +286,9 @@ def test_random_functions_agree_with_the_host(seed: int) -> None:
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "superkernel.cli", "sim", *words], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-m", "superkernel.cli", "sim", *words], capture_output=True, text=True, timeout=60
+    )
 
 
 def test_the_command_runs_a_program(tmp_path: Path) -> None:
@@ -307,7 +311,13 @@ def test_the_command_tells_bad_programs_and_arguments(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "broken.elf" in done.stderr
     path.write_bytes(executable(PRIMES))
-    for words in (["--harts", "0"], ["--icache", "big"], ["--quantum", "0"], ["--max-instructions", "0"], ["--memory", "-1"]):
+    for words in (
+        ["--harts", "0"],
+        ["--icache", "big"],
+        ["--quantum", "0"],
+        ["--max-instructions", "0"],
+        ["--memory", "-1"],
+    ):
         done = command("run", str(path), *words, "--json")
         assert done.returncode == 2, words
         assert json.loads(done.stdout)["category"] == "user"

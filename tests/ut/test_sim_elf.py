@@ -1,4 +1,4 @@
-"""The simulator's ELF reader: what it takes, what it refuses and why, and that no damaged file gets past it or harms it."""
+"""The simulator's ELF reader: what it takes, what it refuses and why, and that no damaged file does harm."""
 
 from __future__ import annotations
 
@@ -150,7 +150,9 @@ def test_random_code_always_comes_to_an_end() -> None:
     generator = random.Random(12)
     ends = set()
     for _ in range(300):
-        machine = Machine(elf(code_bytes(PROLOGUE) + generator.randbytes(400)), harts=generator.randint(1, 3), quantum=7)
+        machine = Machine(
+            elf(code_bytes(PROLOGUE) + generator.randbytes(400)), harts=generator.randint(1, 3), quantum=7
+        )
         ends.add(machine.run(500))
         assert len(machine.read(CODE, 16)) == 16
     assert "trap_loop" in ends

@@ -1,4 +1,4 @@
-"""Floating-point instructions of the simulator against exact rational arithmetic: results, flags, NaN boxing, rounding modes."""
+"""Floating-point instructions of the simulator against exact arithmetic: results, flags, boxing, rounding modes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def corners(fmt: Format) -> list[int]:
     one = fmt.bias << fmt.fraction_bits
     smallest_normal = 1 << fmt.fraction_bits
     positive = [
-        0, 1, 3, smallest_normal - 1, smallest_normal, smallest_normal + 1, one - 1, one, one + 1, one + (1 << fmt.fraction_bits) // 2,
-        one + (fmt.fraction_bits << fmt.fraction_bits) + 1, fmt.infinity - 1, fmt.infinity, fmt.infinity + 1, fmt.nan, fmt.nan + 5,
+        0, 1, 3, smallest_normal - 1, smallest_normal, smallest_normal + 1,
+        one - 1, one, one + 1, one + (1 << fmt.fraction_bits) // 2, one + (fmt.fraction_bits << fmt.fraction_bits) + 1,
+        fmt.infinity - 1, fmt.infinity, fmt.infinity + 1, fmt.nan, fmt.nan + 5,
     ]  # fmt: skip
     return [sign | a for a in positive for sign in (0, fmt.sign)]
 
@@ -207,8 +208,9 @@ def test_classes(fmt: str) -> None:
     form = FORMATS[fmt]
     smallest_normal = 1 << form.fraction_bits
     cases = {
-        form.sign | form.infinity: 0, form.sign | smallest_normal: 1, form.sign | smallest_normal - 1: 2, form.sign: 3, 0: 4, 1: 5,
-        form.infinity - 1: 6, form.infinity: 7, form.infinity + 1: 8, form.sign | form.infinity + 1: 8, form.nan: 9, form.sign | form.nan: 9,
+        form.sign | form.infinity: 0, form.sign | smallest_normal: 1, form.sign | smallest_normal - 1: 2,
+        form.sign: 3, 0: 4, 1: 5, form.infinity - 1: 6, form.infinity: 7,
+        form.infinity + 1: 8, form.sign | form.infinity + 1: 8, form.nan: 9, form.sign | form.nan: 9,
     }  # fmt: skip
     got = evaluate_integer([f("fclass", fmt, 15, 12)], [(box(fmt, a),) for a in cases])
     assert got == [(1 << bit, 0) for bit in cases.values()]

@@ -62,7 +62,8 @@ def trapping(words: Sequence[int | bytes], data: bytes = bytes(64)) -> bytes:
     """A program whose trap handler stores mcause, mepc, mtval and mstatus at the data's table and exits."""
     handler = [
         csr("csrrs", 5, MCAUSE, 0), s("sd", 5, 8, TABLE), csr("csrrs", 5, MEPC, 0), s("sd", 5, 8, TABLE + 8),
-        csr("csrrs", 5, MTVAL, 0), s("sd", 5, 8, TABLE + 16), csr("csrrs", 5, MSTATUS, 0), s("sd", 5, 8, TABLE + 24), *EXIT,
+        csr("csrrs", 5, MTVAL, 0), s("sd", 5, 8, TABLE + 16), csr("csrrs", 5, MSTATUS, 0), s("sd", 5, 8, TABLE + 24),
+        *EXIT,
     ]  # fmt: skip
     head = [
         *PROLOGUE,
@@ -123,7 +124,7 @@ def test_untaken_branches_out_of_memory_do_nothing() -> None:
 
 
 def test_running_off_the_end_of_memory() -> None:
-    """The last instruction executes, the fetch behind it faults; a 4-byte instruction across the end faults in its second half."""
+    """The fetch behind the last instruction faults; a 4-byte instruction across the end faults in its second half."""
     for tail, offset, fault in ((code_bytes([mv(5, 6)]), -4, 0), (b"\x13\0", -2, 0), (b"\x01\0", -2, 0)):
         end = 0x80000000 + (1 << 22)
         program = trapping(
@@ -153,15 +154,18 @@ def test_a_trap_saves_and_mret_restores_the_interrupt_enable() -> None:
 def to_user(words: Sequence[int | bytes]) -> list[int | bytes]:
     """Drops to U mode, with MPRV set, in front of the words."""
     return [
-        lui(5, 0x20), csr("csrrw", 0, MSTATUS, 5), auipc(5, 0), i("addi", 5, 5, 16), csr("csrrw", 0, MEPC, 5), MRET, *words,
+        lui(5, 0x20), csr("csrrw", 0, MSTATUS, 5), auipc(5, 0), i("addi", 5, 5, 16), csr("csrrw", 0, MEPC, 5), MRET,
+        *words,
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        ([ECALL], 8), ([MRET], 2), ([csr("csrrs", 5, MSTATUS, 0)], 2), ([csr("csrrs", 5, CYCLE, 0)], 2), ([csr("csrrs", 5, TIME, 0)], 2),
-        ([f("fadd", "d", 1, 1, 1)], 2), ([i("fld", 1, 8, 0)], 2), ([s("fsw", 1, 8, 0)], 2), ([csr("csrrs", 5, FCSR, 0)], 2),
+        ([ECALL], 8), ([MRET], 2), ([csr("csrrs", 5, MSTATUS, 0)], 2), ([csr("csrrs", 5, CYCLE, 0)], 2),
+        ([csr("csrrs", 5, TIME, 0)], 2),
+        ([f("fadd", "d", 1, 1, 1)], 2), ([i("fld", 1, 8, 0)], 2), ([s("fsw", 1, 8, 0)], 2),
+        ([csr("csrrs", 5, FCSR, 0)], 2),
         ([i("ld", 5, 8, 0), s("sd", 5, 8, 56), EBREAK], 3),
     ],
 )  # fmt: skip
@@ -187,10 +191,12 @@ def write_then_read(number: int, value: int) -> int:
     ("number", "value", "expected"),
     [
         (MSCRATCH, MASK64, MASK64), (MEPC, MASK64, MASK64 - 1), (MCAUSE, 1 << 63 | 7, 1 << 63 | 7), (MTVAL, 5, 5),
-        (MTVEC, 0x80000103, 0x80000101), (MTVEC, 0x80000102, 0x80000100), (MIE, MASK64, 0x888), (MIP, MASK64, 0), (MCOUNTEREN, MASK64, 7),
+        (MTVEC, 0x80000103, 0x80000101), (MTVEC, 0x80000102, 0x80000100), (MIE, MASK64, 0x888), (MIP, MASK64, 0),
+        (MCOUNTEREN, MASK64, 7),
         (MCOUNTINHIBIT, MASK64, 5), (MISA, 0, 2 << 62 | sum(1 << "ABCDEFGHIJKLMNOPQRSTU".index(c) for c in "IMAFDCU")),
         (MSTATUS, MASK64, SD | 2 << 32 | 1 << 21 | MPRV | FS | MPP | MPIE_BIT | MIE_BIT), (MSTATUS, 1 << 11, 2 << 32),
-        (0x3A0, MASK64, 0), (0x3B0, MASK64, 0), (0x3EF, MASK64, 0), (0xB03, MASK64, 0), (0x323, MASK64, 0), (0x30A, MASK64, 1),
+        (0x3A0, MASK64, 0), (0x3B0, MASK64, 0), (0x3EF, MASK64, 0), (0xB03, MASK64, 0), (0x323, MASK64, 0),
+        (0x30A, MASK64, 1),
         (FCSR, MASK64, 0xFF), (2, MASK64, 7), (1, MASK64, 31),
     ],
 )  # fmt: skip
@@ -206,7 +212,8 @@ def test_registers_that_do_not_exist(number: int) -> None:
 def test_csr_instructions_return_the_old_value_and_combine() -> None:
     words: list[int | bytes] = [i("addi", 5, 0, 0b1100), csr("csrrw", 6, MSCRATCH, 5)]
     for n, word in enumerate([
-        csr("csrrs", 6, MSCRATCH, 0), csr("csrrsi", 6, MSCRATCH, 3), csr("csrrci", 6, MSCRATCH, 5), csr("csrrc", 6, MSCRATCH, 5),
+        csr("csrrs", 6, MSCRATCH, 0), csr("csrrsi", 6, MSCRATCH, 3), csr("csrrci", 6, MSCRATCH, 5),
+        csr("csrrc", 6, MSCRATCH, 5),
         csr("csrrwi", 6, MSCRATCH, 31), csr("csrrs", 6, MHARTID, 0), csr("csrrs", 6, MSCRATCH, 0),
     ]):  # fmt: skip
         words += [word, s("sd", 6, 8, TABLE + 8 * n)]
@@ -215,10 +222,12 @@ def test_csr_instructions_return_the_old_value_and_combine() -> None:
 
 def test_counters_count_write_and_stop() -> None:
     words = [
-        csr("csrrs", 5, MINSTRET, 0), mv(0, 0), 0x0001, csr("csrrs", 6, MINSTRET, 0), r("sub", 6, 6, 5), s("sd", 6, 8, TABLE),
+        csr("csrrs", 5, MINSTRET, 0), mv(0, 0), 0x0001, csr("csrrs", 6, MINSTRET, 0), r("sub", 6, 6, 5),
+        s("sd", 6, 8, TABLE),
         csr("csrrwi", 0, MINSTRET, 9), csr("csrrs", 6, MINSTRET, 0), s("sd", 6, 8, TABLE + 8),
         csr("csrrwi", 0, MCYCLE, 3), mv(0, 0), csr("csrrs", 6, MCYCLE, 0), s("sd", 6, 8, TABLE + 16),
-        csr("csrrwi", 0, MCOUNTINHIBIT, 4), csr("csrrs", 5, MINSTRET, 0), mv(0, 0), csr("csrrs", 6, MINSTRET, 0), r("sub", 6, 6, 5),
+        csr("csrrwi", 0, MCOUNTINHIBIT, 4), csr("csrrs", 5, MINSTRET, 0), mv(0, 0), csr("csrrs", 6, MINSTRET, 0),
+        r("sub", 6, 6, 5),
         s("sd", 6, 8, TABLE + 24),
         csr("csrrwi", 0, MCOUNTINHIBIT, 0), csr("csrrs", 6, MINSTRET, 0), r("sub", 6, 6, 5), s("sd", 6, 8, TABLE + 32),
     ]  # fmt: skip
@@ -229,7 +238,8 @@ def test_compressed_code_runs() -> None:
     """c.li a0,-3; c.addi a0,5; c.mv a2,a0; c.add a2,a0; c.sdsp/c.ldsp; c.beqz over an illegal halfword; c.jalr."""
     words: list[int | bytes] = [
         i("addi", 2, 8, TABLE), 0x5575, 0x0515, 0x862A, 0x962A, 0xE032, 0x6682, 0x4701, 0xC311, b"\0\0", 0x4785,
-        auipc(5, 0), i("addi", 5, 5, 10), 0x9282, 0x0001, s("sd", 1, 8, TABLE + 8), s("sd", 13, 8, TABLE + 16), s("sd", 15, 8, TABLE + 24),
+        auipc(5, 0), i("addi", 5, 5, 10), 0x9282, 0x0001, s("sd", 1, 8, TABLE + 8), s("sd", 13, 8, TABLE + 16),
+        s("sd", 15, 8, TABLE + 24),
     ]  # fmt: skip
     got = words_of(run(simple_elf(words, bytes(64))), 4)
     link = CODE + 4 * len(PROLOGUE) + 4 + 2 * 10 + 8 + 2
@@ -239,7 +249,8 @@ def test_compressed_code_runs() -> None:
 def test_self_modifying_code_needs_and_gets_a_fence() -> None:
     patch = i("addi", 6, 0, 77)
     words = [
-        i("lw", 5, 8, TABLE + 16), i("addi", 12, 0, 2), auipc(7, 0), i("addi", 6, 0, 11),  # patched the second time round
+        i("lw", 5, 8, TABLE + 16), i("addi", 12, 0, 2), auipc(7, 0), i("addi", 6, 0, 11),
+         # patched the second time round
         s("sd", 6, 8, TABLE), b("beq", 6, 13, 20), s("sw", 5, 7, 4), FENCE_I, i("addi", 13, 0, 77), jal(0, -24),
     ]  # fmt: skip
     assert words_of(run(simple_elf(words, struct.pack("<QQQ", 0, 0, patch))), 1) == (77,)
@@ -357,7 +368,8 @@ def counting(per_hart: int, harts: int, how: str) -> bytes:
     target = per_hart * harts
     words = [
         mv(20, 10), i("addi", 12, 8, TABLE), i("addi", 15, 0, per_hart), *loop, b("bne", 15, 0, -4 * len(loop)),
-        lui(16, (target + 0x800) >> 12), i("addi", 16, 16, (target + 0x800) % 4096 - 0x800), b("beq", 20, 0, 8), jal(0, 0),
+        lui(16, (target + 0x800) >> 12), i("addi", 16, 16, (target + 0x800) % 4096 - 0x800), b("beq", 20, 0, 8),
+        jal(0, 0),
         i("ld", 13, 12, 0), PAUSE, b("bne", 13, 16, -8),
     ]  # fmt: skip
     return simple_elf(words, bytes(64))
@@ -478,8 +490,10 @@ def test_timing_does_not_change_what_is_executed() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"harts": 0}, {"harts": 5000}, {"harts": -1}, {"quantum": 0}, {"memory_base": 1 << 52}, {"memory_base": 0x80000001},
-        {"memory_bytes": 1 << 40}, {"icache": CacheGeometry(1000)}, {"icache": CacheGeometry(1024, 3)}, {"icache": CacheGeometry(1024, 64, 0)},
+        {"harts": 0}, {"harts": 5000}, {"harts": -1}, {"quantum": 0}, {"memory_base": 1 << 52},
+        {"memory_base": 0x80000001},
+        {"memory_bytes": 1 << 40}, {"icache": CacheGeometry(1000)}, {"icache": CacheGeometry(1024, 3)},
+        {"icache": CacheGeometry(1024, 64, 0)},
     ],
 )  # fmt: skip
 def test_impossible_parameters(options: dict[str, int]) -> None:

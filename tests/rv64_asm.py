@@ -1,7 +1,7 @@
 """Hand-made RV64 programs for the simulator's tests: instruction encodings, an ELF writer, operand tables.
 
-The encodings are written down from the fields of the specification's listings (opcode, funct3, funct7, ...), not from the
-simulator's table of masks, so that each checks the other.
+The encodings are written down from the fields of the specification's listings (opcode, funct3, funct7, ...), not from
+the simulator's table of masks, so that each checks the other.
 
 A program's code stands at CODE, its data at DATA; `tohost` is the first word of the data. x8 points at the data, x9 is
 scratch for the ending. Nothing here knows the simulator.
@@ -48,8 +48,8 @@ AMO = {  # name: funct5
     "lr": 0x02, "sc": 0x03, "amoswap": 0x01, "amoadd": 0x00, "amoxor": 0x04, "amoand": 0x0C, "amoor": 0x08,
     "amomin": 0x10, "amomax": 0x14, "amominu": 0x18, "amomaxu": 0x1C,
 }  # fmt: skip
-# Floating point, single: name: (funct7, rs2 or None where it is an operand, funct3 or None where it is the rounding mode).
-# Double precision adds 1 to funct7, except for the conversions listed with both formats.
+# Floating point, single: name: (funct7, rs2 or None where it is an operand, funct3 or None where it is the rounding
+# mode). Double precision adds 1 to funct7, except for the conversions listed with both formats.
 FLOAT = {
     "fadd": (0x00, None, None), "fsub": (0x04, None, None), "fmul": (0x08, None, None), "fdiv": (0x0C, None, None),
     "fsqrt": (0x2C, 0, None), "fsgnj": (0x10, None, 0), "fsgnjn": (0x10, None, 1), "fsgnjx": (0x10, None, 2),

@@ -103,7 +103,11 @@ def link(obj: bytes, start: list[int], entry_symbol: str) -> tuple[bytes, dict[s
 
 def relocate(obj: bytes, section: Section, base: int, addresses: list[int], image: bytearray) -> None:
     rows = [struct.unpack_from("<QQq", obj, at) for at in range(section.offset, section.offset + section.size, 24)]
-    high = {base + at: addresses[info >> 32] + addend - base - at for at, info, addend in rows if info & 0xFFFFFFFF == R_HI20}
+    high = {
+        base + at: addresses[info >> 32] + addend - base - at
+        for at, info, addend in rows
+        if info & 0xFFFFFFFF == R_HI20
+    }
     for at, info, addend in rows:
         kind, target, pc = info & 0xFFFFFFFF, addresses[info >> 32] + addend, base + at
         if kind == R_64:
