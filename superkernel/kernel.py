@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -247,6 +247,10 @@ class Kernel:
         from superkernel.saved import save
 
         save(self._compiled, path)
+
+    def __reduce__(self) -> NoReturn:
+        hint = "save it to a file and superkernel.load that, or compile again where it is needed"
+        raise UnsupportedError("a kernel cannot be copied or pickled", location=f"kernel {self.name!r}", hint=hint)
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{n}: {t}" for n, t in self._input_types.items())

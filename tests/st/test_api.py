@@ -299,8 +299,12 @@ def test_kernel_shows_itself(kernel: sk.Kernel) -> None:
     assert "f32[8,64]" in repr(kernel)
     assert kernel.name == "mlp"
     assert [str(t) for t in kernel.inputs.values()] == ["f32[8,64]", "f32[48]"]
-    with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
-        pickle.dumps(kernel)
+
+
+@pytest.mark.parametrize("take", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_kernel_refuses_to_be_copied(kernel: sk.Kernel, take: Any) -> None:
+    with pytest.raises(sk.UnsupportedError, match=r"superkernel\.load"):
+        take(kernel)
 
 
 def test_dump_switch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
