@@ -85,7 +85,7 @@ L_prefetch_w:
 L_prefetch_i:
   if constexpr (kTimed) {
     SK_SYNC();
-    hart.icache.prefetch(RS1 + IMM, hart.cycles());
+    if (RS1 + IMM - ram_base < ram_bytes) hart.icache.prefetch(RS1 + IMM, hart.cycles());  // a hint: never a fault
   }
   SK_NEXT(4);
 L_fence_i:

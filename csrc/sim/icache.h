@@ -4,7 +4,8 @@
 // starts, at jumps, and twice where an instruction lies across two lines. Asking again for the line that execution is
 // in is no access. A prefetch fetches in the background; a fetch that comes too early waits for the rest.
 //
-// Invariant: purely a listener. It never changes what is executed, only `stall_cycles`.
+// Invariants: purely a listener, it never changes what is executed, only `stall_cycles`. Addresses lie in memory: the
+// bookkeeping of lines that were ever fetched grows with their span.
 #pragma once
 
 #include <cstddef>
