@@ -33,11 +33,11 @@ class Device:
 class Memory:
     """Local memories of a core. A core sees its own only, through engine commands only."""
 
-    l1_bytes: int = quantity("L1 of a cube core", 1024, 16 * _MEGA)
-    l0a_bytes: int = quantity("L0A of a cube core: left operands", 512, 16 * _MEGA)
-    l0b_bytes: int = quantity("L0B of a cube core: right operands", 512, 16 * _MEGA)
-    l0c_bytes: int = quantity("L0C of a cube core: accumulators", 1024, 16 * _MEGA)
-    ub_bytes: int = quantity("unified buffer (UB) of a vector core", 1024, 16 * _MEGA)
+    l1_bytes: int = quantity("L1 of a cube core", 1024, _MEGA)
+    l0a_bytes: int = quantity("L0A of a cube core: left operands", 512, _MEGA)
+    l0b_bytes: int = quantity("L0B of a cube core: right operands", 512, _MEGA)
+    l0c_bytes: int = quantity("L0C of a cube core: accumulators", 1024, _MEGA)
+    ub_bytes: int = quantity("unified buffer (UB) of a vector core", 1024, _MEGA)
     block_bytes: int = quantity("alignment of addresses in L1 and UB; row of a fractal", 8, 512, power_of_two=True)
     fractal_bytes: int = quantity(
         "alignment of addresses in L0A and L0B: cube.m rows of block_bytes", 64, 8192, power_of_two=True
@@ -57,7 +57,7 @@ class Control:
     taken_branch_cycles: int = quantity("extra cycles of a taken branch or jump that hits the cache", 0, 64)
     float_cycles: int = quantity("floating-point add, multiply, fused multiply-add, issue to use", 1, 64)
     float_divide_cycles: int = quantity("floating-point division and square root", 1, 256)
-    private_bytes: int = quantity("data memory of its own (stack, spills, copied arguments)", 1024, 16 * _MEGA)
+    private_bytes: int = quantity("data memory of its own (stack, spills, copied arguments)", 1024, _MEGA)
     private_load_cycles: int = quantity("load from the private data memory, issue to use", 1, 1000)
     global_load_cycles: int = quantity("load from global memory that hits L2, issue to use", 1, 10_000)
     global_store_cycles: int = quantity("store to global memory, until the next instruction issues", 1, 10_000)
