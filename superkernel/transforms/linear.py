@@ -9,11 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.graph import Graph, Node
 from superkernel.transforms.editor import Editor
+
+_FINFO: Any = ml_dtypes.finfo  # NumPy's, and bf16's too; it carries no types
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,13 @@ def _per_channel(array: NDArray[Any], shape: tuple[int, ...], axis: int) -> NDAr
     return np.broadcast_to(full.reshape(-1), (shape[axis],))
 
 
+def _keeps(exact: NDArray[Any], dtype: Any) -> bool:
+    """True where rounding to `dtype` keeps the numbers: no overflow, no underflow that matters beside the largest."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        error = np.abs(exact.astype(dtype).astype(np.float64) - exact).max(initial=0.0)
+    return bool(error <= float(_FINFO(dtype).eps) * np.abs(exact).max(initial=0.0) < np.inf)
+
+
 def _fold_into_conv(editor: Editor, node: Node, conv: Node, channels: NDArray[Any]) -> None:
     x, w = conv.inputs[0], conv.inputs[1]
     b = conv.inputs[2] if len(conv.inputs) > 2 else None
@@ -144,10 +154,14 @@ def _fold_into_conv(editor: Editor, node: Node, conv: Node, channels: NDArray[An
             return
         factor = channels if node.op == "mul" else 1.0 / channels
         scaled = weights.astype(np.float64) * factor.reshape((-1,) + (1,) * (weights.ndim - 1))
-        w = editor.constant(scaled.astype(dtype), f"{conv.name}/weight")
         offset = offset * factor
+        if not _keeps(scaled, dtype) or not _keeps(offset, dtype):
+            return
+        w = editor.constant(scaled.astype(dtype), f"{conv.name}/weight")
     else:
         offset = offset + (channels if node.op == "add" else -channels)
+        if not _keeps(offset, dtype):
+            return
     b = editor.constant(offset.astype(dtype), f"{conv.name}/bias") if bias is not None or offset.any() else None
     editor.emit("conv", (x, w) if b is None else (x, w, b), conv.attrs, conv, node.outputs[0])
 
@@ -159,5 +173,7 @@ def _fold_into_matmul(editor: Editor, node: Node, product: Node, channels: NDArr
         return
     factor = channels if node.op == "mul" else 1.0 / channels
     scaled = weights.astype(np.float64) * (factor[:, None] if product.attrs["trans_b"] else factor)
+    if not _keeps(scaled, weights.dtype):
+        return
     w = editor.constant(scaled.astype(weights.dtype), f"{product.name}/weight")
     editor.emit("matmul", (a, w), product.attrs, product, node.outputs[0])

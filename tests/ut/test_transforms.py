@@ -290,6 +290,23 @@ def test_f16_needs_a_visible_key_in_every_row(known: np.ndarray, fused: bool) ->
     assert ("attention" in ops(FuseAttention().apply(b.graph()))) is fused
 
 
+@pytest.mark.parametrize(
+    ("dtype", "weight", "factor", "folds"),
+    [("f32", 1e20, 1e25, False), ("f16", 1e-3, 1e-4, False), ("f16", 100.0, 1e4, False), ("f16", 1.0, 0.125, True)],
+)
+@pytest.mark.parametrize("op", ["conv", "matmul"])
+def test_factors_that_the_weights_cannot_hold_stay_outside(
+    op: str, dtype: str, weight: float, factor: float, folds: bool
+) -> None:
+    b = GraphBuilder("scaled")
+    if op == "conv":
+        product = b.conv(b.input("x", (1, 3, 4, 4), dtype), b.constant(np.full((2, 3, 1, 1), weight), dtype))
+    else:
+        product = b.matmul(b.input("x", (2, 3), dtype), b.constant(np.full((3, 2), weight), dtype))
+    b.output(product * factor, name="y")
+    assert ("mul" not in ops(FoldIntoWeights().apply(b.graph()))) is folds
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_second_application_changes_nothing(name: str) -> None:
     case = CASES[name]
