@@ -17,6 +17,7 @@ namespace {
 constexpr std::size_t kPageBytes = 4096;  // of memory, for the book-keeping of decoded records
 constexpr std::size_t kPageRecords = kPageBytes / 2;
 constexpr std::uint64_t kSpareBytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t kCacheLinesMax = std::uint64_t{1} << 22;
 constexpr std::uint64_t kQuantumMax = std::uint64_t{1} << 32;
 constexpr std::uint64_t kLowestBase = 0x10000000;  // above the devices
 constexpr std::uint64_t kHighestBase = std::uint64_t{1} << 48;
@@ -47,6 +48,13 @@ Problem config_problem(const MachineConfig& config) {
             number(config.memory_bytes)};
   }
   if (const char* problem = config.icache.problem()) return {problem, "instruction cache", "", ""};
+  if (config.icache.bytes != 0) {
+    const std::uint64_t lines = std::uint64_t{config.harts} * (config.icache.bytes / config.icache.line_bytes);
+    if (lines > kCacheLinesMax) {
+      return {"too many cache lines to model", "harts and instruction cache", "at most " + number(kCacheLinesMax),
+              number(lines)};
+    }
+  }
   return {};
 }
 

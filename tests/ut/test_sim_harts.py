@@ -231,7 +231,8 @@ def test_timing_does_not_change_what_is_executed() -> None:
     [
         {"harts": 0}, {"harts": 5000}, {"harts": -1}, {"quantum": 0}, {"memory_base": 1 << 52},
         {"memory_base": 0x80000001},
-        {"memory_bytes": 1 << 40}, {"icache": CacheGeometry(1000)}, {"icache": CacheGeometry(1024, 3)},
+        {"memory_bytes": 1 << 40}, {"icache": CacheGeometry(1000)},
+        {"icache": CacheGeometry(1 << 28, 8)}, {"icache": CacheGeometry(1024, 3)},
         {"icache": CacheGeometry(1024, 64, 0)},
     ],
 )  # fmt: skip

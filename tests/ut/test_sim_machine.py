@@ -310,3 +310,19 @@ def test_an_illegal_handler_is_an_end_that_names_the_first_trap() -> None:
     machine = Machine(simple_elf(words, bytes(64)))
     assert machine.run() == "trap_loop"
     assert machine.hart(0).mcause == 11
+
+
+def test_boot_code_that_finds_out_by_trapping_what_there_is() -> None:
+    """As the public instruction tests start: every doubtful register is written with mtvec behind the write."""
+    probes: list[int] = []
+    for number in (0x744, 0x180, 0x3B0, 0x3A0, 0x302, 0x303):  # mnstatus, satp, pmpaddr0, pmpcfg0, medeleg, mideleg
+        probes += [auipc(5, 0), i("addi", 5, 5, 16), csr("csrrw", 0, MTVEC, 5), csr("csrrwi", 0, number, 31)]
+    handler = [csr("csrrs", 30, MCAUSE, 0), s("sw", 3, 8, 0), s("sw", 0, 8, 4), jal(0, -8)]
+    to_test = [csr("csrrwi", 0, MSTATUS, 0), lui(10, 2), csr("csrrs", 0, MSTATUS, 10), csr("csrrwi", 0, FCSR, 0)]
+    to_test += [auipc(5, 0), i("addi", 5, 5, 16), csr("csrrw", 0, MEPC, 5), MRET]
+    test = [f("fadd", "s", 1, 1, 1), i("addi", 3, 0, 1), ECALL, 0xC0001073]
+    vector = [auipc(5, 0), i("addi", 5, 5, 16), csr("csrrw", 0, MTVEC, 5), jal(0, 4 * len(handler) + 4), *handler]
+    machine = Machine(elf(code_bytes([auipc(8, (DATA - CODE) >> 12), *probes, *vector, *to_test, *test])))
+    assert (machine.run(1000), machine.exit_code) == ("exited", 0)
+    state = machine.hart(0)
+    assert (state.x[30], state.traps, state.mode) == (8, 5, "M")
