@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from superkernel.graph import Graph, Node
 from superkernel.transforms.editor import Editor
+from superkernel.transforms.linear import keeps
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def _merge(editor: Editor, node: Node) -> bool:
     if combined.size > max(a.size, b.size):
         return False
     dtype = editor.type(value).dtype.numpy
+    if not keeps(combined, dtype):
+        return False
     merged = editor.constant(combined.astype(dtype), f"{node.name}/merged")
     if node.op == inner_node.op:
         return editor.emit(node.op, (source, merged), {}, node, node.outputs[0]) is not None

@@ -52,7 +52,8 @@ def _lower_gemm(editor: Editor, node: Node) -> None:
     assert b is not None
     if alpha != 1.0 and b in editor.constants and editor.type(b).dtype.is_float:
         scaled = editor.constants[b].astype(np.float64) * alpha
-        b, alpha = editor.constant(scaled.astype(editor.constants[b].dtype), f"{node.name}/b"), 1.0
+        if keeps(scaled, editor.constants[b].dtype):
+            b, alpha = editor.constant(scaled.astype(editor.constants[b].dtype), f"{node.name}/b"), 1.0
     plain = not add_c and alpha == 1.0
     product = editor.emit("matmul", (a, b), flags, node, output if plain else None)
     if product is None or plain:
@@ -134,7 +135,7 @@ def _per_channel(array: NDArray[Any], shape: tuple[int, ...], axis: int) -> NDAr
     return np.broadcast_to(full.reshape(-1), (shape[axis],))
 
 
-def _keeps(exact: NDArray[Any], dtype: Any) -> bool:
+def keeps(exact: NDArray[Any], dtype: Any) -> bool:
     """True where rounding to `dtype` keeps the numbers: no overflow, no underflow that matters beside the largest."""
     with np.errstate(over="ignore", invalid="ignore"):
         error = np.abs(exact.astype(dtype).astype(np.float64) - exact).max(initial=0.0)
@@ -155,12 +156,12 @@ def _fold_into_conv(editor: Editor, node: Node, conv: Node, channels: NDArray[An
         factor = channels if node.op == "mul" else 1.0 / channels
         scaled = weights.astype(np.float64) * factor.reshape((-1,) + (1,) * (weights.ndim - 1))
         offset = offset * factor
-        if not _keeps(scaled, dtype) or not _keeps(offset, dtype):
+        if not keeps(scaled, dtype) or not keeps(offset, dtype):
             return
         w = editor.constant(scaled.astype(dtype), f"{conv.name}/weight")
     else:
         offset = offset + (channels if node.op == "add" else -channels)
-        if not _keeps(offset, dtype):
+        if not keeps(offset, dtype):
             return
     b = editor.constant(offset.astype(dtype), f"{conv.name}/bias") if bias is not None or offset.any() else None
     editor.emit("conv", (x, w) if b is None else (x, w, b), conv.attrs, conv, node.outputs[0])
@@ -173,7 +174,7 @@ def _fold_into_matmul(editor: Editor, node: Node, product: Node, channels: NDArr
         return
     factor = channels if node.op == "mul" else 1.0 / channels
     scaled = weights.astype(np.float64) * (factor[:, None] if product.attrs["trans_b"] else factor)
-    if not _keeps(scaled, weights.dtype):
+    if not keeps(scaled, weights.dtype):
         return
     w = editor.constant(scaled.astype(weights.dtype), f"{product.name}/weight")
     editor.emit("matmul", (a, w), product.attrs, product, node.outputs[0])

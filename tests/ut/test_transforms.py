@@ -307,6 +307,13 @@ def test_factors_that_the_weights_cannot_hold_stay_outside(
     assert ("mul" not in ops(FoldIntoWeights().apply(b.graph()))) is folds
 
 
+@pytest.mark.parametrize(("dtype", "factor", "merges"), [("f32", 1e30, False), ("f16", 1e3, False), ("f16", 4.0, True)])
+def test_factors_whose_product_overflows_stay_apart(dtype: str, factor: float, merges: bool) -> None:
+    b = GraphBuilder("scaled")
+    b.output(b.input("x", (2, 3), dtype) * factor * factor, name="y")
+    assert (ops(MergeAffine().apply(b.graph())) == ["mul"]) is merges
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_second_application_changes_nothing(name: str) -> None:
     case = CASES[name]
