@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 
@@ -13,6 +14,8 @@
 
 namespace sk::sim {
 namespace {
+
+static_assert(std::endian::native == std::endian::little, "memory is copied as it stands");
 
 constexpr std::size_t kPageBytes = 4096;  // of memory, for the book-keeping of decoded records
 constexpr std::size_t kPageRecords = kPageBytes / 2;

@@ -14,15 +14,20 @@ def add_arguments(parser: argparse.ArgumentParser, parser_class: type[argparse.A
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True, parser_class=parser_class)
     text = "Run a static ELF executable with the tohost convention; exit with the program's status."
     verb = verbs.add_parser("run", help=text, description=text)
-    verb.add_argument("program", metavar="PROGRAM.elf", help="a bare-metal RV64GC program, linked at 0x80000000")
+    verb.add_argument("program", metavar="PROGRAM.elf", help="a bare-metal RV64GC program, linked at the memory's base")
     verb.add_argument("--harts", type=int, default=1, metavar="N", help="hardware threads (default 1)")
     verb.add_argument(
         "--max-instructions", type=int, default=None, metavar="N", help="give up after N (default: never)"
     )
     verb.add_argument("--memory", type=int, default=0, metavar="BYTES", help="default: the program's and 16 MiB more")
+    verb.add_argument("--memory-base", type=_number, default=0x80000000, metavar="ADDRESS", help="default: 0x80000000")
     verb.add_argument("--quantum", type=int, default=10_000, metavar="N", help="instructions of one hart's turn")
     verb.add_argument("--icache", metavar="SIZE[,LINE[,WAYS[,MISS]]]", help="model an instruction cache per hart")
     verb.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def _number(text: str) -> int:
+    return int(text, 0)
 
 
 def run(args: argparse.Namespace) -> ProgramResult:
@@ -33,6 +38,7 @@ def run(args: argparse.Namespace) -> ProgramResult:
         args.program,
         harts=args.harts,
         max_instructions=args.max_instructions,
+        memory_base=args.memory_base,
         memory_bytes=args.memory,
         quantum=args.quantum,
         icache=None if args.icache is None else CacheGeometry.parse(args.icache),

@@ -10,10 +10,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from superkernel.errors import InputError
 from superkernel.sim.machine import UNLIMITED, CacheGeometry, End, HartState, Machine
+
+if TYPE_CHECKING:
+    from superkernel._core import SimCacheStats
 
 EXIT_STATUS: dict[End, int] = {"exited": 10, "limit": 11, "asleep": 12, "trap_loop": 13, "bad_request": 14}
 """Exit status of programs that did not succeed; "exited" is a failure that the program itself reports."""
@@ -41,7 +44,7 @@ class HartSummary:
     instructions: int
     traps: int
     cycles: int
-    icache: dict[str, int] | None
+    icache: SimCacheStats | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ def run_program(
     *,
     harts: int = 1,
     max_instructions: int | None = None,
+    memory_base: int = 0x80000000,
     memory_bytes: int = 0,
     quantum: int = 10_000,
     icache: CacheGeometry | None = None,
@@ -93,7 +97,9 @@ def run_program(
     """Loads and runs a program; parameters and errors as those of `Machine`."""
     if max_instructions is not None and not 0 < max_instructions < UNLIMITED:
         raise InputError("out of range", location="max_instructions", expected="at least 1", found=max_instructions)
-    machine = Machine(program, harts=harts, memory_bytes=memory_bytes, quantum=quantum, icache=icache)
+    machine = Machine(
+        program, harts=harts, memory_base=memory_base, memory_bytes=memory_bytes, quantum=quantum, icache=icache
+    )
     end = machine.run(max_instructions or UNLIMITED)
     states = [machine.hart(number) for number in range(harts)]
     return ProgramResult(
@@ -106,7 +112,7 @@ def run_program(
 
 
 def _summary(number: int, state: HartState, icache: CacheGeometry | None) -> HartSummary:
-    counts = None if icache is None else {name: int(value) for name, value in state.icache.items()}  # type: ignore[call-overload]
+    counts = None if icache is None else state.icache
     return HartSummary(number, state.pc, state.asleep, state.retired, state.traps, state.cycles, counts)
 
 

@@ -312,6 +312,8 @@ def test_the_command_tells_bad_programs_and_arguments(tmp_path: Path) -> None:
     assert "broken.elf" in done.stderr
     path.write_bytes(executable(PRIMES))
     for words in (
+        ["--memory-base", "low"],
+        ["--memory-base", "0x90000000"],
         ["--harts", "0"],
         ["--icache", "big"],
         ["--quantum", "0"],
