@@ -1,7 +1,7 @@
 """The language of the command table's formulas: integers only, evaluated here and printed as C++.
 
-A formula has integers, operands of the command by name (a choice counts from 0; a text stands for a choice's number in a
-comparison with it), fields of the target description by path, `item0` and `item1` (bytes of the first and second
+A formula has integers, operands of the command by name (a choice counts from 0; a text stands for a choice's number
+in a comparison with it), fields of the target description by path, `item0` and `item1` (bytes of the first and second
 element type), the operators + - * // % | and comparisons (1 or 0), and these functions:
 
     ceil_div(a, b)               a / b, rounded up
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 from superkernel.dtypes import DType
@@ -51,7 +51,7 @@ _PLAIN: dict[str, tuple[int, Callable[..., int]]] = {
 _WITH_PATH = {"cycles": 1, "transfer": 2, "gm_transfer": 3}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _tree(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 

@@ -1,4 +1,4 @@
-"""All engine commands, and what holds for all of them. The one source: encoder, simulator header and chapter follow it."""
+"""All engine commands, and what holds for all of them: what encoder, simulator header and chapter follow."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from superkernel.target.engines.commands_cube import CUBE_COMMANDS
 from superkernel.target.engines.commands_move import MOVE_COMMANDS
 from superkernel.target.engines.commands_sync import SYNC_COMMANDS
 from superkernel.target.engines.commands_vector import VECTOR_COMMANDS
+from superkernel.target.engines.commands_vector_move import VECTOR_MOVE_COMMANDS
 from superkernel.target.engines.model import CommandSpec
 
 CONVENTIONS = (
@@ -48,7 +49,10 @@ CONVENTIONS = (
 @cache
 def command_table() -> dict[str, CommandSpec]:
     """Every command by name, in the order of opcodes."""
-    rows = sorted((*SYNC_COMMANDS, *MOVE_COMMANDS, *CUBE_COMMANDS, *VECTOR_COMMANDS), key=lambda spec: spec.opcode)
+    rows = sorted(
+        (*SYNC_COMMANDS, *MOVE_COMMANDS, *CUBE_COMMANDS, *VECTOR_COMMANDS, *VECTOR_MOVE_COMMANDS),
+        key=lambda spec: spec.opcode,
+    )
     return {spec.name: spec for spec in rows}
 
 
