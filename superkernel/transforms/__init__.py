@@ -17,6 +17,7 @@ from superkernel.transforms.cleanup import MergeReindexing, RemoveIdentities
 from superkernel.transforms.cse import ShareSubexpressions
 from superkernel.transforms.dead import RemoveDead
 from superkernel.transforms.fold import FoldConstants
+from superkernel.transforms.gathers import SliceGathers
 from superkernel.transforms.linear import FoldIntoWeights, LowerBatchNorm, LowerGemm
 from superkernel.transforms.norms import FuseNorms
 
@@ -24,6 +25,7 @@ STANDARD: tuple[Pass, ...] = (
     RemoveDead(),
     FoldConstants(),
     RemoveIdentities(),
+    SliceGathers(),
     ShareSubexpressions(),
     FuseActivations(),
     FuseNorms(),
@@ -67,6 +69,7 @@ __all__ = [
     "RemoveDead",
     "RemoveIdentities",
     "ShareSubexpressions",
+    "SliceGathers",
     "run_passes",
     "simplify",
 ]

@@ -1,7 +1,9 @@
 """Chains of additions and multiplications with constants: (x * a + b) * c + d becomes x * (a c) + (b c + d).
 
 What normalisation layers of older exporters leave behind. Constants are combined in float64 and rounded once; they are
-not combined where the result would be larger than both.
+not combined where the result would be larger than both. A factor moves inside a sum, (x + a) * b to x * b + a b, only
+behind a convolution or matrix product, whose weights it can then join: elsewhere it saves nothing, and it cancels badly
+where x is near -a.
 """
 
 from __future__ import annotations
@@ -59,6 +61,8 @@ def _merge(editor: Editor, node: Node) -> bool:
     if inner is None or (node.op == "add" and inner_node.op == "mul"):
         return False
     source, first = inner
+    if node.op != inner_node.op and not _from_product(editor, source):
+        return False
     a, b = editor.constants[first].astype(np.float64), editor.constants[constant].astype(np.float64)
     combined: NDArray[Any] = a + b if node.op == "add" else a * b
     if combined.size > max(a.size, b.size):
@@ -71,3 +75,12 @@ def _merge(editor: Editor, node: Node) -> bool:
         return editor.emit(node.op, (source, merged), {}, node, node.outputs[0]) is not None
     scaled = editor.emit("mul", (source, constant), {}, node)  # (x + a) * b = x * b + a b
     return editor.emit("add", (scaled, merged), {}, node, node.outputs[0]) is not None
+
+
+def _from_product(editor: Editor, value: str) -> bool:
+    """True where the value is a convolution or matrix product, perhaps scaled and shifted by constants."""
+    node = editor.producer.get(value)
+    while node is not None and node.op in ("add", "mul"):
+        found = _operand_and_constant(editor, node)
+        node = None if found is None else editor.producer.get(found[0])
+    return node is not None and node.op in ("conv", "conv_transpose", "matmul")

@@ -34,6 +34,7 @@ from superkernel.transforms import (
     RemoveDead,
     RemoveIdentities,
     ShareSubexpressions,
+    SliceGathers,
     simplify,
 )
 from superkernel.transforms.editor import Editor
@@ -116,9 +117,18 @@ def batch_norm(b: GraphBuilder) -> None:
 
 
 def affine(b: GraphBuilder) -> None:
-    x = b.input("x", (2, 3, 4))
+    x = b.conv(b.input("x", (2, 3, 4)), b.constant(const(3, 3, 1), name="w"))
     y = ((x * const(3, 1) + const(3, 1)) * const(3, 1) + const(3, 1)) * 2.0
     b.output(y, name="y")
+
+
+def gathers(b: GraphBuilder) -> None:
+    x = b.input("x", (3, 8, 4))
+    b.output(b.gather(x, b.constant(np.int64(0)), axis=1), name="first")
+    b.output(b.gather(x, b.constant(np.int64(-1)), axis=0), name="last")
+    b.output(b.gather(x, b.constant(np.array([1, 3, 5])), axis=1), name="spaced")
+    b.output(b.gather(x, b.constant(np.array([2, 1, 0])), axis=2), name="backwards")
+    b.output(b.gather(x, b.constant(np.array([[0, 1], [2, 3]])), axis=1), name="square")
 
 
 def conv_weights(b: GraphBuilder) -> None:
@@ -196,6 +206,7 @@ CASES = {
     "gemm": Case(LowerGemm(), gemm, gone=("gemm",), made=("matmul", "mul", "add")),
     "batch_norm": Case(LowerBatchNorm(), batch_norm, gone=("batch_norm",), made=("mul", "add")),
     "affine": Case(MergeAffine(), affine),
+    "gathers": Case(SliceGathers(), gathers, gone=("gather",), made=("slice",)),
     "conv_weights": Case(FoldIntoWeights(), conv_weights, gone=("mul", "add", "sub", "div"), rtol=1e-4),
     "matmul_weights": Case(FoldIntoWeights(), matmul_weights, gone=("mul", "div"), rtol=1e-4),
     "gelus": Case(FuseActivations(), gelus, gone=("erf", "tanh", "mul", "add", "div"), made=("gelu",), rtol=1e-3),
@@ -425,6 +436,18 @@ def affine_that_would_grow(b: GraphBuilder) -> None:
     b.output(b.input("x", (16, 16)) * const(16, 1) * const(16), name="y")
 
 
+def affine_of_a_plain_value(b: GraphBuilder) -> None:
+    b.output((b.input("x", (4,)) + -1e7) * 3.0, name="y")
+
+
+def gathers_that_are_no_slices(b: GraphBuilder) -> None:
+    x = b.input("x", (3, 8))
+    b.output(b.gather(x, b.constant(np.array([0, 1, 3])), axis=1), name="uneven")
+    b.output(b.gather(x, b.constant(np.array([2, 2])), axis=1), name="repeated")
+    b.output(b.gather(x, b.constant(np.array([6, 7, 8])), axis=1), name="beyond")
+    b.output(b.gather(x, b.input("i", (2,), "i64"), axis=1), name="computed")
+
+
 def affine_of_integers(b: GraphBuilder) -> None:
     b.output((b.input("x", (4,), "i32") + 3) * 5, name="y")
 
@@ -474,6 +497,8 @@ ALONE = [
     (FoldConstants(), large_expand),
     (MergeAffine(), affine_that_would_grow),
     (MergeAffine(), affine_of_integers),
+    (MergeAffine(), affine_of_a_plain_value),
+    (SliceGathers(), gathers_that_are_no_slices),
     (ShareSubexpressions(), equal_nodes_in_two_streams),
     (RemoveIdentities(), reversal),
     (RemoveIdentities(), widening_by_one),
