@@ -282,15 +282,13 @@ def _nearest(word: str, known: list[str]) -> str:
 
 
 def _nearest_field(path: str) -> str:
-    """The same name in another section, a near name in the same one, or the section's fields."""
+    """The same name in another section, a near name in this one, or the section's fields."""
     fields = all_fields()
     section, _, name = path.partition(".")
     own = [spec.name for spec in fields.values() if spec.section == section]
-    near = difflib.get_close_matches(name, own, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {near[0]!r}?"
     elsewhere = [spec.path for spec in fields.values() if spec.name == name]
-    close = elsewhere or difflib.get_close_matches(path, list(fields), n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {close[0]!r}?"
+    near = difflib.get_close_matches(name, own, n=1, cutoff=0.6)
+    found = elsewhere or near or difflib.get_close_matches(path, list(fields), n=1, cutoff=0.6)
+    if found:
+        return f"did you mean {found[0]!r}?"
     return f"known here: {', '.join(own)}" if own else f"sections: {', '.join(SECTIONS)}"

@@ -1,0 +1,381 @@
+"""The accelerator's description: presets, the file format, what is refused, derived figures."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from superkernel.errors import FileFormatError, InputError
+from superkernel.target.aicore import AicoreTarget, load_target, parse_target, preset_names
+from superkernel.target.checks import _CHECKS
+from superkernel.target.schema import UNITS, FieldSpec, Value
+from superkernel.target.sections import all_fields
+from superkernel.target.text import table, to_json
+
+HEAD = 'schema_version = 1\nname = "t"\nbase = "a3"\n'
+
+# The published figures, written down again: path, value on a3, origin.
+PUBLISHED: list[tuple[str, Any]] = [
+    ("device.cube_cores", 24),
+    ("device.vector_cores", 48),
+    ("device.clock_mhz", 1850),
+    ("memory.l1_bytes", 512 * 1024),
+    ("memory.l0a_bytes", 64 * 1024),
+    ("memory.l0b_bytes", 64 * 1024),
+    ("memory.l0c_bytes", 128 * 1024),
+    ("memory.ub_bytes", 192 * 1024),
+    ("icache.cube_bytes", 32 * 1024),
+    ("icache.vector_bytes", 16 * 1024),
+    ("icache.line_bytes", 128),
+    ("icache.preload_unit_bytes", 2048),
+    ("l2.capacity_bytes", 192 * 1024 * 1024),
+    ("l2.line_bytes", 512),
+    ("l2.aggregate_gb_per_s", 5000.0),
+    ("l2.core_read_bytes_per_cycle", 110),
+    ("l2.core_write_bytes_per_cycle", 86),
+    ("hbm.core_bytes_per_cycle", 32),
+    ("rates.gm_to_ub_gb_per_s", 100.9),
+    ("rates.gm_to_l1_gb_per_s", 135.0),
+    ("rates.ub_to_gm_gb_per_s", 188.0),
+    ("rates.l1_to_l0a_gb_per_s", 441.0),
+    ("rates.l1_to_l0b_gb_per_s", 220.0),
+    ("rates.l0c_to_gm_gb_per_s", 70.0),
+    ("dma.near_peak_bytes", 16 * 1024),
+    ("dma.size_curve_bytes", (1024, 2048, 4096, 6144)),
+    ("dma.size_curve_gb_per_s", (277.0, 475.0, 677.0, 1090.0)),
+    ("dma.unaligned_loss_percent", 30.0),
+    ("cube.k_f16", 16),
+    ("cube.k_i8", 32),
+    ("cube.k_f32", 4),
+    ("vector.lanes_16bit", 128),
+    ("vector.lanes_32bit", 64),
+    ("vector.lanes_special", 32),
+    ("queue.depth_commands", 32),
+    ("sync.drain_ns", 12),
+    ("sync.core_full_ns", 920),
+    ("sync.memory_flag_ns", 1040),
+    ("sync.engine_register_ns", 600),
+]
+DEFAULTS: list[tuple[str, Any]] = [
+    ("icache.ways", 4),
+    ("icache.miss_latency_cycles", 150),
+    ("icache.fill_bytes_per_cycle", 64),
+    ("sync.group_ns", 150),
+    ("sync.flag_count_max", 15),
+    ("map.page_address", 0x08000000),
+]
+VARIED = {
+    "icache.miss_latency_cycles": (50, 600),
+    "sync.core_full_ns": (500, 5000),
+    "dispatch.launch_ns": (300, 20_000),
+    "hbm.rate_gb_per_s": (1600, 1800),
+    "dispatch.steady_ns": (200, 500),
+    "dispatch.first_ns": (300, 5600),
+    "sync.write_flush_ns": (150, 300),
+}
+
+
+@pytest.fixture(scope="module")
+def a3() -> AicoreTarget:
+    return load_target("a3")
+
+
+def refused(text: str, **options: Any) -> list[str]:
+    """Every violation of a text, one line each."""
+    with pytest.raises(FileFormatError) as caught:
+        parse_target(text, **options)
+    return [str(v) for v in caught.value.violations]
+
+
+def test_a3_has_the_published_figures_and_says_so(a3: AicoreTarget) -> None:
+    for path, value in PUBLISHED:
+        assert (a3.value(path), a3.origin(path)) == (value, "published"), path
+    for path, value in DEFAULTS:
+        assert (a3.value(path), a3.origin(path)) == (value, "default"), path
+    for path, span in VARIED.items():
+        assert a3.range_of(path) == span, path
+
+
+def test_presets() -> None:
+    assert preset_names() == ("a2", "a3", "mini")
+    a2, mini = load_target("a2"), load_target("mini")
+    assert (a2.device.cube_cores, a2.device.vector_cores, a2.device.clock_mhz) == (20, 40, 1500)
+    assert a2.l2.capacity_bytes == 96 << 20
+    assert (mini.device.cube_cores, mini.device.vector_cores, mini.cores) == (2, 4, 6)
+    assert mini.origin("device.groups") == "default"
+    assert mini.sync.point_to_point is True
+    for name in preset_names():
+        target = load_target(name)
+        assert target.name == name
+        assert {origin for _, origin in target.origins} == {"published", "default"}
+        assert len(target.origins) == len(all_fields())
+
+
+def test_every_field_has_unit_meaning_and_range() -> None:
+    unitless = re.compile(
+        r"groups|.*_per_group|.*_cores|.*_harts|.*_engines|ways|banks|channels|m|n|k_\w+|lanes_\w+|flag\w*|scale"
+    )
+    for spec in all_fields().values():
+        assert spec.quantity.doc, spec.path
+        if spec.is_numeric:
+            assert spec.unit or unitless.fullmatch(spec.name), spec.path
+            assert spec.quantity.low < spec.quantity.high, spec.path
+        else:
+            assert not spec.unit, spec.path
+    assert len(set(UNITS.values())) == len(UNITS)
+
+
+def test_page_lies_where_the_emulated_machine_has_nothing(a3: AicoreTarget) -> None:
+    assert a3.map.page_address == 0x0800_0000
+    assert a3.map.ram_address == 0x8000_0000
+
+
+@pytest.mark.parametrize("name", ["a2", "a3", "mini"])
+def test_text_parses_back(name: str) -> None:
+    target = load_target(name)
+    assert parse_target(target.text()) == target
+    assert "base" not in target.text()
+
+
+def _random_value(spec: FieldSpec, rng: random.Random) -> Value:
+    low, high = spec.quantity.low, spec.quantity.high
+    if spec.element is float:
+        return rng.uniform(low, high)
+    if spec.quantity.power_of_two:
+        return 1 << rng.randint((int(low) - 1).bit_length(), int(high).bit_length() - 1)
+    step = spec.quantity.multiple_of
+    return rng.randint(-(-int(low) // step), int(high) // step) * step
+
+
+def test_random_values_parse_back() -> None:
+    """Fields without relations to others, set to random legal values, survive the text."""
+    related = {path for paths, _ in _CHECKS for path in paths}
+    free = [s for s in all_fields().values() if s.is_numeric and not s.is_list and s.path not in related]
+    rng = random.Random(7)
+    for _ in range(20):
+        values = {spec.path: _random_value(spec, rng) for spec in rng.sample(free, 12)}
+        target = load_target("a3").replaced(values)
+        assert {path: target.value(path) for path in values} == values
+        assert all(target.origin(path) == "user" for path in values)
+        assert parse_target(target.text()) == target
+
+
+def test_strange_names_parse_back(a3: AicoreTarget) -> None:
+    text = a3.text().replace('name = "a3"', 'name = "q\\"\\\\ \\u007f é\\n"', 1)
+    target = parse_target(text)
+    assert target.name == 'q"\\ \x7f é\n'
+    assert parse_target(target.text()) == target
+
+
+def test_users_file(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text(HEAD + "[icache]\nways = 8\n[sensitivity]\n'sync.drain_ns' = [10, 20]\n")
+    own = tmp_path / "own.toml"
+    own.write_text('schema_version = 1\nname = "own"\nbase = "base.toml"\n[icache]\nmiss_latency_cycles = 300\n')
+    target = load_target(own)
+    assert (target.name, target.icache.ways, target.icache.miss_latency_cycles) == ("own", 8, 300)
+    assert target.origin("icache.ways") == target.origin("icache.miss_latency_cycles") == "user"
+    assert target.origin("icache.line_bytes") == "published"
+    assert target.range_of("sync.drain_ns") == (10, 20)
+    assert load_target(str(own)) == target
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[icahce]\nways = 4", r"icahce: unknown section \(hint: did you mean 'icache'\?\)"),
+        ("[icache]\nway = 4", r"icache.way: unknown field \(hint: did you mean 'ways'\?\)"),
+        ("[icache]\nmiss_latency_ns = 80", r"did you mean 'miss_latency_cycles'\?"),
+        ("[icache]\nl1_bytes = 80", r"did you mean 'memory.l1_bytes'\?"),
+        ("[published.icahce]\nways = 4", r"published.icahce: unknown section .*'icache'"),
+        ("[icache]\nmiss_latency_cycles = 0", r"out of range; expected an integer from 1 to 10000 \(cycles\); found 0"),
+        ("[icache]\nmiss_latency_cycles = 1.5", r"wrong type; expected an integer .*found 1.5"),
+        ("[icache]\nmiss_latency_cycles = true", r"wrong type"),
+        ("[icache]\nmiss_latency_cycles = '9'", r"wrong type"),
+        ("[icache]\nline_bytes = 96", r"not a power of two; .*a power of two \(bytes\); found 96"),
+        ("[l2]\nline_bytes = 1000", r"not a power of two"),
+        ("[map]\npage_address = 0x08000001", r"not a multiple of 4096"),
+        ("[memory]\nub_bytes = -32", r"out of range"),
+        ("[hbm]\nrate_gb_per_s = nan", r"out of range"),
+        ("[hbm]\nrate_gb_per_s = inf", r"out of range"),
+        ("[sync]\npoint_to_point = 1", r"expected true or false"),
+        ("[control]\nisa = 64", r"expected a text"),
+        ("[dma]\nsize_curve_bytes = [2, 1, 3, 4]", r"not increasing"),
+        ("[dma]\nsize_curve_bytes = 5", r"expected a list of integers"),
+        ("[dma]\nsize_curve_bytes = []", r"wrong type"),
+        ("[dma]\nsize_curve_bytes = [1, 2.5, 3, 4]", r"wrong type"),
+        ("icache = 4", r"icache: not a table of values"),
+        ("published = 4", r"published: not a table of sections"),
+        ("[icache]\nways = 4\n[default.icache]\nways = 8", r"default.icache.ways: set twice in one file"),
+        ("[sensitivity]\n'icache.way' = [1, 2]", r"sensitivity.icache.way: unknown field .*'ways'"),
+        ("[sensitivity]\nicache.ways = [1, 2]", r"write the path in quotes"),
+        ("[sensitivity]\n'icache.ways' = [2, 8, 9]", r"not a range; expected \[low, high\]"),
+        ("[sensitivity]\n'icache.ways' = [8, 2]", r"empty range"),
+        ("[sensitivity]\n'icache.ways' = [3, 8]", r"not a power of two"),
+        ("[sensitivity]\n'sync.point_to_point' = [0, 1]", r"only single numbers"),
+        ("[sensitivity]\n'icache.miss_latency_cycles' = [200, 600]", r"the value lies outside; expected 200 to 600"),
+    ],
+)
+def test_wrong_values_are_refused(text: str, expected: str) -> None:
+    head, _, body = text.partition("\n") if not text.startswith("[") else ("", "", text)
+    found = refused(f"{HEAD}{head}\n{body}\n")
+    assert len(found) == 1, found
+    assert re.search(expected, found[0]), found[0]
+
+
+CROSS = {
+    "[device]\ngroups = 30": ["device.cube_cores: not groups x cube_cores_per_group", "device.vector_cores: not"],
+    "[memory]\nl1_bytes = 5000": ["memory.l1_bytes: not a multiple of memory.block_bytes"],
+    "[memory]\nub_bytes = 4097": ["memory.ub_bytes: not a multiple of memory.block_bytes"],
+    "[memory]\nl0a_bytes = 1000": ["memory.l0a_bytes: not a multiple of memory.fractal_bytes"],
+    "[memory]\nl0b_bytes = 1000": ["memory.l0b_bytes: not a multiple of memory.fractal_bytes"],
+    "[memory]\nl0c_bytes = 1500": ["memory.l0c_bytes: not a multiple of memory.accumulator_bytes"],
+    "[memory]\nfractal_bytes = 1024": ["memory.fractal_bytes: not one fractal"],
+    "[memory]\naccumulator_bytes = 512": ["memory.accumulator_bytes: not one block"],
+    "[cube]\nn = 32": ["cube.n: differs from cube.m", "memory.accumulator_bytes: not one block"],
+    "[icache]\nvector_bytes = 10_240": ["icache.vector_bytes: gives no power-of-two"],
+    "[icache]\ncube_bytes = 30_000": ["icache.cube_bytes: gives no power-of-two"],
+    "[icache]\naicpu_bytes = 98_304": ["icache.aicpu_bytes: gives no power-of-two"],
+    "[icache]\npreload_unit_bytes = 1000": ["icache.preload_unit_bytes: not whole lines"],
+    "[l2]\nline_bytes = 64": ["l2.line_bytes: an instruction line would straddle"],
+    "[l2]\ncapacity_bytes = 5000": ["l2.capacity_bytes: not a multiple of l2.line_bytes"],
+    "[dma]\naligned_bytes = 16": ["dma.aligned_bytes: not a multiple of memory.block_bytes"],
+    "[dma]\nsize_curve_gb_per_s = [1.0]": ["dma.size_curve_gb_per_s: not one rate per size"],
+    "[dma]\nworking_set_bytes = [1, 2]": ["dma.working_set_gb_per_s: not one rate per size"],
+    "[vector]\nlanes_16bit = 32": ["vector.lanes_16bit: fewer lanes than"],
+    "[vector]\nlanes_special = 128": ["vector.lanes_special: more lanes than"],
+    "[sync]\ngroup_ns = 2000": ["sync.group_ns: dearer than"],
+    "[dispatch]\nfirst_ns = 100": ["dispatch.first_ns: cheaper than"],
+    '[control]\nisa = "rv64imac_zicbop_zihintpause"': ["control.isa: not an instruction set"],
+    '[control]\nisa = "rv64imafdc_zicbop"': ["control.isa: not an instruction set"],
+    "[map]\npage_address = 0x80001000": ["map.page_address: overlaps map.ram_address"],
+    "[map]\nram_address = 0xfffffffff000": ["map.ram_address: ends above 2^48"],
+}
+
+
+@pytest.mark.parametrize("text", CROSS)
+def test_relations(text: str) -> None:
+    expected = CROSS[text]
+    found = refused(f"{HEAD}{text}\n")
+    assert len(found) == len(expected), found
+    assert all(any(e in f for f in found) for e in expected), found
+
+
+def test_every_relation_has_a_case_that_it_refuses() -> None:
+    named = {line.split(":")[0] for lines in CROSS.values() for line in lines}
+    for paths, check in _CHECKS:
+        assert named & set(paths), (check.__name__, paths)
+
+
+def test_all_violations_at_once(a3: AicoreTarget) -> None:
+    found = refused('schema_version = 2\nbase = "a33"\n[icache]\nways = 3\n[what]\nx = 1\n[sync]\ndrain = 4\n')
+    text = "\n".join(found)
+    for part in ("schema_version", "unknown base", "did you mean 'a3'?", "name: missing", "ways", "what", "'drain_ns'"):
+        assert part in text
+    assert sum(": missing" in line for line in found) == len(all_fields())  # of the name, and of all fields but ways
+
+
+def test_a_missing_field_is_named(a3: AicoreTarget) -> None:
+    text = re.sub(r"^drain_ns = .*\n", "", a3.text(), flags=re.MULTILINE)
+    (line,) = refused(text)
+    assert "sync.drain_ns: missing; expected an integer from 0 to 1000000 (ns)" in line
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match="not TOML.*line 1"):
+        parse_target("this is = = not")
+    with pytest.raises(InputError, match="unknown target.*did you mean 'mini'"):
+        load_target("minni")
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        load_target(tmp_path / "absent.toml")
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        load_target(tmp_path)
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        load_target(tmp_path / "binary.toml")
+
+
+def test_a_base_that_leads_back(tmp_path: Path) -> None:
+    for name, base in (("a.toml", "b.toml"), ("b.toml", "a.toml")):
+        (tmp_path / name).write_text(f'schema_version = 1\nname = "x"\nbase = "{base}"\n')
+    with pytest.raises(FileFormatError, match="a base leads back to itself"):
+        load_target(tmp_path / "a.toml")
+
+
+def test_derived_figures(a3: AicoreTarget) -> None:
+    assert a3.cycles(1000) == 1850
+    assert a3.cycles(920) == 1702
+    assert a3.cycles(1) == 2  # 1.85, rounded up
+    assert a3.cycles(0) == 0
+    assert a3.cycles(0.5) == 1
+    assert a3.nanoseconds(1850) == 1000
+    assert a3.bytes_per_cycle(135.0) == pytest.approx(72.973, abs=1e-3)
+    assert a3.transfer_cycles("rates.gm_to_l1_gb_per_s", 135_000) == 1850
+    assert a3.transfer_cycles("rates.gm_to_l1_gb_per_s", 1) == 1
+    assert a3.global_transfer_cycles("rates.gm_to_l1_gb_per_s", 135_000, 512) == 1850
+    assert a3.global_transfer_cycles("rates.gm_to_l1_gb_per_s", 135_000, 544) == 2643  # 1850 / 0.7, rounded up
+    assert a3.replaced({"rates.scale": 1.07}).transfer_cycles("rates.gm_to_l1_gb_per_s", 144_450) == 1850
+    assert a3.icache_fill_cycles == 2
+    # 5000 GB/s at 1.85 GHz are 2702.7 bytes per cycle over 32 banks: 84.46 each, 512 / 84.46 = 6.06.
+    assert a3.l2_bank_line_cycles == 7
+    assert a3.cube_flops_per_ns(a3.cube.k_f16) == pytest.approx(2 * 4096 * 24 * 1.85)
+    assert a3.vector_ops_per_ns(64) == pytest.approx(64 * 48 * 1.85)
+
+
+def test_core_numbers(a3: AicoreTarget) -> None:
+    assert a3.cores == 72
+    assert [a3.cube_core(0), a3.cube_core(23), a3.vector_core(0, 0), a3.vector_core(23, 1)] == [0, 23, 24, 71]
+    for core in range(a3.cores):
+        group = a3.group_of(core)
+        own = [a3.cube_core(group)] if a3.is_cube(core) else [a3.vector_core(group, i) for i in range(2)]
+        assert core in own
+
+
+def test_transfer_model_fits_the_published_size_curve(a3: AicoreTarget) -> None:
+    for size, rate in zip(a3.dma.size_curve_bytes, a3.dma.size_curve_gb_per_s, strict=True):
+        assert a3.dma_rate_gb_per_s(size) == pytest.approx(rate, rel=0.16), size
+    a2 = load_target("a2")
+    assert a2.nanoseconds(a2.dma.startup_cycles) == pytest.approx(a3.nanoseconds(a3.dma.startup_cycles), rel=0.01)
+
+
+def test_working_set_curve(a3: AicoreTarget) -> None:
+    for size, rate in zip(a3.dma.working_set_bytes, a3.dma.working_set_gb_per_s, strict=True):
+        assert a3.working_set_rate_gb_per_s(size) == pytest.approx(rate)
+    assert a3.working_set_rate_gb_per_s(1) == 1945
+    assert a3.working_set_rate_gb_per_s(1 << 40) == 950
+    assert 1252 < a3.working_set_rate_gb_per_s(200 << 20) < 1408
+
+
+def test_sweep(a3: AicoreTarget) -> None:
+    swept = [t.icache.miss_latency_cycles for t in a3.sweep("icache.miss_latency_cycles", 4)]
+    assert swept == [50, 114, 262, 600]
+    assert [t.icache.ways for t in a3.sweep("icache.ways", 5)] == [2, 4, 8]
+    assert [t.rates.scale for t in a3.sweep("rates.scale", 2)] == [1.0, 1.07]
+    zero = [t.icache.same_line_interval_cycles for t in a3.sweep("icache.same_line_interval_cycles", 3)]
+    assert zero == [0, 8, 16]
+    with pytest.raises(KeyError):
+        a3.sweep("memory.l1_bytes")
+
+
+def test_targets_are_values(a3: AicoreTarget) -> None:
+    assert a3 == load_target("a3")
+    assert hash(a3) == hash(load_target("a3"))
+    assert a3 != a3.replaced({"icache.ways": 8})
+    with pytest.raises(FileFormatError, match="did you mean 'ways'"):
+        a3.replaced({"icache.way": 8})
+    with pytest.raises(FileFormatError, match="not one rate"):
+        a3.replaced({"dma.size_curve_gb_per_s": (1.0, 2.0)})
+
+
+def test_table_and_json(a3: AicoreTarget) -> None:
+    shown = table(a3)
+    assert re.search(r"^memory\.l1_bytes +512 KiB +published +L1 of a cube core$", shown, re.MULTILINE)
+    assert re.search(r"^icache\.miss_latency_cycles +150 +cycles +default +50 to 600 ", shown, re.MULTILINE)
+    assert all(path in shown for path in all_fields())
+    data = to_json(a3)
+    assert data["fields"]["sync.core_full_ns"]["sensitivity"] == [500, 5000]
+    assert data["fields"]["dma.size_curve_bytes"]["value"] == [1024, 2048, 4096, 6144]
+    assert data["derived"]["core_full_sync_cycles"] == 1702
