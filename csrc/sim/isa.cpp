@@ -158,11 +158,10 @@ Record decode(std::span<const std::uint8_t> memory, std::size_t offset, std::uin
       }
     }
   }
-  // A line is entered at its first instruction, which starts at its first or second parcel; an instruction across the
-  // end of a line needs the next one as well.
+  // Without a jump, a line is entered at its first parcel or by an instruction across the end of the line before.
   if (line_bytes != 0) {
     const std::uint64_t place = offset & (line_bytes - 1);
-    if (place <= 2 || (place == line_bytes - 2 && !compressed)) {
+    if (place == 0 || (place == line_bytes - 2 && !compressed)) {
       // A wild jump needs `then` itself; it leaves memory, so it enters no line anyway.
       if (record.op != Op::wild) {
         record.then = record.op;

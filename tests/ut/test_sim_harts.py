@@ -181,6 +181,16 @@ def test_cache_misses_are_what_the_geometry_says() -> None:
     assert state.icache["cold_misses"] == 62
 
 
+def test_the_least_recently_used_line_goes() -> None:
+    """Lines A B A C A in one set of two ways: A was used last before C came, so B goes and A stays."""
+    a = [*PROLOGUE, jal(0, 52), jal(0, 112), *EXIT]  # A: jumps at 12 and 16, the end at 20
+    words = [*a, *[0x00100073] * (16 - len(a)), jal(0, -48), *[0x00100073] * 15, jal(0, -108)]
+    machine = Machine(elf(code_bytes(words)), icache=CacheGeometry(128, 64, 2, 10))
+    assert machine.run(100) == "exited"
+    counts = machine.hart(0).icache
+    assert (counts["accesses"], counts["misses"]) == (5, 3)
+
+
 def test_an_instruction_across_two_lines_needs_both() -> None:
     """A 4-byte jump whose second half begins line 1, into line 3."""
     code = code_bytes([*PROLOGUE, *[mv(0, 0)] * 12, 0x0001, jal(0, 128 - 62 + 64)]) + bytes(62) + bytes(64)
