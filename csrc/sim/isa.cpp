@@ -162,7 +162,7 @@ Record decode(std::span<const std::uint8_t> memory, std::size_t offset, std::uin
   if (line_bytes != 0) {
     const std::uint64_t place = offset & (line_bytes - 1);
     if (place == 0 || (place == line_bytes - 2 && !compressed)) {
-      // A wild jump needs `then` itself; it leaves memory, so it enters no line anyway.
+      // A wild jump needs `then` for itself; its handler asks the cache.
       if (record.op != Op::wild) {
         record.then = record.op;
         record.op = Op::line_check;
