@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Sequence
 from typing import Any
 
 from superkernel.body import Body
 from superkernel.codegen.host.abi import ABI_VERSION
+from superkernel.errors import InputError, Violation, raise_all
 from superkernel.options import Options
 from superkernel.registry import default_registry
 from superkernel.registry.records import Policy
@@ -21,6 +23,18 @@ class KernelChooser:
         self.cpu = cpu
         self.registry = registry or default_registry()
         self.policy = Policy.of(options)
+        self._check_patterns(options)
+
+    def _check_patterns(self, options: Options) -> None:
+        """A pattern that matches no row is a slip of the pen: say so."""
+        names = [name for row in self.registry.rows for name in (row.id, row.kernel, row.name)]
+        idle = [
+            Violation(f"the pattern {p!r} matches no kernel", f"option {option!r}", hint="superkernel kernels list")
+            for option in ("deny", "pin")
+            for p in getattr(options, option)
+            if not fnmatch.filter(names, p)
+        ]
+        raise_all(InputError, idle)
 
     def choose(self, body: Body) -> str:
         """The kernel id for a body. Raises UnsupportedError where the policy leaves none."""

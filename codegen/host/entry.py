@@ -9,13 +9,14 @@ range) and per core a straight line of steps. It becomes three entries of the AB
 
 Each task is a small function of its own (`task_3`), shared by the three. A wait first looks at the counter in line;
 only where it has not been reached does it call `sk_wait`, which spins, prefetches the coming body's constants line by
-line while it spins, and now and then calls the runtime (yield, abort, watchdog). Text rather than llvmlite objects:
-the code is a table of three instruction patterns, and reads as one.
+line while it spins, and now and then calls the runtime (yield, abort, watchdog). Runs of waits, as full barriers of
+many cores have them, are a table and a loop (`sk_wait_many`), so that code grows with the steps and not with their
+square. Text rather than llvmlite objects: the code is a table of three instruction patterns, and reads as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -24,6 +25,7 @@ from superkernel.target.cpu import CpuTarget
 
 _LINE_BYTES = 64
 _LINES_PER_SPIN = 2
+_WAITS_IN_A_TABLE = 4
 
 
 class Space(Enum):
@@ -100,7 +102,7 @@ class EntrySpec:
 
 def emit_entries(spec: EntrySpec, cpu: CpuTarget) -> str:
     """IR text of the module with the three entries."""
-    lines = [*_declarations(spec), *_wait_function(cpu)]
+    lines = [*_declarations(spec), *_wait_tables(spec), *_wait_function(cpu), *_wait_many_function(cpu)]
     for index, task in enumerate(spec.tasks):
         lines += _task_function(index, task)
     for core in range(len(spec.programs)):
@@ -222,7 +224,15 @@ def _core_function(spec: EntrySpec, core: int, cpu: CpuTarget, *, profiled: bool
         lines.append(f"  %first{producer} = mul i64 %epoch, {sets}")
         lines.append(f"  %flag{producer} = getelementptr inbounds i64, ptr %flags, i64 {producer * abi.FLAG_STRIDE}")
     can_fail = False
+    grouped = {run.start: run for run in _wait_runs(spec.programs[core])}
+    skip = 0
     for n, step in enumerate(spec.programs[core]):
+        if n < skip:
+            continue
+        if n in grouped:
+            can_fail, skip = True, grouped[n].stop
+            lines += _wait_many(n, spec, core, len(grouped[n]), profiled)
+            continue
         if isinstance(step, SetCount):
             lines.append(f"  %v{n} = add i64 %first{core}, {step.count}")
             lines.append(f"  store atomic i64 %v{n}, ptr %flag{core} release, align 8")
@@ -244,9 +254,114 @@ def _core_function(spec: EntrySpec, core: int, cpu: CpuTarget, *, profiled: bool
     return [*lines, "}"]
 
 
+def _wait_runs(program: Sequence[Step]) -> Iterator[range]:
+    """Where at least `_WAITS_IN_A_TABLE` waits follow one another."""
+    start = 0
+    for end in range(len(program) + 1):
+        if end == len(program) or not isinstance(program[end], WaitFor):
+            if end - start >= _WAITS_IN_A_TABLE:
+                yield range(start, end)
+            start = end + 1
+
+
+def _wait_tables(spec: EntrySpec) -> Iterator[str]:
+    """The runs of waits as data: producer, count, the producer's sets, wait index."""
+    for core, program in enumerate(spec.programs):
+        for run in _wait_runs(program):
+            waits = [step for step in program[run.start : run.stop] if isinstance(step, WaitFor)]
+            rows = (
+                f"[4 x i32] [i32 {w.producer}, i32 {w.count}, i32 {spec.sets[w.producer]}, i32 {w.wait}]" for w in waits
+            )
+            name = f"@waits_{core}_{run.start}"
+            yield f"{name} = internal constant [{len(waits)} x [4 x i32]] [{', '.join(rows)}]"
+
+
+def _wait_many_function(cpu: CpuTarget) -> list[str]:
+    """The waits of a table one after another; with `stamps`, a time stamp behind each. 1 where one gave up."""
+    parameters = "ptr %ctx, ptr %table, i64 %count, i32 %core, ptr %from, i64 %lines, ptr %stamps"
+    clock = ["  %now = call i64 @llvm.readcyclecounter()"]
+    if not cpu.triple.startswith("x86_64"):
+        clock = [*_field("clock", "clock", "ptr"), "  %now = call i64 %clock()"]
+    call = "call i32 @sk_wait(ptr %ctx, ptr %flag, i64 %t, i32 %core, i32 %producer, i32 %wait, ptr %from, i64 %lines)"
+    return [
+        f"define internal i32 @sk_wait_many({parameters}) noinline nounwind {{",
+        "start:",
+        *_field("epoch", "epoch", "i64"),
+        *_field("flags", "flags", "ptr"),
+        "  br label %next",
+        "next:",
+        "  %i = phi i64 [ 0, %start ], [ %i.next, %passed ]",
+        "  %row = getelementptr inbounds [4 x i32], ptr %table, i64 %i",
+        "  %producer = load i32, ptr %row, align 4",
+        *(
+            line
+            for field, name in enumerate(("set", "sets", "wait"), start=1)
+            for line in (
+                f"  %{name}.p = getelementptr inbounds i32, ptr %row, i64 {field}",
+                f"  %{name} = load i32, ptr %{name}.p, align 4",
+            )
+        ),
+        "  %set.wide = zext i32 %set to i64",
+        "  %sets.wide = zext i32 %sets to i64",
+        "  %first = mul i64 %epoch, %sets.wide",
+        "  %t = add i64 %first, %set.wide",
+        "  %producer.wide = zext i32 %producer to i64",
+        f"  %flag.n = mul i64 %producer.wide, {abi.FLAG_STRIDE}",
+        "  %flag = getelementptr inbounds i64, ptr %flags, i64 %flag.n",
+        "  %seen = load atomic i64, ptr %flag acquire, align 8",
+        "  %reached = icmp uge i64 %seen, %t",
+        "  br i1 %reached, label %met, label %spin",
+        "spin:",
+        f"  %r = {call}",
+        "  %bad = icmp ne i32 %r, 0",
+        "  br i1 %bad, label %failed, label %met",
+        "met:",
+        "  %plain = icmp eq ptr %stamps, null",
+        "  br i1 %plain, label %passed, label %stamp",
+        "stamp:",
+        *clock,
+        "  %e = getelementptr inbounds i64, ptr %stamps, i64 %i",
+        "  store i64 %now, ptr %e, align 8",
+        "  br label %passed",
+        "passed:",
+        "  %i.next = add i64 %i, 1",
+        "  %more = icmp ult i64 %i.next, %count",
+        "  br i1 %more, label %next, label %done",
+        "done:",
+        "  ret i32 0",
+        "failed:",
+        "  ret i32 1",
+        "}",
+    ]
+
+
+def _wait_many(n: int, spec: EntrySpec, core: int, count: int, profiled: bool) -> list[str]:
+    """Call `sk_wait_many` for the run that begins at step n."""
+    step = spec.programs[core][n]
+    assert isinstance(step, WaitFor)
+    offset, lines = step.prefetch[0], _prefetch_lines(step)
+    stamps = f"%stamps{n}" if profiled else "null"
+    call = (
+        f"call i32 @sk_wait_many(ptr %ctx, ptr @waits_{core}_{n}, i64 {count}, i32 {core}, ptr %from{n}, "
+        f"i64 {lines}, ptr {stamps})"
+    )
+    return [
+        f"  %from{n} = getelementptr i8, ptr %blob, i64 {offset}",
+        *([f"  %stamps{n} = getelementptr inbounds i64, ptr %stamps, i64 {n + 1}"] if profiled else []),
+        f"  %r{n} = {call}",
+        f"  %bad{n} = icmp ne i32 %r{n}, 0",
+        f"  br i1 %bad{n}, label %failed, label %go{n}",
+        f"go{n}:",
+    ]
+
+
+def _prefetch_lines(step: WaitFor) -> int:
+    """Cache lines that a wait may prefetch, in whole spins."""
+    return -(-step.prefetch[1] // (_LINE_BYTES * _LINES_PER_SPIN)) * _LINES_PER_SPIN
+
+
 def _wait(n: int, step: WaitFor, core: int) -> list[str]:
-    offset, nbytes = step.prefetch
-    whole = -(-nbytes // (_LINE_BYTES * _LINES_PER_SPIN)) * _LINES_PER_SPIN
+    offset, whole = step.prefetch[0], _prefetch_lines(step)
     call = (
         f"call i32 @sk_wait(ptr %ctx, ptr %flag{step.producer}, i64 %t{n}, i32 {core}, i32 {step.producer}, "
         f"i32 {step.wait}, ptr %from{n}, i64 {whole})"

@@ -244,6 +244,27 @@ def test_more_threads_than_cpus_makes_progress() -> None:
     assert done.stdout.strip() == "1"
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_full_barriers_of_many_cores() -> None:
+    """Runs of waits are a table and a loop: same results, every wait profiled, code that does not grow with the square."""
+    inputs = mlp_inputs(64)
+    expected = sk.compile(mlp_graph(64), threads=1)(**inputs)
+    kernel = sk.compile(mlp_graph(64), threads=6, options={"sync": "full", "cost_placement": False})
+    for _ in range(5):
+        for got, want in zip(kernel(**inputs), expected, strict=True):
+            np.testing.assert_array_equal(got, want)
+    report = kernel.report(inputs, rounds=1)
+    assert kernel.threads == 6
+    assert [b.arrivals for b in report.boundaries][1:] == [30] * (report.subops - 1)
+    assert all(ns > 0 for ns in report.busy_ns)
+    assert report.pure_ns + report.imbalance_ns > 0
+    sizes = [
+        sk.compile(mlp_graph(64), threads=n, options={"sync": "full", "cost_placement": False}).summary()["code_bytes"]
+        for n in (16, 32)
+    ]
+    assert sizes[1] < 3 * sizes[0]
+
+
 def test_watchdog_is_quiet_on_a_good_kernel() -> None:
     kernel = sk.compile(mlp_graph(), threads=2, options={"watchdog_ms": 2000})
     assert kernel(**mlp_inputs())[1].shape == (8, 10)
@@ -293,6 +314,11 @@ def test_fallback_policies() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         sk.compile(graph, threads=2, options={"fallback": "allow", "deny": deny})(x)
+
+
+def test_a_pattern_that_matches_nothing_is_refused() -> None:
+    with pytest.raises(sk.InputError, match=r"host\.sofmax.*matches no kernel"):
+        sk.compile(mlp_graph(), threads=1, options={"deny": ("host.sofmax*",)})
 
 
 def test_kernel_shows_itself(kernel: sk.Kernel) -> None:
