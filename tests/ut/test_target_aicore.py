@@ -285,9 +285,9 @@ def test_a_missing_field_is_named(a3: AicoreTarget) -> None:
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(FileFormatError, match="not TOML.*line 1"):
+    with pytest.raises(FileFormatError, match=r"not TOML.*line 1"):
         parse_target("this is = = not")
-    with pytest.raises(InputError, match="unknown target.*did you mean 'mini'"):
+    with pytest.raises(InputError, match=r"unknown target.*did you mean 'mini'"):
         load_target("minni")
     with pytest.raises(FileFormatError, match="cannot be read"):
         load_target(tmp_path / "absent.toml")

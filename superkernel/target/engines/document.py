@@ -51,7 +51,7 @@ def commands() -> str:
     """The whole chapter of commands."""
     parts = ["### What holds for all", "", *(f"- {text}" for text in CONVENTIONS), "", *_page(), "", *_overview()]
     for engine in Engine:
-        rows = [spec for spec in command_table().values() if spec.engines[0] is engine or _listed_under(spec) is engine]
+        rows = [spec for spec in command_table().values() if _listed_under(spec) is engine]
         if rows:
             parts += ["", f"### Commands of {_heading(engine)}"]
             for spec in rows:
