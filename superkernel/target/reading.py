@@ -11,7 +11,6 @@ outside its range with what is expected, and a number in two places is refused.
 from __future__ import annotations
 
 import difflib
-import math
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
@@ -101,7 +100,7 @@ def _fill(draft: _Draft, text: str, folder: Path | None, chain: tuple[str, ...])
     """Adds a file's values to the draft, those of its base first."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # syntax, numbers of thousands of digits, endless nesting
         raise FileFormatError("not TOML", location=draft.origin, found=str(error)) from error
     if data.get("schema_version") != SCHEMA_VERSION or isinstance(data.get("schema_version"), bool):
         found = data.get("schema_version", "none")
@@ -207,7 +206,7 @@ def _scalar(spec: FieldSpec, value: object) -> tuple[str, Any]:
     if not isinstance(value, int | float) or (spec.element is int and not isinstance(value, int)):
         return "wrong type", 0
     limits = spec.quantity
-    if not math.isfinite(value) or not limits.low <= value <= limits.high:
+    if not limits.low <= value <= limits.high:  # true of NaN too
         return "out of range", value
     if limits.power_of_two and (value < 1 or int(value) & (int(value) - 1)):
         return "not a power of two", value

@@ -201,6 +201,8 @@ def test_users_file(tmp_path: Path) -> None:
         ("[memory]\nub_bytes = -32", r"out of range"),
         ("[hbm]\nrate_gb_per_s = nan", r"out of range"),
         ("[hbm]\nrate_gb_per_s = inf", r"out of range"),
+        (f"[hbm]\nrate_gb_per_s = 1{'0' * 400}", r"out of range"),
+        ("[hbm]\nrate_gb_per_s = 2020-01-01", r"wrong type"),
         ("[sync]\npoint_to_point = 1", r"expected true or false"),
         ("[control]\nisa = 64", r"expected a text"),
         ("[dma]\nsize_curve_bytes = [2, 1, 3, 4]", r"not increasing"),
@@ -287,6 +289,9 @@ def test_a_missing_field_is_named(a3: AicoreTarget) -> None:
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match=r"not TOML.*line 1"):
         parse_target("this is = = not")
+    for text in ("x = " + "[" * 5000, "x = " + "9" * 5000, "a = 1\na = 2", "\x00"):
+        with pytest.raises(FileFormatError, match="not TOML"):
+            parse_target(text)
     with pytest.raises(InputError, match=r"unknown target.*did you mean 'mini'"):
         load_target("minni")
     with pytest.raises(FileFormatError, match="cannot be read"):

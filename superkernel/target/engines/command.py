@@ -6,7 +6,6 @@ What is checked here needs no target: names, element types, engine, ranges of nu
 from __future__ import annotations
 
 import difflib
-import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -122,11 +121,11 @@ def _bits(
 
 
 def _float_bits(value: int | float | str, where: str, found: list[Violation]) -> int:
-    if isinstance(value, str | bool) or math.isnan(value):
+    if isinstance(value, str | bool) or value != value:
         found.append(Violation("not a number", where, "an f32, not NaN", repr(value)))
         return 0
     try:
-        packed = struct.pack("<f", value)
+        packed = struct.pack("<f", float(value))
     except OverflowError:
         found.append(Violation("out of range", where, "an f32", repr(value)))
         return 0
