@@ -660,7 +660,7 @@ class OperatorMethods:
     def matmul(
         self, a: TensorLike, b: TensorLike, *, trans_a: bool = False, trans_b: bool = False, name: str | None = None
     ) -> Tensor:
-        """a x b with NumPy's batching; i8 and u8 (also mixed) accumulate in i32."""
+        """a x b with NumPy's batching; i8 and u8 (also mixed) accumulate in i32, wider integers modulo 2^width."""
         return self._apply("matmul", (a, b), {"trans_a": trans_a, "trans_b": trans_b}, name)[0]
 
     def gemm(

@@ -2,7 +2,7 @@
 
 Model: every product is [..., m, k] x [..., k, n] after `orient` has put a missing row or column dimension in and noted
 which axes are swapped in memory; shapes, access and cost are stated once on that form. 8-bit integers accumulate in i32
-and wrap.
+and wrap; wider ones wrap in their own type.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ Outputs = tuple[TensorType, ...]
 Boxes = tuple[Box | None, ...]
 
 BYTES = frozenset({DType.I8, DType.U8})
+WIDE_INTS = frozenset({DType.I32, DType.I64, DType.U32, DType.U64})
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,9 @@ def _product_boxes(form: Product, a: TensorType, b: TensorType, box: Box) -> tup
 
 
 def _multiply(a: Array, b: Array, form: Product) -> Array:
-    """a x b in float64; exact for 8-bit integers, whose sums stay far below 2^53."""
-    left, right = to_f64(a), to_f64(b)
+    """a x b in float64, exact for 8-bit integers, whose sums stay far below 2^53; wider integers as themselves,
+    modulo 2^width."""
+    left, right = (a, b) if a.dtype.kind in "iu" and a.dtype.itemsize >= 4 else (to_f64(a), to_f64(b))
     with np.errstate(all="ignore"):
         product: Array = np.matmul(
             left.swapaxes(-1, -2) if form.swap_a else left, right.swapaxes(-1, -2) if form.swap_b else right
@@ -115,7 +117,8 @@ def _as_i32(values: Array) -> Array:
 
 # matmul
 
-_MATMUL_ARGS = (ArgDef("a", FLOATS | BYTES), ArgDef("b", FLOATS | BYTES))
+_FACTORS = FLOATS | BYTES | WIDE_INTS
+_MATMUL_ARGS = (ArgDef("a", _FACTORS), ArgDef("b", _FACTORS))
 
 
 def matmul_form(a: TensorType, b: TensorType, attrs: Attrs) -> Product:
@@ -276,7 +279,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         "matmul",
         Family.MATMUL,
-        "a x b with NumPy's batching; i8 and u8 (also mixed) accumulate in i32.",
+        "a x b with NumPy's batching; i8 and u8 (also mixed) accumulate in i32, wider integers modulo 2^width.",
         _MATMUL_ARGS,
         _TRANS,
         _matmul_infer,

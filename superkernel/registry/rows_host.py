@@ -38,7 +38,7 @@ NAME_DTYPES = {
 """Element types as canonical names write them."""
 
 _F32, _F16, _BF16 = DType.F32, DType.F16, DType.BF16
-_SMALL_INTS = frozenset({DType.I8, DType.U8})
+_FACTOR_INTS = frozenset({DType.I8, DType.U8, DType.I32, DType.I64, DType.U32, DType.U64})
 _INDICES = frozenset({DType.I32, DType.I64})
 _CONSTANT_WEIGHT = one_of(Reason.CONSTANT, "weight.constant", True)
 
@@ -119,7 +119,7 @@ def _matmul_kernels() -> Iterable[_Kernel]:
         cost_parameters=(("efficiency", 0.75),), workspace="product_scratch", transforms=(copy,), precision=sums,
         code_bytes=8192,
     )  # fmt: skip
-    anything = FLOATS | _SMALL_INTS
+    anything = FLOATS | _FACTOR_INTS
     yield _Kernel(
         "host.matmul.generic", ("matmul", "matmul_integer"), "gemm", anything, others=(anything,),
         role=KernelRole.GENERIC, tiles=tiles, modifier="generic", cost="gemm",

@@ -246,7 +246,7 @@ def test_more_threads_than_cpus_makes_progress() -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_full_barriers_of_many_cores() -> None:
-    """Runs of waits are a table and a loop: same results, every wait profiled, code that does not grow with the square."""
+    """Runs of waits are a table and a loop: same results, every wait profiled, no code that grows with the square."""
     inputs = mlp_inputs(64)
     expected = sk.compile(mlp_graph(64), threads=1)(**inputs)
     kernel = sk.compile(mlp_graph(64), threads=6, options={"sync": "full", "cost_placement": False})

@@ -168,7 +168,7 @@ _PRODUCTS: tuple[tuple[Shape, Shape, dict[str, bool]], ...] = (
 
 
 def _matmul(rng: Rng, dtype: DType) -> Iterator[Instance]:
-    others = (dtype,) if dtype.is_float else (DType.I8, DType.U8)
+    others = (DType.I8, DType.U8) if dtype.itemsize == 1 else (dtype,)
     for left, right, attrs in _PRODUCTS:
         for other in others:
             yield [values(rng, left, dtype, -1, 1), values(rng, right, other, -1, 1)], attrs
