@@ -35,8 +35,8 @@ extents of 0 are legal where NumPy gives them a meaning.
 Element types: **float** is f64, f32, f16, bf16; **int** is i64, i32, i16, i8, u64, u32, u16, u8; **number** is both;
 **any** adds bool. Inputs of one operator have the same element type unless the row says otherwise.
 
-What holds for all: floats round once per operator (f16 and bf16 values that fusion keeps in registers later); integer arithmetic wraps; integer division and remainder by zero
-give 0; indices count from the end where negative and are clamped into range, so no input can reach outside a tensor.
+What holds for all: floats round once per operator (f16 and bf16 values that fusion keeps in registers later); integer
+arithmetic wraps; integer division and remainder by zero give 0; indices count from the end where negative and are clamped into range, so no input can reach outside a tensor.
 """
 
 _FAMILY_TITLES = {
