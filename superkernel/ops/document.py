@@ -36,7 +36,8 @@ Element types: **float** is f64, f32, f16, bf16; **int** is i64, i32, i16, i8, u
 **any** adds bool. Inputs of one operator have the same element type unless the row says otherwise.
 
 What holds for all: floats round once per operator (f16 and bf16 values that fusion keeps in registers later); integer
-arithmetic wraps; integer division and remainder by zero give 0; indices count from the end where negative and are clamped into range, so no input can reach outside a tensor.
+arithmetic wraps; integer division and remainder by zero give 0; indices count from the end where negative and are
+clamped into range, so no input can reach outside a tensor.
 """
 
 _FAMILY_TITLES = {
