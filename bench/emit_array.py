@@ -15,6 +15,7 @@ from math import erf
 from typing import Any
 
 import numpy as np
+from emit_common import attrs_of, check_attention, check_rope
 
 from superkernel.graph import Graph, Node
 from superkernel.ops.attention import attention_scale
@@ -39,10 +40,10 @@ class _NumPy:
 
     def windows(self, x: Any, node: Node, kernel: tuple[int, int], fill: float) -> Any:
         """All windows of padded x: [N, C, OH, OW, KH, KW], a view."""
-        pads: Any = node.attrs["pads"] or (0, 0, 0, 0)
-        strides: Any = node.attrs["strides"] or (1, 1)
-        rows, columns = node.attrs["dilations"] or (1, 1)  # type: ignore[misc]
-        if node.attrs.get("ceil_mode"):
+        pads = attrs_of(node)["pads"] or (0, 0, 0, 0)
+        strides = attrs_of(node)["strides"] or (1, 1)
+        rows, columns = attrs_of(node)["dilations"] or (1, 1)
+        if attrs_of(node).get("ceil_mode"):
             raise NotImplementedError("ceil_mode")
         if any(pads):
             x = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])), constant_values=fill)
@@ -51,7 +52,7 @@ class _NumPy:
         return view[:, :, :: strides[0], :: strides[1], ::rows, ::columns]
 
     def conv(self, node: Node, x: Any, w: Any, bias: Any = None) -> Any:
-        groups = int(node.attrs["groups"])  # type: ignore[arg-type]
+        groups = attrs_of(node)["groups"]
         windows = self.windows(x, node, w.shape[2:], 0.0)
         n, _, height, width = windows.shape[:4]
         if groups == x.shape[1] == w.shape[0]:
@@ -65,23 +66,23 @@ class _NumPy:
         return y if bias is None else y + bias.reshape(1, -1, 1, 1)
 
     def max_pool(self, node: Node, x: Any) -> Any:
-        return self.windows(x, node, node.attrs["kernel"], -np.inf).max(axis=(4, 5))  # type: ignore[arg-type]
+        return self.windows(x, node, attrs_of(node)["kernel"], -np.inf).max(axis=(4, 5))
 
     def avg_pool(self, node: Node, x: Any) -> Any:
-        kernel: Any = node.attrs["kernel"]
+        kernel = attrs_of(node)["kernel"]
         total = self.windows(x, node, kernel, 0.0).sum(axis=(4, 5), dtype=x.dtype)
-        if node.attrs["count_include_pad"]:
+        if attrs_of(node)["count_include_pad"]:
             return total / np.float32(kernel[0] * kernel[1])
         return total / self.real_counts(node, x.shape)
 
     def real_counts(self, node: Node, shape: tuple[int, ...]) -> Any:
         """How many elements of each window are no padding."""
         ones = np.ones((1, 1, *shape[2:]), np.float32)
-        return _NumPy.windows(self, ones, node, node.attrs["kernel"], 0.0).sum(axis=(4, 5), dtype=np.float32)  # type: ignore[arg-type]
+        return _NumPy.windows(self, ones, node, attrs_of(node)["kernel"], 0.0).sum(axis=(4, 5), dtype=np.float32)
 
     def lrn(self, node: Node, x: Any) -> Any:
-        alpha, beta, bias = (float(node.attrs[n]) for n in ("alpha", "beta", "bias"))  # type: ignore[arg-type]
-        size = int(node.attrs["size"])  # type: ignore[arg-type]
+        alpha, beta, bias = (float(attrs_of(node)[n]) for n in ("alpha", "beta", "bias"))
+        size = attrs_of(node)["size"]
         squares = self.xp.pad(x * x, ((0, 0), ((size - 1) // 2, size // 2), (0, 0), (0, 0)))
         channels = x.shape[1]
         total = sum(squares[:, i : i + channels] for i in range(size))
@@ -124,7 +125,7 @@ class _NumPy:
         return x / (1 + self.xp.exp(-x))
 
     def gelu(self, node: Node, x: Any) -> Any:
-        if node.attrs["approximate"] != "none":
+        if attrs_of(node)["approximate"] != "none":
             raise NotImplementedError("approximate gelu")
         return x * (0.5 * (1 + self.erf(x * np.float32(0.5**0.5))))
 
@@ -132,33 +133,33 @@ class _NumPy:
         return x
 
     def softmax(self, node: Node, x: Any) -> Any:
-        axis: Any = node.attrs["axis"]
+        axis = attrs_of(node)["axis"]
         power = self.xp.exp(x - x.max(axis=axis, keepdims=True))
         return power / power.sum(axis=axis, keepdims=True)
 
     def concat(self, node: Node, *parts: Any) -> Any:
-        return self.xp.concatenate(parts, axis=node.attrs["axis"])
+        return self.xp.concatenate(parts, axis=attrs_of(node)["axis"])
 
     def gather(self, node: Node, table: Any, index: Any) -> Any:
-        return self.xp.take(table, index, axis=node.attrs["axis"])
+        return self.xp.take(table, index, axis=attrs_of(node)["axis"])
 
     def reshape(self, node: Node, x: Any) -> Any:
         return x.reshape(self.graph.types[node.outputs[0]].shape)
 
     def transpose(self, node: Node, x: Any) -> Any:
-        return x.transpose(node.attrs["perm"])
+        return x.transpose(attrs_of(node)["perm"])
 
     def reduce_sum(self, node: Node, x: Any) -> Any:
-        return x.sum(axis=node.attrs["axes"], keepdims=node.attrs["keepdims"])
+        return x.sum(axis=attrs_of(node)["axes"], keepdims=attrs_of(node)["keepdims"])
 
     def layer_norm(self, node: Node, x: Any, scale: Any, bias: Any) -> Any:
-        axes = tuple(range(int(node.attrs["axis"]) % x.ndim, x.ndim))  # type: ignore[arg-type]
+        axes = tuple(range(attrs_of(node)["axis"] % x.ndim, x.ndim))
         centred = x - x.mean(axis=axes, keepdims=True)
         variance = (centred * centred).mean(axis=axes, keepdims=True)
         return centred / self.xp.sqrt(variance + self.number(node, "epsilon")) * scale + bias
 
     def rms_norm(self, node: Node, x: Any, scale: Any) -> Any:
-        axes = tuple(range(int(node.attrs["axis"]) % x.ndim, x.ndim))  # type: ignore[arg-type]
+        axes = tuple(range(attrs_of(node)["axis"] % x.ndim, x.ndim))
         return x / self.xp.sqrt((x * x).mean(axis=axes, keepdims=True) + self.number(node, "epsilon")) * scale
 
     def batch_norm(self, node: Node, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
@@ -168,34 +169,32 @@ class _NumPy:
 
     def number(self, node: Node, name: str) -> Any:
         """An attribute as f32: a float64 would widen what it meets."""
-        return np.float32(node.attrs[name])  # type: ignore[arg-type]
+        return np.float32(attrs_of(node)[name])
 
     def matmul(self, node: Node, a: Any, b: Any) -> Any:
-        a = a.swapaxes(-1, -2) if node.attrs["trans_a"] else a
-        return a @ (b.swapaxes(-1, -2) if node.attrs["trans_b"] else b)
+        a = a.swapaxes(-1, -2) if attrs_of(node)["trans_a"] else a
+        return a @ (b.swapaxes(-1, -2) if attrs_of(node)["trans_b"] else b)
 
     def gemm(self, node: Node, a: Any, b: Any, c: Any = None) -> Any:
         product = self.matmul(node, a, b)
-        if node.attrs["alpha"] != 1.0:
+        if attrs_of(node)["alpha"] != 1.0:
             product = product * self.number(node, "alpha")
         if c is None:
             return product
-        return product + (c if node.attrs["beta"] == 1.0 else c * self.number(node, "beta"))
+        return product + (c if attrs_of(node)["beta"] == 1.0 else c * self.number(node, "beta"))
 
     def global_avg_pool(self, node: Node, x: Any) -> Any:
         return x.mean(axis=(2, 3), keepdims=True)
 
     def rope(self, node: Node, x: Any, cos: Any, sin: Any, position: Any) -> Any:
+        check_rope(self.graph, node)
         half = x.shape[3] // 2
-        if node.attrs["interleaved"] or node.attrs["rotary_dim"] not in (0, x.shape[3]) or x.shape[2] != 1:
-            raise NotImplementedError("rope of several positions, part of the depth, or interleaved")
         c, s = self.xp.take(cos, position, axis=0), self.xp.take(sin, position, axis=0)
         low, high = x[..., :half], x[..., half:]
         return self.xp.concatenate((low * c - high * s, high * c + low * s), axis=-1)
 
     def attention(self, node: Node, q: Any, k: Any, v: Any, mask: Any = None, length: Any = None) -> Any:
-        if node.attrs["causal"] or node.attrs["softcap"]:
-            raise NotImplementedError("causal or soft-capped attention")
+        check_attention(node)
         batch, heads, rows, depth = q.shape
         k, v, hidden = self.visible(k, v, length)
         q = q.reshape(batch, k.shape[1], heads // k.shape[1] * rows, depth)
@@ -245,25 +244,25 @@ class _Jax(_NumPy):
     def conv(self, node: Node, x: Any, w: Any, bias: Any = None) -> Any:
         from jax.lax import conv_general_dilated
 
-        top, left, bottom, right = node.attrs["pads"] or (0, 0, 0, 0)  # type: ignore[misc]
-        strides, dilations = (node.attrs[n] or (1, 1) for n in ("strides", "dilations"))
+        top, left, bottom, right = attrs_of(node)["pads"] or (0, 0, 0, 0)
+        strides, dilations = (attrs_of(node)[n] or (1, 1) for n in ("strides", "dilations"))
         y = conv_general_dilated(
             x,
             w,
-            strides,  # type: ignore[arg-type]
+            strides,
             ((top, bottom), (left, right)),
-            rhs_dilation=dilations,  # type: ignore[arg-type]
-            feature_group_count=int(node.attrs["groups"]),  # type: ignore[arg-type]
+            rhs_dilation=dilations,
+            feature_group_count=attrs_of(node)["groups"],
         )
         return y if bias is None else y + bias.reshape(1, -1, 1, 1)
 
     def reduce_windows(self, node: Node, x: Any, start: float, function: Any) -> Any:
         from jax.lax import reduce_window
 
-        top, left, bottom, right = node.attrs["pads"] or (0, 0, 0, 0)  # type: ignore[misc]
-        kernel: Any = node.attrs["kernel"]
-        strides: Any = node.attrs["strides"] or (1, 1)
-        if node.attrs["ceil_mode"] or any(d != 1 for d in node.attrs["dilations"] or ()):  # type: ignore[union-attr]
+        top, left, bottom, right = attrs_of(node)["pads"] or (0, 0, 0, 0)
+        kernel = attrs_of(node)["kernel"]
+        strides = attrs_of(node)["strides"] or (1, 1)
+        if attrs_of(node)["ceil_mode"] or any(d != 1 for d in attrs_of(node)["dilations"] or ()):
             raise NotImplementedError("ceil_mode or dilation of a pool")
         pads = ((0, 0), (0, 0), (top, bottom), (left, right))
         return reduce_window(x, start, function, (1, 1, *kernel), (1, 1, *strides), pads)
@@ -277,8 +276,8 @@ class _Jax(_NumPy):
         from jax.lax import add
 
         total = self.reduce_windows(node, x, 0.0, add)
-        kernel: Any = node.attrs["kernel"]
-        counts = kernel[0] * kernel[1] if node.attrs["count_include_pad"] else self.real_counts(node, x.shape)
+        kernel = attrs_of(node)["kernel"]
+        counts = kernel[0] * kernel[1] if attrs_of(node)["count_include_pad"] else self.real_counts(node, x.shape)
         return total / counts
 
     def kv_update(self, node: Node, cache: Any, new: Any, position: Any) -> Any:

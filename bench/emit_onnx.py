@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from emit_common import attrs_of, check_attention, check_rope
 from numpy.typing import NDArray
 from onnx import TensorProto, checker, helper, numpy_helper
 
@@ -120,8 +121,8 @@ def _silu(m: _Model, node: Node) -> None:
 def _gelu(m: _Model, node: Node) -> None:
     """The exact form by the error function, as exporters of earlier opsets write it: every runtime fuses it."""
     (x,) = _ins(node)
-    if node.attrs["approximate"] != "none":
-        m.add("Gelu", [x], node.outputs, approximate=node.attrs["approximate"])
+    if attrs_of(node)["approximate"] != "none":
+        m.add("Gelu", [x], node.outputs, approximate=attrs_of(node)["approximate"])
         return
     one = m.add("Add", [m.add("Erf", [m.add("Div", [x, m.scalar(2.0**0.5, x)])]), m.scalar(1.0, x)])
     m.add("Mul", [m.add("Mul", [x, one]), m.scalar(0.5, x)], node.outputs)
@@ -129,12 +130,12 @@ def _gelu(m: _Model, node: Node) -> None:
 
 @_writes("softmax", "concat")
 def _along_axis(m: _Model, node: Node) -> None:
-    m.add(node.op.capitalize(), _ins(node), node.outputs, axis=node.attrs["axis"])
+    m.add(node.op.capitalize(), _ins(node), node.outputs, axis=attrs_of(node)["axis"])
 
 
 @_writes("gather")
 def _gather(m: _Model, node: Node) -> None:
-    m.add("Gather", _ins(node), node.outputs, axis=node.attrs["axis"])
+    m.add("Gather", _ins(node), node.outputs, axis=attrs_of(node)["axis"])
 
 
 @_writes("reshape")
@@ -144,77 +145,77 @@ def _reshape(m: _Model, node: Node) -> None:
 
 @_writes("transpose")
 def _transpose(m: _Model, node: Node) -> None:
-    m.add("Transpose", _ins(node), node.outputs, perm=list(node.attrs["perm"]))
+    m.add("Transpose", _ins(node), node.outputs, perm=list(attrs_of(node)["perm"]))
 
 
 @_writes("reduce_sum")
 def _reduce_sum(m: _Model, node: Node) -> None:
-    axes = m.ints(*node.attrs["axes"])
-    m.add("ReduceSum", [_ins(node)[0], axes], node.outputs, keepdims=int(node.attrs["keepdims"]))
+    axes = m.ints(*attrs_of(node)["axes"])
+    m.add("ReduceSum", [_ins(node)[0], axes], node.outputs, keepdims=int(attrs_of(node)["keepdims"]))
 
 
 @_writes("layer_norm")
 def _layer_norm(m: _Model, node: Node) -> None:
-    attrs = {name: node.attrs[name] for name in ("axis", "epsilon")}
+    attrs = {name: attrs_of(node)[name] for name in ("axis", "epsilon")}
     m.add("LayerNormalization", _ins(node), node.outputs, **attrs)
 
 
 @_writes("rms_norm")
 def _rms_norm(m: _Model, node: Node) -> None:
     x, scale = _ins(node)
-    axis, rank = node.attrs["axis"], m.graph.types[x].rank
+    axis, rank = attrs_of(node)["axis"], m.graph.types[x].rank
     axes = m.ints(*range(axis % rank, rank))
     mean = m.add("ReduceMean", [m.add("Pow", [x, m.scalar(2.0, x)]), axes], keepdims=1)
-    root = m.add("Sqrt", [m.add("Add", [mean, m.scalar(node.attrs["epsilon"], x)])])
+    root = m.add("Sqrt", [m.add("Add", [mean, m.scalar(attrs_of(node)["epsilon"], x)])])
     m.add("Mul", [m.add("Div", [x, root]), scale], node.outputs)
 
 
 @_writes("batch_norm")
 def _batch_norm(m: _Model, node: Node) -> None:
-    m.add("BatchNormalization", _ins(node), node.outputs, epsilon=node.attrs["epsilon"])
+    m.add("BatchNormalization", _ins(node), node.outputs, epsilon=attrs_of(node)["epsilon"])
 
 
 @_writes("lrn")
 def _lrn(m: _Model, node: Node) -> None:
-    m.add("LRN", _ins(node), node.outputs, **{n: node.attrs[n] for n in ("size", "alpha", "beta", "bias")})
+    m.add("LRN", _ins(node), node.outputs, **{n: attrs_of(node)[n] for n in ("size", "alpha", "beta", "bias")})
 
 
 @_writes("matmul")
 def _matmul(m: _Model, node: Node) -> None:
     a, b = _ins(node)
-    a = m.transposed(a) if node.attrs["trans_a"] else a
-    m.add("MatMul", [a, m.transposed(b) if node.attrs["trans_b"] else b], node.outputs)
+    a = m.transposed(a) if attrs_of(node)["trans_a"] else a
+    m.add("MatMul", [a, m.transposed(b) if attrs_of(node)["trans_b"] else b], node.outputs)
 
 
 @_writes("gemm")
 def _gemm(m: _Model, node: Node) -> None:
-    attrs = {"alpha": node.attrs["alpha"], "beta": node.attrs["beta"]}
-    flags = {"transA": int(node.attrs["trans_a"]), "transB": int(node.attrs["trans_b"])}
-    m.add("Gemm", _ins(node), node.outputs, **attrs, **flags)
+    given = attrs_of(node)
+    attrs: Attrs = {"alpha": given["alpha"], "beta": given["beta"]}
+    attrs |= {"transA": int(given["trans_a"]), "transB": int(given["trans_b"])}
+    m.add("Gemm", _ins(node), node.outputs, **attrs)
 
 
 @_writes("conv")
 def _conv(m: _Model, node: Node) -> None:
     rank = m.graph.types[_ins(node)[0]].rank - 2
-    m.add("Conv", _ins(node), node.outputs, group=node.attrs["groups"], **_window(node, rank))
+    m.add("Conv", _ins(node), node.outputs, group=attrs_of(node)["groups"], **_window(node, rank))
 
 
 @_writes("max_pool", "avg_pool")
 def _pool(m: _Model, node: Node) -> None:
-    kernel = list(node.attrs["kernel"])
-    attrs = _window(node, len(kernel)) | {"kernel_shape": kernel, "ceil_mode": int(node.attrs["ceil_mode"])}
+    kernel = list(attrs_of(node)["kernel"])
+    attrs = _window(node, len(kernel)) | {"kernel_shape": kernel, "ceil_mode": int(attrs_of(node)["ceil_mode"])}
     if node.op == "avg_pool":
-        m.add("AveragePool", _ins(node), node.outputs, count_include_pad=int(node.attrs["count_include_pad"]), **attrs)
-    else:
-        m.add("MaxPool", _ins(node), node.outputs, **attrs)
+        attrs["count_include_pad"] = int(attrs_of(node)["count_include_pad"])
+    m.add("AveragePool" if node.op == "avg_pool" else "MaxPool", _ins(node), node.outputs, **attrs)
 
 
 def _window(node: Node, rank: int) -> Attrs:
     ones, zeros = [1] * rank, [0] * 2 * rank
     return {
-        "strides": list(node.attrs["strides"]) or ones,
-        "dilations": list(node.attrs["dilations"]) or ones,
-        "pads": list(node.attrs["pads"]) or zeros,
+        "strides": list(attrs_of(node)["strides"]) or ones,
+        "dilations": list(attrs_of(node)["dilations"]) or ones,
+        "pads": list(attrs_of(node)["pads"]) or zeros,
     }
 
 
@@ -225,9 +226,7 @@ def _window(node: Node, rank: int) -> Attrs:
 def _rope(m: _Model, node: Node) -> None:
     """One position, all of the depth, halves: what a decoder step needs."""
     x, cos, sin, position = _ins(node)
-    kind = m.graph.types[x]
-    if node.attrs["interleaved"] or node.attrs["rotary_dim"] not in (0, kind.shape[3]) or kind.shape[2] != 1:
-        raise NotImplementedError("rope of several positions, part of the depth, or interleaved")
+    check_rope(m.graph, node)
     c, s = (m.add("Gather", [table, position], axis=0) for table in (cos, sin))
     low, high = m.add("Split", [x], 2, axis=3, num_outputs=2)
     first = m.add("Sub", [m.add("Mul", [low, c]), m.add("Mul", [high, s])])
@@ -248,8 +247,7 @@ def _kv_update(m: _Model, node: Node) -> None:
 def _attention(m: _Model, node: Node) -> None:
     """The two products with a softmax between; query heads that share a key head are rows of one product."""
     q, k, v, mask, length = (*_ins(node), "", "", "")[:5]
-    if node.attrs["causal"] or node.attrs["softcap"]:
-        raise NotImplementedError("causal or soft-capped attention")
+    check_attention(node)
     (batch, heads, rows, depth), kv = m.graph.types[q].shape, m.graph.types[k].shape
     scale = m.scalar(attention_scale(node.attrs, depth), q)
     grouped = heads != kv[1]

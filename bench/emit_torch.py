@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from emit_common import attrs_of, check_attention, check_rope
 from torch import fx
 
 from superkernel.graph import Graph, Node
@@ -51,22 +52,22 @@ def _simple(graph: Graph, node: Node, args: list[Any]) -> Any:
 
 @_makes("gelu")
 def _gelu(graph: Graph, node: Node, args: list[Any]) -> Any:
-    return F.gelu(args[0], approximate=str(node.attrs["approximate"]))
+    return F.gelu(args[0], approximate=str(attrs_of(node)["approximate"]))
 
 
 @_makes("softmax")
 def _softmax(graph: Graph, node: Node, args: list[Any]) -> Any:
-    return torch.softmax(args[0], dim=node.attrs["axis"])  # type: ignore[arg-type]
+    return torch.softmax(args[0], dim=attrs_of(node)["axis"])
 
 
 @_makes("concat")
 def _concat(graph: Graph, node: Node, args: list[Any]) -> Any:
-    return torch.cat(args, dim=node.attrs["axis"])  # type: ignore[arg-type]
+    return torch.cat(args, dim=attrs_of(node)["axis"])
 
 
 @_makes("gather")
 def _gather(graph: Graph, node: Node, args: list[Any]) -> Any:
-    if node.attrs["axis"] != 0:
+    if attrs_of(node)["axis"] != 0:
         raise NotImplementedError("gather along another axis than the first")
     return F.embedding(args[1], args[0])
 
@@ -78,65 +79,65 @@ def _reshape(graph: Graph, node: Node, args: list[Any]) -> Any:
 
 @_makes("transpose")
 def _transpose(graph: Graph, node: Node, args: list[Any]) -> Any:
-    return args[0].permute(node.attrs["perm"])
+    return args[0].permute(attrs_of(node)["perm"])
 
 
 @_makes("reduce_sum")
 def _reduce_sum(graph: Graph, node: Node, args: list[Any]) -> Any:
-    return args[0].sum(dim=node.attrs["axes"], keepdim=node.attrs["keepdims"])
+    return args[0].sum(dim=attrs_of(node)["axes"], keepdim=attrs_of(node)["keepdims"])
 
 
 def _tail(graph: Graph, node: Node) -> tuple[int, ...]:
     """The normalised extents: from `axis` to the last."""
     shape = graph.types[str(node.inputs[0])].shape
-    return shape[int(node.attrs["axis"]) % len(shape) :]  # type: ignore[arg-type]
+    return shape[attrs_of(node)["axis"] % len(shape) :]
 
 
 @_makes("layer_norm")
 def _layer_norm(graph: Graph, node: Node, args: list[Any]) -> Any:
-    return F.layer_norm(args[0], _tail(graph, node), *args[1:], eps=node.attrs["epsilon"])  # type: ignore[arg-type]
+    return F.layer_norm(args[0], _tail(graph, node), *args[1:], eps=attrs_of(node)["epsilon"])
 
 
 @_makes("rms_norm")
 def _rms_norm(graph: Graph, node: Node, args: list[Any]) -> Any:
-    return F.rms_norm(args[0], _tail(graph, node), args[1], eps=node.attrs["epsilon"])  # type: ignore[arg-type]
+    return F.rms_norm(args[0], _tail(graph, node), args[1], eps=attrs_of(node)["epsilon"])
 
 
 @_makes("batch_norm")
 def _batch_norm(graph: Graph, node: Node, args: list[Any]) -> Any:
     x, scale, bias, mean, variance = args
-    return F.batch_norm(x, mean, variance, scale, bias, eps=node.attrs["epsilon"])  # type: ignore[arg-type]
+    return F.batch_norm(x, mean, variance, scale, bias, eps=attrs_of(node)["epsilon"])
 
 
 @_makes("lrn")
 def _lrn(graph: Graph, node: Node, args: list[Any]) -> Any:
-    alpha, beta, bias = (node.attrs[n] for n in ("alpha", "beta", "bias"))
-    return F.local_response_norm(args[0], node.attrs["size"], alpha, beta, bias)  # type: ignore[arg-type]
+    alpha, beta, bias = (attrs_of(node)[n] for n in ("alpha", "beta", "bias"))
+    return F.local_response_norm(args[0], attrs_of(node)["size"], alpha, beta, bias)
 
 
 @_makes("matmul")
 def _matmul(graph: Graph, node: Node, args: list[Any]) -> Any:
     a, b = args
-    if node.attrs["trans_a"]:
+    if attrs_of(node)["trans_a"]:
         a = a.transpose(-1, -2)
     # A weight that stands transposed is what F.linear takes.
-    if node.attrs["trans_b"] and graph.types[str(node.inputs[1])].rank == 2:
+    if attrs_of(node)["trans_b"] and graph.types[str(node.inputs[1])].rank == 2:
         return F.linear(a, b)
-    return torch.matmul(a, b.transpose(-1, -2) if node.attrs["trans_b"] else b)
+    return torch.matmul(a, b.transpose(-1, -2) if attrs_of(node)["trans_b"] else b)
 
 
 @_makes("gemm")
 def _gemm(graph: Graph, node: Node, args: list[Any]) -> Any:
-    a = args[0].t() if node.attrs["trans_a"] else args[0]
-    plain = node.attrs["alpha"] == 1.0 and node.attrs["beta"] == 1.0
-    if plain and node.attrs["trans_b"]:
+    a = args[0].t() if attrs_of(node)["trans_a"] else args[0]
+    plain = attrs_of(node)["alpha"] == 1.0 and attrs_of(node)["beta"] == 1.0
+    if plain and attrs_of(node)["trans_b"]:
         return F.linear(a, args[1], args[2] if len(args) > 2 else None)
-    product = node.attrs["alpha"] * (a @ (args[1].t() if node.attrs["trans_b"] else args[1]))
-    return product + node.attrs["beta"] * args[2] if len(args) > 2 else product
+    product = attrs_of(node)["alpha"] * (a @ (args[1].t() if attrs_of(node)["trans_b"] else args[1]))
+    return product + attrs_of(node)["beta"] * args[2] if len(args) > 2 else product
 
 
 def _pads(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    pads: tuple[int, ...] = node.attrs["pads"] or (0, 0, 0, 0)  # type: ignore[assignment]
+    pads = attrs_of(node)["pads"] or (0, 0, 0, 0)
     return pads[: len(pads) // 2], pads[len(pads) // 2 :]
 
 
@@ -152,32 +153,32 @@ def _padded(node: Node, x: Any, value: float = 0.0) -> tuple[Any, tuple[int, ...
 @_makes("conv")
 def _conv(graph: Graph, node: Node, args: list[Any]) -> Any:
     x, pads = _padded(node, args[0])
-    strides, dilations = (node.attrs[n] or (1, 1) for n in ("strides", "dilations"))
+    strides, dilations = (attrs_of(node)[n] or (1, 1) for n in ("strides", "dilations"))
     bias = args[2] if len(args) > 2 else None
-    return F.conv2d(x, args[1], bias, strides, pads, dilations, node.attrs["groups"])  # type: ignore[arg-type]
+    return F.conv2d(x, args[1], bias, strides, pads, dilations, attrs_of(node)["groups"])
 
 
 @_makes("max_pool")
 def _max_pool(graph: Graph, node: Node, args: list[Any]) -> Any:
     x, pads = _padded(node, args[0], float("-inf"))
-    strides, dilations = (node.attrs[n] or (1, 1) for n in ("strides", "dilations"))
-    return F.max_pool2d(x, node.attrs["kernel"], strides, pads, dilations, bool(node.attrs["ceil_mode"]))  # type: ignore[arg-type]
+    strides, dilations = (attrs_of(node)[n] or (1, 1) for n in ("strides", "dilations"))
+    return F.max_pool2d(x, attrs_of(node)["kernel"], strides, pads, dilations, bool(attrs_of(node)["ceil_mode"]))
 
 
 @_makes("avg_pool")
 def _avg_pool(graph: Graph, node: Node, args: list[Any]) -> Any:
     """Unequal pads that do not count: the sums of the padded windows over how many elements are real."""
     begin, end = _pads(node)
-    kernel, strides = node.attrs["kernel"], node.attrs["strides"] or (1, 1)
-    include, ceil = bool(node.attrs["count_include_pad"]), bool(node.attrs["ceil_mode"])
+    kernel, strides = attrs_of(node)["kernel"], attrs_of(node)["strides"] or (1, 1)
+    include, ceil = bool(attrs_of(node)["count_include_pad"]), bool(attrs_of(node)["ceil_mode"])
     if begin == end or include:
         x, pads = _padded(node, args[0])
-        return F.avg_pool2d(x, kernel, strides, pads, ceil, include)  # type: ignore[arg-type]
+        return F.avg_pool2d(x, kernel, strides, pads, ceil, include)
     x, _ = _padded(node, args[0])
     ones = np.ones((1, 1, *graph.types[str(node.inputs[0])].shape[2:]), np.float32)
     padded = np.pad(ones, ((0, 0), (0, 0), *zip(begin, end, strict=True)))
-    share = F.avg_pool2d(torch.from_numpy(padded), kernel, strides, 0, ceil)  # type: ignore[arg-type]
-    return F.avg_pool2d(x, kernel, strides, 0, ceil) / _lifted(x, share)  # type: ignore[arg-type]
+    share = F.avg_pool2d(torch.from_numpy(padded), kernel, strides, 0, ceil)
+    return F.avg_pool2d(x, kernel, strides, 0, ceil) / _lifted(x, share)
 
 
 def _lifted(proxy: Any, value: torch.Tensor) -> Any:
@@ -196,11 +197,9 @@ def _global_avg_pool(graph: Graph, node: Node, args: list[Any]) -> Any:
 @_makes("rope")
 def _rope(graph: Graph, node: Node, args: list[Any]) -> Any:
     x, cos, sin, position = args
-    kind = graph.types[str(node.inputs[0])]
-    if node.attrs["interleaved"] or node.attrs["rotary_dim"] not in (0, kind.shape[3]) or kind.shape[2] != 1:
-        raise NotImplementedError("rope of several positions, part of the depth, or interleaved")
+    check_rope(graph, node)
     c, s = F.embedding(position, cos), F.embedding(position, sin)
-    half = kind.shape[3] // 2
+    half = graph.types[str(node.inputs[0])].shape[3] // 2
     low, high = x[..., :half], x[..., half:]
     return torch.cat((low * c - high * s, high * c + low * s), dim=-1)
 
@@ -214,8 +213,7 @@ def _kv_update(graph: Graph, node: Node, args: list[Any]) -> Any:
 @_makes("attention")
 def _attention(graph: Graph, node: Node, args: list[Any]) -> Any:
     q, k, v, mask, length = (*args, None, None)[:5]
-    if node.attrs["causal"] or node.attrs["softcap"]:
-        raise NotImplementedError("causal or soft-capped attention")
+    check_attention(node)
     kinds = [graph.types[str(i)] for i in node.inputs[:2]]
     if length is not None:
         keys = torch.arange(kinds[1].shape[2])
@@ -231,7 +229,7 @@ def to_torch(graph: Graph) -> fx.GraphModule:
     root = torch.nn.Module()
     made = fx.Graph(root)
     tracer = fx.proxy.GraphAppendingTracer(made)
-    tracer.root_module = root  # type: ignore[attr-defined]
+    tracer.root_module = root
     values: dict[str, Any] = {}
     for i, name in enumerate(graph.inputs):
         values[name] = fx.Proxy(made.placeholder(f"input_{i}"), tracer)

@@ -7,11 +7,11 @@ colour and a shape of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any
 
-ROW, LEFT, WIDTH, TOP = 20, 150, 620, 64
+ROW, LEFT, WIDTH, TOP = 20.0, 150.0, 620.0, 64.0  # px
 STYLES = {
     "onnxruntime": ("#1f77b4", "circle"),
     "onnxruntime-bound": ("#1f77b4", "square"),
@@ -38,6 +38,18 @@ def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
+def _grid(low: int, high: int, place: Callable[[float], float], bottom: float) -> list[str]:
+    """A line per power of 2, as many as there is room for, and always the one at 1."""
+    step = max(1, (high - low) // 10)
+    parts = []
+    for power in sorted({0, *range(low, high + 1, step)}):
+        x = place(2.0**power)
+        style = 'stroke="#000" stroke-width="1.5"' if power == 0 else 'stroke="#ddd" stroke-width="1"'
+        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8:.0f}" y2="{bottom:.0f}" {style}/>')
+        parts.append(_text(x, bottom + 14, f"{2.0**power:g}", "middle"))
+    return parts
+
+
 def svg(results: Mapping[str, Any]) -> str:
     """The plot of all workloads with at least one rival."""
     from document import measured, rivals
@@ -51,31 +63,18 @@ def svg(results: Mapping[str, Any]) -> str:
         return LEFT + WIDTH * (math.log2(ratio) - low) / (high - low)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 30} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 30:.0f} {height:.0f}" '
         'font-family="sans-serif" font-size="11">',
         '<rect width="100%" height="100%" fill="white"/>',
         _text(LEFT, 16, "time of each rival over ours (logarithmic); right of the line at 1 we are faster"),
     ]
     present = [name for name in STYLES if any(name in found for _, found in rows)]
     for i, name in enumerate(present):
-        x, y = LEFT + 130 * (i % 5), 32 + 14 * (i // 5)
-        parts += [_mark(STYLES[name][1], x, y - 4, STYLES[name][0], name), _text(x + 8, y, name)]
-    step = max(1, (high - low) // 10)
-    for power in range(low, high + 1, step):
-        x, bold = place(2.0**power), power == 0
-        colour, width = ("#000", 1.5) if bold else ("#ddd", 1)
-        parts.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8}" y2="{height - 24}" '
-            f'stroke="{colour}" stroke-width="{width}"/>'
-        )
-        parts.append(_text(x, height - 10, f"{2.0**power:g}", "middle"))
-    if low % step:
-        x = place(1.0)
-        parts.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8}" y2="{height - 24}" stroke="#000" stroke-width="1.5"/>'
-        )
+        x, line = LEFT + 130 * (i % 5), 32.0 + 14 * (i // 5)
+        parts += [_mark(STYLES[name][1], x, line - 4, STYLES[name][0], name), _text(x + 8, line, name)]
+    parts += _grid(low, high, place, height - 24)
     for i, (name, found) in enumerate(rows):
-        y = TOP + ROW * i + ROW / 2
+        y = TOP + ROW * (i + 0.5)
         parts.append(_text(LEFT - 8, y + 4, name, "end"))
         for runner, row in found.items():
             ratio = row["times_ours"][0]

@@ -168,15 +168,15 @@ class Session:
             worker.__exit__()
             row.update(status="failed", reason=str(error))
             return
-        error = largest_error(path, self.graph, expected)
+        off = largest_error(path, self.graph, expected)
         path.unlink()
-        row.update(facts, error=error)
-        if error <= ERROR_MAX[peer.precision]:
+        row.update(facts, error=off)
+        if off <= ERROR_MAX[peer.precision]:
             row["status"] = "ok"
             self.workers[peer.name] = worker
         else:
             worker.__exit__()
-            row.update(status="wrong", reason=f"outputs are off by {error:.1e}")
+            row.update(status="wrong", reason=f"outputs are off by {off:.1e}")
 
     def measure(self, rng: random.Random) -> None:
         """The rounds. A runner that does not answer is out from then on."""

@@ -61,7 +61,8 @@ def load(workload_name: str, peer_name: str, threads: int, path: str) -> tuple[C
     runner = peer.load(task)
     outputs = runner.outputs()
     seconds = time.perf_counter() - start
-    np.savez(path, **{f"output_{i}": outputs[name] for i, name in enumerate(graph.outputs)})
+    arrays: dict[str, Any] = {f"output_{i}": outputs[name] for i, name in enumerate(graph.outputs)}
+    np.savez(path, **arrays)
     return runner.call, {"load_s": seconds, "facts": dict(runner.facts)}
 
 

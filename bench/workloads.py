@@ -161,7 +161,7 @@ def decode_step(
             cache = b.state(f"{part}_cache_{i}", net.noise(1, kv_heads, positions, size))
             caches.append(b.kv_update(cache, new, position))
             b.update(cache, caches[-1])
-        mixed = b.attention(q, *caches, length=visible).transpose(0, 2, 1, 3).reshape(1, width)
+        mixed = b.attention(q, caches[0], caches[1], length=visible).transpose(0, 2, 1, 3).reshape(1, width)
         x = x + mixed @ net.weight(width, width)
         h = net.rms_norm(x)
         gate = b.silu(h @ net.weight(width, inner))
@@ -246,7 +246,8 @@ def minilm(tokens: int) -> Graph:
     sys.path.insert(0, str(ROOT / "examples"))
     from minilm import build_encoder, load_weights
 
-    return build_encoder(load_weights(), tokens)
+    graph: Graph = build_encoder(load_weights(), tokens)
+    return graph
 
 
 # The list -------------------------------------------------------------------------------------------------------------
