@@ -2,8 +2,10 @@
 
 Recognised: matmul(softmax(scores [+ mask]), v) with scores a product of q and k (k transposed by a node or by the
 product's flag), scale factors on the scores, on q or on k, and a mask that is added or chosen by `where`. Keys and
-values that are repeated for groups of heads (grouped queries) are read unrepeated. The result
-differs from the written-out form in one point: a row whose keys are all masked with -inf gives zeros instead of NaN.
+values that are repeated for groups of heads (grouped queries) are read unrepeated. A guard behind the softmax,
+where(isnan(p), 0, p), is what `attention` does anyway. The result differs from the written-out form in two points: a
+row whose keys are all masked with -inf gives zeros instead of NaN (with a guard: zeros in both), and a guard does not
+turn NaN in the data itself into zeros.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def _inner(editor: Editor, value: str | None, *ops: str) -> Node | None:
 def _fuse(editor: Editor, node: Node) -> None:
     if node.attrs["trans_a"] or node.attrs["trans_b"]:
         return
-    softmax = _inner(editor, node.inputs[0], "softmax")
+    softmax = _guarded_softmax(editor, node.inputs[0]) or _inner(editor, node.inputs[0], "softmax")
     v = node.inputs[1]
     if softmax is None or v is None or editor.type(v).rank != 4 or editor.type(node.outputs[0]).rank != 4:
         return
@@ -80,6 +82,19 @@ def _fuse(editor: Editor, node: Node) -> None:
     k: str | None = found.k if not found.k_transposed else _untransposed(editor, found.k, node)
     inputs = (found.q, k, v) if mask is None else (found.q, k, v, mask)
     editor.emit("attention", inputs, {"scale": found.scale}, node, node.outputs[0])
+
+
+def _guarded_softmax(editor: Editor, value: str | None) -> Node | None:
+    """The softmax p of where(isnan(p), 0, p), where nobody else reads p."""
+    guard = _inner(editor, value, "where")
+    if guard is None or editor.scalar(guard.inputs[1]) != 0.0:
+        return None
+    p = guard.inputs[2]
+    test = _inner(editor, guard.inputs[0], "isnan")
+    softmax = editor.producer.get(p or "")
+    if p is None or test is None or test.inputs[0] != p or softmax is None or softmax.op != "softmax":
+        return None
+    return softmax if set(editor.readers[p]) == {test.name, guard.name} and not editor.is_kept(p) else None
 
 
 def _scores(editor: Editor, value: str | None) -> _Found | None:

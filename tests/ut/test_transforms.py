@@ -187,6 +187,8 @@ def attention(b: GraphBuilder) -> None:
     b.output(b.softmax(b.matmul(q * 0.7, v * 0.7, trans_b=True)) @ v, name="torch")
     keep = b.input("keep", (5, 6), "bool")
     b.output(b.softmax(b.where(keep, q @ k, -1e9)) @ v, name="filled")
+    p = b.softmax(b.where(keep, q @ k, float("-inf")))
+    b.output(b.where(b.isnan(p), 0.0, p) @ v, name="guarded")
 
 
 def grouped_queries(b: GraphBuilder) -> None:
