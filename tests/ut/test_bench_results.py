@@ -1,0 +1,236 @@
+"""What the benchmark makes of its samples: intervals, ratios, comparison of runs, page and plot, lower bounds."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from superkernel.builder import GraphBuilder
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+
+import compare
+import document
+import machine
+import plot
+import run
+import stats
+import workloads
+from worker import time_calls
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def row(slices: list[list[float]], ours: list[float], precision: str = "f32") -> dict[str, Any]:
+    found = {"status": "ok", "precision": precision, **stats.summary(slices)}
+    times = stats.ratio(found["slice_medians_ns"], ours)  # type: ignore[arg-type]
+    return {**found, "times_ours": [times.median, times.low, times.high]}
+
+
+def results(scale: float = 1.0, machine_scale: float = 1.0) -> dict[str, Any]:
+    """Two workloads: on one we win, on the other we lose; `scale` changes our time, `machine_scale` everybody's."""
+    rng = np.random.default_rng(0)
+
+    def slices(ns: float) -> list[list[float]]:
+        return [(ns * machine_scale * rng.uniform(0.99, 1.01, 20)).tolist() for _ in range(15)]
+
+    found = []
+    for name, ours_ns, rival_ns in (("win", 1000.0, 2500.0), ("lose", 4000.0, 3000.0)):
+        ours = slices(ours_ns * scale)
+        medians = [float(np.median(s)) for s in ours]
+        runners = {
+            "superkernel": row(ours, medians),
+            "superkernel-again": row(slices(ours_ns * scale), medians),
+            "superkernel-1t": row(slices(1.9 * ours_ns * scale), medians),
+            "jax": row(slices(rival_ns), medians),
+            "openvino-bf16": row(slices(rival_ns / 8), medians, "bf16"),
+            "openvino": {"status": "absent", "precision": "f32", "reason": "openvino is not installed"},
+        }
+        limit = {"ns": 500.0, "cores": 2, "limited_by": "bytes"}
+        found.append(
+            {
+                "name": name,
+                "group": "g",
+                "dispatch_bound": name == "win",
+                "limit": limit,
+                "others_cpu_share": 0.0,
+                "runners": runners,
+            }
+        )
+    host = {
+        "cpu": "a CPU",
+        "vector": ["avx2"],
+        "cpus": 2,
+        "memory_gb": 8,
+        "virtual": True,
+        "os": "Linux",
+        "python": "3",
+    }
+    boundary = {
+        "boundaries": 64,
+        "waits": 128,
+        "one_core_ns": 9e3,
+        "two_cores_ns": 9.9e3,
+        "cost_ns": [80.0, 70.0, 90.0],
+        "round_trip_ns": 100.0,
+        "cost_per_round_trip": [0.8, 0.7, 0.9],
+    }
+    return {
+        "schema": run.SCHEMA,
+        "command": "python bench/run.py",
+        "started_utc": "2000-01-01 00:00",
+        "settings": {"threads": 2, "rounds": 15, "seconds": 0.1, "quick": False},
+        "machine": host,
+        "versions": {"superkernel": "0"},
+        "limits": {
+            "fma_peak_gflops": 100.0,
+            "core_to_core_ns": 50.0,
+            "read_gb_per_s": {"L1": {"1": 300.0, "2": 600.0}},
+        },
+        "boundary": boundary,
+        "workloads": [*found, {"name": "minilm", "absent": ["some_package"]}],
+    }
+
+
+def test_intervals_cover_the_median(rng: np.random.Generator) -> None:
+    assert [stats.interval_rank(n) for n in (1, 5, 6, 15, 100)] == [0, 0, 0, 3, 39]
+    covered = 0
+    for _ in range(2000):
+        found = stats.estimate(rng.exponential(size=15).tolist())
+        covered += found.low <= np.log(2) <= found.high
+    assert 0.95 <= covered / 2000 <= 0.985
+    many = stats.estimate(rng.exponential(size=5000).tolist())
+    assert many.low < many.median < many.high
+    assert many.high - many.low < 0.1
+
+
+def test_ratios_take_drift_out() -> None:
+    drift = np.linspace(1, 3, 15)
+    found = stats.ratio((2 * drift).tolist(), drift.tolist())
+    assert found == stats.Estimate(2.0, 2.0, 2.0)
+    assert stats.geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
+
+
+def verdicts(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    return [c.verdict for c in compare.compare(before, after, "superkernel")]
+
+
+def test_compare_finds_changes_and_only_those() -> None:
+    assert verdicts(results(), results()) == ["same", "same"]
+    assert verdicts(results(), results(scale=0.8)) == ["faster", "faster"]
+    assert verdicts(results(), results(scale=1.2)) == ["slower", "slower"]
+    assert verdicts(results(), results(machine_scale=1.3)) == ["same", "same"], "a slow machine is not our change"
+    assert verdicts(results(), results(scale=1.3, machine_scale=1 / 1.3)) == ["same", "same"], "hidden by the machine"
+
+
+def test_compare_refuses_what_it_cannot_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = results()
+    other["settings"]["threads"] = 1
+    paths = []
+    for i, content in enumerate((results(), other, {"schema": "?"}, results(scale=1.2))):
+        paths.append(str(tmp_path / f"{i}.json"))
+        Path(paths[-1]).write_text(json.dumps(content))
+    assert compare.main(paths[:2]) == 2
+    assert compare.main([paths[0], paths[2]]) == 2
+    assert "cannot compare" in capsys.readouterr().err
+    assert compare.main([paths[0], paths[3]]) == 0
+    assert compare.main([paths[0], paths[3], "--fail-slower"]) == 1
+    assert "2 slower" in capsys.readouterr().out
+
+
+def test_the_page_shows_wins_losses_and_gaps() -> None:
+    found = results()
+    page = document.page(found)
+    assert "on 1 of 2 workloads" in page
+    assert "Slower than the best rival: lose (0.75, jax)" in page
+    assert "minilm: needs some_package" in page
+    assert "openvino: openvino is not installed" in page
+    assert "0.80 [0.70, 0.90] of the core-to-core round trip" in page
+    assert "Noisy" not in page
+    assert document.speedups(document.measured(found)) == pytest.approx([2.5, 0.75], rel=0.02), "bf16 is no f32 rival"
+
+
+@pytest.mark.parametrize("kind", ["busy", "control", "quick"])
+def test_noise_is_said_first(kind: str) -> None:
+    noisy = copy.deepcopy(results())
+    if kind == "busy":
+        noisy["workloads"][0]["others_cpu_share"] = 0.3
+    elif kind == "control":
+        noisy["workloads"][0]["runners"]["superkernel-again"]["times_ours"] = [0.7, 0.6, 0.8]
+    else:
+        noisy["settings"]["quick"] = True
+    assert len(document.noise(noisy)) == 1
+    assert document.page(noisy).index("Noisy") < document.page(noisy).index("## Result")
+    assert "NOISY" in document.terminal(noisy)
+
+
+def test_the_plot_is_svg_with_every_mark() -> None:
+    marks = ET.fromstring(plot.svg(results())).iter("{http://www.w3.org/2000/svg}title")
+    texts = [m.text for m in marks]
+    assert sum(": " in str(t) for t in texts) == 4, "two rivals on two workloads"
+
+
+def test_the_committed_page_is_what_its_data_gives() -> None:
+    data = json.loads((ROOT / "docs" / "performance.json").read_text())
+    assert (ROOT / "docs" / "performance.md").read_text() == document.page(data)
+    assert (ROOT / "docs" / "performance.svg").read_text() == plot.svg(data)
+
+
+def test_lower_bounds_count_what_must_be_done() -> None:
+    limits = machine.Limits(2, 100.0, 50.0)
+    graph = workloads.mlp(64, 3)
+    bound = machine.lower_bound(graph, workloads.make_inputs(graph), limits)
+    assert bound["bytes"] == 4 * (3 * 64 * 64 + 3 * 64 + 2 * 64)
+    assert 2 * 3 * 64 * 64 <= bound["flops"] <= 2.1 * 3 * 64 * 64
+    assert bound["exchanges"] == 2
+    assert bound["ns"] == max(bound["terms_ns"].values()) > 0
+    b = GraphBuilder("table")
+    b.output(b.gather(np.ones((1000, 4), np.float32), b.input("i", (2,), "i64"), axis=0))
+    assert machine.traffic_bytes(b.graph(), 1.0) == 2 * 8 + 2 * 4 * 4 * 2, "two rows are read, not the table"
+
+
+def test_a_decoder_step_reads_only_visible_keys() -> None:
+    graph = workloads.WORKLOADS["decode-small"].graph(tiny=True)
+    half = machine.traffic_bytes(graph, 0.5)
+    states = sum(a.nbytes for a in graph.states.values())
+    assert machine.traffic_bytes(graph, 1.0) - half == states // 2
+
+
+def test_calls_are_timed_one_by_one() -> None:
+    calls = []
+    times = time_calls(lambda: calls.append(0), 10.0, 7)
+    assert len(times) == 7 < len(calls), "warm-up calls do not count"
+    assert (times >= 0).all()
+    assert len(time_calls(lambda: None, 0.0, 100)) == 1
+
+
+def test_errors_of_outputs_are_found(tmp_path: Path) -> None:
+    graph = workloads.mlp(16, 1)
+    exact = {"y": np.linspace(-2.0, 2.0, 16).reshape(1, 16)}
+    for change, low, high in ((0.0, 0.0, 1e-6), (0.2, 0.09, 0.11), (np.nan, np.inf, np.inf)):
+        found = exact["y"].astype(np.float32)
+        found[0, 3] += np.float32(change)
+        np.savez(tmp_path / "out.npz", output_0=found)
+        assert low <= run.largest_error(tmp_path / "out.npz", graph, exact) <= high
+    np.savez(tmp_path / "out.npz", output_0=np.zeros((1, 15), np.float32))
+    assert run.largest_error(tmp_path / "out.npz", graph, exact) == np.inf
+
+
+def test_one_workload_end_to_end(tmp_path: Path) -> None:
+    """Ours and NumPy, in processes of their own; the JSON holds a checked, timed row of each."""
+    out = tmp_path / "results.json"
+    given = ["--quick", "--workloads", "mlp-64", "--runners", "numpy", "--rounds", "2", "--seconds", "0.01"]
+    args = run.parse([*given, "--out", str(out)])
+    found = run.run(args, "test")
+    assert json.loads(out.read_text()) == json.loads(json.dumps(found))
+    rows = found["workloads"][0]["runners"]
+    assert [rows[n]["status"] for n in ("superkernel", "numpy")] == ["ok", "ok"], rows
+    assert all(rows[n]["error"] <= 1e-4 and rows[n]["median_ns"] > 0 for n in rows)
+    assert "mlp-64" in document.terminal(found)
