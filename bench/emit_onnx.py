@@ -3,7 +3,8 @@
 Model: one writer per operator, standard operators of opset 20, written as exporters write them, so that the
 optimisers of other runtimes recognise their patterns. States become an input `NAME` and an output `NAME.next`. With
 `contrib`, attention over caches becomes ONNX Runtime's GroupQueryAttention, which turns, appends and attends in one
-operator on the caches in place (and replaces the rope and kv_update nodes in front of it).
+operator on the caches in place (and replaces the rope and kv_update nodes in front of it), other attention its
+MultiHeadAttention.
 
 Only what the benchmark's workloads use is written; anything else raises NotImplementedError by name.
 """
@@ -313,6 +314,30 @@ def _fuse_caches(m: _Model) -> None:
         m.skipped.update(n.name for n in written)
 
 
+def _fuse_heads(m: _Model) -> None:
+    """Replace attention on heads of [1, tokens, width], with the reshapes and transposes around it, by
+    MultiHeadAttention."""
+    graph = m.graph
+    for node in [n for n in graph.nodes if n.op == "attention" and len(n.inputs) < 5]:
+        before = [graph.producers.get(str(i)) for i in node.inputs[:3]]
+        if any(n is None or n.op != "transpose" or attrs_of(n)["perm"] != (0, 2, 1, 3) for n in before):
+            continue
+        (transpose,) = graph.consumers[node.outputs[0]]
+        (flat,) = graph.consumers[transpose.outputs[0]]
+        (_, heads, rows, depth), keys = graph.types[node.outputs[0]].shape, graph.types[str(node.inputs[1])].shape[2]
+        sources = [_flat_source(graph, i) for i in node.inputs[:3]]
+        kinds = [graph.types[s].shape for s in sources]
+        if graph.types[flat.outputs[0]].shape != (1, rows, heads * depth) or {len(k) for k in kinds} != {3}:
+            continue
+        inputs = sources
+        if len(node.inputs) > 3:
+            bias = m.add("Expand", [str(node.inputs[3]), m.ints(1, 1, rows, keys)])
+            inputs = [*sources, "", "", bias]
+        scale = attention_scale(node.attrs, depth)
+        m.add("MultiHeadAttention", inputs, flat.outputs, "com.microsoft", num_heads=heads, scale=scale)
+        m.skipped.update(n.name for n in (node, *before, transpose, flat) if n is not None)
+
+
 # The model ------------------------------------------------------------------------------------------------------------
 
 
@@ -321,6 +346,7 @@ def to_onnx(graph: Graph, *, contrib: bool = False) -> Any:
     m = _Model(graph, contrib)
     if contrib:
         _fuse_caches(m)
+        _fuse_heads(m)
     for node in graph.nodes:
         if node.name in m.skipped:
             continue

@@ -45,7 +45,7 @@ def describe() -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "virtual": "hypervisor" in flags,
-        "os": f"{platform.system()} {platform.release()}",
+        "os": f"{platform.system()} {platform.release().partition('-')[0]}",
         "python": platform.python_version(),
     }
 

@@ -174,8 +174,8 @@ def _onnxruntime_bound(task: Task) -> Runner:
 
 
 def _onnxruntime_fused(task: Task) -> Runner:
-    """The contrib operators: GroupQueryAttention for decoders; for encoders what ONNX Runtime's own transformer
-    optimiser makes of the graph. Refuses where nothing fused: it would be the same as I/O binding."""
+    """The contrib operators: GroupQueryAttention for decoders; for encoders MultiHeadAttention and what ONNX Runtime's
+    own transformer optimiser makes of the rest. Refuses where nothing fused: it would be the same as I/O binding."""
     if task.workload.kind == "decoder":
         return _bound(task, _session(_onnx_model(task, contrib=True), task.threads))
     import onnx
@@ -186,7 +186,7 @@ def _onnxruntime_fused(task: Task) -> Runner:
     _, heads, _, depth = task.graph.types[str(attention.inputs[0])].shape
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "model.onnx")
-        onnx.save(_onnx_model(task), path)
+        onnx.save(_onnx_model(task, contrib=True), path)
         options = FusionOptions("bert")
         model = optimize_model(path, "bert", heads, heads * depth, opt_level=0, optimization_options=options)
     fused = {n.op_type: 0 for n in model.model.graph.node if n.domain == "com.microsoft"}
