@@ -56,12 +56,21 @@ def _estimate(row: Mapping[str, Any], factor: float = 1.0) -> Estimate:
     return Estimate(row["median_ns"] * factor, row["low_ns"] * factor, row["high_ns"] * factor)
 
 
-def drift(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
-    """How much slower the machine was in the second run: by the rivals that both timed; 1 where there are none."""
+Rows = Mapping[str, Mapping[str, Any]]  # runner -> its row
+
+
+def _rival_ratios(before: Rows, after: Rows) -> list[float]:
     common = [name for name in before if name in after and not name.startswith("superkernel")]
-    if not common:
-        return 1.0
-    return geometric_mean([after[name]["median_ns"] / before[name]["median_ns"] for name in common])
+    return [after[name]["median_ns"] / before[name]["median_ns"] for name in common]
+
+
+def drift(before: Mapping[str, Rows], after: Mapping[str, Rows], workload: str) -> float:
+    """How much slower the machine was in the second run: by the rivals that both timed on the workload, else by those
+    on all workloads; 1 where there are none at all."""
+    ratios = _rival_ratios(before[workload], after[workload])
+    if not ratios:
+        ratios = [r for name in before if name in after for r in _rival_ratios(before[name], after[name])]
+    return geometric_mean(ratios) if ratios else 1.0
 
 
 def compare(before: Results, after: Results, runner: str) -> list[Change]:
@@ -76,7 +85,7 @@ def compare(before: Results, after: Results, runner: str) -> list[Change]:
     for name, rows in first.items():
         if runner not in rows or runner not in second.get(name, {}):
             continue
-        old, new, machine = rows[runner], second[name][runner], drift(rows, second[name])
+        old, new, machine = rows[runner], second[name][runner], drift(first, second, name)
         verdict = "same"
         apart = not _estimate(old).overlaps(_estimate(new))
         if apart and not _estimate(old, machine).overlaps(_estimate(new)):

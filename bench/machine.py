@@ -60,9 +60,9 @@ class Limits:
 
     @cache  # noqa: B019 (one object per run)
     def read_gb_per_s(self, nbytes: int, threads: int) -> float:
-        """Bandwidth over `nbytes`, rounded up to a power of 2, best of three."""
+        """Bandwidth over `nbytes`, rounded up to a power of 2, best of five."""
         size = 1 << (max(nbytes, BYTES_MIN) - 1).bit_length()
-        return max(_core.measure_read_bandwidth(size, threads) for _ in range(3))
+        return max(_core.measure_read_bandwidth(size, threads) for _ in range(5))
 
     def to_json(self) -> dict[str, Any]:
         levels = {"L1": 32 << 10, "L2": 512 << 10, "L3": 8 << 20, "memory": 128 << 20}
