@@ -1,4 +1,7 @@
-"""Kernel families of the host by kernel id: how each cuts its work. Modules are imported on first use."""
+"""Kernel families of the host by kernel id: how each cuts its work. Modules are imported on first use.
+
+`MODULES` also names the emitters' modules in `codegen/host`: a family and its emitter share a name.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from importlib import import_module
 from superkernel.errors import InternalError
 from superkernel.scheduler.tiling import Family
 
-_MODULES: dict[str, str] = {
+MODULES: dict[str, str] = {
     "host.pointwise": "pointwise",
     "host.transpose": "transpose",
     "host.concat": "movement",
@@ -40,7 +43,7 @@ _MODULES: dict[str, str] = {
 @cache
 def family_of(kernel: str) -> Family:
     """The family that serves a kernel id; each module has `FAMILY: Family` or `FAMILIES: tuple[Family, ...]`."""
-    module = _MODULES.get(kernel)
+    module = MODULES.get(kernel)
     if module is None:
         raise InternalError(f"no kernel family for {kernel!r}")
     found = import_module(f"superkernel.scheduler.families.{module}")
