@@ -1,0 +1,79 @@
+"""Where everything lies in the accelerator's global memory.
+
+    ram_address   firmware of an emulator (nothing on the simulator)        FIRMWARE_BYTES
+    code_address  code, then read-only and other data of the program         up to CODE_BYTES
+    data_address  constants, inputs, outputs, states, arena, workspace       what the model needs
+    private       one private memory per hart (map symbol `sk_private`)      harts x control.private_bytes
+    top           an emulator's device tree                                  TOP_BYTES
+
+Invariant: addresses are known before code is generated, so that kernels take them as constants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from superkernel.errors import MachineError
+from superkernel.target.aicore import AicoreTarget
+
+FIRMWARE_BYTES = 1 << 18
+CODE_BYTES = 8 << 20
+TOP_BYTES = 2 << 20
+ALIGN_BYTES = 512  # lines of L2; transfers at less alignment are slower
+
+# Words of a hart's private memory (8 bytes each). The stack grows down from its end.
+MARKER_WORD = 0  # sub-operator * 4 + phase: where the hart is
+CAUSE_WORD = 1  # of a trap
+LAUNCH_WORD = 2  # 0: the fused kernel; n + 1: sub-operator n alone
+PARAMETERS_BYTE = 64  # from here on: the hart's unit ranges
+STACK_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class MemoryMap:
+    """The map of one target. Addresses and sizes in bytes."""
+
+    ram_address: int
+    ram_bytes: int
+    harts: int
+    private_bytes: int
+
+    @staticmethod
+    def of(target: AicoreTarget) -> MemoryMap:
+        """The map for all cores and aicpu harts of a target."""
+        device = target.device
+        harts = device.cube_cores + device.vector_cores + device.aicpu_harts
+        return MemoryMap(target.map.ram_address, target.map.ram_bytes, harts, target.control.private_bytes)
+
+    @property
+    def code_address(self) -> int:
+        return self.ram_address + FIRMWARE_BYTES
+
+    @property
+    def data_address(self) -> int:
+        return self.code_address + CODE_BYTES
+
+    @property
+    def private_address(self) -> int:
+        end = self.ram_address + self.ram_bytes - TOP_BYTES
+        return (end - self.harts * self.private_bytes) // ALIGN_BYTES * ALIGN_BYTES
+
+    def private(self, hart: int) -> int:
+        """A hart's private memory."""
+        return self.private_address + hart * self.private_bytes
+
+    @property
+    def data_bytes(self) -> int:
+        """What is there for the model's data."""
+        return self.private_address - self.data_address
+
+    def check_data(self, need: int) -> None:
+        """Raises MachineError where `need` bytes do not fit."""
+        if need > self.data_bytes:
+            raise MachineError(
+                "the model does not fit into the target's global memory",
+                location="map.ram_bytes",
+                expected=f"at most {self.data_bytes} bytes of data",
+                found=f"{need} bytes",
+                hint="a target file with a larger map.ram_bytes",
+            )
