@@ -1,0 +1,94 @@
+"""What a tiling for the accelerator says beyond a tiling for the host: which cores run it, and with what memory.
+
+Model: the work units of a sub-operator are dealt out in contiguous ranges. A CUBE kernel runs a range on one cube
+core, a VECTOR kernel on one vector core. A MIX kernel runs a range on one *group*: the cube core and both its vector
+cores execute the same range together, each in its role, exchanging tiles through the group's workspace.
+
+Invariant: what `role_accesses` says of the roles of one range, taken together, is `accesses`; writes of two roles of
+one range are disjoint.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from enum import Enum
+
+from superkernel.body import Body
+from superkernel.scheduler.tiling import Access, Tiling
+from superkernel.target.aicore import AicoreTarget
+
+
+class KernelType(Enum):
+    """Which cores a kernel needs; the value is the graph's `kernel_type` attribute."""
+
+    CUBE = "AIC_ONLY"
+    VECTOR = "AIV_ONLY"
+    MIX_1_1 = "MIX_AIC_1_1"
+    MIX_1_2 = "MIX_AIC_1_2"
+
+    @property
+    def is_mix(self) -> bool:
+        return self in (KernelType.MIX_1_1, KernelType.MIX_1_2)
+
+    @property
+    def uses_cube(self) -> bool:
+        return self is not KernelType.VECTOR
+
+    @property
+    def uses_vector(self) -> bool:
+        return self is not KernelType.CUBE
+
+
+class Role(Enum):
+    """What a core is within a range: the cube core, or the vector core of a lane of the group."""
+
+    CUBE = "cube"
+    VECTOR0 = "vector0"
+    VECTOR1 = "vector1"
+
+    @property
+    def lane(self) -> int:
+        """Number of the vector core within its group; 0 for the cube core."""
+        return 1 if self is Role.VECTOR1 else 0
+
+    @property
+    def is_cube(self) -> bool:
+        return self is Role.CUBE
+
+
+@dataclass(frozen=True)
+class AicoreTiling(Tiling):
+    """See the module docstring. `scratch_bytes`: workspace in global memory per group (MIX) or per core."""
+
+    @property
+    @abstractmethod
+    def kernel_type(self) -> KernelType:
+        """Which cores run a range."""
+
+    def roles(self) -> tuple[Role, ...]:
+        """The roles of a range."""
+        if self.kernel_type is KernelType.CUBE:
+            return (Role.CUBE,)
+        if self.kernel_type is KernelType.VECTOR:
+            return (Role.VECTOR0,)
+        return tuple(Role) if self.kernel_type is KernelType.MIX_1_2 else (Role.CUBE, Role.VECTOR0)
+
+    def role_accesses(self, body: Body, begin: int, end: int, role: Role) -> tuple[Access, ...]:
+        """What one role of a range reads and writes in global memory, workspace aside. MIX kernels override it."""
+        return self.accesses(body, begin, end)
+
+    def dependent_operands(self, body: Body) -> tuple[int, ...]:
+        """Operands that the kernel waits for through `KernelBuilder.acquire`: all that are not constants."""
+        from superkernel.body import Role as OperandRole
+
+        return tuple(i for i, o in enumerate(body.operands) if o.role is not OperandRole.CONSTANT)
+
+    @abstractmethod
+    def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+        """Estimated cycles of one core (or group) for the range, without synchronisation."""
+
+    def cost_ns(self, body: Body, begin: int, end: int, target: object) -> float:
+        """`cost_cycles` as time."""
+        assert isinstance(target, AicoreTarget)
+        return self.cost_cycles(body, begin, end, target) * 1000 / target.device.clock_mhz
