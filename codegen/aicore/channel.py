@@ -1,0 +1,66 @@
+"""Tiles from the cube core of a group to its vector cores, or back, through the group's workspace.
+
+Model: a channel has `depth` slots in global memory. The sender fills a slot with its last engine (FIX on the cube core,
+MTE3 on a vector core), the receivers read it with MTE2. One cross-core flag of mode `group` per channel: the sender's
+signal, queued behind its stores, says that the slot is full; the receiver's, queued behind its loads, that it is free.
+With two vector cores as senders a slot is full when both have signalled; as receivers, it is free when both have.
+
+Both roles declare the same channels in the same order and take the same number of turns. The receiver does not signal
+for the last `depth` turns, nor does the sender wait in the first `depth`: flags end at 0 without anyone waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from superkernel.codegen.aicore.scalar import Number
+from superkernel.target.engines import Engine
+
+if TYPE_CHECKING:
+    from superkernel.codegen.aicore.layer import Address, KernelBuilder
+
+CHANNELS_MAX = 4  # a kernel has the last flags, the plan the others
+ALIGN_BYTES = 512
+
+
+class Channel:
+    """Made by `KernelBuilder.channel`. `to_vector`: the cube core sends."""
+
+    def __init__(
+        self, kb: KernelBuilder, number: int, start: int, slot_bytes: int, depth: int, turns: Number, to_vector: bool
+    ) -> None:
+        self.kb, self.start, self.depth, self.turns = kb, start, depth, turns
+        self.stride = -(-slot_bytes // ALIGN_BYTES) * ALIGN_BYTES
+        self.flag = int(kb.target.sync.flags_per_core) - 1 - number
+        self.sends = kb.role.is_cube == to_vector
+        self._turn = kb.variable(0)
+        self._slot = kb.variable(0)
+
+    @property
+    def end(self) -> int:
+        """Offset in the workspace of the byte behind it."""
+        return self.start + self.stride * self.depth
+
+    @contextmanager
+    def turn(self) -> Iterator[Address]:
+        """The next slot: as sender, to be filled; as receiver, filled."""
+        kb, turn = self.kb, self._turn.get()
+        if self.sends:
+            with kb.when(kb.compare(">=", turn, self.depth)):
+                kb.issue("cross_wait", engine=Engine.CONTROL, flag=self.flag)
+        else:
+            kb.issue("cross_wait", engine=Engine.CONTROL, flag=self.flag)
+        yield kb.scratch(self._slot.get() * self.stride + self.start)
+        if self.sends:
+            self._signal(Engine.FIX if kb.role.is_cube else Engine.MTE3)
+        else:
+            with kb.when(kb.compare("<", turn + self.depth, self.turns)):
+                self._signal(Engine.MTE2)
+        self._turn.set(turn + 1)
+        following = self._slot.get() + 1
+        self._slot.set(kb.select(kb.compare("==", following, self.depth), 0, following))
+
+    def _signal(self, engine: Engine) -> None:
+        self.kb.issue("cross_set", engine=engine, flag=self.flag, mode="group")

@@ -1,0 +1,469 @@
+"""The kernel-writing layer: kernels for the accelerator as straightforward tile programs.
+
+A kernel says which buffers it has and issues commands on them, in program order, as if each command finished before
+the next began. What makes that fast and right is derived: which engine queue a command goes to, the flags between the
+queues (`rings`), double buffering (the slots of a ring), the waits for what other cores produce (ahead of the first
+command that touches an operand), the set behind the last store (the program's, not the kernel's). No kernel contains
+a flag, a drain or a wait.
+
+    def emit(kb, body, tiling):
+        ring = kb.ring("tile", depth=2)
+        x, y = kb.buffer(ring, Local.UB, 8192), kb.buffer(ring, Local.UB, 8192, top=True)
+        with kb.loop(kb.begin, kb.end) as unit, kb.turn(ring):
+            kb.issue("gm_to_ub", dst=x, src=kb.operand(0, unit * 8192), bytes=8192)
+            kb.issue("v_exp", types=(DType.F32,), dst=y, src=x, cols=2048)
+            kb.issue("ub_to_gm", dst=kb.operand(1, unit * 8192), src=y, bytes=8192)
+
+A kernel function is `void name(begin, end, core, scratch, waits..., operands...)`, all i64: the range of work units,
+the core's number within its type, its workspace in global memory, one wait word per dependent operand, one address
+per operand. It does not drain: its last commands are still running when it returns.
+
+Invariants: an emitter is run twice (`rings`) and must take the same path both times. Flags end as they began. What a
+kernel leaves in its queues is ordered against the next kernel's local memory by `LocalUse` (see `program`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from llvmlite import ir
+
+from superkernel.body import Body
+from superkernel.codegen.aicore.channel import CHANNELS_MAX, Channel
+from superkernel.codegen.aicore.rings import Buffer, FlagPlan, FlagUse, Part, Ring, Touch, plan_flags
+from superkernel.codegen.aicore.scalar import I1, I8, I16, I32, I64, PTR, VOID, Number, Scalar, Variable, ir_of
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError
+from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
+from superkernel.target.aicore import AicoreTarget
+from superkernel.target.engines import CommandSpec, Engine, Local, command, spec_of
+from superkernel.target.engines.layout import DOORBELL, layout, word_offset
+from superkernel.target.engines.model import OPCODE_BITS, TYPE_BITS, TYPE_CODES, Kind, Operand
+
+Emitter: TypeAlias = "Callable[[KernelBuilder, Body, AicoreTiling], None]"
+
+# Flags per pair of engines that a kernel cannot have: one between kernels, one for a kernel's own fences.
+KERNEL_FENCE, OWN_FENCE = 0, 1
+RESERVED_FLAGS = 2
+WAIT_FUNCTION, FENCE_FUNCTION = "sk_wait", "sk_fence"
+SCRATCH = -1  # operand number of the workspace
+
+
+@dataclass(frozen=True, eq=False)
+class Address:
+    """A place in global memory: bytes from the start of an operand (SCRATCH: of the workspace)."""
+
+    operand: int
+    offset: Number
+
+    def at(self, offset: Number) -> Address:
+        """Further on."""
+        return Address(self.operand, self.offset + offset)
+
+
+OperandValue: TypeAlias = "Number | float | str | Buffer | Part | Address"
+
+
+@dataclass(frozen=True)
+class LocalUse:
+    """Bytes [begin, end) of a local memory that an engine touches: what the next kernel must wait for."""
+
+    engine: Engine
+    memory: Local
+    write: bool
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """What the program needs to know of an emitted kernel. `stores`: the engine whose queue ends with its stores."""
+
+    symbol: str
+    waits: tuple[int, ...]
+    operands: int
+    uses: tuple[LocalUse, ...]
+    engines: tuple[Engine, ...]
+
+
+def emit_kernel(
+    module: ir.Module,
+    symbol: str,
+    emitter: Emitter,
+    body: Body,
+    tiling: AicoreTiling,
+    role: Role,
+    target: AicoreTarget,
+) -> KernelCode:
+    """Add the kernel function of one role to a module."""
+    dry = KernelBuilder(ir.Module(name="record"), symbol, body, tiling, role, target, None)
+    emitter(dry, body, tiling)
+    dry.finish()
+    plan = plan_flags(dry.touches, dry.turns, target.queue.flag_ids - RESERVED_FLAGS)
+    kb = KernelBuilder(module, symbol, body, tiling, role, target, plan)
+    emitter(kb, body, tiling)
+    kb.finish()
+    if (kb.nodes, len(kb.turns)) != (dry.nodes, len(dry.turns)):
+        raise InternalError("the emitter took another path the second time", location=symbol)
+    return kb.code()
+
+
+class KernelBuilder:
+    """See the module docstring. `begin`, `end`: the range of units; `core`: number within the type; `b`: LLVM's."""
+
+    def __init__(
+        self,
+        module: ir.Module,
+        symbol: str,
+        body: Body,
+        tiling: AicoreTiling,
+        role: Role,
+        target: AicoreTarget,
+        plan: FlagPlan | None,
+    ) -> None:
+        self.module, self.symbol, self.role, self.target = module, symbol, role, target
+        self.touches: list[Touch] = []
+        self.turns: list[Ring] = []
+        self.nodes = 0
+        self._plan = plan
+        self._rings: list[Ring] = []
+        self._channels: list[Channel] = []
+        self._taken: dict[Local, tuple[int, int]] = {}
+        self._open: list[tuple[Ring, int, int]] = []  # ring, turn site, number of nodes around it
+        self._around: list[int] = []  # loops and conditions that are open
+        self._uses: dict[tuple[Engine, Local, bool, int, int], None] = {}
+        self._engines: dict[Engine, None] = {}
+        self._whole: dict[Ring, ExitStack] = {}
+        waits = tiling.dependent_operands(body)
+        self.wait_operands = waits
+        count = len(body.operands)
+        self.function = ir.Function(module, ir.FunctionType(VOID, [I64] * (4 + len(waits) + count)), symbol)
+        self.function.attributes.add("nounwind")
+        set.add(self.function.attributes, '"no-builtins"')
+        self.function.section = f".text.{symbol}"
+        self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
+        args = [Scalar(self.b, a) for a in self.function.args]
+        self.begin, self.end, self.core, self._scratch = args[:4]
+        self._waits = {o: Variable(self.b, args[4 + i]) for i, o in enumerate(waits)}
+        self._operands = args[4 + len(waits) :]
+        if plan is not None:
+            for use in plan.credits:
+                for slot in range(use.depth):
+                    self._flag("set_flag", use.source, use.target, use.base + slot + RESERVED_FLAGS)
+
+    # Memory -----------------------------------------------------------------------------------------------------------
+
+    def ring(self, name: str, depth: int = 2) -> Ring:
+        """Slots for buffers that are used in turns: `with kb.turn(ring):`."""
+        ring = Ring(name, len(self._rings), depth)
+        if depth > 1:
+            ring.slot = Variable(self.b, 0)
+        self._rings.append(ring)
+        return ring
+
+    def buffer(
+        self, ring: Ring, memory: Local, nbytes: int, name: str = "", *, top: bool = False, align: int = 0
+    ) -> Buffer:
+        """Bytes of a local memory in every slot of a ring, from its bottom up, or from its top down. Raises
+        InternalError where the memory is full: the tiling promised too much."""
+        step = max(align, {Local.L0A: 512, Local.L0B: 512, Local.L0C: 1024}.get(memory, 32), self._alignment(memory))
+        stride = -(-nbytes // step) * step
+        low, high = self._taken.get(memory, (0, self.capacity(memory)))
+        size = stride * ring.depth
+        start = (high - size) // step * step if top else -(-low // step) * step
+        if start < low or start + size > high:
+            raise InternalError(
+                f"{memory.value} is full", location=f"{self.symbol}: {ring.name}.{name}", expected=f"{size} bytes",
+                found=f"{high - low} free of {self.capacity(memory)}",
+            )  # fmt: skip
+        self._taken[memory] = (low, start) if top else (start + size, high)
+        made = Buffer(ring, name or f"b{len(ring.buffers)}", memory, start, nbytes, stride)
+        ring.buffers.append(made)
+        return made
+
+    def fixed(self, memory: Local, nbytes: int, name: str = "", *, top: bool = False) -> Buffer:
+        """One buffer for the whole kernel (constants that stay, temporaries of one engine)."""
+        ring = self.ring(name or f"fixed{len(self._rings)}", 1)
+        made = self.buffer(ring, memory, nbytes, name, top=top)
+        self._whole[ring] = ExitStack()
+        self._whole[ring].enter_context(self.turn(ring))
+        return made
+
+    def capacity(self, memory: Local) -> int:
+        """Bytes of a local memory."""
+        return cast("int", self.target.value(memory.size_path))
+
+    def _alignment(self, memory: Local) -> int:
+        return cast("int", self.target.value(memory.align_path))
+
+    def channel(self, slot_bytes: int, turns: Number, *, to_vector: bool, depth: int = 2) -> Channel:
+        """Slots through which the cube core sends tiles to its vector cores, or they to it; `turns` in all."""
+        number = len(self._channels)
+        if number == CHANNELS_MAX:
+            raise InternalError(f"more than {CHANNELS_MAX} channels", location=self.symbol)
+        start = self._channels[-1].end if self._channels else 0
+        made = Channel(self, number, start, slot_bytes, depth, turns, to_vector)
+        self._channels.append(made)
+        return made
+
+    def operand(self, index: int, offset: Number = 0) -> Address:
+        """A byte of an operand in global memory."""
+        return Address(index, offset)
+
+    def scratch(self, offset: Number = 0) -> Address:
+        """A byte of the workspace (per core, or per group for MIX)."""
+        return Address(SCRATCH, offset)
+
+    # Structure --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def turn(self, *rings: Ring) -> Iterator[None]:
+        """One turn of the rings: their buffers mean the current slots. The next turn has the next slots."""
+        for ring in rings:
+            if ring.open:
+                raise InternalError(f"ring {ring.name!r} is in a turn already", location=self.symbol)
+            ring.open = True
+            self._open.append((ring, len(self.turns), len(self._around)))
+            self.turns.append(ring)
+        yield
+        for ring in rings:
+            ring.open = False
+            self._open = [entry for entry in self._open if entry[0] is not ring]
+            if ring.slot is not None:
+                following = ring.slot.get() + 1
+                if ring.depth & (ring.depth - 1) == 0:
+                    ring.slot.set(following & (ring.depth - 1))
+                else:
+                    last = self.b.icmp_unsigned("==", ir_of(following), ir_of(ring.depth))
+                    ring.slot.set(Scalar(self.b, self.b.select(last, ir_of(0), ir_of(following))))
+
+    @contextmanager
+    def loop(self, begin: Number, end: Number, step: int = 1) -> Iterator[Number]:
+        """`for i in range(begin, end, step)`. A range known to have one trip emits no loop."""
+        if isinstance(begin, int) and isinstance(end, int) and begin < end <= begin + step:
+            yield begin
+            return
+        with self._node(inner=True):
+            head, inside, after = (self.function.append_basic_block(n) for n in ("head", "body", "after"))
+            before = self.b.block
+            self.b.branch(head)
+            self.b.position_at_end(head)
+            index = self.b.phi(I64)
+            index.add_incoming(ir_of(begin), before)
+            self.b.cbranch(self.b.icmp_signed("<", index, ir_of(end)), inside, after)
+            self.b.position_at_end(inside)
+            yield Scalar(self.b, index)
+            index.add_incoming(self.b.add(index, ir_of(step)), self.b.block)
+            self.b.branch(head)
+            self.b.position_at_end(after)
+
+    @contextmanager
+    def when(self, condition: ir.Value | bool) -> Iterator[None]:
+        """`if condition:`. A Python truth value decides while emitting (False: the body is emitted but dead)."""
+        if condition is True:
+            yield
+            return
+        value = ir.Constant(I1, 0) if condition is False else condition
+        with self._node(inner=True), self.b.if_then(value):
+            yield
+
+    def compare(self, relation: str, a: Number, b: Number) -> ir.Value | bool:
+        """Signed comparison: a truth value of Python where both are known, else an i1 for `when`."""
+        if isinstance(a, int) and isinstance(b, int):
+            return {"<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b, "==": a == b, "!=": a != b}[relation]
+        return self.b.icmp_signed(relation, ir_of(a), ir_of(b))
+
+    def select(self, condition: ir.Value | bool, a: Number, b: Number) -> Number:
+        """a where the condition holds, else b."""
+        if isinstance(condition, bool):
+            return a if condition else b
+        return Scalar(self.b, self.b.select(condition, ir_of(a), ir_of(b)))
+
+    def minimum(self, a: Number, b: Number) -> Number:
+        return min(a, b) if isinstance(a, int) and isinstance(b, int) else self.select(self.compare("<", a, b), a, b)
+
+    def maximum(self, a: Number, b: Number) -> Number:
+        return max(a, b) if isinstance(a, int) and isinstance(b, int) else self.select(self.compare(">", a, b), a, b)
+
+    def variable(self, initial: Number = 0) -> Variable:
+        """A register that changes."""
+        return Variable(self.b, initial)
+
+    # Commands ---------------------------------------------------------------------------------------------------------
+
+    def issue(
+        self, name: str, *, engine: Engine | None = None, types: tuple[DType, ...] = (), **operands: OperandValue
+    ) -> None:
+        """One command of the table (superkernel.target.engines). Operands: numbers, floats and choices as there;
+        a local address is a Buffer or Part, a global one an Address or a number; a shape may be computed at run
+        time. Operands with defaults may be left out."""
+        spec = spec_of(name)
+        engine = engine or spec.engines[0]
+        self._engines.setdefault(engine)
+        with self._node():
+            self._note(spec, engine, operands)
+            self._acquire(operands)
+            self._store_words(spec, engine, types, operands)
+
+    def order(self, before: Engine, after: Engine) -> None:
+        """What `after` is told from here on starts when what `before` was told so far is done. For data that a kernel
+        sends through global memory to itself; buffers need no such thing."""
+        with self._node():
+            self._flag("set_flag", before, after, OWN_FENCE)
+            self._flag("wait_flag", before, after, OWN_FENCE)
+
+    def load(self, address: Address, dtype: DType) -> Scalar:
+        """An integer of global memory, read by the control unit (slow: a whole trip), sign- or zero-extended."""
+        with self._node():
+            self._acquire({"src": address})
+            self._call(FENCE_FUNCTION)
+            kind = {1: I8, 2: I16, 4: I32, 8: I64}[dtype.itemsize]
+            pointer = self.b.inttoptr(ir_of(self._global(address)), PTR)
+            value = self.b.load(pointer, typ=kind, align=dtype.itemsize)
+            value.volatile = True
+            if kind is I64:
+                return Scalar(self.b, value)
+            signed = dtype in (DType.I8, DType.I16, DType.I32)
+            return Scalar(self.b, self.b.sext(value, I64) if signed else self.b.zext(value, I64))
+
+    # What is derived --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _node(self, inner: bool = False) -> Iterator[None]:
+        """A node of the structure: flags ahead of it and behind it, as planned."""
+        number = self.nodes
+        self.nodes += 1
+        if self._plan is not None:
+            for use in self._plan.waits.get(number, ()):
+                self._flag("wait_flag", use.source, use.target, self._flag_id(use))
+        if inner:
+            self._around.append(number)
+        yield
+        if inner:
+            self._around.pop()
+        if self._plan is not None:
+            for use in self._plan.sets.get(number, ()):
+                self._flag("set_flag", use.source, use.target, self._flag_id(use))
+
+    def _flag_id(self, use: FlagUse) -> Number:
+        base, slot = use.base + RESERVED_FLAGS, self._rings[use.ring].slot
+        return base if slot is None else slot.get() + base
+
+    def _flag(self, name: str, source: Engine, target: Engine, flag: Number) -> None:
+        engine, peer = (source, target) if name == "set_flag" else (target, source)
+        self._store_words(spec_of(name), engine, (), {"peer": peer.title, "flag": flag})
+
+    def _note(self, spec: CommandSpec, engine: Engine, operands: dict[str, OperandValue]) -> None:
+        """Remember what a command touches."""
+        for access in spec.accesses:
+            given = operands.get(access.operand)
+            buffer = given.buffer if isinstance(given, Part) else given
+            if not isinstance(buffer, Buffer):
+                continue
+            if buffer.memory is not spec.operand(access.operand).memory:
+                raise InternalError(
+                    f"{spec.name}: {access.operand} is in the wrong memory", location=self.symbol, found=buffer.name
+                )
+            here = [entry for entry in self._open if entry[0] is buffer.ring]
+            if not here:
+                raise InternalError(f"buffer {buffer.name!r} is used outside a turn", location=self.symbol)
+            _, turn, depth = here[0]
+            node = self._around[depth] if len(self._around) > depth else self.nodes - 1
+            self.touches.append(Touch(turn, buffer, engine, node))
+            self._uses.setdefault((engine, buffer.memory, access.writes, buffer.start, buffer.end))
+
+    def _acquire(self, operands: dict[str, OperandValue]) -> None:
+        """Ahead of the first command that touches an operand which others produce (or still read): wait for them."""
+        for given in operands.values():
+            if isinstance(given, Address) and given.operand in self._waits:
+                word = self._waits[given.operand]
+                value = word.get()
+                with self.b.if_then(self.b.icmp_unsigned("!=", value.value, ir_of(0)), likely=False):
+                    self._call(WAIT_FUNCTION, value)
+                    word.set(0)
+
+    def _call(self, name: str, *arguments: Scalar) -> None:
+        known = self.module.globals.get(name)
+        if known is None:
+            known = ir.Function(self.module, ir.FunctionType(VOID, [I64] * len(arguments)), name)
+        self.b.call(known, [a.value for a in arguments])
+
+    def _global(self, address: Address) -> Number:
+        base = self._scratch if address.operand == SCRATCH else self._operands[address.operand]
+        return base + address.offset
+
+    def _store_words(
+        self, spec: CommandSpec, engine: Engine, types: tuple[DType, ...], given: dict[str, OperandValue]
+    ) -> None:
+        """The stores that issue a command, the doorbell last."""
+        self._check(spec, engine, types, given)
+        words: dict[int, Number] = {DOORBELL: spec.opcode}
+        for place, dtype in enumerate(types):
+            words[DOORBELL] |= TYPE_CODES[dtype] << OPCODE_BITS + TYPE_BITS * place
+        for slot, operand in zip(layout(spec), spec.operands, strict=True):
+            bits = self._bits(operand, given)
+            shifted = bits << slot.shift
+            words[slot.word] = words.get(slot.word, 0) | shifted
+        page = self.target.map.page_address
+        for number in sorted(words):
+            pointer = self.b.inttoptr(ir.Constant(I64, page + word_offset(engine, number)), PTR)
+            store = self.b.store(ir_of(words[number]), pointer, align=8)
+            store.volatile = True
+
+    def _check(
+        self, spec: CommandSpec, engine: Engine, types: tuple[DType, ...], given: dict[str, OperandValue]
+    ) -> None:
+        """Names, types, engine and the numbers that are known, by the checks of the table."""
+        static: dict[str, int | float | str] = {}
+        for operand in spec.operands:
+            value = given.get(operand.name, operand.default)
+            if operand.name in given and isinstance(value, (int, float, str)):
+                static[operand.name] = value
+            elif operand.name in given:
+                static[operand.name] = max(operand.low, 0)
+        static.update({name: 0 for name in given if name not in static})  # unknown names are told by `command`
+        command(spec.name, engine=engine, types=types, **static)
+
+    def _bits(self, operand: Operand, given: dict[str, OperandValue]) -> Number:
+        if operand.name not in given:
+            return operand.default or 0
+        value = given[operand.name]
+        if isinstance(value, Buffer):
+            value = Part(value, 0)
+        if isinstance(value, Part):
+            buffer = value.buffer
+            slot = buffer.ring.slot
+            start: Number = buffer.start if slot is None else slot.get() * buffer.stride + buffer.start
+            return start + value.offset
+        if isinstance(value, Address):
+            return self._global(value)
+        if operand.kind is Kind.CHOICE:
+            return operand.choices.index(cast("str", value))
+        if operand.kind is Kind.FLOAT and isinstance(value, (int, float)):
+            return cast("int", struct.unpack("<I", struct.pack("<f", float(value)))[0])
+        return cast("Number", value)
+
+    # End --------------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Take back the credits of the rings and return."""
+        for stack in self._whole.values():
+            stack.close()
+        if self._plan is not None:
+            for use in self._plan.credits:
+                for slot in range(use.depth):
+                    self._flag("wait_flag", use.source, use.target, use.base + slot + RESERVED_FLAGS)
+        for word in self._waits.values():  # an operand that this range never touched: others count on the wait
+            value = word.get()
+            with self.b.if_then(self.b.icmp_unsigned("!=", value.value, ir_of(0)), likely=False):
+                self._call(WAIT_FUNCTION, value)
+        self.b.ret_void()
+
+    def code(self) -> KernelCode:
+        """What the program needs to know."""
+        uses = tuple(LocalUse(*key) for key in self._uses)
+        return KernelCode(self.symbol, self.wait_operands, len(self._operands), uses, tuple(self._engines))

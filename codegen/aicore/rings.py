@@ -1,0 +1,222 @@
+"""Local memory as rings of buffers, and the engine flags that follow from how they are used.
+
+Model: a `Ring` has `depth` slots; each *turn* of it uses one slot, in rotation. Its `Buffer`s are parts of every slot.
+Within a turn the commands that touch a buffer come in *phases*: runs of commands of one engine (a load by MTE2, work
+by V, a store by MTE3). Between one phase and the next stands a flag from the first engine to the second; between the
+last phase of a turn and the first phase of the turn `depth` later, a flag back: the slot is free again. With two
+slots or more, loads of the next turn so overlap the work of this one: double buffering is the number of slots.
+
+A kernel is emitted twice: the first time to record which node of its structure (command, loop, condition) touches
+which buffer, the second time with the flags that `plan_flags` derives from the record. Both times it takes the same
+path, so nodes are known by their number.
+
+Invariants: a kernel leaves every flag as it found it, at 0. A node that lies inside a turn touches a buffer by one
+engine only (a loop with two engines on one buffer needs the turn inside the loop; it is refused).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from superkernel.codegen.aicore.scalar import Number, Variable
+from superkernel.errors import InternalError
+from superkernel.target.engines import Engine, Local
+
+
+@dataclass(eq=False)
+class Ring:
+    """`depth` slots of every buffer in it, used in rotation. Made by `KernelBuilder.ring`."""
+
+    name: str
+    number: int
+    depth: int
+    buffers: list[Buffer] = field(default_factory=list)
+    slot: Variable | None = None  # number of the current slot; None where depth is 1
+    open: bool = False
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Bytes in one local memory, once per slot of its ring; `start` is where slot 0 lies, slots follow one another."""
+
+    ring: Ring
+    name: str
+    memory: Local
+    start: int
+    nbytes: int
+    stride: int  # from slot to slot
+
+    def at(self, offset: Number) -> Part:
+        """A place inside the current slot."""
+        return Part(self, offset)
+
+    @property
+    def end(self) -> int:
+        """The byte behind the last slot."""
+        return self.start + self.stride * (self.ring.depth - 1) + self.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A place inside the current slot of a buffer."""
+
+    buffer: Buffer
+    offset: Number
+
+    def at(self, offset: Number) -> Part:
+        """Further on."""
+        return Part(self.buffer, self.offset + offset)
+
+
+@dataclass(frozen=True)
+class Touch:
+    """A command of `engine` touches a buffer. `node` is the node directly inside the turn that the command lies in."""
+
+    turn: int
+    buffer: Buffer
+    engine: Engine
+    node: int
+
+
+@dataclass(frozen=True)
+class FlagUse:
+    """A flag at a node: ids `base` + slot of the pair (source, target), slot being that of ring number `ring`."""
+
+    ring: int
+    depth: int
+    source: Engine
+    target: Engine
+    base: int
+
+
+@dataclass
+class FlagPlan:
+    """Waits ahead of nodes and sets behind them; `credits` are set before the kernel and taken back behind it."""
+
+    waits: dict[int, list[FlagUse]] = field(default_factory=lambda: defaultdict(list))
+    sets: dict[int, list[FlagUse]] = field(default_factory=lambda: defaultdict(list))
+    credits: list[FlagUse] = field(default_factory=list)
+
+
+@dataclass
+class _Hop:
+    """A transition between phases at one site: set behind node `leave`, wait ahead of node `enter`."""
+
+    source: Engine
+    target: Engine
+    leave: int
+    enter: int
+
+
+@dataclass
+class _Phase:
+    engine: Engine
+    first: int
+    last: int
+
+
+def plan_flags(touches: list[Touch], turns: list[Ring], ids: int) -> FlagPlan:
+    """The flags of a kernel. `turns[t]` is the ring of the turn site t; `ids` flags are free per pair of engines."""
+    plan = FlagPlan()
+    used: dict[tuple[Engine, Engine], int] = defaultdict(int)
+    sites: dict[Ring, list[int]] = defaultdict(list)
+    for number, ring in enumerate(turns):
+        sites[ring].append(number)
+    by_turn: dict[int, list[Touch]] = defaultdict(list)
+    for touch in touches:
+        by_turn[touch.turn].append(touch)
+    for ring, numbers in sites.items():
+        _plan_ring(plan, ring, [by_turn[n] for n in numbers if by_turn[n]], used, ids)
+    return plan
+
+
+def _plan_ring(
+    plan: FlagPlan, ring: Ring, sites: list[list[Touch]], used: dict[tuple[Engine, Engine], int], ids: int
+) -> None:
+    hops: list[list[_Hop]] = []
+    wraps: list[list[_Hop]] = []
+    for touches in sites:
+        forward, back = _site_hops(ring, touches)
+        hops.append(_merged(forward))
+        wraps.append(_merged_wraps(back))
+    for kind, found in (("within", hops), ("wrap", wraps)):
+        keys = [[(h.source, h.target) for h in site] for site in found]
+        order = max(keys, key=len, default=[])
+        if any(k != order for k in keys):
+            raise InternalError(
+                f"the turns of ring {ring.name!r} use its buffers in different ways",
+                location=ring.name,
+                found="; ".join(str([f"{a.title}->{b.title}" for a, b in k]) for k in keys),
+            )
+        for position, (source, target) in enumerate(order):
+            base = used[source, target]
+            used[source, target] += ring.depth
+            if used[source, target] > ids:
+                raise InternalError(
+                    f"more than {ids} flags from {source.title} to {target.title}",
+                    location=f"ring {ring.name!r}",
+                    hint="put buffers that are used together into one ring",
+                )
+            use = FlagUse(ring.number, ring.depth, source, target, base)
+            for site in found:
+                plan.sets[site[position].leave].append(use)
+                plan.waits[site[position].enter].append(use)
+            if kind == "wrap":
+                plan.credits.append(use)
+
+
+def _site_hops(ring: Ring, touches: list[Touch]) -> tuple[list[_Hop], list[_Hop]]:
+    """What one turn needs: between its phases, and back to the turn that uses the slot next."""
+    forward: list[_Hop] = []
+    back: list[_Hop] = []
+    for buffer in ring.buffers:
+        phases = _phases(buffer, [t for t in touches if t.buffer is buffer])
+        for a, b in pairwise(phases):
+            forward.append(_Hop(a.engine, b.engine, a.last, b.first))
+        if phases and phases[0].engine is not phases[-1].engine:
+            back.append(_Hop(phases[-1].engine, phases[0].engine, phases[-1].last, phases[0].first))
+    return forward, back
+
+
+def _phases(buffer: Buffer, touches: list[Touch]) -> list[_Phase]:
+    phases: list[_Phase] = []
+    owner: dict[int, Engine] = {}
+    for touch in touches:
+        if owner.setdefault(touch.node, touch.engine) is not touch.engine:
+            raise InternalError(
+                f"two engines use buffer {buffer.name!r} inside one loop",
+                location=f"ring {buffer.ring.name!r}",
+                found=f"{owner[touch.node].title} and {touch.engine.title}",
+                hint="open the ring's turn inside the loop",
+            )
+        if phases and phases[-1].engine is touch.engine:
+            phases[-1].last = touch.node
+        else:
+            phases.append(_Phase(touch.engine, touch.node, touch.node))
+    return phases
+
+
+def _merged(hops: list[_Hop]) -> list[_Hop]:
+    """One flag for several buffers where the last set comes before the first wait."""
+    found: list[_Hop] = []
+    for hop in sorted(hops, key=lambda h: (h.leave, h.enter)):
+        for other in found:
+            if (other.source, other.target) == (hop.source, hop.target):
+                leave, enter = max(other.leave, hop.leave), min(other.enter, hop.enter)
+                if leave < enter:
+                    other.leave, other.enter = leave, enter
+                    break
+        else:
+            found.append(hop)
+    return found
+
+
+def _merged_wraps(hops: list[_Hop]) -> list[_Hop]:
+    """A slot is free when its last buffer is, and is taken when its first one is."""
+    found: dict[tuple[Engine, Engine], _Hop] = {}
+    for hop in hops:
+        other = found.setdefault((hop.source, hop.target), hop)
+        other.leave, other.enter = max(other.leave, hop.leave), min(other.enter, hop.enter)
+    return [found[key] for key in sorted(found, key=lambda k: (k[0].value, k[1].value))]
