@@ -98,13 +98,15 @@ def emit_kernel(
     tiling: AicoreTiling,
     role: Role,
     target: AicoreTarget,
+    builder: type[KernelBuilder] | None = None,
 ) -> KernelCode:
-    """Add the kernel function of one role to a module."""
-    dry = KernelBuilder(ir.Module(name="record"), symbol, body, tiling, role, target, None)
+    """Add the kernel function of one role to a module. `builder`: another maker of its stores, for tests."""
+    make = builder or KernelBuilder
+    dry = make(ir.Module(name="record"), symbol, body, tiling, role, target, None)
     emitter(dry, body, tiling)
     dry.finish()
     plan = plan_flags(dry.touches, dry.turns, target.queue.flag_ids - RESERVED_FLAGS)
-    kb = KernelBuilder(module, symbol, body, tiling, role, target, plan)
+    kb = make(module, symbol, body, tiling, role, target, plan)
     emitter(kb, body, tiling)
     kb.finish()
     if (kb.nodes, len(kb.turns)) != (dry.nodes, len(dry.turns)):
@@ -322,9 +324,7 @@ class KernelBuilder:
             self._acquire({"src": address})
             self._call(FENCE_FUNCTION)
             kind = {1: I8, 2: I16, 4: I32, 8: I64}[dtype.itemsize]
-            pointer = self.b.inttoptr(ir_of(self._global(address)), PTR)
-            value = self.b.load(pointer, typ=kind, align=dtype.itemsize)
-            value.volatile = True
+            value = self._get(self._global(address), kind)
             if kind is I64:
                 return Scalar(self.b, value)
             signed = dtype in (DType.I8, DType.I16, DType.I32)
@@ -410,9 +410,18 @@ class KernelBuilder:
             words[slot.word] = words.get(slot.word, 0) | shifted
         page = self.target.map.page_address
         for number in sorted(words):
-            pointer = self.b.inttoptr(ir.Constant(I64, page + word_offset(engine, number)), PTR)
-            store = self.b.store(ir_of(words[number]), pointer, align=8)
-            store.volatile = True
+            self._put(page + word_offset(engine, number), words[number])
+
+    def _put(self, address: int, word: Number) -> None:
+        """A store into the register page."""
+        store = self.b.store(ir_of(word), self.b.inttoptr(ir.Constant(I64, address), PTR), align=8)
+        store.volatile = True
+
+    def _get(self, address: Number, kind: ir.Type) -> ir.Value:
+        """A load from global memory that the compiler may not move."""
+        value = self.b.load(self.b.inttoptr(ir_of(address), PTR), typ=kind, align=kind.width // 8)
+        value.volatile = True
+        return value
 
     def _check(
         self, spec: CommandSpec, engine: Engine, types: tuple[DType, ...], given: dict[str, OperandValue]
