@@ -56,18 +56,20 @@ def plan_memory(
     constants: Mapping[str, NDArray[Any]],
     touched: Mapping[str, Touched] | None = None,
     roomy_bytes: int = 0,
+    align: int = ALIGN_BYTES,
 ) -> MemoryPlan:
     """Places for every operand; `subops` in global order. With `touched`, an arena in which reuse never needs a wait
-    of its own is preferred as long as it takes at most `roomy_bytes` or little more than the smallest one."""
+    of its own is preferred as long as it takes at most `roomy_bytes` or little more than the smallest one. `align`: of
+    every buffer, bytes."""
     parents = {name: b.inside for name, b in buffers.items() if b.inside is not None}
     lives = _lifetimes(subops, buffers, parents)
     shared = _in_place(subops, buffers, lives)
-    offsets, arena = _arena(lives, buffers, shared)
+    offsets, arena = _arena(lives, buffers, shared, align)
     if touched is not None and lives:
-        easy, size = _arena(lives, buffers, shared, touched)
+        easy, size = _arena(lives, buffers, shared, align, touched)
         if size <= max(roomy_bytes, ROOMY_FACTOR * arena):
             offsets, arena = easy, size
-    blob = _Blob(constants, buffers)
+    blob = _Blob(constants, buffers, align)
     places = []
     for sub, tiling in zip(subops, tilings, strict=True):
         packs = tiling.packs(sub.body)
@@ -82,12 +84,12 @@ def plan_memory(
             else:
                 row.append(Place(home.space, home.slot, inner))
         places.append(tuple(row))
-    requested = sum(_rounded(buffers[name].type.nbytes) for name in lives)
+    requested = sum(_rounded(buffers[name].type.nbytes, align) for name in lives)
     return MemoryPlan(tuple(places), tuple(blob.slots), arena, requested)
 
 
-def _rounded(nbytes: int) -> int:
-    return -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES
+def _rounded(nbytes: int, align: int) -> int:
+    return -(-nbytes // align) * align
 
 
 def _root(name: str, parents: Mapping[str, tuple[str, int]]) -> tuple[str, int]:
@@ -154,6 +156,7 @@ def _arena(
     lives: Mapping[str, tuple[int, int]],
     buffers: Mapping[str, Buffer],
     shared: Mapping[str, str],
+    align: int,
     touched: Mapping[str, Touched] | None = None,
 ) -> tuple[dict[str, int], int]:
     """Offsets of all arena buffers and the arena's size. With `touched`, bytes are reused only by writers that know
@@ -166,7 +169,7 @@ def _arena(
         known = spans.get(root, (first, last))
         spans[root] = (min(known[0], first), max(known[1], last))
     names = list(spans)
-    sizes = [_rounded(buffers[root].type.nbytes) for root in names]
+    sizes = [_rounded(buffers[root].type.nbytes, align) for root in names]
     meets = _Interference([spans[root] for root in names], _users(roots, names, touched) if touched is not None else [])
     order = sorted(range(len(names)), key=lambda i: (-sizes[i], spans[names[i]], names[i]))
     starts, ends = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
@@ -230,8 +233,8 @@ def _users(roots: Mapping[str, str], names: Sequence[str], touched: Mapping[str,
 class _Blob:
     """The constants in the order of their first use, equal ones once."""
 
-    def __init__(self, constants: Mapping[str, NDArray[Any]], buffers: Mapping[str, Buffer]) -> None:
-        self._constants, self._buffers = constants, buffers
+    def __init__(self, constants: Mapping[str, NDArray[Any]], buffers: Mapping[str, Buffer], align: int) -> None:
+        self._constants, self._buffers, self._align = constants, buffers, align
         self._offsets: dict[object, int] = {}
         self.slots: list[ConstantSlot] = []
         self._size = 0
@@ -245,7 +248,7 @@ class _Blob:
             nbytes = kind.nbytes if pack is None else _packed_bytes(pack, kind)
             found = self._offsets[key] = self._size
             self.slots.append(ConstantSlot(name, pack, found, nbytes))
-            self._size += _rounded(nbytes)
+            self._size += _rounded(nbytes, self._align)
         return found
 
     def _content(self, name: str) -> object:

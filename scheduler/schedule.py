@@ -21,13 +21,15 @@ from superkernel.tensor import Region
 
 
 class Space(Enum):
-    """An address space. Inputs, outputs and states have one per slot; arena and constants are one block each."""
+    """An address space. Inputs, outputs and states have one per slot; arena, constants and the workspaces of the
+    accelerator's kernels are one block each."""
 
     ARENA = "arena"
     INPUT = "input"
     OUTPUT = "output"
     STATE = "state"
     CONSTANT = "constant"
+    SCRATCH = "scratch"
 
     __hash__ = object.__hash__
 

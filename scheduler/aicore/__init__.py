@@ -1,0 +1,1 @@
+"""Placement on the accelerator."""

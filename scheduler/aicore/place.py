@@ -1,0 +1,202 @@
+"""Sub-operators onto the accelerator's cores.
+
+Model: the sub-operators run in the order of the grouping; each is cut for all cores of its type (MIX: for all groups),
+in contiguous ranges of nearly equal size. What may overlap is not decided here: cores of the two types run on their
+own, and wait only where bytes conflict. Of the tilings that a family offers, the one whose longest range is shortest
+is taken.
+
+Cores are numbered as harts: cube cores first, then vector cores, those of a group next to one another. A MIX range is
+one task on each core of its group. Kernels with a workspace get one per core (MIX: per group, that of its cube core),
+in two sets that take turns, so that a kernel need not wait for the one before it to be done with its own.
+
+Invariants: tasks stand in one global order, a topological order of the sub-operators; memory is planned, accesses are
+absolute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from superkernel.body import SubOperator
+from superkernel.errors import InternalError
+from superkernel.scheduler.families.aicore import family_of
+from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
+from superkernel.scheduler.group import Grouping
+from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
+from superkernel.scheduler.memory import plan_memory
+from superkernel.scheduler.memory_check import check_memory
+from superkernel.scheduler.place import absolute
+from superkernel.scheduler.schedule import MemoryAccess, Schedule, Space, Task
+from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.target.aicore import AicoreTarget
+from superkernel.tensor import Region
+
+ALIGN_BYTES = 512
+WORKSPACE_SETS = 2
+
+
+@dataclass(frozen=True)
+class Workspaces:
+    """Which workspace each sub-operator's cores have: `sets[i]` is None or the set; `stride` bytes each."""
+
+    stride: int
+    cores: int
+    sets: tuple[int | None, ...]
+
+    def offset(self, subop: int, core: int) -> int:
+        """Byte offset of the workspace of a core (MIX: of the group's cube core) in a sub-operator."""
+        chosen = self.sets[subop]
+        return 0 if chosen is None else (chosen * self.cores + core) * self.stride
+
+    @property
+    def nbytes(self) -> int:
+        """All of them."""
+        used = [s for s in self.sets if s is not None]
+        return (max(used) + 1) * self.cores * self.stride if used else 0
+
+
+@dataclass(frozen=True)
+class Cores:
+    """The cores of a target by type and group."""
+
+    target: AicoreTarget
+
+    @property
+    def cube(self) -> int:
+        return int(self.target.device.cube_cores)
+
+    @property
+    def vector(self) -> int:
+        return int(self.target.device.vector_cores)
+
+    @property
+    def total(self) -> int:
+        return self.cube + self.vector
+
+    @property
+    def groups(self) -> int:
+        return int(self.target.device.groups)
+
+    def slots(self, kind: KernelType) -> int:
+        """How many ranges a kernel of the type can have."""
+        return {KernelType.CUBE: self.cube, KernelType.VECTOR: self.vector}.get(kind, self.groups)
+
+    def core(self, kind: KernelType, slot: int, role: Role) -> int:
+        """The core of a role of range number `slot`."""
+        if kind is KernelType.CUBE or role is Role.CUBE:
+            return slot
+        if kind is KernelType.VECTOR:
+            return self.cube + slot
+        return self.cube + slot * (self.vector // self.groups) + role.lane
+
+
+def place_aicore(
+    grouping: Grouping,
+    target: AicoreTarget,
+    families: Callable[[str], Family] = family_of,
+) -> tuple[Schedule, Workspaces]:
+    """Place a grouping on a target. Raises MachineError, UnsupportedError where kernels cannot be cut for it."""
+    cores = Cores(target)
+    subops = tuple(replace(sub, index=i) for i, sub in enumerate(grouping.subops))
+    tilings: list[Tiling] = []
+    notes = []
+    for sub in subops:
+        tiling, note = _tiling(sub, target, cores, families)
+        tilings.append(tiling)
+        notes.append(note)
+    memory = plan_memory(subops, tilings, grouping.buffers, grouping.constants, align=ALIGN_BYTES)
+    check_memory(subops, memory.places, grouping.buffers)
+    spaces = _workspaces(tilings, cores)
+    tasks: list[Task] = []
+    for sub, tiling, places in zip(subops, tilings, memory.places, strict=True):
+        for core, begin, end, role in ranges(tiling, cores):
+            if isinstance(tiling, AicoreTiling):
+                accesses = absolute(tiling.role_accesses(sub.body, begin, end, role), places)
+                accesses += _workspace_access(spaces, sub.index, tiling, core, role, cores)
+            else:
+                accesses = absolute(tiling.accesses(sub.body, begin, end), places)
+            tasks.append(Task(len(tasks), sub.index, core, begin, end, accesses))
+    schedule = Schedule(
+        cores.total,
+        subops,
+        tuple(tilings),
+        memory.places,
+        tuple(tasks),
+        memory.constants,
+        memory.arena_bytes,
+        spaces.nbytes,
+        tuple(notes),
+    )
+    return schedule, spaces
+
+
+def ranges(tiling: Tiling, cores: Cores) -> list[tuple[int, int, int, Role]]:
+    """(core, begin, end, role) of every task of a sub-operator. A fallback runs on no core: it is told as core 0."""
+    if not isinstance(tiling, AicoreTiling):
+        return [(0, 0, tiling.units, Role.CUBE)] if tiling.units else []
+    kind = tiling.kernel_type
+    count = min(cores.slots(kind), tiling.units)
+    found = []
+    for slot in range(count):
+        begin, end = slot * tiling.units // count, (slot + 1) * tiling.units // count
+        found += [(cores.core(kind, slot, role), begin, end, role) for role in tiling.roles()]
+    return found
+
+
+def _tiling(
+    sub: SubOperator, target: AicoreTarget, cores: Cores, families: Callable[[str], Family]
+) -> tuple[Tiling, str]:
+    """The best tiling of a sub-operator, and why."""
+    if sub.kernel == HOST_REFERENCE:
+        return HostCallTiling(), "no kernel: NumPy between two launches"
+    offered = families(sub.kernel).tilings(sub.kernel, sub.body, target)
+    best, best_cycles = None, 0.0
+    for tiling in offered:
+        if not isinstance(tiling, AicoreTiling):
+            raise InternalError("not a tiling for the accelerator", location=sub.name, found=type(tiling).__name__)
+        longest = max(
+            (
+                tiling.cost_cycles(sub.body, begin, end, target)
+                for _, begin, end, role in ranges(tiling, cores)
+                if role is tiling.roles()[0]
+            ),
+            default=0.0,
+        )
+        if best is None or longest < best_cycles:
+            best, best_cycles = tiling, longest
+    if best is None:
+        raise InternalError("the family offers no tiling", location=sub.name, found=sub.kernel)
+    used = min(cores.slots(best.kernel_type), best.units)
+    what = "groups" if best.kernel_type.is_mix else "cores"
+    return best, f"{best.kernel_type.value} on {used} {what}, {best.units} units, about {best_cycles:.0f} cycles"
+
+
+def _workspaces(tilings: Sequence[Tiling], cores: Cores) -> Workspaces:
+    stride, sets, turn = 0, [], 0
+    for tiling in tilings:
+        if not tiling.scratch_bytes:
+            sets.append(None)
+            continue
+        stride = max(stride, -(-tiling.scratch_bytes // ALIGN_BYTES) * ALIGN_BYTES)
+        sets.append(turn)
+        turn = (turn + 1) % WORKSPACE_SETS
+    return Workspaces(stride, cores.total, tuple(sets))
+
+
+def _workspace_access(
+    spaces: Workspaces, subop: int, tiling: AicoreTiling, core: int, role: Role, cores: Cores
+) -> tuple[MemoryAccess, ...]:
+    """Everybody in a range may write the workspace: within a range its kernel keeps order itself."""
+    if spaces.sets[subop] is None:
+        return ()
+    home = owner(tiling, core, cores)
+    region = Region(spaces.offset(subop, home), tiling.scratch_bytes)
+    return (MemoryAccess(Space.SCRATCH, 0, True, (region,)),)
+
+
+def owner(tiling: AicoreTiling, core: int, cores: Cores) -> int:
+    """The core whose workspace a core uses: its own; in a MIX kernel that of its group's cube core."""
+    if tiling.kernel_type.is_mix and core >= cores.cube:
+        return (core - cores.cube) // (cores.vector // cores.groups)
+    return core
