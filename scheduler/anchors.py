@@ -9,17 +9,14 @@ from superkernel.errors import UnsupportedError
 from superkernel.graph import Node
 from superkernel.ops.opdef import Family as OpFamily
 from superkernel.scheduler import legality, profit
-from superkernel.scheduler.affine import Coords, Ref, dense_ref
-from superkernel.scheduler.cluster import Anchor, Cluster, Result, Store
+from superkernel.scheduler.affine import Coords, Ref, dense_ref, same_strides
+from superkernel.scheduler.cluster import Anchor, Cluster, Load, Result, Store
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.join import as_prologue
 from superkernel.scheduler.schedule import Space
+from superkernel.scheduler.storage import CHANNEL, IMAGE_OPS, channels_inside
 from superkernel.scheduler.workspace import Buffer, Reg, Workspace, only_dense
 from superkernel.tensor import TensorType, row_major_strides
-
-# Kernels that evaluate a prologue exactly once per element, so that it may also store (a residual sum in front of a
-# norm).
-STORING_PROLOGUES = frozenset({"host.norm"})
 
 
 def add_anchor(ws: Workspace, node: Node) -> None:
@@ -86,10 +83,17 @@ def _feed(ws: Workspace, node: Node, cluster: Cluster, anchor: Anchor, in_place:
 
 
 def _feed_from_memory(ws: Workspace, cluster: Cluster, anchor: Anchor, slot: int, value: str, kind: TensorType) -> None:
+    wanted = _image_strides(ws, anchor, slot)
+
     def accept(ref: Ref) -> bool:
         if ref.buffer in ws.buffers and ws.buffers[ref.buffer].is_constant:  # may be packed: the whole of it
             return ref.is_dense and ws.buffers[ref.buffer].type == kind
-        if ref.is_dense or anchor.kernel == HOST_REFERENCE or not ws.options.fuse:
+        if wanted is not None:
+            if not channels_inside(ref.shape, ref.strides):
+                return False
+            if not ws.options.fuse:
+                return same_strides(ref.shape, ref.strides, wanted)
+        elif ref.is_dense or anchor.kernel == HOST_REFERENCE or not ws.options.fuse:
             return ref.is_dense
         view = View(slot, ref.shape, ref.strides, ref.offset)
         return ws.family_of(anchor.kernel).accepts_view(anchor.kernel, anchor.node.op, slot, view, kind.dtype)
@@ -99,6 +103,14 @@ def _feed_from_memory(ws: Workspace, cluster: Cluster, anchor: Anchor, slot: int
     ws.clusters.read(cluster, ref.buffer)
     if not ref.is_dense:
         ws.note(anchor.node.name, f"reads {value!r} as a strided view", f"{anchor.kernel} takes it without a copy")
+
+
+def _image_strides(ws: Workspace, anchor: Anchor, slot: int) -> tuple[int, ...] | None:
+    """Strides of an image in the layout that the kernel reads in this slot; None where it has no such demand."""
+    value = anchor.node.inputs[slot]
+    if value is None or slot != 0 or anchor.node.op not in IMAGE_OPS or anchor.kernel == HOST_REFERENCE:
+        return None
+    return ws.preferred(value)
 
 
 def _prologue_part(ws: Workspace, node: Node, anchor: Anchor, slot: int) -> Cluster | None:
@@ -114,7 +126,7 @@ def _prologue_part(ws: Workspace, node: Node, anchor: Anchor, slot: int) -> Clus
     if part.anchor is not None or not family.accepts_prologue(anchor.kernel, node.op, slot):
         return None
     private = ws.is_private(part, {ws.positions[node.name]})
-    if not private and anchor.kernel not in STORING_PROLOGUES:
+    if not private and not family.prologue_may_store(anchor.kernel, node.op, slot):
         ws.note(node.name, f"{value!r} not taken as a prologue", "others read it too")
         return None
     kind = anchor.types[slot]
@@ -146,6 +158,8 @@ def _absorb_prologue(ws: Workspace, cluster: Cluster, anchor: Anchor, slot: int,
     why = legality.why_not_absorb(ws, part, cluster)
     if why is None and moved is None:
         why = "not affine over the slot's shape"
+    if why is None and _image_strides(ws, anchor, slot) is not None and not _reads_channels_inside(part, prefix):
+        why = "it reads another layout than channels last"
     if why is None and legality.touches_own_store(part, cluster):
         why = "its stored value is read by the same sub-operator"
     if why is not None or moved is None:
@@ -158,6 +172,13 @@ def _absorb_prologue(ws: Workspace, cluster: Cluster, anchor: Anchor, slot: int,
     for value, coords in moved.items():
         ws.put(value, cluster, numbers[places[value]], coords, slot)
     return True
+
+
+def _reads_channels_inside(part: Cluster, prefix: Coords) -> bool:
+    """True where the part, over the slot's shape, walks the channels of everything it loads side by side, or reads one
+    element for all of them."""
+    loads = (prefix.pull(cell.strides) for cell in part.cells if isinstance(cell, Load))
+    return all(s is None or s[CHANNEL] == 0 or channels_inside(prefix.base, s) for s in loads)
 
 
 # States ---------------------------------------------------------------------------------------------------------------

@@ -32,9 +32,8 @@ def _store_to(ws: Workspace, value: str, target: Buffer) -> Cluster:
     name = ws.fresh(value)
     found = ws.values[value]
     ws.buffers[name] = target
-    if isinstance(found, Reg) and ws.can_store_freely(found):
-        strides = found.coords.natural()
-        assert strides is not None
+    strides = found.coords.natural() if isinstance(found, Reg) else None
+    if isinstance(found, Reg) and strides is not None and ws.can_store(found, strides):
         cluster = ws.clusters.find(found.cluster)
         ws.stores_of(found).append(Store(found.cell, name, strides))
     else:
@@ -103,7 +102,7 @@ def _write_state(ws: Workspace, slot: int, state: str, value: str, staged: Ref |
     target = Buffer(ws.graph.types[state], home, previous=versions[-1])
     found = ws.values[value]
     direct: Cluster | None = None
-    if staged is None and isinstance(found, Reg) and ws.can_store_freely(found):
+    if staged is None and isinstance(found, Reg) and ws.can_store(found, found.coords.natural()):
         owner = ws.clusters.find(found.cluster)
         clash = any(ws.clusters.depends(c, owner) for c in others.values())
         if not clash and (owner.id not in others or _reads_elementwise(ws, owner, versions, found)):

@@ -33,9 +33,10 @@ from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.join import add_pointwise
 from superkernel.scheduler.moves import add_concat, add_view, materialise
 from superkernel.scheduler.program_builder import build_body
+from superkernel.scheduler.storage import StoragePolicy
 from superkernel.scheduler.tiling import Family as KernelFamily
 from superkernel.scheduler.workspace import Buffer, GroupNote, Workspace
-from superkernel.target.cpu import CpuTarget, cpu_target
+from superkernel.target.aicore import AicoreTarget
 
 Choose = Callable[[Body], str]
 
@@ -63,12 +64,14 @@ class Grouping:
 def group(
     graph: Graph,
     choose: Choose = default_choice,
-    target: CpuTarget | None = None,
+    target: object = None,
     options: Options | None = None,
     families: Callable[[str], KernelFamily] = family_of,
+    storage: StoragePolicy | None = None,
 ) -> Grouping:
     """Group the graph for a target. `choose` gives the kernel id for a body (`host.reference`: NumPy), `families` the
-    family behind it."""
+    family behind it, `storage` the layout of what is materialised (default: channels last on the accelerator, else
+    row-major). Grouping itself asks no figure of the target."""
     known: dict[Body, str] = {}
 
     def remembered(body: Body) -> str:
@@ -77,8 +80,8 @@ def group(
             found = known[body] = choose(body)
         return found
 
-    target = target or cpu_target("x86_64-unknown-linux-gnu", "avx2", ())
-    ws = Workspace(graph, remembered, target, options or Options(), families)
+    policy = storage or (StoragePolicy.CHANNELS_LAST if isinstance(target, AicoreTarget) else StoragePolicy.ROW_MAJOR)
+    ws = Workspace(graph, remembered, options or Options(), families, policy.of(graph))
     ws.start()
     for node in graph.nodes:
         family = graph.definition(node).family

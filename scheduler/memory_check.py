@@ -7,19 +7,20 @@ belong to the version before. Together with the ordering that `sync` proves, eve
 says.
 
 It looks at places, types and views only, and shares no code with the planner of the memory. Reads count for the whole
-operand, writes for the very bytes that the body stores.
+operand (through a window onto a larger buffer, for the bytes that the views touch), writes for the very bytes that the
+body stores.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from superkernel.body import Body, PointwiseProgram, Role, SubOperator
+from superkernel.body import Body, PointwiseProgram, Role, SubOperator, View
 from superkernel.errors import VerificationError, Violation, raise_all
 from superkernel.scheduler.schedule import Place, Space
 from superkernel.scheduler.workspace import Buffer
-from superkernel.tensor import full_box, regions_of_box
+from superkernel.tensor import Region, full_box, regions_of_box
 
 MAX_RUNS = 4096
 
@@ -64,14 +65,16 @@ def check_memory(
     wrong: list[Violation] = []
     for sub, row in zip(subops, places, strict=True):
         uses = list(zip(sub.values, sub.body.operands, row, strict=True))
-        for value, operand, place in uses:
+        for index, (value, operand, place) in enumerate(uses):
             wanted = _whole(value, buffers)
             if operand.role is Role.INOUT:
                 wanted = buffers[wanted].previous or wanted
             if operand.role in (Role.OUTPUT, Role.CONSTANT) or not operand.type.nbytes:
                 continue
             owners = spaces.setdefault((place.space, place.slot), Owners())
-            for start, stop, owner in owners.strangers(place.offset, place.offset + operand.type.nbytes, wanted):
+            runs = read_runs(sub.body, index) if _is_window(value, buffers) else [(0, operand.type.nbytes)]
+            strange = (found for a, b in runs for found in owners.strangers(place.offset + a, place.offset + b, wanted))
+            for start, stop, owner in strange:
                 found = f"bytes {start}..{stop} of {place.space.value}{place.slot} hold {owner or 'nothing'!r}"
                 where = f"sub-operator {sub.index} ({sub.name}), operand {value!r}"
                 wrong.append(Violation("the operand's bytes are not its own", where, wanted, found))
@@ -93,13 +96,35 @@ def written_runs(body: Body, operand: int) -> Iterator[tuple[int, int]]:
         for out in program.outputs:
             if out.target == operand:
                 box = full_box(program.shape)
-                for region in regions_of_box(box, out.strides, kind.dtype.itemsize, out.offset):
-                    if region.count > MAX_RUNS:
-                        yield region.start, region.stop
-                        continue
-                    for i in range(region.count):
-                        start = region.start + i * region.stride
-                        yield start, start + region.length
+                yield from _runs(regions_of_box(box, out.strides, kind.dtype.itemsize, out.offset))
+
+
+def read_runs(body: Body, operand: int) -> Iterator[tuple[int, int]]:
+    """The bytes of an operand that the body's views and programs read, as runs relative to its start."""
+    itemsize = body.operands[operand].type.dtype.itemsize
+    for feed in (body.epilogue, *body.anchor_inputs):
+        if isinstance(feed, View) and feed.operand == operand:
+            yield from _runs(feed.regions(itemsize))
+        elif isinstance(feed, PointwiseProgram):
+            for load in feed.inputs:
+                if load.source == operand:
+                    yield from _runs(regions_of_box(full_box(feed.shape), load.strides, itemsize, load.offset))
+
+
+def _runs(regions: Iterable[Region]) -> Iterator[tuple[int, int]]:
+    for region in regions:
+        if region.count > MAX_RUNS:
+            yield region.start, region.stop
+            continue
+        for i in range(region.count):
+            start = region.start + i * region.stride
+            yield start, start + region.length
+
+
+def _is_window(name: str, buffers: Mapping[str, Buffer]) -> bool:
+    """True of a buffer that shares all bytes of the one it lies in."""
+    inside = buffers[name].inside
+    return inside is not None and buffers[inside[0]].type == buffers[name].type
 
 
 def _whole(name: str, buffers: Mapping[str, Buffer]) -> str:

@@ -7,11 +7,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from superkernel.graph import Node
-from superkernel.scheduler.affine import Coords, Ref, dense_ref, permutation, view_refs
+from superkernel.scheduler.affine import Coords, Ref, permutation, same_strides, view_refs
 from superkernel.scheduler.anchors import add_anchor
 from superkernel.scheduler.cluster import Store
-from superkernel.scheduler.workspace import Buffer, Derived, Reg, Workspace, any_view, only_dense
-from superkernel.tensor import row_major_strides
+from superkernel.scheduler.storage import stored_shape
+from superkernel.scheduler.workspace import Accept, Buffer, Derived, Reg, Workspace, any_view, only_dense
+from superkernel.tensor import TensorType, row_major_strides
 
 
 def add_view(ws: Workspace, node: Node) -> None:
@@ -52,74 +53,122 @@ def _bijection(node: Node, coords: Coords, shape: tuple[int, ...]) -> Coords | N
 
 
 def materialise(ws: Workspace, node: Node) -> None:
-    """Without fusion every node's outputs lie dense in memory before the next node looks at them."""
+    """Without fusion every node's outputs lie dense in memory, in their layout, before the next node looks at them."""
     for out in node.outputs:
-        ws.values[out] = ws.demand(out, only_dense)
+        wanted = ws.preferred(out)
+        ws.values[out] = ws.demand(out, only_dense if wanted is None else _only(wanted))
+
+
+def _only(wanted: tuple[int, ...]) -> Accept:
+    return lambda ref: same_strides(ref.shape, ref.strides, wanted)
 
 
 def add_concat(ws: Workspace, node: Node) -> None:
     """Every part's cluster stores straight into its place; a part that lies in a buffer of its own already makes that
-    buffer a piece of the whole where it can; what is left is copied."""
-    parts = [value for value in node.inputs if value is not None]
-    copied = [v for v in parts if not _stores_anywhere(ws, v) and _adoptable(ws, node, v) is None]
-    if not ws.options.fuse or len(copied) == len(parts):
-        add_anchor(ws, node)
-        return
+    buffer a piece of the whole where it can, one that lies in its place already stays there; what is left is copied."""
     out = node.outputs[0]
     kind = ws.graph.types[out]
     axis = node.attrs.get("axis")
     at = (axis if isinstance(axis, int) else 0) % kind.rank
-    buffer = ws.fresh(out)
-    ws.buffers[buffer] = Buffer(kind)
-    strides, offset = row_major_strides(kind.shape), 0
-    for value in parts:
-        shape = ws.graph.types[value].shape
-        if 0 not in shape:
-            _store_part(ws, node, value, Ref(buffer, shape, strides, offset))
-        offset += shape[at] * strides[at]
-    ws.values[out] = dense_ref(buffer, kind.shape)
+    home, strides, offset = _home(ws, out)
+    parts: list[tuple[str, Ref]] = []
+    for value in node.inputs:
+        if value is not None:
+            shape = ws.graph.types[value].shape
+            parts.append((value, Ref(home, shape, strides, offset)))
+            offset += shape[at] * strides[at]
+    copied = [value for value, place in parts if not _needs_no_copy(ws, node, value, place)]
+    if not ws.options.fuse or len(copied) == len(parts):
+        add_anchor(ws, node)
+        return
+    buffer = home or ws.fresh(out)
+    if not home:
+        ws.buffers[buffer] = Buffer(TensorType(kind.dtype, stored_shape(kind.shape, strides)))
+    for value, place in parts:
+        if 0 not in place.shape:
+            _store_part(ws, node, value, replace(place, buffer=buffer))
+    ws.values[out] = Ref(buffer, kind.shape, strides, parts[0][1].offset)
     ws.note(node.name, "written in place", f"{len(parts) - len(copied)} of {len(parts)} parts need no copy")
 
 
-def _stores_anywhere(ws: Workspace, value: str) -> bool:
+def _home(ws: Workspace, out: str) -> tuple[str, tuple[int, ...], int]:
+    """Buffer (empty: one of its own, not made yet), strides and offset of a concatenation. Where the policy lets
+    several share the bytes of the largest, each has a window onto those, inside the next larger one's."""
+    chain, first = [out], 0
+    while (run := ws.storage.homes.get(chain[-1])) is not None and ws.options.fuse:
+        chain.append(run.whole)
+        first += run.first
+    kind = ws.graph.types[chain[-1]]
+    strides = ws.preferred(chain[-1]) or row_major_strides(kind.shape)
+    if len(chain) == 1:
+        return ws.homes.get(out, ""), strides, 0
+    stored = TensorType(kind.dtype, stored_shape(kind.shape, strides))
+    for i, value in reversed(list(enumerate(chain))):
+        if value not in ws.homes:
+            name = ws.homes[value] = ws.fresh(value)
+            inside = (ws.homes[chain[i + 1]], 0) if i + 1 < len(chain) else None
+            ws.buffers[name] = Buffer(stored, inside=inside)
+    return ws.homes[out], strides, first
+
+
+def _needs_no_copy(ws: Workspace, node: Node, value: str, place: Ref) -> bool:
     found = ws.values[value]
-    return isinstance(found, Reg) and ws.can_store_freely(found)
+    if isinstance(found, Reg) and ws.can_store(found, found.coords.pull(place.strides)):
+        return True
+    return _adoptable(ws, node, value, place) is not None or _there_already(ws, value, place) is not None
 
 
-def _adoptable(ws: Workspace, node: Node, value: str) -> str | None:
-    """The buffer that holds the part and can become a piece of the whole as it is: the part is a run of the whole, and
-    the buffer a temporary one that nothing else claims."""
-    axis = node.attrs.get("axis")
-    shape = ws.graph.types[value].shape
-    at = (axis if isinstance(axis, int) else 0) % len(shape)
-    if node.inputs.count(value) > 1 or any(d != 1 for d in shape[:at]) or 0 in shape:
-        return None
+def _refs(ws: Workspace, value: str) -> list[Ref]:
+    """Where the value lies in memory."""
     found = ws.values[value]
     refs = [found] if isinstance(found, Ref) else []
     if isinstance(found, Reg):
         for store in ws.stores_of(found):
             strides = found.coords.push(store.strides)
             if store.cell == found.cell and strides is not None:
-                refs.append(Ref(store.buffer, shape, strides, store.offset))
-    for ref in refs:
+                refs.append(Ref(store.buffer, found.coords.shape, strides, store.offset))
+    return refs
+
+
+def _adoptable(ws: Workspace, node: Node, value: str, place: Ref) -> str | None:
+    """The buffer that holds the part and can become a piece of the whole as it is: the part is a run of the whole, and
+    the buffer a temporary one that nothing else claims."""
+    shape = ws.graph.types[value].shape
+    if node.inputs.count(value) > 1 or 0 in shape or value in ws.storage.homes:
+        return None
+    for ref in _refs(ws, value):
         buffer = ws.buffers[ref.buffer]
-        whole = ref.is_dense and ref.offset == 0 and buffer.type.size == ws.graph.types[value].size
-        if whole and buffer.is_temporary:
+        whole = ref.offset == 0 and buffer.type.size == ws.graph.types[value].size
+        if whole and buffer.is_temporary and same_strides(shape, ref.strides, place.strides):
+            return ref.buffer
+    return None
+
+
+def _there_already(ws: Workspace, value: str, place: Ref) -> str | None:
+    """The buffer, a window onto the whole, through which the part lies in its place."""
+    for ref in _refs(ws, value):
+        name, offset = ref.buffer, ref.offset * ws.buffers[ref.buffer].type.dtype.itemsize
+        while (inside := ws.buffers[name].inside) is not None and name != place.buffer:
+            name, offset = inside[0], offset + inside[1]
+        right = name == place.buffer and offset == place.offset * ws.buffers[name].type.dtype.itemsize
+        if right and place.buffer and same_strides(ref.shape, ref.strides, place.strides):
             return ref.buffer
     return None
 
 
 def _store_part(ws: Workspace, node: Node, value: str, place: Ref) -> None:
-    adopted = _adoptable(ws, node, value)
+    there = _there_already(ws, value, place)
+    adopted = None if there is not None else _adoptable(ws, node, value, place)
     if adopted is not None:
         old = ws.buffers[adopted]
         ws.buffers[adopted] = replace(old, inside=(place.buffer, place.offset * old.type.dtype.itemsize))
-        for cluster in ws.clusters.clusters_writing(adopted):
+    if there is not None or adopted is not None:
+        for cluster in ws.clusters.clusters_writing(there or adopted or ""):
             ws.clusters.write(cluster, place.buffer)
         return
     found = ws.values[value]
-    strides = found.coords.pull(place.strides) if isinstance(found, Reg) and ws.can_store_freely(found) else None
-    if isinstance(found, Reg) and strides is not None:
+    strides = found.coords.pull(place.strides) if isinstance(found, Reg) else None
+    if isinstance(found, Reg) and strides is not None and ws.can_store(found, strides):
         cluster = ws.clusters.find(found.cluster)
         ws.stores_of(found).append(Store(found.cell, place.buffer, strides, place.offset))
     else:

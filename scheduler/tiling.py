@@ -6,7 +6,8 @@ the kernel function. The tiling says for any range exactly which bytes of which 
 verification rest on that (property-tested against what the emitted kernel really touches).
 
 A tiling is a frozen dataclass of plain values: together with the `Body` it determines the machine code.
-Architecture invariant: families know nothing of cores, addresses or other sub-operators.
+A `target` is that of the family: `CpuTarget` on the host, `AicoreTarget` on the accelerator; families of one never see
+the other. Architecture invariant: families know nothing of cores, addresses or other sub-operators.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +23,6 @@ from numpy.typing import NDArray
 from superkernel.body import Body, View
 from superkernel.dtypes import DType
 from superkernel.ops.opdef import Array
-from superkernel.target.cpu import CpuTarget
 from superkernel.tensor import Region, TensorType
 
 
@@ -70,7 +71,7 @@ class Tiling(ABC):
         """What units [begin, end) read and write."""
 
     @abstractmethod
-    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+    def cost_ns(self, body: Body, begin: int, end: int, target: Any) -> float:
         """Estimated time of one core for the range, caches warm for activations, weights from L2/L3 as they fit."""
 
     def packs(self, body: Body) -> Mapping[int, Pack]:
@@ -89,7 +90,7 @@ class Family(ABC):
     kernels: tuple[str, ...]  # registry ids served
 
     @abstractmethod
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: Any) -> Sequence[Tiling]:
         """Candidate tilings, best guess first (the scheduler weighs cost_ns and sync). Never empty for a legal body."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
@@ -100,6 +101,16 @@ class Family(ABC):
     def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
         """Whether the kernel evaluates a pointwise program in front of anchor slot `slot` while reading it."""
         return False
+
+    def prologue_may_store(self, kernel: str, op: str, slot: int) -> bool:
+        """Whether the kernel evaluates such a program exactly once per element, so that it may also store (a residual
+        sum in front of a norm that others read too)."""
+        return False
+
+    def accepts_store(self, kernel: str, op: str, view: View, dtype: DType) -> bool:
+        """Whether the epilogue can store through this view of the anchor's result. Row-major is always accepted, by
+        kernels that compute images under the channels-last policy dense channels-last views instead."""
+        return True
 
 
 def pack_bytes(pack: Pack | None, array: Array) -> NDArray[np.uint8]:

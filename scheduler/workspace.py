@@ -5,9 +5,10 @@ of coordinates; it is put into memory only on demand, in the layout that the rea
 matmul costs nothing: either the reader walks strides or the matmul stores transposed). `Derived`: a view (slice,
 expand, split) of a value that is not in memory yet.
 
-`demand` is the one way to memory: an existing store that the reader accepts, else a store in the iteration order,
-else a dense store, else a copying cluster. Invariant: a cluster whose anchor takes no epilogue has at most its
-results' own dense stores.
+`demand` is the one way to memory: an existing store that the reader accepts, else a store in the order that the storage
+policy prefers, else in the iteration order, else a dense store, else a copying cluster. Invariants: a cluster whose
+anchor takes no epilogue has at most its results' own dense stores; one whose anchor computes images under
+`CHANNELS_LAST` stores nothing but channels last.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.body import Body
+from superkernel.body import Body, View
+from superkernel.dtypes import DType
 from superkernel.graph import Graph, Node
 from superkernel.ops.opdef import Family
 from superkernel.options import Options
 from superkernel.scheduler.affine import Coords, Ref, Shape, dense_ref, view_refs
 from superkernel.scheduler.cluster import Cluster, ClusterSet, Load, Prologue, Store
+from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.schedule import Place, Space
+from superkernel.scheduler.storage import IMAGE_OPS, Storage, channels_inside, channels_last_strides, stored_shape
 from superkernel.scheduler.tiling import Family as KernelFamily
-from superkernel.target.cpu import CpuTarget
 from superkernel.tensor import TensorType, row_major_strides
 
 Accept = Callable[[Ref], bool]
@@ -67,7 +70,8 @@ class GroupNote:
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A buffer that sub-operators read or write. `home`: None in the arena, else the space and slot it fills
-    (constants: slot 0, offsets come with the memory plan). `inside`: a part of another buffer, from that byte on.
+    (constants: slot 0, offsets come with the memory plan). `inside`: a part of another buffer, from that byte on; one
+    of the same type is a *window*: all of the other one's bytes, of which its views touch some.
     `previous`: the buffer whose bytes this one takes over in the same place (states)."""
 
     type: TensorType
@@ -101,9 +105,9 @@ class Workspace:
 
     graph: Graph
     choose: Callable[[Body], str]
-    target: CpuTarget
     options: Options
     family_of: Callable[[str], KernelFamily]
+    storage: Storage = field(default_factory=Storage)
     clusters: ClusterSet = field(default_factory=ClusterSet)
     values: dict[str, Ref | Reg | Derived] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -113,6 +117,7 @@ class Workspace:
     notes: list[GroupNote] = field(default_factory=list)
     positions: dict[str, int] = field(default_factory=dict)  # node name -> position in the graph
     versions: dict[str, str] = field(default_factory=dict)  # buffer that took over another's bytes -> its graph value
+    homes: dict[str, str] = field(default_factory=dict)  # concatenation that shares bytes with others -> its window
     _readers: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def start(self) -> None:
@@ -207,6 +212,48 @@ class Workspace:
         anchor = self.clusters.find(reg.cluster).anchor
         return anchor is None or anchor.takes_epilogue
 
+    def preferred(self, value: str) -> Shape | None:
+        """Strides over the value's shape in which it is to lie in memory; None: row-major."""
+        return self.storage.strides(value, self.graph.types[value])
+
+    def is_image_anchor(self, cluster: Cluster) -> bool:
+        """True where the cluster's anchor computes images and so stores channels last only."""
+        anchor = cluster.anchor
+        if anchor is None or anchor.node.op not in IMAGE_OPS or anchor.kernel == HOST_REFERENCE:
+            return False
+        return self.preferred(anchor.node.outputs[0]) is not None
+
+    def can_store(self, reg: Reg, strides: Shape | None) -> bool:
+        """True where the value's cluster can store it with these iteration-space strides, besides what it stores
+        already."""
+        if strides is None or not self.can_store_freely(reg):
+            return False
+        cluster = self.clusters.find(reg.cluster)
+        anchor = cluster.anchor
+        if anchor is None or reg.slot >= 0:
+            return True
+        if self.is_image_anchor(cluster) and not channels_inside(cluster.shape, strides):
+            return False
+        dtype = _dtype_of(cluster, reg.cell)
+        view = View(0, cluster.shape, strides)
+        return self.family_of(anchor.kernel).accepts_store(anchor.kernel, anchor.node.op, view, dtype)
+
+    def _orders(self, value: str, found: Reg) -> list[Shape]:
+        """Iteration-space strides of dense stores of the value that its cluster can make, favourite first."""
+        base = row_major_strides(found.coords.base)
+        if not self.can_store_freely(found):
+            return [base]
+        cluster = self.clusters.find(found.cluster)
+        if found.slot < 0 and self.is_image_anchor(cluster):
+            return [channels_last_strides(cluster.shape)]
+        orders = []
+        for name in (value, self.names.get((cluster.id, found.slot, found.cell), value)):
+            strides, origin = self.preferred(name), self.values[name]
+            if strides is not None and isinstance(origin, Reg) and origin.coords.base == found.coords.base:
+                pulled = origin.coords.pull(strides)
+                orders += [pulled] if pulled is not None and self.can_store(found, pulled) else []
+        return [*orders, base]
+
     def locate(self, value: str, accept: Accept) -> Ref:
         """A place in memory of the value, one that is accepted where that needs no copy."""
         found = self.values[value]
@@ -227,17 +274,34 @@ class Workspace:
                 first = first or ref
         if first is not None and not self.can_store_freely(found):
             return first
-        base = row_major_strides(found.coords.base)
-        if (strides := found.coords.push(base)) is not None and accept(Ref("", shape, strides)):
-            return Ref(self.store(found, base, found.coords.base), shape, strides)
-        if not self.can_store_freely(found):
-            whole = self.store(found, base, found.coords.base)
-            if strides is None:  # this alias cannot be told in strides: read the results' own shape and copy
-                return self._copied_through(value, Ref(whole, found.coords.base, base), found.coords)
-            return Ref(whole, shape, strides)
+        for order in self._orders(value, found):
+            strides = found.coords.push(order)
+            if strides is not None and accept(Ref("", shape, strides)):
+                return Ref(self._store_whole(found, order), shape, strides)
         natural = found.coords.natural()
-        assert natural is not None, f"no dense layout for {value}"
-        return dense_ref(self.store(found, natural, shape, value), shape)
+        if self.can_store_freely(found):
+            assert natural is not None, f"no dense layout for {value}"
+        if natural is not None and self.can_store(found, natural):
+            return dense_ref(self.store(found, natural, shape, value), shape)
+        return first or self._stored_as_it_can(value, found, accept)
+
+    def _store_whole(self, found: Reg, strides: Shape) -> str:
+        return self.store(found, strides, stored_shape(found.coords.base, strides))
+
+    def _stored_as_it_can(self, value: str, found: Reg, accept: Accept) -> Ref:
+        """The value where its cluster cannot store it as the reader wants: in the cluster's own order, seen through
+        strides, or copied where this alias of the result cannot be told in strides."""
+        base = found.coords.base
+        store = next((s for s in self.stores_of(found) if s.cell == found.cell), None)
+        if store is None:
+            order = self._orders(value, found)[0]
+            whole = Ref(self._store_whole(found, order), base, order)
+        else:
+            whole = Ref(store.buffer, base, store.strides, store.offset)
+        strides = found.coords.push(whole.strides)
+        if strides is not None:
+            return Ref(whole.buffer, found.coords.shape, strides, whole.offset)
+        return self._copied_through(value, whole, found.coords, accept)
 
     def _locate_derived(self, value: str, found: Derived, accept: Accept) -> Ref:
         shapes = [self.graph.types[o].shape for o in found.node.outputs]
@@ -252,15 +316,23 @@ class Workspace:
 
         source = _first_input(found.node)
         ref = view(self.locate(source, fits))
+        if ref is None and self.preferred(value) is not None:  # a reshape of a strided view to an image
+            cluster = self.copy_cluster(value, strided := self.locate(source, any_view))
+            self.put(value, cluster, 0, Coords(strided.shape).reshaped(shapes[found.index]))
+            return self._locate_copy(value, accept)
         if ref is None:  # a reshape of a strided view: only a copy helps
             ref = view(self.demand(source, only_dense))
             assert ref is not None
         return ref
 
-    def _copied_through(self, value: str, ref: Ref, coords: Coords) -> Ref:
+    def _copied_through(self, value: str, ref: Ref, coords: Coords, accept: Accept) -> Ref:
         cluster = self.copy_cluster(value, ref)
         self.put(value, cluster, 0, Coords(ref.shape).then(coords))
-        return self.locate(value, only_dense)
+        return self._locate_copy(value, accept)
+
+    def _locate_copy(self, value: str, accept: Accept) -> Ref:
+        """The value that a copying cluster holds: as its reader wants an image, else dense."""
+        return self.locate(value, only_dense if self.preferred(value) is None else accept)
 
     def demand(self, value: str, accept: Accept) -> Ref:
         """A place in memory that `accept` takes; copies as the last resort (a dense place is always accepted)."""
@@ -273,7 +345,7 @@ class Workspace:
         self.note(value, "copied", "its reader takes no such view")
         cluster = self.copy_cluster(value, ref)
         self.put(value, cluster, 0, Coords(ref.shape))
-        return self.locate(value, only_dense)
+        return self._locate_copy(value, accept)
 
     def fold_constant(self, value: str, array: NDArray[Any]) -> Ref:
         """A view of a constant becomes a constant of its own."""
@@ -319,6 +391,10 @@ class Workspace:
         """The cell that loads the ref through iteration-space strides."""
         self.clusters.read(cluster, ref.buffer)
         return cluster.add(Load(ref.buffer, strides, ref.offset, self.buffers[ref.buffer].type.dtype))
+
+
+def _dtype_of(cluster: Cluster, cell: int) -> DType:
+    return cluster.cells[cell].dtype
 
 
 def _first_input(node: Node) -> str:

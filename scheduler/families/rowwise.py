@@ -57,5 +57,8 @@ class RowwiseFamily(Family):
     def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
         return slot == 0
 
+    def prologue_may_store(self, kernel: str, op: str, slot: int) -> bool:
+        return kernel == "host.norm"
+
 
 FAMILY = RowwiseFamily()

@@ -79,6 +79,9 @@ class LenientFamily(Family):
     def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
         return self.eager and slot == 0
 
+    def prologue_may_store(self, kernel: str, op: str, slot: int) -> bool:
+        return kernel == "host.norm"
+
 
 class _Random:
     """Grows a graph from values of a few related shapes."""

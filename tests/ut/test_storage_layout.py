@@ -1,0 +1,307 @@
+"""Channels-last storage: networks of images keep their meaning, and nothing is copied inside them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from interpret import interpret_grouping, interpret_schedule
+from random_graphs import GraphMaker, random_graph, random_inputs
+
+from superkernel.body import Body, PointwiseProgram, SubOperator, View
+from superkernel.dtypes import DType
+from superkernel.graph import Graph
+from superkernel.options import Options
+from superkernel.reference import evaluate
+from superkernel.scheduler.default_choice import default_choice
+from superkernel.scheduler.group import Grouping, group
+from superkernel.scheduler.hostcall import HostCallTiling
+from superkernel.scheduler.place import place
+from superkernel.scheduler.storage import IMAGE_OPS, StoragePolicy, channels_inside
+from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.target.cpu import cpu_target
+from tests import random_models
+
+RNG = np.random.default_rng(5)
+CPU = cpu_target("x86_64-unknown-linux-gnu", "avx2", ())
+
+
+class ImageFamily(Family):
+    """Convolutions and pools as the accelerator has them: images channels last, in and out; the rest dense."""
+
+    kernels = ()
+
+    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
+        return (HostCallTiling(),)
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return view.is_dense or (op in IMAGE_OPS and slot == 0 and channels_inside(view.shape, view.strides))
+
+    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
+        return op == "conv" and slot == 0
+
+    def accepts_store(self, kernel: str, op: str, view: View, dtype: DType) -> bool:
+        return op not in IMAGE_OPS or channels_inside(view.shape, view.strides)
+
+
+class Net(GraphMaker):
+    """Layers of image networks."""
+
+    def conv(
+        self, x: str, channels_in: int, channels: int, size: int = 3, *, stride: int = 1, relu: bool = True
+    ) -> str:
+        w = RNG.standard_normal((channels, channels_in, size, size)).astype(np.float32) / np.sqrt(channels_in * size**2)
+        pads = (size // 2,) * 4
+        bias = self.constant((0.1 * RNG.standard_normal(channels)).astype(np.float32))
+        y = self.op("conv", x, self.constant(w.astype(np.float32)), bias, pads=pads, strides=(stride, stride))
+        return self.op("relu", y) if relu else y
+
+    def scaled(self, x: str, channels: int) -> str:
+        """What is left of a batch norm that could not be folded."""
+        a, b = (self.constant(RNG.standard_normal((1, channels, 1, 1)).astype(np.float32)) for _ in range(2))
+        return self.op("relu", self.op("add", self.op("mul", x, a), b))
+
+    def pool(self, x: str, stride: int = 2) -> str:
+        return self.op("max_pool", x, kernel=(3, 3), strides=(stride, stride), pads=(1, 1, 1, 1))
+
+    def head(self, x: str, channels: int) -> str:
+        flat = self.op("reshape", self.op("global_avg_pool", x), shape=(-1, channels))
+        return self.op("matmul", flat, self.constant(RNG.standard_normal((channels, 5)).astype(np.float32)))
+
+
+def squeezenet(batch: int = 1) -> Graph:
+    n = Net()
+    h = n.pool(n.conv(n.input("x", batch, 3, 12, 12), 3, 8, stride=2))
+    for _ in range(2):
+        squeezed = n.conv(h, 8, 4, 1)
+        h = n.op("concat", n.conv(squeezed, 4, 4, 1), n.conv(squeezed, 4, 4, 3), axis=1)
+    return n.graph(n.head(h, 8))
+
+
+def resnet(batch: int = 1) -> Graph:
+    n = Net()
+    h = n.pool(n.conv(n.input("x", batch, 3, 12, 12), 3, 8, stride=2))
+    for stride in (1, 2):
+        inner = n.conv(n.conv(h, 8, 8, stride=stride), 8, 8, relu=False)
+        short = h if stride == 1 else n.conv(h, 8, 8, 1, stride=2, relu=False)
+        h = n.op("relu", n.op("add", inner, short))
+    return n.graph(n.head(h, 8))
+
+
+def densenet(batch: int = 1, *, flat: bool = False) -> Graph:
+    """`flat`: every concatenation names all earlier features, not the concatenation before."""
+    n = Net()
+    h = n.conv(n.input("x", batch, 3, 10, 10), 3, 6)
+    for block in range(2):
+        features, channels = [h], 6 + 3 * block
+        for _ in range(3):
+            new = n.conv(n.conv(n.scaled(h, channels), channels, 8, 1), 8, 4, relu=False)
+            features, channels = [*features, new], channels + 4
+            h = n.op("concat", *(features if flat else (h, new)), axis=1)
+        if block == 0:
+            h = n.conv(n.scaled(h, channels), channels, 9, 1, relu=False)
+            h = n.op("avg_pool", h, kernel=(2, 2), strides=(2, 2))
+    return n.graph(n.head(n.scaled(h, channels), channels))
+
+
+def inception(batch: int = 1) -> Graph:
+    n = Net()
+    h, channels = n.conv(n.input("x", batch, 3, 9, 9), 3, 6), 6
+    for _ in range(2):
+        branches = (
+            n.conv(h, channels, 4, 1),
+            n.conv(n.conv(h, channels, 3, 1), 3, 5),
+            n.conv(n.conv(h, channels, 2, 1), 2, 3, 5),
+            n.conv(n.pool(h, 1), channels, 2, 1),
+        )
+        h, channels = n.op("concat", *branches, axis=1), 14
+    return n.graph(n.head(h, channels))
+
+
+def squeeze_excite(batch: int = 1) -> Graph:
+    n = Net()
+    h = n.conv(n.input("x", batch, 3, 8, 8), 3, 6)
+    gate = n.op("sigmoid", n.conv(n.conv(n.op("global_avg_pool", h), 6, 2, 1), 2, 6, 1, relu=False))
+    return n.graph(n.head(n.conv(n.op("mul", h, gate), 6, 6), 6))
+
+
+NETS: dict[str, Callable[..., Graph]] = {
+    "squeezenet": squeezenet,
+    "resnet": resnet,
+    "densenet": densenet,
+    "densenet_flat": lambda batch=1: densenet(batch, flat=True),
+    "inception": inception,
+    "squeeze_excite": squeeze_excite,
+}
+
+
+def grouped(graph: Graph, **options: object) -> Grouping:
+    family = ImageFamily()
+    return group(graph, default_choice, None, Options(**options), lambda _: family, storage=StoragePolicy.CHANNELS_LAST)
+
+
+def check_meaning(graph: Graph, grouping: Grouping, seed: int = 0) -> None:
+    inputs = random_inputs(graph, seed)
+    want = evaluate(graph, inputs)
+    outputs, states = interpret_grouping(grouping, graph, inputs)
+    for name, found in zip(graph.outputs, outputs, strict=True):
+        np.testing.assert_allclose(found, want[name], rtol=1e-4, atol=1e-4, err_msg=name)
+    for name, found in states.items():
+        np.testing.assert_allclose(found, want.states[name], rtol=1e-4, atol=1e-4, err_msg=f"state {name}")
+
+
+def check_on_addresses(graph: Graph, grouping: Grouping, cores: int = 1) -> None:
+    """Placed: memory is planned and checked, and the result computed at the planned addresses."""
+    schedule = place(grouping, graph, CPU, cores, Options(), lambda _: ImageFamily())
+    inputs = random_inputs(graph, 1)
+    outputs, _ = interpret_schedule(schedule, graph, inputs, grouping.constants)
+    want = evaluate(graph, inputs)
+    for name, found in zip(graph.outputs, outputs, strict=True):
+        np.testing.assert_allclose(found, want[name], rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def copies(grouping: Grouping) -> list[SubOperator]:
+    """Sub-operators that only move data."""
+    return [s for s in grouping.subops if s.body.op in (None, "concat") and s.body.epilogue.is_store_only]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("net", NETS)
+def test_only_the_input_is_converted(net: str, batch: int) -> None:
+    graph = NETS[net](batch)
+    grouping = grouped(graph)
+    check_meaning(graph, grouping)
+    moved = copies(grouping)
+    assert [s.values[0] for s in moved] == ["x"]
+    (load,), (store,) = moved[0].body.epilogue.inputs, moved[0].body.epilogue.outputs
+    assert store.strides[1] == 1
+    assert load.strides[3] == 1
+    check_on_addresses(graph, grouping)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_images_are_read_and_stored_channels_last(net: str) -> None:
+    grouping = grouped(NETS[net](2))
+    seen = 0
+    for sub in grouping.subops:
+        if sub.body.op not in IMAGE_OPS:
+            continue
+        feed = sub.body.anchor_inputs[0]
+        loads = [feed.strides] if isinstance(feed, View) else [i.strides for i in feed.inputs if i.source >= 0]
+        assert all(channels_inside(feed.shape, s) or not any(s[2:]) for s in loads)
+        assert all(channels_inside(sub.body.epilogue.shape, o.strides) for o in sub.body.epilogue.outputs)
+        seen += 1
+    assert seen
+
+
+def test_the_count_can_fail() -> None:
+    """A channel shuffle is a permutation inside a pixel: it does need a copy, and the count sees it."""
+    n = Net()
+    y = n.op("reshape", n.conv(n.input("x", 1, 3, 6, 6), 3, 8, relu=False), shape=(1, 2, 4, 6, 6))
+    mixed = n.op("reshape", n.op("transpose", y, perm=(0, 2, 1, 3, 4)), shape=(1, 8, 6, 6))
+    graph = n.graph(n.head(n.conv(mixed, 8, 4), 4))
+    grouping = grouped(graph)
+    assert len(copies(grouping)) == 2
+    check_meaning(graph, grouping)
+
+
+def test_stages_of_a_dense_block_share_one_buffer() -> None:
+    grouping = grouped(densenet())
+    windows = {n: b for n, b in grouping.buffers.items() if b.inside is not None}
+    assert len(windows) == 4, "two of the three concatenations of each block"
+    for buffer in windows.values():
+        assert buffer.inside is not None
+        assert buffer.type == grouping.buffers[buffer.inside[0]].type
+
+
+def test_the_cast_of_an_input_converts_the_layout_too() -> None:
+    n = Net()
+    y = n.conv(n.op("mul", n.input("x", 1, 3, 6, 6), n.constant(np.float32(0.5))), 3, 4)
+    graph = n.graph(n.head(y, 4))
+    grouping = grouped(graph)
+    assert [s.body.op for s in grouping.subops] == [None, "conv", "global_avg_pool", "matmul"]
+    assert not copies(grouping)
+    check_meaning(graph, grouping)
+
+
+def test_outputs_and_states_keep_their_declared_layout() -> None:
+    n = Net()
+    s = n.state("s", RNG.standard_normal((1, 4, 5, 5)).astype(np.float32))
+    y = n.conv(n.op("add", n.input("x", 1, 4, 5, 5), s), 4, 4)
+    n.updates["s"] = y
+    graph = n.graph(y, n.op("tanh", y), n.op("max_pool", y, kernel=(2, 2)))
+    grouping = grouped(graph)
+    check_meaning(graph, grouping)
+    check_on_addresses(graph, grouping)
+
+
+def test_a_flattened_image_is_copied_once() -> None:
+    n = Net()
+    y = n.conv(n.input("x", 2, 3, 4, 4), 3, 4)
+    flat = n.op("reshape", y, shape=(2, 64))
+    w = n.constant(RNG.standard_normal((64, 3)).astype(np.float32))
+    graph = n.graph(n.op("matmul", flat, w), n.op("softmax", flat, axis=-1))
+    grouping = grouped(graph)
+    assert len(copies(grouping)) == 2, "the input and the flattened image"
+    check_meaning(graph, grouping)
+
+
+def test_pixels_as_tokens_need_no_copy() -> None:
+    """What a convolution stores channels last is a matrix of pixels times channels: a vision transformer's tokens."""
+    n = Net()
+    y = n.op("reshape", n.conv(n.input("x", 1, 3, 8, 8), 3, 16, 1, relu=False), shape=(1, 16, 64))
+    tokens = n.op("transpose", y, perm=(0, 2, 1))
+    graph = n.graph(n.op("matmul", tokens, n.constant(RNG.standard_normal((16, 4)).astype(np.float32))))
+    grouping = grouped(graph)
+    assert [s.body.op for s in grouping.subops] == [None, "conv", "matmul"]
+    feed = grouping.subops[2].body.anchor_inputs[0]
+    assert isinstance(feed, View)
+    assert feed.is_dense
+    check_meaning(graph, grouping)
+
+
+def test_split_channels_are_views() -> None:
+    n = Net()
+    y = n.conv(n.input("x", 1, 3, 6, 6), 3, 8)
+    a, b = n.ops("split", y, outputs=2, axis=1, sizes=(4, 4))
+    graph = n.graph(n.head(n.op("concat", n.conv(a, 4, 4), n.conv(b, 4, 4), axis=1), 8))
+    grouping = grouped(graph)
+    assert len(copies(grouping)) == 1
+    check_meaning(graph, grouping)
+
+
+def test_a_prologue_in_another_layout_is_not_taken() -> None:
+    n = Net()
+    graph = n.graph(n.head(n.conv(n.op("tanh", n.input("x", 1, 3, 6, 6)), 3, 4), 4))
+    grouping = grouped(graph)
+    assert not any(isinstance(f, PointwiseProgram) for s in grouping.subops for f in s.body.anchor_inputs)
+    assert any("another layout" in note.reason for note in grouping.notes)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_without_fusion(net: str) -> None:
+    graph = NETS[net](1)
+    check_meaning(graph, grouped(graph, fuse=False))
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_random_graphs_keep_their_meaning(fuse: bool) -> None:
+    with_images = 0
+    for seed in range(30):
+        graph = random_models.random_graph(random.Random(seed))
+        with_images += any(node.op in IMAGE_OPS for node in graph.nodes)
+        check_meaning(graph, grouped(graph, fuse=fuse), seed)
+    assert with_images >= 5
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_graphs_without_images_are_grouped_as_ever(fuse: bool) -> None:
+    family = ImageFamily()
+    for seed in range(25):
+        graph = random_graph(seed, 8 + seed)
+        if any(node.op in IMAGE_OPS for node in graph.nodes):
+            continue
+        rows = group(graph, default_choice, None, Options(fuse=fuse), lambda _: family)
+        assert str(grouped(graph, fuse=fuse)) == str(rows)
