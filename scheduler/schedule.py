@@ -10,7 +10,7 @@ Text form: `str(schedule)`; tasks and accesses parse back with `parse_tasks`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
@@ -48,12 +48,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class MemoryAccess:
-    """Bytes that a task reads or writes, absolute within (space, slot)."""
+    """Bytes that a task reads or writes, absolute within (space, slot). `operand`: of the sub-operator, where a plan
+    tells waits of operands apart; not part of the text."""
 
     space: Space
     slot: int
     write: bool
     regions: tuple[Region, ...]
+    operand: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{'w' if self.write else 'r'}:{self.space.value}{self.slot}:{','.join(map(str, self.regions))}"

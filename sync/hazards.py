@@ -53,6 +53,7 @@ class Conflict:
     key: Key
     left: Region
     right: Region
+    operand: int | None = None  # of the later task, where accesses say it
 
     @property
     def witness(self) -> Witness:
@@ -61,7 +62,8 @@ class Conflict:
 
 
 def find_conflicts(tasks: Sequence[Task]) -> Iterator[list[Conflict]]:
-    """For each task in order, its conflicts with earlier tasks (of any core), at most one per earlier task."""
+    """For each task in order, its conflicts with earlier tasks (of any core), at most one per earlier task and operand
+    of the later one (accesses that name no operand count as one)."""
     spaces: dict[Key, list[Extent]] = {}
     at = 0
     while at < len(tasks):
@@ -70,7 +72,7 @@ def find_conflicts(tasks: Sequence[Task]) -> Iterator[list[Conflict]]:
             stop += 1
         fresh: dict[Key, tuple[list[Live], list[Live]]] = {}  # this sub-operator's reads and writes
         for task in tasks[at:stop]:
-            found: dict[int, Conflict] = {}
+            found: dict[tuple[int, int | None], Conflict] = {}
             mine = [(a, _live(task.index, a)) for a in task.accesses if a.regions and a.space not in READ_ONLY]
             for access, live in mine:
                 key = (access.space, access.slot)
@@ -81,8 +83,7 @@ def find_conflicts(tasks: Sequence[Task]) -> Iterator[list[Conflict]]:
                     _match(access, live, live.low, live.high, writes, reads, found)
             for access, live in mine:
                 fresh.setdefault((access.space, access.slot), ([], []))[access.write].append(live)
-            found.pop(task.index, None)
-            yield list(found.values())
+            yield [c for c in found.values() if c.earlier != task.index]
         for key, (reads, writes) in fresh.items():
             _record(spaces.setdefault(key, []), reads, writes)
         at = stop
@@ -102,7 +103,7 @@ def _match(
     high: int,
     writes: Sequence[Live],
     reads: Sequence[Live],
-    found: dict[int, Conflict],
+    found: dict[tuple[int, int | None], Conflict],
 ) -> None:
     """Conflicts of one access with the older ones of a stretch [low, high)."""
     if low >= live.high or live.low >= high:
@@ -111,12 +112,12 @@ def _match(
         if hazard is Hazard.WAR and not access.write:
             return
         for other in older:
-            if other.low >= live.high or live.low >= other.high or other.task in found:
+            if other.low >= live.high or live.low >= other.high or (other.task, access.operand) in found:
                 continue
             pair = overlap(other.regions, live.regions)
             if pair is not None:
                 key = (access.space, access.slot)
-                found[other.task] = Conflict(other.task, live.task, hazard, key, *pair)
+                found[other.task, access.operand] = Conflict(other.task, live.task, hazard, key, *pair, access.operand)
 
 
 def overlap(left: Sequence[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:

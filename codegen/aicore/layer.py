@@ -46,9 +46,10 @@ from superkernel.target.engines.model import OPCODE_BITS, TYPE_BITS, TYPE_CODES,
 
 Emitter: TypeAlias = "Callable[[KernelBuilder, Body, AicoreTiling], None]"
 
-# Flags per pair of engines that a kernel cannot have: one between kernels, one for a kernel's own fences.
-KERNEL_FENCE, OWN_FENCE = 0, 1
-RESERVED_FLAGS = 2
+# Flags per pair of engines that no ring has: a core's stores ahead of its loads, a kernel's own `order`, local memory
+# between kernels.
+STORE_FENCE, OWN_FENCE, LOCAL_FENCE = 0, 1, 2
+RESERVED_FLAGS = 3
 WAIT_FUNCTION, FENCE_FUNCTION = "sk_wait", "sk_fence"
 SCRATCH = -1  # operand number of the workspace
 
@@ -70,24 +71,27 @@ OperandValue: TypeAlias = "Number | float | str | Buffer | Part | Address"
 
 @dataclass(frozen=True)
 class LocalUse:
-    """Bytes [begin, end) of a local memory that an engine touches: what the next kernel must wait for."""
+    """Bytes [begin, end) of a local memory: who touches them, who first, and whom that engine waits for by itself."""
 
-    engine: Engine
     memory: Local
-    write: bool
     begin: int
     end: int
+    first: Engine
+    after: tuple[Engine, ...]
+    engines: tuple[Engine, ...]
 
 
 @dataclass(frozen=True)
 class KernelCode:
-    """What the program needs to know of an emitted kernel. `stores`: the engine whose queue ends with its stores."""
+    """What the program needs to know of an emitted kernel: which operands it waits for, in the order in which it comes
+    to them, which of them the control unit reads itself, and its local memory."""
 
     symbol: str
     waits: tuple[int, ...]
+    order: tuple[int, ...]
+    scalar: frozenset[int]
     operands: int
     uses: tuple[LocalUse, ...]
-    engines: tuple[Engine, ...]
 
 
 def emit_kernel(
@@ -111,7 +115,25 @@ def emit_kernel(
     kb.finish()
     if (kb.nodes, len(kb.turns)) != (dry.nodes, len(dry.turns)):
         raise InternalError("the emitter took another path the second time", location=symbol)
-    return kb.code()
+    return KernelCode(
+        symbol,
+        kb.wait_operands,
+        tuple(dry.acquired),
+        frozenset(dry.scalar),
+        len(body.operands),
+        tuple(_local_uses(dry, plan)),
+    )
+
+
+def _local_uses(dry: KernelBuilder, plan: FlagPlan) -> Iterator[LocalUse]:
+    """Each buffer with its engines. The credits of its ring make the first engine wait for the last one's queue."""
+    touched: dict[Buffer, dict[Engine, None]] = {}
+    for touch in dry.touches:
+        touched.setdefault(touch.buffer, {}).setdefault(touch.engine)
+    for buffer, engines in touched.items():
+        first = next(iter(engines))
+        after = tuple(c.source for c in plan.credits if c.ring == buffer.ring.number and c.target is first)
+        yield LocalUse(buffer.memory, buffer.start, buffer.end, first, after, tuple(engines))
 
 
 class KernelBuilder:
@@ -137,10 +159,10 @@ class KernelBuilder:
         self._taken: dict[Local, tuple[int, int]] = {}
         self._open: list[tuple[Ring, int, int]] = []  # ring, turn site, number of nodes around it
         self._around: list[int] = []  # loops and conditions that are open
-        self._uses: dict[tuple[Engine, Local, bool, int, int], None] = {}
-        self._engines: dict[Engine, None] = {}
+        self.acquired: dict[int, None] = {}
+        self.scalar: set[int] = set()
         self._whole: dict[Ring, ExitStack] = {}
-        waits = tiling.dependent_operands(body)
+        waits = (*tiling.dependent_operands(body), *([SCRATCH] if tiling.scratch_bytes else []))
         self.wait_operands = waits
         count = len(body.operands)
         self.function = ir.Function(module, ir.FunctionType(VOID, [I64] * (4 + len(waits) + count)), symbol)
@@ -305,7 +327,6 @@ class KernelBuilder:
         time. Operands with defaults may be left out."""
         spec = spec_of(name)
         engine = engine or spec.engines[0]
-        self._engines.setdefault(engine)
         with self._node():
             self._note(spec, engine, operands)
             self._acquire(operands)
@@ -321,6 +342,7 @@ class KernelBuilder:
     def load(self, address: Address, dtype: DType) -> Scalar:
         """An integer of global memory, read by the control unit (slow: a whole trip), sign- or zero-extended."""
         with self._node():
+            self.scalar.add(address.operand)
             self._acquire({"src": address})
             self._call(FENCE_FUNCTION)
             kind = {1: I8, 2: I16, 4: I32, 8: I64}[dtype.itemsize]
@@ -374,12 +396,12 @@ class KernelBuilder:
             _, turn, depth = here[0]
             node = self._around[depth] if len(self._around) > depth else self.nodes - 1
             self.touches.append(Touch(turn, buffer, engine, node))
-            self._uses.setdefault((engine, buffer.memory, access.writes, buffer.start, buffer.end))
 
     def _acquire(self, operands: dict[str, OperandValue]) -> None:
         """Ahead of the first command that touches an operand which others produce (or still read): wait for them."""
         for given in operands.values():
             if isinstance(given, Address) and given.operand in self._waits:
+                self.acquired.setdefault(given.operand)
                 word = self._waits[given.operand]
                 value = word.get()
                 with self.b.if_then(self.b.icmp_unsigned("!=", value.value, ir_of(0)), likely=False):
@@ -471,8 +493,3 @@ class KernelBuilder:
             with self.b.if_then(self.b.icmp_unsigned("!=", value.value, ir_of(0)), likely=False):
                 self._call(WAIT_FUNCTION, value)
         self.b.ret_void()
-
-    def code(self) -> KernelCode:
-        """What the program needs to know."""
-        uses = tuple(LocalUse(*key) for key in self._uses)
-        return KernelCode(self.symbol, self.wait_operands, len(self._operands), uses, tuple(self._engines))

@@ -27,13 +27,14 @@ from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.memory import plan_memory
 from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.place import absolute
-from superkernel.scheduler.schedule import MemoryAccess, Schedule, Space, Task
-from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task
+from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.aicore import AicoreTarget
 from superkernel.tensor import Region
 
 ALIGN_BYTES = 512
 WORKSPACE_SETS = 2
+WORKSPACE = -1  # the workspace as an operand
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def place_aicore(
     for sub, tiling, places in zip(subops, tilings, memory.places, strict=True):
         for core, begin, end, role in ranges(tiling, cores):
             if isinstance(tiling, AicoreTiling):
-                accesses = absolute(tiling.role_accesses(sub.body, begin, end, role), places)
+                accesses = _of_operands(tiling.role_accesses(sub.body, begin, end, role), places)
                 accesses += _workspace_access(spaces, sub.index, tiling, core, role, cores)
             else:
                 accesses = absolute(tiling.accesses(sub.body, begin, end), places)
@@ -172,8 +173,14 @@ def _tiling(
     return best, f"{best.kernel_type.value} on {used} {what}, {best.units} units, about {best_cycles:.0f} cycles"
 
 
+def _of_operands(accesses: Sequence[Access], places: Sequence[Place]) -> tuple[MemoryAccess, ...]:
+    found = absolute(accesses, places)
+    return tuple(replace(a, operand=b.operand) for a, b in zip(found, accesses, strict=True))
+
+
 def _workspaces(tilings: Sequence[Tiling], cores: Cores) -> Workspaces:
-    stride, sets, turn = 0, [], 0
+    stride, turn = 0, 0
+    sets: list[int | None] = []
     for tiling in tilings:
         if not tiling.scratch_bytes:
             sets.append(None)
@@ -192,7 +199,7 @@ def _workspace_access(
         return ()
     home = owner(tiling, core, cores)
     region = Region(spaces.offset(subop, home), tiling.scratch_bytes)
-    return (MemoryAccess(Space.SCRATCH, 0, True, (region,)),)
+    return (MemoryAccess(Space.SCRATCH, 0, True, (region,), WORKSPACE),)
 
 
 def owner(tiling: AicoreTiling, core: int, cores: Cores) -> int:

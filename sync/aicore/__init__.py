@@ -1,0 +1,1 @@
+"""Synchronisation on the accelerator: the plan, its planner, its verifier."""

@@ -1,0 +1,230 @@
+"""The plan for the accelerator: events between cores, and per core type one straight line of steps.
+
+Model: an *event* is one completed use of a cross-core flag. Its setters signal it, each behind all it did before
+(queued on the engine that stores: nobody stands still); once the setters that a receiver listens to have signalled,
+the receiver's count of the flag grows by one, and its await takes one away. All cores of a type run the same
+steps: which units a core has comes from a table, a core without units does its part of the synchronisation all the
+same.
+
+    mode      who sets                    whom a receiver listens to
+    group     all cores of one type       the cores of the other type in its group
+    type      all cores of one type       all of them
+    all       all cores                   all of them
+
+Flags: those of one mode (and, for `group` and `type`, one type of setters) are used in rotation by its events, in
+order, so that the n-th await of a flag on a core belongs to the n-th event that uses the flag.
+
+`Run` may carry awaits: they are passed into the kernel, which waits ahead of its first access of the operand
+(Early-Start). `Fence` orders the engines of one core: what its loads are told from then on sees its earlier stores.
+
+Text form: `str(plan)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from superkernel.scheduler.schedule import Task
+from superkernel.sync.plan import Witness
+
+
+class CoreKind(Enum):
+    """The two types of cores that run kernels."""
+
+    CUBE = "cube"
+    VECTOR = "vector"
+
+    @property
+    def other(self) -> CoreKind:
+        return CoreKind.VECTOR if self is CoreKind.CUBE else CoreKind.CUBE
+
+
+class Mode(Enum):
+    """How a flag is signalled; the values are those of the command `cross_set`."""
+
+    GROUP = "group"
+    TYPE = "type"
+    ALL = "all"
+
+
+class Form(Enum):
+    """The synchronisation ahead of a sub-operator, narrowest first."""
+
+    NONE = "none"  # nothing is missing: program order, or what earlier waits brought
+    FENCE = "fence"  # a core waits for its own stores only
+    GROUP = "group"  # cube core and its vector cores
+    TYPE = "type"  # all cores of one type
+    ALL = "all"  # all cores
+    SEVERAL = "several"  # more than one of these
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """See the module docstring. `setters`: None in mode `all`. `after`: the sub-operator behind which it is set."""
+
+    index: int
+    mode: Mode
+    setters: CoreKind | None
+    flag: int
+    after: int
+
+    @property
+    def receivers(self) -> tuple[CoreKind, ...]:
+        """The types whose counts grow."""
+        if self.setters is None:
+            return tuple(CoreKind)
+        return (self.setters.other,) if self.mode is Mode.GROUP else (self.setters,)
+
+    def __str__(self) -> str:
+        who = "all" if self.setters is None else self.setters.value
+        return f"event {self.index} mode {self.mode.value} setters {who} flag {self.flag} after {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Set an event."""
+
+    event: int
+
+    def __str__(self) -> str:
+        return f"signal {self.event}"
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Take an event, standing still until it is there. `subop`: whose boundary it belongs to."""
+
+    event: int
+    subop: int
+
+    def __str__(self) -> str:
+        return f"await {self.event} for {self.subop}"
+
+
+@dataclass(frozen=True, slots=True)
+class OperandWait:
+    """Ahead of the first access of an operand: take events, then order the core's own stores before its loads."""
+
+    operand: int
+    events: tuple[int, ...]
+    fence: bool
+
+    def __str__(self) -> str:
+        words = [*map(str, self.events), *(["fence"] if self.fence else [])]
+        return f"operand {self.operand}: {' '.join(words)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run a sub-operator's kernel for the core's units, if it has any."""
+
+    subop: int
+    waits: tuple[OperandWait, ...] = ()
+
+    def __str__(self) -> str:
+        return f"run {self.subop}" + "".join(f" [{w}]" for w in self.waits)
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Stand still until all engines of the core are done: Early-Start is off."""
+
+    def __str__(self) -> str:
+        return "drain"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The launch ends; a sub-operator without a kernel is computed by NumPy; the next launch goes on from here."""
+
+    subop: int
+
+    def __str__(self) -> str:
+        return f"pause for {self.subop}"
+
+
+Step = Signal | Await | Run | Drain | Pause
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What stands ahead of a sub-operator, and why: `witnesses` are conflicts that nothing earlier orders."""
+
+    subop: int
+    form: Form
+    reason: str
+    events: tuple[int, ...]
+    fences: tuple[CoreKind, ...]
+    witnesses: tuple[Witness, ...]
+    implied: int
+    cost_ns: float
+    alternatives: tuple[tuple[Form, float], ...]
+
+
+@dataclass(frozen=True)
+class AicorePlan:
+    """See the module docstring. `tasks` as in the schedule; cores are numbered as harts."""
+
+    tasks: tuple[Task, ...]
+    cube_cores: int
+    vector_cores: int
+    groups: int
+    programs: dict[CoreKind, tuple[Step, ...]]
+    events: tuple[Event, ...]
+    boundaries: tuple[Boundary, ...]
+    flags: int  # per core, of the plan; the kernels have the ones above
+    flag_count_max: int
+
+    def cores(self, kind: CoreKind) -> range:
+        """The cores of a type."""
+        return range(self.cube_cores) if kind is CoreKind.CUBE else range(self.cube_cores, self.total)
+
+    @property
+    def total(self) -> int:
+        return self.cube_cores + self.vector_cores
+
+    def kind(self, core: int) -> CoreKind:
+        return CoreKind.CUBE if core < self.cube_cores else CoreKind.VECTOR
+
+    def group(self, core: int) -> int:
+        if core < self.cube_cores:
+            return core // (self.cube_cores // self.groups)
+        return (core - self.cube_cores) // (self.vector_cores // self.groups)
+
+    def heard(self, event: Event, core: int) -> tuple[int, ...]:
+        """The setters that a receiver listens to."""
+        if event.setters is None:
+            return tuple(range(self.total))
+        setters = self.cores(event.setters)
+        if event.mode is Mode.TYPE:
+            return tuple(setters)
+        return tuple(c for c in setters if self.group(c) == self.group(core))
+
+    @property
+    def waits(self) -> int:
+        """Awaits, over both types' programs."""
+        return sum(len(_awaits(step)) for program in self.programs.values() for step in program)
+
+    def __str__(self) -> str:
+        lines = [f"plan cube {self.cube_cores} vector {self.vector_cores} groups {self.groups}"]
+        lines += map(str, self.events)
+        for kind, program in self.programs.items():
+            lines.append(f"program {kind.value}")
+            lines += [f"  {step}" for step in program]
+        for b in self.boundaries:
+            if b.form is not Form.NONE:
+                lines.append(f"# boundary {b.subop} {b.form.value}: {b.reason}")
+                lines += [f"#   {w}" for w in b.witnesses]
+        return "\n".join(lines)
+
+
+def _awaits(step: Step) -> tuple[int, ...]:
+    if isinstance(step, Await):
+        return (step.event,)
+    return tuple(e for w in step.waits for e in w.events) if isinstance(step, Run) else ()
+
+
+def awaited(step: Step) -> tuple[int, ...]:
+    """The events that a step takes, in order."""
+    return _awaits(step)

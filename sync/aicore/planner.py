@@ -1,0 +1,399 @@
+"""Which events and awaits a schedule needs on the accelerator, and the cheapest that are enough.
+
+Model: `known[c, p]` is the last sub-operator that core c knows core p to have completed. A conflict between a task of
+core p in sub-operator i and a later one of core c needs known[c, p] >= i. What is missing ahead of a sub-operator is
+brought by events set behind the last sub-operator that is needed: `group` where only cores of one group are missing,
+`type` where only cores of the own type are, `all` else. An event brings everything that its setters knew when they
+set it. Receivers that did not need an event take it later, when that costs nothing (`pending`): counts must not add
+up.
+
+Levels: `full` puts an event of all cores between any two sub-operators, `type-range` the narrowest event that the
+types of the two kernels allow, whatever their data; `minimal` looks at the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.scheduler.aicore.place import Cores
+from superkernel.scheduler.families.aicore.base import AicoreTiling
+from superkernel.scheduler.schedule import Schedule, Space, Task
+from superkernel.sync.aicore.plan import (
+    AicorePlan,
+    Await,
+    Boundary,
+    CoreKind,
+    Drain,
+    Event,
+    Form,
+    Mode,
+    OperandWait,
+    Pause,
+    Run,
+    Signal,
+    Step,
+)
+from superkernel.sync.hazards import Conflict, find_conflicts
+from superkernel.sync.plan import Hazard
+from superkernel.target.aicore import AicoreTarget
+
+CHANNEL_FLAGS = 4  # the last ones belong to the kernels
+_FAMILIES = (Mode.ALL, Mode.TYPE, Mode.GROUP)
+_WITNESSES = 4  # kept per boundary
+
+Family = tuple[Mode, CoreKind | None]
+Known = NDArray[np.int32]
+
+
+@dataclass
+class _Missing:
+    """Pairs (receiver, setter) that lack something, by the types of the two; `last` is the sub-operator needed."""
+
+    last: int = -1
+    own_group: bool = True
+    operands: set[int] = field(default_factory=set)
+
+
+def plan_aicore(
+    schedule: Schedule, target: AicoreTarget, *, sync: str = "minimal", early_start: bool = True
+) -> AicorePlan:
+    """The plan of a schedule made by `place_aicore`."""
+    return _Planner(schedule, target, sync, early_start).run()
+
+
+class _Planner:
+    def __init__(self, schedule: Schedule, target: AicoreTarget, sync: str, early_start: bool) -> None:
+        self.schedule, self.target, self.sync, self.early_start = schedule, target, sync, early_start
+        self.cores = Cores(target)
+        total = self.cores.total
+        self.flags = int(target.sync.flags_per_core) - CHANNEL_FLAGS
+        self.count_max = int(target.sync.flag_count_max)
+        self.known: Known = np.full((total, total), -1, np.int32)
+        self.fenced = np.full(total, -1, np.int32)
+        self.after: list[Known] = []
+        self.steps: dict[CoreKind, list[list[Step]]] = {kind: [] for kind in CoreKind}  # per sub-operator
+        self.signals: dict[CoreKind, list[list[Step]]] = {kind: [] for kind in CoreKind}  # behind it
+        self.events: list[Event] = []
+        self.taken: dict[tuple[int, CoreKind], int] = {}  # event, receiver -> sub-operator whose boundary takes it
+        self.pending: dict[CoreKind, list[Event]] = {kind: [] for kind in CoreKind}
+        self.boundaries: list[Boundary] = []
+        self.start = 0  # of the launch
+        per_group = self.cores.vector // self.cores.groups
+        cubes = self.cores.cube // self.cores.groups
+        self.group = np.array(
+            [*(c // cubes for c in range(self.cores.cube)), *(v // per_group for v in range(self.cores.vector))]
+        )
+
+    # Types ------------------------------------------------------------------------------------------------------------
+
+    def kind(self, core: int) -> CoreKind:
+        return CoreKind.CUBE if core < self.cores.cube else CoreKind.VECTOR
+
+    def of(self, kind: CoreKind) -> slice:
+        return slice(0, self.cores.cube) if kind is CoreKind.CUBE else slice(self.cores.cube, self.cores.total)
+
+    def kinds(self, subop: int) -> tuple[CoreKind, ...]:
+        """The types of cores that a sub-operator runs on."""
+        tiling = self.schedule.tilings[subop]
+        if not isinstance(tiling, AicoreTiling):
+            return ()
+        uses = {CoreKind.CUBE: tiling.kernel_type.uses_cube, CoreKind.VECTOR: tiling.kernel_type.uses_vector}
+        return tuple(kind for kind in CoreKind if uses[kind])
+
+    # The walk ---------------------------------------------------------------------------------------------------------
+
+    def run(self) -> AicorePlan:
+        tasks = self.schedule.tasks
+        conflicts = list(find_conflicts(tasks))
+        of_subop: list[list[Task]] = [[] for _ in self.schedule.subops]
+        for task in tasks:
+            of_subop[task.subop].append(task)
+        for sub in self.schedule.subops:
+            self._open()
+            mine = [c for t in of_subop[sub.index] for c in conflicts[t.index] if self._counts(c)]
+            if not isinstance(self.schedule.tilings[sub.index], AicoreTiling):
+                self._pause(sub.index)
+            else:
+                self._boundary(sub.index, mine)
+                for kind in self.kinds(sub.index):
+                    if not self.early_start:
+                        self.steps[kind][-1].append(Drain())
+            for task in of_subop[sub.index]:
+                self.known[task.core, task.core] = sub.index
+            for core in range(self.cores.total):
+                self.known[core, core] = sub.index
+            self.after.append(self.known.copy())
+        self._open()
+        self._flush_all(len(self.schedule.subops))
+        programs = {
+            kind: tuple(
+                step
+                for row, behind in zip(self.steps[kind], self.signals[kind], strict=True)
+                for step in (*row, *behind)
+            )
+            for kind in CoreKind
+        }
+        cores = self.cores
+        return AicorePlan(
+            tasks, cores.cube, cores.vector, cores.groups, programs, tuple(self.events), tuple(self.boundaries),
+            self.flags, self.count_max,
+        )  # fmt: skip
+
+    def _open(self) -> None:
+        for kind in CoreKind:
+            self.steps[kind].append([])
+            self.signals[kind].append([])
+
+    def _counts(self, conflict: Conflict) -> bool:
+        """False for the workspace within one range: its kernel keeps order there."""
+        tasks = self.schedule.tasks
+        same = tasks[conflict.earlier].subop == tasks[conflict.later].subop
+        return not (same and conflict.key[0] is Space.SCRATCH)
+
+    def _pause(self, subop: int) -> None:
+        """A fallback: the launch ends, NumPy works, another launch begins. Everything is known then."""
+        self._flush_all(subop)
+        for kind in CoreKind:
+            self.steps[kind][-1].append(Pause(subop))
+        self.known[:] = subop
+        self.fenced[:] = subop
+        self.start = subop + 1
+        self.boundaries.append(
+            Boundary(subop, Form.ALL, "computed by NumPy between two launches", (), (), (), 0, 0.0, ())
+        )
+
+    # One boundary -----------------------------------------------------------------------------------------------------
+
+    def _boundary(self, subop: int, conflicts: Sequence[Conflict]) -> None:
+        before: dict[CoreKind, list[int]] = {kind: [] for kind in CoreKind}  # awaits ahead of the kernel, by type
+        if self.sync != "minimal" and subop > self.start:
+            for event in self._by_rule(subop):
+                for kind in event.receivers:
+                    before[kind].append(event.index)
+                    self._take(event, kind, subop)
+        lacking, witnesses, implied = self._missing(conflicts)
+        waits: dict[CoreKind, dict[int, list[int]]] = {kind: {} for kind in CoreKind}
+        if lacking:
+            for event, kind, operands in self._events_for(subop, lacking):
+                for operand in operands:
+                    waits[kind].setdefault(operand, []).append(event.index)
+        fences = self._fences(subop, conflicts)
+        self._relieve(subop)
+        for kind in CoreKind:
+            row = self.steps[kind][subop]
+            row += [Await(e, subop) for e in before[kind]]
+            if kind in self.kinds(subop):
+                self._add_run(row, subop, waits[kind], fences.get(kind, set()))
+            else:
+                assert not waits[kind]
+        events = tuple(dict.fromkeys([e for k in CoreKind for e in before[k]] + [
+            e for k in CoreKind for es in waits[k].values() for e in es
+        ]))  # fmt: skip
+        self._note(subop, events, tuple(fences), witnesses, implied)
+
+    def _add_run(self, row: list[Step], subop: int, waits: dict[int, list[int]], fences: set[int]) -> None:
+        if self.early_start:
+            operands = sorted({*waits, *fences})
+            row.append(Run(subop, tuple(OperandWait(o, tuple(waits.get(o, ())), o in fences) for o in operands)))
+            return
+        row += [Await(e, subop) for e in sorted({e for es in waits.values() for e in es})]
+        row.append(Run(subop))
+
+    def _missing(
+        self, conflicts: Iterable[Conflict]
+    ) -> tuple[dict[tuple[CoreKind, CoreKind], _Missing], list[Conflict], int]:
+        """What no earlier event orders, by (type of the setter, type of the receiver); examples; the number implied."""
+        lacking: dict[tuple[CoreKind, CoreKind], _Missing] = {}
+        witnesses: list[Conflict] = []
+        implied = 0
+        tasks = self.schedule.tasks
+        for conflict in conflicts:
+            setter, receiver = tasks[conflict.earlier], tasks[conflict.later]
+            if setter.core == receiver.core:
+                continue
+            if self.known[receiver.core, setter.core] >= setter.subop:
+                implied += 1
+                continue
+            key = (self.kind(setter.core), self.kind(receiver.core))
+            row = lacking.setdefault(key, _Missing())
+            row.last = max(row.last, setter.subop)
+            row.own_group = row.own_group and bool(self.group[setter.core] == self.group[receiver.core])
+            row.operands.add(conflict.operand if conflict.operand is not None else 0)
+            if len(witnesses) < _WITNESSES:
+                witnesses.append(conflict)
+        return lacking, witnesses, implied
+
+    def _events_for(
+        self, subop: int, lacking: dict[tuple[CoreKind, CoreKind], _Missing]
+    ) -> list[tuple[Event, CoreKind, set[int]]]:
+        """Events that bring what is missing, with the type that takes each and the operands that need it."""
+        families: dict[Family, list[tuple[CoreKind, CoreKind]]] = {}
+        for (setter, receiver), row in lacking.items():
+            if setter is receiver:
+                family: Family = (Mode.TYPE, setter)
+            elif row.own_group and self._may_run_ahead(setter, row.last):
+                family = (Mode.GROUP, setter)
+            else:
+                family = (Mode.ALL, None)
+            families.setdefault(family, []).append((setter, receiver))
+        if (Mode.ALL, None) in families:  # it brings everything
+            families = {(Mode.ALL, None): list(lacking)}
+        found: list[tuple[Event, CoreKind, set[int]]] = []
+        for family, keys in families.items():
+            last = max(lacking[key].last for key in keys)
+            event = self._find(family, last, {receiver for _, receiver in keys}) or self._make(family, last)
+            operands: dict[CoreKind, set[int]] = {}
+            for key in keys:
+                operands.setdefault(key[1], set()).update(lacking[key].operands)
+            for receiver, needing in operands.items():
+                for earlier in self._ahead(event, receiver):
+                    found.append((earlier, receiver, needing))
+                    self._take(earlier, receiver, subop)
+        return found
+
+    def _find(self, family: Family, last: int, receivers: set[CoreKind]) -> Event | None:
+        """A pending event of the family that brings enough, if all who need it still have it before them."""
+        for event in self.events:
+            fits = (event.mode, event.setters) == family and event.after >= last
+            if fits and all(event in self.pending[kind] for kind in receivers):
+                return event
+        return None
+
+    def _ahead(self, event: Event, kind: CoreKind) -> list[Event]:
+        """The event and what of its family the receiver must take before it."""
+        same = [e for e in self.pending[kind] if (e.mode, e.setters) == (event.mode, event.setters)]
+        return [e for e in same if e.index <= event.index]
+
+    def _make(self, family: Family, after: int) -> Event:
+        mode, setters = family
+        number = sum((e.mode, e.setters) == family for e in self.events)
+        width = self.flags // len(_FAMILIES)
+        flag = _FAMILIES.index(mode) * width + number % width
+        event = Event(len(self.events), mode, setters, flag, after)
+        self.events.append(event)
+        for kind in CoreKind if setters is None else (setters,):
+            # In the order in which events are made, so that a flag's signals come in the order of its awaits.
+            later = max((e.after for e in self.events[:-1] if (e.mode, e.setters) == family), default=after)
+            self.signals[kind][max(after, later)].append(Signal(event.index))
+        for kind in event.receivers:
+            self.pending[kind].append(event)
+        return event
+
+    def _take(self, event: Event, kind: CoreKind, subop: int) -> None:
+        """A type's cores take an event ahead of a sub-operator: they learn what its setters knew."""
+        self.pending[kind].remove(event)
+        self.taken[event.index, kind] = subop
+        knew = self.after[event.after]
+        mine = self.of(kind)
+        if event.setters is None:
+            learnt = knew.max(axis=0)
+            self.known[mine] = np.maximum(self.known[mine], learnt)
+        elif event.mode is Mode.TYPE:
+            learnt = knew[self.of(event.setters)].max(axis=0)
+            self.known[mine] = np.maximum(self.known[mine], learnt)
+        else:
+            setters = range(self.cores.total)[self.of(event.setters)]
+            for core in range(self.cores.total)[mine]:
+                heard = [s for s in setters if self.group[s] == self.group[core]]
+                self.known[core] = np.maximum(self.known[core], knew[heard].max(axis=0))
+
+    def _may_run_ahead(self, setter: CoreKind, after: int) -> bool:
+        """Whether one more group event can overflow no count: the setters know that receivers took the one that used
+        the flag `count_max` times before (one type does not listen to the other by itself)."""
+        uses = [e for e in self.events if (e.mode, e.setters) == (Mode.GROUP, setter)]
+        width = self.flags // len(_FAMILIES)
+        back = len(uses) - width * self.count_max
+        if back < 0:
+            return True
+        taken = self.taken.get((uses[back].index, setter.other))
+        if taken is None:
+            return False
+        knew = self.after[after][self.of(setter), self.of(setter.other)]
+        return bool((knew >= taken).all())
+
+    def _relieve(self, subop: int) -> None:
+        """Take pending events before their counts come near the limit: those that all setters have passed."""
+        width = self.flags // len(_FAMILIES)
+        for kind in CoreKind:
+            for family in {(e.mode, e.setters) for e in self.pending[kind]}:
+                waiting = [e for e in self.pending[kind] if (e.mode, e.setters) == family]
+                if len(waiting) >= width * self.count_max // 2:
+                    for event in waiting[: len(waiting) // 2]:
+                        self.steps[kind][subop].append(Await(event.index, subop))
+                        self._take(event, kind, subop)
+
+    def _flush_all(self, subop: int) -> None:
+        """At the end of a launch all counts are 0."""
+        for kind in CoreKind:
+            for event in tuple(self.pending[kind]):
+                self.steps[kind][-1].append(Await(event.index, subop))
+                self.pending[kind].remove(event)
+                self.taken[event.index, kind] = subop
+
+    def _fences(self, subop: int, conflicts: Sequence[Conflict]) -> dict[CoreKind, set[int]]:
+        """Operands by type that a core reads after having written them itself, its stores not fenced since."""
+        found: dict[CoreKind, set[int]] = {}
+        tasks = self.schedule.tasks
+        for conflict in conflicts:
+            earlier, later = tasks[conflict.earlier], tasks[conflict.later]
+            if earlier.core != later.core or conflict.hazard is not Hazard.RAW:
+                continue
+            if self.early_start and self.fenced[later.core] < earlier.subop:
+                found.setdefault(self.kind(later.core), set()).add(conflict.operand or 0)
+        for task in tasks:
+            if task.subop == subop and self.kind(task.core) in found:
+                self.fenced[task.core] = subop - 1
+        return found
+
+    # Rules and notes --------------------------------------------------------------------------------------------------
+
+    def _by_rule(self, subop: int) -> list[Event]:
+        """The event between a sub-operator and the one before it, by the level."""
+        if self.sync == "full":
+            return [self._make((Mode.ALL, None), subop - 1)]
+        here, there = self.kinds(subop), self.kinds(subop - 1)
+        if len(here) == 1 and here == there:
+            return [self._make((Mode.TYPE, here[0]), subop - 1)]
+        return [self._make((Mode.ALL, None), subop - 1)]
+
+    def _cost_ns(self, form: Form) -> float:
+        sync = self.target.sync
+        wide = float(sync.core_full_ns)
+        return {Form.NONE: 0.0, Form.FENCE: 0.0, Form.GROUP: float(sync.group_ns)}.get(form, wide)
+
+    def _note(
+        self,
+        subop: int,
+        events: tuple[int, ...],
+        fences: tuple[CoreKind, ...],
+        witnesses: Sequence[Conflict],
+        implied: int,
+    ) -> None:
+        forms = {
+            Mode.GROUP: Form.GROUP,
+            Mode.TYPE: Form.TYPE,
+            Mode.ALL: Form.ALL,
+        }
+        used = list(dict.fromkeys(forms[self.events[e].mode] for e in events))
+        form = used[0] if len(used) == 1 else Form.SEVERAL if used else Form.FENCE if fences else Form.NONE
+        if not witnesses and events:
+            reason = f"the level of synchronisation is {self.sync!r}"
+        elif witnesses:
+            first = witnesses[0].witness
+            reason = f"{len(events)} events: {first}"
+        elif fences:
+            reason = "every core reads only what it wrote itself"
+        else:
+            reason = "nothing is read or overwritten that earlier synchronisation does not order"
+        order = (Form.GROUP, Form.TYPE, Form.ALL)
+        wider = tuple(
+            (f, self._cost_ns(f)) for f in order if order.index(f) > max((order.index(u) for u in used), default=-1)
+        )
+        cost = max((self._cost_ns(f) for f in used), default=0.0)
+        self.boundaries.append(
+            Boundary(subop, form, reason, events, fences, tuple(c.witness for c in witnesses), implied, cost, wider)
+        )
