@@ -114,6 +114,10 @@ class VerificationError(InternalError):
     """The independent verifier rejected a plan: the compilation stops, nothing is run."""
 
 
+class LinkError(InternalError):
+    """The accelerator's program cannot be put together from its objects: symbols, relocations, placement."""
+
+
 class MachineError(SuperKernelError):
     """The machine refuses: no memory, unwritable cache, missing compiler or CPU feature."""
 

@@ -1,0 +1,183 @@
+"""Gives every piece its address in every copy.
+
+Model: a `Region` is a stretch of memory with one kind of contents: the shared code, one copy of the code, constants,
+data, zero-filled data. Pieces stand in a region one behind the other, each aligned; what is skipped is padding. Copies
+of the code hold the same pieces in the same order at addresses that agree modulo every alignment, so that distances
+within a copy are the same in all of them.
+
+Invariant: regions do not overlap and stay within the layout's limits; all violations are reported at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.codegen.aicore.linking.layout import PAGE_BYTES, Layout
+from superkernel.codegen.aicore.linking.objects import PieceKind
+from superkernel.codegen.aicore.linking.program import Program
+from superkernel.errors import LinkError, MachineError, Violation, raise_all
+
+_FLAGS = {PieceKind.CODE: "r-x", PieceKind.CONSTANT: "r--", PieceKind.DATA: "rw-", PieceKind.ZERO: "rw-"}
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One piece in one copy, and the bytes of padding in front of it."""
+
+    piece: int
+    copy: int
+    address: int
+    padding: int
+
+
+@dataclass(frozen=True)
+class Region:
+    """A stretch of memory. `file_bytes` 0 where it holds zeros only."""
+
+    name: str
+    kind: PieceKind
+    address: int
+    end: int
+    slots: tuple[Slot, ...]
+
+    @property
+    def flags(self) -> str:
+        return _FLAGS[self.kind]
+
+    @property
+    def size(self) -> int:
+        return self.end - self.address
+
+    @property
+    def file_bytes(self) -> int:
+        return 0 if self.kind is PieceKind.ZERO else self.size
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Regions by address of their first byte within each class (code, then data); addresses as [copy, piece]."""
+
+    regions: tuple[Region, ...]
+    address: NDArray[np.int64]
+
+
+def place(program: Program, layout: Layout) -> Placement:
+    """Raises LinkError where regions overlap, MachineError where they exceed the limits."""
+    placer = _Placer(program, layout)
+    placer.place_code()
+    placer.place_data()
+    placer.check()
+    return Placement(tuple(placer.regions), placer.address)
+
+
+class _Placer:
+    def __init__(self, program: Program, layout: Layout) -> None:
+        self.program, self.layout = program, layout
+        self.regions: list[Region] = []
+        self.address = np.zeros((layout.copies, len(program.pieces)), np.int64)
+        marked = {definition.piece for definition in program.definitions}  # even without bytes, a symbol has a place
+        self.kept = [piece.size > 0 or n in marked for n, piece in enumerate(program.pieces)]
+
+    def place_code(self) -> None:
+        layout, program = self.layout, self.program
+        order = self._code_order()
+        at = self._region("shared", PieceKind.CODE, [p for p in order if not program.copied[p]], 0, layout.code_address)
+        copied = [p for p in order if program.copied[p]]
+        aligns = [program.pieces[p].align for p in copied]
+        align = max(layout.copy_align, layout.func_align, *aligns) if aligns else layout.copy_align
+        for copy in range(layout.copies if copied else 0):
+            if layout.copy_addresses:
+                at = layout.copy_addresses[copy]
+            else:
+                at = _round_up(at, align)
+            at = self._region(f"copy {copy}", PieceKind.CODE, copied, copy, at)
+
+    def _code_order(self) -> list[int]:
+        """Code pieces: those of the layout's order first, the rest behind in input order."""
+        pieces, named = self.program.pieces, self.program.named
+        wanted = dict.fromkeys(named[name].piece for name in self.layout.order)
+        rest = (n for n, piece in enumerate(pieces) if piece.kind is PieceKind.CODE and n not in wanted)
+        return [n for n in (*wanted, *rest) if self.kept[n] and pieces[n].kind is PieceKind.CODE]
+
+    def place_data(self) -> None:
+        program, layout = self.program, self.layout
+        at = layout.data_address
+        if at is None:
+            at = _round_up(max((r.end for r in self.regions), default=layout.code_address), PAGE_BYTES)
+        for kind, name in (
+            (PieceKind.CONSTANT, "constants"),
+            (PieceKind.DATA, "data"),
+            (PieceKind.ZERO, "zeros"),
+        ):
+            members = [n for n, piece in enumerate(program.pieces) if piece.kind is kind and self.kept[n]]
+            end = self._region(name, kind, members, 0, at)
+            repeated = [n for n in members if program.copied[n]]
+            for copy in range(1, layout.copies if repeated else 1):
+                end = self._region(f"{name} of copy {copy}", kind, repeated, copy, end)
+            at = _round_up(end, PAGE_BYTES) if kind is PieceKind.CONSTANT else end
+
+    def _region(self, name: str, kind: PieceKind, members: Iterable[int], copy: int, start: int) -> int:
+        """Adds a region where it has members; returns its end."""
+        slots: list[Slot] = []
+        at = start
+        floor = self.layout.func_align if kind is PieceKind.CODE else 1
+        for number in members:
+            piece = self.program.pieces[number]
+            address = _round_up(at, max(piece.align, floor))
+            slots.append(Slot(number, copy, address, address - at))
+            if copy or not self.program.copied[number]:
+                self.address[copy if copy else slice(None), number] = address
+            else:
+                self.address[0, number] = address
+            at = address + piece.size
+        if slots:
+            self.regions.append(Region(name, kind, start, at, tuple(slots)))
+        return at
+
+    def check(self) -> None:
+        layout = self.layout
+        overlaps: list[Violation] = []
+        limits: list[Violation] = []
+        regions = sorted(self.regions, key=lambda r: (r.address, r.end))
+        reach: Region | None = None
+        for region in regions:
+            if reach is not None and region.address < reach.end:
+                overlaps.append(
+                    Violation(
+                        f"{region.name} overlap {reach.name}"
+                        if region.name[-1] == "s"
+                        else f"{region.name} overlaps {reach.name}",
+                        "layout",
+                        f"from {reach.end:#x} on",
+                        f"{region.address:#x}",
+                    )
+                )
+            if reach is None or region.end > reach.end:
+                reach = region
+            code = region.kind is PieceKind.CODE
+            limit = layout.code_end if code else layout.data_end
+            if limit is not None and region.end > limit:
+                limits.append(
+                    Violation(
+                        "the program does not fit into its stretch of memory",
+                        f"{region.name}, layout.{'code_end' if code else 'data_end'}",
+                        f"an end at or below {limit:#x}",
+                        f"{region.address:#x} to {region.end:#x}",
+                        "fewer copies of the code" if layout.copies > 1 else "",
+                    )
+                )
+        raise_all(LinkError, overlaps)
+        raise_all(MachineError, limits)
+
+
+def _round_up(value: int, align: int) -> int:
+    return -(-value // align) * align
+
+
+def gaps(regions: Sequence[Region]) -> int:
+    """Bytes of padding in front of pieces."""
+    return sum(slot.padding for region in regions for slot in region.slots)

@@ -1,0 +1,241 @@
+"""The relocations of RV64 that the linker applies, as a table, and their application to whole arrays.
+
+Model: with S the symbol's address, A the addend and P the place that is patched, a relocation's value is S + A or
+S + A - P. A form says how many bytes it patches, which values it reaches and how a value goes into the instruction
+(RISC-V ELF psABI; instruction formats of the unprivileged specification). PCREL_LO12 names the `auipc` of its pair and
+takes its value from there. Everything is done for arrays of relocations of one kind: a program of 5,000 functions in
+64 copies has millions of them.
+
+Invariant: what is not in the table, misses its pair, is out of reach or patches bytes outside its section is reported,
+all at once. Linker relaxation is not done: objects must be made without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.codegen.aicore.linking.program import SAME_COPY, Program
+from superkernel.errors import Violation
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+_NAMES = dict(
+    enumerate(
+        "NONE 32 64 RELATIVE COPY JUMP_SLOT TLS_DTPMOD32 TLS_DTPMOD64 TLS_DTPREL32 TLS_DTPREL64 TLS_TPREL32 TLS_TPREL64 "
+        "TLSDESC".split()
+    )
+)
+_NAMES |= dict(
+    enumerate(
+        "BRANCH JAL CALL CALL_PLT GOT_HI20 TLS_GOT_HI20 TLS_GD_HI20 PCREL_HI20 PCREL_LO12_I PCREL_LO12_S HI20 LO12_I "
+        "LO12_S TPREL_HI20 TPREL_LO12_I TPREL_LO12_S TPREL_ADD ADD8 ADD16 ADD32 ADD64 SUB8 SUB16 SUB32 SUB64 GOT32_PCREL "
+        "42 ALIGN RVC_BRANCH RVC_JUMP".split(),
+        16,
+    )
+)
+_NAMES |= dict(
+    enumerate("RELAX SUB6 SET6 SET8 SET16 SET32 32_PCREL IRELATIVE PLT32 SET_ULEB128 SUB_ULEB128".split(), 51)
+)
+NUMBERS: dict[str, int] = {name: number for number, name in _NAMES.items()}
+
+
+def _upper(word: Ints, value: Ints) -> Ints:
+    return word & 0xFFF | (value + 0x800) & 0xFFFFF000
+
+
+def _lower_i(word: Ints, value: Ints) -> Ints:
+    return word & 0xFFFFF | (value & 0xFFF) << 20
+
+
+def _lower_s(word: Ints, value: Ints) -> Ints:
+    return word & 0x01FFF07F | (value >> 5 & 0x7F) << 25 | (value & 0x1F) << 7
+
+
+def _call(pair: Ints, value: Ints) -> Ints:
+    """auipc in the low word, jalr in the high one."""
+    return _upper(pair & 0xFFFFFFFF, value) | _lower_i(pair >> 32 & 0xFFFFFFFF, value) << 32
+
+
+def _branch(word: Ints, value: Ints) -> Ints:
+    high = (value >> 12 & 1) << 31 | (value >> 5 & 0x3F) << 25
+    return word & 0x01FFF07F | high | (value >> 1 & 15) << 8 | (value >> 11 & 1) << 7
+
+
+def _jump(word: Ints, value: Ints) -> Ints:
+    high = (value >> 20 & 1) << 31 | (value >> 1 & 0x3FF) << 21
+    return word & 0xFFF | high | (value >> 11 & 1) << 20 | (value >> 12 & 0xFF) << 12
+
+
+def _short_branch(half: Ints, value: Ints) -> Ints:
+    high = (value >> 8 & 1) << 12 | (value >> 3 & 3) << 10
+    return half & 0xE383 | high | (value >> 6 & 3) << 5 | (value >> 1 & 3) << 3 | (value >> 5 & 1) << 2
+
+
+def _short_jump(half: Ints, value: Ints) -> Ints:
+    high = (value >> 11 & 1) << 12 | (value >> 4 & 1) << 11 | (value >> 8 & 3) << 9 | (value >> 10 & 1) << 8
+    return (
+        half & 0xE003
+        | high
+        | (value >> 6 & 1) << 7
+        | (value >> 7 & 1) << 6
+        | (value >> 1 & 7) << 3
+        | (value >> 5 & 1) << 2
+    )
+
+
+def _whole(_: Ints, value: Ints) -> Ints:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How relocations of a kind are applied: values from `low` to below `high`, even for targets in code."""
+
+    width: int  # bytes patched
+    relative: bool
+    low: int
+    high: int
+    patch: Callable[[Ints, Ints], Ints]
+    even: bool = False
+    pair: bool = False  # takes the value of the PCREL_HI20 that its symbol points at
+
+
+def _reach(bits: int) -> tuple[int, int]:
+    return -(1 << bits - 1), 1 << bits - 1
+
+
+_ANY = (-(1 << 63), 1 << 63)
+_FAR = (-(1 << 31) - 0x800, (1 << 31) - 0x800)  # a sign-extended upper part of 20 bits, a signed lower one of 12
+FORMS: dict[int, Form] = {
+    NUMBERS["64"]: Form(8, False, *_ANY, _whole),
+    NUMBERS["32"]: Form(4, False, -(1 << 31), 1 << 32, _whole),
+    NUMBERS["CALL"]: Form(8, True, *_FAR, _call, even=True),
+    NUMBERS["CALL_PLT"]: Form(8, True, *_FAR, _call, even=True),
+    NUMBERS["PCREL_HI20"]: Form(4, True, *_FAR, _upper),
+    NUMBERS["PCREL_LO12_I"]: Form(4, True, *_ANY, _lower_i, pair=True),
+    NUMBERS["PCREL_LO12_S"]: Form(4, True, *_ANY, _lower_s, pair=True),
+    NUMBERS["HI20"]: Form(4, False, *_FAR, _upper),
+    NUMBERS["LO12_I"]: Form(4, False, *_FAR, _lower_i),
+    NUMBERS["LO12_S"]: Form(4, False, *_FAR, _lower_s),
+    NUMBERS["BRANCH"]: Form(4, True, *_reach(13), _branch, even=True),
+    NUMBERS["JAL"]: Form(4, True, *_reach(21), _jump, even=True),
+    NUMBERS["RVC_BRANCH"]: Form(2, True, *_reach(9), _short_branch, even=True),
+    NUMBERS["RVC_JUMP"]: Form(2, True, *_reach(12), _short_jump, even=True),
+}
+NONE = NUMBERS["NONE"]
+
+
+def name_of(kind: int) -> str:
+    """R_RISCV_..., as the psABI calls it."""
+    return f"R_RISCV_{_NAMES.get(kind, kind)}"
+
+
+class Relocator:
+    """Checks the relocations of a program once and applies them per copy."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.violations: list[Violation] = []
+        self._violating: set[tuple[int, str]] = set()
+        self.groups: list[tuple[int, Form, Ints]] = []
+        sizes = np.array([len(p.data) for p in program.pieces] or [0], np.int64)
+        for kind in np.unique(program.relocation_kind).tolist():
+            rows = np.flatnonzero(program.relocation_kind == kind)
+            form = FORMS.get(kind)
+            if kind == NONE:
+                continue
+            if form is None:
+                for piece in np.unique(program.relocation_piece[rows]).tolist():
+                    first = rows[program.relocation_piece[rows] == piece][0]
+                    self._report(int(first), f"relocation {name_of(kind)} is not supported")
+                continue
+            offset = program.relocation_offset[rows]
+            outside = (offset < 0) | (offset > sizes[program.relocation_piece[rows]] - form.width)
+            for row in rows[outside].tolist():
+                self._report(row, f"{name_of(kind)} patches bytes outside its section")
+            self.groups.append((kind, form, rows[~outside]))
+        self.pair = self._pairs()
+
+    def _report(self, row: int, message: str, *, target: bool = True, **rest: str) -> None:
+        if (row, message) in self._violating:
+            return  # once, not once per copy
+        self._violating.add((row, message))
+        name = self.program.symbol_names[self.program.relocation_symbol[row]] if target else ""
+        self.violations.append(
+            Violation(f"{message}, to {name!r}" if name else message, self.program.where(row), **rest)
+        )
+
+    def _pairs(self) -> Ints:
+        """For each PCREL_LO12 the number of the PCREL_HI20 at the place its symbol names."""
+        p = self.program
+        pair = np.full(len(p.relocation_kind), -1, np.int64)
+        high = np.flatnonzero(p.relocation_kind == NUMBERS["PCREL_HI20"])
+        keys = p.relocation_piece[high] << 41 | p.relocation_offset[high]
+        sort = np.argsort(keys, kind="stable")
+        keys, high = keys[sort], high[sort]
+        for n, (kind, form, rows) in enumerate(self.groups):
+            if not form.pair:
+                continue
+            symbol = p.relocation_symbol[rows]
+            wanted = p.symbol_piece[symbol] << 41 | p.symbol_value[symbol]
+            at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+            good = keys[at] == wanted if len(keys) else np.zeros(len(rows), bool)
+            good &= p.symbol_piece[symbol] == p.relocation_piece[rows]
+            for row in rows[~good].tolist():
+                self._report(row, f"{name_of(kind)} has no R_RISCV_PCREL_HI20 in its section")
+            pair[rows[good]] = high[at[good]]
+            self.groups[n] = (kind, form, rows[good])
+        return pair
+
+    def apply(self, copy: int, address: Ints, position: Ints, image: NDArray[np.uint8]) -> None:
+        """Patches the pieces of a copy (copy 0: all others, too) that stand in `image` at `position` [copy, piece]."""
+        p = self.program
+        value = self._values(copy, address)
+        for kind, form, rows in self.groups:
+            here = rows if copy == 0 else rows[p.copied[p.relocation_piece[rows]]]
+            v = value[self.pair[here]] if form.pair else value[here]
+            if form.relative and not form.pair:
+                v = v - address[copy, p.relocation_piece[here]] - p.relocation_offset[here]
+            elif form.pair:
+                source = self.pair[here]
+                v = v - address[copy, p.relocation_piece[source]] - p.relocation_offset[source]
+            self._check(kind, form, here, v)
+            at = position[copy, p.relocation_piece[here]] + p.relocation_offset[here]
+            _patch(image, at, form, v)
+
+    def _values(self, copy: int, address: Ints) -> Ints:
+        """S + A of all relocations."""
+        p = self.program
+        piece = p.symbol_piece[p.relocation_symbol]
+        fixed = p.symbol_copy[p.relocation_symbol]
+        whose = np.where(fixed == SAME_COPY, copy, fixed)
+        base = np.where(piece >= 0, address[whose, np.maximum(piece, 0)], 0) if address.shape[1] else piece * 0
+        return base + p.symbol_value[p.relocation_symbol] + p.relocation_addend
+
+    def _check(self, kind: int, form: Form, rows: Ints, value: Ints) -> None:
+        if (form.low, form.high) != _ANY:
+            bad = (value < form.low) | (value >= form.high)
+            for row, found in zip(rows[bad].tolist(), value[bad].tolist(), strict=True):
+                self._report(
+                    row,
+                    f"{name_of(kind)} is out of reach",
+                    expected=f"{form.low:#x} to {form.high - 1:#x}",
+                    found=f"{found:#x}",
+                )
+        if form.even:
+            for row in rows[value % 2 != 0].tolist():
+                self._report(row, f"{name_of(kind)} leads to an odd address")
+
+
+def _patch(image: NDArray[np.uint8], at: Ints, form: Form, value: Ints) -> None:
+    """Reads `form.width` bytes at each place, puts the values in, writes them back."""
+    lanes = at[:, None] + np.arange(form.width)
+    dtype: Any = f"<u{form.width}"
+    old = np.ascontiguousarray(image[lanes]).view(dtype)[:, 0].astype(np.uint64).view(np.int64)
+    new = form.patch(old, value).astype(dtype)
+    image[lanes] = new.view(np.uint8).reshape(-1, form.width)

@@ -1,0 +1,142 @@
+"""LLVM IR to relocatable RV64 objects for the control units: verify, optimise, emit, keep on disk.
+
+Model: `compile_rv64` turns IR text into object bytes (deterministic: same text, same bytes), every function in a
+section of its own, `.text.<symbol>`, so that the linker can place it. `compile_modules` does several at once, through
+the object cache and in several processes.
+
+What a function is told besides its text: `no-builtins`, because there is no C library a loop could be turned into a
+call of; `no-jump-tables`, because on an in-order core a table is a load from global memory per switch, and would have
+to be copied with the code; `nounwind`, because nothing unwinds. LLVM's vectorisers are off: there are no vectors.
+
+Invariant: no IR reaches code generation unverified, and none with inline assembly: LLVM ends the process on both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from importlib.metadata import version as package_version
+from typing import Final
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from superkernel.codegen.cache import ObjectCache
+from superkernel.codegen.host.features import initialize_llvm
+from superkernel.codegen.processes import run_jobs
+from superkernel.errors import InternalError
+
+TRIPLE: Final = "riscv64-unknown-elf"
+CPU: Final = "generic-rv64"
+FEATURES: Final = "+m,+a,+f,+d,+c,+zicbop,+zihintpause"
+ABI: Final = "lp64d"
+GENERATOR: Final = 1  # raise when this file compiles the same text differently
+MODULES_WORTH_A_CHILD: Final = 2
+
+_ATTRIBUTES = ' nounwind "no-builtins" "no-jump-tables"="true"'
+_DEFINE = re.compile(r"^define [^\n]*$", re.MULTILINE)
+_NAME = re.compile(r'@("(?:[^"]*)"|[-a-zA-Z$._0-9]+)\(')
+_TAIL = re.compile(r"(?:\s+(?:unnamed_addr|local_unnamed_addr|addrspace\(\d+\)))*")
+_GROUP = re.compile(r"(?:\s+#\d+)*")
+_STRING = re.compile(r'"[^"]*"')
+_ASSEMBLY = re.compile(r"^module asm|^[^;\n]*\b(?:call|invoke|callbr)\b[^;\n@]*\basm\b", re.MULTILINE)
+
+
+def compile_rv64(text: str) -> bytes:
+    """The object of a module's IR text. Raises InternalError with LLVM's message on what is not valid."""
+    machine = _target_machine()
+    module = _parsed(text, machine)
+    canonical = str(module)
+    if found := _ASSEMBLY.search(_STRING.sub('""', canonical)):
+        raise InternalError(
+            "inline assembly, which LLVM cannot assemble for this target",
+            location=f"IR line {canonical.count(chr(10), 0, found.start()) + 1}",
+            found=found[0].strip(),
+            hint="boot.py encodes instructions that LLVM has no name for",
+        )
+    module = _parsed(_DEFINE.sub(_with_attributes, canonical), machine)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_interleaving = False
+    options.loop_unrolling = False
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    module = _parsed(_DEFINE.sub(_with_section, str(module)), machine)
+    return bytes(machine.emit_object(module))
+
+
+def compile_modules(
+    texts: Sequence[str], cache: ObjectCache, tell: Callable[[int, int], None] = lambda done, total: None
+) -> list[bytes]:
+    """The object of each text, from the cache where it is there. `tell` is called with (done, total) of the rest."""
+    keys = [cache_key(text) for text in texts]
+    found = {key: cache.get(key) for key in dict.fromkeys(keys)}
+    missing = {key: text for key, text in zip(keys, texts, strict=True) if found[key] is None}
+    made = run_jobs(
+        compile_rv64,
+        list(missing.values()),
+        lambda done: tell(done, len(missing)),
+        jobs_per_child=MODULES_WORTH_A_CHILD,
+    )
+    for key, data in zip(missing, made, strict=True):
+        cache.put(key, data)
+        found[key] = data
+    objects = [found[key] for key in keys]
+    return [data for data in objects if data is not None]
+
+
+def cache_key(text: str) -> str:
+    """Everything that determines the object of a text."""
+    llvm_version = ".".join(map(str, llvm.llvm_version_info))
+    versions = f"{package_version('superkernel')} {GENERATOR} llvmlite {llvmlite.__version__} LLVM {llvm_version}"
+    return f"rv64 {versions} {TRIPLE} {CPU} {FEATURES} {ABI} static medium O2\n{text}"
+
+
+def _target_machine() -> llvm.TargetMachine:
+    initialize_llvm()
+    return llvm.Target.from_triple(TRIPLE).create_target_machine(
+        cpu=CPU, features=FEATURES, opt=2, reloc="static", codemodel="medium", abiname=ABI
+    )
+
+
+def _parsed(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    """The verified module with triple and data layout (without one, LLVM cuts 8-byte stores in two)."""
+    try:
+        module = llvm.parse_assembly(text)
+        module.triple, module.data_layout = TRIPLE, str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise InternalError(f"the generated code is not valid LLVM IR: {error}") from error
+    return module
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    """A `define` line as LLVM prints it: up to behind the parameters, the function's name, the rest."""
+    name = _NAME.search(line)
+    assert name is not None, line
+    depth, at, quoted = 1, name.end(), False
+    while depth:
+        letter = line[at]
+        if letter == '"':
+            quoted = not quoted
+        elif not quoted:
+            depth += (letter == "(") - (letter == ")")
+        at += 1
+    tail = _TAIL.match(line, at)
+    assert tail is not None
+    return line[: tail.end()], name[1].strip('"'), line[tail.end() :]
+
+
+def _with_attributes(match: re.Match[str]) -> str:
+    head, _, rest = _split(match[0])
+    return head + _ATTRIBUTES + rest
+
+
+def _with_section(match: re.Match[str]) -> str:
+    head, name, rest = _split(match[0])
+    if ' section "' in rest:
+        rest = re.sub(r' section "[^"]*"', "", rest, count=1)
+    group = _GROUP.match(rest)
+    at = group.end() if group else 0
+    return f'{head}{rest[:at]} section ".text.{name}"{rest[at:]}'
