@@ -1,4 +1,4 @@
-"""The linker of accelerator programs: `link(objects, layout)` gives an `Image`, the code laid out as the caller says."""
+"""The linker of accelerator programs: `link(objects, layout)` gives an `Image`, laid out as the caller says."""
 
 from superkernel.codegen.aicore.linking.image import Image, MapRow, Segment, Symbol
 from superkernel.codegen.aicore.linking.layout import Layout

@@ -54,7 +54,8 @@ class Layout:
     @classmethod
     def of(cls, target: AicoreTarget, **options: Any) -> Layout:
         """The layout for a target: code and data within its memory map's stretch for both, functions on instruction
-        cache lines, `sk_private` at the map's private memories. `options` are further fields, or override these."""
+        cache lines, `sk_private` at the map's private memories, the start code (boot.py) shared. `options` are further
+        fields, or override these."""
         memory = MemoryMap.of(target)
         values: dict[str, Any] = {
             "code_address": memory.code_address,
@@ -62,6 +63,7 @@ class Layout:
             "data_end": memory.data_address,
             "func_align": target.icache.line_bytes,
             "copy_align": max(target.l2.line_bytes, target.icache.line_bytes),
+            "shared": ("sk_start", "sk_trap"),
         }
         values |= options
         values["absolute"] = {"sk_private": memory.private_address, **values.get("absolute", {})}

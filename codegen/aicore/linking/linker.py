@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from superkernel.codegen.aicore.linking.image import Image, MapRow, Segment, Symbol
 from superkernel.codegen.aicore.linking.layout import PAGE_BYTES, Layout
-from superkernel.codegen.aicore.linking.objects import LOCAL, PieceKind, read_object
+from superkernel.codegen.aicore.linking.objects import LOCAL, ObjectFile, PieceKind, read_object
 from superkernel.codegen.aicore.linking.placing import Placement, Region, place
 from superkernel.codegen.aicore.linking.program import Program, combine, names_of
 from superkernel.codegen.aicore.linking.relocations import Relocator
@@ -26,7 +26,8 @@ def link(objects: Sequence[bytes], layout: Layout, names: Sequence[str] = ()) ->
     one step at once) and MachineError (the program exceeds the layout's limits).
     """
     titles = names or [f"object {n}" for n in range(len(objects))]
-    files, violations = [], []
+    files: list[ObjectFile] = []
+    violations: list[Violation] = []
     for data, title in zip(objects, titles, strict=True):
         try:
             files.append(read_object(data, title))

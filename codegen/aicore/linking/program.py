@@ -1,7 +1,7 @@
 """All objects as one program: whose symbol is meant by which reference.
 
-Model: pieces, symbols and relocations of all objects in one numbering. Every symbol that a relocation names is resolved to
-a place: piece (or none: an absolute address), offset in it, and copy (-1: the copy of whoever refers to it).
+Model: pieces, symbols and relocations of all objects in one numbering. Every symbol that a relocation names is resolved
+to a place: piece (or none: an absolute address), offset in it, and copy (-1: the copy of whoever refers to it).
 Invariant: a `Program` has no undefined and no duplicate symbol; all of them are reported at once.
 """
 
@@ -112,13 +112,12 @@ def _join(objects: Sequence[ObjectFile], pieces: NDArray[np.int64], symbols: NDA
     """Relocations of all objects: piece, offset, kind, symbol, addend."""
     none = [np.empty(0, np.int64)]
     rows = [obj.relocations for obj in objects]
+    high, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     return (
         np.concatenate([obj.relocation_piece + pieces[n] for n, obj in enumerate(objects)] or none),
         np.concatenate([r["offset"].astype(np.int64) for r in rows] or none),
-        np.concatenate([(r["info"] & np.uint64(0xFFFFFFFF)).astype(np.int64) for r in rows] or none),
-        np.concatenate(
-            [(r["info"] >> np.uint64(32)).astype(np.int64) + symbols[n] for n, r in enumerate(rows)] or none
-        ),
+        np.concatenate([(r["info"] & low).astype(np.int64) for r in rows] or none),
+        np.concatenate([(r["info"] >> high).astype(np.int64) + symbols[n] for n, r in enumerate(rows)] or none),
         np.concatenate([r["addend"] for r in rows] or none).astype(np.int64),
     )
 
