@@ -1,4 +1,4 @@
-// The extension module superkernel._core: the only file that knows pybind11 and Python.
+// The extension module superkernel._core; only the files csrc/bindings* know pybind11 and Python.
 //
 // Model: thin. It turns Python arguments into pointers, gives up the GIL, lets csrc/runtime work, takes the GIL back
 // and turns the outcome into values or typed errors of superkernel.errors. The stub with the public documentation is
@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "bench/limits.h"
+#include "bindings_parts.h"
 #include "runtime/clock.h"
 #include "runtime/cpu.h"
 #include "runtime/kernel.h"
@@ -738,6 +739,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "Host runtime: worker pool, kernels, clock and machine limits. See _core.pyi.";
   bind_kernel(m);
   bind_simulator(m);
+  register_engines(m);
   m.attr("OversubscriptionWarning") = py::reinterpret_steal<py::object>(PyErr_NewExceptionWithDoc(
       "superkernel._core.OversubscriptionWarning", "A kernel has more threads than the process may use CPUs.",
       PyExc_RuntimeWarning, nullptr));

@@ -236,6 +236,51 @@ class SimMachine:
     @property
     def time(self) -> int: ...
 
+class EngineBench:
+    """The engines of one core without time: single commands of the table on local memories of their own.
+
+    `target` is every field of the description as {"section.field": value}. A command is given by its operand words and,
+    last, the doorbell; what is wrong with it comes back as (kind, message). Engines, core types and memories go by the
+    names of the table. Raises ValueError for unknown names, IndexError for bytes outside a memory.
+    """
+
+    def __init__(self, target: dict[str, Any]) -> None: ...
+    def decode(self, engine: str, core: str, words: Sequence[int]) -> tuple[str, str] | None:
+        """What makes the command illegal on a core of this type."""
+
+    def text(self, engine: str, core: str, words: Sequence[int]) -> str:
+        """The command as superkernel.target.engines prints it. ValueError where it is illegal."""
+
+    def footprint(
+        self, engine: str, core: str, words: Sequence[int]
+    ) -> list[tuple[str, bool, int, int, int, int, int]]:
+        """(memory, writes, operand, begin, rows, row bytes, stride) of every access. ValueError where it is illegal."""
+
+    def cost(self, engine: str, core: str, words: Sequence[int]) -> tuple[int, int, int]:
+        """Cycles: (start-up, beats, visible). ValueError where it is illegal."""
+
+    def execute(
+        self, engine: str, core: str, words: Sequence[int], gm: bytearray, *, data: bool = True, isa: str = "best"
+    ) -> tuple[str, str] | None:
+        """Carries the command out; `gm` stands at map.ram_address. A fault leaves all memory as it was.
+
+        Without `data` nothing is computed: only what was written is kept. `isa` is "best" or one of `isas`.
+        """
+
+    def read(self, memory: str, begin: int, count: int) -> bytes: ...
+    def write(self, memory: str, begin: int, data: bytes) -> None:
+        """Also makes the bytes count as written."""
+
+    def first_unwritten(self, memory: str, begin: int, count: int) -> int:
+        """The first byte of the range that was never written; the range's end where there is none."""
+
+    def forget(self) -> None:
+        """Back to memories that were never written."""
+
+    @staticmethod
+    def isas() -> list[str]:
+        """The instruction sets of this host that engine arithmetic is compiled for; all give the same bits."""
+
 def sim_instructions() -> list[tuple[str, int, int, str]]:
     """The simulator's instruction table: (name, mask, match, operand letters of csrc/sim/isa_table.h)."""
 

@@ -1,0 +1,72 @@
+#include <algorithm>
+#include <bit>
+
+#include "sim/engines/execute.h"
+
+namespace sk::sim {
+namespace {
+
+constexpr std::uint64_t kWordBits = 64;
+
+// The bits of a word from `first` on, `count` of them (1 to 64).
+constexpr std::uint64_t bits_of(std::uint64_t first, std::uint64_t count) {
+  return ~std::uint64_t{0} >> (kWordBits - count) << first;
+}
+
+}  // namespace
+
+void LocalMemory::mark_written(std::uint64_t begin, std::uint64_t count) {
+  while (count > 0) {
+    const std::uint64_t first = begin % kWordBits;
+    const std::uint64_t some = std::min(count, kWordBits - first);
+    written_[begin / kWordBits] |= bits_of(first, some);
+    begin += some;
+    count -= some;
+  }
+}
+
+std::uint64_t LocalMemory::first_unwritten(std::uint64_t begin, std::uint64_t count) const {
+  const std::uint64_t end = begin + count;
+  while (begin < end) {
+    const std::uint64_t first = begin % kWordBits;
+    const std::uint64_t some = std::min(end - begin, kWordBits - first);
+    const std::uint64_t missing = ~written_[begin / kWordBits] & bits_of(first, some);
+    if (missing != 0) return begin - first + static_cast<std::uint64_t>(std::countr_zero(missing));
+    begin += some;
+  }
+  return end;
+}
+
+void LocalMemory::forget() {
+  std::fill(bytes_.begin(), bytes_.end(), std::uint8_t{0});
+  std::fill(written_.begin(), written_.end(), std::uint64_t{0});
+}
+
+CoreMemory::CoreMemory(const Target& target, CoreType core) {
+  const auto& sizes = target.memory;
+  if (core == CoreType::aic) {
+    l1 = LocalMemory(sizes.l1_bytes);
+    l0a = LocalMemory(sizes.l0a_bytes);
+    l0b = LocalMemory(sizes.l0b_bytes);
+    l0c = LocalMemory(sizes.l0c_bytes);
+  } else if (core == CoreType::aiv) {
+    ub = LocalMemory(sizes.ub_bytes);
+  }
+}
+
+LocalMemory& CoreMemory::of(Space space) {
+  switch (space) {
+    case Space::l1:
+      return l1;
+    case Space::l0a:
+      return l0a;
+    case Space::l0b:
+      return l0b;
+    case Space::l0c:
+      return l0c;
+    default:
+      return ub;
+  }
+}
+
+}  // namespace sk::sim
