@@ -27,7 +27,9 @@ def add_pointwise(ws: Workspace, node: Node) -> None:
 
 def single_body(ws: Workspace, node: Node) -> Body:
     """The node alone as a program over dense rank-1 operands: what kernel selection is asked about its operator and
-    types."""
+    types. An exponent that is known when compiling is an immediate, as it will be in the program."""
+    if node.op == "pow" and node.inputs[1] is not None and legality.is_scalar_constant(ws, node.inputs[1]):
+        return _known_power(ws, node)
     kinds = [ws.graph.types[v].dtype for v in node.inputs if v is not None]
     out = ws.graph.types[node.outputs[0]].dtype
     op, attrs = _instruction(node)
@@ -41,6 +43,16 @@ def single_body(ws: Workspace, node: Node) -> Body:
         (ProgramOutput(len(kinds), len(kinds), (1,)),),
     )
     return Body(None, (), tuple(operands), (), (), (), program)
+
+
+def _known_power(ws: Workspace, node: Node) -> Body:
+    base, exponent = (ws.graph.types[v].dtype for v in node.inputs if v is not None)
+    out = ws.graph.types[node.outputs[0]].dtype
+    operands = (Operand(Role.INPUT, TensorType(base, (64,))), Operand(Role.OUTPUT, TensorType(out, (64,))))
+    number = (("value", _scalar(ws, str(node.inputs[1]))),)
+    steps = (Instruction("constant", (), exponent, number), Instruction("pow", (0, 1), out))
+    program = PointwiseProgram((64,), (ProgramInput(0, base, (1,)),), steps, (ProgramOutput(2, 1, (1,)),))
+    return Body(None, (), operands, (), (), (), program)
 
 
 def _instruction(node: Node) -> tuple[str, tuple[tuple[str, AttrValue], ...]]:
@@ -176,10 +188,7 @@ def _operand(ws: Workspace, cluster: Cluster, coords: Coords, value: str) -> int
     """The cell that holds the operand at the node's coordinates: an immediate, a register, or a load."""
     kind = ws.graph.types[value]
     if legality.is_scalar_constant(ws, value):
-        array = ws.constant_of(value)
-        assert array is not None
-        number = array.reshape(-1)[0].item() if not kind.dtype.is_float else float(array.reshape(-1)[0])
-        return cluster.instruct("constant", (), kind.dtype, (("value", number),))
+        return cluster.instruct("constant", (), kind.dtype, (("value", _scalar(ws, value)),))
     found = ws.values[value]
     if isinstance(found, Reg) and found.slot < 0 and ws.clusters.find(found.cluster) is cluster:
         return found.cell
@@ -188,6 +197,14 @@ def _operand(ws: Workspace, cluster: Cluster, coords: Coords, value: str) -> int
     strides = _strides(coords, ref)
     assert strides is not None, f"{value} is not affine over its reader's iteration space"
     return ws.load(cluster, ref, strides)
+
+
+def _scalar(ws: Workspace, value: str) -> int | float | bool:
+    """The number in a constant of one element."""
+    array = ws.constant_of(value)
+    assert array is not None
+    element = array.reshape(-1)[0]
+    return float(element) if ws.graph.types[value].dtype.is_float else element.item()
 
 
 def _strides(coords: Coords, ref: Ref) -> tuple[int, ...] | None:

@@ -10,18 +10,18 @@ from superkernel.body import Body
 from superkernel.codegen.host.abi import ABI_VERSION
 from superkernel.errors import InputError, Violation, raise_all
 from superkernel.options import Options
-from superkernel.registry import default_registry
+from superkernel.registry import registry_for
 from superkernel.registry.records import Policy
 from superkernel.registry.selection import Registry, Selection
-from superkernel.target.cpu import CpuTarget
+from superkernel.target.kinds import Target
 
 
 class KernelChooser:
-    """Chooses through a registry (default: all rows of the host) under the policy that the options express."""
+    """Chooses through a registry (default: all rows of the target) under the policy that the options express."""
 
-    def __init__(self, cpu: CpuTarget, options: Options, registry: Registry | None = None) -> None:
-        self.cpu = cpu
-        self.registry = registry or default_registry()
+    def __init__(self, target: Target, options: Options, registry: Registry | None = None) -> None:
+        self.target = target
+        self.registry = registry or registry_for(target)
         self.policy = Policy.of(options)
         self._check_patterns(options)
 
@@ -42,7 +42,7 @@ class KernelChooser:
 
     def select(self, body: Body) -> Selection:
         """The whole selection, with its explanation."""
-        return self.registry.select_body(body, self.cpu, self.policy)
+        return self.registry.select_body(body, self.target, self.policy)
 
     def manifest(self, model: str, bodies: Sequence[Body]) -> Any:
         """The manifest of a model: the kernels that its bodies need."""

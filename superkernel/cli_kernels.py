@@ -12,9 +12,13 @@ from superkernel.target.cpu import TIERS
 
 if TYPE_CHECKING:
     from superkernel.kernel import Kernel
+    from superkernel.registry import Registry
+    from superkernel.target.aicore import AicoreTarget
 
 Parser = argparse.ArgumentParser
 Commands = argparse._SubParsersAction  # argparse names the type of `add_subparsers` no other way
+
+_TARGET_HELP = "of this accelerator: a preset's name or a description file (default: host)"
 
 
 def add_commands(
@@ -51,6 +55,7 @@ def _add_list(verbs: Commands[Any]) -> None:
     sub.add_argument("--dtype", help="takes this element type as first input")
     sub.add_argument("--role", choices=[r.value for r in _roles()], help="has this role")
     sub.add_argument("--tier", choices=TIERS, help="runs on this instruction-set tier")
+    sub.add_argument("--target", metavar="NAME", help=_TARGET_HELP)
     sub.add_argument("--json", action="store_true", help="machine-readable output")
 
 
@@ -60,10 +65,28 @@ def _add_explain(verbs: Commands[Any]) -> None:
     what = "a problem such as 'matmul(f32[8,64], const f32[64,64])', an operator, or a pattern of kernel ids"
     sub.add_argument("query", help=what)
     sub.add_argument("--tier", choices=TIERS, help="choose for this instruction-set tier (default: the CPU's best)")
+    sub.add_argument("--target", metavar="NAME", help=_TARGET_HELP)
     sub.add_argument("--deny", action="append", default=[], metavar="PATTERN", help="kernels not to take; repeatable")
     sub.add_argument("--pin", action="append", default=[], metavar="PATTERN", help="kernels to take; repeatable")
     sub.add_argument("--objective", choices=("latency", "size", "memory"), default="latency", help="what to optimise")
     sub.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def _accelerator(args: argparse.Namespace) -> AicoreTarget | None:
+    """The accelerator of `--target`; None: the host."""
+    if args.target in (None, "host"):
+        return None
+    if args.tier is not None:
+        raise InputError("--tier is of the host, --target of an accelerator", location="--target", found=args.target)
+    from superkernel.target.aicore import load_target
+
+    return load_target(args.target)
+
+
+def _registry_of(accelerator: AicoreTarget | None) -> Registry:
+    from superkernel.registry import aicore_registry, default_registry
+
+    return default_registry() if accelerator is None else aicore_registry()
 
 
 def _roles() -> tuple[Any, ...]:
@@ -80,7 +103,8 @@ def _list(args: argparse.Namespace) -> int:
         near = suggest_ops(args.op)
         hint = f"did you mean {', '.join(near)}?" if near else ""
         raise InputError(f"unknown operator {args.op!r}", location="--op", hint=hint)
-    print(kernels_list(op=args.op, dtype=args.dtype, role=args.role, tier=args.tier, as_json=args.json))
+    rows = _registry_of(_accelerator(args))
+    print(kernels_list(op=args.op, dtype=args.dtype, role=args.role, tier=args.tier, as_json=args.json, registry=rows))
     return 0
 
 
@@ -90,7 +114,9 @@ def _explain(args: argparse.Namespace) -> int:
     from superkernel.registry.records import Policy
 
     policy = Policy(objective=args.objective, deny=tuple(args.deny), pin=tuple(args.pin))
-    print(kernels_explain(args.query, target=detect_cpu(args.tier), policy=policy, as_json=args.json))
+    accelerator = _accelerator(args)
+    rows, target = _registry_of(accelerator), accelerator or detect_cpu(args.tier)
+    print(kernels_explain(args.query, target=target, policy=policy, as_json=args.json, registry=rows))
     return 0
 
 

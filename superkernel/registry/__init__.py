@@ -6,8 +6,8 @@
     selection.explanation.text    # every candidate and every clause it failed
 
 Files, in reading order: predicates (clauses), records (rows and requirements), facts, models (time, bytes),
-eligibility, score, selection, explanation; names and lint; rows_host; manifest, timings; commands. Architecture
-invariant: the registry knows kernels by id only and imports neither scheduler nor codegen.
+eligibility, score, selection, explanation; names and lint; rows_host, rows_aicore; manifest, timings; commands.
+Architecture invariant: the registry knows kernels by id only and imports neither scheduler nor codegen.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from superkernel.registry.records import Capability, Determinism, KernelRole, Pl
 from superkernel.registry.requirement import parse_requirement, requirement_of
 from superkernel.registry.selection import Registry, Selection
 from superkernel.registry.timings import TimingDatabase
+from superkernel.target.aicore import AicoreTarget
+from superkernel.target.kinds import Target
 
 __all__ = [
     "Candidate",
@@ -39,16 +41,31 @@ __all__ = [
     "Selection",
     "TensorNeed",
     "TimingDatabase",
+    "aicore_registry",
     "default_registry",
     "diff",
     "parse_requirement",
+    "registry_for",
     "requirement_of",
 ]
 
 
 @cache
 def default_registry() -> Registry:
-    """The registry of everything this version has."""
+    """The registry of everything this version has for the host."""
     from superkernel.registry.rows_host import host_rows
 
     return Registry(host_rows())
+
+
+@cache
+def aicore_registry() -> Registry:
+    """The registry of everything this version has for the accelerator."""
+    from superkernel.registry.rows_aicore import aicore_rows
+
+    return Registry(aicore_rows())
+
+
+def registry_for(target: Target) -> Registry:
+    """The registry of a target's rows."""
+    return aicore_registry() if isinstance(target, AicoreTarget) else default_registry()

@@ -17,7 +17,7 @@ from superkernel.registry.predicates import matches_any, show
 from superkernel.registry.records import Capability, Policy, row_data
 from superkernel.registry.requirement import parse_requirement
 from superkernel.registry.selection import Registry
-from superkernel.target.cpu import CpuTarget
+from superkernel.target.kinds import Target
 
 
 def kernels_list(
@@ -50,7 +50,7 @@ def kernels_list(
 def kernels_explain(
     query: str,
     *,
-    target: CpuTarget | None = None,
+    target: Target | None = None,
     policy: Policy | None = None,
     as_json: bool = False,
     registry: Registry | None = None,
@@ -62,7 +62,10 @@ def kernels_explain(
     if "(" in query:
         if target is None:
             raise InputError(
-                "a problem is explained for a target", location=repr(query), expected="a CpuTarget", found="none"
+                "a problem is explained for a target",
+                location=repr(query),
+                expected="a CpuTarget or an AicoreTarget",
+                found="none",
             )
         selection = chosen_from.select(parse_requirement(query, target, policy or Policy()))
         explanation = selection.explanation

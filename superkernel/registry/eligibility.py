@@ -14,7 +14,7 @@ from superkernel.dtypes import DType
 from superkernel.registry.facts import MAX_SLOTS
 from superkernel.registry.models import COST_MODELS, workspace_of
 from superkernel.registry.predicates import Among, Clause, Facts, FactValue, Includes, OneOf, Reason, Test, Within
-from superkernel.registry.records import Capability, KernelRole
+from superkernel.registry.records import ALL_CORES, Capability, KernelRole
 
 _EVERY_LAYOUT = frozenset({"dense", "view", "program"})
 
@@ -130,7 +130,7 @@ def clauses_of(row: Capability) -> tuple[Clause, ...]:
     if row.device is not None:
         clauses.append(Clause(Reason.DEVICE, "device", OneOf(frozenset({row.device}))))
     if row.core_type is not None:
-        clauses.append(Clause(Reason.CORE_TYPE, "core_type", OneOf(frozenset({row.core_type}))))
+        clauses.append(Clause(Reason.CORE_TYPE, "core_type", OneOf(frozenset({row.core_type, ALL_CORES}))))
     clauses.append(Clause(Reason.DETERMINISM, "policy.determinism", Within(high=row.determinism.rank)))
     if row.error_ulps:
         clauses.append(Clause(Reason.TOLERANCE, "policy.tolerance", Tolerated(row)))

@@ -4,7 +4,9 @@ Names (an absent fact reads as None)
 - `in0.dtype in0.rank in0.constant in0.source in0.elements` (and in1, ...), `out0.dtype`
 - `rank elements bytes flops_estimate quantisation activation program program.dtypes deadline_ns`, `attr.NAME` per
   attribute
-- `cpu.tier cpu.features cpu.flops_per_ns cpu.l1_bytes ...`, `device core_type`, `free.REGION`, `policy.*`
+- `cpu.tier cpu.features cpu.flops_per_ns cpu.l1_bytes ...` of a CPU, `aicore.*` of one core of an accelerator;
+  `device core_type`, `free.REGION`, `policy.*`
+- `program.computes_wide`: pointwise work on elements of 8 bytes
 - matrix products: `batch m n k` as the kernels see them (leading dimensions that only the left factor has are rows, a
   matrix times a column is turned round); `weight`, the slot of the factor that is reused over rows, with
   `weight.constant` and `weight_ns`, the time to stream it
@@ -20,13 +22,16 @@ Architecture invariant: facts hold plain values only, and no clause or model loo
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 
-from superkernel.ops.opdef import AttrValue
+from superkernel.dtypes import DType
+from superkernel.ops.opdef import AttrValue, Family
+from superkernel.ops.table import op_table
 from superkernel.registry.models import bandwidth
 from superkernel.registry.predicates import FactValue
 from superkernel.registry.records import Platform, Policy, Requirement
+from superkernel.target.aicore import AicoreTarget
 from superkernel.tensor import TensorType
 
 MAX_SLOTS = 6
@@ -64,6 +69,13 @@ def facts_of(requirement: Requirement) -> dict[str, FactValue]:
     facts["program"] = requirement.program
     facts["program.dtypes"] = requirement.program_dtypes
     facts["deadline_ns"] = requirement.deadline_ns
+    if requirement.program or requirement.op in _pointwise_ops():
+        types = (n.type.dtype for n in requirement.inputs if n is not None)
+        wide = (*types, *(t.dtype for t in requirement.outputs), *requirement.program_dtypes)
+        facts["program.computes_wide"] = any(dtype.itemsize == 8 for dtype in wide)
+    depths = facts.get("aicore.cube_depths")
+    if depths is not None and first is not None:
+        facts["aicore.cube_depth"] = dict(depths).get(first.dtype)
     attrs = dict(requirement.attrs)
     for name, value in attrs.items():
         facts["attr." + name] = value
@@ -73,10 +85,19 @@ def facts_of(requirement: Requirement) -> dict[str, FactValue]:
     return facts
 
 
+@cache
+def _pointwise_ops() -> frozenset[str]:
+    return frozenset(op.name for op in op_table().values() if op.family is Family.POINTWISE)
+
+
 @lru_cache(maxsize=64)
 def _platform_facts(platform: Platform) -> dict[str, FactValue]:
     target = platform.target
-    facts: dict[str, FactValue] = {
+    common: dict[str, FactValue] = {"device": platform.device, "core_type": platform.core_type}
+    common |= {f"free.{region}": count for region, count in platform.free_bytes}
+    if isinstance(target, AicoreTarget):
+        return common | _core_facts(target)
+    return common | {
         "cpu.tier": target.tier,
         "cpu.features": platform.features,
         "cpu.vector_bytes": target.vector_bytes,
@@ -87,10 +108,25 @@ def _platform_facts(platform: Platform) -> dict[str, FactValue]:
         "cpu.l2_bytes_per_ns": target.l2_bytes_per_ns,
         "cpu.l3_bytes_per_ns": target.l3_bytes_per_ns,
         "cpu.dram_bytes_per_ns": target.dram_bytes_per_ns,
-        "device": platform.device,
-        "core_type": platform.core_type,
     }
-    return facts | {f"free.{region}": count for region, count in platform.free_bytes}
+
+
+def _core_facts(target: AicoreTarget) -> dict[str, FactValue]:
+    """Figures of one cube core and one vector core."""
+    cube, vector, cycles_per_ns = target.cube, target.vector, target.device.clock_mhz / 1000
+    depths = {DType.F32: cube.k_f32, DType.F16: cube.k_f16, DType.BF16: cube.k_f16, DType.I8: cube.k_i8}
+    return {
+        "aicore.name": target.name,
+        "aicore.cube_step": (cube.m, cube.n),
+        "aicore.cube_depths": tuple(depths.items()),
+        "aicore.cube_steps_per_ns": cycles_per_ns,
+        "aicore.vector_bytes_per_ns": 4 * vector.lanes_32bit * cycles_per_ns,
+        "aicore.to_cube_bytes_per_ns": target.mb_per_s("rates.gm_to_l1_gb_per_s") / 1000,
+        "aicore.from_cube_bytes_per_ns": target.mb_per_s("rates.l0c_to_gm_gb_per_s") / 1000,
+        "aicore.to_vector_bytes_per_ns": target.mb_per_s("rates.gm_to_ub_gb_per_s") / 1000,
+        "aicore.from_vector_bytes_per_ns": target.mb_per_s("rates.ub_to_gm_gb_per_s") / 1000,
+        "aicore.startup_ns": target.nanoseconds(target.dma.startup_cycles),
+    }
 
 
 @lru_cache(maxsize=64)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from superkernel.errors import UserError, Violation
 from superkernel.registry.names import KernelName, parse_name
 from superkernel.registry.records import Capability
+from superkernel.registry.rows_aicore import CORE_TOKENS
 from superkernel.registry.rows_host import NAME_DTYPES, TIER_NAMES
 
 
@@ -41,6 +42,11 @@ def _differences(row: Capability, name: KernelName) -> Iterable[tuple[str, str, 
             yield f"the name's {field} is not the row's", str(size), str(tile.get(field, "absent"))
     if set(tile) - {field for field, _ in row.tile}:
         yield "the name has a tile the row has not", str(dict(row.tile)), str(tile)
+    if row.core_type is not None:
+        tokens = CORE_TOKENS.get(row.core_type, (row.core_type,))
+        if name.target[: len(tokens)] != tokens:
+            yield "the name's core type is not the row's", "_".join(tokens), "_".join(name.target)
+        return
     token = "scalar" if row.tier is None else TIER_NAMES.get(row.tier, row.tier)
     if name.instruction_set != token:
         yield "the name's instruction set is not the row's tier", token, str(name.instruction_set)

@@ -21,6 +21,7 @@ from superkernel.errors import FileFormatError, InputError, UserError, Violation
 from superkernel.registry.canonical import digest, read_json, write_json
 from superkernel.registry.records import Capability, row_data
 from superkernel.registry.selection import REGISTRY_VERSION, Registry, Selection
+from superkernel.target.kinds import identity_of
 
 SCHEMA = 1
 
@@ -138,7 +139,7 @@ def dump(model: str, selections: Iterable[Selection], registry: Registry, abi: i
     """The manifest of one model from what was selected for it. Raises InputError without selections, or for two
     targets."""
     chosen = list(selections)
-    targets = {(t.triple, t.tier, t.features) for t in (s.requirement.platform.target for s in chosen)}
+    targets = {identity_of(s.requirement.platform.target) for s in chosen}
     if len(targets) != 1:
         raise InputError(
             "a manifest is for one target", location=f"model {model!r}", expected="1", found=str(len(targets))

@@ -1,9 +1,9 @@
 """Named models of time, workspace and transform bytes: functions of facts and a row, so that rows stay data.
 
 Times are of one core, in nanoseconds, caches warm for activations; weights come from the smallest cache that holds
-them. They are a roofline (the slower of arithmetic and memory) with the losses that decide between variants: short
-tiles that cannot hide the latency of a multiply-add, padding to whole tiles, packing per call. They rank kernels; the
-scheduler has its own, finer costs.
+them (on the accelerator everything comes from L2). They are a roofline (the slower of arithmetic and memory) with the
+losses that decide between variants: short tiles that cannot hide the latency of a multiply-add, padding to whole tiles,
+packing per call. They rank kernels; the scheduler has its own, finer costs.
 
 Workspace is bytes per memory region: `scratch` (per core, while it runs), `packed` (persistent copies of constants).
 It is an upper bound for a lone operator (a test compares it with the families' tilings); a prologue that is kept may
@@ -37,6 +37,8 @@ BytesModel = Callable[[Facts, Capability], Mapping[str, int]]
 
 def bandwidth(facts: Facts, nbytes: float) -> float:
     """Bytes per nanosecond at which one core reads a working set of this size."""
+    if "cpu.l2_bytes" not in facts:
+        return float(facts["aicore.to_cube_bytes_per_ns"])
     if nbytes <= facts["cpu.l2_bytes"]:
         return float(facts["cpu.l2_bytes_per_ns"])
     return float(facts["cpu.l3_bytes_per_ns"] if nbytes <= facts["cpu.l3_bytes"] else facts["cpu.dram_bytes_per_ns"])
@@ -114,6 +116,41 @@ def _reference(facts: Facts, row: Capability) -> float:
     )
 
 
+def _cube(facts: Facts, row: Capability) -> float:
+    """Matrix engine of one core: whole steps of mr x nr x depth, one a cycle, beside operands coming and results
+    going."""
+    if "queries" in facts:
+        batch, m, n = facts["batch"] * facts["heads"], facts["queries"], facts["keys"]
+        depths = [facts["depth"], facts["value_depth"]]
+    else:
+        batch, m, n, depths = facts["batch"], facts["m"], facts["n"], [facts["k"]]
+    deep = facts["aicore.cube_depth"]
+    steps = batch * -(-m // row.tile_size("mr")) * -(-n // row.tile_size("nr")) * sum(-(-k // deep) for k in depths)
+    arithmetic = steps / (facts["aicore.cube_steps_per_ns"] * row.parameter("efficiency", 0.8))
+    coming, going = _coming_and_going(facts)
+    moving = coming / facts["aicore.to_cube_bytes_per_ns"], going / facts["aicore.from_cube_bytes_per_ns"]
+    return float(facts["aicore.startup_ns"] + max(arithmetic, *moving))
+
+
+def _vector(facts: Facts, row: Capability) -> float:
+    """Vector engine of one core: `operations` per element beside elements coming and going."""
+    coming, going = _coming_and_going(facts)
+    arithmetic = facts["elements"] * _itemsize(facts) * row.parameter("operations", 2.0) * facts.get("taps", 1)
+    moving = coming / facts["aicore.to_vector_bytes_per_ns"], going / facts["aicore.from_vector_bytes_per_ns"]
+    return float(facts["aicore.startup_ns"] + max(arithmetic / facts["aicore.vector_bytes_per_ns"], *moving))
+
+
+def _coming_and_going(facts: Facts) -> tuple[float, float]:
+    """Bytes read and bytes written."""
+    going = facts["elements"] * _itemsize(facts)
+    return max(0.0, facts["bytes"] - going), float(going)
+
+
+def _device_reference(facts: Facts, row: Capability) -> float:
+    """NumPy on the driving machine: every operand leaves the device and comes back."""
+    return float(REFERENCE_CALL_NS + 16.0 * facts["bytes"] / facts["aicore.from_vector_bytes_per_ns"])
+
+
 COST_MODELS: Mapping[str, CostModel] = MappingProxyType(
     {
         "stream": _stream,
@@ -123,6 +160,9 @@ COST_MODELS: Mapping[str, CostModel] = MappingProxyType(
         "attention": _attention,
         "window": _window,
         "reference": _reference,
+        "cube": _cube,
+        "vector": _vector,
+        "device_reference": _device_reference,
     }
 )
 

@@ -22,6 +22,7 @@ from superkernel.ops.opdef import AttrValue
 from superkernel.registry.canonical import digest
 from superkernel.registry.predicates import Clause
 from superkernel.target.cpu import CpuTarget
+from superkernel.target.kinds import CPU_DEVICE, Target, identity_of
 from superkernel.tensor import TensorType
 
 
@@ -144,6 +145,9 @@ class _PolicyOptions(Protocol):
     def pin(self) -> tuple[str, ...]: ...
 
 
+ALL_CORES = "all"
+"""Core type of a platform that has every type its device knows."""
+
 OBJECTIVES = ("latency", "size", "memory")
 FALLBACKS = ("forbid", "warn", "allow")
 
@@ -189,16 +193,19 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """Where it will run. `free_bytes` per memory region, absent = not limited."""
+    """Where it will run. `core_type`: the one there is to run on, None on devices with one kind of core, `ALL_CORES`
+    where any will do. `free_bytes` per memory region, absent = not limited."""
 
-    target: CpuTarget
-    device: str = "cpu"
+    target: Target
+    device: str = CPU_DEVICE
     core_type: str | None = None
     free_bytes: tuple[tuple[str, int], ...] = ()
 
     @property
     def features(self) -> frozenset[str]:
         """Names of the instruction-set extensions code may use."""
+        if not isinstance(self.target, CpuTarget):
+            return frozenset()
         return frozenset(name[1:] for name in self.target.features.split(",") if name.startswith("+"))
 
 
@@ -263,11 +270,11 @@ class Requirement:
     @property
     def key(self) -> str:
         """Canonical key of the whole requirement, the same in every process."""
-        target, policy = self.platform.target, self.policy
+        policy = self.policy
         return digest(
             {
                 "problem": self.problem(),
-                "target": [target.triple, target.tier, target.features, self.platform.device, self.platform.core_type],
+                "target": [*identity_of(self.platform.target), self.platform.device, self.platform.core_type],
                 "free_bytes": sorted(self.platform.free_bytes),
                 "policy": {name: plain(getattr(policy, name)) for name in Policy.__dataclass_fields__},
                 "deadline_ns": self.deadline_ns,

@@ -17,27 +17,33 @@ from superkernel.dtypes import DType
 from superkernel.errors import InputError, SuperKernelError
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import find_op, suggest_ops
-from superkernel.registry.records import Platform, Policy, Requirement, TensorNeed
-from superkernel.target.cpu import CpuTarget
+from superkernel.registry.records import ALL_CORES, Platform, Policy, Requirement, TensorNeed
+from superkernel.target.kinds import CPU_DEVICE, Target, device_of
 from superkernel.tensor import TensorType
 
 POINTWISE = "pointwise"
 """Operator of a body without an anchor."""
+
+VARIABLE_EXPONENT = "variable_exponent"
+"""What a program has besides its operators where it raises to a power that is not known when compiling."""
 
 _CLAMPS = frozenset({"clip", "minimum", "maximum"})
 _ARGUMENT = re.compile(r"(const\s+)?([a-z0-9]+\[[0-9,\s]*\])")
 
 
 @lru_cache(maxsize=64)
-def platform_of(target: CpuTarget) -> Platform:
-    """The platform of a CPU, nothing limited."""
-    return Platform(target)
+def platform_of(target: Target) -> Platform:
+    """The platform of a target, nothing limited."""
+    device = device_of(target)
+    return Platform(target, device, None if device == CPU_DEVICE else ALL_CORES)
 
 
-def requirement_of(body: Body, target: CpuTarget, policy: Policy) -> Requirement:
+def requirement_of(body: Body, target: Target, policy: Policy) -> Requirement:
     """What a body needs of a kernel on a target under a policy."""
     program = [i for p in _programs(body) for i in p.instructions]
     names = frozenset(i.op for i in program) - {"constant"}
+    if any(_has_variable_exponent(p) for p in _programs(body)):
+        names |= {VARIABLE_EXPONENT}
     dtypes = frozenset(i.dtype for i in program)
     if body.op is None:
         sources = [o for o in body.operands if o.role is not Role.OUTPUT]
@@ -57,6 +63,12 @@ def requirement_of(body: Body, target: CpuTarget, policy: Policy) -> Requirement
         program_dtypes=dtypes,
         activation=_activation(body.epilogue),
     )
+
+
+def _has_variable_exponent(program: PointwiseProgram) -> bool:
+    first = len(program.inputs)
+    known = {first + i for i, step in enumerate(program.instructions) if step.op == "constant"}
+    return any(step.op == "pow" and step.args[1] not in known for step in program.instructions)
 
 
 def _programs(body: Body) -> list[PointwiseProgram]:
@@ -87,7 +99,7 @@ def _activation(epilogue: PointwiseProgram) -> str | None:
     return "relu" if last == "relu" else "minmax" if last in _CLAMPS else None
 
 
-def parse_requirement(text: str, target: CpuTarget, policy: Policy) -> Requirement:
+def parse_requirement(text: str, target: Target, policy: Policy) -> Requirement:
     """A requirement from one line, see the module docstring; `_` stands for an absent optional input. Raises
     InputError."""
     found = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text, re.DOTALL)

@@ -30,7 +30,7 @@ from superkernel.registry.records import Capability, KernelRole, Policy, Require
 from superkernel.registry.requirement import requirement_of
 from superkernel.registry.score import Times, front_of, score_of, sort_key, times_of
 from superkernel.registry.timings import TimingDatabase
-from superkernel.target.cpu import CpuTarget
+from superkernel.target.kinds import Target
 
 REGISTRY_VERSION = 1
 _MEMO_LIMIT = 4_096
@@ -179,7 +179,7 @@ class Registry:
                 self._by_op.setdefault(op, []).append(row)
         self._indexes: dict[str, _OperatorIndex] = {}
         self._cache: dict[Requirement, Selection] = {}
-        self._memo: dict[tuple[int, int, int], tuple[Selection, Body, CpuTarget, Policy]] = {}
+        self._memo: dict[tuple[int, int, int], tuple[Selection, Body, Target, Policy]] = {}
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -195,7 +195,7 @@ class Registry:
         """Hash of all rows; does not depend on the order of registration."""
         return digest([row_data(row) for row in self.rows])
 
-    def select_body(self, body: Body, target: CpuTarget, policy: Policy) -> Selection:
+    def select_body(self, body: Body, target: Target, policy: Policy) -> Selection:
         """`select` of the body's requirement, remembered by identity."""
         key = (id(body), id(target), id(policy))
         found = self._memo.get(key)

@@ -1,0 +1,217 @@
+"""The accelerator's rows: one per kernel id and, where the code differs, per element type.
+
+Model: as in `rows_host`, with core types for tiers: `aic` runs on cube cores, `aiv` on vector cores, `mix` on a cube
+core and its vector cores together (`aic_aiv` in canonical names). The tile of a matrix kernel is the step of the matrix
+engine; a row whose tile is not the target's is not eligible there.
+
+`VECTOR_OPS` is the one list of pointwise operators that the vector engine computes, composed of its commands; programs
+around an anchor draw on the same list. What stands in no row runs on the NumPy reference, by policy.
+
+Architecture invariant: as for the host, rows name kernels by id; `scheduler.families.aicore` and `codegen.aicore` serve
+those ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from superkernel.dtypes import DType
+from superkernel.ops.opdef import Family
+from superkernel.ops.table import op_table
+from superkernel.registry.names import KernelName, format_name, make_params
+from superkernel.registry.predicates import Among, Clause, Reason, one_of, within
+from superkernel.registry.records import Capability, KernelRole, NumericClass
+from superkernel.registry.requirement import POINTWISE
+from superkernel.registry.rows_host import NAME_DTYPES, accumulator_of
+from superkernel.target.kinds import AICORE_DEVICE
+
+CORE_TOKENS = {"aic": ("aic",), "aiv": ("aiv",), "mix": ("aic", "aiv")}
+"""Tokens of each core type in canonical names."""
+
+VECTOR_OPS = frozenset(
+    {"identity", "abs", "neg", "sign", "square", "relu", "leaky_relu", "prelu", "floor", "ceil", "round", "trunc"}
+    | {"sqrt", "rsqrt", "reciprocal", "exp", "log", "erf", "tanh", "sigmoid", "hard_sigmoid", "hard_swish", "silu"}
+    | {"gelu", "elu", "clip", "add", "sub", "mul", "div", "minimum", "maximum", "pow", "where", "cast"}
+    | {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}
+    | {"logical_and", "logical_or", "logical_xor", "logical_not"}
+)
+"""Pointwise operators that the vector engine computes (`pow` with an exponent known when compiling)."""
+
+_F32, _F16, _BF16, _I8 = DType.F32, DType.F16, DType.BF16, DType.I8
+_COMPUTED = frozenset({_F32, _F16})
+_FACTORS = frozenset({_F32, _F16, _BF16})
+_INDICES = frozenset({DType.I32, DType.I64})
+_MASKS = frozenset({_F32, _F16, DType.BOOL})
+# Types that a program's values may have: what the vector engine computes in or converts from and to; bool is a byte.
+_PROGRAM = frozenset({_F32, _F16, _BF16, DType.I32, DType.I16, _I8, DType.U8, DType.BOOL})
+_STEP = 16  # rows and columns of the matrix engine's step
+_DEPTHS = {_F32: 4, _F16: 16, _BF16: 16, _I8: 32}
+
+
+@dataclass(frozen=True)
+class _Precision:
+    numeric: NumericClass
+    error_ulps: float
+
+
+_EXACT = _Precision(NumericClass.EXACT, 0.0)
+_ROUNDED = _Precision(NumericClass.ROUNDED, 4.0)
+_ROW_SUMS = _Precision(NumericClass.ACCUMULATED, 16.0)
+_PRODUCT_SUMS = _Precision(NumericClass.ACCUMULATED, 32.0)
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """What the rows of a kernel id share: one row per element type in `dtypes`, or one for all types where that is
+    None. `others`: types of further input slots, None = the same as the first. `stepped`: works in steps of the matrix
+    engine, to the depth of its element type where `deep`."""
+
+    kernel: str
+    ops: tuple[str, ...]
+    micro: str
+    core_type: str
+    dtypes: frozenset[DType] | None
+    others: tuple[frozenset[DType] | None, ...] = ()
+    limits: tuple[Clause, ...] = ()
+    stepped: bool = False
+    deep: bool = False
+    modifier: str = ""
+    precision: _Precision = _ROUNDED
+    cost: str = "vector"
+    cost_parameters: tuple[tuple[str, float], ...] = ()
+    code_bytes: int = 2048
+
+
+def _ops_of(*families: Family) -> tuple[str, ...]:
+    return tuple(op.name for op in op_table().values() if op.family in families)
+
+
+def _cube_kernels() -> Iterable[_Kernel]:
+    """Products accumulate in f32 (i8: in i32) in the matrix engine; its vector cores do what stands around them."""
+    plane, sums = within(Reason.RANK, "spatial", 1, 2), _PRODUCT_SUMS
+    yield _Kernel(
+        "aicore.matmul", ("matmul",), "gemm", "mix", _FACTORS, (None,), stepped=True, deep=True, cost="cube",
+        precision=sums, code_bytes=6144,
+    )  # fmt: skip
+    yield _Kernel(
+        "aicore.conv", ("conv",), "igemm", "mix", _FACTORS, (None, None), stepped=True, deep=True, cost="cube",
+        limits=(one_of(Reason.CONSTANT, "weight.constant", True), plane), precision=sums, code_bytes=8192,
+    )  # fmt: skip
+    yield _Kernel(
+        "aicore.attention", ("attention",), "attention", "mix", _COMPUTED, (None, None, _MASKS, _INDICES),
+        stepped=True, cost="cube", cost_parameters=(("efficiency", 0.4),), precision=sums, code_bytes=8192,
+    )  # fmt: skip
+
+
+def _pointwise_kernels() -> Iterable[_Kernel]:
+    """Programs compute in the vector engine's types; a copy is of any type."""
+    computing = Clause(Reason.DTYPE, "program.dtypes", Among(_PROGRAM))
+    known = Clause(Reason.ACTIVATION, "program", Among(VECTOR_OPS))
+    inputs = one_of(Reason.DTYPE, "program.computes_wide", False, None)
+    ops = (POINTWISE, *sorted(VECTOR_OPS), *_ops_of(Family.VIEW, Family.RESHAPE))
+    yield _Kernel("aicore.pointwise", ops, "vprogram", "aiv", None, limits=(inputs, computing, known))
+
+
+def _move_kernels() -> Iterable[_Kernel]:
+    """Copies of bytes, of any element type."""
+    yield _Kernel("aicore.movement", ("concat", "pad", "tile"), "move", "aiv", None, modifier="concat", precision=_EXACT)
+    yield _Kernel(
+        "aicore.gather", ("gather",), "move", "aiv", None, modifier="gather", precision=_EXACT,
+        limits=(one_of(Reason.DTYPE, "in1.dtype", *_INDICES),),
+    )  # fmt: skip
+    yield _Kernel("aicore.kv_update", ("kv_update",), "kvupdate", "aiv", None, precision=_EXACT, code_bytes=1024)
+
+
+def _row_kernels() -> Iterable[_Kernel]:
+    """Statistics over rows or windows. The vector engine sums and compares; it has no running product."""
+    sums = _ROW_SUMS
+    norms = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "lp_norm")
+    yield _Kernel(
+        "aicore.norm", norms, "norm", "aiv", _COMPUTED, precision=sums, cost_parameters=(("operations", 8.0),)
+    )
+    yield _Kernel(
+        "aicore.softmax", ("softmax", "log_softmax"), "softmax", "aiv", _COMPUTED, precision=sums,
+        cost_parameters=(("operations", 10.0),),
+    )  # fmt: skip
+    reductions = tuple(n for n in _ops_of(Family.REDUCE) if n.startswith("reduce_") and n != "reduce_prod")
+    yield _Kernel("aicore.reduce", reductions, "reduce", "aiv", _COMPUTED, precision=sums)
+    pools = ("max_pool", "avg_pool", "global_avg_pool", "global_max_pool")
+    yield _Kernel(
+        "aicore.pool", pools, "pool", "aiv", _COMPUTED, limits=(within(Reason.RANK, "spatial", 1, 2),),
+        precision=sums, cost="vector",
+    )  # fmt: skip
+    yield _Kernel(
+        "aicore.rope", ("rope",), "rope", "aiv", _COMPUTED, (None, None, _INDICES),
+        cost_parameters=(("operations", 6.0),),
+    )  # fmt: skip
+
+
+def _rows_of(kernel: _Kernel) -> Iterable[Capability]:
+    if kernel.dtypes is None:
+        yield _row(kernel, None)
+    else:
+        for dtype in sorted(kernel.dtypes, key=lambda d: d.value):
+            yield _row(kernel, dtype)
+
+
+def _row(kernel: _Kernel, dtype: DType | None) -> Capability:
+    inputs: tuple[frozenset[DType], ...] = ()
+    words, accumulator = ["xx"], None
+    tile: tuple[tuple[str, int], ...] = ()
+    limits = kernel.limits
+    if dtype is not None:
+        first = frozenset({dtype})
+        inputs = (first, *(first if other is None else other for other in kernel.others))
+        accumulator = accumulator_of(dtype)
+        words = [NAME_DTYPES[dtype]] + ["f32acc"] * (accumulator is _F32 and dtype is not _F32)
+        if kernel.stepped:
+            tile = (("mr", _STEP), ("nr", _STEP), *([("kr", _DEPTHS[dtype])] if kernel.deep else []))
+            limits = (*limits, one_of(Reason.ALIGNMENT, "aicore.cube_step", (_STEP, _STEP)))
+            if kernel.deep:
+                limits = (*limits, one_of(Reason.ALIGNMENT, "aicore.cube_depth", _DEPTHS[dtype]))
+    params = make_params(kernel.micro, dict(tile)) if tile else None
+    target = (*CORE_TOKENS[kernel.core_type], *([kernel.modifier] if kernel.modifier else []))
+    return Capability(
+        id="/".join([kernel.kernel, *([dtype.value] if dtype else [])]),
+        kernel=kernel.kernel,
+        ops=kernel.ops,
+        name=format_name(KernelName("sk", tuple(words), kernel.micro, target, params=params)),
+        role=KernelRole.TUNED,
+        input_dtypes=inputs,
+        accumulator=accumulator,
+        limits=limits,
+        device=AICORE_DEVICE,
+        core_type=kernel.core_type,
+        tile=tile,
+        numeric=kernel.precision.numeric,
+        error_ulps=kernel.precision.error_ulps,
+        cost=kernel.cost,
+        cost_parameters=kernel.cost_parameters,
+        code_bytes=kernel.code_bytes,
+    )
+
+
+def _reference_row() -> Capability:
+    """NumPy on the machine that drives the device, for every operator: taken only where nothing else is eligible."""
+    return Capability(
+        id="aicore.reference",
+        kernel="host.reference",
+        ops=(POINTWISE, *op_table()),
+        name=format_name(KernelName("sk", ("xx",), "reference", ("scalar", "numpy", "aicore"))),
+        role=KernelRole.REFERENCE,
+        device=AICORE_DEVICE,
+        workspace="all_operands",
+        numeric=NumericClass.ROUNDED,
+        error_ulps=1.0,
+        cost="device_reference",
+        code_bytes=256,
+    )
+
+
+@cache
+def aicore_rows() -> tuple[Capability, ...]:
+    """All rows of the accelerator."""
+    groups = (_cube_kernels, _pointwise_kernels, _move_kernels, _row_kernels)
+    return (*(row for group in groups for kernel in group() for row in _rows_of(kernel)), _reference_row())

@@ -1,0 +1,186 @@
+"""The accelerator's rows: names, ids and operators; what is chosen for whom, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from superkernel.body import Body
+from superkernel.choice import KernelChooser
+from superkernel.errors import UnsupportedError
+from superkernel.graph import Graph
+from superkernel.ops.table import op_table
+from superkernel.options import Options
+from superkernel.registry import Policy, Requirement, Selection, aicore_registry, default_registry, registry_for
+from superkernel.registry.commands import kernels_list
+from superkernel.registry.eligibility import clauses_of
+from superkernel.registry.facts import facts_of
+from superkernel.registry.lint import lint
+from superkernel.registry.manifest import dump
+from superkernel.registry.predicates import Reason
+from superkernel.registry.requirement import parse_requirement
+from superkernel.registry.rows_aicore import VECTOR_OPS, aicore_rows
+from superkernel.scheduler.families.aicore import MODULES
+from superkernel.target.aicore import AicoreTarget, load_target
+from superkernel.target.kinds import Target, identity_of
+from tests.ut.registry_cases import TARGETS
+
+A3 = load_target("a3")
+REFERENCE = "host.reference"
+
+
+def chosen(text: str, target: AicoreTarget = A3, policy: Policy | None = None) -> Selection:
+    return aicore_registry().select(parse_requirement(text, target, policy or Policy()))
+
+
+def problem(text: str) -> Requirement:
+    return parse_requirement(text, A3, Policy())
+
+
+CASES = (
+    ("matmul(f16[128,384], const f16[384,384])", "aicore.matmul"),
+    ("matmul(f32[128,384], f32[384,384])", "aicore.matmul"),
+    ("matmul(bf16[4,8,16], bf16[4,16,8])", "aicore.matmul"),
+    ("matmul(f64[8,8], f64[8,8])", REFERENCE),
+    ("conv(f16[1,3,9,9], const f16[5,3,3,3]; pads=(1,1,1,1))", "aicore.conv"),
+    ("conv(f16[1,8,9,9], const f16[8,1,3,3]; groups=8)", "aicore.conv"),
+    ("conv(f32[1,8,30], const f32[4,8,3])", "aicore.conv"),
+    ("conv(f16[1,8,5,5,5], const f16[4,8,3,3,3])", REFERENCE),
+    ("conv(f16[1,3,9,9], f16[5,3,3,3])", REFERENCE),
+    ("conv_transpose(f32[1,4,8,8], const f32[4,3,2,2]; strides=(2,2))", REFERENCE),
+    ("attention(f16[1,4,16,32], f16[1,2,64,32], f16[1,2,64,32])", "aicore.attention"),
+    ("attention(bf16[1,4,16,32], bf16[1,2,64,32], bf16[1,2,64,32])", REFERENCE),
+    ("rope(f16[1,2,4,8], f16[16,4], f16[16,4], i64[1])", "aicore.rope"),
+    ("softmax(f16[8,128]; axis=-1)", "aicore.softmax"),
+    ("layer_norm(f16[8,384], const f16[384], const f16[384]; axis=-1)", "aicore.norm"),
+    ("reduce_mean(f16[8,128]; axes=(1,))", "aicore.reduce"),
+    ("reduce_prod(f16[8,128]; axes=(1,))", REFERENCE),
+    ("reduce_sum(i32[8,128]; axes=(1,))", REFERENCE),
+    ("argmax(f32[8,128]; axis=1)", REFERENCE),
+    ("max_pool(f16[1,8,16,16]; kernel=(2,2), strides=(2,2))", "aicore.pool"),
+    ("global_avg_pool(f16[1,8,16,16])", "aicore.pool"),
+    ("gather(f16[100,16], i64[7]; axis=0)", "aicore.gather"),
+    ("concat(i64[2,3], i64[2,5]; axis=1)", "aicore.movement"),
+    ("add(f16[64], f16[64])", "aicore.pointwise"),
+    ("add(i64[64], i64[64])", REFERENCE),
+    ("cast(i64[64]; dtype=f32)", REFERENCE),
+    ("cast(bool[64]; dtype=f16)", "aicore.pointwise"),
+    ("sin(f16[64])", REFERENCE),
+    ("transpose(i64[64,32]; perm=(1,0))", "aicore.pointwise"),
+)
+
+
+@pytest.mark.parametrize(("text", "kernel"), CASES)
+@pytest.mark.parametrize("name", ["a2", "a3", "mini"])
+def test_what_is_chosen(text: str, kernel: str, name: str) -> None:
+    assert chosen(text, load_target(name)).kernel == kernel
+
+
+def test_names_agree_with_fields() -> None:
+    assert lint(aicore_rows()) == []
+    broken = [r for r in aicore_rows() if r.id == "aicore.matmul/f16"]
+    object.__setattr__(broken[0], "core_type", "aiv")
+    try:
+        assert any("core type" in v.message for v in lint(broken))
+    finally:
+        object.__setattr__(broken[0], "core_type", "mix")
+
+
+def test_rows_and_families_have_the_same_ids() -> None:
+    assert {r.kernel for r in aicore_rows()} == {*MODULES, REFERENCE}
+
+
+def test_operators_of_rows_exist_and_every_operator_has_a_row() -> None:
+    assert set(aicore_registry().operators) == {"pointwise", *op_table()}
+    assert set(op_table()) >= VECTOR_OPS
+
+
+def test_registries_do_not_mix() -> None:
+    assert registry_for(A3) is aicore_registry()
+    assert registry_for(TARGETS["avx2"]) is default_registry()
+    text = "add(f32[64], f32[64])"
+    with pytest.raises(UnsupportedError, match="device"):
+        aicore_registry().select(parse_requirement(text, TARGETS["avx2"], Policy()))
+
+
+def test_curing_every_stated_clause_makes_a_row_eligible() -> None:
+    for text in [t for t, k in CASES if k == REFERENCE]:
+        wanted = problem(text)
+        facts = facts_of(wanted)
+        for candidate in aicore_registry().rows_of(wanted.op):
+            cured = facts
+            for clause in clauses_of(candidate):
+                if not clause.holds(cured):
+                    cured = clause.cure(cured)
+            assert all(clause.holds(cured) for clause in clauses_of(candidate)), (text, candidate.id)
+
+
+def test_rejections_are_typed() -> None:
+    reasons = {f.reason for c in chosen("conv(f16[1,3,9,9], f16[5,3,3,3])").explanation.rejected for f in c.failures}
+    assert Reason.CONSTANT in reasons
+    wide = chosen("add(i64[64], i64[64])").explanation.rejected
+    assert {f.field for c in wide for f in c.failures} == {"program.computes_wide"}
+
+
+def test_a_fallback_is_refused_by_policy() -> None:
+    with pytest.raises(UnsupportedError):
+        chosen("sin(f16[64])", policy=Policy(fallback="forbid"))
+    assert chosen("sin(f16[64])", policy=Policy(fallback="warn")).warning is not None
+
+
+def test_another_matrix_engine_is_told() -> None:
+    wide = A3.replaced({"cube.k_f16": 32})
+    reasons = {f.field for c in chosen("matmul(f16[64,64], f16[64,64])", wide).explanation.rejected for f in c.failures}
+    assert "aicore.cube_depth" in reasons
+    assert identity_of(wide) != identity_of(A3)
+
+
+def test_time_grows_with_the_problem_and_falls_with_the_rates() -> None:
+    def time(text: str, target: AicoreTarget = A3) -> float:
+        return chosen(text, target).explanation.score.time_ns
+
+    assert time("matmul(f16[512,512], f16[512,512])") < time("matmul(f16[512,1024], f16[1024,512])")
+    assert time("matmul(f16[512,512], f16[512,512])") < time("matmul(f32[512,512], f32[512,512])")
+    assert time("gelu(f16[4096])") < time("gelu(f16[65536])")
+    slow = A3.replaced({"rates.gm_to_ub_gb_per_s": 10.0})
+    assert time("gelu(f16[65536])") < time("gelu(f16[65536])", slow)
+
+
+def test_a_manifest_is_of_the_accelerator() -> None:
+    registry = aicore_registry()
+    manifest = dump("m", [chosen("add(f16[64], f16[64])")], registry, 1)
+    assert manifest.target == identity_of(A3)
+    assert list(manifest.kernels) == ["aicore.pointwise"]
+
+
+def test_the_chooser_takes_either_target() -> None:
+    from superkernel.builder import GraphBuilder
+    from superkernel.scheduler.group import group
+
+    def kernels(target: Target) -> Sequence[str]:
+        chooser = KernelChooser(target, Options())
+        seen: list[str] = []
+
+        def choose(body: Body) -> str:
+            seen.append(chooser.choose(body))
+            return seen[-1]
+
+        group(graph(), choose, target)
+        return seen
+
+    def graph() -> Graph:
+        b = GraphBuilder("powers")
+        x = b.input("x", (8, 8))
+        b.output(b.pow(x, 3.0), name="y")
+        b.output(b.pow(x, x), name="z")
+        return b.graph()
+
+    assert set(kernels(TARGETS["avx2"])) == {"host.pointwise"}
+    assert set(kernels(A3)) == {"aicore.pointwise", REFERENCE}, "a known exponent, and a computed one"
+
+
+def test_the_list_says_core_types() -> None:
+    text = kernels_list(op="matmul", registry=aicore_registry())
+    assert "sk_f16_f32acc_gemm_ukernel_16x16c16__aic_aiv" in text
+    assert "aicore.softmax" not in text
