@@ -10,11 +10,13 @@ from typing import Any
 from superkernel.errors import InputError, Violation, raise_all
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "sync": ("minimal", "full"),
+    "sync": ("minimal", "type-range", "full"),
+    "precision": ("auto", "f32", "f16", "bf16"),
     "fallback": ("forbid", "warn", "allow"),
     "objective": ("latency", "size", "memory"),
 }
 
+SPLIT_MAX = 64
 WATCHDOG_MS_MAX = 1e12  # about 30 years; the runtime counts ns in 64 bits
 
 
@@ -22,8 +24,14 @@ WATCHDOG_MS_MAX = 1e12  # about 30 years; the runtime counts ns in 64 bits
 class Options:
     """Each optimisation can be switched off; the defaults are what one wants for speed.
 
-    sync: "minimal" waits only where bytes conflict; "full" puts a barrier of all cores between any two sub-operators.
-    early_start: prefetch weights while waiting; off: wait first, prefetch never.
+    sync: "minimal" waits only where bytes conflict; "full" puts a barrier of all cores between any two sub-operators;
+    "type-range" (accelerator) one of the cores that the types of the two kernels name.
+    early_start: host: prefetch weights while waiting; accelerator: wait ahead of the first access of an operand, signal
+    behind the last store. Off: wait first, prefetch never, signal behind a drain.
+    precision: of f32 values between inputs and outputs: "auto" is f32 on the host, f16 on the accelerator, whose cube
+    multiplies f16 sixteen times as fast; sums are f32 always. The host has "f32" only.
+    func_align: accelerator: alignment of functions in bytes, a power of two; 0 = a line of the instruction cache.
+    split: accelerator: copies of the code at different addresses, dealt out to the cores in turn (1 to 64).
     fuse: join pointwise chains, prologues and epilogues; off: one sub-operator per node.
     simplify: run the graph passes (constant folding, pattern fusion); off: the graph as given.
     cost_placement: decide the number of cores per sub-operator by cost; off: every sub-operator on all cores.
@@ -37,6 +45,9 @@ class Options:
 
     sync: str = "minimal"
     early_start: bool = True
+    precision: str = "auto"
+    func_align: int = 0
+    split: int = 1
     fuse: bool = True
     simplify: bool = True
     cost_placement: bool = True
@@ -57,6 +68,12 @@ class Options:
             if field.type == "bool" and not isinstance(getattr(self, field.name), bool):
                 found = repr(getattr(self, field.name))
                 wrong.append(Violation("not a truth value", f"option {field.name!r}", "True or False", found))
+        for name, low, high in (("func_align", 0, 1 << 16), ("split", 1, SPLIT_MAX)):
+            value = getattr(self, name)
+            legal = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+            if not legal or (name == "func_align" and (value == 1 or value & (value - 1))):
+                expected = "0 or a power of two, 2 to 65536" if name == "func_align" else f"{low} to {high}"
+                wrong.append(Violation("not a legal number", f"option {name!r}", expected, repr(value)))
         time = self.watchdog_ms
         if isinstance(time, bool) or not isinstance(time, (int, float)) or not 0 <= time <= WATCHDOG_MS_MAX:
             expected = f"milliseconds, 0 to {WATCHDOG_MS_MAX:g}"

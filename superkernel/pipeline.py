@@ -13,7 +13,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,14 +68,7 @@ class Compiled:
     output_names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        names: list[str] = []
-        for name in self.graph.outputs:  # a value may be an output several times: later ones are numbered
-            free, number = name, 0
-            while free in names or (number and free in self.graph.outputs):
-                number += 1
-                free = f"{name}:{number}"
-            names.append(free)
-        self.output_names = tuple(names)
+        self.output_names = names_of_outputs(self.graph)
 
     @property
     def objects(self) -> Mapping[str, bytes]:
@@ -124,6 +117,18 @@ class Compiled:
         return self.chooser.manifest(self.graph.name, [s.body for s in self.schedule.subops])
 
 
+def names_of_outputs(graph: Graph) -> tuple[str, ...]:
+    """A value may be an output several times: later ones are numbered."""
+    names: list[str] = []
+    for name in graph.outputs:
+        free, number = name, 0
+        while free in names or (number and free in graph.outputs):
+            number += 1
+            free = f"{name}:{number}"
+        names.append(free)
+    return tuple(names)
+
+
 def compile_graph(
     source: Graph,
     *,
@@ -132,7 +137,7 @@ def compile_graph(
     cache_factory: CacheFactory = ObjectCache,
 ) -> Compiled:
     """One kernel from one graph. Raises UnsupportedError, MachineError, VerificationError."""
-    run = _Run(settings.dump_stages())
+    run = Stages(settings.dump_stages())
     cpu = detect_cpu()
     cache = cache_factory(settings.cache_directory() if options.cache else None)
     chooser = KernelChooser(cpu, options)
@@ -156,7 +161,7 @@ def compile_graph(
         image = _image(run, graph, grouping.constants, schedule, plan, cpu, cache, options)
     for name, text in image.ir_texts.items():
         run.dump("ir", f"; {name}\n{text}")
-    _tell_fallbacks(options, schedule, image)
+    tell_fallbacks(options, schedule, image.host_calls, "inside the fused kernel")
     with run.stage("bind"):
         executable = HostExecutable(image, schedule, plan, options.watchdog_ms)
     run.finish()
@@ -166,7 +171,7 @@ def compile_graph(
 
 
 def _image(
-    run: _Run,
+    run: Stages,
     graph: Graph,
     constants: Mapping[str, NDArray[Any]],
     schedule: Schedule,
@@ -190,20 +195,20 @@ def _image(
     return builder.build(constants)
 
 
-def _tell_fallbacks(options: Options, schedule: Schedule, image: HostImage) -> None:
-    if options.fallback != "warn" or not image.host_calls:
+def tell_fallbacks(options: Options, schedule: Schedule, host_calls: Sequence[int], where: str) -> None:
+    """Warn of sub-operators that have no kernel, where the options ask for it."""
+    if options.fallback != "warn" or not host_calls:
         return
-    names = [f"{schedule.subops[i].name} ({schedule.subops[i].body.op})" for i in image.host_calls]
+    names = [f"{schedule.subops[i].name} ({schedule.subops[i].body.op})" for i in host_calls]
     listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     warnings.warn(
-        f"no kernel for {listed}: computed by NumPy inside the fused kernel "
-        "(hint: Options(fallback='allow') silences this)",
+        f"no kernel for {listed}: computed by NumPy {where} (hint: Options(fallback='allow') silences this)",
         FallbackWarning,
         stacklevel=4,
     )
 
 
-class _Run:
+class Stages:
     """Times, dumps and progress of one compilation."""
 
     def __init__(self, dumps: frozenset[str]) -> None:

@@ -1,0 +1,200 @@
+"""From schedule and plan to the accelerator's program: kernels by role, the launches around them, one ELF file.
+
+Model: a kernel function per distinct (kernel id, body, tiling, role), named by its hash and shared by all
+sub-operators that are equal; the program calls them. Objects are cached by their text. The layout of the code is the
+order in which it runs: start code, launches, kernels by first use; what only a launch of single sub-operators needs
+comes last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numpy.typing import NDArray
+
+from superkernel.codegen.aicore.addresses import AddressMap
+from superkernel.codegen.aicore.boot import boot_object
+from superkernel.codegen.aicore.emitters import emitter_of
+from superkernel.codegen.aicore.layer import KernelCode, emit_kernel
+from superkernel.codegen.aicore.linking import Image, Layout, link
+from superkernel.codegen.aicore.lower import compile_modules
+from superkernel.codegen.aicore.memory_map import PARAMETERS_BYTE, STACK_BYTES, MemoryMap
+from superkernel.codegen.aicore.program import KernelCall, ProgramSpec, emit_program, ranges_of
+from superkernel.codegen.cache import ObjectCache
+from superkernel.errors import MachineError
+from superkernel.scheduler.aicore.place import Cores, Workspaces
+from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
+from superkernel.scheduler.schedule import Schedule, Space
+from superkernel.scheduler.tiling import pack_bytes
+from superkernel.sync.aicore.plan import AicorePlan, CoreKind
+from superkernel.target.aicore import AicoreTarget
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class AicoreImage:
+    """A linked program with everything that its memory must hold at the start. `data`: constants and unit ranges, by
+    address. `symbols[i]`: the kernel functions of sub-operator i by role."""
+
+    image: Image
+    addresses: AddressMap
+    data: tuple[tuple[int, NDArray[np.uint8]], ...]
+    symbols: tuple[dict[Role, str], ...]
+    calls: tuple[KernelCall | None, ...]
+    host_calls: tuple[int, ...]
+    ir_texts: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def elf(self) -> bytes:
+        """The program as an ELF file: what the simulator and an emulator load."""
+        return self.image.elf()
+
+    @property
+    def launches(self) -> int:
+        """Launches of the fused kernel: one, and one more behind each sub-operator without a kernel."""
+        return len(self.host_calls) + 1
+
+
+@dataclass(frozen=True)
+class CodeOptions:
+    """How code is laid out: alignment of functions (0: a line of the instruction cache) and number of copies."""
+
+    func_align: int = 0
+    copies: int = 1
+
+
+class AicoreImageBuilder:
+    """Builds one image."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        spaces: Workspaces,
+        plan: AicorePlan,
+        target: AicoreTarget,
+        addresses: AddressMap,
+        cache: ObjectCache,
+        code: CodeOptions,
+        progress: Progress | None = None,
+    ) -> None:
+        self.schedule, self.spaces, self.plan, self.target = schedule, spaces, plan, target
+        self.addresses, self.cache, self.code, self.progress = addresses, cache, code, progress
+        self.texts: dict[str, str] = {}
+        self.codes: dict[tuple[str, Role], KernelCode] = {}
+
+    def build(self, values: Mapping[str, NDArray[Any]]) -> AicoreImage:
+        """Compile (or load) and link everything. `values`: the graph's constants by name."""
+        calls = tuple(self._call(i) for i in range(len(self.schedule.subops)))
+        private_bytes = MemoryMap.of(self.target).private_bytes
+        spec = ProgramSpec(self.plan, calls, private_bytes)
+        self.texts["program"] = emit_program(spec, self.target)
+        names = list(self.texts)
+        objects = compile_modules(list(self.texts.values()), self.cache, self._tell)
+        memory = MemoryMap.of(self.target)
+        start = boot_object(self.target, harts=memory.harts, copies=self.code.copies)
+        layout = Layout.of(
+            self.target,
+            order=self._order(calls),
+            copies=self.code.copies,
+            **({"func_align": self.code.func_align} if self.code.func_align else {}),
+        )
+        image = link([start, *objects], layout, ["start", *names])
+        return AicoreImage(
+            image,
+            self.addresses,
+            (*self._constants(values), *self._parameters(calls)),
+            tuple({} if c is None else {r: k.symbol for r, k in c.codes.items()} for c in calls),
+            calls,
+            tuple(s.index for s, t in self._rows() if not isinstance(t, AicoreTiling)),
+            dict(self.texts),
+        )
+
+    def _rows(self) -> list[tuple[Any, Any]]:
+        return list(zip(self.schedule.subops, self.schedule.tilings, strict=True))
+
+    def _tell(self, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress("compiling kernels", done, total)
+
+    # Kernels ----------------------------------------------------------------------------------------------------------
+
+    def _call(self, index: int) -> KernelCall | None:
+        tiling = self.schedule.tilings[index]
+        if not isinstance(tiling, AicoreTiling) or tiling.units == 0:
+            return None
+        codes = {role: self._code(index, role) for role in tiling.roles()}
+        count = Cores(self.target).slots(tiling.kernel_type)
+        return KernelCall(
+            codes,
+            tuple(self.addresses.of(place) for place in self.schedule.places[index]),
+            self.addresses.start(Space.SCRATCH) + self.spaces.offset(index, 0),
+            self.spaces.stride,
+            tiling.units >= count,
+        )
+
+    def _code(self, index: int, role: Role) -> KernelCode:
+        """The kernel function of a role, emitted once for equal sub-operators."""
+        sub, tiling = self.schedule.subops[index], self.schedule.tilings[index]
+        assert isinstance(tiling, AicoreTiling)
+        text = f"{sub.kernel}\n{sub.body!r}\n{tiling!r}\n{role.value}"
+        found = self.codes.get((text, role))
+        if found is None:
+            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+            symbol = f"k_{sub.kernel.removeprefix('aicore.').replace('.', '_')}_{role.value}_{digest}"
+            module = ir.Module(name=symbol)
+            found = emit_kernel(module, symbol, emitter_of(sub.kernel), sub.body, tiling, role, self.target)
+            self.texts[symbol] = str(module)
+            self.codes[text, role] = found
+        return found
+
+    def _order(self, calls: tuple[KernelCall | None, ...]) -> list[str]:
+        """Symbols in the order in which a fused launch needs them."""
+        order = ["sk_start", "sk_main"]
+        order += [f"sk_fused{n}_{kind.value}" for n in range(self._parts()) for kind in CoreKind]
+        order.append("sk_wait")
+        for call in calls:
+            if call is not None:
+                order += [code.symbol for code in call.codes.values()]
+        return list(dict.fromkeys(order))
+
+    def _parts(self) -> int:
+        return 1 + sum(not isinstance(t, AicoreTiling) for t in self.schedule.tilings)
+
+    # Data -------------------------------------------------------------------------------------------------------------
+
+    def _constants(self, values: Mapping[str, NDArray[Any]]) -> list[tuple[int, NDArray[np.uint8]]]:
+        base = self.addresses.start(Space.CONSTANT)
+        return [(base + c.offset, pack_bytes(c.pack, values[c.value])) for c in self.schedule.constants]
+
+    def _parameters(self, calls: tuple[KernelCall | None, ...]) -> list[tuple[int, NDArray[np.uint8]]]:
+        """Each core's unit ranges, as they stand in its private memory."""
+        memory = MemoryMap.of(self.target)
+        tables = ranges_of(self.plan, calls)
+        room = memory.private_bytes - PARAMETERS_BYTE - STACK_BYTES
+        longest = max(map(len, tables.values()), default=0)
+        if 8 * longest > room:
+            raise MachineError(
+                "too many sub-operators for the private memory of a core",
+                location="control.private_bytes",
+                expected=f"at most {room // 8}",
+                found=longest,
+            )
+        rows = {core: [(0, 0)] * len(tables[self.plan.kind(core)]) for core in range(self.plan.total)}
+        for task in self.schedule.tasks:
+            table = tables[self.plan.kind(task.core)]
+            if task.subop in table:
+                rows[task.core][table[task.subop]] = (task.begin, task.end)
+        found = []
+        for core, row in rows.items():
+            packed = b"".join(struct.pack("<II", *pair) for pair in row)
+            if packed:
+                found.append((memory.private(core) + PARAMETERS_BYTE, np.frombuffer(packed, np.uint8)))
+        return found

@@ -1,0 +1,406 @@
+"""The program around the kernels: what each type of core runs from start to end, as LLVM IR.
+
+Model: `sk_main(hart)` reads the launch number from the hart's private memory and runs that launch: number k < SINGLE
+is the k-th part of the fused kernel (one, unless sub-operators without a kernel split it), number SINGLE + i is
+sub-operator i alone. A launch is one function per core type, a straight line of the plan's steps. The units of each
+core stand in its private memory, two 32-bit numbers per sub-operator that its type runs; everything else is a constant
+in the code, which all cores of a type share.
+
+A kernel gets *wait words*: up to two entries of 32 bits, executed by `sk_wait` where the kernel first touches the
+operand. An entry is a kind in its low 4 bits and its operands above: take a cross-core flag, or let one engine wait for
+another. What is left over stands in front of the kernel.
+
+Invariants: all cores of a type pass the same signals and awaits, with work or without. A launch ends with all engines
+drained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from superkernel.codegen.aicore.layer import (
+    LOCAL_FENCE,
+    SCRATCH,
+    STORE_FENCE,
+    WAIT_FUNCTION,
+    KernelCode,
+    LocalUse,
+)
+from superkernel.codegen.aicore.memory_map import LAUNCH_WORD, MARKER_WORD, PARAMETERS_BYTE
+from superkernel.codegen.aicore.scalar import I64, PTR, VOID
+from superkernel.errors import InternalError
+from superkernel.scheduler.families.aicore.base import Role
+from superkernel.sync.aicore.plan import (
+    AicorePlan,
+    Await,
+    CoreKind,
+    Drain,
+    Event,
+    Pause,
+    Run,
+    Signal,
+    Step,
+)
+from superkernel.target.aicore import AicoreTarget
+from superkernel.target.engines import Command, Engine, command
+from superkernel.target.engines.encoding import stores
+from superkernel.target.engines.layout import DOORBELL, WINDOW_BYTES, word_offset
+
+SINGLE = 1 << 20  # launch number of sub-operator 0 alone
+ENTRY_NONE, ENTRY_FLAG, ENTRY_ORDER = 0, 1, 2
+ENTRY_BITS, KIND_BITS, ENGINE_BITS, ENTRIES = 32, 4, 4, 2
+PEER_BITS = 3  # of the operand `peer`
+PHASE_SYNC, PHASE_BODY, PHASE_BEHIND = 0, 1, 2
+STORE_ENGINE = {CoreKind.CUBE: Engine.FIX, CoreKind.VECTOR: Engine.MTE3}
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A sub-operator's kernel by role, the addresses of its operands, and where its workspaces are: `scratch` for core
+    number 0 of those that own one, `scratch_stride` further for each next one."""
+
+    codes: Mapping[Role, KernelCode]
+    addresses: tuple[int, ...]
+    scratch: int
+    scratch_stride: int
+    everywhere: bool  # every core of its types has units
+
+
+@dataclass(frozen=True)
+class ProgramSpec:
+    """Everything the program is made from. `calls[i]` None: a fallback, or no units at all."""
+
+    plan: AicorePlan
+    calls: tuple[KernelCall | None, ...]
+    private_bytes: int
+
+
+def ranges_of(plan: AicorePlan, calls: Sequence[KernelCall | None]) -> dict[CoreKind, dict[int, int]]:
+    """Number in the table of unit ranges of each sub-operator, by type."""
+    found: dict[CoreKind, dict[int, int]] = {}
+    for kind, program in plan.programs.items():
+        runs = [s.subop for s in program if isinstance(s, Run) and calls[s.subop] is not None]
+        found[kind] = {subop: at for at, subop in enumerate(runs)}
+    return found
+
+
+def parts_of(program: Sequence[Step]) -> list[list[Step]]:
+    """The launches of a fused program: split where sub-operators run elsewhere."""
+    parts: list[list[Step]] = [[]]
+    for step in program:
+        if isinstance(step, Pause):
+            parts.append([])
+        else:
+            parts[-1].append(step)
+    return parts
+
+
+def emit_program(spec: ProgramSpec, target: AicoreTarget) -> str:
+    """IR text of the program."""
+    module = ir.Module(name="program")
+    _emit_wait(module, target)
+    tables = ranges_of(spec.plan, spec.calls)
+    fused: dict[CoreKind, list[ir.Function]] = {}
+    singles: dict[CoreKind, dict[int, ir.Function]] = {}
+    for kind in CoreKind:
+        parts = parts_of(spec.plan.programs[kind])
+        fused[kind] = [
+            _Launch(module, spec, target, kind, f"sk_fused{number}_{kind.value}", tables[kind]).emit(steps)
+            for number, steps in enumerate(parts)
+        ]
+        singles[kind] = {
+            subop: _Launch(module, spec, target, kind, f"sk_single{subop}_{kind.value}", tables[kind]).emit(
+                [Run(subop)]
+            )
+            for subop in tables[kind]
+        }
+    _emit_main(module, spec, fused, singles)
+    return str(module)
+
+
+def _function(module: ir.Module, name: str, arguments: int) -> ir.Function:
+    known = module.globals.get(name)
+    if known is None:
+        known = ir.Function(module, ir.FunctionType(VOID, [I64] * arguments), name)
+    return known
+
+
+def _define(module: ir.Module, name: str, arguments: int) -> tuple[ir.Function, ir.IRBuilder]:
+    function = _function(module, name, arguments)
+    function.attributes.add("nounwind")
+    set.add(function.attributes, '"no-builtins"')
+    function.section = f".text.{name}"
+    return function, ir.IRBuilder(function.append_basic_block("entry"))
+
+
+def _word(value: int) -> ir.Constant:
+    return ir.Constant(I64, value)
+
+
+def _store(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    store = b.store(value, b.inttoptr(address, PTR), align=8)
+    store.volatile = True
+
+
+def _issue(b: ir.IRBuilder, target: AicoreTarget, made: Command) -> None:
+    for address, word in stores(made, target):
+        _store(b, _word(address), _word(word))
+
+
+def _emit_main(
+    module: ir.Module,
+    spec: ProgramSpec,
+    fused: Mapping[CoreKind, Sequence[ir.Function]],
+    singles: Mapping[CoreKind, Mapping[int, ir.Function]],
+) -> None:
+    """`sk_main(hart)`: the launch that the private memory asks for, for this type of core."""
+    function, b = _define(module, "sk_main", 1)
+    hart = function.args[0]
+    base = ir.GlobalVariable(module, ir.IntType(8), "sk_private")
+    address = b.ptrtoint(base, I64)
+    private = b.add(address, b.mul(hart, _word(spec.private_bytes)))
+    number = b.load(b.inttoptr(b.add(private, _word(8 * LAUNCH_WORD)), PTR), typ=I64, align=8)
+    number.volatile = True
+    idle = function.append_basic_block("idle")
+    ir.IRBuilder(idle).ret_void()
+    cube, other, vector = (function.append_basic_block(n) for n in ("cube", "other", "vector"))
+    b.cbranch(b.icmp_unsigned("<", hart, _word(spec.plan.cube_cores)), cube, other)
+    b.position_at_end(other)
+    b.cbranch(b.icmp_unsigned("<", hart, _word(spec.plan.total)), vector, idle)
+    for kind, block in ((CoreKind.CUBE, cube), (CoreKind.VECTOR, vector)):
+        b.position_at_end(block)
+        core = hart if kind is CoreKind.CUBE else b.sub(hart, _word(spec.plan.cube_cores))
+        cases = b.switch(number, idle)
+        numbered = [*enumerate(fused[kind]), *((SINGLE + i, f) for i, f in singles[kind].items())]
+        for value, launch in numbered:
+            here = function.append_basic_block(launch.name)
+            cases.add_case(_word(value), here)
+            inner = ir.IRBuilder(here)
+            inner.call(launch, [core, private], tail=True)
+            inner.ret_void()
+
+
+class _Launch:
+    """One straight line of steps for one type of core: `void name(core, private)`."""
+
+    def __init__(
+        self,
+        module: ir.Module,
+        spec: ProgramSpec,
+        target: AicoreTarget,
+        kind: CoreKind,
+        name: str,
+        table: Mapping[int, int],
+    ) -> None:
+        self.module, self.spec, self.target, self.kind, self.table = module, spec, target, kind, table
+        self.function, self.b = _define(module, name, 2)
+        self.core, self.private = self.function.args
+        plan = spec.plan
+        per_group = (plan.vector_cores if kind is CoreKind.VECTOR else plan.cube_cores) // plan.groups
+        self.group = self.b.udiv(self.core, _word(per_group))
+        self.lane = self.b.urem(self.core, _word(per_group))
+        self.pending: dict[LocalUse, set[Engine]] = {}  # buffers of earlier kernels, and engines that waited for all
+
+    def emit(self, steps: Iterable[Step]) -> ir.Function:
+        for step in steps:
+            if isinstance(step, Run):
+                self._run(step)
+            elif isinstance(step, Await):
+                self._await(self.spec.plan.events[step.event])
+            elif isinstance(step, Signal):
+                event = self.spec.plan.events[step.event]
+                made = command("cross_set", engine=STORE_ENGINE[self.kind], flag=event.flag, mode=event.mode.value)
+                _issue(self.b, self.target, made)
+            elif isinstance(step, Drain):
+                _issue(self.b, self.target, command("drain"))
+        _issue(self.b, self.target, command("drain"))
+        self.b.ret_void()
+        return self.function
+
+    def _await(self, event: Event) -> None:
+        _issue(self.b, self.target, command("cross_wait", flag=event.flag))
+
+    def _mark(self, subop: int, phase: int) -> None:
+        at = self.b.add(self.private, _word(8 * MARKER_WORD))
+        _store(self.b, at, _word(subop * 4 + phase))
+
+    def _call(self, name: str, arguments: Sequence[ir.Value]) -> None:
+        self.b.call(_function(self.module, name, len(arguments)), arguments)
+
+    def _run(self, step: Run) -> None:
+        call = self.spec.calls[step.subop]
+        if call is None:
+            for event in {e: None for wait in step.waits for e in wait.events}:
+                self._await(self.spec.plan.events[event])
+            return
+        roles = [role for role in call.codes if role.is_cube == (self.kind is CoreKind.CUBE)]
+        words, ahead = self._wait_words(step, call, call.codes[roles[0]])
+        self._mark(step.subop, PHASE_SYNC)
+        for word in ahead:
+            self._call(WAIT_FUNCTION, [_word(word)])
+        at = self.b.add(self.private, _word(PARAMETERS_BYTE + 8 * self.table[step.subop]))
+        pair = self.b.load(self.b.inttoptr(at, PTR), typ=I64, align=8)
+        begin = self.b.and_(pair, _word(0xFFFFFFFF))
+        end = self.b.lshr(pair, _word(32))
+        used = [w for w in words.values() if w]
+        busy = self.b.icmp_unsigned("<", begin, end)
+        if used:
+            with self.b.if_else(busy) as (then, otherwise):
+                with then:
+                    self._kernel(step.subop, call, roles, words, begin, end)
+                with otherwise:
+                    for word in used:
+                        self._call(WAIT_FUNCTION, [_word(word)])
+        else:
+            with self.b.if_then(busy):
+                self._kernel(step.subop, call, roles, words, begin, end)
+        self._settle(call, roles)
+        self._mark(step.subop, PHASE_BEHIND)
+
+    def _kernel(
+        self,
+        subop: int,
+        call: KernelCall,
+        roles: Sequence[Role],
+        words: Mapping[int, int],
+        begin: ir.Value,
+        end: ir.Value,
+    ) -> None:
+        """Local memory is fenced, then the kernel of the core's role is called."""
+        for source, later in self._local_fences(call, roles):
+            made = command("set_flag", engine=source, peer=later.title, flag=LOCAL_FENCE)
+            _issue(self.b, self.target, made)
+            _issue(self.b, self.target, command("wait_flag", engine=later, peer=source.title, flag=LOCAL_FENCE))
+        self._mark(subop, PHASE_BODY)
+        code = call.codes[roles[0]]
+        owner = self.group if len(call.codes) > 1 else self.core
+        shift = 0 if len(call.codes) > 1 or self.kind is CoreKind.CUBE else self.spec.plan.cube_cores
+        scratch: ir.Value = _word(call.scratch)
+        if SCRATCH in code.waits:
+            scratch = self.b.add(
+                _word(call.scratch + shift * call.scratch_stride), self.b.mul(owner, _word(call.scratch_stride))
+            )
+        arguments = [
+            begin, end, self.core, scratch,
+            *(_word(words.get(o, 0)) for o in code.waits),
+            *(_word(a) for a in call.addresses),
+        ]  # fmt: skip
+        if len(roles) == 1:
+            self._call(code.symbol, arguments)
+            return
+        first = self.b.icmp_unsigned("==", self.lane, _word(roles[0].lane))
+        with self.b.if_else(first) as (then, otherwise):
+            with then:
+                self._call(call.codes[roles[0]].symbol, arguments)
+            with otherwise:
+                self._call(call.codes[roles[1]].symbol, arguments)
+
+    # Waits ------------------------------------------------------------------------------------------------------------
+
+    def _wait_words(self, step: Run, call: KernelCall, code: KernelCode) -> tuple[dict[int, int], list[int]]:
+        """The wait word of each operand, and words for what must stand ahead of the kernel. An event that several
+        operands need is taken with the one that the kernel comes to first."""
+        position = {operand: at for at, operand in enumerate(code.order)}
+        entries: dict[int, list[int]] = {}
+        early: list[int] = []
+        done: set[int] = set()
+        for wait in sorted(step.waits, key=lambda w: position.get(w.operand, len(position))):
+            mine = []
+            for event in wait.events:
+                if event not in done:
+                    done.add(event)
+                    mine.append(ENTRY_FLAG | self.spec.plan.events[event].flag << KIND_BITS)
+            if wait.fence:
+                reader = Engine.CONTROL if wait.operand in code.scalar else Engine.MTE2
+                source = STORE_ENGINE[self.kind]
+                mine.append(ENTRY_ORDER | source.value << KIND_BITS | reader.value << KIND_BITS + ENGINE_BITS)
+            if wait.operand in position and wait.operand in code.waits and len(mine) <= ENTRIES:
+                entries[wait.operand] = mine
+            else:
+                early += mine
+        pack = {o: sum(e << ENTRY_BITS * at for at, e in enumerate(mine)) for o, mine in entries.items()}
+        ahead = [
+            sum(e << ENTRY_BITS * at for at, e in enumerate(early[i : i + ENTRIES]))
+            for i in range(0, len(early), ENTRIES)
+        ]
+        return pack, ahead
+
+    # Local memory between kernels -------------------------------------------------------------------------------------
+
+    def _local_fences(self, call: KernelCall, roles: Sequence[Role]) -> list[tuple[Engine, Engine]]:
+        """Pairs (engine of an earlier kernel, engine of this one that must wait for it)."""
+        needed: dict[tuple[Engine, Engine], None] = {}
+        for role in roles:
+            for use in call.codes[role].uses:
+                for old, waited in self.pending.items():
+                    if old.memory is not use.memory or old.end <= use.begin or use.end <= old.begin:
+                        continue
+                    for engine in old.engines:
+                        if engine is not use.first and engine not in use.after and use.first not in waited:
+                            needed.setdefault((engine, use.first))
+        return sorted(needed, key=lambda pair: (pair[0].value, pair[1].value))
+
+    def _settle(self, call: KernelCall, roles: Sequence[Role]) -> None:
+        """Remember this kernel's buffers. Where every core ran it, its engines have waited for the earlier ones."""
+        if call.everywhere:
+            fenced = {later for _, later in self._local_fences(call, roles)}
+            for waited in self.pending.values():
+                waited |= fenced
+        for role in roles:
+            for use in call.codes[role].uses:
+                self.pending[use] = set()
+
+
+def _emit_wait(module: ir.Module, target: AicoreTarget) -> None:
+    """`sk_wait(word)`: the entries of a wait word, one after the other."""
+    function, b = _define(module, WAIT_FUNCTION, 1)
+    page = target.map.page_address
+    waiting = command("cross_wait", flag=0)
+    set_word, wait_word = (
+        command(n, engine=Engine.MTE2, peer="mte3", flag=STORE_FENCE) for n in ("set_flag", "wait_flag")
+    )
+    head, flag, order, after, done = (
+        function.append_basic_block(n) for n in ("head", "flag", "order", "after", "done")
+    )
+    b.branch(head)
+    b.position_at_end(head)
+    word = b.phi(I64)
+    word.add_incoming(function.args[0], function.entry_basic_block)
+    kind = b.and_(word, _word((1 << KIND_BITS) - 1))
+    cases = b.switch(kind, done)
+    cases.add_case(_word(ENTRY_FLAG), flag)
+    cases.add_case(_word(ENTRY_ORDER), order)
+    b.position_at_end(flag)
+    entry = b.and_(word, _word((1 << ENTRY_BITS) - 1))
+    (address, doorbell), shift = stores(waiting, target)[-1], _shift_of("cross_wait", "flag")
+    _store(b, _word(address), b.or_(_word(doorbell), b.shl(b.lshr(entry, _word(KIND_BITS)), _word(shift))))
+    b.branch(after)
+    b.position_at_end(order)
+    mask = _word((1 << ENGINE_BITS) - 1)
+    source = b.and_(b.lshr(word, _word(KIND_BITS)), mask)
+    later = b.and_(b.lshr(word, _word(KIND_BITS + ENGINE_BITS)), mask)
+    for engine, peer, made in ((source, later, set_word), (later, source, wait_word)):
+        bell = b.add(_word(page + word_offset(Engine(0), DOORBELL)), b.mul(engine, _word(WINDOW_BYTES)))
+        at = _shift_of(made.name, "peer")
+        base = stores(made, target)[-1][1] & ~(((1 << PEER_BITS) - 1) << at)
+        _store(b, bell, b.or_(_word(base), b.shl(peer, _word(at))))
+    b.branch(after)
+    b.position_at_end(after)
+    rest = b.lshr(word, _word(ENTRY_BITS))
+    word.add_incoming(rest, after)
+    b.branch(head)
+    b.position_at_end(done)
+    b.ret_void()
+
+
+def _shift_of(name: str, operand: str) -> int:
+    from superkernel.target.engines.layout import layout
+    from superkernel.target.engines.table import spec_of
+
+    for slot in layout(spec_of(name)):
+        if slot.operand == operand and slot.word == DOORBELL:
+            return slot.shift
+    raise InternalError(f"{name}: {operand} is not in the doorbell")

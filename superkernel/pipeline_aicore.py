@@ -1,0 +1,156 @@
+"""The compilation for the accelerator, start to end: the same stages as `pipeline`, another back half.
+
+Graph -> simplify -> lower precision -> group (registry chooses kernels, images channels last) -> place (with
+memory) -> plan sync -> verify -> addresses -> image (one ELF file) -> executable (the simulator)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from superkernel import __version__, settings
+from superkernel.choice import KernelChooser
+from superkernel.codegen.aicore.addresses import map_addresses
+from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder, CodeOptions
+from superkernel.codegen.cache import ObjectCache
+from superkernel.dtypes import DType
+from superkernel.errors import InputError
+from superkernel.executors.sim import SimExecutable
+from superkernel.graph import Graph
+from superkernel.options import Options
+from superkernel.pipeline import CacheFactory, Stages, names_of_outputs, tell_fallbacks
+from superkernel.scheduler.aicore.place import Workspaces, place_aicore
+from superkernel.scheduler.families.aicore import family_of
+from superkernel.scheduler.group import Grouping, group
+from superkernel.scheduler.schedule import Schedule
+from superkernel.sync.aicore.plan import AicorePlan, Form
+from superkernel.sync.aicore.planner import plan_aicore
+from superkernel.sync.aicore.verify import AicoreCertificate, verify_aicore
+from superkernel.target.aicore import AicoreTarget
+from superkernel.transforms import simplify
+from superkernel.transforms.precision import lower_precision
+
+_PRECISIONS = {"auto": DType.F16, "f16": DType.F16, "bf16": DType.BF16}
+
+
+@dataclass
+class AicoreCompiled:
+    """Everything a compilation for the accelerator made; `Kernel` is its face."""
+
+    source: Graph
+    graph: Graph
+    options: Options
+    target: AicoreTarget
+    grouping: Grouping
+    chooser: KernelChooser
+    schedule: Schedule
+    workspaces: Workspaces
+    plan: AicorePlan
+    certificate: AicoreCertificate
+    image: AicoreImage
+    executable: SimExecutable
+    stage_ns: dict[str, int]
+    version: str = __version__
+    output_names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.output_names = names_of_outputs(self.graph)
+
+    @property
+    def cores(self) -> int:
+        """Cube and vector cores together."""
+        return self.plan.total
+
+    def summary(self) -> dict[str, Any]:
+        """Counts and sizes."""
+        forms = [b.form.value for b in self.plan.boundaries if b.form is not Form.NONE]
+        return {
+            "name": self.graph.name,
+            "target": self.target.name,
+            "cube_cores": self.plan.cube_cores,
+            "vector_cores": self.plan.vector_cores,
+            "nodes": len(self.source.nodes),
+            "sub_operators": len(self.schedule.subops),
+            "distinct_kernels": len({s for row in self.image.symbols for s in row.values()}),
+            "events": len(self.plan.events),
+            "boundaries": {form: forms.count(form) for form in sorted(set(forms))},
+            "arena_bytes": self.schedule.arena_bytes,
+            "constant_bytes": sum(c.nbytes for c in self.schedule.constants),
+            "code_bytes": self.image.image.code_bytes,
+            "fallbacks": [self.schedule.subops[i].name for i in self.image.host_calls],
+            "inputs": {n: str(t) for n, t in self.graph.inputs.items()},
+            "outputs": {
+                n: str(self.graph.types[v]) for n, v in zip(self.output_names, self.graph.outputs, strict=True)
+            },
+            "stage_ms": {name: round(ns / 1e6, 2) for name, ns in self.stage_ns.items()},
+        }
+
+    def stage_text(self, stage: str) -> str:
+        """The text of one stage."""
+        texts: dict[str, Callable[[], str]] = {
+            "graph": lambda: str(self.source),
+            "simplified": lambda: str(self.graph),
+            "subops": lambda: str(self.grouping),
+            "schedule": lambda: str(self.schedule),
+            "plan": lambda: str(self.plan),
+            "certificate": lambda: str(self.certificate),
+            "map": lambda: self.image.image.map_text(),
+        }
+        if stage not in texts:
+            raise InputError("no such stage", expected=", ".join(texts), found=repr(stage))
+        return texts[stage]()
+
+    def manifest(self) -> Any:
+        """Kernels this model needs, for selective registration."""
+        return self.chooser.manifest(self.graph.name, [s.body for s in self.schedule.subops])
+
+
+def compile_for_aicore(
+    source: Graph, target: AicoreTarget, *, options: Options, cache_factory: CacheFactory = ObjectCache
+) -> AicoreCompiled:
+    """One kernel for all cores of an accelerator. Raises UnsupportedError, MachineError, VerificationError."""
+    run = Stages(settings.dump_stages())
+    cache_path: Path | None = settings.cache_directory() if options.cache else None
+    cache = cache_factory(cache_path)
+    chooser = KernelChooser(target, options)
+
+    run.dump("graph", source)
+    with run.stage("simplify"):
+        graph = simplify(source) if options.simplify else source
+    with run.stage("precision"):
+        if options.precision != "f32":
+            graph = lower_precision(graph, _PRECISIONS[options.precision])
+            graph = simplify(graph) if options.simplify else graph
+    run.dump("simplified", graph)
+    with run.stage("group"):
+        grouping = group(graph, chooser.choose, target, options, families=family_of)
+    run.dump("subops", grouping)
+    with run.stage("place"):
+        schedule, workspaces = place_aicore(grouping, target)
+    run.dump("schedule", schedule)
+    with run.stage("sync"):
+        plan = plan_aicore(schedule, target, sync=options.sync, early_start=options.early_start)
+    run.dump("plan", plan)
+    with run.stage("verify"):
+        units = {s.index: t.units for s, t in zip(schedule.subops, schedule.tilings, strict=True)}
+        certificate = verify_aicore(plan, units)
+    with run.stage("image"):
+        types = [graph.types[v] for v in graph.outputs]
+        states = [graph.types[s] for s in graph.states]
+        addresses = map_addresses(schedule, target, list(graph.inputs.values()), types, states)
+        code = CodeOptions(options.func_align, options.split)
+        builder = AicoreImageBuilder(schedule, workspaces, plan, target, addresses, cache, code, run.progress.update)
+        image = builder.build(grouping.constants)
+    for name, text in image.ir_texts.items():
+        run.dump("ir", f"; {name}\n{text}")
+    tell_fallbacks(options, schedule, image.host_calls, "between two launches")
+    with run.stage("bind"):
+        executable = SimExecutable(image, schedule, workspaces, plan, target)
+    run.finish()
+    return AicoreCompiled(
+        source, graph, options, target, grouping, chooser, schedule, workspaces, plan, certificate, image, executable,
+        run.times,
+    )  # fmt: skip
