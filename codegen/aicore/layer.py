@@ -324,7 +324,7 @@ class KernelBuilder:
     ) -> None:
         """One command of the table (superkernel.target.engines). Operands: numbers, floats and choices as there;
         a local address is a Buffer or Part, a global one an Address or a number; a shape may be computed at run
-        time. Operands with defaults may be left out."""
+        time, and so may a choice (its number). Operands with defaults may be left out."""
         spec = spec_of(name)
         engine = engine or spec.engines[0]
         with self._node():
@@ -454,6 +454,8 @@ class KernelBuilder:
             value = given.get(operand.name, operand.default)
             if operand.name in given and isinstance(value, (int, float, str)):
                 static[operand.name] = value
+            elif operand.name in given and operand.kind is Kind.CHOICE:
+                static[operand.name] = operand.choices[0]
             elif operand.name in given:
                 static[operand.name] = max(operand.low, 0)
         static.update({name: 0 for name in given if name not in static})  # unknown names are told by `command`
@@ -472,8 +474,8 @@ class KernelBuilder:
             return start + value.offset
         if isinstance(value, Address):
             return self._global(value)
-        if operand.kind is Kind.CHOICE:
-            return operand.choices.index(cast("str", value))
+        if operand.kind is Kind.CHOICE and isinstance(value, str):
+            return operand.choices.index(value)
         if operand.kind is Kind.FLOAT and isinstance(value, (int, float)):
             return cast("int", struct.unpack("<I", struct.pack("<f", float(value)))[0])
         return cast("Number", value)
