@@ -34,8 +34,9 @@ from llvmlite import ir
 
 from superkernel.body import Body
 from superkernel.codegen.aicore.channel import CHANNELS_MAX, Channel
-from superkernel.codegen.aicore.rings import Buffer, FlagPlan, FlagUse, Part, Ring, Touch, plan_flags
+from superkernel.codegen.aicore.rings import Buffer, FlagPlan, FlagUse, Part, Ring, StreamFlags, Touch, plan_flags
 from superkernel.codegen.aicore.scalar import I1, I8, I16, I32, I64, PTR, VOID, Number, Scalar, Variable, ir_of
+from superkernel.codegen.aicore.stream import Stream, ends
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
@@ -109,7 +110,7 @@ def emit_kernel(
     dry = make(ir.Module(name="record"), symbol, body, tiling, role, target, None)
     emitter(dry, body, tiling)
     dry.finish()
-    plan = plan_flags(dry.touches, dry.turns, target.queue.flag_ids - RESERVED_FLAGS)
+    plan = plan_flags(dry.touches, dry.turns, target.queue.flag_ids - RESERVED_FLAGS, dry.streams)
     kb = make(module, symbol, body, tiling, role, target, plan)
     emitter(kb, body, tiling)
     kb.finish()
@@ -152,6 +153,7 @@ class KernelBuilder:
         self.module, self.symbol, self.role, self.target = module, symbol, role, target
         self.touches: list[Touch] = []
         self.turns: list[Ring] = []
+        self.streams: list[Ring] = []
         self.nodes = 0
         self._plan = plan
         self._rings: list[Ring] = []
@@ -188,6 +190,17 @@ class KernelBuilder:
             ring.slot = Variable(self.b, 0)
         self._rings.append(ring)
         return ring
+
+    def stream(self, name: str, producer: Engine, consumer: Engine, depth: int = 2) -> Stream:
+        """Slots that one engine fills and another drains where the two do not nest as turns do."""
+        filled, drained = ends(self, name, len(self._rings), depth, (producer, consumer))
+        self._rings += [filled, drained]
+        self.streams.append(filled)
+        flags = None if self._plan is None else self._plan.streams[filled.number]
+        if flags is not None:
+            ways = [(s, t, base + RESERVED_FLAGS) for s, t, base in (flags.forward, flags.back)]
+            flags = StreamFlags(ways[0], ways[1])
+        return Stream(self, filled, drained, flags)
 
     def buffer(
         self, ring: Ring, memory: Local, nbytes: int, name: str = "", *, top: bool = False, align: int = 0
@@ -375,6 +388,10 @@ class KernelBuilder:
         base, slot = use.base + RESERVED_FLAGS, self._rings[use.ring].slot
         return base if slot is None else slot.get() + base
 
+    def flag(self, name: str, source: Engine, target: Engine, flag: Number) -> None:
+        """A `set_flag` or `wait_flag` of a pair of engines; for the layer's own parts."""
+        self._flag(name, source, target, flag)
+
     def _flag(self, name: str, source: Engine, target: Engine, flag: Number) -> None:
         engine, peer = (source, target) if name == "set_flag" else (target, source)
         self._store_words(spec_of(name), engine, (), {"peer": peer.title, "flag": flag})
@@ -390,6 +407,13 @@ class KernelBuilder:
                 raise InternalError(
                     f"{spec.name}: {access.operand} is in the wrong memory", location=self.symbol, found=buffer.name
                 )
+            if buffer.ring.engines is not None:
+                if engine not in buffer.ring.engines:
+                    raise InternalError(
+                        f"{engine.title} is neither end of stream {buffer.ring.name!r}", location=self.symbol
+                    )
+                self.touches.append(Touch(-1, buffer.alias or buffer, engine, self.nodes - 1))
+                continue
             here = [entry for entry in self._open if entry[0] is buffer.ring]
             if not here:
                 raise InternalError(f"buffer {buffer.name!r} is used outside a turn", location=self.symbol)

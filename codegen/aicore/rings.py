@@ -17,6 +17,7 @@ engine only (a loop with two engines on one buffer needs the turn inside the loo
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -35,6 +36,7 @@ class Ring:
     buffers: list[Buffer] = field(default_factory=list)
     slot: Variable | None = None  # number of the current slot; None where depth is 1
     open: bool = False
+    engines: tuple[Engine, Engine] | None = None  # of a stream: producer and consumer
 
 
 @dataclass(eq=False)
@@ -47,6 +49,7 @@ class Buffer:
     start: int
     nbytes: int
     stride: int  # from slot to slot
+    alias: Buffer | None = None  # the outlet of a stream: its inlet
 
     def at(self, offset: Number) -> Part:
         """A place inside the current slot."""
@@ -91,13 +94,23 @@ class FlagUse:
     base: int
 
 
+@dataclass(frozen=True)
+class StreamFlags:
+    """The flags of a stream, slot 0: (source, target, id) that a slot is full, and that it is free."""
+
+    forward: tuple[Engine, Engine, int]
+    back: tuple[Engine, Engine, int]
+
+
 @dataclass
 class FlagPlan:
-    """Waits ahead of nodes and sets behind them; `credits` are set before the kernel and taken back behind it."""
+    """Waits ahead of nodes and sets behind them; `credits` are set before the kernel and taken back behind it.
+    `streams`: by number of the ring of the filling end."""
 
     waits: dict[int, list[FlagUse]] = field(default_factory=lambda: defaultdict(list))
     sets: dict[int, list[FlagUse]] = field(default_factory=lambda: defaultdict(list))
     credits: list[FlagUse] = field(default_factory=list)
+    streams: dict[int, StreamFlags] = field(default_factory=dict)
 
 
 @dataclass
@@ -117,10 +130,13 @@ class _Phase:
     last: int
 
 
-def plan_flags(touches: list[Touch], turns: list[Ring], ids: int) -> FlagPlan:
-    """The flags of a kernel. `turns[t]` is the ring of the turn site t; `ids` flags are free per pair of engines."""
+def plan_flags(touches: list[Touch], turns: list[Ring], ids: int, streams: Sequence[Ring] = ()) -> FlagPlan:
+    """The flags of a kernel. `turns[t]` is the ring of the turn site t; `ids` flags are free per pair of engines;
+    `streams`: the rings of their filling ends."""
     plan = FlagPlan()
     used: dict[tuple[Engine, Engine], int] = defaultdict(int)
+    for ring in streams:
+        _plan_stream(plan, ring, used, ids)
     sites: dict[Ring, list[int]] = defaultdict(list)
     for number, ring in enumerate(turns):
         sites[ring].append(number)
@@ -130,6 +146,27 @@ def plan_flags(touches: list[Touch], turns: list[Ring], ids: int) -> FlagPlan:
     for ring, numbers in sites.items():
         _plan_ring(plan, ring, [by_turn[n] for n in numbers if by_turn[n]], used, ids)
     return plan
+
+
+def _take(used: dict[tuple[Engine, Engine], int], source: Engine, target: Engine, ring: Ring, ids: int) -> int:
+    """A flag per slot; the first one's number."""
+    base = used[source, target]
+    used[source, target] += ring.depth
+    if used[source, target] > ids:
+        raise InternalError(
+            f"more than {ids} flags from {source.title} to {target.title}",
+            location=f"ring {ring.name!r}",
+            hint="put buffers that are used together into one ring",
+        )
+    return base
+
+
+def _plan_stream(plan: FlagPlan, ring: Ring, used: dict[tuple[Engine, Engine], int], ids: int) -> None:
+    assert ring.engines is not None
+    producer, consumer = ring.engines
+    forward, back = _take(used, producer, consumer, ring, ids), _take(used, consumer, producer, ring, ids)
+    plan.streams[ring.number] = StreamFlags((producer, consumer, forward), (consumer, producer, back))
+    plan.credits.append(FlagUse(ring.number, ring.depth, consumer, producer, back))
 
 
 def _plan_ring(
@@ -151,14 +188,7 @@ def _plan_ring(
                 found="; ".join(str([f"{a.title}->{b.title}" for a, b in k]) for k in keys),
             )
         for position, (source, target) in enumerate(order):
-            base = used[source, target]
-            used[source, target] += ring.depth
-            if used[source, target] > ids:
-                raise InternalError(
-                    f"more than {ids} flags from {source.title} to {target.title}",
-                    location=f"ring {ring.name!r}",
-                    hint="put buffers that are used together into one ring",
-                )
+            base = _take(used, source, target, ring, ids)
             use = FlagUse(ring.number, ring.depth, source, target, base)
             for site in found:
                 plan.sets[site[position].leave].append(use)

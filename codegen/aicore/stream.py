@@ -1,0 +1,106 @@
+"""Slots that one engine fills and another drains, in whatever order the program writes the two.
+
+Model: a `Ring` ties its phases to turns: load, use, next turn. A `Stream` is for kernels in which the two ends do not
+nest: a load issued one step ahead of its use, a tile that stays over several steps. It is a queue of `depth` slots
+between two engines, `producer` and `consumer`. Each end has a place of its own: `begin_fill` takes the next free slot,
+`end_fill` hands it over; `begin_drain` waits for the next full slot, `end_drain` frees it. Each buffer of a stream has
+an `inlet`, the slot being filled, and an `outlet`, the slot being drained.
+
+The flags: one per slot each way, given out with those of the rings (`plan_flags`); a slot's first fill finds it free.
+
+Invariants: fills and drains alternate at each end, and there are as many of one as of the other; in the order of the
+program, a slot is drained behind its fill, and at most `depth` fills are ahead of the drains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from superkernel.codegen.aicore.rings import Buffer, Ring, StreamFlags
+from superkernel.codegen.aicore.scalar import Variable, ir_of
+from superkernel.target.engines import Engine, Local
+
+if TYPE_CHECKING:
+    from superkernel.codegen.aicore.layer import KernelBuilder
+
+
+@dataclass(frozen=True, eq=False)
+class StreamBuffer:
+    """A buffer of a stream as its two ends see it."""
+
+    inlet: Buffer
+    outlet: Buffer
+
+
+class Stream:
+    """Made by `KernelBuilder.stream`."""
+
+    def __init__(self, kb: KernelBuilder, filled: Ring, drained: Ring, flags: StreamFlags | None) -> None:
+        self._kb, self._in, self._out, self._flags = kb, filled, drained, flags
+
+    def buffer(self, memory: Local, nbytes: int, name: str = "", *, top: bool = False) -> StreamBuffer:
+        """Bytes of a local memory in every slot, as `KernelBuilder.buffer`."""
+        inlet = self._kb.buffer(self._in, memory, nbytes, name, top=top)
+        return StreamBuffer(inlet, replace(inlet, ring=self._out, alias=inlet))
+
+    def begin_fill(self) -> None:
+        """What the producer is told from here on starts when the slot is free."""
+        if self._flags is not None:
+            self._flag("wait_flag", self._flags.back, self._in)
+
+    def end_fill(self) -> None:
+        """The slot is full when what the producer was told so far is done."""
+        if self._flags is not None:
+            self._flag("set_flag", self._flags.forward, self._in)
+        _advance(self._kb, self._in)
+
+    def begin_drain(self) -> None:
+        """What the consumer is told from here on starts when the slot is full."""
+        if self._flags is not None:
+            self._flag("wait_flag", self._flags.forward, self._out)
+
+    def end_drain(self) -> None:
+        """The slot is free when what the consumer was told so far is done."""
+        if self._flags is not None:
+            self._flag("set_flag", self._flags.back, self._out)
+        _advance(self._kb, self._out)
+
+    @contextmanager
+    def fill(self) -> Iterator[None]:
+        """One slot from free to full."""
+        self.begin_fill()
+        yield
+        self.end_fill()
+
+    @contextmanager
+    def drain(self) -> Iterator[None]:
+        """One slot from full to free."""
+        self.begin_drain()
+        yield
+        self.end_drain()
+
+    def _flag(self, name: str, way: tuple[Engine, Engine, int], end: Ring) -> None:
+        source, target, base = way
+        self._kb.flag(name, source, target, base if end.slot is None else end.slot.get() + base)
+
+
+def ends(kb: KernelBuilder, name: str, number: int, depth: int, engines: tuple[Engine, Engine]) -> tuple[Ring, Ring]:
+    """The rings of a stream's two ends; numbers `number` and `number` + 1."""
+    filled = Ring(name, number, depth, engines=engines)
+    drained = Ring(f"{name} drained", number + 1, depth, engines=engines)
+    if depth > 1:
+        filled.slot, drained.slot = Variable(kb.b, 0), Variable(kb.b, 0)
+    return filled, drained
+
+
+def _advance(kb: KernelBuilder, ring: Ring) -> None:
+    if ring.slot is None:
+        return
+    following = ring.slot.get() + 1
+    if ring.depth & (ring.depth - 1) == 0:
+        ring.slot.set(following & (ring.depth - 1))
+    else:
+        ring.slot.set(kb.select(kb.b.icmp_unsigned("==", ir_of(following), ir_of(ring.depth)), 0, following))
