@@ -1,0 +1,163 @@
+"""The precision pass: what is narrow, what keeps its type, and how far the results move."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from random_graphs import GraphMaker
+from test_storage_layout import NETS
+
+from superkernel.builder import GraphBuilder
+from superkernel.dtypes import DType
+from superkernel.errors import InputError
+from superkernel.graph import Graph
+from superkernel.reference import evaluate
+from superkernel.scheduler.group import group
+from superkernel.transforms import simplify
+from superkernel.transforms.precision import LowerPrecision, error_bound, lower_precision, narrowed
+from tests.models import decode_step, mlp, transformer
+
+F16, BF16, F32 = DType.F16, DType.BF16, DType.F32
+
+
+def inputs_of(graph: Graph, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {n: rng.standard_normal(t.shape).astype(t.dtype.numpy) for n, t in graph.inputs.items()}
+
+
+def moved(graph: Graph, lowered: Graph, seed: int) -> float:
+    """The largest error of an output, relative to its largest magnitude."""
+    given = inputs_of(graph, seed)
+    want, got = evaluate(graph, given, wide=True), evaluate(lowered, given)
+    return max(float(np.max(np.abs(got[n] - want[n])) / np.max(np.abs(want[n]))) for n in graph.outputs)
+
+
+ENCODER = transformer(layers=3, tokens=24, width=96, heads=4)
+MODELS = {"encoder": ENCODER, "mlp": mlp(batch=4), "resnet": NETS["resnet"](1), "inception": NETS["inception"](2)}
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16])
+@pytest.mark.parametrize("model", MODELS)
+def test_results_stay_within_the_bound(model: str, dtype: DType) -> None:
+    graph = MODELS[model]
+    lowered = lower_precision(graph, dtype).graph
+    for seed in range(3):
+        assert moved(graph, lowered, seed) <= error_bound(graph, dtype)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_bound_is_not_idle(model: str) -> None:
+    """bf16 does not keep what f16 promises; and the bound is at most twenty times what is measured."""
+    graph = MODELS[model]
+    worst = {d: max(moved(graph, lower_precision(graph, d).graph, seed) for seed in range(5)) for d in (F16, BF16)}
+    assert worst[BF16] > error_bound(graph, F16) > worst[F16] > error_bound(graph, F16) / 20
+
+
+@pytest.mark.parametrize("narrow_states", [False, True])
+def test_a_decoder_stays_within_the_bound_step_after_step(narrow_states: bool) -> None:
+    graph = simplify(decode_step())
+    lowering = lower_precision(graph, narrow_states=narrow_states)
+    states, narrow = None, None
+    for step, token in enumerate((5, 17, 80, 3)):
+        given = {"token": np.array([token]), "position": np.array([step])}
+        want, got = evaluate(graph, given, states), evaluate(lowering.graph, given, narrow)
+        states, narrow = want.states, got.states
+        error = np.max(np.abs(got["logits"] - want["logits"])) / np.max(np.abs(want["logits"]))
+        assert error <= error_bound(graph)
+    kinds = {lowering.graph.types[s].dtype for s in lowering.graph.states}
+    assert kinds == {F16 if narrow_states else F32}
+    assert (lowering.state_bytes == 0) == narrow_states
+
+
+def test_every_float_inside_is_narrow_and_the_border_is_not() -> None:
+    lowering = lower_precision(ENCODER)
+    graph = lowering.graph
+    assert graph.inputs == ENCODER.inputs
+    assert graph.outputs == ENCODER.outputs
+    wide = {v for v, kind in graph.types.items() if kind.dtype is F32}
+    assert wide == {*graph.inputs, *graph.outputs}
+    assert lowering.casts == 2
+    assert sum(node.op == "cast" for node in graph.nodes) == 2
+    assert lowering.constants == len(ENCODER.constants)
+
+
+def test_border_casts_join_their_neighbours() -> None:
+    graph = simplify(lower_precision(mlp()).graph)
+    kinds = [s.body.op for s in group(graph).subops]
+    assert kinds in (["matmul", "matmul"], [None, "matmul", "matmul"])
+
+
+def test_updates_stay_in_place() -> None:
+    graph = lower_precision(simplify(decode_step(layers=1))).graph
+    notes = [str(n) for n in group(graph).notes]
+    assert sum("in place (nobody reads the old contents later)" in n for n in notes) == 2
+
+
+def test_finite_constants_stay_finite() -> None:
+    values = np.array([1.0, 65519.0, 65520.0, -3.4e38, 1e-9, 0.0, np.inf, -np.inf, np.nan], np.float32)
+    found = narrowed(values, F16).astype(np.float32)
+    np.testing.assert_array_equal(found, [1, 65504, 65504, -65504, 0, 0, np.inf, -np.inf, np.nan])
+    assert np.isfinite(narrowed(np.array([3.4028235e38, -3.4028235e38], np.float32), BF16).astype(np.float32)).all()
+    assert narrowed(np.float32(2.0), F16).shape == ()
+
+
+def test_masks_survive() -> None:
+    g = GraphMaker()
+    mask = g.op("mul", g.op("cast", g.input("mask", 2, 8, dtype=DType.I64), dtype=F32), g.constant(np.float32(-3.4e38)))
+    y = g.op("softmax", g.op("add", g.input("x", 2, 8), mask), axis=-1)
+    graph = g.graph(y)
+    lowering = lower_precision(graph)
+    assert lowering.saturated == 1
+    given = {"x": np.ones((2, 8), np.float32), "mask": np.array([[0] * 5 + [1] * 3, [1] * 8])}
+    got = evaluate(lowering.graph, given)[y]
+    np.testing.assert_allclose(got[0], [0.2] * 5 + [0] * 3, atol=1e-3)
+    assert np.isfinite(got).all()
+
+
+def test_what_was_lost_is_counted() -> None:
+    g = GraphMaker()
+    y = g.op("add", g.input("x", 3), g.constant(np.array([1e-12, 1e5, 2.0], np.float32)))
+    lowering = lower_precision(g.graph(y))
+    assert (lowering.constants, lowering.saturated, lowering.vanished) == (1, 1, 1)
+    assert "1 elements saturated" in str(lowering)
+
+
+def test_other_types_are_left_alone() -> None:
+    b = GraphBuilder("types")
+    wide, whole = b.input("wide", (4,), "f64"), b.input("whole", (4,), "i64")
+    b.output(b.exp(wide), name="a")
+    b.output(whole + 1, name="c")
+    graph = b.graph()
+    assert lower_precision(graph).graph is graph
+    mixed = GraphBuilder("mixed")
+    x = mixed.input("x", (4,))
+    mixed.output(mixed.exp(mixed.cast(x, dtype="f64")), name="y")
+    lowered = lower_precision(mixed.graph()).graph
+    assert lowered.types["y"].dtype is DType.F64
+
+
+def test_attributes_keep_their_values() -> None:
+    graph = lower_precision(ENCODER).graph
+    assert {n.attrs["epsilon"] for n in graph.nodes if n.op == "layer_norm"} == {1e-5}
+
+
+def test_values_that_are_read_and_given_out_and_kept() -> None:
+    g = GraphMaker()
+    state = g.state("s", np.ones(4, np.float32))
+    shared = g.op("add", g.input("x", 4), state)
+    constant = g.constant(np.full(4, 0.1, np.float32))
+    g.updates["s"] = shared
+    graph = g.graph(shared, g.op("mul", shared, constant), constant, "x")
+    lowered = lower_precision(graph).graph
+    given = inputs_of(graph, 1)
+    want, got = evaluate(graph, given), evaluate(lowered, given)
+    for name in graph.outputs:
+        np.testing.assert_allclose(got[name], want[name], rtol=2e-3)
+    np.testing.assert_array_equal(got[constant], want[constant])
+    np.testing.assert_array_equal(got.states["s"], got[shared])
+
+
+def test_only_narrow_types_are_taken() -> None:
+    with pytest.raises(InputError, match="not a narrow float type"):
+        lower_precision(ENCODER, DType.F64)
+    assert LowerPrecision(BF16).apply(ENCODER).types[ENCODER.nodes[0].outputs[0]].dtype is BF16
