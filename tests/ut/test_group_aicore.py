@@ -1,0 +1,194 @@
+"""Grouping for the accelerator: its rows choose, its families are asked, and the meaning of every graph is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from interpret import interpret_grouping
+from random_graphs import GraphMaker, random_graph
+from test_storage_layout import NETS, Net, copies
+
+from superkernel.body import Body, PointwiseProgram, View
+from superkernel.choice import KernelChooser
+from superkernel.dtypes import DType
+from superkernel.graph import Graph
+from superkernel.ops.opdef import Array
+from superkernel.options import Options
+from superkernel.reference import evaluate
+from superkernel.scheduler.families.aicore import MODULES
+from superkernel.scheduler.group import Grouping, group
+from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
+from superkernel.scheduler.storage import IMAGE_OPS, StoragePolicy, channels_inside
+from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.target.aicore import load_target
+from superkernel.transforms import simplify
+from superkernel.transforms.precision import error_bound, lower_precision
+from tests.models import decode_step, mlp, transformer
+
+A3 = load_target("a3")
+
+
+class CoreFamily(Family):
+    """The answers of the accelerator's families: products read matrices with dense rows, images channels last."""
+
+    kernels = tuple(MODULES)
+
+    def __init__(self, *, dense_stores: bool = False, storing: bool = True) -> None:
+        self.dense_stores, self.storing = dense_stores, storing
+        self.asked: set[tuple[str, str]] = set()
+
+    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
+        return (HostCallTiling(),)
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        self.asked.add(("accepts_view", kernel))
+        if op in IMAGE_OPS:
+            return slot == 0 and channels_inside(view.shape, view.strides)
+        return kernel in ("aicore.matmul", "aicore.attention") and view.strides[-1] == 1
+
+    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
+        self.asked.add(("accepts_prologue", kernel))
+        return kernel in ("aicore.norm", "aicore.softmax") and slot == 0
+
+    def prologue_may_store(self, kernel: str, op: str, slot: int) -> bool:
+        self.asked.add(("prologue_may_store", kernel))
+        return self.storing
+
+    def accepts_store(self, kernel: str, op: str, view: View, dtype: DType) -> bool:
+        self.asked.add(("accepts_store", kernel))
+        return op in IMAGE_OPS or not self.dense_stores or view.is_dense
+
+
+def grouped(graph: Graph, family: CoreFamily | None = None, **options: object) -> Grouping:
+    """Grouped by the accelerator's own rows."""
+    found, chosen = family or CoreFamily(), Options(fallback="allow", **options)  # type: ignore[arg-type]
+    return group(graph, KernelChooser(A3, chosen).choose, A3, chosen, lambda _: found)
+
+
+def inputs_of(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {n: rng.standard_normal(t.shape).astype(t.dtype.numpy) for n, t in graph.inputs.items()}
+
+
+def check_meaning(graph: Graph, grouping: Grouping, tolerance: float = 1e-4) -> None:
+    inputs = inputs_of(graph)
+    want = evaluate(graph, inputs)
+    outputs, states = interpret_grouping(grouping, graph, inputs)
+    pairs = [*zip(outputs, (want[n] for n in graph.outputs), strict=True)]
+    pairs += [(states[n], want.states[n]) for n in graph.states]
+    for found, wanted in pairs:
+        found, wanted = found.astype(np.float64), wanted.astype(np.float64)
+        assert np.max(np.abs(found - wanted), initial=0) <= tolerance * (1 + np.max(np.abs(wanted), initial=0))
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_image_networks_are_lowered_and_channels_last(net: str) -> None:
+    graph = lower_precision(NETS[net](2)).graph
+    grouping = grouped(graph)
+    check_meaning(graph, grouping, error_bound(graph))
+    assert {s.kernel for s in grouping.subops} <= set(MODULES)
+    assert not copies(grouping), "the input's cast converts its layout"
+    first = grouping.subops[0].body
+    assert [i.op for i in first.epilogue.instructions] == ["cast"]
+    assert first.epilogue.outputs[0].strides[1] == 1
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_an_encoder_runs_on_the_accelerators_kernels(fuse: bool) -> None:
+    graph = simplify(lower_precision(transformer(tokens=8, width=32, heads=2)).graph)
+    grouping = grouped(graph, fuse=fuse)
+    check_meaning(graph, grouping, error_bound(graph))
+    kernels = {s.kernel for s in grouping.subops}
+    assert kernels == {"aicore.pointwise", "aicore.matmul", "aicore.attention", "aicore.norm"} or fuse
+    assert kernels <= set(MODULES)
+
+
+def test_a_decoder_runs_on_the_accelerators_kernels() -> None:
+    graph = simplify(lower_precision(decode_step()).graph)
+    inputs = {"token": np.array([5]), "position": np.array([3])}
+    grouping = grouped(graph)
+    (logits,), states = interpret_grouping(grouping, graph, inputs)
+    want = evaluate(graph, inputs)
+    assert np.max(np.abs(logits - want["logits"])) <= error_bound(graph) * np.max(np.abs(want["logits"]))
+    for name, found in states.items():
+        np.testing.assert_allclose(found, want.states[name], rtol=0.02, atol=0.02)
+    fallbacks = {s.nodes for s in grouping.subops if s.kernel == HOST_REFERENCE}
+    assert all(op == "add" for nodes in fallbacks for op in (n.op for n in graph.nodes if n.name in nodes))
+    assert len(fallbacks) == 1, "the position plus one, an i64"
+    assert sum("in place" in str(n) for n in grouping.notes) == 4
+
+
+def test_random_graphs_keep_their_meaning() -> None:
+    for seed in range(25):
+        graph = random_graph(seed, 8 + seed)
+        check_meaning(graph, grouped(graph))
+        check_meaning(graph, grouped(graph, CoreFamily(dense_stores=True, storing=False)))
+
+
+def residual() -> Graph:
+    g = GraphMaker()
+    total = g.op("add", g.input("x", 4, 8), g.input("y", 4, 8))
+    scale = g.constant(np.ones(8, np.float32))
+    normed = g.op("layer_norm", total, scale, scale, axis=-1, epsilon=1e-5)
+    return g.graph(g.op("add", g.op("matmul", normed, g.constant(np.eye(8, dtype=np.float32))), total))
+
+
+@pytest.mark.parametrize("storing", [True, False])
+def test_families_say_whether_a_prologue_may_store(storing: bool) -> None:
+    family = CoreFamily(storing=storing)
+    grouping = grouped(residual(), family)
+    assert ("prologue_may_store", "aicore.norm") in family.asked
+    assert any(isinstance(f, PointwiseProgram) for s in grouping.subops for f in s.body.anchor_inputs) == storing
+    check_meaning(residual(), grouping)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_families_say_what_they_can_store(dense: bool) -> None:
+    g = GraphMaker()
+    product = g.op("matmul", g.input("x", 4, 6), g.constant(np.ones((6, 8), np.float32)))
+    graph = g.graph(g.op("softmax", g.op("transpose", product, perm=(1, 0)), axis=-1))
+    grouping = grouped(graph, CoreFamily(dense_stores=dense))
+    assert [s.body.op for s in grouping.subops] == ["matmul", *([None] if dense else []), "softmax"]
+    check_meaning(graph, grouping)
+
+
+def test_a_concatenation_of_what_cannot_be_stored_in_parts_is_copied() -> None:
+    g = GraphMaker()
+    w = g.constant(np.ones((6, 3), np.float32))
+    parts = [g.op("matmul", g.input("x", 4, 6), w), g.op("matmul", g.input("y", 4, 6), w)]
+    graph = g.graph(g.op("softmax", g.op("concat", *parts, axis=1), axis=-1))
+    check_meaning(graph, grouped(graph, CoreFamily(dense_stores=True)))
+
+
+def test_the_storage_policy_follows_the_target_and_can_be_set() -> None:
+    graph = NETS["resnet"](1)
+    family, options = CoreFamily(), Options(fallback="allow")
+    choose = KernelChooser(A3, options).choose
+    rows = group(graph, choose, A3, options, lambda _: family, storage=StoragePolicy.ROW_MAJOR)
+    check_meaning(graph, rows)
+
+    def inner(grouping: Grouping) -> set[bool]:
+        convs = [s.body.epilogue for s in grouping.subops if s.body.op == "conv"]
+        return {channels_inside(p.shape, o.strides) for p in convs for o in p.outputs}
+
+    assert inner(rows) == {False}
+    assert inner(grouped(graph)) == {True}
+
+
+def test_a_fallback_reads_and_writes_dense() -> None:
+    n = Net()
+    y = n.conv(n.input("x", 1, 3, 6, 6), 3, 4)
+    graph = n.graph(n.conv(n.op("sin", y), 4, 4))
+    grouping = grouped(graph)
+    (host,) = (s.body for s in grouping.subops if s.kernel == HOST_REFERENCE)
+    feed = host.anchor_inputs[0]
+    assert isinstance(feed, View)
+    assert feed.is_dense
+    check_meaning(graph, grouping)
+
+
+def test_small_models_without_fusion() -> None:
+    for graph in (mlp(), residual()):
+        check_meaning(graph, grouped(graph, fuse=False))
