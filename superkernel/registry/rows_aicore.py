@@ -116,7 +116,9 @@ def _pointwise_kernels() -> Iterable[_Kernel]:
 
 def _move_kernels() -> Iterable[_Kernel]:
     """Copies of bytes, of any element type."""
-    yield _Kernel("aicore.movement", ("concat", "pad", "tile"), "move", "aiv", None, modifier="concat", precision=_EXACT)
+    yield _Kernel(
+        "aicore.movement", ("concat", "pad", "tile"), "move", "aiv", None, modifier="concat", precision=_EXACT
+    )
     yield _Kernel(
         "aicore.gather", ("gather",), "move", "aiv", None, modifier="gather", precision=_EXACT,
         limits=(one_of(Reason.DTYPE, "in1.dtype", *_INDICES),),

@@ -66,12 +66,17 @@ class LowerPrecision:
     narrow_states: bool = False
 
     def apply(self, graph: Graph) -> Graph:
-        return lower_precision(graph, self.dtype, narrow_states=self.narrow_states).graph
+        return lower_precision(graph, self.dtype, narrow_states=self.narrow_states)
 
 
-def lower_precision(graph: Graph, dtype: DType = DType.F16, *, narrow_states: bool = False) -> Lowering:
+def lower_precision(graph: Graph, dtype: DType = DType.F16, *, narrow_states: bool = False) -> Graph:
     """The graph with `dtype` for f32; the very graph where nothing is f32. Raises InputError on a type that is not
     narrower."""
+    return lowering_of(graph, dtype, narrow_states=narrow_states).graph
+
+
+def lowering_of(graph: Graph, dtype: DType = DType.F16, *, narrow_states: bool = False) -> Lowering:
+    """`lower_precision` with an account of what it did."""
     if dtype not in NARROW_TYPES:
         raise InputError("not a narrow float type", expected=" | ".join(map(str, NARROW_TYPES)), found=str(dtype))
     if all(kind.dtype is not DType.F32 for kind in graph.types.values()):

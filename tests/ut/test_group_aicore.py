@@ -85,7 +85,7 @@ def check_meaning(graph: Graph, grouping: Grouping, tolerance: float = 1e-4) -> 
 
 @pytest.mark.parametrize("net", NETS)
 def test_image_networks_are_lowered_and_channels_last(net: str) -> None:
-    graph = lower_precision(NETS[net](2)).graph
+    graph = lower_precision(NETS[net](2))
     grouping = grouped(graph)
     check_meaning(graph, grouping, error_bound(graph))
     assert {s.kernel for s in grouping.subops} <= set(MODULES)
@@ -97,7 +97,7 @@ def test_image_networks_are_lowered_and_channels_last(net: str) -> None:
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_an_encoder_runs_on_the_accelerators_kernels(fuse: bool) -> None:
-    graph = simplify(lower_precision(transformer(tokens=8, width=32, heads=2)).graph)
+    graph = simplify(lower_precision(transformer(tokens=8, width=32, heads=2)))
     grouping = grouped(graph, fuse=fuse)
     check_meaning(graph, grouping, error_bound(graph))
     kernels = {s.kernel for s in grouping.subops}
@@ -106,7 +106,7 @@ def test_an_encoder_runs_on_the_accelerators_kernels(fuse: bool) -> None:
 
 
 def test_a_decoder_runs_on_the_accelerators_kernels() -> None:
-    graph = simplify(lower_precision(decode_step()).graph)
+    graph = simplify(lower_precision(decode_step()))
     inputs = {"token": np.array([5]), "position": np.array([3])}
     grouping = grouped(graph)
     (logits,), states = interpret_grouping(grouping, graph, inputs)

@@ -14,7 +14,7 @@ from superkernel.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.scheduler.group import group
 from superkernel.transforms import simplify
-from superkernel.transforms.precision import LowerPrecision, error_bound, lower_precision, narrowed
+from superkernel.transforms.precision import LowerPrecision, error_bound, lower_precision, lowering_of, narrowed
 from tests.models import decode_step, mlp, transformer
 
 F16, BF16, F32 = DType.F16, DType.BF16, DType.F32
@@ -40,7 +40,7 @@ MODELS = {"encoder": ENCODER, "mlp": mlp(batch=4), "resnet": NETS["resnet"](1), 
 @pytest.mark.parametrize("model", MODELS)
 def test_results_stay_within_the_bound(model: str, dtype: DType) -> None:
     graph = MODELS[model]
-    lowered = lower_precision(graph, dtype).graph
+    lowered = lower_precision(graph, dtype)
     for seed in range(3):
         assert moved(graph, lowered, seed) <= error_bound(graph, dtype)
 
@@ -49,14 +49,14 @@ def test_results_stay_within_the_bound(model: str, dtype: DType) -> None:
 def test_the_bound_is_not_idle(model: str) -> None:
     """bf16 does not keep what f16 promises; and the bound is at most twenty times what is measured."""
     graph = MODELS[model]
-    worst = {d: max(moved(graph, lower_precision(graph, d).graph, seed) for seed in range(5)) for d in (F16, BF16)}
+    worst = {d: max(moved(graph, lower_precision(graph, d), seed) for seed in range(5)) for d in (F16, BF16)}
     assert worst[BF16] > error_bound(graph, F16) > worst[F16] > error_bound(graph, F16) / 20
 
 
 @pytest.mark.parametrize("narrow_states", [False, True])
 def test_a_decoder_stays_within_the_bound_step_after_step(narrow_states: bool) -> None:
     graph = simplify(decode_step())
-    lowering = lower_precision(graph, narrow_states=narrow_states)
+    lowering = lowering_of(graph, narrow_states=narrow_states)
     states, narrow = None, None
     for step, token in enumerate((5, 17, 80, 3)):
         given = {"token": np.array([token]), "position": np.array([step])}
@@ -70,7 +70,7 @@ def test_a_decoder_stays_within_the_bound_step_after_step(narrow_states: bool) -
 
 
 def test_every_float_inside_is_narrow_and_the_border_is_not() -> None:
-    lowering = lower_precision(ENCODER)
+    lowering = lowering_of(ENCODER)
     graph = lowering.graph
     assert graph.inputs == ENCODER.inputs
     assert graph.outputs == ENCODER.outputs
@@ -82,13 +82,13 @@ def test_every_float_inside_is_narrow_and_the_border_is_not() -> None:
 
 
 def test_border_casts_join_their_neighbours() -> None:
-    graph = simplify(lower_precision(mlp()).graph)
+    graph = simplify(lower_precision(mlp()))
     kinds = [s.body.op for s in group(graph).subops]
     assert kinds in (["matmul", "matmul"], [None, "matmul", "matmul"])
 
 
 def test_updates_stay_in_place() -> None:
-    graph = lower_precision(simplify(decode_step(layers=1))).graph
+    graph = lower_precision(simplify(decode_step(layers=1)))
     notes = [str(n) for n in group(graph).notes]
     assert sum("in place (nobody reads the old contents later)" in n for n in notes) == 2
 
@@ -106,7 +106,7 @@ def test_masks_survive() -> None:
     mask = g.op("mul", g.op("cast", g.input("mask", 2, 8, dtype=DType.I64), dtype=F32), g.constant(np.float32(-3.4e38)))
     y = g.op("softmax", g.op("add", g.input("x", 2, 8), mask), axis=-1)
     graph = g.graph(y)
-    lowering = lower_precision(graph)
+    lowering = lowering_of(graph)
     assert lowering.saturated == 1
     given = {"x": np.ones((2, 8), np.float32), "mask": np.array([[0] * 5 + [1] * 3, [1] * 8])}
     got = evaluate(lowering.graph, given)[y]
@@ -117,7 +117,7 @@ def test_masks_survive() -> None:
 def test_what_was_lost_is_counted() -> None:
     g = GraphMaker()
     y = g.op("add", g.input("x", 3), g.constant(np.array([1e-12, 1e5, 2.0], np.float32)))
-    lowering = lower_precision(g.graph(y))
+    lowering = lowering_of(g.graph(y))
     assert (lowering.constants, lowering.saturated, lowering.vanished) == (1, 1, 1)
     assert "1 elements saturated" in str(lowering)
 
@@ -128,16 +128,16 @@ def test_other_types_are_left_alone() -> None:
     b.output(b.exp(wide), name="a")
     b.output(whole + 1, name="c")
     graph = b.graph()
-    assert lower_precision(graph).graph is graph
+    assert lower_precision(graph) is graph
     mixed = GraphBuilder("mixed")
     x = mixed.input("x", (4,))
     mixed.output(mixed.exp(mixed.cast(x, dtype="f64")), name="y")
-    lowered = lower_precision(mixed.graph()).graph
+    lowered = lower_precision(mixed.graph())
     assert lowered.types["y"].dtype is DType.F64
 
 
 def test_attributes_keep_their_values() -> None:
-    graph = lower_precision(ENCODER).graph
+    graph = lower_precision(ENCODER)
     assert {n.attrs["epsilon"] for n in graph.nodes if n.op == "layer_norm"} == {1e-5}
 
 
@@ -148,7 +148,7 @@ def test_values_that_are_read_and_given_out_and_kept() -> None:
     constant = g.constant(np.full(4, 0.1, np.float32))
     g.updates["s"] = shared
     graph = g.graph(shared, g.op("mul", shared, constant), constant, "x")
-    lowered = lower_precision(graph).graph
+    lowered = lower_precision(graph)
     given = inputs_of(graph, 1)
     want, got = evaluate(graph, given), evaluate(lowered, given)
     for name in graph.outputs:
