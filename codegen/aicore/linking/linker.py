@@ -44,7 +44,7 @@ def link(objects: Sequence[bytes], layout: Layout, names: Sequence[str] = ()) ->
     symbols, rows = _describe(program, placement, layout)
     entry = next((s for s in symbols if s.name == layout.entry and not s.local), None)
     if entry is None or entry.address % 2:
-        found = "no global symbol" if entry is None else f"an odd address, {entry.address:#x}"
+        found = "no such global symbol" if entry is None else f"an odd address, {entry.address:#x}"
         raise_all(LinkError, [Violation("no entry", f"layout.entry {layout.entry!r}", found=found)])
     assert entry is not None
     return Image(_segments(placement, buffer), symbols, rows, entry.address)

@@ -101,7 +101,7 @@ class _Placer:
         pieces, named = self.program.pieces, self.program.named
         wanted = dict.fromkeys(named[name].piece for name in self.layout.order)
         rest = (n for n, piece in enumerate(pieces) if piece.kind is PieceKind.CODE and n not in wanted)
-        return [n for n in (*wanted, *rest) if self.kept[n] and pieces[n].kind is PieceKind.CODE]
+        return [n for n in (*wanted, *rest) if self.kept[n]]
 
     def place_data(self) -> None:
         program, layout = self.program, self.layout

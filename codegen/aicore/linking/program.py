@@ -92,7 +92,7 @@ def combine(objects: Sequence[ObjectFile], layout: Layout) -> Program:
     pieces = tuple(piece for obj in objects for piece in obj.pieces)
     definitions, violations = _definitions(objects)
     known, duplicates = _globals(definitions, layout)
-    shared, unknown = _shared(definitions, known, layout)
+    shared, unknown = _shared(definitions, known, pieces, layout)
     violations += duplicates + unknown
     first_piece = np.cumsum([0] + [len(obj.pieces) for obj in objects])
     first_symbol = np.cumsum([0] + [len(obj.symbols) for obj in objects])
@@ -177,15 +177,16 @@ def _globals(definitions: Sequence[Definition], layout: Layout) -> tuple[dict[st
 
 
 def _shared(
-    definitions: Sequence[Definition], known: dict[str, Definition], layout: Layout
+    definitions: Sequence[Definition], known: dict[str, Definition], pieces: Sequence[Piece], layout: Layout
 ) -> tuple[set[int], list[Violation]]:
     """The pieces of the shared symbols; complaints about unknown names in the layout."""
     named = _named(definitions, known)
+    code = {n for n, piece in enumerate(pieces) if piece.kind is PieceKind.CODE}
     unknown = [
-        Violation("no such function", f"layout.{field}", "a symbol of the objects", repr(name))
-        for field, names in (("shared", layout.shared), ("order", layout.order), ("entry", [layout.entry]))
+        Violation("no such function", f"layout.{field}", "a function of the objects", repr(name))
+        for field, names in (("shared", layout.shared), ("order", layout.order))
         for name in names
-        if name not in named or (field != "entry" and named[name].piece < 0)
+        if name not in named or named[name].piece not in code
     ]
     return {named[name].piece for name in layout.shared if name in named}, unknown
 
