@@ -106,7 +106,7 @@ define double @third(double %x) {
 ]
 
 
-@pytest.mark.parametrize("data_address", [None, 0x8060_0000])
+@pytest.mark.parametrize("data_address", [None, 0x8060_0000, 0x8060_0040])
 def test_calls_data_and_constants(data_address: int | None) -> None:
     image = build(PARTS, data_address=data_address)
     machine = run(image)

@@ -118,7 +118,7 @@ class _Placer:
             repeated = [n for n in members if program.copied[n]]
             for copy in range(1, layout.copies if repeated else 1):
                 end = self._region(f"{name} of copy {copy}", kind, repeated, copy, end)
-            at = _round_up(end, PAGE_BYTES) if kind is PieceKind.CONSTANT else end
+            at = _round_up(end, PAGE_BYTES) if kind is PieceKind.CONSTANT and members else end
 
     def _region(self, name: str, kind: PieceKind, members: Iterable[int], copy: int, start: int) -> int:
         """Adds a region where it has members; returns its end."""
