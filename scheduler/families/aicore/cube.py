@@ -1,0 +1,245 @@
+"""What kernels on the cube share: how a factor comes from global memory through L1 into L0A or L0B, what is packed when
+compiling, and what that costs.
+
+Model: a factor is `lines` (rows of the left factor, columns of the right one) x depth; L0A and L0B hold both alike. It
+is cut into tiles of lines; a tile comes into L1 in *chunks* of its depth, one transfer each, and goes on into L0 in
+*steps* of a chunk's depth. Three layouts in global memory:
+
+    PACKED   a constant, laid out when compiling as the steps want it: a chunk is one run of bytes, so is a step
+    LINES    elements of a line side by side: in L1 a row per line
+    DEPTHS   elements of one depth side by side: in L1 a row per depth
+
+Chunks are `chunk` deep, and grouped: a new group begins at every multiple of `group` (which need not be a multiple of
+`chunk`). Steps are `step` deep, counted from the chunk's start.
+
+Invariant: the depths of groups, chunks and steps are multiples of a fractal's, but for the last one of the factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+import numpy as np
+
+from superkernel.dtypes import DType
+from superkernel.ops.opdef import Array
+from superkernel.scheduler.tiling import Pack
+from superkernel.target.aicore import AicoreTarget
+from superkernel.tensor import TensorType
+
+
+def ceil_to(value: int, unit: int) -> int:
+    """Rounded up to a multiple."""
+    return -(-value // unit) * unit
+
+
+class Layout(Enum):
+    """How a factor lies in global memory, see the module docstring."""
+
+    PACKED = "packed"
+    LINES = "lines"
+    DEPTHS = "depths"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a factor of `depth` is cut along it; all in elements."""
+
+    depth: int
+    group: int
+    chunk: int
+    step: int
+
+    @property
+    def groups(self) -> int:
+        return -(-self.depth // self.group)
+
+    def chunks(self, group: int) -> int:
+        """Chunks of a group."""
+        return -(-min(self.group, self.depth - group * self.group) // self.chunk)
+
+    @property
+    def chunk_list(self) -> tuple[tuple[int, int], ...]:
+        """(first depth, depths) of every chunk."""
+        found = []
+        for first in range(0, self.depth, self.group):
+            end = min(first + self.group, self.depth)
+            found += [(at, min(self.chunk, end - at)) for at in range(first, end, self.chunk)]
+        return tuple(found)
+
+    @property
+    def step_list(self) -> tuple[tuple[int, int], ...]:
+        """(first depth, depths) of every step."""
+        return tuple(
+            (at, min(self.step, first + count - at))
+            for first, count in self.chunk_list
+            for at in range(first, first + count, self.step)
+        )
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One operand of the cube as its kernel reads it. Strides, offset and extents in elements. `tile`: lines of a
+    tile; `resident`: depth of what L1 holds of it at a time."""
+
+    operand: int
+    dtype: DType
+    layout: Layout
+    is_left: bool
+    lines: int
+    tile: int
+    line_stride: int
+    depth_stride: int
+    offset: int
+    cut: Cut
+    resident: int
+    block_bytes: int
+    line_block: int  # lines of a fractal: cube.m
+
+    @property
+    def item(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def padded_depth(self) -> int:
+        """Depth of the packed form."""
+        return ceil_to(self.cut.depth, self.block_bytes // self.item)
+
+    @property
+    def packed_matrix_bytes(self) -> int:
+        """The packed form of one batch."""
+        return ceil_to(self.lines, self.line_block) * self.padded_depth * self.item
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from row to row in L1 (LINES and DEPTHS)."""
+        cols = self.resident if self.layout is Layout.LINES else self.tile
+        return ceil_to(cols * self.item, self.block_bytes)
+
+    @property
+    def is_run(self) -> bool:
+        """True where a chunk is one run of bytes that lies in L1 as it does in global memory."""
+        if self.layout is Layout.PACKED:
+            return True
+        if self.layout is Layout.LINES:
+            whole = self.resident >= self.cut.depth and self.line_stride == self.cut.depth
+            return whole and self.pitch == self.cut.depth * self.item
+        whole = self.tile >= self.lines and self.depth_stride == self.lines
+        return whole and self.pitch == self.lines * self.item
+
+    @property
+    def resident_bytes(self) -> int:
+        """What one slot in L1 takes."""
+        return chunk_bytes(self.layout, self.item, self.tile, self.resident, self.block_bytes, self.line_block)
+
+    def load_cycles(self, lines: int, depths: int, target: AicoreTarget) -> int:
+        """Cycles of MTE2 for a chunk."""
+        row, rows = depths * self.item, lines
+        stride = self.line_stride
+        if self.layout is Layout.DEPTHS:
+            row, rows, stride = lines * self.item, depths, self.depth_stride
+        if self.layout is Layout.PACKED:
+            row, rows = ceil_to(lines, self.line_block) * ceil_to(depths * self.item, self.block_bytes), 1
+        if self.is_run:
+            row, rows = row * rows, 1
+        aligned = stride * self.item if rows > 1 else 0
+        aligned |= (self.resident * self.item) if self.layout is Layout.LINES and self.resident < self.cut.depth else 0
+        beats = target.global_transfer_cycles("rates.gm_to_l1_gb_per_s", row * rows, aligned)
+        return target.dma.startup_cycles + beats + (rows - 1) * target.dma.row_cycles
+
+    def feed_cycles(self, lines: int, depths: int, target: AicoreTarget) -> int:
+        """Cycles of MTE1 for a step."""
+        path = "rates.l1_to_l0a_gb_per_s" if self.is_left else "rates.l1_to_l0b_gb_per_s"
+        size = ceil_to(lines, self.line_block) * ceil_to(depths * self.item, self.block_bytes)
+        return target.dma.local_startup_cycles + target.transfer_cycles(path, size)
+
+
+def chunk_bytes(layout: Layout, item: int, lines: int, depths: int, block: int, line_block: int) -> int:
+    """Bytes in L1 of a chunk of a factor."""
+    if layout is Layout.LINES:
+        return lines * ceil_to(depths * item, block)
+    if layout is Layout.DEPTHS:
+        return depths * ceil_to(lines * item, block)
+    return ceil_to(lines, line_block) * ceil_to(depths * item, block)
+
+
+@dataclass(frozen=True)
+class PackFactor(Pack):
+    """A constant factor [batch.., lines, depth] (a strided view) as [batch][tile][step][line block][fractal], a fractal
+    being `line_block` lines of `block` elements of depth, zero-padded."""
+
+    batch_dims: tuple[int, ...]
+    batch_strides: tuple[int, ...]
+    lines: int
+    line_stride: int
+    depth_stride: int
+    offset: int
+    tile: int
+    cut: Cut
+    block: int
+    line_block: int
+
+    def apply(self, array: Array) -> Array:
+        flat = np.ascontiguousarray(array).reshape(-1)
+        item, depth = flat.itemsize, self.cut.depth
+        shape = (*self.batch_dims, self.lines, depth)
+        strides = tuple(s * item for s in (*self.batch_strides, self.line_stride, self.depth_stride))
+        base = flat[self.offset :] if 0 not in shape else flat[:0]
+        view = np.lib.stride_tricks.as_strided(base, shape, strides, writeable=False)
+        whole = (prod(self.batch_dims), ceil_to(self.lines, self.line_block), ceil_to(depth, self.block))
+        padded = np.zeros(whole, flat.dtype)
+        padded[:, : self.lines, :depth] = view.reshape(-1, self.lines, depth)
+        parts = []
+        for matrix in padded:
+            for first in range(0, len(matrix), self.tile):
+                tile = matrix[first : first + self.tile]
+                for at, count in self.cut.step_list:
+                    step = tile[:, at : at + ceil_to(count, self.block)]
+                    blocks = step.reshape(-1, self.line_block, step.shape[1] // self.block, self.block)
+                    parts.append(blocks.transpose(0, 2, 1, 3).reshape(-1))
+        return np.concatenate(parts) if parts else flat[:0]
+
+    def packed_bytes(self, kind: TensorType) -> int:
+        padded = ceil_to(self.lines, self.line_block) * ceil_to(self.cut.depth, self.block)
+        return prod(self.batch_dims) * padded * kind.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class PackVector(Pack):
+    """`count` numbers of a constant, `stride` apart (0: one repeated), in f32: what FIX adds or multiplies with."""
+
+    offset: int
+    stride: int
+    count: int
+
+    def apply(self, array: Array) -> Array:
+        flat = np.ascontiguousarray(array).reshape(-1)
+        return flat[self.offset + self.stride * np.arange(self.count)].astype(np.float32)
+
+    def packed_bytes(self, kind: TensorType) -> int:
+        return self.count * DType.F32.itemsize
+
+
+def packed_batch_strides(dims: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Per batch dimension, how many packed matrices one step walks (0 where the factor is broadcast)."""
+    steps, step = [], 1
+    for extent, stride in zip(reversed(dims), reversed(strides), strict=True):
+        steps.append(step if stride else 0)
+        step *= extent if stride else 1
+    return tuple(reversed(steps))
+
+
+def cube_cycles(m: int, n: int, k: int, dtype: DType, target: AicoreTarget) -> int:
+    """Cycles of one `mmad`."""
+    cube = target.cube
+    deep = {DType.F32: cube.k_f32, DType.I8: cube.k_i8}.get(dtype, cube.k_f16)
+    return cube.startup_cycles + -(-m // cube.m) * -(-n // cube.n) * -(-k // deep)
+
+
+def fix_cycles(m: int, n: int, item: int, stride_bytes: int, target: AicoreTarget) -> int:
+    """Cycles of one `l0c_to_gm`."""
+    beats = target.global_transfer_cycles("rates.l0c_to_gm_gb_per_s", m * n * item, stride_bytes if m > 1 else 0)
+    return target.dma.startup_cycles + beats + (m - 1) * target.dma.row_cycles

@@ -1,0 +1,158 @@
+"""The normal form of a matrix product on the accelerator: batches of rows x depth times depth x columns, with the
+epilogue over [*batch, row, column].
+
+Model: dimensions ahead of the columns are merged into rows as far as *everything* walks them as one: the left factor,
+the right one (not at all), and whatever the epilogue reads and writes; so a tile of rows is one affine piece of each.
+The other dimensions are batches. Where the epilogue stores columns side by side along the rows (a transposed result),
+left and right change places: the cube does not care, its two operands have the same layout.
+
+Invariant: strides are in elements; a factor that is broadcast over a batch has stride 0 there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from superkernel.body import Body, PointwiseProgram, Role
+from superkernel.collapse import merge_dims, merged_strides, regroup, walks_of
+from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
+from superkernel.scheduler.families.matmul_form import Factor, form_of
+from superkernel.tensor import row_major_strides
+
+ACCUMULATORS = {DType.F16: DType.F32, DType.BF16: DType.F32, DType.F32: DType.F32, DType.I8: DType.I32}
+
+
+@dataclass(frozen=True)
+class Side:
+    """A factor: `lines` (rows of the left one, columns of the right one) x depth."""
+
+    operand: int
+    batch: tuple[int, ...]
+    line: int
+    depth: int
+    offset: int
+    constant: bool
+
+
+@dataclass(frozen=True)
+class Product:
+    """See the module docstring. `program`: the epilogue over [*batch_dims, rows, columns]."""
+
+    batch_dims: tuple[int, ...]
+    rows: int
+    columns: int
+    depth: int
+    left: Side
+    right: Side
+    dtype: DType
+    program: PointwiseProgram
+
+    @property
+    def batch(self) -> int:
+        return prod(self.batch_dims)
+
+    @property
+    def accumulator(self) -> DType:
+        """Element type of the sums in L0C."""
+        return ACCUMULATORS[self.dtype]
+
+
+@lru_cache(maxsize=1024)
+def product_of(body: Body) -> Product:
+    """The normal form of a body. Raises UnsupportedError on what the cube cannot multiply."""
+    form = form_of(body)
+    _check(form.left, form.right, body)
+    dims = (*form.batch_dims, *form.row_dims)
+    inner = row_major_strides(form.row_dims)
+    left = (*form.left.batch, *(form.left.line * s for s in inner))
+    right = (*form.right.batch, *(0 for _ in form.row_dims))
+    program = _columns_last(body.epilogue, form.column_axis)
+    walks = [left, right, *(w[:-1] for w in walks_of(program))]
+    groups = merge_dims(dims, walks)
+    if groups and merged_strides(dims, right, groups)[-1] != 0:
+        groups = (*groups, ())  # the last dimension is a batch: one row
+    if not groups:
+        groups = ((),)
+    made = Product(
+        tuple(prod(dims[d] for d in g) for g in groups[:-1]),
+        prod(dims[d] for d in groups[-1]),
+        form.columns,
+        form.depth,
+        _side(body, form.left, merged_strides(dims, left, groups)),
+        replace(_side(body, form.right, merged_strides(dims, right, groups)), line=form.right.line),
+        form.left.dtype,
+        regroup(program, (*groups, (len(dims),))),
+    )
+    return _turned(made) if _stores_down(made) else made
+
+
+def _check(left: Factor, right: Factor, body: Body) -> None:
+    if left.program is not None or right.program is not None:
+        raise UnsupportedError("the cube reads its factors from global memory", found="a prologue")
+    if left.dtype is not right.dtype or left.dtype not in ACCUMULATORS or body.op != "matmul":
+        raise UnsupportedError(
+            "element types that the cube does not multiply",
+            expected=", ".join(str(t) for t in ACCUMULATORS),
+            found=f"{left.dtype} and {right.dtype} in {body.op}",
+        )
+    if form_of(body).depth == 0:
+        raise UnsupportedError("a product of depth 0", location="depth", expected="at least 1", found="0")
+
+
+def _side(body: Body, factor: Factor, strides: tuple[int, ...]) -> Side:
+    """The factor over merged dimensions; the last stride is along its rows."""
+    programs = [body.epilogue]
+    readers = [i.source for p in programs for i in p.inputs].count(factor.operand)
+    views = [getattr(v, "operand", None) for v in body.anchor_inputs].count(factor.operand)
+    constant = body.operands[factor.operand].role is Role.CONSTANT and readers + views == 1
+    return Side(factor.operand, strides[:-1], strides[-1], factor.depth, factor.offset, constant)
+
+
+def _columns_last(program: PointwiseProgram, axis: int) -> PointwiseProgram:
+    """The program with the column dimension last; a new one of extent 1 where `axis` is -1."""
+    rank = len(program.shape)
+    order = [d for d in range(rank) if d != axis]
+
+    def walk(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return (*(strides[d] for d in order), strides[axis] if axis >= 0 else 0)
+
+    return replace(
+        program,
+        shape=(*(program.shape[d] for d in order), program.shape[axis] if axis >= 0 else 1),
+        inputs=tuple(replace(i, strides=walk(i.strides)) if i.source >= 0 else i for i in program.inputs),
+        outputs=tuple(replace(o, strides=walk(o.strides)) if o.target >= 0 else o for o in program.outputs),
+    )
+
+
+def _stores_down(product: Product) -> bool:
+    """True where every store has its elements side by side down the rows, not along the columns."""
+    stores = [o.strides for o in product.program.outputs if o.target >= 0]
+    return product.columns > 1 and product.rows > 1 and all(s[-2] == 1 and s[-1] != 1 for s in stores)
+
+
+def _turned(product: Product) -> Product:
+    """The transposed product."""
+    rank = len(product.program.shape)
+    order = (*range(rank - 2), rank - 1, rank - 2)
+
+    def walk(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(strides[d] for d in order)
+
+    program = product.program
+    turned = replace(
+        program,
+        shape=walk(program.shape),
+        inputs=tuple(replace(i, strides=walk(i.strides)) if i.source >= 0 else i for i in program.inputs),
+        outputs=tuple(replace(o, strides=walk(o.strides)) if o.target >= 0 else o for o in program.outputs),
+    )
+    return replace(
+        product,
+        rows=product.columns,
+        columns=product.rows,
+        left=product.right,
+        right=product.left,
+        program=turned,
+    )
