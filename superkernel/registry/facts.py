@@ -6,7 +6,7 @@ Names (an absent fact reads as None)
   attribute
 - `cpu.tier cpu.features cpu.flops_per_ns cpu.l1_bytes ...` of a CPU, `aicore.*` of one core of an accelerator;
   `device core_type`, `free.REGION`, `policy.*`
-- `program.computes_wide`: pointwise work on elements of 8 bytes
+- `program.steps`: pointwise operators, each with the element types of its operand and its result
 - matrix products: `batch m n k` as the kernels see them (leading dimensions that only the left factor has are rows, a
   matrix times a column is turned round); `weight`, the slot of the factor that is reused over rows, with
   `weight.constant` and `weight_ns`, the time to stream it
@@ -22,12 +22,11 @@ Architecture invariant: facts hold plain values only, and no clause or model loo
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import prod
 
 from superkernel.dtypes import DType
-from superkernel.ops.opdef import AttrValue, Family
-from superkernel.ops.table import op_table
+from superkernel.ops.opdef import AttrValue
 from superkernel.registry.models import bandwidth
 from superkernel.registry.predicates import FactValue
 from superkernel.registry.records import Platform, Policy, Requirement
@@ -69,10 +68,7 @@ def facts_of(requirement: Requirement) -> dict[str, FactValue]:
     facts["program"] = requirement.program
     facts["program.dtypes"] = requirement.program_dtypes
     facts["deadline_ns"] = requirement.deadline_ns
-    if requirement.program or requirement.op in _pointwise_ops():
-        types = (n.type.dtype for n in requirement.inputs if n is not None)
-        wide = (*types, *(t.dtype for t in requirement.outputs), *requirement.program_dtypes)
-        facts["program.computes_wide"] = any(dtype.itemsize == 8 for dtype in wide)
+    facts["program.steps"] = requirement.program_steps
     depths = facts.get("aicore.cube_depths")
     if depths is not None and first is not None:
         facts["aicore.cube_depth"] = dict(depths).get(first.dtype)
@@ -83,11 +79,6 @@ def facts_of(requirement: Requirement) -> dict[str, FactValue]:
     if adder is not None:
         adder(requirement, facts, attrs)
     return facts
-
-
-@cache
-def _pointwise_ops() -> frozenset[str]:
-    return frozenset(op.name for op in op_table().values() if op.family is Family.POINTWISE)
 
 
 @lru_cache(maxsize=64)

@@ -226,7 +226,7 @@ class TensorNeed:
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """One problem. `program` are the pointwise operators fused around the anchor (or, for op "pointwise", all there
-    is)."""
+    is), `program_steps` each with the element types of its operand and its result."""
 
     op: str
     inputs: tuple[TensorNeed | None, ...]
@@ -236,6 +236,7 @@ class Requirement:
     policy: Policy = Policy()
     program: frozenset[str] = frozenset()
     program_dtypes: frozenset[DType] = frozenset()
+    program_steps: frozenset[tuple[str, DType, DType]] = frozenset()
     quantisation: str = "none"
     activation: str | None = None
     deadline_ns: float | None = None
@@ -243,7 +244,7 @@ class Requirement:
 
     def __post_init__(self) -> None:
         parts = (self.op, self.inputs, self.outputs, self.attrs, self.platform, self.policy, self.program)
-        rest = (self.program_dtypes, self.quantisation, self.activation, self.deadline_ns)
+        rest = (self.program_dtypes, self.program_steps, self.quantisation, self.activation, self.deadline_ns)
         object.__setattr__(self, "_hash", hash((*parts, *rest)))
 
     def __hash__(self) -> int:
@@ -258,6 +259,7 @@ class Requirement:
             "attrs": {name: plain(value) for name, value in self.attrs},
             "program": sorted(self.program),
             "program_dtypes": sorted(d.value for d in self.program_dtypes),
+            "program_steps": sorted([op, a.value, b.value] for op, a, b in self.program_steps),
             "quantisation": self.quantisation,
             "activation": self.activation,
         }

@@ -10,12 +10,14 @@ defaults.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from superkernel.body import AnchorInput, Body, Operand, PointwiseProgram, Role, View
 from superkernel.dtypes import DType
 from superkernel.errors import InputError, SuperKernelError
 from superkernel.ops.attributes import canonical_attrs
+from superkernel.ops.opdef import Family
 from superkernel.ops.table import find_op, suggest_ops
 from superkernel.registry.records import ALL_CORES, Platform, Policy, Requirement, TensorNeed
 from superkernel.target.kinds import CPU_DEVICE, Target, device_of
@@ -27,6 +29,7 @@ POINTWISE = "pointwise"
 VARIABLE_EXPONENT = "variable_exponent"
 """What a program has besides its operators where it raises to a power that is not known when compiling."""
 
+_TYPED_SLOT = {"where": 1}  # the operand that names a step's type, where it is not the first
 _CLAMPS = frozenset({"clip", "minimum", "maximum"})
 _ARGUMENT = re.compile(r"(const\s+)?([a-z0-9]+\[[0-9,\s]*\])")
 
@@ -45,13 +48,15 @@ def requirement_of(body: Body, target: Target, policy: Policy) -> Requirement:
     if any(_has_variable_exponent(p) for p in _programs(body)):
         names |= {VARIABLE_EXPONENT}
     dtypes = frozenset(i.dtype for i in program)
+    steps = frozenset(step for p in _programs(body) for step in _steps(p))
     if body.op is None:
         sources = [o for o in body.operands if o.role is not Role.OUTPUT]
         inputs = tuple(_program_need(body, i, o) for i, o in enumerate(sources))
         outputs = tuple(o.type for o in body.operands if o.role is Role.OUTPUT)
-        return Requirement(POINTWISE, inputs, outputs, (), platform_of(target), policy, names, dtypes)
+        return Requirement(POINTWISE, inputs, outputs, (), platform_of(target), policy, names, dtypes, steps)
     slots = zip(body.anchor_inputs, body.anchor_input_types, strict=True)
     needs = tuple(None if kind is None else _need(body, source, kind) for source, kind in slots)
+    own, own_steps = _own_step(body.op, needs, body.anchor_outputs)
     return Requirement(
         op=body.op,
         inputs=needs,
@@ -59,8 +64,9 @@ def requirement_of(body: Body, target: Target, policy: Policy) -> Requirement:
         attrs=body.attrs,
         platform=platform_of(target),
         policy=policy,
-        program=names,
+        program=names | own,
         program_dtypes=dtypes,
+        program_steps=steps | own_steps,
         activation=_activation(body.epilogue),
     )
 
@@ -69,6 +75,25 @@ def _has_variable_exponent(program: PointwiseProgram) -> bool:
     first = len(program.inputs)
     known = {first + i for i, step in enumerate(program.instructions) if step.op == "constant"}
     return any(step.op == "pow" and step.args[1] not in known for step in program.instructions)
+
+
+def _own_step(
+    op: str, needs: Sequence[TensorNeed | None], outputs: Sequence[TensorType]
+) -> tuple[frozenset[str], frozenset[tuple[str, DType, DType]]]:
+    """What a pointwise operator that stands alone, as an anchor, would be in a program."""
+    definition = find_op(op)
+    typed = needs[_TYPED_SLOT.get(op, 0)] if needs else None
+    if definition is None or definition.family is not Family.POINTWISE or typed is None:
+        return frozenset(), frozenset()
+    exponent = needs[1] if op == "pow" else None
+    computed = exponent is not None and not (exponent.constant and exponent.type.size == 1)
+    return frozenset({VARIABLE_EXPONENT} if computed else ()), frozenset({(op, typed.type.dtype, outputs[0].dtype)})
+
+
+def _steps(program: PointwiseProgram) -> Iterator[tuple[str, DType, DType]]:
+    for step in program.instructions:
+        if step.op != "constant":
+            yield step.op, program.dtype_of(step.args[_TYPED_SLOT.get(step.op, 0)]), step.dtype
 
 
 def _programs(body: Body) -> list[PointwiseProgram]:
@@ -121,7 +146,10 @@ def parse_requirement(text: str, target: Target, policy: Policy) -> Requirement:
         expected = ", ".join(a.name for a in definition.args)
         place = f"operator {name!r}"
         raise InputError("the inputs do not fit", location=place, expected=expected, found=arguments) from error
-    return Requirement(name, needs, outputs, tuple(attrs.items()), platform_of(target), policy)
+    own, steps = _own_step(name, needs, outputs)
+    return Requirement(
+        name, needs, outputs, tuple(attrs.items()), platform_of(target), policy, own, program_steps=steps
+    )
 
 
 def _argument(text: str, word: str) -> TensorNeed | None:

@@ -4,7 +4,7 @@ Model: as in `rows_host`, with core types for tiers: `aic` runs on cube cores, `
 core and its vector cores together (`aic_aiv` in canonical names). The tile of a matrix kernel is the step of the matrix
 engine; a row whose tile is not the target's is not eligible there.
 
-`VECTOR_OPS` is the one list of pointwise operators that the vector engine computes, composed of its commands; programs
+`vector_ops` is the one list of pointwise operators that the vector engine computes, composed of its commands; programs
 around an anchor draw on the same list. What stands in no row runs on the NumPy reference, by policy.
 
 Architecture invariant: as for the host, rows name kernels by id; `scheduler.families.aicore` and `codegen.aicore` serve
@@ -25,27 +25,17 @@ from superkernel.registry.predicates import Among, Clause, Reason, one_of, withi
 from superkernel.registry.records import Capability, KernelRole, NumericClass
 from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.rows_host import NAME_DTYPES, accumulator_of
+from superkernel.registry.vector_ops import VECTOR_OPS, Computable
 from superkernel.target.kinds import AICORE_DEVICE
 
 CORE_TOKENS = {"aic": ("aic",), "aiv": ("aiv",), "mix": ("aic", "aiv")}
 """Tokens of each core type in canonical names."""
-
-VECTOR_OPS = frozenset(
-    {"identity", "abs", "neg", "sign", "square", "relu", "leaky_relu", "prelu", "floor", "ceil", "round", "trunc"}
-    | {"sqrt", "rsqrt", "reciprocal", "exp", "log", "erf", "tanh", "sigmoid", "hard_sigmoid", "hard_swish", "silu"}
-    | {"gelu", "elu", "clip", "add", "sub", "mul", "div", "minimum", "maximum", "pow", "where", "cast"}
-    | {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}
-    | {"logical_and", "logical_or", "logical_xor", "logical_not"}
-)
-"""Pointwise operators that the vector engine computes (`pow` with an exponent known when compiling)."""
 
 _F32, _F16, _BF16, _I8 = DType.F32, DType.F16, DType.BF16, DType.I8
 _COMPUTED = frozenset({_F32, _F16})
 _FACTORS = frozenset({_F32, _F16, _BF16})
 _INDICES = frozenset({DType.I32, DType.I64})
 _MASKS = frozenset({_F32, _F16, DType.BOOL})
-# Types that a program's values may have: what the vector engine computes in or converts from and to; bool is a byte.
-_PROGRAM = frozenset({_F32, _F16, _BF16, DType.I32, DType.I16, _I8, DType.U8, DType.BOOL})
 _STEP = 16  # rows and columns of the matrix engine's step
 _DEPTHS = {_F32: 4, _F16: 16, _BF16: 16, _I8: 32}
 
@@ -107,11 +97,10 @@ def _cube_kernels() -> Iterable[_Kernel]:
 
 def _pointwise_kernels() -> Iterable[_Kernel]:
     """Programs compute in the vector engine's types; a copy is of any type."""
-    computing = Clause(Reason.DTYPE, "program.dtypes", Among(_PROGRAM))
+    computed = Clause(Reason.DTYPE, "program.steps", Computable())
     known = Clause(Reason.ACTIVATION, "program", Among(VECTOR_OPS))
-    inputs = one_of(Reason.DTYPE, "program.computes_wide", False, None)
     ops = (POINTWISE, *sorted(VECTOR_OPS), *_ops_of(Family.VIEW, Family.RESHAPE))
-    yield _Kernel("aicore.pointwise", ops, "vprogram", "aiv", None, limits=(inputs, computing, known))
+    yield _Kernel("aicore.pointwise", ops, "vprogram", "aiv", None, limits=(computed, known))
 
 
 def _move_kernels() -> Iterable[_Kernel]:

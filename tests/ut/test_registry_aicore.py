@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from superkernel.body import Body
 from superkernel.choice import KernelChooser
 from superkernel.errors import UnsupportedError
 from superkernel.graph import Graph
@@ -20,7 +17,8 @@ from superkernel.registry.lint import lint
 from superkernel.registry.manifest import dump
 from superkernel.registry.predicates import Reason
 from superkernel.registry.requirement import parse_requirement
-from superkernel.registry.rows_aicore import VECTOR_OPS, aicore_rows
+from superkernel.registry.rows_aicore import aicore_rows
+from superkernel.registry.vector_ops import CASTS, STEPS, VECTOR_OPS
 from superkernel.scheduler.families.aicore import MODULES
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.kinds import Target, identity_of
@@ -64,9 +62,15 @@ CASES = (
     ("concat(i64[2,3], i64[2,5]; axis=1)", "aicore.movement"),
     ("add(f16[64], f16[64])", "aicore.pointwise"),
     ("add(i64[64], i64[64])", REFERENCE),
-    ("cast(i64[64]; dtype=f32)", REFERENCE),
+    ("pow(f16[64], const f16[])", "aicore.pointwise"),
+    ("pow(f16[64], f16[64])", REFERENCE),
+    ("cast(i64[64]; dtype=f16)", "aicore.pointwise"),
+    ("cast(f16[64]; dtype=i64)", REFERENCE),
+    ("where(bool[64], i64[64], i64[64])", REFERENCE),
+    ("where(bool[64], f16[64], f16[64])", "aicore.pointwise"),
+    ("less(i32[64], i32[64])", "aicore.pointwise"),
     ("cast(bool[64]; dtype=f16)", "aicore.pointwise"),
-    ("sin(f16[64])", REFERENCE),
+    ("shift_left(i32[64], i32[64])", REFERENCE),
     ("transpose(i64[64,32]; perm=(1,0))", "aicore.pointwise"),
 )
 
@@ -120,13 +124,13 @@ def test_rejections_are_typed() -> None:
     reasons = {f.reason for c in chosen("conv(f16[1,3,9,9], f16[5,3,3,3])").explanation.rejected for f in c.failures}
     assert Reason.CONSTANT in reasons
     wide = chosen("add(i64[64], i64[64])").explanation.rejected
-    assert {f.field for c in wide for f in c.failures} == {"program.computes_wide"}
+    assert {f.field for c in wide for f in c.failures} == {"program.steps"}
 
 
 def test_a_fallback_is_refused_by_policy() -> None:
     with pytest.raises(UnsupportedError):
-        chosen("sin(f16[64])", policy=Policy(fallback="forbid"))
-    assert chosen("sin(f16[64])", policy=Policy(fallback="warn")).warning is not None
+        chosen("mod(i32[64], i32[64])", policy=Policy(fallback="forbid"))
+    assert chosen("mod(i32[64], i32[64])", policy=Policy(fallback="warn")).warning is not None
 
 
 def test_another_matrix_engine_is_told() -> None:
@@ -158,16 +162,9 @@ def test_the_chooser_takes_either_target() -> None:
     from superkernel.builder import GraphBuilder
     from superkernel.scheduler.group import group
 
-    def kernels(target: Target) -> Sequence[str]:
-        chooser = KernelChooser(target, Options())
-        seen: list[str] = []
-
-        def choose(body: Body) -> str:
-            seen.append(chooser.choose(body))
-            return seen[-1]
-
-        group(graph(), choose, target)
-        return seen
+    def kernels(target: Target) -> dict[str, str]:
+        grouping = group(graph(), KernelChooser(target, Options()).choose, target)
+        return {node: sub.kernel for sub in grouping.subops for node in sub.nodes}
 
     def graph() -> Graph:
         b = GraphBuilder("powers")
@@ -176,11 +173,18 @@ def test_the_chooser_takes_either_target() -> None:
         b.output(b.pow(x, x), name="z")
         return b.graph()
 
-    assert set(kernels(TARGETS["avx2"])) == {"host.pointwise"}
-    assert set(kernels(A3)) == {"aicore.pointwise", REFERENCE}, "a known exponent, and a computed one"
+    assert set(kernels(TARGETS["avx2"]).values()) == {"host.pointwise"}
+    assert kernels(A3) == {"y": "aicore.pointwise", "z": REFERENCE}, "a known exponent, and a computed one"
 
 
 def test_the_list_says_core_types() -> None:
     text = kernels_list(op="matmul", registry=aicore_registry())
     assert "sk_f16_f32acc_gemm_ukernel_16x16c16__aic_aiv" in text
     assert "aicore.softmax" not in text
+
+
+def test_the_code_generator_lowers_what_rows_promise() -> None:
+    programs = pytest.importorskip("superkernel.scheduler.families.aicore.programs")
+    assert CASTS == programs.CASTS
+    for op, source, _ in STEPS:
+        assert source in programs.SUPPORTED[op], (op, source)
