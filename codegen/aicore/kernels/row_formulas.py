@@ -1,0 +1,325 @@
+"""What the row-wise operators compute, in passes over a `Task`.
+
+Numbers: statistics of floats are f32. Variances are formed about the mean in a pass of their own, so nothing cancels.
+Exponentials are taken of differences to the greatest element; where a row streams, the greatest so far, the sum being
+scaled when it changes.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+
+from superkernel.codegen.aicore.kernels.row_task import Task
+from superkernel.codegen.aicore.kernels.row_tiles import Form, Tile, Vector
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.aicore.rows import Mode
+from superkernel.scheduler.families.rowops import integer, real
+
+LOWEST_F32 = -3.4028234663852886e38
+
+
+def bits_of(value: float, dtype: DType) -> int:
+    """The bits of a number as a command has them."""
+    if dtype.is_float:
+        form = {DType.F32: "<f", DType.F16: "<e"}[dtype]
+        return int.from_bytes(struct.pack(form, value), "little")
+    return int(value) & (1 << 8 * dtype.itemsize) - 1
+
+
+def _sum(t: Task, dst: Vector, prepare: Callable[[Tile], Tile], part: Vector) -> None:
+    t.reduce("sum", dst, prepare, 0, part)
+
+
+def _keep(x: Tile) -> Tile:
+    return x
+
+
+def _square(t: Task) -> Callable[[Tile], Tile]:
+    def prepare(x: Tile) -> Tile:
+        y = t.ops.temporary(x)
+        t.ops.binary("v_mul", y, x, x)
+        return y
+
+    return prepare
+
+
+# Softmax
+
+
+def softmax(t: Task) -> None:
+    """softmax and log_softmax."""
+    with t.units():
+        ops, log = t.ops, t.body.op == "log_softmax"
+        top, total = t.statistic(0), t.statistic(1)
+        if t.tiling.resident:
+            t.reduce("max", top, _keep, 0, top)
+
+            def power(x: Tile) -> Tile:
+                ops.binary("v_sub", x, x, top)
+                y = ops.temporary(x) if log else x
+                ops.unary("v_exp", y, x)
+                return y
+
+            _sum(t, total, power, total)
+        else:
+            _running_softmax(t, top, total)
+        if log:
+            ops.vector("v_ln", total, total)
+        else:
+            ops.vector("v_reciprocal", total, total)
+
+        def result(y: Tile, x: Tile) -> None:
+            if not t.tiling.resident:
+                ops.binary("v_sub", x, x, top)
+                if not log:
+                    ops.unary("v_exp", x, x)
+            ops.binary("v_sub" if log else "v_mul", y, x, total)
+
+        t.results(result)
+
+
+def _running_softmax(t: Task, top: Vector, total: Vector) -> None:
+    """The greatest element and the sum of powers relative to it, chunk by chunk."""
+    ops, part, old = t.ops, t.statistic(2), t.statistic(3)
+    ops.fill_vector(top, bits_of(LOWEST_F32, DType.F32))  # not -inf: inf - inf is none
+    ops.fill_vector(total, 0)
+
+    def visit(x: Tile) -> None:
+        ops.reduce("max", part, x)
+        ops.vector("v_copy", old, top)
+        ops.vectors("v_max", top, top, part)
+        ops.vectors("v_sub", old, old, top)
+        ops.vector("v_exp", old, old)
+        ops.vectors("v_mul", total, total, old)
+        ops.binary("v_sub", x, x, top)
+        ops.unary("v_exp", x, x)
+        ops.reduce("sum", part, x)
+        ops.vectors("v_add", total, total, part)
+
+    t.each(visit)
+
+
+# Norms
+
+
+def norm(t: Task) -> None:
+    """layer_norm, group_norm, instance_norm, rms_norm."""
+    count, epsilon = t.space.row_size, real(t.body.attr["epsilon"])
+    ops = t.ops
+    with t.units():
+        mean, factor, part = t.statistic(0), t.statistic(1), t.statistic(2)
+        centred = t.body.op != "rms_norm"
+        if centred:
+            _sum(t, mean, _keep, part)
+            ops.vector("v_muls", mean, mean, value=_f32(1.0 / count))
+
+        def squares(x: Tile) -> Tile:
+            if centred:
+                ops.binary("v_sub", x, x, mean)
+            return _square(t)(x)
+
+        _sum(t, factor, squares, part)
+        ops.vector("v_muls", factor, factor, value=_f32(1.0 / count))
+        ops.vector("v_adds", factor, factor, value=_f32(epsilon))
+        ops.vector("v_rsqrt", factor, factor)
+
+        def result(y: Tile, x: Tile) -> None:
+            if centred and not t.tiling.resident:
+                ops.binary("v_sub", x, x, mean)
+            _scaled(t, y, x, factor)
+
+        t.results(result)
+
+
+def _f32(value: float) -> int:
+    return bits_of(value, DType.F32)
+
+
+def _scaled(t: Task, y: Tile, x: Tile, factor: Vector) -> None:
+    """y = x * factor * scale + bias."""
+    ops, scale, bias = t.ops, t.param(1, x), t.param(2, x)
+    if isinstance(scale, Vector) and factor.form is Form.ONE:
+        both = t.like_param(1, x)
+        ops.kb.issue(
+            "v_mul", types=(ops.dtype,), dst=both.part, a=scale.part, b=factor.part, b_form="column",
+            **_vector_shape(scale),
+        )  # type: ignore[arg-type] # fmt: skip
+        scale, steps = None, [both]
+    elif isinstance(scale, Vector) and scale.form is factor.form is Form.ROW:
+        both = t.like_param(1, x)
+        ops.vectors("v_mul", both, scale, factor)
+        scale, steps = None, [both]
+    else:
+        steps = [factor]
+    ops.binary("v_mul", y, x, steps[0])
+    if scale is not None:
+        ops.binary("v_mul", y, y, scale)
+    if bias is not None:
+        ops.binary("v_add", y, y, bias)
+
+
+def _vector_shape(vector: Vector) -> dict[str, object]:
+    if vector.form is Form.COLUMN and vector.step >= 32:
+        return {"rows": vector.count, "cols": 1, "dst_stride": vector.step, "a_stride": vector.step}
+    return {"rows": 1, "cols": vector.count}
+
+
+def lp_norm(t: Task) -> None:
+    """x / norm, 0 where the norm is 0."""
+    ops = t.ops
+    with t.units():
+        total, part, mask = t.statistic(0), t.statistic(2), t.statistic(3)
+        if integer(t.body.attr["p"]) == 1:
+
+            def magnitude(x: Tile) -> Tile:
+                y = ops.temporary(x)
+                ops.unary("v_abs", y, x)
+                return y
+
+            _sum(t, total, magnitude, part)
+        else:
+            _sum(t, total, _square(t), part)
+            ops.vector("v_sqrt", total, total)
+        # Where the norm is 0 the row is: x / 1 is 0 there too.
+        _where(t, total, total, mask, "ne", 0.0, 1.0)
+        t.results(lambda y, x: ops.binary("v_div", y, x, total))
+
+
+def _where(t: Task, dst: Vector, src: Vector, mask: Vector, predicate: str, than: float, otherwise: float) -> None:
+    """dst = src where `src predicate than`, else a number. `mask`: room for bytes."""
+    kb, dtype = t.kb, t.ops.dtype
+    kb.issue(
+        "v_cmps", types=(dtype,), dst=mask.part, src=src.part, cols=src.count, predicate=predicate,
+        value=bits_of(than, dtype),
+    )  # fmt: skip
+    kb.issue(
+        "v_selects", types=(dtype,), dst=dst.part, src=src.part, mask=mask.part, cols=src.count,
+        value=bits_of(otherwise, dtype),
+    )  # fmt: skip
+
+
+def batch_norm(t: Task) -> None:
+    """(x - mean) / sqrt(var + epsilon) * scale + bias with statistics given."""
+    ops, epsilon = t.ops, real(t.body.attr["epsilon"])
+    with t.units():
+
+        def result(y: Tile, x: Tile) -> None:
+            scale, bias, mean, var = (t.param(k, x) for k in range(1, 5))
+            assert isinstance(var, Vector) and isinstance(scale, Vector)
+            assert bias is not None and mean is not None
+            factor = t.like_param(4, x)
+            ops.vector("v_adds", factor, var, value=_f32(epsilon))
+            ops.vector("v_sqrt", factor, factor)
+            ops.vectors("v_div", factor, scale, factor)
+            ops.binary("v_sub", y, x, mean)
+            ops.binary("v_mul", y, y, factor)
+            ops.binary("v_add", y, y, bias)
+
+        t.results(result)
+
+
+# Reductions
+
+
+def reduction(t: Task) -> None:
+    """All of reduce_*."""
+    op = t.body.op or ""
+    with t.units():
+        total, part = t.statistic(0), t.statistic(2)
+        if op == "reduce_log_sum_exp":
+            _log_sum_exp(t)
+            return
+        kind = {"reduce_max": "max", "reduce_min": "min", "reduce_prod": "prod"}.get(op, "sum")
+        identity = bits_of(_identity(kind, t.dtype), t.work)
+        if t.space.row_size == 0:
+            t.ops.fill_vector(total, identity)
+        else:
+            t.reduce(kind, total, _before(t), identity, part)
+        _after(t, total)
+        t.emit_vector(total)
+
+
+def _identity(kind: str, dtype: DType) -> float:
+    if kind in ("sum", "prod"):
+        return float(kind == "prod")
+    if dtype.is_float:
+        return -math.inf if kind == "max" else math.inf
+    bits = 8 * dtype.itemsize
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.is_signed else (0, (1 << bits) - 1)
+    return low if kind == "max" else high
+
+
+def _before(t: Task) -> Callable[[Tile], Tile]:
+    """What is done to each element, in place."""
+    op, ops = t.body.op, t.ops
+
+    def prepare(x: Tile) -> Tile:
+        if op == "reduce_l1":
+            ops.unary("v_abs", x, x)
+        elif op in ("reduce_l2", "reduce_sum_square"):
+            ops.binary("v_mul", x, x, x)
+        elif op == "reduce_prod":
+            return _product_tile(t, x)
+        return x
+
+    return prepare
+
+
+def _product_tile(t: Task, x: Tile) -> Tile:
+    """A copy that may be destroyed, of known extents: what is missing is 1."""
+    assert t.ops.scratch is not None
+    p, q, stride = t.tiling.p, t.tiling.q, t.tiling.stride * t.work_item
+    lines = t.tiling.mode is Mode.LINES
+    full = Tile(t.ops.scratch.at(0), stride, x.n if lines else p, q, False)
+    if not isinstance(x.m, int) or not (lines or isinstance(x.n, int)) or x.m != q:
+        t.ops.fill(full, bits_of(1.0, t.work))
+    t.ops.unary("v_copy", Tile(full.part, stride, x.n, x.m, False), x)
+    return full
+
+
+def _after(t: Task, total: Vector) -> None:
+    op, ops = t.body.op, t.ops
+    if op == "reduce_mean":
+        ops.vector("v_muls", total, total, value=_f32(1.0 / t.space.row_size if t.space.row_size else math.nan))
+    elif op == "reduce_l2":
+        ops.vector("v_sqrt", total, total)
+    elif op == "reduce_log_sum":
+        ops.vector("v_ln", total, total)
+
+
+def _log_sum_exp(t: Task) -> None:
+    """log(sum of exp(x - top)) + top; top is 0 where the greatest is infinite or NaN."""
+    ops = t.ops
+    top, total, part, size = t.statistic(0), t.statistic(1), t.statistic(2), t.statistic(3)
+    if t.space.row_size == 0:
+        ops.fill_vector(total, bits_of(-math.inf, t.work))
+        t.emit_vector(total)
+        return
+    t.reduce("max", top, _keep, bits_of(-math.inf, t.work), part)
+    ops.vector("v_abs", part, top)
+    kb = t.kb
+    kb.issue(
+        "v_cmps", types=(t.work,), dst=size.part, src=part.part, cols=part.count, predicate="lt",
+        value=bits_of(math.inf, t.work),
+    )  # fmt: skip
+    kb.issue("v_selects", types=(t.work,), dst=top.part, src=top.part, mask=size.part, cols=top.count, value=0)
+
+    def power(x: Tile) -> Tile:
+        ops.binary("v_sub", x, x, top)
+        ops.unary("v_exp", x, x)
+        return x
+
+    _sum(t, total, power, part)
+    ops.vector("v_ln", total, total)
+    ops.vectors("v_add", total, total, top)
+    t.emit_vector(total)
+
+
+FORMULAS: dict[str, Callable[[Task], None]] = {
+    **dict.fromkeys(("softmax", "log_softmax"), softmax),
+    **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "instance_norm"), norm),
+    "lp_norm": lp_norm,
+    "batch_norm": batch_norm,
+}

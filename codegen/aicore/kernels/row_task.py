@@ -1,0 +1,387 @@
+"""How a row kernel walks over its units, and what UB holds meanwhile (see families/aicore/rows for the geometry).
+
+Model: a formula (`row_formulas`) is a few *passes* over a unit's row: `reduce` combines what a function makes of the
+data into one number per row, `result` stores what a function makes of it. In a resident tiling the tile is loaded
+once, and functions may work in place on it; in a streaming one every pass loads the chunks again. Loads of further
+inputs (scale, bias) that no unit changes are issued ahead of everything else.
+
+Buffers: data and further inputs in the ring `in`, results in the ring `out`; what only the vector engine uses
+(the data as f32, a temporary tile, statistics) once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import prod
+
+from superkernel.body import Body, PointwiseProgram
+from superkernel.codegen.aicore.kernels.row_tiles import Form, Ops, Tile, Vector
+from superkernel.codegen.aicore.kernels.row_transfer import Mover, Walk
+from superkernel.codegen.aicore.layer import KernelBuilder
+from superkernel.codegen.aicore.rings import Buffer
+from superkernel.codegen.aicore.scalar import Number
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError
+from superkernel.scheduler.families.aicore.rows import FOLD_COLUMNS, STATISTICS, Mode, RowsTiling, is_reduction
+from superkernel.scheduler.families.aicore.rows import buffers_of, tile_dims, turn_stride, work_of
+from superkernel.scheduler.families.rowops import space_of
+from superkernel.target.engines import Local
+
+Prepare = Callable[[Tile], Tile]
+
+
+def command_dtype(dtype: DType) -> DType:
+    """As commands know it: a bool is a byte."""
+    return DType.U8 if dtype is DType.BOOL else dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """A tile's place in the row space: where it begins in every dimension, and its extents."""
+
+    at: tuple[Number, ...]
+    n: Number
+    m: Number
+
+
+@dataclass(eq=False)
+class Param:
+    """A further input. `raw`: as loaded; `value`: in the type of the work, the same where no cast is needed."""
+
+    program: PointwiseProgram
+    dtype: DType
+    form: Form | None  # None: a tile
+    step: int  # bytes between loaded numbers
+    once: bool
+    raw: Buffer
+    value: Buffer
+    value_step: int
+
+
+class Task:
+    """See the module docstring."""
+
+    def __init__(self, kb: KernelBuilder, body: Body, tiling: RowsTiling) -> None:
+        self.kb, self.body, self.tiling = kb, body, tiling
+        self.space = space_of(body)
+        self.shape = self.space.epilogue.shape
+        self.pd, self.qd = tile_dims(self.space)
+        kind = body.anchor_input_types[0]
+        assert kind is not None
+        self.dtype, self.work = command_dtype(kind.dtype), work_of(body)
+        self.casts = self.dtype is not self.work
+        self.item, self.work_item = self.dtype.itemsize, self.work.itemsize
+        self.block = kb.target.memory.block_bytes
+        self.reduces = is_reduction(body)
+        self._allocate()
+        self.unit: Chunk | None = None
+        self._x: Tile | None = None
+
+    # Memory -----------------------------------------------------------------------------------------------------------
+
+    def _allocate(self) -> None:
+        kb, t, need = self.kb, self.tiling, buffers_of(self.body, self.tiling, self.block)
+        self.ring_in = kb.ring("in", t.depth)
+        self.raw = kb.buffer(self.ring_in, Local.UB, need.raw, "raw")
+        turned = kb.buffer(self.ring_in, Local.UB, need.turned_in, "turned") if need.turned_in else None
+        self.mover_in = Mover(kb, self.item, turned, turn_stride(t.p, self.item, self.block))
+        self.params = {
+            k: self._param(k, p, need.param(k)) for k, p in enumerate(self.space.programs[:-1]) if k and p is not None
+        }
+        self.x_buffer = kb.fixed(Local.UB, need.work, "x") if self.casts else self.raw
+        scratch = kb.fixed(Local.UB, need.scratch, "scratch") if need.scratch else None
+        self.ops = Ops(kb, self.work, scratch, need.turned_at, t.fold)
+        self.spare = kb.fixed(Local.UB, need.spare, "spare") if need.spare else None
+        self.stats = [kb.fixed(Local.UB, need.statistic, f"s{i}") for i in range(STATISTICS)]
+        self.ring_out = kb.ring("out", t.depth)
+        self.outs: list[tuple[Buffer, Mover]] = []
+        for k, out in enumerate(self.space.epilogue.outputs):
+            item = self.body.operands[out.target].type.dtype.itemsize
+            buffer = kb.buffer(self.ring_out, Local.UB, need.out[k], f"out{k}", top=True)
+            size = need.turned_out[k]
+            across = kb.buffer(self.ring_out, Local.UB, size, f"across{k}", top=True) if size else None
+            rows = 1 if self.reduces else t.p
+            self.outs.append((buffer, Mover(kb, item, across, turn_stride(rows, item, self.block))))
+
+    def _param(self, k: int, program: PointwiseProgram, size: tuple[int, int]) -> Param:
+        """Buffers of a further input of `size` bytes: as loaded, in the type of the work."""
+        walk, load = program.inputs[0].strides, program.inputs[0]
+        along_p, along_q = self.pd >= 0 and walk[self.pd] != 0, walk[self.qd] != 0
+        form = None if along_p and along_q else Form.COLUMN if along_p else Form.ROW if along_q else Form.ONE
+        item = load.dtype.itemsize
+        spread = form is Form.COLUMN and walk[self.pd] != 1
+        covered = {d for d, full in ((self.pd, self._covers(self.pd)), (self.qd, self._covers(self.qd))) if full}
+        once = all(d in covered or s == 0 or self.shape[d] == 1 for d, s in enumerate(walk))
+        ring = self.kb.fixed if once else None
+        raw = ring(Local.UB, size[0], f"p{k}") if ring else self.kb.buffer(self.ring_in, Local.UB, size[0], f"p{k}")
+        cast = load.dtype is not self.work
+        value = self.kb.fixed(Local.UB, size[1], f"v{k}") if cast else raw
+        step, value_step = (self.block, self.block) if spread else (item, self.work_item)
+        return Param(program, load.dtype, form, step, once, raw, value, value_step)
+
+    def _covers(self, dim: int) -> bool:
+        """Whether every tile has all of a dimension."""
+        if dim < 0:
+            return True
+        t = self.tiling
+        if dim == self.qd:
+            return t.q >= self.shape[dim]
+        return t.mode in (Mode.COLUMNS, Mode.WHOLE) and t.p >= self.shape[dim]
+
+    # Places -----------------------------------------------------------------------------------------------------------
+
+    def _walk(self, operand: int, strides: Sequence[int], offset: int, chunk: Chunk) -> Walk:
+        item = self.body.operands[operand].type.dtype.itemsize
+        place: Number = offset * item
+        for start, stride in zip(chunk.at, strides, strict=True):
+            place = place + start * (stride * item)
+        p_step = strides[self.pd] * item if self.pd >= 0 else item
+        return Walk(self.kb.operand(operand, place), p_step, strides[self.qd] * item)
+
+    def _tile(self, buffer: Buffer, item: int, chunk: Chunk) -> Tile:
+        stride = self.tiling.stride * item
+        whole = self.tiling.stride == self.tiling.q and isinstance(chunk.m, int) and chunk.m == self.tiling.q
+        return Tile(buffer.at(0), stride, chunk.n, chunk.m, whole)
+
+    @contextmanager
+    def units(self) -> Iterator[None]:
+        """The units of the call's range, or tiles of them."""
+        with ExitStack() as stack:
+            self.unit = self._lines(stack) if self._by_lines() else self._single(stack)
+            if self.tiling.resident:
+                stack.enter_context(self.kb.turn(self.ring_in))
+                self._x = self._load(self.unit, tuple(self.params))
+            yield
+        self.unit = self._x = None
+
+    def _by_lines(self) -> bool:
+        return self.tiling.mode is Mode.LINES or self.tiling.mode is Mode.POINTS and self.tiling.blocks == 1
+
+    def _lines(self, stack: ExitStack) -> Chunk:
+        """Up to p neighbouring units along P."""
+        kb, p = self.kb, self.tiling.p
+        outer = self.space.outer
+        at: list[Number] = [0] * len(self.shape)
+        width = self.tiling.q if self.tiling.resident else self.shape[self.qd]
+        if prod(outer[:-1]) == 1:
+            first = stack.enter_context(kb.loop(kb.begin, kb.end, p))
+            count: Number = 1 if p == 1 else kb.minimum(kb.end - first, p)
+            if outer:
+                at[self.pd] = first
+            return Chunk(tuple(at), count, width)
+        extent = outer[-1]
+        lead = stack.enter_context(kb.loop(kb.begin // extent, (kb.end + (extent - 1)) // extent))
+        start = lead * extent
+        low, high = kb.maximum(kb.begin, start), kb.minimum(kb.end, start + extent)
+        first = stack.enter_context(kb.loop(low, high, p))
+        self._decode(at, lead, range(len(outer) - 1))
+        at[self.pd] = first - start
+        return Chunk(tuple(at), 1 if p == 1 else kb.minimum(high - first, p), width)
+
+    def _single(self, stack: ExitStack) -> Chunk:
+        """One unit: all of the row, a block of the inner axis."""
+        kb, t = self.kb, self.tiling
+        at: list[Number] = [0] * len(self.shape)
+        number: Number = stack.enter_context(kb.loop(kb.begin, kb.end))
+        width: Number = self.shape[self.qd]
+        if t.blocks > 1:
+            at[self.qd] = (number % t.blocks) * t.q
+            number = number // t.blocks
+            width = t.q if t.inner % t.q == 0 else kb.minimum(t.inner - at[self.qd], t.q)
+        self._decode(at, number, range(len(self.space.outer)))
+        return Chunk(tuple(at), self.shape[self.pd] if t.mode is not Mode.POINTS else 1, width)
+
+    def _decode(self, at: list[Number], number: Number, dims: range) -> None:
+        """Coordinates of a row-major number over some dimensions."""
+        moving = [d for d in dims if self.shape[d] > 1]
+        for d in reversed(moving):
+            at[d] = number if d == moving[0] else number % self.shape[d]
+            number = number if d == moving[0] else number // self.shape[d]
+
+    @contextmanager
+    def _chunks(self) -> Iterator[Chunk]:
+        """The chunks of the unit's row."""
+        assert self.unit is not None
+        kb, t, unit = self.kb, self.tiling, self.unit
+        at, n, m = list(unit.at), unit.n, unit.m
+        with ExitStack() as stack:
+            if t.mode is not Mode.POINTS:
+                first = len(self.space.outer)
+                for d in range(first, first + len(self.space.row)):
+                    if d in (self.pd, self.qd):
+                        continue
+                    at[d] = stack.enter_context(kb.loop(0, self.shape[d]))
+                if t.mode in (Mode.COLUMNS, Mode.WHOLE):
+                    at[self.pd], n = self._part(stack, self.pd, t.p)
+                if t.mode in (Mode.LINES, Mode.WHOLE):
+                    at[self.qd], m = self._part(stack, self.qd, t.q)
+            yield Chunk(tuple(at), n, m)
+
+    def _part(self, stack: ExitStack, dim: int, size: int) -> tuple[Number, Number]:
+        """A loop over parts of a dimension: start and extent."""
+        extent = self.shape[dim]
+        start = stack.enter_context(self.kb.loop(0, extent, size))
+        return start, size if extent % size == 0 else self.kb.minimum(extent - start, size)
+
+    # Passes -----------------------------------------------------------------------------------------------------------
+
+    def load_constants(self) -> None:
+        """Further inputs that are the same for all units."""
+        whole = Chunk((0,) * len(self.shape), self.shape[self.pd] if self.pd >= 0 else 1, self.shape[self.qd])
+        once = [p for p in self.params.values() if p.once]
+        for param in once:
+            self._load_param(param, whole)
+        for param in once:
+            self._cast_param(param, whole)
+
+    def _load(self, chunk: Chunk, params: Sequence[int]) -> Tile:
+        """The data of a chunk in the type of the work, and further inputs."""
+        load = self.space.data.inputs[0]
+        raw = self._tile(self.raw, self.item, chunk)
+        self.mover_in.load(raw, self._walk(load.source, load.strides, load.offset, chunk))
+        moved = [self.params[k] for k in params if not self.params[k].once]
+        for param in moved:
+            self._load_param(param, chunk)
+        for param in moved:
+            self._cast_param(param, chunk)
+        if not self.casts:
+            return raw
+        x = self._tile(self.x_buffer, self.work_item, chunk)
+        self.ops.cast(x, raw, self.dtype, self.work)
+        return x
+
+    def _load_param(self, param: Param, chunk: Chunk) -> None:
+        load, item = param.program.inputs[0], param.dtype.itemsize
+        walk = self._walk(load.source, load.strides, load.offset, chunk)
+        mover = Mover(self.kb, item, None, 0)
+        if param.form is None:
+            mover.load(self._tile(param.raw, item, chunk), walk)
+            return
+        count = {Form.ROW: chunk.m, Form.COLUMN: chunk.n, Form.ONE: 1}[param.form]
+        if param.step != item:
+            mover.load(Tile(param.raw.at(0), param.step, count, 1, False), walk)
+            return
+        step = walk.q_step if param.form is Form.ROW else item
+        mover.load(Tile(param.raw.at(0), 0, 1, count, False), Walk(walk.address, 0, step))
+
+    def _cast_param(self, param: Param, chunk: Chunk) -> None:
+        if param.raw is param.value:
+            return
+        value = self._param_value(param, chunk)
+        if isinstance(value, Tile):
+            self.ops.cast(value, self._tile(param.raw, param.dtype.itemsize, chunk), param.dtype, self.work)
+            return
+        raw = Vector(param.raw.at(0), value.form, value.count, param.step)
+        self.ops.cast_vector(value, raw, param.dtype, self.work)
+
+    def _param_value(self, param: Param, chunk: Chunk) -> Tile | Vector:
+        if param.form is None:
+            return self._tile(param.value, self.work_item, chunk)
+        count = {Form.ROW: chunk.m, Form.COLUMN: chunk.n, Form.ONE: 1}[param.form]
+        return Vector(param.value.at(0), param.form, count, param.value_step)
+
+    def param(self, k: int, like: Tile) -> Tile | Vector | None:
+        """A further input for a tile, None if it is absent."""
+        if k not in self.params:
+            return None
+        return self._param_value(self.params[k], Chunk((), like.n, like.m))
+
+    def like_param(self, k: int, like: Tile) -> Vector:
+        """Room for a vector of the shape of a further input."""
+        value = self.param(k, like)
+        assert isinstance(value, Vector) and self.spare is not None
+        step = self.block if value.step >= self.block else self.work_item
+        return Vector(self.spare.at(0), value.form, value.count, step)
+
+    def statistic(self, number: int) -> Vector:
+        """Room for one number per row of the unit."""
+        assert self.unit is not None
+        buffer, mode = self.stats[number], self.tiling.mode
+        if mode is Mode.LINES:
+            return Vector(buffer.at(0), Form.COLUMN, self.unit.n, self.work_item)
+        if mode is Mode.COLUMNS:
+            return Vector(buffer.at(0), Form.ROW, self.unit.m, self.work_item)
+        return Vector(buffer.at(0), Form.ONE, 1, self.work_item)
+
+    def each(self, visit: Callable[[Tile], None], params: Sequence[int] = ()) -> None:
+        """Visit the data: the resident tile, or chunk after chunk."""
+        if self._x is not None:
+            visit(self._x)
+            return
+        with self._chunks() as chunk, self.kb.turn(self.ring_in):
+            self._chunk = chunk
+            visit(self._load(chunk, params))
+
+    def reduce(self, kind: str, dst: Vector, prepare: Prepare, identity_bits: int, part: Vector) -> None:
+        """Combine what `prepare` makes of the data; `part` is room for a chunk's share."""
+        if self._x is not None:
+            self.ops.reduce(kind, dst, prepare(self._x))
+            return
+        self.ops.fill_vector(dst, identity_bits)
+
+        def visit(x: Tile) -> None:
+            from superkernel.codegen.aicore.kernels.row_tiles import COMBINE
+
+            self.ops.reduce(kind, part, prepare(x))
+            self.ops.vectors(COMBINE[kind], dst, dst, part)
+
+        self.each(visit)
+
+    def results(self, compute: Callable[[Tile, Tile], None]) -> None:
+        """Store what `compute(dst, x)` makes of the data; dst may be x itself."""
+
+        def visit(x: Tile) -> None:
+            chunk = self.unit if self._x is not None else self._chunk
+            assert chunk is not None
+            with self.kb.turn(self.ring_out):
+                direct = len(self.outs) == 1 and self._out_dtype(0) is self.work
+                y = self._tile(self.outs[0][0], self.work_item, chunk) if direct else x
+                compute(y, x)
+                self._store(y, chunk, direct)
+
+        self.each(visit, tuple(self.params))
+
+    def _out_dtype(self, k: int) -> DType:
+        return command_dtype(self.body.operands[self.space.epilogue.outputs[k].target].type.dtype)
+
+    def _store(self, y: Tile, chunk: Chunk, direct: bool) -> None:
+        tiles = []
+        for k, (buffer, _) in enumerate(self.outs):
+            dtype = self._out_dtype(k)
+            tile = self._tile(buffer, dtype.itemsize, chunk)
+            if not direct and dtype is self.work:
+                self.ops.unary("v_copy", tile, y)
+            elif not direct:
+                self.ops.cast(tile, y, self.work, dtype)
+            tiles.append(tile)
+        for (_, mover), tile, out in zip(self.outs, tiles, self.space.epilogue.outputs, strict=True):
+            mover.store(tile, self._walk(out.target, out.strides, out.offset, chunk))
+
+    def emit_vector(self, value: Vector) -> None:
+        """Store one number per row of the unit."""
+        assert self.unit is not None
+        axis = {Form.COLUMN: self.pd, Form.ROW: self.qd, Form.ONE: -1}[value.form]
+        with self.kb.turn(self.ring_out):
+            tiles = []
+            for k, (buffer, _) in enumerate(self.outs):
+                dtype = self._out_dtype(k)
+                copy = Vector(buffer.at(0), value.form, value.count, dtype.itemsize)
+                if dtype is self.work:
+                    self.ops.vector("v_copy", copy, value)
+                else:
+                    self.ops.cast_vector(copy, value, self.work, dtype)
+                tiles.append(Tile(copy.part, 0, 1, value.count, False))
+            for (_, mover), tile, out in zip(self.outs, tiles, self.space.epilogue.outputs, strict=True):
+                walk = self._walk(out.target, out.strides, out.offset, self.unit)
+                item = self.body.operands[out.target].type.dtype.itemsize
+                step = out.strides[axis] * item if axis >= 0 else item
+                mover.store(tile, Walk(walk.address, item, step))
+
+
+def check_plain(body: Body) -> None:
+    """Raises InternalError for what no tiling promises."""
+    space = space_of(body)
+    if space.data.instructions or space.epilogue.instructions:
+        raise InternalError("a row kernel was given a program it does not evaluate", location=body.op or "")

@@ -1,0 +1,30 @@
+"""aicore.norm, aicore.softmax, aicore.reduce: statistics over rows on a vector core, then pointwise.
+
+The geometry is in families/aicore/rows, the walk in `row_task`, the mathematics in `row_formulas`.
+"""
+
+from __future__ import annotations
+
+from superkernel.body import Body
+from superkernel.codegen.aicore.kernels.row_formulas import FORMULAS, reduction
+from superkernel.codegen.aicore.kernels.row_task import Task, check_plain
+from superkernel.codegen.aicore.layer import KernelBuilder
+from superkernel.errors import InternalError
+from superkernel.scheduler.families.aicore.base import AicoreTiling
+from superkernel.scheduler.families.aicore.rows import RowsTiling, is_reduction
+
+
+def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
+    """Write the kernel."""
+    formula = reduction if is_reduction(body) else FORMULAS.get(body.op or "")
+    if not isinstance(tiling, RowsTiling) or formula is None:
+        raise InternalError("not a row-wise body", location=str(body.op), found=type(tiling).__name__)
+    if tiling.units == 0:
+        return
+    check_plain(body)
+    task = Task(kb, body, tiling)
+    task.load_constants()
+    formula(task)
+
+
+EMIT = dict.fromkeys(("aicore.norm", "aicore.softmax", "aicore.reduce"), emit)
