@@ -39,7 +39,11 @@ _NAME = re.compile(r'@("(?:[^"]*)"|[-a-zA-Z$._0-9]+)\(')
 _TAIL = re.compile(r"(?:\s+(?:unnamed_addr|local_unnamed_addr|addrspace\(\d+\)))*")
 _GROUP = re.compile(r"(?:\s+#\d+)*")
 _STRING = re.compile(r'"[^"]*"')
-_ASSEMBLY = re.compile(r"^module asm|^[^;\n]*\b(?:call|invoke|callbr)\b[^;\n@]*\basm\b", re.MULTILINE)
+_ASSEMBLY = re.compile(
+    r"^module asm"
+    r"|^[^;\n]*\b(?:call|invoke|callbr) [^;\n@]*(?<= )asm (?:(?:sideeffect|alignstack|inteldialect|unwind) )*\"",
+    re.MULTILINE,
+)
 
 
 def compile_rv64(text: str) -> bytes:

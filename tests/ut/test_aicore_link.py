@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import random
 import re
@@ -10,100 +9,22 @@ import shutil
 import struct
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from aicore_programs import CODE, FEW, PARTS, PRIVATE, TOHOST, build, layout, random_program, run, words
 from elftools.elf.elffile import ELFFile
 
 from superkernel.codegen.aicore.boot import SHARED, BootSpec, encode_boot
-from superkernel.codegen.aicore.linking import Image, Layout, link
+from superkernel.codegen.aicore.linking import Layout, link
 from superkernel.codegen.aicore.linking.elf_writer import ObjectSection, OutputSymbol, write_object
 from superkernel.codegen.aicore.linking.relocations import NUMBERS
 from superkernel.codegen.aicore.lower import compile_rv64
-from superkernel.errors import LinkError, MachineError
-from superkernel.sim import Machine
 
-CODE, PRIVATE, TOHOST = 0x8000_0000, 0x8020_0000, 0x8040_0000
-MASK = (1 << 64) - 1
 LD, OBJDUMP, READELF = (shutil.which(f"riscv64-unknown-elf-{tool}") for tool in ("ld", "objdump", "readelf"))
-FEW = "define i64 @{0}(i64 %x) {{\n %y = add i64 %x, {1}\n ret i64 %y\n}}\n"
-
-
-def layout(**options: Any) -> Layout:
-    values = {"code_address": CODE, "shared": SHARED, **options}
-    values["absolute"] = {"sk_private": PRIVATE, "tohost": TOHOST, **options.get("absolute", {})}
-    return Layout(**values)
-
-
-def build(texts: Sequence[str], harts: int = 1, copy_of: Sequence[int] = (), **options: Any) -> Image:
-    spec = BootSpec(copy_of=copy_of or [0] * harts, private_bytes=4096, exit_address=TOHOST)
-    return link([encode_boot(spec), *map(compile_rv64, texts)], layout(**options))
-
-
-def run(image: Image, harts: int = 1) -> Machine:
-    machine = Machine(image.elf(), harts=harts, memory_bytes=8 << 20)
-    assert (machine.run(5_000_000), machine.exit_code) == ("exited", 0x5555 >> 1), machine.hart(0)
-    return machine
-
-
-def words(machine: Machine, image: Image, symbol: str) -> tuple[int, ...]:
-    found = image.symbol(symbol)
-    return struct.unpack(f"<{found.size // 8}Q", machine.read(found.address, found.size))
 
 
 # ---- running
-
-
-PARTS = [
-    """
-@out = global [6 x i64] zeroinitializer
-@counter = global i64 40
-@table = constant [4 x i64] [i64 11, i64 22, i64 33, i64 44]
-@pointer = global ptr @twice
-declare i64 @twice(i64)
-declare double @third(double)
-define void @put(i64 %n, i64 %value) noinline {
-  %p = getelementptr i64, ptr @out, i64 %n
-  store i64 %value, ptr %p
-  ret void
-}
-define void @sk_main(i64 %hart) {
-  %a = call i64 @twice(i64 21)
-  call void @put(i64 0, i64 %a)
-  %c = load i64, ptr @counter
-  %c2 = add i64 %c, 2
-  store i64 %c2, ptr @counter
-  %c3 = load volatile i64, ptr @counter
-  call void @put(i64 1, i64 %c3)
-  %n = and i64 %c3, 3
-  %tp = getelementptr i64, ptr @table, i64 %n
-  %t = load i64, ptr %tp
-  call void @put(i64 2, i64 %t)
-  %f = load volatile ptr, ptr @pointer
-  %b = call i64 %f(i64 %t)
-  call void @put(i64 3, i64 %b)
-  %d = call double @third(double 7.5)
-  %bits = bitcast double %d to i64
-  call void @put(i64 4, i64 %bits)
-  call void @put(i64 5, i64 ptrtoint (ptr @tohost to i64))
-  ret void
-}
-@tohost = external global i64
-""",
-    """
-@counter = external global i64
-define i64 @twice(i64 %x) {
-  %y = shl i64 %x, 1
-  ret i64 %y
-}
-define double @third(double %x) {
-  %y = fmul double %x, 0x3FD5555555555555
-  ret double %y
-}
-""",
-]
 
 
 @pytest.mark.parametrize("data_address", [None, 0x8060_0000, 0x8060_0040])
@@ -244,160 +165,6 @@ def test_zeroed_data_takes_no_bytes_of_the_file() -> None:
     assert not any(words(run(image), image, "big"))
 
 
-# ---- errors
-
-
-def violations(kind: type[LinkError] | type[MachineError], objects: Sequence[bytes], where: Layout) -> list[str]:
-    with pytest.raises(kind) as caught:
-        link(objects, where)
-    assert type(caught.value) is kind
-    return [str(v) for v in caught.value.violations]
-
-
-def test_all_undefined_and_duplicate_symbols_are_named() -> None:
-    one = compile_rv64(
-        "declare void @no1()\ndeclare void @no2()\n@x = global i64 1\n"
-        "define void @sk_start() {\n call void @no1()\n call void @no2()\n ret void\n}\n"
-    )
-    two = compile_rv64("@x = global i64 2\ndefine void @tohost() {\n ret void\n}\n")
-    text = "\n".join(violations(LinkError, [one, two], layout(shared=(), order=["nobody", "x"])))
-    for name in ("'no1' is not defined", "'no2' is not defined", "'x' is defined twice", "'tohost' is defined twice"):
-        assert name in text
-    assert "layout.order: no such function; expected a function of the objects; found 'nobody'" in text
-    assert "found 'x'" in text
-
-
-def test_a_name_like_that_of_a_copy_is_refused() -> None:
-    data = compile_rv64(FEW.format("f", 1) + FEW.format("f.copy1", 2))
-    assert link([data], Layout(code_address=CODE, entry="f")).symbol("f.copy1").size
-    assert (
-        "'f.copy1' has the name of a copy of 'f'"
-        in violations(LinkError, [data], Layout(code_address=CODE, entry="f", copies=2))[0]
-    )
-
-
-def test_entry_must_be_a_symbol() -> None:
-    found = violations(LinkError, [compile_rv64(FEW.format("f", 1))], Layout(code_address=CODE))
-    assert found == ["layout.entry 'sk_start': no entry; found no such global symbol"]
-
-
-def test_weak_symbols_yield() -> None:
-    weak = compile_rv64("define weak i64 @f(i64 %x) {\n ret i64 1\n}\n" + FEW.format("sk_start", 1))
-    strong = compile_rv64("define i64 @f(i64 %x) {\n ret i64 2\n}\n")
-    for objects in ([weak, strong], [strong, weak]):
-        image = link(objects, Layout(code_address=CODE))
-        assert image.symbol("f").object == f"object {objects.index(strong)}"
-
-
-def test_limits_and_overlaps() -> None:
-    data = compile_rv64("@g = global [2000 x i8] zeroinitializer\n" + "".join(FEW.format(f"f{n}", n) for n in range(9)))
-    base = Layout(code_address=CODE, entry="f0")
-    last = link([data], base).symbol("f8")
-    fits = last.address + last.size
-    link([data], dataclasses.replace(base, code_end=fits))
-    (text,) = violations(MachineError, [data], dataclasses.replace(base, code_end=fits - 2))
-    assert "layout.code_end" in text
-    both = dataclasses.replace(base, code_end=CODE + 64, data_end=CODE + 4096, copies=2)
-    assert len(violations(MachineError, [data], both)) == 3  # both copies, and the data
-    (text,) = violations(LinkError, [data], dataclasses.replace(base, data_address=CODE + 256))
-    assert "overlap" in text
-    same = dataclasses.replace(base, copies=2, copy_addresses=(CODE, CODE + 512))
-    assert "copy 1 overlaps copy 0" in violations(LinkError, [data], same)[0]
-
-
-def test_impossible_layouts_name_all_that_is_wrong() -> None:
-    with pytest.raises(LinkError) as caught:
-        Layout(
-            code_address=-1, func_align=3, copy_align=1, copies=0, copy_addresses=(5,), order=["a", "a"],
-            data_end=1 << 60, absolute={"s": 1 << 64},
-        )  # fmt: skip
-    text = str(caught.value)
-    for name in ("code_address", "func_align", "copy_align", "copies", "copy_addresses", "order", "data_end", "'s'"):
-        assert f"layout.{name}" in text or f"absolute[{name}]" in text
-
-
-def synthetic(
-    relocations: Sequence[tuple[int, int, int, int]], symbols: Mapping[str, tuple[int, int | None]], size: int = 64
-) -> bytes:
-    """An object with one function `f` of `size` bytes, and symbols {name: (value, section)}."""
-    rows = [OutputSymbol("f", 0, size, "function", False, 0)]
-    rows += [OutputSymbol(name, value, 0, "none", False, section) for name, (value, section) in symbols.items()]
-    code = b"\x13\0\0\0" * (size // 4)
-    return write_object([ObjectSection(".text.f", code, "r-x", 4, relocations)], rows, flags=5)
-
-
-@pytest.mark.parametrize(
-    ("kind", "low", "high"),
-    [
-        ("BRANCH", -4096, 4094),
-        ("JAL", -(1 << 20), (1 << 20) - 2),
-        ("RVC_BRANCH", -256, 254),
-        ("RVC_JUMP", -2048, 2046),
-        ("CALL", -(1 << 31) - 0x800, (1 << 31) - 0x802),
-        ("CALL_PLT", -(1 << 31) - 0x800, (1 << 31) - 0x802),
-        ("PCREL_HI20", -(1 << 31) - 0x800, (1 << 31) - 0x802),
-    ],
-)
-def test_reach_of_relative_relocations(kind: str, low: int, high: int) -> None:
-    where = Layout(code_address=1 << 40, entry="f", absolute={"t": 1 << 40})
-    for distance in (low, high):
-        link([synthetic([(0, NUMBERS[kind], 1, distance)], {"t": (0, -1)})], where)
-    for distance in (low - 2, high + 2):
-        (text,) = violations(LinkError, [synthetic([(0, NUMBERS[kind], 1, distance)], {"t": (0, -1)})], where)
-        assert f"R_RISCV_{kind} is out of reach, to 't'" in text
-    if kind != "PCREL_HI20":
-        (text,) = violations(LinkError, [synthetic([(0, NUMBERS[kind], 1, 3)], {"t": (0, -1)})], where)
-        assert "odd address" in text
-
-
-def test_reach_of_absolute_relocations() -> None:
-    for kind, good, bad in (("32", 0xFFFF_FFFF, 1 << 32), ("HI20", 0x7FFF_F7FF, 0x7FFF_F800), ("LO12_I", 5, 1 << 40)):
-        data = synthetic([(8, NUMBERS[kind], 1, 0)], {"t": (0, -1)})
-        link([data], Layout(code_address=CODE, entry="f", absolute={"t": good}))
-        assert violations(LinkError, [data], Layout(code_address=CODE, entry="f", absolute={"t": bad}))
-
-
-def test_bad_relocations_are_named_once_each() -> None:
-    data = synthetic(
-        [
-            (0, NUMBERS["GOT_HI20"], 1, 0),
-            (4, 200, 1, 0),
-            (62, NUMBERS["JAL"], 0, 0),
-            (8, NUMBERS["PCREL_LO12_I"], 0, 0),
-        ],
-        {"t": (0, 0)},
-    )
-    text = violations(LinkError, [data], Layout(code_address=CODE, entry="f", copies=3))
-    assert len(text) == 4
-    for part in (
-        "R_RISCV_GOT_HI20 is not",
-        "R_RISCV_200 is not",
-        "R_RISCV_JAL patches bytes outside",
-        "has no R_RISCV_",
-    ):
-        assert any(part in line for line in text), part
-
-
-def test_broken_objects_are_refused() -> None:
-    good = compile_rv64(PARTS[0])
-    rng = random.Random(3)
-    assert "not a readable object" in violations(LinkError, [b"", b"x" * 900], layout())[0]
-    foreign = bytearray(good)
-    struct.pack_into("<H", foreign, 18, 62)
-    soft = bytearray(good)
-    struct.pack_into("<I", soft, 48, 1)
-    assert len(violations(LinkError, [bytes(foreign), bytes(soft)], layout())) == 2
-    for _ in range(300):
-        data = bytearray(good[: rng.choice((len(good), rng.randrange(len(good))))])
-        for _ in range(rng.randrange(1, 4)):
-            if data:
-                data[rng.choice((rng.randrange(len(data)), rng.randrange(min(64, len(data)))))] = rng.randrange(256)
-        try:
-            link([bytes(data)], layout(shared=(), entry="sk_main"))
-        except (LinkError, MachineError):
-            continue
-
-
 # ---- what other tools say
 
 
@@ -482,68 +249,6 @@ def test_binutils_link_the_same_bytes(tmp_path: Path) -> None:
 
 
 # ---- random programs
-
-
-def random_program(rng: random.Random, functions: int, modules: int) -> tuple[list[str], list[int]]:
-    """Texts of modules whose functions call one another and use data; what `f<n>(1)` returns for each n."""
-    home = [rng.randrange(modules) for _ in range(functions)]
-    bodies: list[list[str]] = [[] for _ in range(modules)]
-    uses: list[set[int]] = [set() for _ in range(modules)]
-    plans: list[list[tuple[str, int]]] = []
-    for n in range(functions):
-        plan = [
-            (rng.choice(("mul", "add", "xor", "table")), rng.getrandbits(rng.choice((6, 31, 63)))) for _ in range(3)
-        ]
-        plan += [("call", rng.randrange(n)) for _ in range(rng.randrange(3) if n else 0)]
-        rng.shuffle(plan)
-        plans.append(plan)
-        lines, value = [], "%x"
-        for step, (what, number) in enumerate(plan):
-            new = f"%v{step}"
-            if what == "call":
-                uses[home[n]].add(number)
-                lines.append(f"{new} = call i64 @f{number}(i64 {value})")
-            elif what == "table":
-                place = f"getelementptr (i64, ptr @table{home[n]}, i64 {number % 16})"
-                lines += [f"%l{step} = load volatile i64, ptr {place}", f"{new} = add i64 {value}, %l{step}"]
-            else:
-                lines.append(f"{new} = {what} i64 {value}, {number}")
-            value = new
-        bodies[home[n]].append(f"define i64 @f{n}(i64 %x) noinline {{\n" + "\n".join(lines) + f"\nret i64 {value}\n}}")
-    tables = [[rng.getrandbits(62) for _ in range(16)] for _ in range(modules)]
-    rows = [[f"i64 {value}" for value in table] for table in tables]
-    texts = [
-        "\n".join(
-            [
-                f"@table{m} = {'constant' if m % 2 else 'global'} [16 x i64] [{', '.join(rows[m])}]",
-                *(f"declare i64 @f{n}(i64)" for n in sorted(uses[m]) if home[n] != m),
-                *bodies[m],
-            ]
-        )
-        for m in range(modules)
-    ]
-    calls = "".join(
-        f"%r{n} = call i64 @f{n}(i64 1)\nstore i64 %r{n}, ptr getelementptr (i64, ptr @out, i64 {n})\n"
-        for n in range(functions)
-    )
-    declared = "\n".join(f"declare i64 @f{n}(i64)" for n in range(functions))
-    texts.append(
-        f"@out = global [{functions} x i64] zeroinitializer\n{declared}\n"
-        f"define void @sk_main(i64 %hart) {{\n{calls}ret void\n}}\n"
-    )
-
-    def value_of(n: int, x: int) -> int:
-        for what, number in plans[n]:
-            if what == "call":
-                x = value_of(number, x)
-            elif what == "table":
-                x += tables[home[n]][number % 16]
-            else:
-                x = x * number if what == "mul" else x + number if what == "add" else x ^ number
-            x &= MASK
-        return x
-
-    return texts, [value_of(n, 1) for n in range(functions)]
 
 
 @pytest.mark.parametrize("seed", range(4))

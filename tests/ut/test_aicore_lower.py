@@ -49,6 +49,16 @@ def test_every_function_has_a_section_of_its_own() -> None:
     assert found == {".text.square", ".text.odd (name) #1", ".text.kept", ".text.caller"}
 
 
+def test_attributes_that_are_there_already_do_not_disturb() -> None:
+    text = (
+        "$f = comdat any\n"
+        'define weak_odr i64 @f(i64 noundef %x) local_unnamed_addr #0 section ".text.x" comdat align 64 {\n'
+        " ret i64 %x\n}\n"
+        'attributes #0 = { nounwind noinline "no-builtins" "no-jump-tables"="true" }\n'
+    )
+    assert set(sections(compile_rv64(text))) == {".text.f"}
+
+
 def test_an_object_is_what_the_linker_expects() -> None:
     elf = ELFFile(io.BytesIO(compile_rv64(SQUARE)))
     assert (elf["e_machine"], elf["e_type"], elf["e_flags"]) == ("EM_RISCV", "ET_REL", 5)
@@ -151,7 +161,7 @@ def test_the_word_asm_alone_is_no_assembly() -> None:
     text = (
         '@s = constant [22 x i8] c"call void asm side \\22\\0A)"\n'
         "declare void @asm(ptr)\n"
-        "define void @f() {\n call void @asm(ptr @s)\n ret void\n}\n"
+        "define void @f(ptr %asm) {\n call void @asm(ptr @s)\n call void %asm(i64 1)\n ret void\n}\n"
     )
     assert undefined(compile_rv64(text)) == {"asm"}
 

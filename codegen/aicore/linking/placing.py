@@ -10,7 +10,7 @@ Invariant: regions do not overlap and stay within the layout's limits; all viola
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -176,8 +176,3 @@ class _Placer:
 
 def _round_up(value: int, align: int) -> int:
     return -(-value // align) * align
-
-
-def gaps(regions: Sequence[Region]) -> int:
-    """Bytes of padding in front of pieces."""
-    return sum(slot.padding for region in regions for slot in region.slots)

@@ -1,0 +1,168 @@
+"""What the linker refuses, and how it says so: symbols, layouts, reach of relocations, broken objects."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import struct
+from collections.abc import Mapping, Sequence
+
+import pytest
+from aicore_programs import CODE, FEW, PARTS, layout
+
+from superkernel.codegen.aicore.linking import Layout, link
+from superkernel.codegen.aicore.linking.elf_writer import ObjectSection, OutputSymbol, write_object
+from superkernel.codegen.aicore.linking.relocations import NUMBERS
+from superkernel.codegen.aicore.lower import compile_rv64
+from superkernel.errors import LinkError, MachineError
+
+
+def violations(kind: type[LinkError] | type[MachineError], objects: Sequence[bytes], where: Layout) -> list[str]:
+    with pytest.raises(kind) as caught:
+        link(objects, where)
+    assert type(caught.value) is kind
+    return [str(v) for v in caught.value.violations]
+
+
+def test_all_undefined_and_duplicate_symbols_are_named() -> None:
+    one = compile_rv64(
+        "declare void @no1()\ndeclare void @no2()\n@x = global i64 1\n"
+        "define void @sk_start() {\n call void @no1()\n call void @no2()\n ret void\n}\n"
+    )
+    two = compile_rv64("@x = global i64 2\ndefine void @tohost() {\n ret void\n}\n")
+    text = "\n".join(violations(LinkError, [one, two], layout(shared=(), order=["nobody", "x"])))
+    for name in ("'no1' is not defined", "'no2' is not defined", "'x' is defined twice", "'tohost' is defined twice"):
+        assert name in text
+    assert "layout.order: no such function; expected a function of the objects; found 'nobody'" in text
+    assert "found 'x'" in text
+
+
+def test_a_name_like_that_of_a_copy_is_refused() -> None:
+    data = compile_rv64(FEW.format("f", 1) + FEW.format("f.copy1", 2))
+    assert link([data], Layout(code_address=CODE, entry="f")).symbol("f.copy1").size
+    assert (
+        "'f.copy1' has the name of a copy of 'f'"
+        in violations(LinkError, [data], Layout(code_address=CODE, entry="f", copies=2))[0]
+    )
+
+
+def test_entry_must_be_a_symbol() -> None:
+    found = violations(LinkError, [compile_rv64(FEW.format("f", 1))], Layout(code_address=CODE))
+    assert found == ["layout.entry 'sk_start': no entry; found no such global symbol"]
+
+
+def test_weak_symbols_yield() -> None:
+    weak = compile_rv64("define weak i64 @f(i64 %x) {\n ret i64 1\n}\n" + FEW.format("sk_start", 1))
+    strong = compile_rv64("define i64 @f(i64 %x) {\n ret i64 2\n}\n")
+    for objects in ([weak, strong], [strong, weak]):
+        image = link(objects, Layout(code_address=CODE))
+        assert image.symbol("f").object == f"object {objects.index(strong)}"
+
+
+def test_limits_and_overlaps() -> None:
+    data = compile_rv64("@g = global [2000 x i8] zeroinitializer\n" + "".join(FEW.format(f"f{n}", n) for n in range(9)))
+    base = Layout(code_address=CODE, entry="f0")
+    last = link([data], base).symbol("f8")
+    fits = last.address + last.size
+    link([data], dataclasses.replace(base, code_end=fits))
+    (text,) = violations(MachineError, [data], dataclasses.replace(base, code_end=fits - 2))
+    assert "layout.code_end" in text
+    both = dataclasses.replace(base, code_end=CODE + 64, data_end=CODE + 4096, copies=2)
+    assert len(violations(MachineError, [data], both)) == 3  # both copies, and the data
+    (text,) = violations(LinkError, [data], dataclasses.replace(base, data_address=CODE + 256))
+    assert "overlap" in text
+    same = dataclasses.replace(base, copies=2, copy_addresses=(CODE, CODE + 512))
+    assert "copy 1 overlaps copy 0" in violations(LinkError, [data], same)[0]
+
+
+def test_impossible_layouts_name_all_that_is_wrong() -> None:
+    with pytest.raises(LinkError) as caught:
+        Layout(
+            code_address=-1, func_align=3, copy_align=1, copies=0, copy_addresses=(5,), order=["a", "a"],
+            data_end=1 << 60, absolute={"s": 1 << 64},
+        )  # fmt: skip
+    text = str(caught.value)
+    for name in ("code_address", "func_align", "copy_align", "copies", "copy_addresses", "order", "data_end", "'s'"):
+        assert f"layout.{name}" in text or f"absolute[{name}]" in text
+
+
+def synthetic(
+    relocations: Sequence[tuple[int, int, int, int]], symbols: Mapping[str, tuple[int, int | None]], size: int = 64
+) -> bytes:
+    """An object with one function `f` of `size` bytes, and symbols {name: (value, section)}."""
+    rows = [OutputSymbol("f", 0, size, "function", False, 0)]
+    rows += [OutputSymbol(name, value, 0, "none", False, section) for name, (value, section) in symbols.items()]
+    code = b"\x13\0\0\0" * (size // 4)
+    return write_object([ObjectSection(".text.f", code, "r-x", 4, relocations)], rows, flags=5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high"),
+    [
+        ("BRANCH", -4096, 4094),
+        ("JAL", -(1 << 20), (1 << 20) - 2),
+        ("RVC_BRANCH", -256, 254),
+        ("RVC_JUMP", -2048, 2046),
+        ("CALL", -(1 << 31) - 0x800, (1 << 31) - 0x802),
+        ("CALL_PLT", -(1 << 31) - 0x800, (1 << 31) - 0x802),
+        ("PCREL_HI20", -(1 << 31) - 0x800, (1 << 31) - 0x802),
+    ],
+)
+def test_reach_of_relative_relocations(kind: str, low: int, high: int) -> None:
+    where = Layout(code_address=1 << 40, entry="f", absolute={"t": 1 << 40})
+    for distance in (low, high):
+        link([synthetic([(0, NUMBERS[kind], 1, distance)], {"t": (0, -1)})], where)
+    for distance in (low - 2, high + 2):
+        (text,) = violations(LinkError, [synthetic([(0, NUMBERS[kind], 1, distance)], {"t": (0, -1)})], where)
+        assert f"R_RISCV_{kind} is out of reach, to 't'" in text
+    if kind != "PCREL_HI20":
+        (text,) = violations(LinkError, [synthetic([(0, NUMBERS[kind], 1, 3)], {"t": (0, -1)})], where)
+        assert "odd address" in text
+
+
+def test_reach_of_absolute_relocations() -> None:
+    for kind, good, bad in (("32", 0xFFFF_FFFF, 1 << 32), ("HI20", 0x7FFF_F7FF, 0x7FFF_F800), ("LO12_I", 5, 1 << 40)):
+        data = synthetic([(8, NUMBERS[kind], 1, 0)], {"t": (0, -1)})
+        link([data], Layout(code_address=CODE, entry="f", absolute={"t": good}))
+        assert violations(LinkError, [data], Layout(code_address=CODE, entry="f", absolute={"t": bad}))
+
+
+def test_bad_relocations_are_named_once_each() -> None:
+    data = synthetic(
+        [
+            (0, NUMBERS["GOT_HI20"], 1, 0),
+            (4, 200, 1, 0),
+            (62, NUMBERS["JAL"], 0, 0),
+            (8, NUMBERS["PCREL_LO12_I"], 0, 0),
+        ],
+        {"t": (0, 0)},
+    )
+    text = violations(LinkError, [data], Layout(code_address=CODE, entry="f", copies=3))
+    assert len(text) == 4
+    for part in (
+        "R_RISCV_GOT_HI20 is not",
+        "R_RISCV_200 is not",
+        "R_RISCV_JAL patches bytes outside",
+        "has no R_RISCV_",
+    ):
+        assert any(part in line for line in text), part
+
+
+def test_broken_objects_are_refused() -> None:
+    good = compile_rv64(PARTS[0])
+    rng = random.Random(3)
+    assert "not a readable object" in violations(LinkError, [b"", b"x" * 900], layout())[0]
+    foreign = bytearray(good)
+    struct.pack_into("<H", foreign, 18, 62)
+    soft = bytearray(good)
+    struct.pack_into("<I", soft, 48, 1)
+    assert len(violations(LinkError, [bytes(foreign), bytes(soft)], layout())) == 2
+    for _ in range(300):
+        data = bytearray(good[: rng.choice((len(good), rng.randrange(len(good))))])
+        for _ in range(rng.randrange(1, 4)):
+            if data:
+                data[rng.choice((rng.randrange(len(data)), rng.randrange(min(64, len(data)))))] = rng.randrange(256)
+        try:
+            link([bytes(data)], layout(shared=(), entry="sk_main"))
+        except (LinkError, MachineError):
+            continue
