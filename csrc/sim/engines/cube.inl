@@ -42,30 +42,46 @@ struct Fractals {
   u64 row(u64 i) const { return (i / high * across * high + i % high) * deep; }
 };
 
-// kRows x kStrip accumulators at c (rows kStrip apart) take `depth` steps.
+template <class Vector>
+Vector vector_at(const void* from) {
+  Vector vector;
+  std::memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+
+// kRows x kStrip accumulators at c (rows kStrip apart) take `depth` steps. Loops over rows are unrolled, else the
+// accumulators would live in memory.
 template <class Lane, std::size_t kRows>
 void multiply_tile(const Lane* a, const Fractals& fa, u64 i, const Lane* b, u64 depth, Lane* c) {
+  static_assert(kVectors == 2 && kRows <= 8);
   using Vector = typename VectorOf<Lane>::Type;
-  Vector sums[kRows][kVectors];
+  Vector low[kRows], high[kRows];
   const Lane* rows[kRows];
+#pragma GCC unroll 8
   for (std::size_t r = 0; r < kRows; ++r) {
     rows[r] = a + fa.row(i + r);
-    for (std::size_t v = 0; v < kVectors; ++v) std::memcpy(&sums[r][v], c + r * kStrip + v * SK_LANES, sizeof(Vector));
+    low[r] = vector_at<Vector>(c + r * kStrip);
+    high[r] = vector_at<Vector>(c + r * kStrip + SK_LANES);
   }
   for (u64 first = 0; first < depth; first += fa.deep) {
     const u64 some = std::min(fa.deep, depth - first);
     for (u64 k = 0; k < some; ++k, b += kStrip) {
-      Vector right[kVectors];
-      std::memcpy(right, b, sizeof right);
+      const Vector right_low = vector_at<Vector>(b);
+      const Vector right_high = vector_at<Vector>(b + SK_LANES);
+#pragma GCC unroll 8
       for (std::size_t r = 0; r < kRows; ++r) {
         const Vector left = rows[r][k] - Vector{};
-        for (std::size_t v = 0; v < kVectors; ++v) sums[r][v] = vector_fused(left, right[v], sums[r][v]);
+        low[r] = vector_fused(left, right_low, low[r]);
+        high[r] = vector_fused(left, right_high, high[r]);
       }
     }
+#pragma GCC unroll 8
     for (std::size_t r = 0; r < kRows; ++r) rows[r] += fa.size();
   }
+#pragma GCC unroll 8
   for (std::size_t r = 0; r < kRows; ++r) {
-    for (std::size_t v = 0; v < kVectors; ++v) std::memcpy(c + r * kStrip + v * SK_LANES, &sums[r][v], sizeof(Vector));
+    std::memcpy(c + r * kStrip, &low[r], sizeof(Vector));
+    std::memcpy(c + r * kStrip + SK_LANES, &high[r], sizeof(Vector));
   }
 }
 
@@ -90,9 +106,15 @@ struct Product {
 
 thread_local Scratch left_scratch, flat_scratch, strip_scratch, sum_scratch;
 
-inline void load_lanes(ElementType type, const u8* from, float* lane, std::size_t n) { load(type, from, lane, n); }
-inline void load_lanes(ElementType, const u8* from, u32* lane, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) lane[i] = static_cast<u32>(static_cast<std::int8_t>(from[i]));
+inline void load_block(ElementType type, const u8* from, float* lane, std::size_t n) { load(type, from, lane, n); }
+inline void load_block(ElementType, const u8* from, u32* lane, std::size_t n) { widen<std::int8_t>(from, lane, n); }
+
+template <class Lane>
+void load_lanes(ElementType type, const u8* from, Lane* lane, u64 count) {
+  const u64 item = bytes_of(type);
+  for (u64 i = 0; i < count; i += kBlock) {
+    load_block(type, from + i * item, lane + i, std::min<u64>(kBlock, count - i));
+  }
 }
 
 // Columns [first, first + kStrip) of B as depth x kStrip lanes, zeros behind its last column.

@@ -202,14 +202,14 @@ void integer_command(Opcode opcode, const Elementwise& e) {
   switch (opcode) {
     case Opcode::v_add:
     case Opcode::v_adds:
-      return map<i32>(e, wrapped_add);
+      return map<i32>(e, [](i32 x, i32 y) { return wrapped_add(x, y); });
     case Opcode::v_sub:
-      return map<i32>(e, wrapped_sub);
+      return map<i32>(e, [](i32 x, i32 y) { return wrapped_sub(x, y); });
     case Opcode::v_rsubs:
       return map<i32>(e, [](i32 x, i32 y) { return wrapped_sub(y, x); });
     case Opcode::v_mul:
     case Opcode::v_muls:
-      return map<i32>(e, wrapped_mul);
+      return map<i32>(e, [](i32 x, i32 y) { return wrapped_mul(x, y); });
     case Opcode::v_max:
     case Opcode::v_maxs:
       return map<i32>(e, [](i32 x, i32 y) { return larger_of(x, y); });

@@ -78,29 +78,43 @@ inline void halves_of_floats(const float* lane, u8* to, std::size_t n) {
 }
 #else
 inline void floats_of_halves(const u8* from, float* lane, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) {
-    u16 half;
-    std::memcpy(&half, from + 2 * i, sizeof half);
-    lane[i] = float_of_half(half);
-  }
+  alignas(64) u16 half[kBlock];
+  std::memcpy(half, from, n * sizeof(u16));
+  for (std::size_t i = 0; i < n; ++i) lane[i] = float_of_half(half[i]);
 }
 inline void halves_of_floats(const float* lane, u8* to, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) {
-    const u16 half = half_of_float(lane[i]);
-    std::memcpy(to + 2 * i, &half, sizeof half);
-  }
+  alignas(64) u16 half[kBlock];
+  for (std::size_t i = 0; i < n; ++i) half[i] = half_of_float(lane[i]);
+  std::memcpy(to, half, n * sizeof(u16));
 }
 #endif
 
+inline void floats_of_brains(const u8* from, float* lane, std::size_t n) {
+  alignas(64) u16 brain[kBlock];
+  std::memcpy(brain, from, n * sizeof(u16));
+  for (std::size_t i = 0; i < n; ++i) lane[i] = float_of(u32{brain[i]} << 16);
+}
+inline void brains_of_floats(const float* lane, u8* to, std::size_t n) {
+  alignas(64) u16 brain[kBlock];
+  for (std::size_t i = 0; i < n; ++i) brain[i] = brain_of_float(lane[i]);
+  std::memcpy(to, brain, n * sizeof(u16));
+}
+
 // ---- between memory and lanes -------------------------------------------------------------------------------------
 
+// Loads and stores take at most kBlock elements. They go through typed arrays, which loops become vectors over.
 template <class Element, class Lane>
 void widen(const u8* from, Lane* lane, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) {
-    Element element;
-    std::memcpy(&element, from + i * sizeof element, sizeof element);
-    lane[i] = static_cast<Lane>(element);
-  }
+  alignas(64) Element element[kBlock];
+  std::memcpy(element, from, n * sizeof(Element));
+  for (std::size_t i = 0; i < n; ++i) lane[i] = static_cast<Lane>(element[i]);
+}
+
+template <class Element>
+void narrow(const i32* lane, u8* to, std::size_t n) {
+  alignas(64) Element element[kBlock];
+  for (std::size_t i = 0; i < n; ++i) element[i] = static_cast<Element>(lane[i]);
+  std::memcpy(to, element, n * sizeof(Element));
 }
 
 // Integers are rounded to nearest even where f32 cannot hold them.
@@ -109,12 +123,7 @@ inline void load(ElementType type, const u8* from, float* lane, std::size_t n) {
     case ElementType::f16:
       return floats_of_halves(from, lane, n);
     case ElementType::bf16:
-      for (std::size_t i = 0; i < n; ++i) {
-        u16 brain;
-        std::memcpy(&brain, from + 2 * i, sizeof brain);
-        lane[i] = float_of(u32{brain} << 16);
-      }
-      return;
+      return floats_of_brains(from, lane, n);
     case ElementType::i32:
       return widen<i32>(from, lane, n);
     case ElementType::i16:
@@ -146,29 +155,16 @@ inline void load(ElementType type, const u8* from, i32* lane, std::size_t n) {
 inline void store(ElementType type, float* lane, u8* to, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) lane[i] = canonical(lane[i]);
   if (type == ElementType::f16) return halves_of_floats(lane, to, n);
-  if (type != ElementType::bf16) {
-    std::memcpy(to, lane, 4 * n);
-    return;
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    const u16 brain = brain_of_float(lane[i]);
-    std::memcpy(to + 2 * i, &brain, sizeof brain);
-  }
+  if (type == ElementType::bf16) return brains_of_floats(lane, to, n);
+  std::memcpy(to, lane, 4 * n);
 }
 
 // The low bits of each lane.
 inline void store(ElementType type, const i32* lane, u8* to, std::size_t n) {
   const u64 item = bytes_of(type);
-  if (item == 4) {
-    std::memcpy(to, lane, 4 * n);
-  } else if (item == 2) {
-    for (std::size_t i = 0; i < n; ++i) {
-      const auto element = static_cast<u16>(lane[i]);
-      std::memcpy(to + 2 * i, &element, sizeof element);
-    }
-  } else {
-    for (std::size_t i = 0; i < n; ++i) to[i] = static_cast<u8>(lane[i]);
-  }
+  if (item == 2) return narrow<u16>(lane, to, n);
+  if (item == 1) return narrow<u8>(lane, to, n);
+  std::memcpy(to, lane, 4 * n);
 }
 
 // ---- operations on a lane -----------------------------------------------------------------------------------------

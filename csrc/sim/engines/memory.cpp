@@ -16,19 +16,26 @@ constexpr std::uint64_t bits_of(std::uint64_t first, std::uint64_t count) {
 }  // namespace
 
 void LocalMemory::mark_written(std::uint64_t begin, std::uint64_t count) {
-  while (count > 0) {
-    const std::uint64_t first = begin % kWordBits;
-    const std::uint64_t some = std::min(count, kWordBits - first);
-    written_[begin / kWordBits] |= bits_of(first, some);
-    begin += some;
-    count -= some;
-  }
+  if (count == 0) return;
+  const std::uint64_t head = std::min(count, (kWordBits - begin % kWordBits) % kWordBits);
+  if (head > 0) written_[begin / kWordBits] |= bits_of(begin % kWordBits, head);
+  const std::uint64_t words = (count - head) / kWordBits;
+  const std::uint64_t first = (begin + head) / kWordBits;
+  std::fill_n(written_.data() + first, words, ~std::uint64_t{0});
+  const std::uint64_t tail = (count - head) % kWordBits;
+  if (tail > 0) written_[first + words] |= bits_of(0, tail);
 }
 
 std::uint64_t LocalMemory::first_unwritten(std::uint64_t begin, std::uint64_t count) const {
   const std::uint64_t end = begin + count;
   while (begin < end) {
     const std::uint64_t first = begin % kWordBits;
+    if (first == 0) {  // words that are written as a whole need no masks
+      std::uint64_t word = begin / kWordBits;
+      while (word < end / kWordBits && written_[word] == ~std::uint64_t{0}) ++word;
+      begin = word * kWordBits;
+      if (begin >= end) break;
+    }
     const std::uint64_t some = std::min(end - begin, kWordBits - first);
     const std::uint64_t missing = ~written_[begin / kWordBits] & bits_of(first, some);
     if (missing != 0) return begin - first + static_cast<std::uint64_t>(std::countr_zero(missing));
