@@ -13,6 +13,7 @@ from test_storage_layout import NETS, Net, copies
 from superkernel.body import Body, PointwiseProgram, View
 from superkernel.choice import KernelChooser
 from superkernel.dtypes import DType
+from superkernel.frontends.onnx import load_onnx
 from superkernel.graph import Graph
 from superkernel.ops.opdef import Array
 from superkernel.options import Options
@@ -25,7 +26,7 @@ from superkernel.scheduler.tiling import Family, Tiling
 from superkernel.target.aicore import load_target
 from superkernel.transforms import simplify
 from superkernel.transforms.precision import error_bound, lower_precision
-from tests.models import decode_step, mlp, transformer
+from tests.models import decode_step, light_model, mlp, transformer
 
 A3 = load_target("a3")
 
@@ -93,6 +94,14 @@ def test_image_networks_are_lowered_and_channels_last(net: str) -> None:
     first = grouping.subops[0].body
     assert [i.op for i in first.epilogue.instructions] == ["cast"]
     assert first.epilogue.outputs[0].strides[1] == 1
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "densenet121", "inception_v2"])
+def test_nothing_is_copied_inside_real_networks(name: str) -> None:
+    graph = simplify(lower_precision(simplify(load_onnx(light_model(name)))))
+    grouping = grouped(graph)
+    assert not copies(grouping)
+    assert {s.kernel for s in grouping.subops} <= set(MODULES)
 
 
 @pytest.mark.parametrize("fuse", [True, False])
