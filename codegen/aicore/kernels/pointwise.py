@@ -1,0 +1,77 @@
+"""aicore.pointwise: the loop around the tiles of a cut program."""
+
+from __future__ import annotations
+
+from superkernel.body import Body, PointwiseProgram
+from superkernel.codegen.aicore.layer import KernelBuilder
+from superkernel.codegen.aicore.scalar import Number
+from superkernel.codegen.aicore.tileprogram import TileProgram
+from superkernel.scheduler.families.aicore.base import AicoreTiling
+from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, code_of, output_types
+from superkernel.scheduler.families.aicore.pointwise import PointwiseTiling, program_of
+
+
+def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
+    """The kernel's function."""
+    assert isinstance(tiling, PointwiseTiling)
+    if tiling.units:
+        program = program_of(body)
+        tile = make_tile(kb, body, program, tiling.cut)
+        emit_cut(kb, tile, tiling.cut, kb.begin, kb.end)
+
+
+def make_tile(kb: KernelBuilder, body: Body, program: PointwiseProgram, cut: Cut) -> TileProgram:
+    """Buffers for a cut program's tiles."""
+    code = code_of(cut, program, output_types(body, program))
+    inputs, outputs = kb.ring("in", SLOTS), kb.ring("out", SLOTS)
+    return TileProgram(kb, program, code, cut.size(kb.target), inputs, outputs, resident=cut.resident)
+
+
+def emit_cut(kb: KernelBuilder, tile: TileProgram, cut: Cut, begin: Number, end: Number) -> None:
+    """Units [begin, end) of a cut."""
+    if cut.resident:
+        with kb.when(kb.compare("<", begin, end)):
+            tile.load_resident([0] * len(cut.shape), 1, cut.shape[cut.col])
+    if cut.groups == 1:
+        _emit_runs(kb, tile, cut, [0] * len(cut.shape), begin, end)
+        return
+    with kb.loop(begin // cut.runs, (end + (cut.runs - 1)) // cut.runs) as group:
+        first = kb.maximum(begin - group * cut.runs, 0)
+        last = kb.minimum(end - group * cut.runs, cut.runs)
+        _emit_runs(kb, tile, cut, _coordinates(cut, group), first, last)
+
+
+def _coordinates(cut: Cut, group: Number) -> list[Number]:
+    """Where a group's tiles begin."""
+    at: list[Number] = [0] * len(cut.shape)
+    rest = group
+    if cut.blocks > 1:
+        at[cut.col] = rest % cut.blocks * cut.block
+        rest = rest // cut.blocks
+    for dim in reversed(cut.outer):
+        if cut.shape[dim] > 1:
+            at[dim] = rest % cut.shape[dim]
+            rest = rest // cut.shape[dim]
+    return at
+
+
+def _emit_runs(kb: KernelBuilder, tile: TileProgram, cut: Cut, at: list[Number], first: Number, last: Number) -> None:
+    """Runs [first, last) of a group, tile by tile."""
+    running = cut.row if cut.row >= 0 else cut.col
+    stop = kb.minimum(last * cut.unit, cut.extent)
+    with kb.loop(first * cut.unit, stop, cut.tile) as start, kb.turn(*tile.rings):
+        place = [start if d == running else c for d, c in enumerate(at)]
+        count = kb.minimum(stop - start, cut.tile)
+        rows, cols = (1, count) if cut.row < 0 else (count, _width(kb, cut, at))
+        tile.load(place, rows, cols)
+        tile.compute(rows, cols)
+        tile.store(place, rows, cols)
+
+
+def _width(kb: KernelBuilder, cut: Cut, at: list[Number]) -> Number:
+    """Columns of a group's block."""
+    width = cut.shape[cut.col]
+    return cut.block if width % cut.block == 0 else kb.minimum(width - at[cut.col], cut.block)
+
+
+EMIT = {"aicore.pointwise": emit}

@@ -1,0 +1,250 @@
+"""A pointwise program on a tile in UB: loads, vector commands, stores.
+
+    code = lower(program, output_dtypes, row=1, col=2)                     # scheduler/families/aicore/formulas.py
+    size = TileSize(64, 128, target.memory.block_bytes)                    # the largest tile
+    tile = TileProgram(kb, program, code, size, kb.ring("in"), kb.ring("out"))
+    with kb.loop(...) as r, kb.turn(*tile.rings):
+        tile.load(at, rows, cols); tile.compute(rows, cols); tile.store(at, rows, cols)
+
+`at` is the coordinate of the tile's first element in the program's space, a number per dimension; `rows` and `cols`
+may be less than the largest, and computed at run time. Uses: pointwise kernels; what follows an anchor, whose results
+are given as `anchors`, tiles in UB; what feeds an anchor, whose value `result` names.
+
+Buffers: inputs lie in the slots of the first ring, outputs in those of the second, what stays for the whole kernel
+(`resident` inputs, loaded by `load_resident`) and temporaries lie apart, once. Only V touches temporaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from superkernel.body import PointwiseProgram
+from superkernel.codegen.aicore.layer import Address, KernelBuilder
+from superkernel.codegen.aicore.rings import Buffer, Part, Ring
+from superkernel.codegen.aicore.scalar import Number
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.aicore.tilecode import Home, Layout, Load, Register, Step, Store, TileCode, TileSize
+from superkernel.target.engines import Local
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """Rows of elements in UB, `pitch` bytes apart (0 where there is one row)."""
+
+    part: Part
+    pitch: int
+
+
+class TileProgram:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        kb: KernelBuilder,
+        program: PointwiseProgram,
+        code: TileCode,
+        size: TileSize,
+        inputs: Ring,
+        outputs: Ring,
+        *,
+        resident: Collection[int] = (),
+        anchors: Sequence[Tile] = (),
+    ) -> None:
+        self.kb, self.program, self.code, self.size = kb, program, code, size
+        self._resident = frozenset(resident)
+        self._tiles: dict[int, Tile] = {}
+        places, temporary_bytes = code.temporaries(size)
+        arena = kb.fixed(Local.UB, temporary_bytes, "temporaries") if temporary_bytes else None
+        for number, register in enumerate(code.registers):
+            if register.home is Home.ANCHOR:
+                self._tiles[number] = anchors[register.number]
+            elif register.home is Home.TEMPORARY:
+                if number in places:
+                    assert arena is not None
+                    self._tiles[number] = self._tile(arena.at(places[number]), register)
+            else:
+                self._tiles[number] = self._tile(self._buffer(register, inputs, outputs).at(0), register)
+        self.rings = tuple(
+            ring for ring, home in ((inputs, Home.INPUT), (outputs, Home.OUTPUT))
+            if any(self._tiles[r].part.buffer.ring is ring for r in code.of_home(home))
+        )  # fmt: skip
+
+    def _tile(self, part: Part, register: Register) -> Tile:
+        single = register.layout in (Layout.ROW, Layout.COLUMN, Layout.SCALAR)
+        return Tile(part, 0 if single else self.size.pitch(register))
+
+    def _buffer(self, register: Register, inputs: Ring, outputs: Ring) -> Buffer:
+        nbytes = self.size.nbytes(register)
+        if register.home is Home.OUTPUT:
+            return self.kb.buffer(outputs, Local.UB, nbytes, f"out{register.number}", top=True)
+        if register.number in self._resident:
+            return self.kb.fixed(Local.UB, nbytes, f"stays{register.number}")
+        return self.kb.buffer(inputs, Local.UB, nbytes, f"in{register.number}")
+
+    def tile(self, register: int) -> Tile:
+        """Where a register lies."""
+        return self._tiles[register]
+
+    def result(self, output: int = 0) -> Tile:
+        """Where the output that feeds the anchor lies."""
+        return self._tiles[dict(self.code.results)[output]]
+
+    # Into UB ----------------------------------------------------------------------------------------------------------
+
+    def load_resident(self, at: Sequence[Number], rows: Number, cols: Number) -> None:
+        """Load the inputs that stay."""
+        self._load(at, rows, cols, [x for x in self.code.loads if x.input in self._resident])
+
+    def load(self, at: Sequence[Number], rows: Number, cols: Number) -> None:
+        """Load the others, constants first: they do not wait for anyone."""
+        waits = self.kb.wait_operands
+        inputs = self.program.inputs
+        loads = [x for x in self.code.loads if x.input not in self._resident]
+        self._load(at, rows, cols, sorted(loads, key=lambda x: inputs[x.input].source in waits))
+
+    def _load(self, at: Sequence[Number], rows: Number, cols: Number, loads: Sequence[Load]) -> None:
+        for load in loads:
+            self._load_one(load, at, rows, cols)
+
+    def _load_one(self, load: Load, at: Sequence[Number], rows: Number, cols: Number) -> None:
+        kb, register, tile = self.kb, self.code.registers[load.register], self._tiles[load.register]
+        item = register.dtype.itemsize
+        source = self._input_address(load, at, item, cols)
+        row, col = load.row_stride * item, abs(load.col_stride) * item
+        layout, pitch = register.layout, self.size.pitch(register)
+        if layout in (Layout.ROW, Layout.COLUMN, Layout.SCALAR):
+            count = {Layout.ROW: cols, Layout.COLUMN: rows}.get(layout, 1)
+            kb.issue("gm_to_ub", dst=tile.part, src=source, bytes=count * item)
+        elif layout is Layout.MATRIX and isinstance(cols, int) and cols * item == row == pitch:
+            kb.issue("gm_to_ub", dst=tile.part, src=source, bytes=rows * pitch)
+        elif layout is Layout.SPREAD:
+            with kb.loop(0, rows) as r:
+                part = tile.part.at(r * (self.size.cols * pitch))
+                self._load_rows(part, source.at(r * row), register.dtype, cols, 1, pitch, col)
+        else:
+            lines, count, stride = {
+                Layout.MATRIX: (rows, cols, row),
+                Layout.TURNED: (cols, rows, col),
+                Layout.SPREAD_COLUMN: (rows, 1, row),
+            }.get(layout, (cols, 1, col))
+            self._load_rows(tile.part, source, register.dtype, lines, count, pitch, stride)
+
+    def _load_rows(
+        self, part: Part, source: Address, dtype: DType, rows: Number, cols: Number, pitch: int, stride: int
+    ) -> None:
+        words = 2 if dtype.itemsize == 8 else 1
+        self.kb.issue(
+            "gm_to_ub_2d", types=(DType.U32 if words == 2 else dtype,), dst=part, src=source, rows=rows,
+            cols=cols * words, dst_stride=pitch, src_stride=stride,
+        )  # fmt: skip
+
+    def _input_address(self, load: Load, at: Sequence[Number], item: int, cols: Number) -> Address:
+        """The lowest byte read."""
+        walk = self.program.inputs[load.input]
+        place = _place(walk.offset, walk.strides, at) * (item * load.scale) + load.shift * item
+        if load.col_stride < 0:
+            place = place - (cols - 1) * (-load.col_stride * item)
+        return self.kb.operand(walk.source, place)
+
+    # In UB ------------------------------------------------------------------------------------------------------------
+
+    def compute(self, rows: Number, cols: Number) -> None:
+        """The vector commands."""
+        for step in self.code.steps:
+            if step.dst not in self._tiles:
+                continue
+            if step.command == "v_transpose":
+                self._transpose(step, rows, cols)
+            else:
+                self._vector(step, rows, cols)
+
+    def _vector(self, step: Step, rows: Number, cols: Number) -> None:
+        kb, layout = self.kb, self.code.registers[step.dst].layout
+        shape = {Layout.MATRIX: (rows, cols), Layout.ROW: (1, cols), Layout.COLUMN: (1, rows)}
+        height, width = shape.get(layout, (1, 1))
+        values: dict[str, object] = {"cols": width}
+        flat = step.command in ("v_iota", "v_gather")
+        if not flat:
+            values.update(rows=height, dst_stride=self._tiles[step.dst].pitch)
+        for name, value in step.params:
+            values[name] = (cols - 1) * int(value[4:]) if name == "start" and isinstance(value, str) else value
+        column = dict(step.params).get("b_form") == "column"
+        for name, register in step.operands:
+            values[name] = self._tiles[register].part
+            if flat or step.command == "v_broadcast":
+                continue
+            repeats_element = column and name == "b"
+            values[f"{name}_stride"] = self._stride(register, layout, repeats_element)
+        if step.command == "v_gather":
+            values["table_bytes"] = cols * step.types[0].itemsize
+        kb.issue(step.command, types=step.types, dst=self._tiles[step.dst].part, **values)  # type: ignore[arg-type]
+
+    def _stride(self, register: int, layout: Layout, element: bool) -> int:
+        """From row to row of an operand of a command with that layout."""
+        own = self.code.registers[register]
+        if element:
+            return own.dtype.itemsize if own.layout is Layout.COLUMN and layout is Layout.MATRIX else 0
+        return self._tiles[register].pitch if own.layout is Layout.MATRIX else 0
+
+    def _transpose(self, step: Step, rows: Number, cols: Number) -> None:
+        source = step.operands[0][1]
+        count, lines, width = self.code.transposition(step, rows, cols)
+        origin, target = self._tiles[source], self._tiles[step.dst]
+        from_pitch, to_pitch = (self.size.pitch(self.code.registers[r]) for r in (source, step.dst))
+        spread = self.code.registers[source].layout is Layout.SPREAD
+        block = self.size.cols * (from_pitch if spread else to_pitch)
+
+        def issue(src: Part, dst: Part) -> None:
+            self.kb.issue(
+                "v_transpose", types=step.types, dst=dst, src=src, rows=lines, cols=width, dst_stride=to_pitch,
+                src_stride=from_pitch,
+            )  # fmt: skip
+
+        if isinstance(count, int):
+            issue(origin.part, target.part)
+            return
+        with self.kb.loop(0, count) as r:
+            if spread:
+                issue(origin.part.at(r * block), target.part.at(r * to_pitch))
+            else:
+                issue(origin.part.at(r * from_pitch), target.part.at(r * block))
+
+    # Out of UB --------------------------------------------------------------------------------------------------------
+
+    def store(self, at: Sequence[Number], rows: Number, cols: Number) -> None:
+        """Store the outputs."""
+        for store in self.code.stores:
+            self._store_one(store, at, rows, cols)
+
+    def _store_one(self, store: Store, at: Sequence[Number], rows: Number, cols: Number) -> None:
+        kb, register, tile = self.kb, self.code.registers[store.register], self._tiles[store.register]
+        item, walk = register.dtype.itemsize, self.program.outputs[store.output]
+        target = kb.operand(walk.target, _place(walk.offset, walk.strides, at) * item)
+        row, col, pitch = store.row_stride * item, store.col_stride * item, tile.pitch
+        if store.layout in (Layout.ROW, Layout.COLUMN):
+            count = cols if store.layout is Layout.ROW else rows
+            kb.issue("ub_to_gm", dst=target, src=tile.part, bytes=count * item)
+        elif store.layout is Layout.MATRIX and isinstance(cols, int) and cols * item == row == pitch:
+            kb.issue("ub_to_gm", dst=target, src=tile.part, bytes=rows * pitch)
+        elif store.layout is Layout.SPREAD:
+            with kb.loop(0, rows) as r:
+                part = tile.part.at(r * (self.size.cols * pitch))
+                self._store_rows(target.at(r * row), part, cols, item, col, pitch)
+        else:
+            shape = {Layout.MATRIX: (rows, cols * item, row), Layout.TURNED: (cols, rows * item, col)}
+            lines, nbytes, stride = shape.get(store.layout, (cols, item, col))
+            self._store_rows(target, tile.part, lines, nbytes, stride, pitch)
+
+    def _store_rows(self, target: Address, part: Part, rows: Number, nbytes: Number, stride: int, pitch: int) -> None:
+        self.kb.issue(
+            "ub_to_gm_2d", dst=target, src=part, rows=rows, row_bytes=nbytes, dst_stride=stride, src_stride=pitch
+        )
+
+
+def _place(offset: int, strides: Sequence[int], at: Sequence[Number]) -> Number:
+    """Element number of a coordinate."""
+    total: Number = offset
+    for stride, coordinate in zip(strides, at, strict=True):
+        total = coordinate * stride + total
+    return total

@@ -1,0 +1,247 @@
+"""How a pointwise program without an anchor is cut into tiles on vector cores.
+
+Model: of the program's dimensions one is the tile's columns, another one its rows (or none: tiles of one row); the rest
+are outer. A range of units is walked along the *running* dimension (the rows; without them the columns) in tiles of at
+most `tile`; a `unit` is the grain of ranges along it. With rows, columns come in blocks of `block`. Units are numbered
+outer dimensions first, then blocks, then the running dimension, so that neighbours join into one tile.
+
+`cut_program` tries the dimensions and sizes and takes what the target's figures say is quickest for one core's share.
+Nothing depends on how many cores there are in the end: a tile's elements are computed the same in whichever tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from superkernel.body import Body, PointwiseProgram
+from superkernel.collapse import runs_of_range
+from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
+from superkernel.scheduler.families.aicore.formulas import lower
+from superkernel.scheduler.families.aicore.tilecode import Home, Layout, TileCode, TileSize
+from superkernel.target.aicore import AicoreTarget
+from superkernel.tensor import Box
+
+COUNT_MAX = 65535  # rows and columns of a command
+SLOTS = 2
+GRAIN_ELEMENTS = 256  # 512 bytes of f16: the transfers of ranges begin on full alignment
+GRAIN_ROWS = 16  # of transposed tiles: whole blocks of the transposing command
+UNITS_PER_CORE = 64
+BLOCKS = (4096, 1024, 512, 256, 128, 64)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """See the module docstring. `row` -1: tiles of one row. `resident`: inputs that stay in UB."""
+
+    shape: tuple[int, ...]
+    row: int
+    col: int
+    unit: int
+    tile: int
+    block: int
+    resident: tuple[int, ...] = ()
+
+    @property
+    def extent(self) -> int:
+        """Of the running dimension."""
+        return self.shape[self.row] if self.row >= 0 else self.shape[self.col]
+
+    @property
+    def runs(self) -> int:
+        """Units along the running dimension."""
+        return -(-self.extent // self.unit)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.shape[self.col] // self.block) if self.row >= 0 else 1
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """The dimensions that tiles do not have."""
+        return tuple(d for d in range(len(self.shape)) if d not in (self.row, self.col))
+
+    @property
+    def groups(self) -> int:
+        """How often the running dimension is walked."""
+        return prod(self.shape[d] for d in self.outer) * self.blocks
+
+    @property
+    def units(self) -> int:
+        return 0 if 0 in self.shape else self.groups * self.runs
+
+    def size(self, target: AicoreTarget) -> TileSize:
+        """The largest tile."""
+        rows, cols = (self.tile, self.block) if self.row >= 0 else (1, self.tile)
+        return TileSize(rows, cols, target.memory.block_bytes)
+
+    def boxes(self, begin: int, end: int) -> list[Box]:
+        """The coordinates of units [begin, end)."""
+        found: list[Box] = []
+        for *outer, blocks, runs in runs_of_range(
+            (*(self.shape[d] for d in self.outer), self.blocks, self.runs), begin, end
+        ):
+            spans = dict(zip(self.outer, outer, strict=True))
+            along = (runs[0] * self.unit, min(runs[1] * self.unit, self.extent))
+            if self.row >= 0:
+                spans[self.row] = along
+                spans[self.col] = (blocks[0] * self.block, min(blocks[1] * self.block, self.shape[self.col]))
+            else:
+                spans[self.col] = along
+            found.append(tuple(spans[d] for d in range(len(self.shape))))
+        return found
+
+    def cycles(self, code: TileCode, begin: int, end: int, target: AicoreTarget) -> float:
+        """Estimated cycles of one core: the slowest engine's time, and the others' for one tile."""
+        slowest = rest = 0.0
+        for count, rows, cols in self._tiles(begin, end):
+            loads = [x for x in code.loads if x.input not in self.resident]
+            busy = (
+                code.load_cycles(rows, cols, target, loads), code.vector_cycles(rows, cols, target),
+                code.store_cycles(rows, cols, target),
+            )  # fmt: skip
+            slowest += count * max(busy)
+            rest = max(rest, sum(busy) - max(busy))
+        stays = [x for x in code.loads if x.input in self.resident]
+        return slowest + rest + (code.load_cycles(1, min(self.block, COUNT_MAX), target, stays) if stays else 0)
+
+    def _tiles(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """(how many, rows, columns) of the tiles of a range, blocks at the edge taken as whole."""
+        first, last = begin // self.runs, -(-end // self.runs)
+        cols = min(self.block, self.shape[self.col])
+        for group_begin, group_end, times in _groups(begin, end, first, last, self.runs):
+            length = min(group_end * self.unit, self.extent) - group_begin * self.unit
+            for count, size in ((length // self.tile, self.tile), (1, length % self.tile)):
+                if count and size:
+                    yield count * times, *((size, cols) if self.row >= 0 else (1, size))
+
+
+def _groups(begin: int, end: int, first: int, last: int, runs: int) -> Iterator[tuple[int, int, int]]:
+    """(first run, end, how often) of what a range takes of each group."""
+    if last - first <= 1:
+        if begin < end:
+            yield begin - first * runs, end - first * runs, 1
+        return
+    yield begin - first * runs, runs, 1
+    if last - first > 2:
+        yield 0, runs, last - first - 2
+    yield 0, end - (last - 1) * runs, 1
+
+
+def plain(program: PointwiseProgram) -> PointwiseProgram:
+    """The program with at least one dimension."""
+    if program.shape:
+        return program
+    return replace(
+        program,
+        shape=(1,),
+        inputs=tuple(replace(i, strides=(0,)) if i.source >= 0 else i for i in program.inputs),
+        outputs=tuple(replace(o, strides=(0,)) for o in program.outputs),
+    )
+
+
+def output_types(body: Body, program: PointwiseProgram) -> tuple[DType, ...]:
+    """The element type of each output's operand."""
+    return tuple(
+        body.operands[o.target].type.dtype if o.target >= 0 else program.dtype_of(o.value) for o in program.outputs
+    )
+
+
+def code_of(cut: Cut, program: PointwiseProgram, dtypes: Sequence[DType]) -> TileCode:
+    """The tile code of a program that is cut so."""
+    return lower(program, dtypes, cut.row, cut.col)
+
+
+@lru_cache(maxsize=4096)
+def cut_program(program: PointwiseProgram, dtypes: tuple[DType, ...], target: AicoreTarget) -> Cut:
+    """The quickest cut of a canonical program (with `plain`). Raises UnsupportedError where the vector engine does not
+    compute it, or where UB is too small."""
+    rank = len(program.shape)
+    if 0 in program.shape:
+        return Cut(program.shape, -1, rank - 1, 1, 1, 1)
+    walks = [i.strides for i in program.inputs] + [o.strides for o in program.outputs]
+    columns = [d for d in range(rank) if d == rank - 1 or any(w[d] == 1 for w in walks)]
+    best: tuple[float, Cut] | None = None
+    failure: UnsupportedError | None = None
+    for col in columns:
+        for row in (-1, *(d for d in range(rank) if d != col)):
+            try:
+                code = lower(program, dtypes, row, col)
+            except UnsupportedError as error:
+                failure = failure or error
+                continue
+            for cut in _sizes(program, code, row, col, target):
+                share = -(-cut.units // target.device.vector_cores)
+                cycles = cut.cycles(code, 0, share, target) * cut.units / (share * target.device.vector_cores)
+                if best is None or cycles < best[0]:
+                    best = (cycles, cut)
+    if best is None:
+        raise failure or UnsupportedError(
+            "no tile of the program fits", location="memory.ub_bytes", found=target.memory.ub_bytes
+        )
+    return best[1]
+
+
+def _sizes(program: PointwiseProgram, code: TileCode, row: int, col: int, target: AicoreTarget) -> Iterator[Cut]:
+    """Cuts along these dimensions: the largest tile that fits, and smaller ones."""
+    shape, width = program.shape, program.shape[col]
+    turned = any(r.layout not in (Layout.ROW, Layout.MATRIX, Layout.SCALAR, Layout.COLUMN) for r in code.registers)
+    extent = shape[row] if row >= 0 else width
+    grain = (GRAIN_ROWS if turned else 1) if row >= 0 else GRAIN_ELEMENTS
+    for block in [b for b in (width, *BLOCKS) if b <= min(width, COUNT_MAX)] if row >= 0 else [1]:
+        cut = Cut(shape, row, col, grain, 1, block)
+        others = cut.groups * extent
+        unit = grain * max(1, others // (grain * UNITS_PER_CORE * target.device.vector_cores))
+        cut = replace(cut, unit=min(unit, extent), resident=_resident(program, code, cut))
+        most = _largest(cut, code, target)
+        tile = most
+        while tile >= min(cut.unit, most) and tile:
+            yield replace(cut, tile=tile)
+            tile = tile // 2 // grain * grain
+
+
+def _resident(program: PointwiseProgram, code: TileCode, cut: Cut) -> tuple[int, ...]:
+    """Inputs that are the same for every tile."""
+    running = cut.row if cut.row >= 0 else cut.col
+    moving = {d for d in (*cut.outer, running, *([cut.col] * (cut.blocks > 1))) if cut.shape[d] > 1}
+    stored = {s.register for s in code.stores}
+    return tuple(
+        sorted({
+            x.input for x in code.loads
+            if x.register not in stored and all(program.inputs[x.input].strides[d] == 0 for d in moving)
+        })
+    )  # fmt: skip
+
+
+def _largest(cut: Cut, code: TileCode, target: AicoreTarget) -> int:
+    """The largest tile that fits in UB with two slots, a multiple of the unit's grain where it does not cover all;
+    0: none."""
+    low, high = 0, min(cut.extent, COUNT_MAX)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if ub_bytes(replace(cut, tile=middle), code, target) <= target.memory.ub_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    if low < cut.extent:
+        for grain in (cut.unit, GRAIN_ELEMENTS if cut.row < 0 else GRAIN_ROWS):
+            if low >= grain:
+                return low // grain * grain
+    return low
+
+
+def ub_bytes(cut: Cut, code: TileCode, target: AicoreTarget) -> int:
+    """Bytes of UB for the largest tile."""
+    size = cut.size(target)
+    inputs = code.of_home(Home.INPUT)
+    stays = [r for r in inputs if code.registers[r].number in cut.resident]
+    turning = [r for r in (*inputs, *code.of_home(Home.OUTPUT)) if r not in stays]
+    temporaries = code.temporaries(size)[1]
+    return (
+        SLOTS * sum(size.nbytes(code.registers[r]) for r in turning)
+        + temporaries
+        + sum(size.nbytes(code.registers[r]) for r in stays)
+    )

@@ -1,0 +1,527 @@
+"""Pointwise operators as vector commands: the table of what `lowering` does with each instruction.
+
+Model: `lower(program, ...)` is the entry. A handler gets the instruction and its arguments' SSA numbers and returns a
+register, whose element type is that of the new value's first form. Constants come as `Const`; an instruction with
+constant arguments only is folded by the operator's own reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from superkernel.body import Instruction, PointwiseProgram
+from superkernel.dtypes import DType
+from superkernel.ops.table import find_op
+from superkernel.scheduler.families.aicore import composed
+from superkernel.scheduler.families.aicore.lowering import Const, Lowering, Value, engine_type, is_exact, unsupported
+from superkernel.scheduler.families.aicore.programs import CASTS, QUANTIZED, SUPPORTED
+from superkernel.scheduler.families.aicore.tilecode import Layout, TileCode
+from superkernel.tensor import TensorType
+
+F32, F16, I32, I16, U8 = DType.F32, DType.F16, DType.I32, DType.I16, DType.U8
+Argument = int | Const
+POWER_MAX = 64  # whole exponents up to here are multiplications
+
+
+class _Site:
+    """One instruction at its place: the arguments in the type that it is computed in."""
+
+    def __init__(self, e: Lowering, instruction: Instruction, number: int) -> None:
+        self.e, self.instruction, self.number = e, instruction, number
+        self.args = instruction.args
+        self.dtype = e.program.dtype_of(self.args[0]) if self.args else instruction.dtype
+
+    def attr(self, name: str) -> float:
+        value = self.instruction.attr(name)
+        assert isinstance(value, (int, float))
+        return float(value)
+
+    @property
+    def short(self) -> bool:
+        """Whether a coarse approximation serves: the result is stored as f16 or bf16 and not used otherwise."""
+        return self.instruction.dtype in (F16, DType.BF16) and self.e.only_stored(self.number)
+
+    def compute_type(self, exact: bool, args: Sequence[int] | None = None) -> DType:
+        """f16 where one command's rounding is the stored result's, or none; else f32; integers are themselves, bytes
+        are compared as f16."""
+        args = self.args if args is None else args
+        dtype = self.e.program.dtype_of(args[0])
+        if dtype is DType.BOOL:
+            return U8
+        if not dtype.is_float:
+            return F16 if dtype.itemsize == 1 else dtype
+        if dtype is not F16 or not (exact or self.short):
+            return F32
+        return F16 if all(a < 0 or self.e.has(a, F16) for a in args) else F32
+
+    def given(self, exact: bool = False, args: Sequence[int] | None = None) -> list[Argument]:
+        """The arguments, constants as such."""
+        args = self.args if args is None else args
+        dtype = self.compute_type(exact, args)
+        return [self._given(a, dtype) for a in args]
+
+    def _given(self, number: int, dtype: DType) -> Argument:
+        const = self.e.values[number].const
+        return Const(const) if const is not None else self.e.form(number, dtype)
+
+    def x(self, exact: bool = False) -> int:
+        """The only argument that counts."""
+        (found,) = self.given(exact, self.args[:1])
+        assert isinstance(found, int)
+        return found
+
+    def wide(self, index: int = 0) -> int:
+        """An argument in f32."""
+        return self.e.form(self.args[index], F32)
+
+
+Handler = Callable[[_Site], int]
+
+
+def lower(
+    program: PointwiseProgram,
+    dtypes: Sequence[DType],
+    row: int,
+    col: int,
+    *,
+    anchors: Sequence[DType] = (),
+    anchor_layout: Layout | None = None,
+    deliver: DType | None = None,
+) -> TileCode:
+    """Tile code of a program. `dtypes`: element type of each output's operand; `row`, `col`: the dimensions that are a
+    tile's rows and columns (row -1: tiles of one row); `anchors`: in which type the anchor's results arrive, and
+    `anchor_layout` in which layout (by default an element each); `deliver`: the type of what feeds the anchor.
+
+    Raises UnsupportedError where the vector engine does not compute an operator of that type."""
+    return _lower(program, tuple(dtypes), row, col, tuple(anchors), anchor_layout, deliver)
+
+
+@lru_cache(maxsize=1024)
+def _lower(
+    program: PointwiseProgram,
+    dtypes: tuple[DType, ...],
+    row: int,
+    col: int,
+    anchors: tuple[DType, ...],
+    anchor_layout: Layout | None,
+    deliver: DType | None,
+) -> TileCode:
+    e = Lowering(program, row, col, anchors, anchor_layout)
+    first = len(program.inputs)
+    for k, instruction in enumerate(program.instructions):
+        e.values.append(_value(e, instruction, first + k))
+    return e.finish(dtypes, deliver)
+
+
+def _value(e: Lowering, instruction: Instruction, number: int) -> Value:
+    if instruction.op == "constant":
+        value = instruction.attr("value")
+        assert isinstance(value, (int, float))
+        return Value(instruction.dtype, value)
+    given = [a for a in instruction.args if a >= 0]
+    if given and all(e.values[a].const is not None for a in given):
+        return Value(instruction.dtype, _folded(e, instruction))
+    if instruction.op == "identity":
+        source = e.values[instruction.args[0]]
+        if not source.forms:
+            e.form(instruction.args[0], engine_type(source.dtype))
+        return Value(instruction.dtype, None, source.forms)
+    handler = _HANDLERS.get(instruction.op)
+    kind = e.program.dtype_of(instruction.args[1 if instruction.op == "where" else 0])
+    if handler is None or kind not in SUPPORTED.get(instruction.op, ()):
+        raise unsupported(instruction, f"the vector engine does not compute it for {kind}")
+    register = handler(_Site(e, instruction, number))
+    return Value(instruction.dtype, None, {e.dtype(register): register})
+
+
+def _folded(e: Lowering, instruction: Instruction) -> float | int | bool:
+    """An instruction of constants, by the operator's reference."""
+    definition = find_op(instruction.op)
+    assert definition is not None
+    arrays = [
+        np.asarray(e.values[a].const).astype(e.values[a].dtype.numpy) if a >= 0 else None for a in instruction.args
+    ]
+    (found,) = definition.reference(arrays, dict(instruction.attrs), (TensorType(instruction.dtype, ()),))
+    value: float | int | bool = np.asarray(found).astype(instruction.dtype.numpy).item()
+    return float(value) if instruction.dtype.is_float else value
+
+
+# Handlers
+
+
+def _command(command: str, exact: bool) -> Handler:
+    return lambda s: s.e.unary(command, s.x(exact))
+
+
+def _rounded(direction: str) -> Handler:
+    def handler(s: _Site) -> int:
+        x = s.x(exact=True)
+        return s.e.cast(x, s.e.dtype(x), direction)
+
+    return handler
+
+
+def _plain(function: composed.Function) -> Handler:
+    return lambda s: function(s.e, s.wide())
+
+
+def _two(matrix: str, scalar: str, exact: bool) -> Handler:
+    """A commutative operator with a form for constants."""
+
+    def handler(s: _Site) -> int:
+        a, b = s.given(exact)
+        if isinstance(a, Const):
+            a, b = b, a
+        assert isinstance(a, int)
+        return s.e.scalar(scalar, a, b.value) if isinstance(b, Const) else s.e.binary(matrix, a, b)
+
+    return handler
+
+
+def _sub(s: _Site) -> int:
+    a, b = s.given()
+    if isinstance(a, Const):
+        assert isinstance(b, int)
+        return s.e.scalar("v_rsubs", b, a.value)
+    if isinstance(b, Const):
+        return s.e.scalar("v_adds", a, -b.value)
+    return s.e.binary("v_sub", a, b)
+
+
+def _div(s: _Site) -> int:
+    a, b = s.given()
+    if isinstance(b, Const):
+        assert isinstance(a, int)
+        value = float(b.value)
+        mantissa, exponent = math.frexp(value) if value and math.isfinite(value) else (0.0, 0)
+        if abs(mantissa) == 0.5 and abs(exponent) < 14:  # a power of two: its inverse is exact
+            return s.e.scalar("v_muls", a, 1.0 / value)
+        return s.e.binary("v_div", a, s.e.constant(value, s.e.dtype(a), s.e.layout(a)))
+    if isinstance(a, Const):
+        if a.value == 1:
+            return s.e.unary("v_reciprocal", b)
+        a = s.e.constant(a.value, s.e.dtype(b), s.e.layout(b))
+    return s.e.binary("v_div", a, b)
+
+
+def _square(s: _Site) -> int:
+    x = s.x()
+    return s.e.binary("v_mul", x, x)
+
+
+def _sign(s: _Site) -> int:
+    """1 above 0, -1 below, else x itself (0, NaN)."""
+    x = s.x(exact=True)
+    above, below = (s.e.compare(p, x, Const(0)) for p in ("gt", "lt"))
+    lesser = s.e.select(below, Const(-1), x)
+    return s.e.select(above, Const(1), lesser)
+
+
+def _comparison(predicate: str) -> Handler:
+    turned = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+
+    def handler(s: _Site) -> int:
+        if s.dtype is DType.BOOL:
+            differs = _differs(s.e, *(s.e.form(a, U8) for a in s.args))
+            return _inverted(s.e, differs) if predicate == "eq" else differs
+        a, b = s.given(exact=True)
+        if isinstance(a, Const):
+            assert isinstance(b, int)
+            return s.e.compare(turned.get(predicate, predicate), b, a)
+        return s.e.compare(predicate, a, b)
+
+    return handler
+
+
+def _inverted(e: Lowering, mask: int) -> int:
+    return e.select(mask, e.constant(0, U8, e.layout(mask)), Const(1))
+
+
+def _differs(e: Lowering, a: int, b: int) -> int:
+    return e.select(a, _inverted(e, b), b)
+
+
+def _logical(op: str) -> Handler:
+    def handler(s: _Site) -> int:
+        a, b = (s.e.form(x, U8) for x in s.args)
+        if op == "and":
+            return s.e.select(a, b, Const(0))
+        return s.e.select(a, a, b) if op == "or" else _differs(s.e, a, b)
+
+    return handler
+
+
+def _bitwise(command: str) -> Handler:
+    def handler(s: _Site) -> int:
+        a, b = s.given()
+        dtype = s.dtype
+        first, second = (s.e.constant(x.value, dtype, Layout.SCALAR) if isinstance(x, Const) else x for x in (a, b))
+        return s.e.binary(command, first, second)
+
+    return handler
+
+
+def _shift(command: str) -> Handler:
+    def handler(s: _Site) -> int:
+        places = s.e.values[s.args[1]].const
+        if places is None:
+            raise unsupported(s.instruction, "shifts by computed numbers of places are not supported")
+        x, width = s.e.form(s.args[0], s.dtype), 8 * s.dtype.itemsize
+        if 0 <= places < width:
+            return s.e.shift(command, x, int(places))
+        if command == "v_shr":
+            return s.e.shift(command, x, width - 1)
+        return s.e.scalar("v_muls", x, 0)
+
+    return handler
+
+
+def _where(s: _Site) -> int:
+    mask = s.e.form(s.args[0], U8)
+    branches = s.args[1:]
+    kind = s.e.program.dtype_of(branches[0])
+    own = engine_type(kind)
+    if not kind.is_float or all(s.e.has(a, own) for a in branches):
+        dtype = own
+    else:
+        dtype = F32
+    chosen: list[Argument] = []
+    for a in branches:
+        const = s.e.values[a].const
+        chosen.append(Const(const) if const is not None else s.e.form(a, dtype))
+    if all(isinstance(c, Const) for c in chosen):
+        first = chosen[0]
+        assert isinstance(first, Const)
+        chosen[0] = s.e.constant(first.value, dtype, s.e.layout(mask))
+    return s.e.select(mask, chosen[0], chosen[1])
+
+
+def _clip(s: _Site) -> int:
+    present = [a for a in s.args if a >= 0]
+    dtype = s.compute_type(True, present)
+    result = s.e.form(s.args[0], dtype)
+    for place, (matrix, scalar) in enumerate((("v_max", "v_maxs"), ("v_min", "v_mins")), 1):
+        if len(s.args) > place and s.args[place] >= 0:
+            const = s.e.values[s.args[place]].const
+            if const is not None:
+                result = s.e.scalar(scalar, result, const)
+            else:
+                result = s.e.binary(matrix, result, s.e.form(s.args[place], dtype))
+    return result
+
+
+def _prelu(s: _Site) -> int:
+    """max(x, 0) + slope min(x, 0)."""
+    x = s.wide()
+    slope = s.e.values[s.args[1]].const
+    below = s.e.scalar("v_mins", x, 0.0)
+    scaled = s.e.binary("v_mul", below, s.wide(1)) if slope is None else s.e.scalar("v_muls", below, slope)
+    return s.e.select(s.e.compare("lt", x, Const(0.0)), scaled, x)
+
+
+def _leaky(s: _Site) -> int:
+    """v_leaky multiplies at 0 as well, where the sign does not matter."""
+    x = s.x() if is_exact(s.attr("alpha"), F16) else s.wide()
+    return s.e.scalar("v_leaky", x, s.attr("alpha"))
+
+
+def _pow(s: _Site) -> int:
+    exponent = s.e.values[s.args[1]].const
+    if exponent is None:
+        raise unsupported(s.instruction, "powers with computed exponents are not supported")
+    e, x, b = s.e, s.wide(), float(exponent)
+    if b == 0.0:
+        return e.constant(1.0, F32, e.layout(x))
+    named = {0.5: "v_sqrt", -0.5: "v_rsqrt", -1.0: "v_reciprocal"}
+    if b in named:
+        return e.unary(named[b], x)
+    if b == math.floor(b) and abs(b) <= POWER_MAX:
+        power = _whole_power(e, x, int(abs(b)))
+        return power if b > 0 else e.unary("v_reciprocal", power)
+    return e.unary("v_exp", e.scalar("v_muls", e.unary("v_ln", x), b))
+
+
+def _whole_power(e: Lowering, x: int, n: int) -> int:
+    result, square = -1, x
+    while n:
+        if n & 1:
+            result = square if result < 0 else e.binary("v_mul", result, square)
+        n >>= 1
+        if n:
+            square = e.binary("v_mul", square, square)
+    return result
+
+
+def _erf(s: _Site) -> int:
+    return composed.erf(s.e, s.wide(), s.short)
+
+
+def _gelu(s: _Site) -> int:
+    return composed.gelu(s.e, s.wide(), s.short, s.instruction.attr("approximate") == "tanh")
+
+
+def _threshold(s: _Site) -> int:
+    x = s.x(exact=True) if is_exact(s.attr("alpha"), F16) else s.wide()
+    low = s.e.compare("le", x, Const(s.attr("alpha")))
+    return s.e.select(low, s.e.constant(0.0, s.e.dtype(x), s.e.layout(x)), x)
+
+
+def _shrink(s: _Site) -> int:
+    e, x, bias, limit = s.e, s.wide(), s.attr("bias"), s.attr("lambd")
+    low, high = e.compare("lt", x, Const(-limit)), e.compare("gt", x, Const(limit))
+    other = e.select(e.compare("ne", x, x), x, Const(0.0))
+    above = e.select(high, e.scalar("v_adds", x, -bias), other)
+    return e.select(low, e.scalar("v_adds", x, bias), above)
+
+
+def _isnan(s: _Site) -> int:
+    x = s.x(exact=True)
+    return s.e.compare("ne", x, x)
+
+
+def _isinf(s: _Site) -> int:
+    x = s.x(exact=True)
+    found = [
+        s.e.compare("eq", x, Const(sign * math.inf))
+        for name, sign in (("detect_positive", 1), ("detect_negative", -1))
+        if s.instruction.attr(name)
+    ]
+    if not found:
+        return s.e.constant(0, U8, s.e.layout(x))
+    return found[0] if len(found) == 1 else s.e.select(found[0], found[0], found[1])
+
+
+def _cast(s: _Site) -> int:
+    source, wanted = s.dtype, s.instruction.dtype
+    if wanted not in CASTS.get(source, ()):
+        raise unsupported(s.instruction, f"the vector engine does not convert {source}")
+    if source is DType.I64:
+        return _cast_of_words(s)
+    if wanted is DType.BOOL:
+        x = s.e.form(s.args[0], F16) if source.itemsize == 1 else s.x(exact=True)
+        return s.e.compare("ne", x, Const(0))
+    if wanted.is_float:
+        own = engine_type(wanted)
+        if s.e.has(s.args[0], own) or (source.itemsize == 1 and wanted is F16):
+            return s.e.form(s.args[0], own)
+        return s.wide()
+    if source.is_float:
+        if not s.instruction.attr("saturate"):
+            raise unsupported(s.instruction, "casts of floats to integers that wrap are not supported")
+        x = s.x(exact=True)
+        return s.e.cast(x, wanted, "trunc")
+    return _between_integers(s, s.e.form(s.args[0], engine_type(source)), wanted)
+
+
+def _between_integers(s: _Site, x: int, wanted: DType) -> int:
+    """Modulo 2^(width): the places above are shifted out, then the conversions, which bound, change nothing."""
+    e, dtype = s.e, s.e.dtype(x)
+    if dtype is engine_type(wanted):
+        return x
+    if dtype.itemsize < wanted.itemsize:
+        if wanted is I16:
+            return e.cast(e.cast(x, F16), I16)
+        return e.cast(x, I32)
+    if dtype.itemsize == 1:  # a truth value to a byte
+        return e.cast(e.cast(x, F16), wanted)
+    places = 8 * (dtype.itemsize - wanted.itemsize)
+    low = e.shift("v_shr", e.shift("v_shl", x, places), places)
+    if wanted is I16:
+        return e.cast(low, I16)
+    return e.cast(e.cast(low, F16 if dtype is I16 else F32), wanted)
+
+
+def _cast_of_words(s: _Site) -> int:
+    """i64 from its two halves; as a float high x 2^32 + low, the low half taken as unsigned."""
+    e, number, wanted = s.e, s.args[0], s.instruction.dtype
+    if number >= len(e.program.inputs) or e.program.inputs[number].source < 0:
+        raise unsupported(s.instruction, "only an i64 input can be converted")
+    low = e.load(number, I32, 2, 0)
+    if wanted is I32:
+        return low
+    high = e.load(number, I32, 2, 1)
+    if wanted is DType.BOOL:
+        return e.compare("ne", e.binary("v_or", low, high), Const(0))
+    upper = e.scalar("v_muls", e.cast(high, F32), 2.0**32)
+    lower = e.cast(low, F32)
+    unsigned = e.select(e.compare("lt", low, Const(0)), e.scalar("v_adds", lower, 2.0**32), lower)
+    # Small negative numbers have high = -1: taken together exactly, where the float path would round the low half.
+    small = e.compare("eq", high, e.shift("v_shr", low, 31))
+    return e.select(small, lower, e.binary("v_add", upper, unsigned))
+
+
+def _quantize(s: _Site) -> int:
+    """round(x / scale) + zero point; the last conversion bounds."""
+    e, wanted = s.e, s.instruction.dtype
+    if wanted not in QUANTIZED:
+        raise unsupported(s.instruction, f"the vector engine has no {wanted}")
+    scale = e.values[s.args[1]].const
+    x = s.wide()
+    divisor = e.constant(scale, F32, e.layout(x)) if scale is not None else s.wide(1)
+    steps = e.cast(e.binary("v_div", x, divisor), F32)
+    if len(s.args) > 2 and s.args[2] >= 0:
+        zero = e.values[s.args[2]].const
+        steps = e.scalar("v_adds", steps, zero) if zero is not None else e.binary("v_add", steps, s.wide(2))
+    return e.cast(steps, wanted)
+
+
+def _dequantize(s: _Site) -> int:
+    e, x = s.e, s.wide()
+    if len(s.args) > 2 and s.args[2] >= 0:
+        zero = e.values[s.args[2]].const
+        x = e.scalar("v_adds", x, -zero) if zero is not None else e.binary("v_sub", x, s.wide(2))
+    scale = e.values[s.args[1]].const
+    return e.scalar("v_muls", x, scale) if scale is not None else e.binary("v_mul", x, s.wide(1))
+
+
+_HANDLERS: dict[str, Handler] = {
+    **{name: _plain(function) for name, function in composed.PLAIN.items()},
+    **{f: _command(c, False) for f, c in (("exp", "v_exp"), ("log", "v_ln"), ("sqrt", "v_sqrt"), ("rsqrt", "v_rsqrt"))},
+    "reciprocal": _command("v_reciprocal", False),
+    **{f: _command(f"v_{f}", True) for f in ("abs", "neg", "relu")},
+    **{direction: _rounded(direction) for direction in ("floor", "ceil", "trunc")},
+    "round": _rounded("nearest_even"),
+    "sign": _sign,
+    "square": _square,
+    "add": _two("v_add", "v_adds", False),
+    "mul": _two("v_mul", "v_muls", False),
+    "minimum": _two("v_min", "v_mins", True),
+    "maximum": _two("v_max", "v_maxs", True),
+    "sub": _sub,
+    "div": _div,
+    "pow": _pow,
+    "prelu": _prelu,
+    "leaky_relu": _leaky,
+    "elu": lambda s: composed.elu(s.e, s.wide(), s.attr("alpha"), 1.0),
+    "selu": lambda s: composed.elu(s.e, s.wide(), s.attr("alpha"), s.attr("gamma")),
+    "celu": lambda s: composed.celu(s.e, s.wide(), s.attr("alpha")),
+    "hard_sigmoid": lambda s: composed.hard_sigmoid(s.e, s.wide(), s.attr("alpha"), s.attr("beta")),
+    "thresholded_relu": _threshold,
+    "shrink": _shrink,
+    "erf": _erf,
+    "gelu": _gelu,
+    "isnan": _isnan,
+    "isinf": _isinf,
+    **{
+        op: _comparison(p)
+        for op, p in (
+            ("equal", "eq"), ("not_equal", "ne"), ("less", "lt"), ("less_equal", "le"), ("greater", "gt"),
+            ("greater_equal", "ge"),
+        )
+    },
+    **{f"logical_{op}": _logical(op) for op in ("and", "or", "xor")},
+    "logical_not": lambda s: _inverted(s.e, s.x()),
+    **{f"bitwise_{op}": _bitwise(f"v_{op}") for op in ("and", "or", "xor")},
+    "bitwise_not": lambda s: s.e.unary("v_not", s.x()),
+    "shift_left": _shift("v_shl"),
+    "shift_right": _shift("v_shr"),
+    "where": _where,
+    "clip": _clip,
+    "cast": _cast,
+    "quantize": _quantize,
+    "dequantize": _dequantize,
+}  # fmt: skip

@@ -1,0 +1,362 @@
+"""Pointwise programs to tile code: registers, layouts, forms of values, and what moves in and out.
+
+Model: an SSA value has *forms*: registers that hold it in an element type of the engines (an f16 input as f16 and,
+once something computes with it, as f32), or it is a constant. Forms are made when they are first asked for. The
+formulas of the operators are in `formulas`; they see registers and the few methods here (`unary`, `scalar`, `binary`,
+`compare`, `select`, `cast`), which choose layouts and insert broadcasts.
+
+Invariants: floats are computed in f32; a command runs in f16 only where its one rounding is that of the stored result,
+or where it is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from superkernel.body import Instruction, PointwiseProgram, ProgramOutput
+from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
+from superkernel.scheduler.families.aicore.tilecode import Home, Layout, Load, Register, Step, Store, TileCode
+
+COMMUTATIVE = frozenset({"v_add", "v_mul", "v_max", "v_min", "v_and", "v_or", "v_xor"})
+
+
+@dataclass(frozen=True)
+class Const:
+    """A number that every element has."""
+
+    value: float | int | bool
+
+
+@dataclass
+class Value:
+    """What an SSA number is: a constant, or registers by the element type they have it in."""
+
+    dtype: DType
+    const: float | int | bool | None = None
+    forms: dict[DType, int] = field(default_factory=dict)
+
+
+def engine_type(dtype: DType) -> DType:
+    """The element type under which the engines know it (8-byte types keep theirs: they are moved as words)."""
+    return DType.U8 if dtype is DType.BOOL else dtype
+
+
+def bits_of(value: float | int | bool, dtype: DType) -> int:
+    """The bits of a number in an element type, rounded if need be."""
+    with np.errstate(all="ignore"):
+        raw = np.asarray(value).astype(dtype.numpy).tobytes()
+    return int.from_bytes(raw, "little")
+
+
+def is_exact(value: float | int | bool, dtype: DType) -> bool:
+    """Whether the number has that type."""
+    with np.errstate(all="ignore"):
+        there = np.asarray(value).astype(dtype.numpy)
+        return bool(there.astype(np.float64) == np.float64(value)) or math.isnan(value)
+
+
+class Lowering:
+    """One program being lowered. `row`, `col`: the dimensions of the program that are the tile's (row -1: one row)."""
+
+    def __init__(
+        self, program: PointwiseProgram, row: int, col: int, anchors: Sequence[DType], anchor_layout: Layout | None
+    ) -> None:
+        self.program = program
+        self.row = row if row >= 0 and program.shape[row] != 1 else -1
+        self.col = col
+        self.full = Layout.ROW if self.row < 0 else Layout.MATRIX
+        self.registers: list[Register] = []
+        self.loads: list[Load] = []
+        self.steps: list[Step] = []
+        self._expanded: dict[tuple[int, Layout], int] = {}
+        self._constants: dict[tuple[int, DType, Layout], int] = {}
+        self._reversing: dict[DType, int] = {}
+        self.values = [Value(i.dtype) for i in program.inputs]
+        self._anchors, self._anchor_layout = anchors, anchor_layout or self.full
+        self._only_stored = self._find_only_stored()
+
+    def _find_only_stored(self) -> set[int]:
+        used = {a for i in self.program.instructions for a in i.args}
+        return {o.value for o in self.program.outputs if o.target >= 0} - used
+
+    def only_stored(self, value: int) -> bool:
+        """Whether nothing computes with the value."""
+        return value in self._only_stored
+
+    # Registers --------------------------------------------------------------------------------------------------------
+
+    def register(self, layout: Layout, dtype: DType, home: Home = Home.TEMPORARY, number: int = -1) -> int:
+        self.registers.append(Register(layout, dtype, home, number))
+        return len(self.registers) - 1
+
+    def layout(self, register: int) -> Layout:
+        return self.registers[register].layout
+
+    def dtype(self, register: int) -> DType:
+        return self.registers[register].dtype
+
+    def step(
+        self, command: str, layout: Layout, dtype: DType, types: tuple[DType, ...], operands: dict[str, int],
+        **params: int | str,
+    ) -> int:  # fmt: skip
+        dst = self.register(layout, dtype)
+        self.steps.append(Step(command, types, dst, tuple(operands.items()), tuple(params.items())))
+        return dst
+
+    # Commands ---------------------------------------------------------------------------------------------------------
+
+    def unary(self, command: str, src: int) -> int:
+        """v_exp and the like, in the operand's type."""
+        return self.step(command, self.layout(src), self.dtype(src), (self.dtype(src),), {"src": src})
+
+    def scalar(self, command: str, src: int, value: float) -> int:
+        """v_adds and the like: with a constant on the right."""
+        dtype = self.dtype(src)
+        return self.step(command, self.layout(src), dtype, (dtype,), {"src": src}, value=bits_of(value, dtype))
+
+    def shift(self, command: str, src: int, places: int) -> int:
+        """v_shl, v_shr."""
+        return self.step(command, self.layout(src), self.dtype(src), (self.dtype(src),), {"src": src}, shift=places)
+
+    def cast(self, src: int, dtype: DType, rounding: str = "nearest_even") -> int:
+        """v_cast; to its own type: to whole numbers."""
+        types = (self.dtype(src), dtype)
+        return self.step("v_cast", self.layout(src), dtype, types, {"src": src}, rounding=rounding)
+
+    def binary(self, command: str, a: int, b: int) -> int:
+        """v_add and the like; what is broadcast stays as small as the command takes it."""
+        layout = self.layout(a).join(self.layout(b))
+        if not self._repeats(a, layout) and command in COMMUTATIVE and self._repeats(b, layout):
+            a, b = b, a
+        a = self.expand(a, layout)
+        form = "matrix" if self._repeats(b, layout) else "column"
+        dtype = self.dtype(a)
+        return self.step(command, layout, dtype, (dtype,), {"a": a, "b": b}, b_form=form)
+
+    def compare(self, predicate: str, a: int, b: int | Const) -> int:
+        """A byte mask."""
+        dtype = self.dtype(a)
+        if isinstance(b, Const):
+            value = bits_of(b.value, dtype)
+            return self.step("v_cmps", self.layout(a), DType.U8, (dtype,), {"src": a}, predicate=predicate, value=value)
+        layout = self.layout(a).join(self.layout(b))
+        operands = {"a": self.expand(a, layout), "b": self.expand(b, layout)}
+        return self.step("v_cmp", layout, DType.U8, (dtype,), operands, predicate=predicate)
+
+    def select(self, mask: int, a: int | Const, b: int | Const) -> int:
+        """a where the mask is set, else b; not both constants."""
+        given = [r for r in (a, b) if isinstance(r, int)]
+        dtype, layout = self.dtype(given[0]), self.layout(mask)
+        for r in given:
+            layout = layout.join(self.layout(r))
+        first = self.expand(a if isinstance(a, int) else self.constant(a.value, dtype, layout), layout)
+        chosen = {"mask": self.expand(mask, layout)}
+        if isinstance(b, Const):
+            return self.step(
+                "v_selects", layout, dtype, (dtype,), {"src": first, **chosen}, value=bits_of(b.value, dtype)
+            )
+        return self.step("v_select", layout, dtype, (dtype,), {"a": first, "b": self.expand(b, layout), **chosen})
+
+    def constant(self, value: float | int | bool, dtype: DType, layout: Layout) -> int:
+        """A register full of one number, as small as broadcasts to the layout."""
+        own = Layout.ROW if layout is Layout.MATRIX else layout
+        if dtype.itemsize == 8:
+            raise UnsupportedError("8-byte elements are moved only, not made", location="constant", found=dtype)
+        bits = bits_of(value, dtype)
+        if (bits, dtype, own) not in self._constants:
+            self._constants[bits, dtype, own] = self.step("v_duplicate", own, dtype, (dtype,), {}, value=bits)
+        return self._constants[bits, dtype, own]
+
+    def _repeats(self, register: int, layout: Layout) -> bool:
+        """Whether a command reads the register at that layout by strides alone."""
+        own = self.layout(register)
+        return own is layout or (own is Layout.ROW and layout is Layout.MATRIX)
+
+    def expand(self, register: int, layout: Layout) -> int:
+        """A register that a command reads at the layout by strides alone."""
+        if self._repeats(register, layout):
+            return register
+        own = self.layout(register)
+        wide = Layout.ROW if own is Layout.SCALAR and layout is Layout.MATRIX else layout
+        if (register, wide) not in self._expanded:
+            dtype = self.dtype(register)
+            self._expanded[register, wide] = self.step(
+                "v_broadcast", wide, dtype, (dtype,), {"src": register}, form="column"
+            )
+        return self._expanded[register, wide]
+
+    # Values -----------------------------------------------------------------------------------------------------------
+
+    def form(self, value: int, dtype: DType) -> int:
+        """The register of an SSA value in a type: floats convert into one another; others must have it already."""
+        found = self.values[value]
+        if found.const is not None:
+            return self.constant(found.const, dtype, Layout.SCALAR)
+        if not found.forms:
+            self._load(value)
+        if dtype not in found.forms:
+            found.forms[dtype] = self._converted(found, dtype)
+        return found.forms[dtype]
+
+    def has(self, value: int, dtype: DType) -> bool:
+        """Whether the value is there in a type without conversion (a constant: exactly)."""
+        found = self.values[value]
+        if found.const is not None:
+            return is_exact(found.const, dtype)
+        if not found.forms:
+            self._load(value)
+        return dtype in found.forms
+
+    def _converted(self, value: Value, dtype: DType) -> int:
+        if DType.F32 in value.forms:
+            return self.cast(value.forms[DType.F32], dtype)
+        source = next(iter(value.forms.values()))
+        if dtype is DType.BF16 or (dtype is DType.F16 and self.dtype(source) is not DType.F16):
+            value.forms[DType.F32] = self.cast(source, DType.F32)
+            return self.cast(value.forms[DType.F32], dtype)
+        return self.cast(source, dtype)
+
+    # Inputs -----------------------------------------------------------------------------------------------------------
+
+    def _load(self, number: int) -> None:
+        item, value = self.program.inputs[number], self.values[number]
+        if item.source < 0:
+            dtype = self._anchors[-1 - item.source]
+            value.forms[dtype] = self.register(self._anchor_layout, dtype, Home.ANCHOR, -1 - item.source)
+            return
+        dtype = engine_type(item.dtype)
+        if dtype.itemsize == 8:
+            value.forms[dtype] = self._load_wide(number)
+            return
+        value.forms[dtype] = self.load(number, dtype, 1, 0)
+
+    def strides(self, strides: Sequence[int]) -> tuple[int, int]:
+        """Row and column stride; 0 along what is one long."""
+        rows = strides[self.row] if self.row >= 0 else 0
+        cols = strides[self.col] if self.col >= 0 and self.program.shape[self.col] != 1 else 0
+        return rows, cols
+
+    def load(self, number: int, dtype: DType, scale: int, shift: int) -> int:
+        """An input in the layout that its strides make; `scale`, `shift` as in Load."""
+        row, col = (s * scale for s in self.strides(self.program.inputs[number].strides))
+        if row < 0 or (col < 0 and self.row >= 0):
+            raise UnsupportedError(
+                "a tile of several rows cannot be read backwards", location=f"input {number}", found=(row, col),
+                hint="tiles of one row can",
+            )  # fmt: skip
+
+        def fetch(layout: Layout, col: int = col) -> int:
+            raw = self.register(layout, dtype, Home.INPUT, number)
+            self.loads.append(Load(number, raw, row, col, scale, shift))
+            return raw
+
+        def turn(raw: int, layout: Layout) -> int:
+            return self.step("v_transpose", layout, dtype, (dtype,), {"src": raw})
+
+        if row == 0:
+            if col in (0, 1):
+                return fetch(Layout.ROW if col else Layout.SCALAR)
+            if col == -1:
+                return self._reversed(fetch(Layout.ROW))
+            lined = turn(fetch(Layout.SPREAD_ROW), Layout.ROW)
+            return lined if col > 0 else self._reversed(lined)
+        if col == 0:
+            return fetch(Layout.COLUMN) if row == 1 else turn(fetch(Layout.SPREAD_COLUMN), Layout.COLUMN)
+        if col == 1:
+            return fetch(Layout.MATRIX)
+        return turn(fetch(Layout.TURNED if row == 1 else Layout.SPREAD), Layout.MATRIX)
+
+    def _reversed(self, row: int) -> int:
+        """A row in reverse order."""
+        dtype = self.dtype(row)
+        if dtype not in self._reversing:
+            step = -dtype.itemsize & 0xFFFFFFFF
+            self._reversing[dtype] = self.step(
+                "v_iota", Layout.ROW, DType.I32, (DType.I32,), {}, start=f"last{dtype.itemsize}", step=step
+            )
+        operands = {"src": row, "offsets": self._reversing[dtype]}
+        return self.step("v_gather", Layout.ROW, dtype, (dtype,), operands)
+
+    def _load_wide(self, number: int) -> int:
+        """An 8-byte input that is copied: as rows, or else an element per block."""
+        item = self.program.inputs[number]
+        outputs = [o for o in self.program.outputs if o.value == number and o.target >= 0]
+        walks = [self.strides(item.strides), *(self.strides(o.strides) for o in outputs)]
+        row, col = walks[0]
+        if any(c != 1 for _, c in walks):
+            if self.row >= 0 or any(c < 0 for _, c in walks):
+                raise UnsupportedError(
+                    "8-byte elements that do not lie side by side are copied row by row", location=f"input {number}"
+                )
+            layout = Layout.SPREAD_ROW
+        else:
+            layout = Layout.MATRIX if row else Layout.ROW
+        raw = self.register(layout, item.dtype, Home.INPUT, number)
+        self.loads.append(Load(number, raw, row, col))
+        return raw
+
+    # Outputs ----------------------------------------------------------------------------------------------------------
+
+    def store(self, number: int, output: ProgramOutput, dtype: DType) -> Store:
+        """The register of an output, as it is to lie in UB, and how it leaves."""
+        register = self.form(output.value, engine_type(dtype))
+        row, col = self.strides(output.strides)
+        if min(row, col) < 0:
+            raise UnsupportedError("an output cannot be written backwards", location=f"output {number}")
+        single = self.col < 0 or self.program.shape[self.col] == 1
+        if self.layout(register) is Layout.SPREAD_ROW:
+            return self._stored(number, register, Layout.SPREAD_ROW, row, 1 if single else col)
+        if self.full is Layout.ROW:
+            register = self._exactly(register, Layout.ROW)
+            if col in (0, 1):
+                return self._stored(number, register, Layout.ROW, row, col)
+            return self._stored(number, self._turn(register, Layout.SPREAD_ROW), Layout.SPREAD_ROW, row, col)
+        if single and row == 1:
+            return self._stored(number, self._exactly(register, Layout.COLUMN), Layout.COLUMN, row, col)
+        if single or col == 1:
+            return self._stored(number, self.expand(register, Layout.MATRIX), Layout.MATRIX, row, col)
+        matrix = self._exactly(register, Layout.MATRIX)
+        layout = Layout.TURNED if row == 1 else Layout.SPREAD
+        return self._stored(number, self._turn(matrix, layout), layout, row, col)
+
+    def _turn(self, register: int, layout: Layout) -> int:
+        dtype = self.dtype(register)
+        return self.step("v_transpose", layout, dtype, (dtype,), {"src": register})
+
+    def _exactly(self, register: int, layout: Layout) -> int:
+        """The register in the layout itself, nothing repeated by strides."""
+        found = self.expand(register, layout)
+        own = self.layout(found)
+        if own is layout:
+            return found
+        dtype = self.dtype(found)
+        return self.step("v_copy", layout, dtype, (dtype,), {"src": found})
+
+    def _stored(self, number: int, register: int, layout: Layout, row: int, col: int) -> Store:
+        """A register made by a step is made in the output's memory."""
+        found = self.registers[register]
+        if found.home is Home.TEMPORARY:
+            self.registers[register] = replace(found, home=Home.OUTPUT, number=number)
+        return Store(number, register, layout, row, col)
+
+    def finish(self, dtypes: Sequence[DType], deliver: DType | None) -> TileCode:
+        """Stores and results. `dtypes`: of each output's operand."""
+        stores, results = [], []
+        for number, output in enumerate(self.program.outputs):
+            if output.target >= 0:
+                stores.append(self.store(number, output, dtypes[number]))
+            else:
+                wanted = deliver or engine_type(self.program.dtype_of(output.value))
+                register = self._exactly(self.form(output.value, wanted), self.full)
+                results.append((number, register))
+        return TileCode(tuple(self.registers), tuple(self.loads), tuple(self.steps), tuple(stores), tuple(results))
+
+
+def unsupported(instruction: Instruction, why: str) -> UnsupportedError:
+    """The vector engine does not compute it."""
+    return UnsupportedError(why, location=f"operator {instruction.op}", found=instruction.dtype.value)
