@@ -144,7 +144,9 @@ class _Core:
             self.group.cross_wait(self.role, int(command.operand("flag")))
         elif name not in ("drain", "barrier"):
             core = "aic" if self.role.is_cube else "aiv"
-            self.bench.execute(engine.title, core, list(words), self.group.memory)
+            given = (*words[: operand_words(spec)], words[DOORBELL])
+            wrong = self.bench.execute(engine.title, core, given, self.group.memory)
+            assert wrong is None, f"{wrong}: {command}"
 
     def check_end(self, where: str) -> None:
         if self.failure:
@@ -160,7 +162,7 @@ class CompiledKernel:
         self.body, self.tiling, self.target, self.base = body, tiling, target, target.map.ram_address
         self.target_fields = {
             f"{section}.{name}": target.value(f"{section}.{name}")
-            for section, name in (path.split(".") for path in target.origins)
+            for section, name in (path.split(".") for path, _ in target.origins)
         }
         self.commands: dict[Role, list[Any]] = {}
         self._engines: dict[Role, Any] = {}
