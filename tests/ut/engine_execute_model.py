@@ -1,7 +1,7 @@
 """Engine commands in NumPy and exact fractions, written from the words of docs/hardware.md and from nothing else.
 
-Memories are arrays of bytes. Nothing here is quick or clever: one rounding is one call of `to_format`, layouts are index
-formulas, an accumulator takes its steps one by one.
+Memories are arrays of bytes. Nothing here is quick or clever: one rounding is one call of `to_format`, layouts are
+index formulas, an accumulator takes its steps one by one.
 """
 
 from __future__ import annotations

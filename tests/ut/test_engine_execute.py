@@ -106,11 +106,12 @@ def prepare(pair: Pair, c: Command, rng: random.Random) -> None:
 def test_commands_do_what_the_words_say(name: str, types: tuple[DType, ...]) -> None:
     seed = zlib.crc32(f"{name} {types}".encode())
     rng = random.Random(seed)
-    for attempt in range(2 if name in ("mmad", "l1_im2col", "v_cast", "l0c_to_gm") else 4):
+    for attempt in range(2):
         pair = Pair(MINI, seed + attempt, types[0].itemsize if types else 1)
-        c = legal_command(name, rng, MINI, types)
-        prepare(pair, c, rng)
-        pair.compare(c)
+        for _ in range(2 if name in ("mmad", "l1_im2col", "v_cast", "l0c_to_gm") else 4):
+            c = legal_command(name, rng, MINI, types)
+            prepare(pair, c, rng)
+            pair.compare(c)
 
 
 @pytest.mark.parametrize("name", ["l1_to_l0a", "l1_to_l0b", "l1_im2col", "mmad", "l0c_to_gm"])
@@ -176,7 +177,7 @@ def test_exp_and_ln_are_within_an_ulp_and_equal_everywhere(name: str, dtype: DTy
         canonical = 0x7FC00000 if dtype is DType.F32 else 0x7E00
         assert (np.isnan(got) == nan).all()
         assert (got.view(f"<u{kind.itemsize}")[nan] == canonical).all()
-        assert ulp_distance(got[~nan], wanted[~nan]).max() <= TABLE[name].ulp
+        assert ulp_distance(got[~nan], wanted[~nan]).max(initial=0) <= TABLE[name].ulp
 
 
 @pytest.mark.parametrize(("name", "x", "wanted"), [("v_exp", 0.0, 1.0), ("v_exp", -np.inf, 0.0), ("v_ln", 1.0, 0.0)])
