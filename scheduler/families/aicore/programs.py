@@ -54,7 +54,7 @@ QUANTIZED = frozenset({I8, U8, I16, I32})
 _FROM_FLOAT = FLOATS | {I32, I16, I8, U8, BOOL}
 CASTS: Mapping[DType, frozenset[DType]] = {
     **dict.fromkeys(FLOATS, _FROM_FLOAT),
-    I64: FLOATS | {I64, I32, BOOL},
+    I64: FLOATS | {I32, BOOL},
     I32: FLOATS | {I32, I16, I8, BOOL},
     I16: FLOATS | {I32, I16, I8, BOOL},
     I8: FLOATS | {I32, I16, I8, BOOL},

@@ -1,0 +1,249 @@
+"""aicore.pointwise: every operator against its reference, every form of access, streaming, small memories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from aicore_check import CompiledKernel, check_aicore
+from kernel_check import Array, dense_strides, operand
+
+from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
+from superkernel.dtypes import DType
+from superkernel.ops.attributes import canonical_attrs
+from superkernel.ops.opdef import Family
+from superkernel.ops.table import find_op, op_table
+from superkernel.scheduler.families.aicore.programs import SUPPORTED
+from superkernel.tensor import TensorType, row_major_strides
+
+SIZE = 77
+Case = tuple[str, dict[str, Any], Sequence[Array]]
+
+
+def check_cases(cases: Sequence[Case], tol: float = 1e-5, shape: tuple[int, ...] | None = None) -> None:
+    """One body with all the cases' instructions, each storing its own result."""
+    inputs: list[Array] = []
+    numbers: dict[int, int] = {}
+    for _, _, arrays in cases:
+        for array in arrays:
+            if array.ndim and id(array) not in numbers:
+                numbers[id(array)] = len(inputs)
+                inputs.append(array)
+    count = len(inputs)
+    instructions: list[Instruction] = []
+    outputs, expected = [], {}
+    operands = [operand(Role.INPUT, DType.of(a.dtype), a.shape) for a in inputs]
+    shape = shape or np.broadcast_shapes(*(a.shape for a in inputs))
+    for name, attrs, arrays in cases:
+        row = find_op(name)
+        assert row is not None
+        full = canonical_attrs(row, attrs)
+        (kind,) = row.infer([TensorType(DType.of(a.dtype), a.shape) for a in arrays], full)
+        args = []
+        for a in arrays:
+            if a.ndim:
+                args.append(numbers[id(a)])
+                continue
+            args.append(count + len(instructions))
+            instructions.append(Instruction("constant", (), DType.of(a.dtype), (("value", a.item()),)))
+        instructions.append(Instruction(name, tuple(args), kind.dtype, tuple(full.items())))
+        index = len(operands)
+        outputs.append(ProgramOutput(count + len(instructions) - 1, index, row_major_strides(shape)))
+        operands.append(operand(Role.OUTPUT, kind.dtype, shape))
+        (want,) = row.reference(arrays, full, (TensorType(kind.dtype, shape),))
+        with np.errstate(all="ignore"):
+            expected[index] = np.broadcast_to(want, shape).astype(kind.dtype.numpy)
+    sources = tuple(ProgramInput(k, DType.of(a.dtype), dense_strides(a.shape, shape)) for k, a in enumerate(inputs))
+    program = PointwiseProgram(shape, sources, tuple(instructions), tuple(outputs))
+    body = Body(None, (), tuple(operands), (), (), (), program)
+    limits = {k: tol if operands[k].type.dtype.is_float else 0.0 for k in expected}
+    check_aicore("aicore.pointwise", body, [*inputs, *(None for _ in cases)], expected, tol=limits, splits=1)
+
+
+def floats(dtype: Any, seed: int = 0, scale: int = 2) -> Array:
+    """Numbers of all sizes, and the special ones."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(SIZE) * 10.0 ** rng.integers(-3, scale, SIZE)
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 2.5, 1.5, -2.5, 90.0, -90.0]
+    values[3 : 3 + len(special)] = special
+    return values.astype(dtype)
+
+
+UNARY = sorted(
+    name for name, dtypes in SUPPORTED.items()
+    if DType.F32 in dtypes and name != "cast" and len(find_op(name).args if find_op(name) else (0, 0)) == 1
+)  # fmt: skip
+# Infinity times 0, or less infinity, comes up here in other places than in the reference's formulas.
+FINITE = {"mish", "silu", "gelu", "hard_swish", "celu", "softsign", "sin", "cos", "tan", "asinh", "acosh", "sinh", "log1p"}
+BOUNDED = {"asin", "acos", "atanh"}
+
+
+def test_supported_operators_exist() -> None:
+    names = {name for name, row in op_table().items() if row.family is Family.POINTWISE}
+    assert set(SUPPORTED) - names == {"constant"}
+    assert names - set(SUPPORTED) == {"mod"}
+
+
+@pytest.mark.parametrize(("dtype", "tol"), [(DType.F32, 1e-5), (DType.F16, 2e-3), (DType.BF16, 8e-3)])
+def test_unary_floats(dtype: DType, tol: float) -> None:
+    x = floats(dtype.numpy)
+    wide = x.astype(np.float64)
+    finite = np.where(np.isfinite(wide), wide, 3).astype(dtype.numpy)
+    bounded = np.random.default_rng(3).uniform(-1, 1, SIZE).astype(dtype.numpy)
+    cases: list[Case] = [(n, {}, [finite if n in FINITE else bounded if n in BOUNDED else x]) for n in UNARY]
+    cases.append(("gelu", {"approximate": "tanh"}, [finite]))
+    for start in range(0, len(cases), 9):
+        check_cases(cases[start : start + 9], tol)
+
+
+@pytest.mark.parametrize(("dtype", "tol"), [(DType.F32, 1e-5), (DType.F16, 2e-3)])
+def test_binary_floats(dtype: DType, tol: float) -> None:
+    a, b = floats(dtype.numpy, 1), floats(dtype.numpy, 2)[::-1].copy()
+    names = ["add", "sub", "mul", "div", "minimum", "maximum", "prelu", "equal", "not_equal", "less", "less_equal"]
+    names += ["greater", "greater_equal"]
+    check_cases([(n, {}, [a, b]) for n in names], tol)
+    c, d = (np.array(v, dtype.numpy) for v in (0.3, 4.0))
+    check_cases([(n, {}, [a, v]) for n in names for v in (c, d)], tol)
+    check_cases([(n, {}, [c, a]) for n in names if n != "prelu"], tol)
+    positive = np.abs(a)
+    powers = [0.0, 1.0, 2.0, 3.0, -2.0, 0.5, -0.5, -1.0, 1.7]
+    check_cases([("pow", {}, [positive, np.array(p, dtype.numpy)]) for p in powers], tol)
+    lo, hi = (np.array(v, dtype.numpy) for v in (-0.5, 0.7))
+    check_cases([("clip", {}, [a, lo, hi]), ("clip", {}, [a, b, hi]), ("where", {}, [a > 0, a, b])], tol)
+    check_cases([("where", {}, [a > 0, lo, b]), ("where", {}, [a > 0, a, hi]), ("where", {}, [a > 0, lo, hi])], tol)
+
+
+def integers(dtype: DType, seed: int = 0) -> Array:
+    info = np.iinfo(dtype.numpy)
+    rng = np.random.default_rng(seed)
+    values = rng.integers(max(info.min, -40), 40, SIZE).astype(dtype.numpy)
+    values[:6] = [0, 1, info.max, info.min, 2, 7]
+    return values
+
+
+@pytest.mark.parametrize("dtype", [DType.I32, DType.I16])
+def test_integers(dtype: DType) -> None:
+    a, b = integers(dtype, 1), integers(dtype, 2)[::-1].copy()
+    five = np.array(5, dtype.numpy)
+    names = ["add", "sub", "mul", "minimum", "maximum", "equal", "less", "greater_equal"]
+    names += ["bitwise_and", "bitwise_or", "bitwise_xor"]
+    check_cases([(n, {}, [a, b]) for n in names])
+    check_cases([(n, {}, [a, five]) for n in (*names, "shift_left", "shift_right")])
+    check_cases([(n, {}, [a]) for n in ("abs", "neg", "relu", "sign", "square", "bitwise_not", "identity")])
+    far = np.array(40, dtype.numpy)
+    check_cases([(n, {}, [a, far]) for n in ("shift_left", "shift_right")])
+
+
+def test_bools_and_bytes() -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.random(SIZE) > 0.5, rng.random(SIZE) > 0.5
+    names = ["logical_and", "logical_or", "logical_xor", "equal", "not_equal"]
+    check_cases([*((n, {}, [a, b]) for n in names), ("logical_not", {}, [a]), ("where", {}, [a, b, ~b])])
+    for dtype in (DType.I8, DType.U8):
+        x, y = integers(dtype, 3), integers(dtype, 4)
+        check_cases([*((n, {}, [x, y]) for n in ("equal", "less", "greater_equal")), ("where", {}, [a, x, y])])
+
+
+@pytest.mark.parametrize("source", ["f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool"])
+def test_casts(source: str) -> None:
+    from superkernel.scheduler.families.aicore.programs import CASTS
+
+    dtype = DType.of(source)
+    if dtype.is_float:
+        x = floats(dtype.numpy, 5)
+    elif dtype is DType.BOOL:
+        x = np.random.default_rng(6).random(SIZE) > 0.5
+    else:
+        x = integers(dtype, 7)
+        if dtype is DType.I64:
+            x[6:9] = [2**40 + 12345, -(2**35) - 17, 2**31]
+    wanted = sorted(CASTS[dtype], key=lambda d: d.value)
+    check_cases([("cast", {"dtype": w}, [x]) for w in wanted if w.is_float], 8e-3 if DType.BF16 in wanted else 1e-5)
+    check_cases([("cast", {"dtype": w}, [x]) for w in wanted if not w.is_float])
+
+
+def test_quantization() -> None:
+    x = np.random.default_rng(8).uniform(-20, 20, (9, 40)).astype(np.float32)
+    scale, scales = np.array(0.25, np.float32), np.geomspace(0.0625, 1, 9).astype(np.float32).reshape(9, 1)
+    for dtype, zero in ((DType.I8, 3), (DType.U8, 120)):
+        point = np.array(zero, dtype.numpy)
+        check_cases([("quantize", {"dtype": dtype}, [x, scale, point])])
+        q = np.random.default_rng(9).integers(0, 100, (9, 40)).astype(dtype.numpy)
+        points = np.arange(9).astype(dtype.numpy).reshape(9, 1)
+        check_cases([("dequantize", {}, [q, scale, point]), ("dequantize", {}, [q, scales, points])])
+
+
+# Forms of access ----------------------------------------------------------------------------------------------------
+
+
+def copy_body(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, size: int, offset: int = 0,
+    out: tuple[int, ...] | None = None, cast: DType | None = None,
+) -> Body:  # fmt: skip
+    kind = cast or dtype
+    instructions = (Instruction("cast", (0,), kind, (("dtype", kind), ("saturate", True))),) if cast else ()
+    program = PointwiseProgram(
+        shape, (ProgramInput(0, dtype, strides, offset),), instructions,
+        (ProgramOutput(len(instructions), 1, out or row_major_strides(shape)),),
+    )  # fmt: skip
+    return Body(None, (), (operand(Role.INPUT, dtype, (size,)), operand(Role.OUTPUT, kind, shape)), (), (), (), program)
+
+
+def check_copy(body: Body, seed: int = 0, tol: float = 0.0) -> None:
+    item = body.epilogue.inputs[0]
+    out = body.epilogue.outputs[0]
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_normal(body.operands[0].type.shape) * 50).astype(item.dtype.numpy)
+    step = x.dtype.itemsize
+    view = np.lib.stride_tricks.as_strided(x[item.offset :], body.epilogue.shape, [s * step for s in item.strides])
+    want = np.zeros(int(np.prod(body.epilogue.shape)), body.operands[1].type.dtype.numpy)
+    place = np.lib.stride_tricks.as_strided(
+        want, body.epilogue.shape, [s * want.dtype.itemsize for s in out.strides], writeable=True
+    )
+    place[...] = view.astype(want.dtype)
+    check_aicore("aicore.pointwise", body, [x, None], {1: want}, tol=tol, splits=1)
+
+
+DTYPES = [DType.F16, DType.F32, DType.I8, DType.I64, DType.BOOL]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_copies(dtype: DType) -> None:
+    check_copy(copy_body((1000,), (1,), dtype, 1000))
+    check_copy(copy_body((7, 33), (40, 1), dtype, 400, 5))
+    check_copy(copy_body((40, 70), (1, 40), dtype, 2800))  # transposed
+    check_copy(copy_body((3, 4, 5, 16), (320, 16, 64, 1), dtype, 960))  # heads
+    check_copy(copy_body((50,), (3,), dtype, 160, 2))  # strided
+    check_copy(copy_body((6, 20), (60, 3), dtype, 400))
+    check_copy(copy_body((5, 33), (0, 1), dtype, 33))  # broadcast
+    check_copy(copy_body((33, 5), (1, 0), dtype, 33))
+    check_copy(copy_body((9, 9), (0, 0), dtype, 1))
+    check_copy(copy_body((), (), dtype, 1))
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.F32])
+def test_reversed_copies(dtype: DType) -> None:
+    check_copy(copy_body((100,), (-1,), dtype, 100, 99))
+    check_copy(copy_body((4, 30), (30, -1), dtype, 120, 29))
+    check_copy(copy_body((4, 30), (-30, 1), dtype, 120, 90))
+    check_copy(copy_body((30,), (-2,), dtype, 60, 59))
+
+
+@pytest.mark.parametrize(("source", "to"), [(DType.F32, DType.F16), (DType.F16, DType.F32)])
+def test_borders(source: DType, to: DType) -> None:
+    check_copy(copy_body((3000,), (1,), source, 3000, cast=to), tol=1e-3)
+    check_copy(copy_body((48, 36), (1, 48), source, 48 * 36, cast=to), tol=1e-3)
+    check_copy(copy_body((2, 30, 17), (510, 1, 30), source, 1020, cast=to), tol=1e-3)
+
+
+@pytest.mark.parametrize("shapes", [
+    ((4, 3, 20), (20,)), ((4, 3, 20), (3, 1)), ((4, 3, 20), (4, 1, 1)), ((130, 70), (130, 1)), ((130, 70), (1, 1)),
+    ((130, 1), (1, 70)), ((2, 3, 4, 5), (3, 1, 5)), ((1, 64), (1, 64)), ((64, 1), (64, 1)),
+])  # fmt: skip
+def test_broadcasts(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    rng = np.random.default_rng(4)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in shapes)
+    check_cases([("add", {}, [a, b]), ("sub", {}, [b, a]), ("less", {}, [b, a]), ("gelu", {}, [b])],
+                2e-3, np.broadcast_shapes(*shapes))  # fmt: skip
