@@ -83,7 +83,7 @@ class Task:
 
     def _allocate(self) -> None:
         kb, t, need = self.kb, self.tiling, buffers_of(self.body, self.tiling, self.block)
-        self.ring_in = kb.ring("in", t.depth)
+        self.ring_in, self.ring_once = kb.ring("in", t.depth), kb.ring("once", 1)
         self.raw = kb.buffer(self.ring_in, Local.UB, need.raw, "raw")
         turned = kb.buffer(self.ring_in, Local.UB, need.turned_in, "turned") if need.turned_in else None
         self.mover_in = Mover(kb, self.item, turned, turn_stride(t.p, self.item, self.block))
@@ -114,8 +114,7 @@ class Task:
         spread = form is Form.COLUMN and walk[self.pd] != 1
         covered = {d for d, full in ((self.pd, self._covers(self.pd)), (self.qd, self._covers(self.qd))) if full}
         once = all(d in covered or s == 0 or self.shape[d] == 1 for d, s in enumerate(walk))
-        ring = self.kb.fixed if once else None
-        raw = ring(Local.UB, size[0], f"p{k}") if ring else self.kb.buffer(self.ring_in, Local.UB, size[0], f"p{k}")
+        raw = self.kb.buffer(self.ring_once if once else self.ring_in, Local.UB, size[0], f"p{k}")
         cast = load.dtype is not self.work
         value = self.kb.fixed(Local.UB, size[1], f"v{k}") if cast else raw
         step, value_step = (self.block, self.block) if spread else (item, self.work_item)
@@ -150,7 +149,7 @@ class Task:
         """The units of the call's range, or tiles of them."""
         with ExitStack() as stack:
             self.unit = self._lines(stack) if self._by_lines() else self._single(stack)
-            if self.tiling.resident:
+            if self.tiling.resident and self.space.row_size:
                 stack.enter_context(self.kb.turn(self.ring_in))
                 self._x = self._load(self.unit, tuple(self.params))
             yield
@@ -227,8 +226,14 @@ class Task:
 
     # Passes -----------------------------------------------------------------------------------------------------------
 
-    def load_constants(self) -> None:
-        """Further inputs that are the same for all units."""
+    @contextmanager
+    def constants(self) -> Iterator[None]:
+        """With the further inputs that are the same for all units."""
+        with self.kb.turn(self.ring_once):
+            self._load_constants()
+            yield
+
+    def _load_constants(self) -> None:
         whole = Chunk((0,) * len(self.shape), self.shape[self.pd] if self.pd >= 0 else 1, self.shape[self.qd])
         once = [p for p in self.params.values() if p.once]
         for param in once:

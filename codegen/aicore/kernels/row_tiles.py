@@ -80,6 +80,10 @@ class Ops:
     def item(self) -> int:
         return self.dtype.itemsize
 
+    @property
+    def block(self) -> int:
+        return self.kb.target.memory.block_bytes
+
     def temporary(self, like: Tile) -> Tile:
         """The temporary tile."""
         assert self.scratch is not None
@@ -188,10 +192,11 @@ class Ops:
             rest = width - half
             into = current if current.part.buffer is self.scratch else self.temporary(current)
             low, high = current.columns(0, rest, self.item), current.columns(half, rest, self.item)
-            self.binary(COMBINE[kind], into.columns(0, rest, self.item), low, high)
             if into is not current and rest < half:
-                extra = half - rest
-                self.unary("v_copy", into.columns(rest, extra, self.item), current.columns(rest, extra, self.item))
+                kept = rest * self.item // self.block * self.block // self.item  # from the block that rest is in
+                count = half - kept
+                self.unary("v_copy", into.columns(kept, count, self.item), current.columns(kept, count, self.item))
+            self.binary(COMBINE[kind], into.columns(0, rest, self.item), low, high)
             current, width = into.columns(0, half, self.item), half
         return current
 

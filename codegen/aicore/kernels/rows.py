@@ -23,8 +23,8 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
         return
     check_plain(body)
     task = Task(kb, body, tiling)
-    task.load_constants()
-    formula(task)
+    with task.constants():
+        formula(task)
 
 
 EMIT = dict.fromkeys(("aicore.norm", "aicore.softmax", "aicore.reduce"), emit)

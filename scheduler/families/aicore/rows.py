@@ -8,7 +8,7 @@ dimensions, P (tile rows) and Q (along which memory is contiguous), the others a
 | LINES   | contiguous along the row       | the last outer  | the row       | one per tile row        |
 | COLUMNS | contiguous along a kept axis   | the last row    | that axis     | one per tile column     |
 | WHOLE   | a row of two or more dimensions| the last but one| the last row  | one for all of the tile |
-| POINTS  | every row is one element       | the last outer  | the last axis | the element itself      |
+| POINTS  | statistics are given           | the last outer  | the last axis | the element itself      |
 
 A tiling is `resident` where a unit's row lies in UB as one tile; else the row streams through UB in chunks, once per
 pass. Units are those of the host's `RowTiling`: an outer index, or a block of the inner axis of one.
@@ -50,6 +50,7 @@ FOLD_COLUMNS = 64  # columns to which rows are folded before they are turned
 TILE_BYTES_MAX = 32 * 1024  # a longer transfer gains nothing and delays the first result
 
 
+BATCH_NORM_PROGRAMS = 6  # five inputs and the epilogue: statistics are among the inputs
 COUNT_MAX = 65535  # of a command's columns
 
 
@@ -66,7 +67,7 @@ def mode_of(space: RowSpace) -> Mode:
     """How a space is tiled."""
     has_inner = len(space.outer) + len(space.row) < len(space.epilogue.shape)
     if has_inner:
-        return Mode.POINTS if space.row_size == 1 else Mode.COLUMNS
+        return Mode.POINTS if len(space.programs) == BATCH_NORM_PROGRAMS else Mode.COLUMNS
     return Mode.LINES if len(space.row) == 1 else Mode.WHOLE
 
 
