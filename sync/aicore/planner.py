@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from superkernel.scheduler.aicore.place import Cores
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.schedule import Schedule, Space, Task
+from superkernel.scheduler.schedule import Schedule, Task
 from superkernel.sync.aicore.plan import (
     AicorePlan,
     Await,
@@ -56,6 +56,7 @@ class _Missing:
     last: int = -1
     own_group: bool = True
     operands: set[int] = field(default_factory=set)
+    pairs: list[tuple[int, int, int]] = field(default_factory=list)  # receiver, setter, sub-operator
 
 
 def plan_aicore(
@@ -79,6 +80,7 @@ class _Planner:
         self.signals: dict[CoreKind, list[list[Step]]] = {kind: [] for kind in CoreKind}  # behind it
         self.events: list[Event] = []
         self.taken: dict[tuple[int, CoreKind], int] = {}  # event, receiver -> sub-operator whose boundary takes it
+        self.returned: dict[int, dict[int, int]] = {}  # event, core -> up to where it brings the core's own stores
         self.pending: dict[CoreKind, list[Event]] = {kind: [] for kind in CoreKind}
         self.boundaries: list[Boundary] = []
         self.start = 0  # of the launch
@@ -149,10 +151,9 @@ class _Planner:
             self.signals[kind].append([])
 
     def _counts(self, conflict: Conflict) -> bool:
-        """False for the workspace within one range: its kernel keeps order there."""
+        """False within one sub-operator: its kernel keeps order in the workspace, and nothing else may conflict."""
         tasks = self.schedule.tasks
-        same = tasks[conflict.earlier].subop == tasks[conflict.later].subop
-        return not (same and conflict.key[0] is Space.SCRATCH)
+        return tasks[conflict.earlier].subop != tasks[conflict.later].subop
 
     def _pause(self, subop: int) -> None:
         """A fallback: the launch ends, NumPy works, another launch begins. Everything is known then."""
@@ -175,13 +176,14 @@ class _Planner:
                 for kind in event.receivers:
                     before[kind].append(event.index)
                     self._take(event, kind, subop)
+        fenced = self.fenced.copy()  # what this boundary's events bring counts for their own operands only
         lacking, witnesses, implied = self._missing(conflicts)
         waits: dict[CoreKind, dict[int, list[int]]] = {kind: {} for kind in CoreKind}
         if lacking:
             for event, kind, operands in self._events_for(subop, lacking):
                 for operand in operands:
                     waits[kind].setdefault(operand, []).append(event.index)
-        fences = self._fences(subop, conflicts)
+        fences = self._fences(subop, conflicts, waits, fenced)
         self._relieve(subop)
         for kind in CoreKind:
             row = self.steps[kind][subop]
@@ -223,6 +225,7 @@ class _Planner:
             row.last = max(row.last, setter.subop)
             row.own_group = row.own_group and bool(self.group[setter.core] == self.group[receiver.core])
             row.operands.add(conflict.operand if conflict.operand is not None else 0)
+            row.pairs.append((receiver.core, setter.core, setter.subop))
             if len(witnesses) < _WITNESSES:
                 witnesses.append(conflict)
         return lacking, witnesses, implied
@@ -240,11 +243,11 @@ class _Planner:
             else:
                 family = (Mode.ALL, None)
             families.setdefault(family, []).append((setter, receiver))
-        if (Mode.ALL, None) in families:  # it brings everything
-            families = {(Mode.ALL, None): list(lacking)}
+        lasts = {family: max(lacking[key].last for key in keys) for family, keys in families.items()}
+        families = self._fewest(families, lacking)
         found: list[tuple[Event, CoreKind, set[int]]] = []
         for family, keys in families.items():
-            last = max(lacking[key].last for key in keys)
+            last = max(row.last for row in lacking.values()) if family[1] is None else lasts[family]
             event = self._find(family, last, {receiver for _, receiver in keys}) or self._make(family, last)
             operands: dict[CoreKind, set[int]] = {}
             for key in keys:
@@ -254,6 +257,42 @@ class _Planner:
                     found.append((earlier, receiver, needing))
                     self._take(earlier, receiver, subop)
         return found
+
+    def _fewest(
+        self,
+        families: dict[Family, list[tuple[CoreKind, CoreKind]]],
+        lacking: dict[tuple[CoreKind, CoreKind], _Missing],
+    ) -> dict[Family, list[tuple[CoreKind, CoreKind]]]:
+        """Without the families whose events bring nothing that the others do not bring anyway, the widest left out
+        last (an event of all cores brings everything)."""
+        if (Mode.ALL, None) in families:
+            return {(Mode.ALL, None): list(lacking)}
+        pairs = [pair for row in lacking.values() for pair in row.pairs]
+        for family in sorted(families, key=lambda f: f[0] is not Mode.TYPE):
+            others = {f: max(lacking[k].last for k in keys) for f, keys in families.items() if f != family}
+            if others and all(self._brought(others, *pair) for pair in pairs):
+                gone = families.pop(family)
+                for (mode, setters), keys in families.items():
+                    hears = setters.other if mode is Mode.GROUP and setters is not None else setters
+                    keys += [k for k in gone if k not in keys and k[1] is hears]
+        return families
+
+    def _brought(self, families: dict[Family, int], receiver: int, setter: int, subop: int) -> bool:
+        """Whether events of the families, set behind the given sub-operators, tell a receiver enough of a setter."""
+        for (mode, setters), last in families.items():
+            assert setters is not None
+            if self.kind(receiver) is (setters.other if mode is Mode.GROUP else setters):
+                heard = self._heard(mode, setters, receiver)
+                if self.after[last][heard, setter].max() >= subop:
+                    return True
+        return False
+
+    def _heard(self, mode: Mode, setters: CoreKind | None, core: int) -> list[int]:
+        """The setters that a receiver listens to."""
+        if setters is None:
+            return list(range(self.cores.total))
+        found = range(self.cores.total)[self.of(setters)]
+        return [s for s in found if mode is Mode.TYPE or self.group[s] == self.group[core]]
 
     def _find(self, family: Family, last: int, receivers: set[CoreKind]) -> Event | None:
         """A pending event of the family that brings enough, if all who need it still have it before them."""
@@ -288,18 +327,12 @@ class _Planner:
         self.pending[kind].remove(event)
         self.taken[event.index, kind] = subop
         knew = self.after[event.after]
-        mine = self.of(kind)
-        if event.setters is None:
-            learnt = knew.max(axis=0)
-            self.known[mine] = np.maximum(self.known[mine], learnt)
-        elif event.mode is Mode.TYPE:
-            learnt = knew[self.of(event.setters)].max(axis=0)
-            self.known[mine] = np.maximum(self.known[mine], learnt)
-        else:
-            setters = range(self.cores.total)[self.of(event.setters)]
-            for core in range(self.cores.total)[mine]:
-                heard = [s for s in setters if self.group[s] == self.group[core]]
-                self.known[core] = np.maximum(self.known[core], knew[heard].max(axis=0))
+        for core in range(self.cores.total)[self.of(kind)]:
+            heard = knew[self._heard(event.mode, event.setters, core)]
+            learnt = heard.max(axis=0)
+            self.returned.setdefault(event.index, {})[core] = int(learnt[core])
+            self.known[core] = np.maximum(self.known[core], learnt)
+            self.fenced[core] = max(self.fenced[core], learnt[core])  # others saw its stores: they are done
 
     def _may_run_ahead(self, setter: CoreKind, after: int) -> bool:
         """Whether one more group event can overflow no count: the setters know that receivers took the one that used
@@ -334,19 +367,22 @@ class _Planner:
                 self.pending[kind].remove(event)
                 self.taken[event.index, kind] = subop
 
-    def _fences(self, subop: int, conflicts: Sequence[Conflict]) -> dict[CoreKind, set[int]]:
+    def _fences(
+        self, subop: int, conflicts: Sequence[Conflict], waits: dict[CoreKind, dict[int, list[int]]], fenced: Known
+    ) -> dict[CoreKind, set[int]]:
         """Operands by type that a core reads after having written them itself, its stores not fenced since."""
         found: dict[CoreKind, set[int]] = {}
         tasks = self.schedule.tasks
         for conflict in conflicts:
-            earlier, later = tasks[conflict.earlier], tasks[conflict.later]
-            if earlier.core != later.core or conflict.hazard is not Hazard.RAW:
+            earlier, core = tasks[conflict.earlier], tasks[conflict.later].core
+            if earlier.core != core or conflict.hazard is not Hazard.RAW or not self.early_start:
                 continue
-            if self.early_start and self.fenced[later.core] < earlier.subop:
-                found.setdefault(self.kind(later.core), set()).add(conflict.operand or 0)
-        for task in tasks:
-            if task.subop == subop and self.kind(task.core) in found:
-                self.fenced[task.core] = subop - 1
+            operand, kind = conflict.operand or 0, self.kind(core)
+            brought = max((self.returned[e][core] for e in waits[kind].get(operand, ())), default=-1)
+            if max(fenced[core], brought) < earlier.subop:
+                found.setdefault(kind, set()).add(operand)
+        for kind in found:
+            self.fenced[self.of(kind)] = subop - 1
         return found
 
     # Rules and notes --------------------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ It reads tasks, events and the two programs. It checks:
  A2  every event is signalled once by each type that sets it and awaited once by each type whose counts it grows;
  A3  a flag is used by events of one mode and one type of setters, and awaited in the order in which it is signalled;
  A4  no deadlock: executing the programs with nothing but their signals and awaits, both reach their end;
- A5  every pair of overlapping accesses of different sub-operators, at least one of them a write, is ordered by
-     happens-before in the global order; on one core a read behind the core's own write needs a fence between them;
+ A5  every pair of overlapping accesses, at least one of them a write, is ordered by happens-before in the global
+     order; on one core a read behind the core's own write needs a fence between them; tasks of one sub-operator on
+     different cores conflict in its workspace only;
  A6  no count of a flag can exceed its limit, however far the setters run ahead;
  A7  no event is under way where a launch ends; inputs and constants are never written.
 
@@ -17,8 +18,9 @@ have published. Knowledge is a vector per core: up to which step of each other c
 counts for the operand it stands at, and for everything behind the kernel.
 
 Not checked: that declared accesses are what the kernels do (the simulator checks every one), that a kernel orders its
-own commands (the simulator's race detection does), accesses of one sub-operator's tasks among themselves to their
-common workspace. Architecture invariant: imports plain data types only, nothing of the planner.
+own commands (the simulator's race detection does).
+
+Architecture invariant: imports plain data types only, nothing of the planner.
 """
 
 from __future__ import annotations
@@ -278,7 +280,7 @@ class _Replay:
         elif isinstance(step, Drain):
             self.fenced[mine] = number
         elif isinstance(step, Await):
-            self._learn(self.known, mine, self.plan.events[step.event])
+            self._learn(self.known, self.fenced, mine, self.plan.events[step.event])
             self.await_step[kind, step.event] = number
         elif isinstance(step, Run):
             self._access(kind, mine, step, number)
@@ -291,12 +293,11 @@ class _Replay:
         base, fenced = self.known.copy(), self.fenced.copy()
         self._keep(step.subop, None, mine, base, fenced)
         for wait in step.waits:
-            here = base.copy()
+            here, own = base.copy(), fenced.copy()
             for event in wait.events:
-                self._learn(here, mine, self.plan.events[event])
-                self._learn(self.known, mine, self.plan.events[event])
+                self._learn(here, own, mine, self.plan.events[event])
+                self._learn(self.known, self.fenced, mine, self.plan.events[event])
                 self.await_step[kind, event] = number
-            own = fenced.copy()
             if wait.fence:
                 own[mine] = number - 1
                 self.fenced[mine] = number - 1
@@ -309,18 +310,17 @@ class _Replay:
         own = self.fenced_at.setdefault((subop, operand), np.full(total, -1, np.int64))
         own[mine] = fenced[mine]
 
-    def _learn(self, known: Matrix, mine: list[int], event: Event) -> None:
+    def _learn(self, known: Matrix, fenced: Vector, mine: list[int], event: Event) -> None:
+        """A type's cores take an event. What others know of a core's own stores, it need not wait for any more."""
         published = np.zeros_like(known)
         for kind in CoreKind:
             if (kind, event.index) in self.at_signal:
                 published[list(self.plan.cores(kind))] = self.at_signal[kind, event.index]
-        if event.mode is not Mode.GROUP:
-            heard = list(self.plan.heard(event, mine[0]))
-            known[mine] = np.maximum(known[mine], published[heard].max(axis=0))
-            return
+        whole = None if event.mode is Mode.GROUP else published[list(self.plan.heard(event, mine[0]))].max(axis=0)
         for core in mine:
-            heard = list(self.plan.heard(event, core))
-            known[core] = np.maximum(known[core], published[heard].max(axis=0))
+            learnt = published[list(self.plan.heard(event, core))].max(axis=0) if whole is None else whole
+            known[core] = np.maximum(known[core], learnt)
+            fenced[core] = max(fenced[core], learnt[core])
 
     def at_operand(self, subop: int, operand: int | None, core: int) -> tuple[Vector, int]:
         """What a core knows where it comes to an operand, and up to where its own stores are fenced."""
@@ -420,6 +420,12 @@ def _check_space(plan: AicorePlan, replay: _Replay, rows: _Rows) -> tuple[int, i
         pairs += len(found)
         other = core[found] != task.core
         cross += int(other.sum())
+        if access.space is not Space.SCRATCH:
+            beside = np.flatnonzero((low[stop:b] < high[b]) & (high[stop:b] > low[b]) & (core[stop:b] != task.core))
+            for a in beside + stop:
+                pair = _meeting(rows.source[a][1].regions, access.regions)
+                if (write[a] or access.write) and pair is not None and len(races) < RACES_MAX:
+                    races.append(_race(rows.source[a][0], task, access, *pair))
         if task.subop in paused:  # it runs between two launches: all before it is complete
             continue
         known, fenced = replay.at_operand(task.subop, access.operand, task.core)

@@ -1,0 +1,252 @@
+"""Plans for the accelerator: planned for random programs, proved by the independent verifier, broken on purpose."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+
+from superkernel.body import Body, Operand, PointwiseProgram, SubOperator
+from superkernel.body import Role as Use
+from superkernel.dtypes import DType
+from superkernel.errors import VerificationError
+from superkernel.scheduler.aicore.place import Cores, ranges
+from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
+from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task
+from superkernel.scheduler.tiling import Access
+from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Drain, Event, Form, Mode, OperandWait, Run, Signal
+from superkernel.sync.aicore.planner import plan_aicore
+from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
+from superkernel.target.aicore import AicoreTarget, load_target
+from superkernel.tensor import Region, TensorType
+
+MINI = load_target("mini")
+BLOCK = 64  # bytes per unit in these tests
+
+
+@dataclass(frozen=True)
+class _Tiling(AicoreTiling):
+    kind: KernelType
+    count: int
+
+    @property
+    def kernel_type(self) -> KernelType:
+        return self.kind
+
+    @property
+    def units(self) -> int:
+        return self.count
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        return ()
+
+    def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+        return float(end - begin)
+
+
+@dataclass(frozen=True)
+class _Op:
+    """A sub-operator of a test: reads buffers (whole, or the own units), writes one buffer unit by unit."""
+
+    kind: KernelType
+    units: int
+    reads: tuple[tuple[int, bool], ...]  # buffer, whole
+    writes: int
+
+
+def schedule_of(ops: list[_Op], target: AicoreTarget = MINI) -> Schedule:
+    """Buffer b lies at b * 4096 of the arena; unit u owns BLOCK bytes of each buffer that is not read as a whole."""
+    cores = Cores(target)
+    subops, tilings, tasks = [], [], []
+    kind = TensorType(DType.I8, (4096,))
+    for index, op in enumerate(ops):
+        operands = [*(Operand(Use.INPUT, kind) for _ in op.reads), Operand(Use.OUTPUT, kind)]
+        body = Body(None, (), tuple(operands), (), (), (), PointwiseProgram((1,), (), (), ()))
+        subops.append(SubOperator(index, f"op{index}", body, (), (f"op{index}",), "aicore.test"))
+        tiling = _Tiling(op.kind, op.units)
+        tilings.append(tiling)
+        for core, begin, end, role in ranges(tiling, cores):
+            own = [Region(begin * BLOCK, (end - begin) * BLOCK)]
+            accesses = [
+                MemoryAccess(Space.ARENA, 0, False, (Region(b * 4096, 4096) if whole else own[0].shifted(b * 4096),), n)
+                for n, (b, whole) in enumerate(op.reads)
+            ]
+            if not op.kind.is_mix or role is Role.VECTOR0:
+                accesses.append(MemoryAccess(Space.ARENA, 0, True, (own[0].shifted(op.writes * 4096),), len(op.reads)))
+            tasks.append(Task(len(tasks), index, core, begin, end, tuple(accesses)))
+    places = tuple(tuple(Place(Space.ARENA, 0, 0) for _ in s.body.operands) for s in subops)
+    return Schedule(cores.total, tuple(subops), tuple(tilings), places, tuple(tasks), (), 1 << 16, 0)
+
+
+def random_ops(rng: random.Random, count: int) -> list[_Op]:
+    kinds = [KernelType.CUBE, KernelType.VECTOR, KernelType.MIX_1_2]
+    ops = []
+    for _ in range(count):
+        reads = tuple((rng.randrange(6), rng.random() < 0.4) for _ in range(rng.randint(1, 3)))
+        free = sorted({*range(6)} - {b for b, _ in reads})
+        ops.append(_Op(rng.choice(kinds), rng.choice([1, 2, 3, 4, 16]), reads, rng.choice(free)))
+    return ops
+
+
+def chain(*kinds: KernelType, whole: bool = False) -> list[_Op]:
+    """Each reads what the one before it wrote: the own units, or everything."""
+    return [_Op(kind, 16, ((i, whole),), i + 1) for i, kind in enumerate(kinds)]
+
+
+@pytest.mark.parametrize("early_start", [True, False])
+@pytest.mark.parametrize("sync", ["minimal", "type-range", "full"])
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_verify(seed: int, sync: str, early_start: bool) -> None:
+    rng = random.Random(seed)
+    schedule = schedule_of(random_ops(rng, rng.randint(2, 40)))
+    plan = plan_aicore(schedule, MINI, sync=sync, early_start=early_start)
+    certificate = verify_aicore(
+        plan, {s.index: t.units for s, t in zip(schedule.subops, schedule.tilings, strict=True)}
+    )
+    assert certificate.tasks == len(schedule.tasks)
+    assert certificate.events == len(plan.events)
+
+
+def _without(plan: AicorePlan, gone: int) -> AicorePlan:
+    """The plan without one event: not signalled, not awaited, the others renumbered."""
+    number = {e.index: i for i, e in enumerate(e for e in plan.events if e.index != gone)}
+    programs = {}
+    for kind, program in plan.programs.items():
+        steps = []
+        for step in program:
+            if isinstance(step, (Signal, Await)):
+                if step.event != gone:
+                    steps.append(replace(step, event=number[step.event]))
+            elif isinstance(step, Run):
+                waits = tuple(
+                    OperandWait(w.operand, tuple(number[e] for e in w.events if e != gone), w.fence) for w in step.waits
+                )
+                steps.append(Run(step.subop, waits))
+            else:
+                steps.append(step)
+        programs[kind] = tuple(steps)
+    events = tuple(replace(e, index=number[e.index]) for e in plan.events if e.index != gone)
+    return replace(plan, programs=programs, events=events, boundaries=())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_event_of_a_minimal_plan_can_be_left_out(seed: int) -> None:
+    rng = random.Random(100 + seed)
+    plan = plan_aicore(schedule_of(random_ops(rng, 25)), MINI)
+    assert plan.events
+    for event in plan.events:
+        wrong, certificate = check_aicore_plan(_without(plan, event.index))
+        assert certificate is None, f"event {event} is not needed"
+        assert any("race" in v.message or "exceed" in v.message for v in wrong)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3, 4, 6])
+def test_no_fence_can_be_left_out(seed: int) -> None:
+    rng = random.Random(200 + seed)
+    plan = plan_aicore(schedule_of(random_ops(rng, 25)), MINI)
+    found = 0
+    for kind, program in plan.programs.items():
+        for at, step in enumerate(program):
+            if isinstance(step, Run) and any(w.fence for w in step.waits):
+                cut = Run(step.subop, tuple(replace(w, fence=False) for w in step.waits))
+                programs = {**plan.programs, kind: (*program[:at], cut, *program[at + 1 :])}
+                wrong, _ = check_aicore_plan(replace(plan, programs=programs))
+                assert any("race" in v.message for v in wrong), f"the fence of {step} is not needed"
+                found += 1
+    assert found
+
+
+CUBE, VECTOR, MIX = KernelType.CUBE, KernelType.VECTOR, KernelType.MIX_1_2
+
+
+@pytest.mark.parametrize(
+    ("kinds", "whole", "form"),
+    [
+        ((VECTOR, VECTOR), False, Form.FENCE),
+        ((VECTOR, VECTOR), True, Form.TYPE),
+        ((CUBE, CUBE), False, Form.FENCE),
+        ((CUBE, CUBE), True, Form.TYPE),
+        ((CUBE, VECTOR), False, Form.GROUP),
+        ((CUBE, VECTOR), True, Form.ALL),
+        ((VECTOR, CUBE), False, Form.GROUP),
+        ((VECTOR, CUBE), True, Form.ALL),
+        ((MIX, CUBE), False, Form.GROUP),
+        ((CUBE, MIX), False, Form.GROUP),
+    ],
+)
+def test_the_narrowest_form_that_the_data_allows(kinds: tuple[KernelType, ...], whole: bool, form: Form) -> None:
+    plan = plan_aicore(schedule_of(chain(*kinds, whole=whole)), MINI)
+    assert plan.boundaries[1].form is form
+    verify_aicore(plan)
+
+
+def test_levels_are_wider_in_turn() -> None:
+    schedule = schedule_of(chain(CUBE, VECTOR, VECTOR, CUBE, MIX, VECTOR))
+    plans = [plan_aicore(schedule, MINI, sync=s) for s in ("minimal", "type-range", "full")]
+    for plan in plans:
+        verify_aicore(plan)
+    wide = [sum(e.mode is not Mode.GROUP for e in p.events) for p in plans]
+    everybody = [sum(e.mode is Mode.ALL for e in p.events) for p in plans]
+    assert wide == [1, 5, 5]  # one vector core of a MIX range writes, both read
+    assert everybody == [0, 4, 5]
+
+
+def test_a_long_one_way_chain_does_not_overflow_counts() -> None:
+    """Cube cores that run ahead of vector cores for ever, were nobody to hold them back."""
+    ops = []
+    for step in range(100):
+        buffer = step % 3
+        ops.append(_Op(CUBE, 2, ((5, False),), buffer))
+        ops.append(_Op(VECTOR, 4, ((buffer, False),), 4))
+    verify_aicore(plan_aicore(schedule_of(ops), MINI))
+
+
+def _edited(plan: AicorePlan, kind: CoreKind, at: int, *steps: object) -> AicorePlan:
+    program = plan.programs[kind]
+    return replace(plan, programs={**plan.programs, kind: (*program[:at], *steps, *program[at + 1 :])})  # type: ignore[dict-item]
+
+
+def test_each_check_rejects_its_canary() -> None:
+    plan = plan_aicore(schedule_of(chain(CUBE, VECTOR, CUBE, VECTOR, whole=True)), MINI)
+    program = plan.programs[CoreKind.VECTOR]
+    run = next(i for i, s in enumerate(program) if isinstance(s, Run))
+    signal = next(i for i, s in enumerate(program) if isinstance(s, Signal))
+    event = plan.events[0]
+    cases = {
+        "is not run": _edited(plan, CoreKind.VECTOR, run),
+        "repeat": _edited(plan, CoreKind.VECTOR, run, program[run], program[run]),
+        "not signalled as often": _edited(plan, CoreKind.VECTOR, signal),
+        "not awaited as often": _edited(plan, CoreKind.VECTOR, len(program) - 1, program[-1], Await(event.index, 0)),
+        "two kinds of events": replace(
+            plan, events=(*plan.events, Event(len(plan.events), Mode.TYPE, CoreKind.CUBE, event.flag, 0))
+        ),
+        "no such flag": replace(plan, events=(replace(event, flag=15), *plan.events[1:])),
+    }
+    for text, broken in cases.items():
+        if text == "two kinds of events":
+            cube = broken.programs[CoreKind.CUBE]
+            extra = (*cube, Signal(len(plan.events)), Await(len(plan.events), 0))
+            broken = replace(broken, programs={**broken.programs, CoreKind.CUBE: extra})
+        wrong, certificate = check_aicore_plan(broken)
+        assert certificate is None
+        assert any(text in v.message for v in wrong), (text, wrong)
+
+
+def test_deadlock_is_told() -> None:
+    """Each type takes what the other signals only behind its own take."""
+    plan = plan_aicore(schedule_of([_Op(CUBE, 2, (), 0), _Op(VECTOR, 4, (), 1)]), MINI)
+    events = (Event(0, Mode.GROUP, CoreKind.CUBE, 8, 0), Event(1, Mode.GROUP, CoreKind.VECTOR, 9, 0))
+    programs = {
+        CoreKind.CUBE: (Await(1, 0), *plan.programs[CoreKind.CUBE], Signal(0)),
+        CoreKind.VECTOR: (Await(0, 0), *plan.programs[CoreKind.VECTOR], Signal(1)),
+    }
+    with pytest.raises(VerificationError, match="deadlock"):
+        verify_aicore(replace(plan, events=events, programs=programs))
+
+
+def test_drains_stand_behind_kernels_without_early_start() -> None:
+    plan = plan_aicore(schedule_of(chain(VECTOR, VECTOR)), MINI, early_start=False)
+    steps = plan.programs[CoreKind.VECTOR]
+    assert [type(s) for s in steps] == [Run, Drain, Run, Drain]
+    verify_aicore(plan)
