@@ -1,0 +1,217 @@
+"""Which cuts of a convolution the accelerator's cube kernel offers: the search over blocks of positions and channels.
+
+Model: a cut is made of a block of positions, a block of output channels and what a range holds in L1; everything else
+(steps of the depth, slots of the rings) follows from the sizes of the memories. All cuts that fit are weighed by the
+longest range of an even split over the device's cube cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from superkernel.body import Body, View
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.aicore.conv_cost import range_cycles
+from superkernel.scheduler.families.aicore.conv_fix import CHANNEL, FixForm
+from superkernel.scheduler.families.aicore.conv_form import TYPES, CubeConv, Load, cube_conv, unsupported
+from superkernel.scheduler.families.aicore.conv_tiling import (
+    IMAGE,
+    NOTHING,
+    STEP,
+    WEIGHTS,
+    ConvTiling,
+    conv_fix,
+    is_empty,
+    vector_packs,
+    window_extent,
+)
+from superkernel.scheduler.tiling import Family
+from superkernel.target.aicore import AicoreTarget
+
+_OFFERED = 3  # tilings, best first
+_POSITIONS = (16, 32, 48, 64, 96, 112, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024)
+_CHANNELS = (16, 32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 384, 512)
+_CHUNK_BYTES = 32768  # of weights that stream: large enough to be near the full rate
+_FLAGS = 6  # that one pair of engines has for rings
+_ROW_MAX = 65535  # elements of a row, rows of a transfer
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """A block of positions."""
+
+    rows: int
+    columns: int
+    row_blocks: int
+    column_blocks: int
+    framed: bool
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def channels_inside(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """True where the channels of a pixel stand side by side and nothing runs backwards."""
+    return (shape[CHANNEL] == 1 or strides[CHANNEL] == 1) and min(strides, default=0) >= 0
+
+
+class ConvFamily(Family):
+    """Convolutions of one and two dimensions, any groups, with constant weights."""
+
+    kernels = ("aicore.conv",)
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        if slot == 0:
+            return len(view.shape) in (3, 4) and dtype in TYPES and channels_inside(view.shape, view.strides)
+        return slot < 3
+
+    def accepts_store(self, kernel: str, op: str, view: View, dtype: DType) -> bool:
+        return channels_inside(view.shape, view.strides)
+
+    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[ConvTiling]:
+        assert isinstance(target, AicoreTarget)
+        conv, fix = cube_conv(body), conv_fix(body)
+        if is_empty(body):
+            return [_empty_tiling(fix is not None)]
+        search = _Search(body, conv, fix, target)
+        cores = int(target.device.cube_cores)
+
+        def cost(tiling: ConvTiling) -> float:
+            return range_cycles(tiling, conv, -(-tiling.units // cores), target)
+
+        found = sorted(dict.fromkeys(search.all()), key=cost)
+        if not found:
+            raise unsupported(
+                "no tile of a convolution fits the local memories",
+                "larger memory.l1_bytes, memory.l0a_bytes, memory.l0b_bytes or memory.l0c_bytes",
+                f"{conv.kernel} taps of {conv.channels} channels",
+            )
+        return found[:_OFFERED]
+
+
+def _empty_tiling(fix: bool) -> ConvTiling:
+    return ConvTiling(NOTHING, Load.FLAT, 1, fix, 0, 1, 1, 1, 1, 1, False, 1, 1, 16, 16, 16, 16, 32, 1, (1, 1, 1, 1))
+
+
+class _Search:
+    def __init__(self, body: Body, conv: CubeConv, fix: FixForm | None, target: AicoreTarget) -> None:
+        self.body, self.conv, self.fix, self.target = body, conv, fix, target
+        self.block = int(target.memory.block_bytes) // conv.item  # elements of a block
+        self.even = self._evenly_stored()
+        kinds = [body.operands[o].type for o in vector_packs(body, conv, fix)]
+        packs = vector_packs(body, conv, fix).values()
+        self.vector_bytes = sum(_up(p.packed_bytes(k), 32) for p, k in zip(packs, kinds, strict=True))
+
+    def _evenly_stored(self) -> bool:
+        """Whether one command stores any run of output positions."""
+        if self.fix is None or self.conv.pixels == 1 or 1 in (self.conv.out_height, self.conv.out_width):
+            return True
+        rows, columns = (self.fix.strides[d] for d in self.conv.spatial)
+        return rows == columns * self.conv.out_width
+
+    def all(self) -> Iterator[ConvTiling]:
+        """Every cut that fits."""
+        for frame in dict.fromkeys(self._frames()):
+            load = self._load(frame)
+            if load is None:
+                continue
+            for channels in dict.fromkeys(self._channel_blocks()):
+                for hold in (NOTHING, WEIGHTS, IMAGE):
+                    found = self._fitted(frame, load, channels, hold)
+                    if found is not None:
+                        yield found
+
+    def _channel_blocks(self) -> Iterator[int]:
+        out = self.conv.out_channels
+        for wanted in _CHANNELS:
+            if wanted < out:
+                yield _up(-(-out // -(-out // wanted)), STEP)
+        if out <= max(_CHANNELS):
+            yield out
+
+    def _frames(self) -> Iterator[_Frame]:
+        conv = self.conv
+        high, wide = conv.out_height, conv.out_width
+        for wanted in _POSITIONS:
+            if self.even:
+                rows = max(1, min(high, wanted // wide))
+                rows = -(-high // -(-high // rows))
+                rows = _up(rows, STEP) if wide == 1 and rows < high else rows
+                yield _Frame(rows, wide, -(-high // rows), 1, False)
+            for columns in {min(_up(wide, STEP), c) for c in (16, 32, 64, 128, 256, _up(wide, STEP))}:
+                blocks = -(-wide // columns)
+                if (self.even and blocks == 1) or (blocks > 1 and self._late(columns, blocks)):
+                    continue
+                rows = max(1, min(high, wanted // columns))
+                rows = -(-high // -(-high // rows))
+                yield _Frame(rows, columns, -(-high // rows), blocks, True)
+
+    def _late(self, columns: int, blocks: int) -> bool:
+        """Whether a block of columns begins behind the image: those have no place in the command's coordinates."""
+        return (blocks - 1) * columns * self.conv.strides[1] - self.conv.pads[1] > self.conv.width - 1
+
+    def _load(self, frame: _Frame) -> Load | None:
+        conv = self.conv
+        whole = frame.column_blocks == 1
+        if conv.groups == 1 and whole and conv.rows_flat:
+            return Load.FLAT
+        dense = conv.line_dense and conv.groups == 1 and (conv.channels % self.block == 0)
+        if dense and self._width(frame) * conv.channels <= _ROW_MAX:
+            return Load.ROWS
+        return Load.PIXELS if conv.channels <= _ROW_MAX else None
+
+    def _width(self, frame: _Frame) -> int:
+        return self.conv.width if frame.column_blocks == 1 else window_extent(self.conv, 1, frame.columns)
+
+    def _fitted(self, frame: _Frame, load: Load, channels: int, hold: str) -> ConvTiling | None:
+        conv, memory, item = self.conv, self.target.memory, self.conv.item
+        pixel = conv.padded_channels(int(memory.block_bytes)) if load is Load.PIXELS else conv.channels
+        depth = _up(conv.kernel[0] * conv.kernel[1] * pixel, self.block)
+        m, n = _up(frame.rows * frame.columns, STEP), _up(channels, STEP)
+        step = min(memory.l0a_bytes // 2 // (m * item), memory.l0b_bytes // 2 // (n * item)) // self.block * self.block
+        step = min(step, depth)
+        width = self._width(frame)
+        high = window_extent(conv, 0, frame.rows)
+        image = high * width * pixel * item
+        if step < self.block or m * n * 4 > memory.l0c_bytes or max(high, width, high * width) > _ROW_MAX:
+            return None
+        blocks = -(-conv.out_channels // channels)
+        tiles = conv.images * frame.row_blocks * frame.column_blocks * conv.groups * blocks
+        many = tiles > self.target.device.cube_cores
+        sums = 2 if many and 2 * m * n * 4 <= memory.l0c_bytes else 1
+        free = memory.l1_bytes - self.vector_bytes
+        plan = self._memory(hold, free, _up(image, 32), channels * item, depth, step, many)
+        if plan is None or (hold != NOTHING and not many):
+            return None
+        slots, head, chunk = plan
+        return ConvTiling(
+            hold, load, pixel, self.fix is not None, conv.images, conv.groups, frame.rows, frame.columns,
+            frame.row_blocks, frame.column_blocks, frame.framed, channels, blocks, depth, head, chunk, step, image,
+            width, (*slots, sums),
+        )  # fmt: skip
+
+    def _memory(
+        self, hold: str, free: int, image: int, row: int, depth: int, step: int, many: bool
+    ) -> tuple[tuple[int, int, int], int, int] | None:
+        """Slots of image, head and chunks, and the depths of head and chunk. `row`: bytes of one element of the depth
+        over all channels of the block; `many`: ranges have several units."""
+        images = 2 if many and hold != IMAGE and 2 * image <= free // 2 else 1
+        free -= images * image
+        whole = row * depth
+        if hold == WEIGHTS:
+            heads = 2 if 2 * whole <= free else 1
+            return ((images, heads, 1), depth, step) if whole <= free else None
+        chunk = min(depth, max(step, _CHUNK_BYTES // row // step * step))
+        if hold == NOTHING and whole <= min(free, 2 * _CHUNK_BYTES):
+            return (images, 2 if many and 2 * whole <= free else 1, 1), depth, step
+        chunks = min(4 if hold == IMAGE else 2, free // (row * chunk), _FLAGS - images - (0 if hold == IMAGE else 1))
+        if chunks < 1:
+            return None
+        free -= chunks * row * chunk
+        head = min(depth // 2, free // row) // step * step if hold == NOTHING else 0
+        return (images, 1, chunks), head, chunk
+
+
+FAMILY = ConvFamily()
