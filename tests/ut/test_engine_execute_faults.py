@@ -1,4 +1,4 @@
-"""What engine commands in C++ refuse: one case per kind of fault, and reads of memory that was never written, to the byte."""
+"""What engine commands in C++ refuse: a case per kind of fault; reads of memory that was never written, to the byte."""
 
 from __future__ import annotations
 
