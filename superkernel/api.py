@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from superkernel.graph import Graph
+    from superkernel.target.aicore import AicoreTarget
 
-TARGETS = ("host",)
+HOST = "host"
 THREADS_MAX = 64
 
 
 def compile(
     graph: Graph | nx.DiGraph[Any] | str | PathLike[str] | Any,
-    target: str = "host",
+    target: str | PathLike[str] | AicoreTarget = HOST,
     threads: int | None = None,
     options: Options | Mapping[str, Any] | None = None,
     *,
@@ -35,9 +36,10 @@ def compile(
 
     graph: a `superkernel.Graph`, a networkx DiGraph/MultiDiGraph (docs/graph-format.md), a path to an .onnx or
         node-link .json file, or an `onnx.ModelProto`.
-    target: "host", the CPU at hand.
-    threads: worker threads, the calling one included; default: all CPUs the process may use. More than there are CPUs
-        works, slowly, with a warning.
+    target: "host", the CPU at hand; or an accelerator: a preset ("a3", "a2", "mini"), the path of a target file
+        (docs/hardware.md), or what `load_target` returned. Its kernels run on a simulator.
+    threads: host: worker threads, the calling one included; default: all CPUs the process may use. More than there are
+        CPUs works, slowly, with a warning. An accelerator's cores are its target's.
     options: `Options`, or a mapping of their names.
     dims, shapes, constants: of an ONNX model: values of symbolic dimensions, whole shapes of inputs, and values of
         inputs that are to be fixed (those that decide a shape must be).
@@ -47,12 +49,49 @@ def compile(
     from superkernel.frontends import load_graph
     from superkernel.pipeline import compile_graph
 
-    if target not in TARGETS:
-        raise UnsupportedError("unknown target", expected=", ".join(TARGETS), found=repr(target))
+    device = accelerator(target)
     cores, chosen = thread_count(threads), Options.of(options)
+    check_options(chosen, device, threads)
     source = _existing_file(graph) if isinstance(graph, (str, PathLike)) else graph
     loaded = load_graph(source, dims=_checked_dims(dims), shapes=_checked_shapes(shapes), constants=constants)
-    return Kernel(compile_graph(loaded, cores=cores, options=chosen))
+    if device is None:
+        return Kernel(compile_graph(loaded, cores=cores, options=chosen))
+    from superkernel.pipeline_aicore import compile_for_aicore
+
+    return Kernel(compile_for_aicore(loaded, device, options=chosen))
+
+
+def accelerator(target: str | PathLike[str] | AicoreTarget) -> AicoreTarget | None:
+    """The accelerator that a target names, None for the host. Raises InputError, UnsupportedError."""
+    if target == HOST:
+        return None
+    from superkernel.target.aicore import AicoreTarget, load_target, preset_names
+
+    if isinstance(target, AicoreTarget):
+        return target
+    names = (HOST, *preset_names())
+    if not isinstance(target, (str, PathLike)):
+        raise UnsupportedError("unknown target", expected=", ".join(names), found=repr(target))
+    text = fspath(target)
+    if text not in names and not Path(text).suffix and not Path(text).exists():
+        raise UnsupportedError(
+            "unknown target", expected=", ".join(names), found=repr(text), hint="or the path of a target file"
+        )
+    return load_target(text)
+
+
+def check_options(options: Options, device: AicoreTarget | None, threads: int | None) -> None:
+    """What an option cannot mean on the target. Raises UnsupportedError with all of them."""
+    wrong: list[Violation] = []
+    if device is None:
+        if options.precision not in ("auto", "f32"):
+            wrong.append(Violation("not on the host", "option 'precision'", "auto, f32", repr(options.precision)))
+        if options.sync == "type-range":
+            wrong.append(Violation("the host has one type of cores", "option 'sync'", "minimal, full", "'type-range'"))
+    elif threads is not None:
+        cores = f"{device.device.cube_cores} cube and {device.device.vector_cores} vector cores"
+        wrong.append(Violation("an accelerator has cores, not threads", "threads", cores, repr(threads)))
+    raise_all(UnsupportedError, wrong)
 
 
 def load(path: str | PathLike[str], *, threads: int | None = None) -> Kernel:

@@ -103,7 +103,6 @@ def _show_warning(
 
 def _parser() -> argparse.ArgumentParser:
     from superkernel import __version__
-    from superkernel.kernel import EXECUTORS
 
     parser = _Parser(prog="superkernel", description="Fuse a graph of operators into one multi-core kernel.")
     parser.add_argument("--version", action="version", version=f"superkernel {__version__}")
@@ -120,7 +119,11 @@ def _parser() -> argparse.ArgumentParser:
     sub = add("run", _run, "Run a model on inputs from a file.")
     _input_arguments(sub)
     sub.add_argument("--outputs", metavar="FILE.npz", help="write the outputs here, output names as array names")
-    sub.add_argument("--executor", choices=EXECUTORS, default="host", help="host (default) or reference (NumPy)")
+    sub.add_argument(
+        "--executor",
+        choices=("host", "sim", "reference"),
+        help="the kernel's own (default): host, or sim for an accelerator; reference: NumPy",
+    )
     sub = add("report", _report, "Show what synchronisation costs, and fused against one by one.")
     _input_arguments(sub)
     sub.add_argument("--rounds", type=int, default=100, help="alternating pairs of the comparison (default 100)")

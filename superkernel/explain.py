@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from superkernel.errors import InputError
 from superkernel.pipeline import Compiled
 from superkernel.registry.explanation import Explanation as KernelExplanation
+
+if TYPE_CHECKING:
+    from superkernel.pipeline_aicore import AicoreCompiled
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Explanation:
 
 def explain(compiled: Compiled, node: str | int) -> Explanation:
     """See `Kernel.explain`. Raises InputError on a node that no sub-operator computes."""
-    sub = compiled.schedule.subops[_index(compiled, node)]
+    sub = compiled.schedule.subops[subop_index(compiled, node)]
     boundary = next(b for b in compiled.plan.boundaries if b.subop == sub.index)
     reasons = [r for r in compiled.plan.reasons if r.wait.subop == sub.index]
     schedule = compiled.schedule
@@ -74,7 +77,8 @@ def explain(compiled: Compiled, node: str | int) -> Explanation:
     )
 
 
-def _index(compiled: Compiled, node: str | int) -> int:
+def subop_index(compiled: Compiled | AicoreCompiled, node: str | int) -> int:
+    """The sub-operator that a node's name, a value's name or a number means. Raises InputError."""
     subops = compiled.schedule.subops
     if isinstance(node, int) and not isinstance(node, bool):
         if 0 <= node < len(subops):
@@ -85,7 +89,7 @@ def _index(compiled: Compiled, node: str | int) -> int:
             return sub.index
     producer = compiled.graph.producers.get(str(node)) or compiled.source.producers.get(str(node))
     if producer is not None and producer.name != node:
-        return _index(compiled, producer.name)
+        return subop_index(compiled, producer.name)
     if any(n.name == node for n in (*compiled.graph.nodes, *compiled.source.nodes)):
         raise InputError(
             f"no sub-operator computes node {node!r}: it was folded away, or is an alias of another value",

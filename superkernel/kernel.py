@@ -22,14 +22,18 @@ from superkernel.tensor import TensorType
 
 if TYPE_CHECKING:
     from superkernel.executors.host import HostExecutable
+    from superkernel.executors.sim import SimExecutable
     from superkernel.explain import Explanation
     from superkernel.pipeline import Compiled
+    from superkernel.pipeline_aicore import AicoreCompiled
     from superkernel.report import Report
+    from superkernel.sim_report import SimReport
+    from superkernel.sync.aicore.verify import AicoreCertificate
     from superkernel.sync.verify import Certificate
 
 Array = NDArray[Any]
 
-EXECUTORS = ("host", "reference")
+REFERENCE = "reference"
 WARMUP_ROUNDS = 5
 ROUNDS_MAX = 10_000_000  # what a measurement keeps is 16 bytes per round
 
@@ -39,13 +43,13 @@ class RunResult:
     """Outputs by name; `report` where the run was profiled."""
 
     outputs: dict[str, Array]
-    report: Report | None = None
+    report: Report | SimReport | None = None
 
 
 class Kernel:
     """See the module docstring. Made by `superkernel.compile` and `superkernel.load`, not directly."""
 
-    def __init__(self, compiled: Compiled) -> None:
+    def __init__(self, compiled: Compiled | AicoreCompiled) -> None:
         self._compiled = compiled
         graph = compiled.graph
         self._input_types: dict[str, TensorType] = dict(graph.inputs)
@@ -55,7 +59,7 @@ class Kernel:
         self._shown_states = MappingProxyType(self._states)
         self._exact = tuple((t.dtype.numpy, t.shape) for t in self._input_types.values())
         self._makers = tuple((t.shape, t.dtype.numpy) for t in self._output_types.values())
-        self._executable: HostExecutable = compiled.executable
+        self._executable: HostExecutable | SimExecutable = compiled.executable
 
     # What it is -------------------------------------------------------------------------------------------------------
 
@@ -85,12 +89,17 @@ class Kernel:
         return self._compiled.cores
 
     @property
+    def executor(self) -> str:
+        """What runs it unless told otherwise: "host", or "sim" for an accelerator."""
+        return self._compiled.executor
+
+    @property
     def plan(self) -> str:
         """The synchronisation plan as text: per core its straight line of steps."""
         return str(self._compiled.plan)
 
     @property
-    def certificate(self) -> Certificate:
+    def certificate(self) -> Certificate | AicoreCertificate:
         """What the independent verifier checked."""
         return self._compiled.certificate
 
@@ -146,17 +155,24 @@ class Kernel:
         executor: str | None = None,
         profile: bool = False,
     ) -> RunResult:
-        """Run once and return outputs by name. `executor` "host" (default) or "reference" (the NumPy reference;
-        states as the host's). `profile=True` adds a report of this kernel's synchronisation."""
-        name = executor or "host"
-        if name not in EXECUTORS:
-            raise UnsupportedError("unknown executor", expected=", ".join(EXECUTORS), found=repr(executor))
+        """Run once and return outputs by name. `executor`: the kernel's own ("host", or "sim" for an accelerator;
+        default) or "reference" (the NumPy reference; states as the kernel's). `profile=True` adds a report of this
+        kernel's synchronisation; a run on the simulator has one anyway."""
+        name = executor or self.executor
+        if name not in (self.executor, REFERENCE):
+            raise UnsupportedError(
+                "unknown executor",
+                location=f"kernel {self.name!r} for {self._compiled.summary()['target']}",
+                expected=f"{self.executor}, {REFERENCE}",
+                found=repr(executor),
+            )
         arrays = self._arrays(inputs)
-        if name == "reference":
-            outputs = self._reference(arrays)
-        else:
-            outputs = dict(zip(self._output_types, self._launch(list(arrays.values())), strict=True))
-        return RunResult(outputs, self._profile(arrays, rounds=0) if profile else None)
+        if name == REFERENCE:
+            return RunResult(self._reference(arrays), self._profile(arrays, rounds=0) if profile else None)
+        results = self._new_outputs()
+        report = self._compiled.run([*map(self._apart, arrays.values()), *results, *self._states.values()])
+        outputs = dict(zip(self._output_types, results, strict=True))
+        return RunResult(outputs, self._profile(arrays, rounds=0) if profile and report is None else report)
 
     def _arrays(self, inputs: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Array]:
         if inputs is None:
@@ -182,9 +198,12 @@ class Kernel:
 
     # Understanding ----------------------------------------------------------------------------------------------------
 
-    def report(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100) -> Report:
-        """Where the time goes (medians of profiled runs) and fused against one by one (`rounds` alternating pairs).
-        States are put back afterwards. Without inputs, random ones of seed 0."""
+    def report(
+        self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100
+    ) -> Report | SimReport:
+        """Where the time goes and fused against one by one: on the host medians of profiled runs and `rounds`
+        alternating pairs, on the simulator one run of each. States are put back afterwards. Without inputs, random ones
+        of seed 0."""
         return self._profile(
             self._arrays(inputs) if inputs is not None else self._random(), _count("rounds", rounds, 0)
         )
@@ -214,19 +233,15 @@ class Kernel:
             for name, array in kept.items():
                 self._states[name][...] = array
 
-    def _profile(self, arrays: Mapping[str, Array], rounds: int) -> Report:
-        from superkernel.profile import measure
-
+    def _profile(self, arrays: Mapping[str, Array], rounds: int) -> Report | SimReport:
         with self._kept_states():
-            return measure(self._compiled, self._io(list(arrays.values())), rounds)
+            return self._compiled.profile(self._io(list(arrays.values())), rounds)
 
     def explain(self, node: str | int) -> Explanation:
         """Everything decided about the sub-operator that computes a node (or has that index): kernel choice with
         rejected candidates, what was joined and why, tiling and placement, and for each wait the form, the reason and
         the witness conflict."""
-        from superkernel.explain import explain
-
-        return explain(self._compiled, node)
+        return self._compiled.explain(node)
 
     def summary(self) -> dict[str, Any]:
         """Counts and sizes, plain data."""
@@ -244,9 +259,7 @@ class Kernel:
     def save(self, path: str | PathLike[str]) -> None:
         """Write graph, options and object code to one file that `superkernel.load` reads. Replaces the file
         atomically."""
-        from superkernel.saved import save
-
-        save(self._compiled, path)
+        self._compiled.save(path)
 
     def __reduce__(self) -> NoReturn:
         hint = "save it to a file and superkernel.load that, or compile again where it is needed"

@@ -16,8 +16,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
@@ -39,6 +40,10 @@ from superkernel.sync.planner import plan_sync
 from superkernel.sync.verify import Certificate, verify
 from superkernel.target.cpu import CpuTarget
 from superkernel.transforms import simplify
+
+if TYPE_CHECKING:
+    from superkernel.explain import Explanation
+    from superkernel.report import Report
 
 CacheFactory = Callable[[Path | None], ObjectCache]
 
@@ -69,6 +74,30 @@ class Compiled:
 
     def __post_init__(self) -> None:
         self.output_names = names_of_outputs(self.graph)
+
+    executor: ClassVar[str] = "host"
+
+    def run(self, io: Sequence[NDArray[Any]]) -> None:
+        """One launch on the io table: inputs, outputs, states."""
+        self.executable.run(io)
+
+    def profile(self, io: Sequence[NDArray[Any]], rounds: int) -> Report:
+        """See `Kernel.report`. States change."""
+        from superkernel.profile import measure
+
+        return measure(self, io, rounds)
+
+    def explain(self, node: str | int) -> Explanation:
+        """See `Kernel.explain`."""
+        from superkernel.explain import explain
+
+        return explain(self, node)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """See `Kernel.save`."""
+        from superkernel.saved import save
+
+        save(self, path)
 
     @property
     def objects(self) -> Mapping[str, bytes]:

@@ -6,10 +6,13 @@ memory) -> plan sync -> verify -> addresses -> image (one ELF file) -> executabl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
 
 from superkernel import __version__, settings
 from superkernel.choice import KernelChooser
@@ -19,6 +22,7 @@ from superkernel.codegen.cache import ObjectCache
 from superkernel.dtypes import DType
 from superkernel.errors import InputError
 from superkernel.executors.sim import SimExecutable
+from superkernel.explain_aicore import AicoreExplanation, explain_aicore
 from superkernel.graph import Graph
 from superkernel.options import Options
 from superkernel.pipeline import CacheFactory, Stages, names_of_outputs, tell_fallbacks
@@ -26,6 +30,7 @@ from superkernel.scheduler.aicore.place import Workspaces, place_aicore
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.group import Grouping, group
 from superkernel.scheduler.schedule import Schedule
+from superkernel.sim_report import SimReport, measure
 from superkernel.sync.aicore.plan import AicorePlan, Form
 from superkernel.sync.aicore.planner import plan_aicore
 from superkernel.sync.aicore.verify import AicoreCertificate, verify_aicore
@@ -58,6 +63,24 @@ class AicoreCompiled:
 
     def __post_init__(self) -> None:
         self.output_names = names_of_outputs(self.graph)
+
+    executor: ClassVar[str] = "sim"
+
+    def run(self, io: Sequence[NDArray[Any]]) -> SimReport:
+        """One fused run on the simulator; outputs and states are written in place."""
+        return measure(self, io, baseline=False)
+
+    def profile(self, io: Sequence[NDArray[Any]], rounds: int) -> SimReport:
+        """A fused run and, with `rounds` above 0, the baseline of single launches. States change."""
+        return measure(self, io, baseline=rounds > 0)
+
+    def explain(self, node: str | int) -> AicoreExplanation:
+        """See `Kernel.explain`."""
+        return explain_aicore(self, node)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """The program as an ELF file, which `superkernel sim run` and an emulator can load."""
+        Path(path).write_bytes(self.image.elf)
 
     @property
     def cores(self) -> int:
@@ -148,7 +171,7 @@ def compile_for_aicore(
         run.dump("ir", f"; {name}\n{text}")
     tell_fallbacks(options, schedule, image.host_calls, "between two launches")
     with run.stage("bind"):
-        executable = SimExecutable(image, schedule, workspaces, plan, target)
+        executable = SimExecutable(image, schedule, workspaces, plan, target, len(graph.inputs), len(graph.outputs))
     run.finish()
     return AicoreCompiled(
         source, graph, options, target, grouping, chooser, schedule, workspaces, plan, certificate, image, executable,

@@ -14,6 +14,9 @@ What a hart does at `sk_start` (a0 = its number; machine mode; interrupts off, a
 6. `fence rw, rw`, adds 1 to `sk_done`; the last hart to come sets `sk_done` back to 0, for the next launch, and stores
    EXIT_SUCCESS to the exit address; everybody sleeps.
 
+`sk_fence` is `fence iorw, iorw`, which LLVM has no name for: what the control unit loads behind it is ordered behind a
+wait on the register page ahead of it.
+
 `sk_trap` stores mcause to the hart's private memory, stores EXIT_TRAP to the exit address and sleeps.
 
 Invariants: nothing is written but private memory, `sk_done` and the exit address. The caller defines `sk_main` (an
@@ -35,6 +38,7 @@ from superkernel.errors import InternalError, Violation, raise_all
 from superkernel.target.aicore import AicoreTarget
 
 START, TRAP, MAIN, DONE, FIRMWARE, PRIVATE = "sk_start", "sk_trap", "sk_main", "sk_done", "sk_firmware", "sk_private"
+FENCE: Final = "sk_fence"
 SHARED: Final = (START, TRAP)
 EXIT_SUCCESS: Final = 0x5555
 EXIT_TRAP: Final = 1 << 16 | 0x3333
@@ -44,7 +48,7 @@ LINE_BYTES: Final = 512  # `sk_done` is written by all harts: nothing else share
 ZERO, RA, SP, GP, TP, T0, T1, T2, A0, T3 = 0, 1, 2, 3, 4, 5, 6, 7, 10, 28
 _FCSR, _MSTATUS, _MTVEC, _MSCRATCH, _MCAUSE = 0x003, 0x300, 0x305, 0x340, 0x342
 _FLOAT_DIRTY = 3 << 13  # mstatus.FS
-_WFI, _FENCE_RW_RW = 0x10500073, 0x0330000F
+_WFI, _FENCE_RW_RW, _FENCE_ALL, _RET = 0x10500073, 0x0330000F, 0x0FF0000F, 0x00008067
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +200,7 @@ def boot_object(target: AicoreTarget, *, harts: int, copies: int = 1) -> bytes:
 
 
 def encode_boot(spec: BootSpec) -> bytes:
-    """The object with `sk_start`, `sk_trap`, `sk_done` and `sk_firmware`."""
+    """The object with `sk_start`, `sk_trap`, `sk_fence`, `sk_done` and `sk_firmware`."""
     start, trap = _start(spec), _trap(spec)
     table = "sk_mains"
     names: dict[str, OutputSymbol] = {}
@@ -209,6 +213,7 @@ def encode_boot(spec: BootSpec) -> bytes:
     define(table, 0, 8 * len(spec.copy_of), "object", 2, local=True)
     define(DONE, 0, 8, "object", 3)
     define(FIRMWARE, 0, 8, "object", 4)
+    define(FENCE, 0, 8, "function", 5)
     for n, part in enumerate((start, trap)):
         for label, at in part.labels.items():
             if label.startswith(".Lhigh"):
@@ -230,6 +235,7 @@ def encode_boot(spec: BootSpec) -> bytes:
         ObjectSection(f".rodata.{table}", bytes(8 * len(spec.copy_of)), "r--", 8, mains),
         ObjectSection(f".data.{DONE}", bytes(LINE_BYTES), "rw-", LINE_BYTES),
         ObjectSection(f".data.{FIRMWARE}", bytes(8), "rw-", 8),
+        ObjectSection(f".text.{FENCE}", struct.pack("<II", _FENCE_ALL, _RET), "r-x", 4),
     ]
     return write_object(sections, list(names.values()), flags=FLAG_RVC | FLAG_DOUBLE_FLOAT)
 

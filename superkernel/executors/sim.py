@@ -1,0 +1,176 @@
+"""The simulator executor: a linked program on a simulated accelerator.
+
+A run makes a device, fills its memory (program, constants, unit ranges, inputs, states), performs the launches of the
+fused kernel, and reads outputs and states back. Between two launches stands a sub-operator without a kernel, computed
+by the NumPy reference on the device's memory. What a kernel declared to touch is declared to the device: an access
+outside is an error, as are races, unwritten reads and deadlocks.
+
+The baseline is the same sub-operators launched one by one on the same device: each with a cold instruction cache and
+with the target's launch cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.body import PointwiseProgram, Role
+from superkernel.codegen.aicore.image import AicoreImage
+from superkernel.codegen.aicore.program import SINGLE
+from superkernel.errors import InternalError
+from superkernel.ops.table import find_op
+from superkernel.reference import run_reference
+from superkernel.scheduler.aicore.place import Workspaces
+from superkernel.scheduler.schedule import Schedule, Space
+from superkernel.sim.counters import LaunchResult
+from superkernel.sim.device import Device
+from superkernel.sync.aicore.plan import AicorePlan
+from superkernel.target.aicore import AicoreTarget
+from superkernel.tensor import Region
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class SimRun:
+    """The launches of one run; `device` for whoever wants its trace."""
+
+    launches: tuple[LaunchResult, ...]
+    device: Device
+
+
+class SimExecutable:
+    """One compiled program, to be run on simulated devices. `io` tables are inputs, outputs, states, as on the host."""
+
+    def __init__(
+        self,
+        image: AicoreImage,
+        schedule: Schedule,
+        workspaces: Workspaces,
+        plan: AicorePlan,
+        target: AicoreTarget,
+        inputs: int,
+        outputs: int,
+    ) -> None:
+        self.image, self.schedule, self.workspaces, self.plan, self.target = image, schedule, workspaces, plan, target
+        self.slots = {Space.INPUT: 0, Space.OUTPUT: inputs, Space.STATE: inputs + outputs}
+
+    def run(self, io: Sequence[Array]) -> None:
+        """One fused run: outputs and states are written in place."""
+        self.simulate(io)
+
+    def time(self, io: Sequence[Array], rounds: int, warmup: int) -> NDArray[np.int64]:
+        """Simulated ns of a fused run, the same every time."""
+        run = self.simulate(io)
+        cycles = sum(launch.cycles for launch in run.launches)
+        return np.full(rounds, round(self.target.nanoseconds(cycles)), np.int64)
+
+    def simulate(
+        self, io: Sequence[Array], *, mode: str = "both", single: bool = False, trace: bool = False, **options: Any
+    ) -> SimRun:
+        """A run: fused, or with `single` one launch per sub-operator."""
+        device = Device(self.target, self.image.elf, mode=mode, trace=trace, **options)
+        self._fill(device, io)
+        launches: list[LaunchResult] = []
+        calls = set(self.image.host_calls)
+        if single:
+            for sub in self.schedule.subops:
+                if sub.index in calls:
+                    self._host_call(device, sub.index)
+                elif self.image.calls[sub.index] is not None:
+                    launches.append(device.launch(number=SINGLE + sub.index, cold=True))
+        else:
+            for number in range(self.image.launches):
+                launches.append(device.launch(number=number, cold=True))
+                if number < len(self.image.host_calls):
+                    self._host_call(device, self.image.host_calls[number])
+        if mode != "timing":
+            self._collect(device, io)
+        return SimRun(tuple(launches), device)
+
+    # Memory -----------------------------------------------------------------------------------------------------------
+
+    def _fill(self, device: Device, io: Sequence[Array]) -> None:
+        for address, data in self.image.data:
+            device.write(address, data.tobytes())
+        for space in (Space.INPUT, Space.STATE):
+            for slot, array in self._arrays(io, space):
+                device.write(self.image.addresses.start(space, slot), np.ascontiguousarray(array).tobytes())
+        self._declare(device)
+
+    def _arrays(self, io: Sequence[Array], space: Space) -> list[tuple[int, Array]]:
+        ends = {Space.INPUT: Space.OUTPUT, Space.OUTPUT: Space.STATE}
+        first = self.slots[space]
+        stop = self.slots[ends[space]] if space in ends else len(io)
+        return [(i - first, io[i]) for i in range(first, stop)]
+
+    def _collect(self, device: Device, io: Sequence[Array]) -> None:
+        for space in (Space.OUTPUT, Space.STATE):
+            for slot, array in self._arrays(io, space):
+                raw = device.read(self.image.addresses.start(space, slot), array.nbytes)
+                array.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8)
+
+    def _declare(self, device: Device) -> None:
+        """Tell the device what each sub-operator may touch on each core."""
+        for task in self.schedule.tasks:
+            reads: list[tuple[int, int]] = []
+            writes: list[tuple[int, int]] = []
+            for access in task.accesses:
+                start = self.image.addresses.start(access.space, access.slot)
+                runs = [(start + a, start + b) for r in access.regions for a, b in _runs(r)]
+                (writes if access.write else reads).extend(runs)
+                if access.space is Space.SCRATCH:
+                    reads.extend(runs)
+            device.declare(task.subop, task.core, reads=reads, writes=writes)
+
+    # Sub-operators on the reference -----------------------------------------------------------------------------------
+
+    def _host_call(self, device: Device, index: int) -> None:
+        """Compute one sub-operator with NumPy on the device's memory."""
+        sub = self.schedule.subops[index]
+        body = sub.body
+        definition = find_op(body.op or "")
+        if definition is None:
+            raise InternalError("a fallback without an operator", location=sub.name)
+        addresses = [self.image.addresses.of(place) for place in self.schedule.places[index]]
+        buffers = [
+            np.frombuffer(bytearray(device.read(a, o.type.nbytes)), o.type.dtype.numpy)
+            for a, o in zip(addresses, body.operands, strict=True)
+        ]
+        arrays: list[Array | None] = []
+        for source, kind in zip(body.anchor_inputs, body.anchor_input_types, strict=True):
+            if source is None or kind is None:
+                arrays.append(None)
+                continue
+            if isinstance(source, PointwiseProgram):
+                raise InternalError("a fallback with a prologue", location=sub.name)
+            flat = buffers[source.operand]
+            strides = tuple(s * flat.itemsize for s in source.strides)
+            arrays.append(np.lib.stride_tricks.as_strided(flat[source.offset :], source.shape, strides))
+        results = run_reference(definition, arrays, body.attr, body.anchor_outputs, where=sub.name)
+        for output in body.epilogue.outputs:
+            result = -1 - body.epilogue.inputs[output.value].source
+            target = buffers[output.target][output.offset :]
+            strides = tuple(s * target.itemsize for s in output.strides)
+            view = np.lib.stride_tricks.as_strided(target, body.anchor_outputs[result].shape, strides)
+            view[...] = results[result]
+        for address, buffer, operand in zip(addresses, buffers, body.operands, strict=True):
+            if operand.role in (Role.OUTPUT, Role.INOUT):
+                device.write(address, buffer.tobytes())
+
+
+RUNS_MAX = 4096
+
+
+def _runs(region: Region) -> list[tuple[int, int]]:
+    """A region as runs of bytes; very many short ones as their hull."""
+    if region.count > RUNS_MAX or region.stride == region.length:
+        return [(region.start, region.stop)]
+    return [
+        (region.start + i * region.stride, region.start + i * region.stride + region.length)
+        for i in range(region.count)
+    ]

@@ -1,0 +1,88 @@
+"""Why a node runs as it does on the accelerator: kernel choice, grouping, placement, synchronisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from superkernel.explain import subop_index
+from superkernel.registry.explanation import Explanation as KernelExplanation
+from superkernel.sync.aicore.plan import Event
+
+if TYPE_CHECKING:
+    from superkernel.pipeline_aicore import AicoreCompiled
+
+
+@dataclass(frozen=True)
+class AicoreExplanation:
+    """The decisions about one sub-operator, and their reasons. `events`: what it waits for; `witnesses`: conflicting
+    accesses that forbid anything narrower; `alternatives`: wider forms with their cost in ns."""
+
+    subop: int
+    name: str
+    nodes: tuple[str, ...]
+    kernel: str
+    selection: KernelExplanation
+    grouping: tuple[str, ...]
+    placement: str
+    tasks: tuple[str, ...]
+    form: str
+    reason: str
+    cost_ns: float
+    alternatives: tuple[tuple[str, float], ...]
+    events: tuple[str, ...]
+    witnesses: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**vars(self), "selection": self.selection.to_json()}
+
+    def text(self) -> str:
+        """For a terminal."""
+        lines = [f"sub-operator {self.subop} {self.name!r}, kernel {self.kernel}", f"computes: {', '.join(self.nodes)}"]
+        lines += ["", self.selection.text, "", f"placement: {self.placement}"]
+        lines += [f"  {t}" for t in self.tasks]
+        lines += [f"grouping: {n}" for n in self.grouping]
+        lines.append(f"boundary: {self.form}, {self.cost_ns:.0f} ns if nothing hides it: {self.reason}")
+        lines += [f"  {e}" for e in self.events]
+        lines += [f"  because: {w}" for w in self.witnesses]
+        lines += [f"  instead: {form}, {cost:.0f} ns" for form, cost in self.alternatives]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def explain_aicore(compiled: AicoreCompiled, node: str | int) -> AicoreExplanation:
+    """See `Kernel.explain`. Raises InputError on a node that no sub-operator computes."""
+    schedule, plan = compiled.schedule, compiled.plan
+    sub = schedule.subops[subop_index(compiled, node)]
+    boundary = next(b for b in plan.boundaries if b.subop == sub.index)
+    tasks = [t for t in plan.tasks if t.subop == sub.index]
+    shown = [f"core {t.core} ({plan.kind(t.core).value}): units {t.begin} to {t.end}" for t in tasks[:TASKS_SHOWN]]
+    if len(tasks) > TASKS_SHOWN:
+        shown.append(f"and {len(tasks) - TASKS_SHOWN} more")
+    return AicoreExplanation(
+        subop=sub.index,
+        name=sub.name,
+        nodes=sub.nodes,
+        kernel=sub.kernel,
+        selection=compiled.chooser.select(sub.body).explanation,
+        grouping=tuple(str(n) for n in compiled.grouping.notes if n.node in sub.nodes),
+        placement=schedule.notes[sub.index],
+        tasks=tuple(shown),
+        form=boundary.form.value,
+        reason=boundary.reason,
+        cost_ns=boundary.cost_ns,
+        alternatives=tuple((form.value, cost) for form, cost in boundary.alternatives),
+        events=tuple(_event_text(plan.events[e], schedule.subops[plan.events[e].after].name) for e in boundary.events),
+        witnesses=tuple(map(str, boundary.witnesses)),
+    )
+
+
+TASKS_SHOWN = 8
+
+
+def _event_text(event: Event, after: str) -> str:
+    who = "all cores" if event.setters is None else f"{event.setters.value} cores"
+    return f"event {event.index}: {who} behind {after!r}, mode {event.mode.value}, flag {event.flag}"
