@@ -740,6 +740,7 @@ PYBIND11_MODULE(_core, m) {
   bind_kernel(m);
   bind_simulator(m);
   register_engines(m);
+  register_device(m);
   m.attr("OversubscriptionWarning") = py::reinterpret_steal<py::object>(PyErr_NewExceptionWithDoc(
       "superkernel._core.OversubscriptionWarning", "A kernel has more threads than the process may use CPUs.",
       PyExc_RuntimeWarning, nullptr));

@@ -6,6 +6,7 @@
 #include "sim/engines/target.h"
 
 void register_engines(pybind11::module_& m);
+void register_device(pybind11::module_& m);
 
 // The target of a flat dict {"section.field": value}; KeyError and TypeError as Python would raise them.
 sk::sim::Target target_from(const pybind11::dict& fields);

@@ -5,16 +5,21 @@
 // record, x, ram, the largest fast offset, `left` (instructions until the turn may end, checked at taken jumps only).
 //
 // Invariants:
-//  - At every dispatch hart.pc, hart.retired are stale; SK_SYNC brings them up to date before anything else looks.
+//  - At every dispatch hart.pc, hart.retired and, for a control unit, its cycles are stale; SK_SYNC brings them up to
+//  date before anything else looks.
 //  - A direct jump's target is in memory (the decoder made the others `wild`), so it needs no check.
-//  - Loads and stores wholly below the last 8 bytes of memory are done here, all others in
-//  Machine::load_slow/store_slow.
+//  - Loads and stores wholly below the last 8 bytes of the window (of a machine: its memory; of a control unit: its
+//  private memory) are done here. All others are done in Machine::load_slow/store_slow, or become a control unit's
+//  request.
 //  - Stores to tohost leave the loop at once.
+//  - Where nothing of a control unit is pending, its scoreboard costs nothing: dispatch goes through another table of
+//  labels while something is.
 //
 // It is one long function because computed gotos cannot leave one; the handlers are a line or two each.
 #include "sim/interpreter.h"
 
 #include <cstring>
+#include <type_traits>
 
 // Labels as values are a GNU extension that both GCC and Clang have.
 #pragma GCC diagnostic ignored "-Wpedantic"
@@ -53,9 +58,36 @@ std::uint64_t remainder(std::int64_t a, std::int64_t b) {
 #define RS2 x[record->rs2]
 #define IMM bits(std::int64_t{record->imm})
 
-#define SK_PC (ram_base + static_cast<std::uint64_t>(record - records) * 2)
-#define SK_SYNC() (hart.pc = SK_PC, hart.retired = retired_at_zero - bits(left))
-#define SK_DISPATCH() goto* labels[static_cast<std::size_t>(record->op)]
+#define SK_PC (code_base + static_cast<std::uint64_t>(record - records) * 2)
+#define SK_NOW (clock_at_zero - bits(left))
+#define SK_SYNC()                                                                                         \
+  do {                                                                                                    \
+    hart.pc = SK_PC;                                                                                      \
+    hart.retired = retired_at_zero - bits(left);                                                          \
+    if constexpr (Host::kControl && Host::kTimed) hart.stall_cycles = SK_NOW - hart.retired - hart.traps; \
+  } while (false)
+// The loop's clock after hart.stall_cycles was changed behind a SK_SYNC.
+#define SK_RESUME_CLOCK() (clock_at_zero = hart.cycles() + bits(left))
+// Tables differ while a control unit's register is pending.
+#define SK_DISPATCH()                                     \
+  do {                                                    \
+    if constexpr (Host::kControl && Host::kTimed) {       \
+      goto* table[static_cast<std::size_t>(record->op)];  \
+    } else {                                              \
+      goto* labels[static_cast<std::size_t>(record->op)]; \
+    }                                                     \
+  } while (false)
+// The result of the instruction at hand, in x[rd] or with 32 added f[rd], comes `latency` cycles after its issue.
+#define SK_LATER(number, latency)                       \
+  do {                                                  \
+    if constexpr (Host::kControl && Host::kTimed) {     \
+      const std::size_t number_ = (number);             \
+      if (number_ != kSink) {                           \
+        hart.await(number_, SK_NOW + (latency), false); \
+        table = checks;                                 \
+      }                                                 \
+    }                                                   \
+  } while (false)
 #define SK_STEP_OVER(step) (record += (step) / 2, --left)
 #define SK_NEXT(step)   \
   do {                  \
@@ -66,34 +98,64 @@ std::uint64_t remainder(std::int64_t a, std::int64_t b) {
 // After a taken jump: `record` is the target.
 #define SK_ARRIVE()                                                   \
   do {                                                                \
+    if constexpr (Host::kControl && Host::kTimed) {                   \
+      clock_at_zero += taken_branch_cycles;                           \
+      hart.stats->stalls[0] += taken_branch_cycles;                   \
+    }                                                                 \
     if (SK_UNLIKELY(--left <= 0)) goto leave;                         \
-    if constexpr (kTimed) {                                           \
+    if constexpr (Host::kControl && Host::kTimed) {                   \
+      SK_ENTER(SK_PC, false);                                         \
+    } else if constexpr (Host::kTimed) {                              \
       SK_SYNC();                                                      \
       hart.stall_cycles += hart.icache.fetch(hart.pc, hart.cycles()); \
     }                                                                 \
     SK_DISPATCH();                                                    \
   } while (false)
+// A control unit's execution reaches an address: a line that is not there ends in a request.
+#define SK_ENTER(place, is_second)                                              \
+  do {                                                                          \
+    const std::uint64_t line_ = hart.cache.line_of(place);                      \
+    if (SK_UNLIKELY(line_ != hart.cache.current())) {                           \
+      const std::int64_t stall_ = hart.cache.enter(line_, SK_NOW, *hart.stats); \
+      if (SK_UNLIKELY(stall_ != 0)) {                                           \
+        SK_SYNC();                                                              \
+        if (stall_ == CoreCache::kMiss) {                                       \
+          hart.second_line = (is_second);                                       \
+          hart.request.kind = Request::Kind::fetch;                             \
+          hart.request.address = (place);                                       \
+          return;                                                               \
+        }                                                                       \
+        hart.stall(Stall::prefetch_late, bits(stall_));                         \
+        SK_RESUME_CLOCK();                                                      \
+      }                                                                         \
+    }                                                                           \
+  } while (false)
 // The line of the instruction at hand, and the next one where it reaches into that.
-#define SK_FETCH_BOTH()                                                                              \
-  do {                                                                                               \
-    SK_SYNC();                                                                                       \
-    hart.stall_cycles += hart.icache.fetch(hart.pc, hart.cycles());                                  \
-    if ((record->bits & 3) == 3) hart.stall_cycles += hart.icache.fetch(hart.pc + 2, hart.cycles()); \
+#define SK_FETCH_BOTH()                                                                                \
+  do {                                                                                                 \
+    if constexpr (Host::kControl) {                                                                    \
+      SK_ENTER(SK_PC, false);                                                                          \
+      if ((record->bits & 3) == 3) SK_ENTER(SK_PC + 2, true);                                          \
+    } else {                                                                                           \
+      SK_SYNC();                                                                                       \
+      hart.stall_cycles += hart.icache.fetch(hart.pc, hart.cycles());                                  \
+      if ((record->bits & 3) == 3) hart.stall_cycles += hart.icache.fetch(hart.pc + 2, hart.cycles()); \
+    }                                                                                                  \
   } while (false)
 #define SK_JUMP_NEAR()                                                                                       \
   do {                                                                                                       \
     record = reinterpret_cast<Record*>(reinterpret_cast<char*>(record) + record->imm * kRecordBytesPerByte); \
     SK_ARRIVE();                                                                                             \
   } while (false)
-#define SK_JUMP_TO(target)                             \
-  do {                                                 \
-    const std::uint64_t offset_ = (target) - ram_base; \
-    if (SK_UNLIKELY(offset_ >= ram_bytes)) {           \
-      next_pc = (target);                              \
-      goto jump_out;                                   \
-    }                                                  \
-    record = records + offset_ / 2;                    \
-    SK_ARRIVE();                                       \
+#define SK_JUMP_TO(target)                              \
+  do {                                                  \
+    const std::uint64_t offset_ = (target) - code_base; \
+    if (SK_UNLIKELY(offset_ >= code_bytes)) {           \
+      next_pc = (target);                               \
+      goto jump_out;                                    \
+    }                                                   \
+    record = records + offset_ / 2;                     \
+    SK_ARRIVE();                                        \
   } while (false)
 #define SK_BRANCH(condition, step) \
   do {                             \
@@ -108,53 +170,79 @@ std::uint64_t remainder(std::int64_t a, std::int64_t b) {
     goto trap;                                      \
   } while (false)
 
-// Reads T at RS1 + IMM into `loaded`, as T extends.
-#define SK_READ(T)                                                                                           \
-  T loaded;                                                                                                  \
-  do {                                                                                                       \
-    const std::uint64_t address_ = RS1 + IMM;                                                                \
-    const std::uint64_t offset_ = address_ - ram_base;                                                       \
-    if (SK_LIKELY(offset_ <= fast_offset_max)) {                                                             \
-      std::memcpy(&loaded, ram + offset_, sizeof(T));                                                        \
-    } else {                                                                                                 \
-      SK_SYNC();                                                                                             \
-      std::uint64_t slow_ = 0;                                                                               \
-      if (!machine.load_slow(address_, sizeof(T), hart.now(), slow_)) SK_TRAP(Cause::load_access, address_); \
-      loaded = static_cast<T>(slow_);                                                                        \
-    }                                                                                                        \
+// Reads T at RS1 + IMM into `loaded`, as T extends; a control unit asks for what is not in its window.
+#define SK_READ(T, into_float)                                                                                  \
+  T loaded;                                                                                                     \
+  do {                                                                                                          \
+    const std::uint64_t address_ = RS1 + IMM;                                                                   \
+    const std::uint64_t offset_ = address_ - window_base;                                                       \
+    if (SK_LIKELY(offset_ <= window_max)) {                                                                     \
+      std::memcpy(&loaded, window + offset_, sizeof(T));                                                        \
+    } else {                                                                                                    \
+      SK_SYNC();                                                                                                \
+      if constexpr (Host::kControl) {                                                                           \
+        hart.request = {Request::Kind::load, sizeof(T), std::is_signed_v<T>, into_float, address_, 0, *record}; \
+        return;                                                                                                 \
+      } else {                                                                                                  \
+        std::uint64_t slow_ = 0;                                                                                \
+        if (!owner.load_slow(address_, sizeof(T), hart.now(), slow_)) SK_TRAP(Cause::load_access, address_);    \
+        loaded = static_cast<T>(slow_);                                                                         \
+      }                                                                                                         \
+    }                                                                                                           \
   } while (false)
-#define SK_LOAD(T, step)                     \
-  do {                                       \
-    SK_READ(T);                              \
-    RD = static_cast<std::uint64_t>(loaded); \
-    SK_NEXT(step);                           \
+#define SK_LOAD(T, step)                       \
+  do {                                         \
+    SK_READ(T, false);                         \
+    RD = static_cast<std::uint64_t>(loaded);   \
+    SK_LATER(record->rd, private_load_cycles); \
+    SK_NEXT(step);                             \
   } while (false)
 #define SK_LOAD_FLOAT(T, box, step)                       \
   do {                                                    \
     if (SK_UNLIKELY(!hart.float_enabled())) goto illegal; \
-    SK_READ(T);                                           \
+    SK_READ(T, true);                                     \
     hart.f[record->rd] = (box) | loaded;                  \
     hart.mark_float_dirty();                              \
+    SK_LATER(32U + record->rd, private_load_cycles);      \
     SK_NEXT(step);                                        \
   } while (false)
-#define SK_STORE(T, source, step)                                                                                \
-  do {                                                                                                           \
-    const std::uint64_t address_ = RS1 + IMM;                                                                    \
-    const std::uint64_t offset_ = address_ - ram_base;                                                           \
-    const T stored_ = static_cast<T>(source);                                                                    \
-    if (SK_UNLIKELY(offset_ > fast_offset_max)) {                                                                \
-      SK_SYNC();                                                                                                 \
-      if (!machine.store_slow(address_, sizeof(T), stored_, hart.now())) SK_TRAP(Cause::store_access, address_); \
-      SK_STEP_OVER(step);                                                                                        \
-      if (offset_ == tohost_offset) goto tohost;                                                                 \
-      goto leave; /* a device may have raised an interrupt */                                                    \
-    }                                                                                                            \
-    std::memcpy(ram + offset_, &stored_, sizeof(T));                                                             \
-    if (SK_UNLIKELY(offset_ == tohost_offset)) {                                                                 \
-      SK_STEP_OVER(step);                                                                                        \
-      goto tohost;                                                                                               \
-    }                                                                                                            \
-    SK_NEXT(step);                                                                                               \
+// A store off the window. Operand words of the register page are a control unit's own; all else is for the device.
+#define SK_STORE_OUTSIDE(T, address_, offset_, stored_, step)                                                  \
+  do {                                                                                                         \
+    if constexpr (Host::kControl) {                                                                            \
+      const std::uint64_t place_ = (address_) - owner.page_address;                                            \
+      if (sizeof(T) == 8 && place_ < kWindows * kWindowWords * 8 && place_ % 8 == 0 &&                         \
+          place_ / 8 % kWindowWords != kWindowWords - 1) {                                                     \
+        hart.windows[place_ / 8 / kWindowWords][place_ / 8 % kWindowWords] = stored_;                          \
+        if constexpr (Host::kTimed) {                                                                          \
+          hart.stats->stalls[static_cast<std::size_t>(Stall::doorbell)] += owner.costs.doorbell_store - 1;     \
+          clock_at_zero += owner.costs.doorbell_store - 1;                                                     \
+        }                                                                                                      \
+        SK_NEXT(step);                                                                                         \
+      }                                                                                                        \
+      SK_SYNC();                                                                                               \
+      hart.request = {Request::Kind::store, sizeof(T), false, false, address_, stored_, *record};              \
+      return;                                                                                                  \
+    } else {                                                                                                   \
+      SK_SYNC();                                                                                               \
+      if (!owner.store_slow(address_, sizeof(T), stored_, hart.now())) SK_TRAP(Cause::store_access, address_); \
+      SK_STEP_OVER(step);                                                                                      \
+      if ((offset_) == watched) goto watched_store;                                                            \
+      goto leave; /* a device may have raised an interrupt */                                                  \
+    }                                                                                                          \
+  } while (false)
+#define SK_STORE(T, source, step)                                                                 \
+  do {                                                                                            \
+    const std::uint64_t address_ = RS1 + IMM;                                                     \
+    const std::uint64_t offset_ = address_ - window_base;                                         \
+    const T stored_ = static_cast<T>(source);                                                     \
+    if (SK_UNLIKELY(offset_ > window_max)) SK_STORE_OUTSIDE(T, address_, offset_, stored_, step); \
+    std::memcpy(window + offset_, &stored_, sizeof(T));                                           \
+    if (SK_UNLIKELY(offset_ == watched)) {                                                        \
+      SK_STEP_OVER(step);                                                                         \
+      goto watched_store;                                                                         \
+    }                                                                                             \
+    SK_NEXT(step);                                                                                \
   } while (false)
 #define SK_STORE_FLOAT(T, step)                           \
   do {                                                    \
@@ -164,8 +252,29 @@ std::uint64_t remainder(std::int64_t a, std::int64_t b) {
 
 }  // namespace
 
-template <bool kTimed>
-void Interpreter::run(Machine& machine, Hart& hart, std::int64_t budget) {
+Interpreter::View Interpreter::view_of(Machine& machine, Hart& /*hart*/) {
+  const std::uint64_t bytes = machine.ram_.bytes();
+  return {reinterpret_cast<Record*>(machine.records_.data()),
+          machine.config_.memory_base,
+          bytes,
+          machine.ram_.data(),
+          machine.config_.memory_base,
+          bytes - 8,
+          machine.tohost_offset_};
+}
+
+Interpreter::View Interpreter::view_of(ControlSpace& space, ControlUnit& unit) {
+  return {space.records.data(),
+          space.code_base,
+          space.code_bytes,
+          unit.private_data,
+          unit.private_base,
+          unit.private_bytes - 8,
+          0};
+}
+
+template <class Host>
+void Interpreter::run(typename Host::Owner& owner, typename Host::Core& hart, std::int64_t budget) {
   // In the order of Op.
   static const void* const labels[] = {&&L_undecoded,
                                        &&L_end_of_ram,
@@ -188,23 +297,60 @@ void Interpreter::run(Machine& machine, Hart& hart, std::int64_t budget) {
   };
   static_assert(sizeof(labels) / sizeof(labels[0]) == static_cast<std::size_t>(Op::count));
 
+#define X(id, name, mask, match, operands) &&L_check, &&L_check,
+  static const void* const checks[] = {&&L_check,
+                                       &&L_check,
+                                       &&L_check,
+                                       &&L_check,
+                                       &&L_check,
+                                       &&L_check,
+                                       SK_ISA_BASE(X)
+#undef X
+#define X(id, name, mask, match, operands) &&L_check,
+                                           SK_ISA_WIDE(X)
+#undef X
+  };
+  static_assert(sizeof(checks) == sizeof(labels));
+
   std::uint64_t* const x = hart.x.data();
-  std::uint8_t* const ram = machine.ram_.data();
-  Record* const records = reinterpret_cast<Record*>(machine.records_.data());
-  const std::uint64_t ram_base = machine.config_.memory_base;
-  const std::uint64_t ram_bytes = machine.ram_.bytes();
-  const std::uint64_t fast_offset_max = ram_bytes - 8;
-  const std::uint64_t tohost_offset = machine.tohost_offset_;
+  const View view = view_of(owner, hart);
+  Record* const records = view.records;
+  const std::uint64_t code_base = view.code_base;
+  const std::uint64_t code_bytes = view.code_bytes;
+  std::uint8_t* const window = view.window;
+  const std::uint64_t window_base = view.window_base;
+  const std::uint64_t window_max = view.window_max;
+  const std::uint64_t watched = view.watched;
   std::int64_t left = budget;
   std::uint64_t retired_at_zero = hart.retired + bits(budget);
   std::uint64_t trap_cause = 0;
   std::uint64_t trap_value = 0;
   std::uint64_t next_pc = hart.pc;
   Record* record = records;
+  [[maybe_unused]] std::uint64_t clock_at_zero = 0;
+  [[maybe_unused]] const void* const* table = labels;
+  [[maybe_unused]] std::uint64_t taken_branch_cycles = 0;
+  [[maybe_unused]] std::uint64_t private_load_cycles = 0;
 
-  if (next_pc - ram_base >= ram_bytes) goto fetch_out;
-  record = records + (next_pc - ram_base) / 2;
-  if constexpr (kTimed) hart.stall_cycles += hart.icache.fetch(next_pc, hart.cycles());
+  if (next_pc - code_base >= code_bytes) goto fetch_out;
+  record = records + (next_pc - code_base) / 2;
+  if constexpr (Host::kControl) {
+    hart.request.kind = Request::Kind::step;
+    if constexpr (Host::kTimed) {
+      SK_RESUME_CLOCK();
+      taken_branch_cycles = owner.costs.taken_branch;
+      private_load_cycles = owner.costs.private_load;
+      if (hart.pending != 0) table = checks;
+      if (hart.fetched) {
+        hart.fetched = false;
+        if (record->op == Op::line_check) goto* labels[static_cast<std::size_t>(record->then)];
+      } else {
+        SK_ENTER(next_pc, false);
+      }
+    }
+  } else if constexpr (Host::kTimed) {
+    hart.stall_cycles += hart.icache.fetch(next_pc, hart.cycles());
+  }
   SK_DISPATCH();
 
 #define SK_STEP 4
@@ -227,41 +373,65 @@ illegal:
 
 trap:
   SK_SYNC();
-  // The handler's own first instruction is illegal: it would trap for ever, and hide what trapped first.
-  if (trap_cause == static_cast<std::uint64_t>(Cause::illegal_instruction) &&
-      hart.pc == (hart.mtvec & ~std::uint64_t{3})) {
-    machine.finish(End::trap_loop, hart, 0);
+  if constexpr (Host::kControl) {
+    hart.request.kind = Request::Kind::trap;
+    hart.request.value = trap_cause;
+    hart.request.address = trap_value;
     return;
+  } else {
+    // The handler's own first instruction is illegal: it would trap for ever, and hide what trapped first.
+    if (trap_cause == static_cast<std::uint64_t>(Cause::illegal_instruction) &&
+        hart.pc == (hart.mtvec & ~std::uint64_t{3})) {
+      owner.finish(End::trap_loop, hart, 0);
+      return;
+    }
+    hart.take_trap(trap_cause, trap_value);
   }
-  hart.take_trap(trap_cause, trap_value);
 trapped:
-  --retired_at_zero;  // a trap counts for the budget, not as an instruction
-  if (hart.pc - ram_base >= ram_bytes) {
-    machine.finish(End::trap_loop, hart, 0);
-    return;
+  __attribute__((unused));
+  if constexpr (!Host::kControl) {
+    --retired_at_zero;  // a trap counts for the budget, not as an instruction
+    if (hart.pc - code_base >= code_bytes) {
+      owner.finish(End::trap_loop, hart, 0);
+      return;
+    }
+    record = records + (hart.pc - code_base) / 2;
+    SK_ARRIVE();
   }
-  record = records + (hart.pc - ram_base) / 2;
-  SK_ARRIVE();
 
-jump_out:  // a jump to next_pc, outside memory, was executed: the fetch there fails
+jump_out:  // a jump to next_pc, outside the code, was executed: the fetch there fails
   --left;
 fetch_out:
   hart.pc = next_pc;
   hart.retired = retired_at_zero - bits(left);
-  hart.take_trap(Cause::fetch_access, next_pc);
-  goto trapped;
+  if constexpr (Host::kControl) {
+    hart.request.kind = Request::Kind::trap;
+    hart.request.value = static_cast<std::uint64_t>(Cause::fetch_access);
+    hart.request.address = next_pc;
+    return;
+  } else {
+    hart.take_trap(Cause::fetch_access, next_pc);
+    goto trapped;
+  }
 
-tohost:
+watched_store:
   SK_SYNC();
-  machine.tohost_written(hart);
-  if (machine.end_ != End::none || left <= 0) return;
+  if constexpr (Host::kControl) {
+    owner.marker_stored(hart);
+    if (hart.request.kind != Request::Kind::step) return;
+  } else {
+    owner.tohost_written(hart);
+    if (owner.end_ != End::none || left <= 0) return;
+  }
   SK_DISPATCH();
 
 leave:
   SK_SYNC();
 }
 
-template void Interpreter::run<false>(Machine&, Hart&, std::int64_t);
-template void Interpreter::run<true>(Machine&, Hart&, std::int64_t);
+template void Interpreter::run<MachineHost<false>>(Machine&, Hart&, std::int64_t);
+template void Interpreter::run<MachineHost<true>>(Machine&, Hart&, std::int64_t);
+template void Interpreter::run<ControlHost<false>>(ControlSpace&, ControlUnit&, std::int64_t);
+template void Interpreter::run<ControlHost<true>>(ControlSpace&, ControlUnit&, std::int64_t);
 
 }  // namespace sk::sim

@@ -1,4 +1,5 @@
 // The cold halves of handlers: jumps out of memory, CSR instructions, atomics.
+#include <bit>
 #include <cstring>
 
 #include "sim/interpreter.h"
@@ -78,7 +79,7 @@ std::uint64_t Interpreter::wild_target(Hart& hart, const Record& record, std::ui
   }
 }
 
-bool Interpreter::csr_instruction(const Machine& machine, Hart& hart, const Record& record) {
+bool Interpreter::csr_instruction(Hart& hart, const Record& record, std::uint64_t time) {
   const Op op = operation(record);
   const auto number = static_cast<std::uint32_t>(record.imm);
   const bool immediate = op == Op::csrrwi || op == Op::csrrsi || op == Op::csrrci;
@@ -88,25 +89,39 @@ bool Interpreter::csr_instruction(const Machine& machine, Hart& hart, const Reco
   const std::uint64_t operand = immediate ? record.rs1 : hart.x[record.rs1];
   std::uint64_t old = 0;
   if (!hart.csr_access(number, writes)) return false;
-  if (!hart.read_csr(number, hart.now() + machine.mtime_offset_, old)) return false;
+  if (!hart.read_csr(number, time, old)) return false;
   if (writes) hart.write_csr(number, replaces ? operand : sets ? old | operand : old & ~operand);
   hart.x[record.rd] = old;
   return true;
 }
 
-std::uint64_t Interpreter::atomic(Machine& machine, Hart& hart, const Record& record, bool& wrote_tohost) {
+void Interpreter::await_registers(ControlUnit& unit, std::uint64_t named) {
+  std::uint64_t until = 0;
+  bool global = false;
+  for (std::uint64_t rest = named; rest != 0; rest &= rest - 1) {
+    const auto number = static_cast<std::size_t>(std::countr_zero(rest));
+    if (unit.ready[number] <= until) continue;
+    until = unit.ready[number];
+    global = (unit.pending_global >> number & 1) != 0;
+  }
+  if (until > unit.cycles()) unit.stall(global ? Stall::load : Stall::result, until - unit.cycles());
+  unit.pending &= ~named;
+}
+
+Interpreter::Atomic Interpreter::atomic(std::span<std::uint8_t> memory, std::uint64_t base, Hart& hart,
+                                        const Record& record) {
   const Op op = operation(record);
   const bool is_load = op == Op::lr_w || op == Op::lr_d;
   const bool is_conditional = op == Op::sc_w || op == Op::sc_d;
   const unsigned bytes = (record.bits >> 12 & 7) == 2 ? 4 : 8;
   const std::uint64_t address = hart.x[record.rs1];
-  const std::uint64_t offset = address - machine.config_.memory_base;
-  if (address % bytes != 0)
-    return static_cast<std::uint64_t>(is_load ? Cause::load_misaligned : Cause::store_misaligned);
-  if (offset > machine.ram_.bytes() - bytes) {
-    return static_cast<std::uint64_t>(is_load ? Cause::load_access : Cause::store_access);
-  }
-  std::uint8_t* const place = machine.ram_.data() + offset;
+  const std::uint64_t offset = address - base;
+  const auto fails = [&](Cause load, Cause store) {
+    return Atomic{static_cast<std::uint64_t>(is_load ? load : store), address, offset, false};
+  };
+  if (address % bytes != 0) return fails(Cause::load_misaligned, Cause::store_misaligned);
+  if (offset > memory.size() - bytes) return fails(Cause::load_access, Cause::store_access);
+  std::uint8_t* const place = memory.data() + offset;
   const std::uint64_t operand = sign_extend(hart.x[record.rs2], bytes);
   std::uint64_t old = 0;
   std::memcpy(&old, place, bytes);
@@ -116,7 +131,7 @@ std::uint64_t Interpreter::atomic(Machine& machine, Hart& hart, const Record& re
   if (is_load) {
     hart.reservation = address & ~std::uint64_t{7};
     hart.x[record.rd] = old;
-    return 0;
+    return {0, 0, offset, false};
   }
   if (is_conditional) {
     const bool held = hart.reservation == (address & ~std::uint64_t{7});
@@ -124,15 +139,14 @@ std::uint64_t Interpreter::atomic(Machine& machine, Hart& hart, const Record& re
     result = held ? 0 : 1;
     if (!held) {
       hart.x[record.rd] = result;
-      return 0;
+      return {0, 0, offset, false};
     }
   } else {
     stored = combine(op, old, operand);
   }
   std::memcpy(place, &stored, bytes);
-  wrote_tohost = offset == machine.tohost_offset_;
   hart.x[record.rd] = result;
-  return 0;
+  return {0, 0, offset, true};
 }
 
 }  // namespace sk::sim

@@ -206,9 +206,9 @@ bool Machine::continue_turn(Hart& hart, std::uint64_t instructions) {
   if ((hart.mip & kMti) == 0) budget = std::min(budget, std::max<std::uint64_t>(until_timer(hart), 1));
   const auto slice = static_cast<std::int64_t>(std::min<std::uint64_t>(budget, std::uint64_t{1} << 62));
   if (config_.icache.bytes != 0) {
-    Interpreter::run<true>(*this, hart, slice);
+    Interpreter::run<MachineHost<true>>(*this, hart, slice);
   } else {
-    Interpreter::run<false>(*this, hart, slice);
+    Interpreter::run<MachineHost<false>>(*this, hart, slice);
   }
   executed_ += hart.retired + hart.traps - before;
   const bool goes_on = end_ == End::none && !hart.asleep && !hart.yields && !turn_is_over(hart);

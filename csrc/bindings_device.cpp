@@ -1,0 +1,208 @@
+// The timed accelerator for Python: memory, declarations, launches, and what they counted.
+//
+// Model: thin. superkernel/sim/device.py checks arguments, reads the program's file and raises the errors; here numbers
+// go in and dictionaries of numbers come out. A launch runs without the GIL, in pieces, between which Python delivers
+// signals; a second thread that touches the device meanwhile is refused.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "bindings_parts.h"
+#include "sim/device/device.h"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace {
+
+using sk::sim::Core;
+using sk::sim::Device;
+using sk::sim::EngineQueue;
+using sk::sim::EngineStats;
+
+constexpr std::uint64_t kPieceEvents = 100'000;
+
+constexpr const char* kStallNames[] = {
+#define X(name) #name,
+    SK_STALLS(X)
+#undef X
+};
+constexpr const char* kEngineNames[] = {
+#define X(name, window) #name,
+    SK_ENGINES(X)
+#undef X
+};
+
+py::dict stalls_of(const std::array<std::uint64_t, sk::sim::kStalls>& stalls) {
+  py::dict result;
+  for (std::size_t i = 0; i < stalls.size(); ++i) result[kStallNames[i]] = stalls[i];
+  return result;
+}
+
+py::dict control_of(const sk::sim::ControlStats& stats) {
+  return py::dict("cycles"_a = stats.cycles, "instructions"_a = stats.instructions,
+                  "stalls"_a = stalls_of(stats.stalls), "first_cycle"_a = stats.first, "last_cycle"_a = stats.last,
+                  "lines_entered"_a = stats.accesses, "misses_cold"_a = stats.cold,
+                  "misses_capacity"_a = stats.capacity, "prefetches"_a = stats.prefetches,
+                  "prefetched_timely"_a = stats.prefetched_timely, "prefetched_late"_a = stats.prefetched_late,
+                  "prefetched_useless"_a = stats.prefetched_useless);
+}
+
+py::dict engine_of(const EngineStats& stats) {
+  return py::dict("busy"_a = stats.busy, "commands"_a = stats.commands, "flags"_a = stats.flags,
+                  "bytes_read"_a = stats.bytes_read, "bytes_written"_a = stats.bytes_written,
+                  "waits_empty"_a = stats.waits_empty, "waits_flag"_a = stats.waits_flag,
+                  "waits_memory"_a = stats.waits_memory, "first_cycle"_a = stats.first, "last_cycle"_a = stats.last);
+}
+
+py::dict engines_of(const std::array<EngineStats, sk::sim::kWindows>& engines) {
+  py::dict result;
+  for (std::size_t e = 1; e < engines.size(); ++e) {
+    if (engines[e].commands + engines[e].flags != 0) result[kEngineNames[e]] = engine_of(engines[e]);
+  }
+  return result;
+}
+
+py::dict core_of(const Core& core) {
+  py::list markers;
+  for (const auto& [marker, stats] : core.markers) {
+    markers.append(py::make_tuple(marker, control_of(stats.control), engines_of(stats.engines)));
+  }
+  py::dict engines;
+  for (std::size_t e = 1; e + 1 < sk::sim::kWindows; ++e) {
+    if (core.queues[e] != nullptr) engines[kEngineNames[e]] = engine_of(core.queues[e]->stats);
+  }
+  return py::dict("type"_a = sk::sim::name_of(core.type), "group"_a = core.group, "cycles"_a = core.unit.cycles(),
+                  "instructions"_a = core.unit.retired, "asleep"_a = core.asleep,
+                  "cross_wait_cycles"_a = core.cross_stalls, "markers"_a = markers, "engines"_a = engines);
+}
+
+py::dict memory_of(const sk::sim::MemoryStats& stats) {
+  return py::dict("line_reads"_a = stats.line_reads, "line_writes"_a = stats.line_writes, "hits"_a = stats.hits,
+                  "misses"_a = stats.misses, "merged"_a = stats.merged, "read_bytes"_a = stats.read_bytes,
+                  "write_bytes"_a = stats.write_bytes, "hbm_read_bytes"_a = stats.hbm_read_bytes,
+                  "hbm_write_bytes"_a = stats.hbm_write_bytes, "same_line_cycles"_a = stats.same_line_cycles,
+                  "bank_cycles"_a = stats.bank_cycles, "channel_cycles"_a = stats.channel_cycles,
+                  "core_rate_cycles"_a = stats.core_rate_cycles, "fetches"_a = stats.fetches,
+                  "fetch_same_line_cycles"_a = stats.fetch_same_line_cycles);
+}
+
+class DeviceObject {
+ public:
+  using Segment = std::tuple<std::uint64_t, std::uint64_t, py::bytes, bool, bool>;
+
+  DeviceObject(const py::dict& target, std::uint64_t entry, std::optional<std::uint64_t> private_address,
+               const std::vector<Segment>& segments, const py::dict& options) {
+    sk::sim::DeviceConfig config;
+    config.target = target_from(target);
+    config.entry = entry;
+    config.private_address = private_address;
+    for (const auto& [address, bytes, data, writable, executable] : segments) {
+      config.segments.push_back({address, bytes, std::string(data), writable, executable});
+    }
+    config.timed = options["timed"].cast<bool>();
+    config.data = options["data"].cast<bool>();
+    config.races = options["races"].cast<bool>();
+    config.check_unwritten = options["unwritten"].cast<bool>();
+    config.check_flags = options["flags"].cast<bool>();
+    config.trace = options["trace"].cast<bool>();
+    config.step = options["step"].cast<std::uint64_t>();
+    config.instructions_max = options["instructions_max"].cast<std::uint64_t>();
+    if (!device_.create(std::move(config))) throw std::bad_alloc();
+  }
+
+  void write(std::uint64_t address, const py::buffer& data) {
+    const py::buffer_info info = data.request();
+    idle().write(address,
+                 {static_cast<const std::uint8_t*>(info.ptr), static_cast<std::size_t>(info.size * info.itemsize)});
+  }
+
+  py::bytes read(std::uint64_t address, std::uint64_t count) {
+    const auto bytes = idle().read(address, count);
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+
+  // The device, which must not be at work.
+  Device& idle() {
+    if (running_) throw py::value_error("the device is running in another thread");
+    return device_;
+  }
+
+  std::string launch(std::uint64_t number, bool cold) {
+    idle().begin_launch(number, cold);
+    Device::State state = Device::State::running;
+    while (state == Device::State::running) {
+      running_ = true;
+      {
+        const py::gil_scoped_release released;
+        state = device_.run(kPieceEvents);
+      }
+      running_ = false;
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
+    return state == Device::State::ended ? "ended" : "failed";
+  }
+
+  py::dict failure() {
+    const sk::sim::Failure& failure = idle().failure();
+    return py::dict("kind"_a = failure.kind, "message"_a = failure.message, "expected"_a = failure.expected,
+                    "found"_a = failure.found, "hint"_a = failure.hint, "command"_a = failure.command,
+                    "core"_a = failure.core, "marker"_a = failure.marker, "pc"_a = failure.pc,
+                    "cycle"_a = failure.cycle, "details"_a = failure.details);
+  }
+
+  py::dict results() {
+    Device& device = idle();
+    py::list cores;
+    for (const auto& core : device.cores()) cores.append(core_of(*core));
+    return py::dict("cycles"_a = device.exit_cycle(), "cores"_a = cores, "sdma"_a = engine_of(device.sdma()->stats),
+                    "memory"_a = memory_of(device.memory_stats()), "console"_a = py::bytes(device.console()));
+  }
+
+  py::bytes trace() {
+    const auto records = idle().trace();
+    return {reinterpret_cast<const char*>(records.data()), records.size() * sizeof(sk::sim::TraceRecord)};
+  }
+
+ private:
+  Device device_;
+  bool running_ = false;
+};
+
+}  // namespace
+
+void register_device(py::module_& m) {
+  py::class_<DeviceObject>(m, "SimDevice")
+      .def(py::init<const py::dict&, std::uint64_t, std::optional<std::uint64_t>,
+                    const std::vector<DeviceObject::Segment>&, const py::dict&>(),
+           py::arg("target"), py::arg("entry"), py::arg("private_address"), py::arg("segments"), py::arg("options"))
+      .def("write", &DeviceObject::write, py::arg("address"), py::arg("data"))
+      .def("read", &DeviceObject::read, py::arg("address"), py::arg("count"))
+      .def(
+          "declare",
+          [](DeviceObject& self, std::uint32_t sub_operator, std::uint32_t core, bool writes, std::uint64_t begin,
+             std::uint64_t end) { self.idle().declare(sub_operator, core, writes, begin, end); },
+          py::arg("sub_operator"), py::arg("core"), py::arg("writes"), py::arg("begin"), py::arg("end"))
+      .def(
+          "declare_scratch",
+          [](DeviceObject& self, std::uint64_t begin, std::uint64_t end) { self.idle().declare_scratch(begin, end); },
+          py::arg("begin"), py::arg("end"))
+      .def(
+          "warm",
+          [](DeviceObject& self, std::uint64_t address, std::uint64_t count) { self.idle().warm(address, count); },
+          py::arg("address"), py::arg("count"))
+      .def("forget_l2", [](DeviceObject& self) { self.idle().forget_l2(); })
+      .def("launch", &DeviceObject::launch, py::arg("number"), py::arg("cold"))
+      .def("failure", &DeviceObject::failure)
+      .def("results", &DeviceObject::results)
+      .def("trace", &DeviceObject::trace)
+      .def_property_readonly("retired", [](DeviceObject& self) { return self.idle().retired(); });
+}
