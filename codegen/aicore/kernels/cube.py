@@ -1,0 +1,91 @@
+"""What kernels on the cube share: bringing a chunk of a factor into L1, and a step of it into L0A or L0B.
+
+Model: see `scheduler/families/aicore/cube.py`. A tile's place in global memory is `tile_offset`; a chunk begins at a
+depth of that tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from superkernel.codegen.aicore.layer import KernelBuilder, OperandValue
+from superkernel.codegen.aicore.rings import Buffer
+from superkernel.codegen.aicore.scalar import Number
+from superkernel.scheduler.families.aicore.cube import Factor, Layout, packed_batch_strides
+from superkernel.target.engines import Engine
+
+
+def block_up(value: Number, unit: int) -> Number:
+    """Rounded up to a multiple of a power of two."""
+    if isinstance(value, int):
+        return -(-value // unit) * unit
+    places = unit.bit_length() - 1
+    return ((value + (unit - 1)) >> places) << places
+
+
+class FactorCode:
+    """Commands that move one factor. `depth_unit`: elements of depth in a fractal."""
+
+    def __init__(self, kb: KernelBuilder, factor: Factor) -> None:
+        self.kb, self.factor = kb, factor
+        self.depth_unit = factor.block_bytes // factor.item
+
+    def lines_of(self, tile: Number) -> Number:
+        """Lines of a tile: fewer in the last one."""
+        f = self.factor
+        if f.lines % f.tile == 0:
+            return f.tile
+        return self.kb.minimum(f.tile, f.lines - tile * f.tile)
+
+    def tile_offset(self, batch: Sequence[Number], dims: Sequence[int], strides: Sequence[int], tile: Number) -> Number:
+        """Bytes from the operand's start to a tile; `batch`: a coordinate per batch dimension."""
+        f = self.factor
+        if f.layout is Layout.PACKED:
+            steps = packed_batch_strides(dims, strides)
+            line = f.padded_depth * f.item
+            place: Number = tile * (f.tile * line)
+            for index, step in zip(batch, steps, strict=True):
+                place = place + index * (step * f.packed_matrix_bytes)
+            return place
+        place = tile * (f.tile * f.line_stride * f.item) + f.offset * f.item
+        for index, stride in zip(batch, strides, strict=True):
+            place = place + index * (stride * f.item)
+        return place
+
+    def load(self, dst: Buffer, tile_offset: Number, lines: Number, depth: Number, depths: Number) -> None:
+        """A chunk of a tile, `depths` deep from `depth` on, into L1."""
+        kb, f = self.kb, self.factor
+        if f.layout is Layout.PACKED:
+            row = block_up(lines, f.line_block) * f.item
+            src = kb.operand(f.operand, tile_offset + depth * row)
+            kb.issue("gm_to_l1", dst=dst, src=src, bytes=block_up(depths, self.depth_unit) * row)
+            return
+        stride, rows, cols = (
+            (f.line_stride, lines, depths) if f.layout is Layout.LINES else (f.depth_stride, depths, lines)
+        )
+        step = 1 if f.layout is Layout.LINES else f.depth_stride
+        src = kb.operand(f.operand, tile_offset + depth * (step * f.item))
+        if f.is_run:
+            kb.issue("gm_to_l1", dst=dst, src=src, bytes=rows * cols * f.item)
+            return
+        kb.issue(
+            "gm_to_l1_2d", types=(f.dtype,), dst=dst, src=src, rows=rows, cols=cols, dst_stride=f.pitch,
+            src_stride=stride * f.item,
+        )  # fmt: skip
+
+    def feed(self, dst: Buffer, chunk: Buffer, lines: Number, depth: Number, depths: Number) -> None:
+        """A step of a chunk, `depths` deep from `depth` of the chunk on, into L0."""
+        kb, f = self.kb, self.factor
+        memory, extent = ("l0a", "m") if f.is_left else ("l0b", "n")
+        if f.layout is Layout.PACKED:
+            row = block_up(lines, f.line_block) * f.item
+            kb.issue(
+                f"l1_to_{memory}_raw", dst=dst, src=chunk.at(depth * row),
+                bytes=block_up(depths, self.depth_unit) * row,
+            )  # fmt: skip
+            return
+        by_lines = f.layout is Layout.LINES
+        operands: dict[str, OperandValue] = {extent: lines, "k": depths, "src_stride": f.pitch}
+        operands["src"] = chunk.at(depth * (f.item if by_lines else f.pitch))
+        operands["transpose"] = "no" if by_lines == f.is_left else "yes"
+        kb.issue(f"l1_to_{memory}", engine=Engine.MTE1, types=(f.dtype,), dst=dst, **operands)

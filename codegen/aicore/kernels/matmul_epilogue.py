@@ -1,0 +1,64 @@
+"""The vector cores' part of a MIX product: each takes its half of every tile of sums from the group's channel, runs the
+epilogue on it, some rows at a time, and stores."""
+
+from __future__ import annotations
+
+from superkernel.body import Body
+from superkernel.codegen.aicore.kernels.matmul_place import lines_of, locate
+from superkernel.codegen.aicore.layer import KernelBuilder
+from superkernel.codegen.aicore.scalar import Number
+from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
+from superkernel.scheduler.families.aicore.cube import ceil_to
+from superkernel.scheduler.families.aicore.matmul import CHANNEL_SLOTS, MatmulTiling
+from superkernel.scheduler.families.aicore.matmul_form import product_of
+from superkernel.scheduler.families.aicore.matmul_lane import lane_code, lane_size
+from superkernel.target.engines import Local
+
+
+def emit_lane(kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
+    """The function of one lane."""
+    product = product_of(body)
+    code, size = lane_code(body), lane_size(body, tiling, kb.target)
+    sums = kb.ring("sums", 2)
+    pitch = ceil_to(size.cols * product.accumulator.itemsize, size.block_bytes)
+    anchor = kb.buffer(sums, Local.UB, size.rows * pitch, "sums")
+    inputs, outputs = kb.ring("in", 2), kb.ring("out", 2)
+    tile = TileProgram(kb, product.program, code, size, inputs, outputs, anchors=(Tile(anchor.at(0), pitch),))
+    channel = kb.channel(tiling.slot_bytes, kb.end - kb.begin, to_vector=True, depth=CHANNEL_SLOTS)
+    with kb.loop(kb.begin, kb.end) as unit:
+        _, _, batch, row, column = locate(kb, tiling, product.batch_dims, unit)
+        (first, last), (left, right) = _share(kb, tiling, row, column, product.rows, product.columns)
+        with (
+            channel.turn() as slot,
+            kb.loop(first, last, size.rows) as top,
+            kb.loop(left, right, size.cols) as side,
+            kb.turn(sums, *tile.rings),
+        ):
+            height, width = _piece(kb, last - top, size.rows), _piece(kb, right - side, size.cols)
+            kb.issue(
+                "gm_to_ub_2d", types=(product.accumulator,), dst=anchor,
+                src=slot.at(top * (tiling.columns * 4) + side * 4), rows=height, cols=width, dst_stride=pitch,
+                src_stride=tiling.columns * 4,
+            )  # fmt: skip
+            place = [*batch, row * tiling.rows + top, column * tiling.columns + side]
+            tile.load(place, height, width)
+            tile.compute(height, width)
+            tile.store(place, height, width)
+
+
+def _piece(kb: KernelBuilder, left: Number, size: int) -> Number:
+    """What is left, at most `size`."""
+    return left if isinstance(left, int) and left <= size else kb.minimum(left, size)
+
+
+def _share(
+    kb: KernelBuilder, tiling: MatmulTiling, row: Number, column: Number, rows: int, columns: int
+) -> tuple[tuple[Number, Number], tuple[Number, Number]]:
+    """The lane's rows and columns within a tile."""
+    height, width = lines_of(kb, rows, tiling.rows, row), lines_of(kb, columns, tiling.columns, column)
+    first = kb.role.lane == 0
+    if tiling.halves_rows:
+        half = (height + 1) >> 1
+        return ((0, half) if first else (half, height)), (0, width)
+    half = kb.minimum(width, tiling.column_half)
+    return (0, height), ((0, half) if first else (half, width))
