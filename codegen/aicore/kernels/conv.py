@@ -8,45 +8,31 @@ lies in L1, padding is the im2col command's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from superkernel.body import Body, View
-from superkernel.codegen.aicore.channel import Channel
-from superkernel.codegen.aicore.layer import Emitter, KernelBuilder
+from superkernel.codegen.aicore.kernels.conv_lanes import emit_lane, result_channel
+from superkernel.codegen.aicore.kernels.conv_units import Unit, unit_of
+from superkernel.codegen.aicore.layer import Emitter, KernelBuilder, OperandValue
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.families.aicore.conv_form import CubeConv, Load, cube_conv
-from superkernel.scheduler.families.aicore.conv_tiling import IMAGE, STEP, WEIGHTS, ConvTiling, conv_fix, vector_packs
+from superkernel.scheduler.families.aicore.conv_fix import Vector, slot_bias
+from superkernel.scheduler.families.aicore.conv_form import Load, cube_conv
+from superkernel.scheduler.families.aicore.conv_tiling import (
+    BIAS_STEP,
+    IMAGE,
+    STEP,
+    WEIGHTS,
+    ConvTiling,
+    conv_fix,
+    vector_packs,
+)
 from superkernel.target.engines import Local
-
-
-def split(number: Number, extents: Sequence[int]) -> list[Number]:
-    """Row-major coordinates of a number; a coordinate over one value is 0 and costs nothing."""
-    found: list[Number] = []
-    for place, extent in enumerate(reversed(extents)):
-        last = place == len(extents) - 1
-        found.append(0 if extent == 1 else number if last else number % extent)
-        number = number if last else number // extent
-    return found[::-1]
-
-
-@dataclass(frozen=True)
-class Unit:
-    """The tile that is being computed: where it lies, and its extents."""
-
-    image: Number
-    group: Number
-    row: Number  # first output row
-    column: Number
-    channel: Number  # first output channel within the group
-    rows: Number
-    columns: Number  # that are stored
-    channels: Number
 
 
 @dataclass(frozen=True)
@@ -63,7 +49,7 @@ class Window:
 
 
 class CubeKernel:
-    """The cube core's role. `store` is told each finished unit; by default FIX writes the result."""
+    """The cube core's role."""
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: ConvTiling) -> None:
         self.kb, self.body, self.tiling, self.conv = kb, body, tiling, cube_conv(body)
@@ -86,12 +72,13 @@ class CubeKernel:
         self.right = kb.buffer(self.step_ring, Local.L0B, n * tiling.step * item, "right")
         self.sums = kb.buffer(self.sum_ring, Local.L0C, m * n * 4, "sums")
         self.types = (conv.dtype,)
+        if not tiling.fix:
+            self.channel = result_channel(kb, tiling)
 
     def _vectors(self) -> Mapping[int, Buffer]:
         """Bias and scale come once and stay."""
-        fix = conv_fix(self.body) if self.tiling.fix else None
         found: dict[int, Buffer] = {}
-        for operand, pack in vector_packs(self.body, self.conv, fix).items():
+        for operand, pack in vector_packs(self.body, self.conv, self.tiling.fix).items():
             size = pack.packed_bytes(self.body.operands[operand].type)
             found[operand] = self.kb.fixed(Local.L1, size, f"vector{operand}", top=True)
             self.kb.issue("gm_to_l1", dst=found[operand], src=self.kb.operand(operand), bytes=size)
@@ -100,7 +87,7 @@ class CubeKernel:
     # Loops ------------------------------------------------------------------------------------------------------------
 
     def emit(self, store: Callable[[Unit], None]) -> None:
-        """All units of the range."""
+        """All units of the range; `store` is told each finished one."""
         kb, tiling = self.kb, self.tiling
         inner = tiling.inner
         first = kb.begin // inner
@@ -135,26 +122,7 @@ class CubeKernel:
             store(unit)
 
     def _unit(self, outer: Number, inner: Number) -> Unit:
-        kb, tiling, conv = self.kb, self.tiling, self.conv
-        place, block = (inner, outer) if tiling.hold == WEIGHTS else (outer, inner)
-        places = (tiling.images, tiling.row_blocks, tiling.column_blocks)
-        if tiling.hold == WEIGHTS:
-            group, channel = split(block, (tiling.groups, tiling.channel_blocks))
-            image, rows, columns = split(place, places)
-        else:
-            image, rows, columns, group = split(place, (*places, tiling.groups))
-            channel = block if tiling.channel_blocks > 1 else 0
-        row, column, first = rows * tiling.rows, columns * tiling.columns, channel * tiling.channels
-
-        def extent(size: int, blocks: int, begin: Number, whole: int) -> Number:
-            return size if size * blocks == whole else kb.minimum(size, whole - begin)
-
-        return Unit(
-            image, group, row, column, first,
-            extent(tiling.rows, tiling.row_blocks, row, conv.out_height),
-            extent(tiling.columns, tiling.column_blocks, column, conv.out_width),
-            extent(tiling.channels, tiling.channel_blocks, first, conv.out_channels),
-        )  # fmt: skip
+        return unit_of(self.kb, self.conv, self.tiling, outer, inner)
 
     # Loads ------------------------------------------------------------------------------------------------------------
 
@@ -169,7 +137,7 @@ class CubeKernel:
 
     def window(self, unit: Unit) -> Window:
         """The rows and columns of the image that a unit's patches come from."""
-        kb, conv, tiling = self.kb, self.conv, self.tiling
+        conv, tiling = self.conv, self.tiling
         top, rows, pad_top, shift = self._axis(0, unit.row, unit.rows, tiling.row_blocks)
         if tiling.column_blocks == 1:
             return Window(top, 0, rows, conv.width, pad_top, conv.pads[1], shift * tiling.columns)
@@ -284,31 +252,38 @@ class CubeKernel:
             self._fix(unit, tile, start + line * (row * kind.itemsize), unit.columns, column)
 
     def _fix(self, unit: Unit, source: Buffer | Part, start: Number, rows: Number, step: int) -> None:
-        kb, conv, fix = self.kb, self.conv, conv_fix(self.body)
+        fix = conv_fix(self.body)
         assert fix is not None
         kind = self.body.operands[fix.target].type.dtype
-        padded = -(-conv.out_channels // 8) * 8
-        place = (unit.group * padded + unit.channel) * 4
-        more: dict[str, int | float | str | Part] = {"activation": fix.activation}
+        more: dict[str, OperandValue] = {"activation": fix.activation}
         if fix.scale is not None:
-            more |= {"scale": "channel", "scale_src": self.vectors[fix.scale.operand].at(place)}
+            more |= {"scale": "channel", "scale_src": self._vector(unit, fix.scale)}
         elif fix.factor != 1.0:
             more |= {"scale": "tensor", "scale_value": fix.factor}
         if fix.bias is not None:
-            more |= {"bias": "channel", "bias_src": self.vectors[fix.bias.operand].at(place)}
+            more |= {"bias": "channel", "bias_src": self._vector(unit, fix.bias)}
         if fix.activation in ("leaky", "clip"):
             more |= {"low": fix.low, "high": fix.high}
-        kb.issue(
-            "l0c_to_gm", types=(DType.F32, kind), src=source, dst=kb.operand(fix.target, start), m=rows,
-            n=unit.channels, dst_stride=step * kind.itemsize, **more,
+        self.kb.issue(
+            "l0c_to_gm", types=(DType.F32, kind), src=source, dst=self.kb.operand(fix.target, start), m=rows,
+            n=unit.channels, dst_stride=step * kind.itemsize, **more,  # type: ignore[arg-type]
         )  # fmt: skip
 
-    def send_result(self, channel: Channel, unit: Unit) -> None:
-        """FIX writes the sums for the vector cores, a row of `channels` per position."""
-        with channel.turn() as slot:
+    def _vector(self, unit: Unit, vector: Vector) -> Part:
+        """A unit's part of a vector in L1."""
+        padded = -(-self.conv.out_channels // BIAS_STEP) * BIAS_STEP
+        return self.vectors[vector.operand].at((unit.group * padded + unit.channel) * 4)
+
+    def send_result(self, unit: Unit) -> None:
+        """FIX writes the sums for the vector cores, a row of `channels` per position, the convolution's bias added."""
+        bias = slot_bias(self.body)
+        more: dict[str, OperandValue] = {}
+        if bias is not None:
+            more = {"bias": "channel", "bias_src": self._vector(unit, bias)}
+        with self.channel.turn() as slot:
             self.kb.issue(
                 "l0c_to_gm", types=(DType.F32, DType.F32), src=self.sums, dst=slot, m=unit.rows * self.tiling.columns,
-                n=unit.channels, dst_stride=self.tiling.channels * 4,
+                n=unit.channels, dst_stride=self.tiling.channels * 4, **more,  # type: ignore[arg-type]
             )  # fmt: skip
 
 
@@ -318,11 +293,11 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
         raise InternalError(f"not a convolution's tiling: {tiling}", location=kb.symbol)
     if tiling.units == 0:
         return
-    if tiling.fix:
-        kernel = CubeKernel(kb, body, tiling)
-        kernel.emit(kernel.store_result)
+    if not kb.role.is_cube:
+        emit_lane(kb, body, tiling)
         return
-    raise InternalError("todo", location=kb.symbol)
+    kernel = CubeKernel(kb, body, tiling)
+    kernel.emit(kernel.store_result if tiling.fix else kernel.send_result)
 
 
 EMIT: dict[str, Emitter] = {"aicore.conv": emit}

@@ -15,6 +15,7 @@ from superkernel.dtypes import DType
 from superkernel.scheduler.families.aicore.conv_cost import range_cycles
 from superkernel.scheduler.families.aicore.conv_fix import CHANNEL, FixForm
 from superkernel.scheduler.families.aicore.conv_form import TYPES, CubeConv, Load, cube_conv, unsupported
+from superkernel.scheduler.families.aicore.conv_mix import LANES, lane_form
 from superkernel.scheduler.families.aicore.conv_tiling import (
     IMAGE,
     NOTHING,
@@ -99,14 +100,17 @@ class _Search:
     def __init__(self, body: Body, conv: CubeConv, fix: FixForm | None, target: AicoreTarget) -> None:
         self.body, self.conv, self.fix, self.target = body, conv, fix, target
         self.block = int(target.memory.block_bytes) // conv.item  # elements of a block
+        self.lanes = lane_form(body, conv) if fix is None else None
         self.even = self._evenly_stored()
-        kinds = [body.operands[o].type for o in vector_packs(body, conv, fix)]
-        packs = vector_packs(body, conv, fix).values()
-        self.vector_bytes = sum(_up(p.packed_bytes(k), 32) for p, k in zip(packs, kinds, strict=True))
+        packs = vector_packs(body, conv, fix is not None)
+        self.vector_bytes = sum(_up(p.packed_bytes(body.operands[o].type), 32) for o, p in packs.items())
 
     def _evenly_stored(self) -> bool:
-        """Whether one command stores any run of output positions."""
-        if self.fix is None or self.conv.pixels == 1 or 1 in (self.conv.out_height, self.conv.out_width):
+        """Whether results of any run of output positions are evenly spaced."""
+        if self.lanes is not None:
+            return self.lanes.merged
+        assert self.fix is not None
+        if self.conv.pixels == 1 or 1 in (self.conv.out_height, self.conv.out_width):
             return True
         rows, columns = (self.fix.strides[d] for d in self.conv.spatial)
         return rows == columns * self.conv.out_width
@@ -186,10 +190,17 @@ class _Search:
         if plan is None or (hold != NOTHING and not many):
             return None
         slots, head, chunk = plan
+        lane_rows = 0
+        if self.lanes is not None:
+            line = frame.columns if frame.framed else frame.rows * frame.columns
+            half_line = line if frame.framed else -(-line // LANES)
+            lane_rows = self.lanes.rows(half_line, channels, memory.ub_bytes, memory.block_bytes)
+            if not lane_rows:
+                return None
         return ConvTiling(
             hold, load, pixel, self.fix is not None, conv.images, conv.groups, frame.rows, frame.columns,
             frame.row_blocks, frame.column_blocks, frame.framed, channels, blocks, depth, head, chunk, step, image,
-            width, (*slots, sums),
+            width, (*slots, sums), lane_rows,
         )  # fmt: skip
 
     def _memory(

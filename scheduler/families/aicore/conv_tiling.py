@@ -18,19 +18,19 @@ Invariant: the order of additions behind a sum is that of the depth, whatever th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from math import prod
 
 from superkernel.body import Body, View
 from superkernel.collapse import runs_of_range
-from superkernel.dtypes import DType
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
 from superkernel.scheduler.families.aicore.conv_cost import range_cycles
-from superkernel.scheduler.families.aicore.conv_fix import FixForm, Vector, fix_form
+from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form, slot_bias
 from superkernel.scheduler.families.aicore.conv_form import CubeConv, Load, cube_conv
+from superkernel.scheduler.families.aicore.conv_mix import lane_form
 from superkernel.scheduler.families.aicore.conv_pack import PackFilters, PackVector
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.tiling import Access, Pack
@@ -46,7 +46,8 @@ Span = tuple[int, int]
 @dataclass(frozen=True)
 class ConvTiling(AicoreTiling):
     """One cut, see the module docstring. `pixel_channels` and `image_width`: of the image in L1. Sizes of the depth in
-    elements. `slots`: of the rings for the image, the head, the chunks and the sums."""
+    elements. `slots`: of the rings for the image, the head, the chunks and the sums. `lane_rows`: positions of a tile
+    in a vector core (MIX)."""
 
     hold: str
     load: Load
@@ -68,6 +69,7 @@ class ConvTiling(AicoreTiling):
     image_bytes: int
     image_width: int
     slots: tuple[int, int, int, int]
+    lane_rows: int = 0
 
     @property
     def kernel_type(self) -> KernelType:
@@ -113,20 +115,41 @@ class ConvTiling(AicoreTiling):
         return 0 if self.fix else 2 * -(-self.slot_bytes // 512) * 512
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        conv, fix, found = cube_conv(body), conv_fix(body), AccessSet(body)
+        found = AccessSet(body)
+        self._factors(found, body, begin, end)
+        for place, block in self._boxes(begin, end):
+            self._results(found, body, place, block)
+        return found.result()
+
+    def role_accesses(self, body: Body, begin: int, end: int, role: Role) -> tuple[Access, ...]:
+        if self.fix:
+            return self.accesses(body, begin, end)
+        found = AccessSet(body)
+        if role.is_cube:
+            self._factors(found, body, begin, end)
+        else:
+            for place, block in self._boxes(begin, end):
+                self._lane_results(found, body, place, block, role.lane)
+        return found.result()
+
+    def _boxes(self, begin: int, end: int) -> Iterator[tuple[Box, Box]]:
+        """What units [begin, end) are: boxes of places (image, row block, column block) and of (group, block of
+        channels)."""
         places = (self.images, self.row_blocks, self.column_blocks)
         blocks = (self.groups, self.channel_blocks)
         shape = (*blocks, *places) if self.hold == WEIGHTS else (*places, *blocks)
         for box in runs_of_range(shape, begin, end):
-            place, block = (box[2:], box[:2]) if self.hold == WEIGHTS else (box[:3], box[3:])
+            yield (box[2:], box[:2]) if self.hold == WEIGHTS else (box[:3], box[3:])
+
+    def _factors(self, found: AccessSet, body: Body, begin: int, end: int) -> None:
+        """What the cube core reads."""
+        conv = cube_conv(body)
+        for place, block in self._boxes(begin, end):
             self._image(found, conv, place, block[0])
             self._weights(found, body, conv, block)
-            for channels in self._channels(conv, block):
-                self._results(found, conv, fix if self.fix else None, self._outputs(conv, place, channels))
         if begin < end:
-            for vector, pack in vector_packs(body, conv, fix if self.fix else None).items():
+            for vector, pack in vector_packs(body, conv, self.fix).items():
                 found.add(vector, False, (Region(0, pack.packed_bytes(body.operands[vector].type)),))
-        return found.result()
 
     def _image(self, found: AccessSet, conv: CubeConv, place: Box, groups: Span) -> None:
         rows = window(conv, 0, (place[1][0] * self.rows, min(place[1][1] * self.rows, conv.out_height)))
@@ -152,11 +175,29 @@ class ConvTiling(AicoreTiling):
         }
         return (place[0], channels, *(spans[d] for d in range(2, len(conv.epilogue.shape))))
 
-    def _results(self, found: AccessSet, conv: CubeConv, fix: FixForm | None, box: Box) -> None:
-        if fix is None:
-            found.program(conv.epilogue, box)
-        else:
-            found.view(fix.target, box, fix.strides, fix.offset, write=True)
+    def _results(self, found: AccessSet, body: Body, place: Box, block: Box) -> None:
+        conv, fix = cube_conv(body), conv_fix(body)
+        for channels in self._channels(conv, block):
+            box = self._outputs(conv, place, channels)
+            if self.fix and fix is not None:
+                found.view(fix.target, box, fix.strides, fix.offset, write=True)
+            else:
+                found.program(conv.epilogue, box)
+
+    def _lane_results(self, found: AccessSet, body: Body, place: Box, block: Box, lane: int) -> None:
+        """What a vector core reads and writes: half of the lines of each tile."""
+        conv = cube_conv(body)
+        form = lane_form(body, conv)
+        for row_block, column_block in product(range(*place[1]), range(*place[2])):
+            box = self._outputs(conv, (place[0], (row_block, row_block + 1), (column_block, column_block + 1)), (0, 1))
+            span = box[2]
+            if form.merged and len(box) == 4:
+                span = (span[0] * conv.out_width, span[1] * conv.out_width)
+            middle = span[0] + half(span[1] - span[0])
+            mine = (middle, span[1]) if lane else (span[0], middle)
+            for channels in self._channels(conv, block):
+                own: Box = (place[0], channels, mine) if form.merged else (place[0], channels, mine, box[3])
+                found.program(form.program, own)
 
     def _weights(self, found: AccessSet, body: Body, conv: CubeConv, block: Box) -> None:
         view = body.anchor_inputs[1]
@@ -178,7 +219,7 @@ class ConvTiling(AicoreTiling):
             self.groups, conv.merged, conv.out_channels // conv.merged, view.shape, view.strides, view.offset,
             self.pixel_channels, self.cuts,
         )  # fmt: skip
-        return {view.operand: filters, **vector_packs(body, conv, conv_fix(body) if self.fix else None)}
+        return {view.operand: filters, **vector_packs(body, conv, self.fix)}
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         return range_cycles(self, cube_conv(body), end - begin, target)
@@ -190,11 +231,16 @@ def conv_fix(body: Body) -> FixForm | None:
     return fix_form(body, cube_conv(body).epilogue)
 
 
-def vector_packs(body: Body, conv: CubeConv, fix: FixForm | None) -> dict[int, Pack]:
-    """How the vectors that FIX takes lie in global memory."""
-    vectors: Sequence[Vector] = fix.vectors if fix is not None else ()
-    step = BIAS_STEP
-    padded = -(-conv.out_channels // step) * step
+def half(lines: int) -> int:
+    """Lines of the first vector core's half."""
+    return (lines + 1) // 2
+
+
+def vector_packs(body: Body, conv: CubeConv, fix: bool) -> dict[int, Pack]:
+    """How the vectors that FIX takes lie in global memory. Without `fix` that is the convolution's own bias."""
+    form, own = conv_fix(body), slot_bias(body)
+    vectors = form.vectors if fix and form is not None else (own,) if own is not None else ()
+    padded = -(-conv.out_channels // BIAS_STEP) * BIAS_STEP
     return {v.operand: PackVector(conv.groups, conv.out_channels, padded, v.offset, v.stride) for v in vectors}
 
 
@@ -212,11 +258,6 @@ def window_extent(conv: CubeConv, axis: int, outputs: int) -> int:
     """The most rows or columns that any block of `outputs` wants."""
     extent = (conv.height, conv.width)[axis]
     return min(extent, (outputs - 1) * conv.strides[axis] + (conv.kernel[axis] - 1) * conv.dilations[axis] + 1)
-
-
-def out_types(body: Body) -> DType:
-    """Element type of the result's first store."""
-    return body.operands[body.epilogue.outputs[0].target].type.dtype
 
 
 def is_empty(body: Body) -> bool:

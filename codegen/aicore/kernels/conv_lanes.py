@@ -1,0 +1,81 @@
+"""The vector cores' role in convolutions whose epilogue FIX cannot do: see scheduler/families/aicore/conv_mix.
+
+Model: the cube core sends a tile of f32 sums per unit; each vector core goes through its half of the lines, runs the
+epilogue's program on tiles in UB and stores the results.
+"""
+
+from __future__ import annotations
+
+from superkernel.body import Body
+from superkernel.codegen.aicore.channel import Channel
+from superkernel.codegen.aicore.kernels.conv_units import Unit, unit_of
+from superkernel.codegen.aicore.layer import Address, KernelBuilder
+from superkernel.codegen.aicore.scalar import Number
+from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.aicore.conv_form import cube_conv
+from superkernel.scheduler.families.aicore.conv_mix import SLOTS, lane_form
+from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling
+from superkernel.scheduler.families.aicore.tilecode import Home, Layout, Register
+from superkernel.target.engines import Local
+
+
+def result_channel(kb: KernelBuilder, tiling: ConvTiling) -> Channel:
+    """From the cube core to the vector cores, a tile of sums per unit."""
+    return kb.channel(tiling.slot_bytes, kb.end - kb.begin, to_vector=True)
+
+
+def emit_lane(kb: KernelBuilder, body: Body, tiling: ConvTiling) -> None:
+    """All units of the range, this core's half of each."""
+    lane, channel = _Lane(kb, body, tiling), result_channel(kb, tiling)
+    conv = cube_conv(body)
+    with kb.loop(kb.begin, kb.end) as number:
+        unit = unit_of(kb, conv, tiling, number // tiling.inner, number % tiling.inner)
+        with channel.turn() as slot:
+            lane.half(unit, slot)
+
+
+class _Lane:
+    def __init__(self, kb: KernelBuilder, body: Body, tiling: ConvTiling) -> None:
+        self.kb, self.tiling, self.conv = kb, tiling, cube_conv(body)
+        self.form = lane_form(body, self.conv)
+        size = self.form.size(tiling.lane_rows, tiling.channels, kb.target.memory.block_bytes)
+        inputs, outputs = kb.ring("in", SLOTS), kb.ring("out", SLOTS)
+        sums = Register(Layout.MATRIX, DType.F32, Home.ANCHOR)
+        self.pitch = size.pitch(sums)
+        self.sums = kb.buffer(inputs, Local.UB, size.nbytes(sums), "sums")
+        anchor = Tile(self.sums.at(0), self.pitch)
+        self.tile = TileProgram(kb, self.form.program, self.form.code, size, inputs, outputs, anchors=[anchor])
+        self.rings = (inputs, *(r for r in self.tile.rings if r is not inputs))
+
+    def half(self, unit: Unit, slot: Address) -> None:
+        """This core's lines of a unit."""
+        kb, tiling, conv = self.kb, self.tiling, self.conv
+        if self.form.merged:
+            first, last = self._mine(unit.rows * tiling.columns)
+            self._lines(unit, slot, first, last, unit.row * conv.out_width, 0)
+            return
+        first, last = self._mine(unit.rows)
+        with kb.loop(first, last) as line:
+            self._lines(unit, slot, 0, unit.columns, unit.column, line)
+
+    def _mine(self, lines: Number) -> tuple[Number, Number]:
+        middle = (lines + 1) // 2
+        return (middle, lines) if self.kb.role.lane else (0, middle)
+
+    def _lines(self, unit: Unit, slot: Address, first: Number, last: Number, position: Number, line: Number) -> None:
+        """Positions [first, last) of a line, tile by tile; `position`: of the line's first one in the program."""
+        kb, tiling, conv = self.kb, self.tiling, self.conv
+        channel = unit.group * conv.out_channels + unit.channel
+        with kb.loop(first, last, tiling.lane_rows) as at, kb.turn(*self.rings):
+            rows = kb.minimum(tiling.lane_rows, last - at)
+            lines = () if self.form.merged else (unit.row + line,)
+            place = (unit.image, channel, *lines, position + at)
+            self.tile.load(place, rows, unit.channels)
+            source = (line * tiling.columns + at) * (tiling.channels * 4)
+            kb.issue(
+                "gm_to_ub_2d", types=(DType.F32,), dst=self.sums, src=slot.at(source), rows=rows, cols=unit.channels,
+                dst_stride=self.pitch, src_stride=tiling.channels * 4,
+            )  # fmt: skip
+            self.tile.compute(rows, unit.channels)
+            self.tile.store(place, rows, unit.channels)

@@ -1,0 +1,155 @@
+"""Convolutions on the accelerator's cube: results, declared accesses, independence of the split; which cuts are offered
+and what bounds them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from zlib import crc32
+
+import pytest
+from aicore_check import check_aicore
+from aicore_conv_cases import ConvCase, conv_case
+
+from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
+from superkernel.scheduler.families.aicore import family_of
+from superkernel.scheduler.families.aicore.base import KernelType
+from superkernel.scheduler.families.aicore.conv import _Search
+from superkernel.scheduler.families.aicore.conv_form import Load, cube_conv
+from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling, conv_fix
+from superkernel.target.aicore import AicoreTarget, load_target
+
+Shape = tuple[int, ...]
+TOLERANCE = {DType.F16: 2e-3, DType.BF16: 1.6e-2, DType.F32: 1e-4}
+MINI = load_target("mini")
+
+
+def every_cut(case: ConvCase, target: AicoreTarget = MINI) -> list[ConvTiling]:
+    conv = cube_conv(case.body)
+    return list(dict.fromkeys(_Search(case.body, conv, conv_fix(case.body), target).all()))
+
+
+def check(case: ConvCase, dtype: DType = DType.F16, others: int = 2, target: AicoreTarget = MINI) -> None:
+    """The best cut, and some of all others, drawn by the case's own numbers."""
+    best = family_of("aicore.conv").tilings("aicore.conv", case.body, target)[:1]  # type: ignore[arg-type]
+    draw = random.Random(crc32(repr(case.body).encode()))
+    cuts = every_cut(case, target)
+    for tiling in [*best, *draw.sample(cuts, min(others, len(cuts)))]:
+        assert isinstance(tiling, ConvTiling)
+        check_aicore(
+            "aicore.conv", case.body, case.arrays, case.expected, tiling=tiling, tol=TOLERANCE[dtype], target=target,
+            splits=1,
+        )  # fmt: skip
+
+
+SHAPES: list[tuple[Shape, Shape, dict[str, Any]]] = [
+    ((1, 3, 9, 11), (5, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((2, 4, 13, 12), (30, 4, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ((1, 4, 20, 20), (6, 2, 3, 3), {"pads": (2, 0, 1, 1), "dilations": (2, 1), "groups": 2}),
+    ((2, 16, 14, 14), (40, 16, 1, 1), {}),
+    ((1, 7, 3, 3), (5, 7, 1, 1), {}),
+    ((1, 40, 9, 9), (20, 40, 1, 1), {"strides": (2, 2)}),
+    ((1, 3, 33, 31), (8, 3, 7, 7), {"pads": (3, 3, 3, 3), "strides": (2, 2)}),
+    ((1, 1, 28, 28), (6, 1, 5, 5), {"pads": (2, 2, 2, 2)}),
+    ((1, 1, 1, 1), (1, 1, 1, 1), {}),
+    ((1, 5, 22, 22), (6, 5, 2, 5), {"pads": (0, 4, 1, 4), "strides": (3, 1), "dilations": (1, 2)}),
+    ((1, 2, 3, 3), (3, 2, 3, 3), {"pads": (2, 2, 2, 2)}),
+    ((1, 2, 3, 3), (3, 2, 1, 1), {"pads": (5, 4, 5, 4)}),
+    ((0, 3, 9, 9), (4, 3, 3, 3), {}),
+    ((1, 64, 7, 7), (40, 64, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((1, 64, 6, 6), (64, 2, 3, 3), {"pads": (1, 1, 1, 1), "groups": 32}),
+    ((1, 24, 8, 8), (48, 1, 3, 3), {"pads": (1, 1, 1, 1), "groups": 24}),
+    ((1, 3, 32, 32), (24, 3, 8, 8), {"strides": (8, 8)}),
+    ((1, 16, 5, 60), (16, 16, 1, 9), {"pads": (0, 4, 0, 4)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("x", "w", "attrs"), SHAPES, ids=str)
+def test_shapes(x: Shape, w: Shape, attrs: dict[str, Any]) -> None:
+    check(conv_case(x, w, attrs, bias=x[1] % 2 == 0))
+
+
+LINES: list[tuple[Shape, Shape, dict[str, Any]]] = [
+    ((1, 5, 1000), (6, 5, 5), {"pads": (2, 2)}),
+    ((1, 5, 411), (6, 5, 4), {"pads": (2, 7), "strides": (2,), "dilations": (3,)}),
+    ((2, 5, 301), (6, 5, 1), {}),
+    ((1, 80, 100), (48, 80, 3), {"pads": (1, 1), "strides": (2,)}),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "attrs"), LINES, ids=str)
+def test_one_dimension(x: Shape, w: Shape, attrs: dict[str, Any]) -> None:
+    check(conv_case(x, w, attrs, bias=True, epilogue="relu"))
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16], ids=str)
+@pytest.mark.parametrize(("x", "w", "attrs"), SHAPES[1:6], ids=str)
+def test_other_types(x: Shape, w: Shape, attrs: dict[str, Any], dtype: DType) -> None:
+    check(conv_case(x, w, attrs, dtype=dtype, bias=True), dtype, others=1)
+
+
+@pytest.mark.parametrize("epilogue", ["relu", "leaky", "clip", "scaled", "shifted"])
+def test_fix_does_the_epilogue(epilogue: str) -> None:
+    case = conv_case((1, 16, 9, 10), (24, 16, 3, 3), {"pads": (1, 1, 1, 1)}, epilogue=epilogue)
+    assert conv_fix(case.body) is not None
+    check(case)
+
+
+@pytest.mark.parametrize("epilogue", ["residual", "swish", "twice"])
+@pytest.mark.parametrize(
+    ("x", "w", "attrs"),
+    [
+        ((2, 16, 9, 10), (24, 16, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+        ((1, 64, 7, 7), (40, 64, 1, 1), {}),
+        ((1, 8, 90), (12, 8, 3), {"pads": (1, 1)}),
+        ((1, 8, 3, 3), (70, 8, 3, 3), {}),
+    ],
+    ids=str,
+)
+def test_vector_cores_do_the_epilogue(x: Shape, w: Shape, attrs: dict[str, Any], epilogue: str) -> None:
+    case = conv_case(x, w, attrs, bias=True, epilogue=epilogue)
+    assert all(t.kernel_type is KernelType.MIX_1_2 for t in every_cut(case))
+    check(case)
+
+
+@pytest.mark.parametrize("epilogue", ["store", "residual"])
+def test_windows_of_wider_images(epilogue: str) -> None:
+    """Parts of concatenations: channels of wider pixels, columns of longer rows, stores into wider pixels."""
+    for wider, longer, out_wider in ((6, 0, 0), (0, 3, 0), (16, 2, 10), (0, 0, 5)):
+        kw: dict[str, Any] = {"wider": wider, "longer": longer, "out_wider": out_wider, "epilogue": epilogue}
+        check(conv_case((1, 16, 9, 20), (24, 16, 3, 3), {"pads": (1, 1, 1, 1)}, **kw), others=1)
+        check(conv_case((1, 10, 9, 9), (12, 10, 1, 1), {}, **kw), others=1)
+
+
+def test_rows_that_are_cut_across() -> None:
+    """Images too wide for L1 are cut in columns, at the border with padding of their own."""
+    small = MINI.replaced({"memory.l1_bytes": 16384})
+    case = conv_case((1, 16, 6, 150), (16, 16, 3, 3), {"pads": (1, 1, 1, 1), "strides": (1, 1)}, bias=True)
+    cuts = every_cut(case, small)
+    assert any(c.column_blocks > 1 for c in cuts)
+    for cut in [c for c in cuts if c.column_blocks > 1][:4]:
+        check_aicore("aicore.conv", case.body, case.arrays, case.expected, tiling=cut, target=small, splits=1)
+
+
+def test_every_way_of_loading_and_holding() -> None:
+    """Among the cuts of these cases is every combination that the kernel has code for."""
+    found: set[tuple[str, Load]] = set()
+    for wider, longer in ((0, 0), (0, 3), (16, 0)):
+        kw: dict[str, Any] = {"wider": wider, "longer": longer}
+        case = conv_case((2, 32, 12, 20), (64, 32, 3, 3), {"pads": (1, 1, 1, 1)}, **kw)
+        for cut in every_cut(case):
+            if (cut.hold, cut.load) not in found:
+                found.add((cut.hold, cut.load))
+                check_aicore("aicore.conv", case.body, case.arrays, case.expected, tiling=cut, splits=2)
+    assert len(found) == 9
+
+
+def test_refusals() -> None:
+    fits = conv_case((1, 64, 9, 9), (24, 64, 3, 3), {})
+    tiny = MINI.replaced({"memory.l0a_bytes": 512, "memory.l0b_bytes": 512})
+    with pytest.raises(UnsupportedError, match="l0a_bytes"):
+        family_of("aicore.conv").tilings("aicore.conv", fits.body, tiny)  # type: ignore[arg-type]
+    far = conv_case((1, 2, 300, 4), (2, 2, 2, 1), {"dilations": (256, 1)})
+    with pytest.raises(UnsupportedError, match="dilations"):
+        family_of("aicore.conv").tilings("aicore.conv", far.body, MINI)  # type: ignore[arg-type]
