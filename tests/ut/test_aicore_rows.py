@@ -4,16 +4,17 @@ and streaming, whole and split, for every element type."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from aicore_check import check_aicore
-from kernel_check import Array
-from op_cases import op_body
+from kernel_check import Array, operand
+from op_cases import op_body, with_epilogue, with_slot
 
-from superkernel.scheduler.families.aicore import family_of
+from superkernel.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.scheduler.families.aicore.rows import Mode, RowsTiling
 from superkernel.target.aicore import load_target
 
@@ -171,3 +172,65 @@ def test_reductions_over_nothing() -> None:
         check("aicore.reduce", f"reduce_{op}", [numbers(3, 0, 4)], {"axes": (0,)})
 
 
+PROGRAM_CASES = [
+    ("aicore.softmax", "softmax", (6, 50), {}, 192),
+    ("aicore.softmax", "softmax", (3, 40, 20), {"axis": 1}, 192),
+    ("aicore.softmax", "log_softmax", (2, 3000), {}, 32),
+    ("aicore.norm", "layer_norm", (2, 9, 64), {}, 192),
+    ("aicore.norm", "rms_norm", (2, 4000), {}, 40),
+    ("aicore.norm", "group_norm", (2, 8, 5, 16), {"groups": 2}, 192),
+    ("aicore.norm", "batch_norm", (2, 8, 5, 16), {}, 192),
+    ("aicore.reduce", "reduce_sum", (4, 7, 40), {"axes": (2,)}, 192),
+    ("aicore.reduce", "reduce_mean", (4, 7, 40), {"axes": (1,)}, 192),
+    ("aicore.reduce", "reduce_max", (4, 7, 40), {"axes": (0, 2)}, 192),
+    ("aicore.reduce", "reduce_log_sum_exp", (4, 3000), {"axes": (1,)}, 20),
+]
+
+
+def arguments(op: str, x: Array) -> list[Array | None]:
+    """The operator's inputs around its data."""
+    width = x.shape[1] if op in ("group_norm", "batch_norm") else x.shape[-1]
+    count = {"layer_norm": 2, "rms_norm": 1, "group_norm": 2, "batch_norm": 4}.get(op, 0)
+    extra = [np.abs(numbers(width, dtype=x.dtype, seed=7 + k)) for k in range(count)]
+    return [x, *extra]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize(("kernel", "op", "shape", "attrs", "ub_kib"), PROGRAM_CASES)
+def test_epilogues(kernel: str, op: str, shape: tuple[int, ...], attrs: Any, ub_kib: int, dtype: Any) -> None:
+    """The sum with a broadcast row, stored densely, and the plain result stored backwards into every second element."""
+    body, arrays, expected = op_body(op, arguments(op, numbers(*shape, dtype=dtype)), attrs)
+    kind = body.anchor_outputs[0]
+    extra = (np.random.default_rng(11).standard_normal(kind.shape[-1:]) * 5).astype(dtype)
+    joined, given = with_epilogue(body, arrays, "add", extra)
+    first = len(body.operands) - 1
+    want = np.asarray(expected[first])
+    wanted = {**expected, first: want + extra.astype(np.float64)}
+    target = small(ub_kib * 1024)
+    device_tol = 4e-3 if dtype is np.float16 else 2e-5
+    wide = np.zeros(joined.operands[-1].type.shape)
+    wide[..., 1] = want.transpose()
+    check_aicore(kernel, joined, given, {**wanted, len(joined.operands) - 1: wide}, tol=device_tol, target=target)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize(("kernel", "op", "shape", "attrs", "ub_kib"), PROGRAM_CASES)
+def test_prologues(kernel: str, op: str, shape: tuple[int, ...], attrs: Any, ub_kib: int, dtype: Any) -> None:
+    """The data is the sum of two tensors, the sum stored as well."""
+    x, other = numbers(*shape, dtype=dtype), numbers(*shape, dtype=dtype, seed=3)
+    body, arrays, expected = op_body(op, arguments(op, x + other), attrs)
+    kind = body.anchor_input_types[0]
+    assert kind is not None
+    count = len(body.operands)
+    prologue = PointwiseProgram(
+        x.shape,
+        (ProgramInput(0, kind.dtype, kind.strides), ProgramInput(count, kind.dtype, kind.strides)),
+        (Instruction("add", (0, 1), kind.dtype),),
+        (ProgramOutput(2, -1), ProgramOutput(2, count + 1, kind.strides)),
+    )
+    operands = (*body.operands, operand(Role.INPUT, kind.dtype, x.shape), operand(Role.OUTPUT, kind.dtype, x.shape))
+    wider = with_slot(replace(body, operands=operands), 0, prologue)
+    arrays[0] = x
+    wanted = {**expected, count + 1: x + other}
+    tol = 4e-3 if dtype is np.float16 else 2e-5
+    check_aicore(kernel, wider, [*arrays, other, None], wanted, tol=tol, target=small(ub_kib * 1024))

@@ -294,8 +294,8 @@ def _log_sum_exp(t: Task) -> None:
     ops = t.ops
     top, total, part, size = t.statistic(0), t.statistic(1), t.statistic(2), t.statistic(3)
     if t.space.row_size == 0:
-        ops.fill_vector(total, bits_of(-math.inf, t.work))
-        t.emit_vector(total)
+        ops.fill_vector(top, bits_of(-math.inf, t.work))
+        t.emit_vector(top)
         return
     t.reduce("max", top, _keep, bits_of(-math.inf, t.work), part)
     ops.vector("v_abs", part, top)
@@ -313,8 +313,8 @@ def _log_sum_exp(t: Task) -> None:
 
     _sum(t, total, power, part)
     ops.vector("v_ln", total, total)
-    ops.vectors("v_add", total, total, top)
-    t.emit_vector(total)
+    ops.vectors("v_add", top, total, top)
+    t.emit_vector(top)
 
 
 FORMULAS: dict[str, Callable[[Task], None]] = {

@@ -17,15 +17,29 @@ from dataclasses import dataclass
 from math import prod
 
 from superkernel.body import Body, PointwiseProgram
-from superkernel.codegen.aicore.kernels.row_tiles import Form, Ops, Tile, Vector
+from superkernel.codegen.aicore.kernels.row_tiles import COMBINE, Form, Ops, Tile, Vector
 from superkernel.codegen.aicore.kernels.row_transfer import Mover, Walk
 from superkernel.codegen.aicore.layer import KernelBuilder
-from superkernel.codegen.aicore.rings import Buffer
+from superkernel.codegen.aicore.rings import Buffer, Ring
 from superkernel.codegen.aicore.scalar import Number
+from superkernel.codegen.aicore.tileprogram import Tile as ProgramTile
+from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.dtypes import DType
-from superkernel.errors import InternalError
-from superkernel.scheduler.families.aicore.rows import FOLD_COLUMNS, STATISTICS, Mode, RowsTiling, is_reduction
-from superkernel.scheduler.families.aicore.rows import buffers_of, tile_dims, turn_stride, work_of
+from superkernel.scheduler.families.aicore.rows import (
+    STATISTICS,
+    Buffers,
+    Mode,
+    RowsTiling,
+    buffers_of,
+    code_before,
+    code_behind,
+    is_reduction,
+    result_extents,
+    tile_dims,
+    turn_stride,
+    work_of,
+)
+from superkernel.scheduler.families.aicore.tilecode import Home, TileSize
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.target.engines import Local
 
@@ -84,26 +98,70 @@ class Task:
     def _allocate(self) -> None:
         kb, t, need = self.kb, self.tiling, buffers_of(self.body, self.tiling, self.block)
         self.ring_in, self.ring_once = kb.ring("in", t.depth), kb.ring("once", 1)
-        self.raw = kb.buffer(self.ring_in, Local.UB, need.raw, "raw")
+        self.raw = kb.buffer(self.ring_in, Local.UB, need.raw, "raw") if need.raw else None
         turned = kb.buffer(self.ring_in, Local.UB, need.turned_in, "turned") if need.turned_in else None
         self.mover_in = Mover(kb, self.item, turned, turn_stride(t.p, self.item, self.block))
         self.params = {
             k: self._param(k, p, need.param(k)) for k, p in enumerate(self.space.programs[:-1]) if k and p is not None
         }
-        self.x_buffer = kb.fixed(Local.UB, need.work, "x") if self.casts else self.raw
+        self.x_buffer = kb.fixed(Local.UB, need.work, "x") if need.work else self.raw
         scratch = kb.fixed(Local.UB, need.scratch, "scratch") if need.scratch else None
         self.ops = Ops(kb, self.work, scratch, need.turned_at, t.fold)
         self.spare = kb.fixed(Local.UB, need.spare, "spare") if need.spare else None
         self.stats = [kb.fixed(Local.UB, need.statistic, f"s{i}") for i in range(STATISTICS)]
-        self.ring_out = kb.ring("out", t.depth)
+        self.ring_out, self.ring_before = kb.ring("out", t.depth), kb.ring("before", t.depth)
+        self.before, self.behind = self._before(), None
         self.outs: list[tuple[Buffer, Mover]] = []
+        if code_behind(self.body) is None:
+            self._allocate_outs(need)
+        else:
+            self.taken = kb.buffer(self.ring_out, Local.UB, need.taken, "taken", top=True) if need.taken else None
+            self.behind = self._behind()
+
+    def _allocate_outs(self, need: Buffers) -> None:
+        kb = self.kb
         for k, out in enumerate(self.space.epilogue.outputs):
             item = self.body.operands[out.target].type.dtype.itemsize
             buffer = kb.buffer(self.ring_out, Local.UB, need.out[k], f"out{k}", top=True)
             size = need.turned_out[k]
             across = kb.buffer(self.ring_out, Local.UB, size, f"across{k}", top=True) if size else None
-            rows = 1 if self.reduces else t.p
+            rows = 1 if self.reduces else self.tiling.p
             self.outs.append((buffer, Mover(kb, item, across, turn_stride(rows, item, self.block))))
+
+    def _before(self) -> TileProgram | None:
+        code = code_before(self.body)
+        if code is None:
+            return None
+        size = TileSize(self.tiling.p, self.tiling.q, self.block)
+        return TileProgram(self.kb, self.space.data, code, size, self.ring_in, self.ring_before)
+
+    def _behind(self) -> TileProgram:
+        """The program that takes the results: the first statistic, or the data, changed in place; or a copy of them
+        that it stores."""
+        code = code_behind(self.body)
+        assert code is not None
+        if self.taken is not None:
+            anchor = ProgramTile(self.taken.at(0), 0 if self.reduces else self.tiling.stride * self.work_item)
+        elif self.reduces:
+            anchor = ProgramTile(self.stats[0].at(0), 0)
+        elif self.before is not None:
+            anchor = self.before.result(self._fed)
+        else:
+            assert self.x_buffer is not None
+            anchor = ProgramTile(self.x_buffer.at(0), self.tiling.stride * self.work_item)
+        size = TileSize(*result_extents(self.body, self.tiling.p, self.tiling.q), self.block)
+        return TileProgram(self.kb, self.space.epilogue, code, size, self.ring_in, self.ring_out, anchors=[anchor])
+
+    @property
+    def _fed(self) -> int:
+        """Which output of the program in front is the data."""
+        return next(k for k, out in enumerate(self.space.data.outputs) if out.target < 0)
+
+    @property
+    def _rings(self) -> tuple[Ring, ...]:
+        """What a load of data takes turns of."""
+        stores = self.before is not None and self.before.code.of_home(Home.OUTPUT)
+        return (self.ring_in, self.ring_before) if stores else (self.ring_in,)
 
     def _param(self, k: int, program: PointwiseProgram, size: tuple[int, int]) -> Param:
         """Buffers of a further input of `size` bytes: as loaded, in the type of the work."""
@@ -150,8 +208,8 @@ class Task:
         with ExitStack() as stack:
             self.unit = self._lines(stack) if self._by_lines() else self._single(stack)
             if self.tiling.resident and self.space.row_size:
-                stack.enter_context(self.kb.turn(self.ring_in))
-                self._x = self._load(self.unit, tuple(self.params))
+                stack.enter_context(self.kb.turn(*self._rings))
+                self._x = self._load(self.unit, results=True)
             yield
         self.unit = self._x = None
 
@@ -241,21 +299,45 @@ class Task:
         for param in once:
             self._cast_param(param, whole)
 
-    def _load(self, chunk: Chunk, params: Sequence[int]) -> Tile:
-        """The data of a chunk in the type of the work, and further inputs."""
-        load = self.space.data.inputs[0]
-        raw = self._tile(self.raw, self.item, chunk)
-        self.mover_in.load(raw, self._walk(load.source, load.strides, load.offset, chunk))
-        moved = [self.params[k] for k in params if not self.params[k].once]
+    def _load(self, chunk: Chunk, results: bool) -> Tile:
+        """The data of a chunk in the type of the work; where results follow, what else they need."""
+        load, raw = self.space.data.inputs[0], None
+        if self.before is not None:
+            self.before.load(chunk.at, chunk.n, chunk.m)
+        else:
+            assert self.raw is not None
+            raw = self._tile(self.raw, self.item, chunk)
+            self.mover_in.load(raw, self._walk(load.source, load.strides, load.offset, chunk))
+        moved = [p for p in self.params.values() if results and not p.once]
         for param in moved:
             self._load_param(param, chunk)
+        if self.behind is not None and results:
+            self.behind.load(chunk.at, *self._extents(chunk))
         for param in moved:
             self._cast_param(param, chunk)
+        if self.before is not None:
+            return self._evaluate(self.before, chunk)
+        assert raw is not None and self.x_buffer is not None
         if not self.casts:
             return raw
         x = self._tile(self.x_buffer, self.work_item, chunk)
         self.ops.cast(x, raw, self.dtype, self.work)
         return x
+
+    def _evaluate(self, before: TileProgram, chunk: Chunk) -> Tile:
+        """The data that a program yields."""
+        before.compute(chunk.n, chunk.m)
+        before.store(chunk.at, chunk.n, chunk.m)
+        q = self.tiling.q
+        pitch = -(-q * self.work_item // self.block) * self.block
+        dense = pitch == q * self.work_item and isinstance(chunk.m, int) and chunk.m == q
+        return Tile(before.result(self._fed).part, pitch, chunk.n, chunk.m, dense)
+
+    def _extents(self, chunk: Chunk) -> tuple[Number, Number]:
+        """Rows and columns of a chunk's results."""
+        if not self.reduces:
+            return chunk.n, chunk.m
+        return 1, {Mode.LINES: chunk.n, Mode.COLUMNS: chunk.m}.get(self.tiling.mode, 1)
 
     def _load_param(self, param: Param, chunk: Chunk) -> None:
         load, item = param.program.inputs[0], param.dtype.itemsize
@@ -310,14 +392,14 @@ class Task:
             return Vector(buffer.at(0), Form.ROW, self.unit.m, self.work_item)
         return Vector(buffer.at(0), Form.ONE, 1, self.work_item)
 
-    def each(self, visit: Callable[[Tile], None], params: Sequence[int] = ()) -> None:
+    def each(self, visit: Callable[[Tile], None], results: bool = False) -> None:
         """Visit the data: the resident tile, or chunk after chunk."""
         if self._x is not None:
             visit(self._x)
             return
-        with self._chunks() as chunk, self.kb.turn(self.ring_in):
+        with self._chunks() as chunk, self.kb.turn(*self._rings):
             self._chunk = chunk
-            visit(self._load(chunk, params))
+            visit(self._load(chunk, results))
 
     def reduce(self, kind: str, dst: Vector, prepare: Prepare, identity_bits: int, part: Vector) -> None:
         """Combine what `prepare` makes of the data; `part` is room for a chunk's share."""
@@ -327,8 +409,6 @@ class Task:
         self.ops.fill_vector(dst, identity_bits)
 
         def visit(x: Tile) -> None:
-            from superkernel.codegen.aicore.kernels.row_tiles import COMBINE
-
             self.ops.reduce(kind, part, prepare(x))
             self.ops.vectors(COMBINE[kind], dst, dst, part)
 
@@ -341,12 +421,18 @@ class Task:
             chunk = self.unit if self._x is not None else self._chunk
             assert chunk is not None
             with self.kb.turn(self.ring_out):
+                if self.behind is not None:
+                    y = x if self.taken is None else self._tile(self.taken, self.work_item, chunk)
+                    compute(y, x)
+                    self.behind.compute(chunk.n, chunk.m)
+                    self.behind.store(chunk.at, chunk.n, chunk.m)
+                    return
                 direct = len(self.outs) == 1 and self._out_dtype(0) is self.work
                 y = self._tile(self.outs[0][0], self.work_item, chunk) if direct else x
                 compute(y, x)
                 self._store(y, chunk, direct)
 
-        self.each(visit, tuple(self.params))
+        self.each(visit, results=True)
 
     def _out_dtype(self, k: int) -> DType:
         return command_dtype(self.body.operands[self.space.epilogue.outputs[k].target].type.dtype)
@@ -367,6 +453,10 @@ class Task:
     def emit_vector(self, value: Vector) -> None:
         """Store one number per row of the unit."""
         assert self.unit is not None
+        if self.behind is not None:
+            assert value.part.buffer is self.stats[0]
+            self._emit_through(self.behind, self.unit, value)
+            return
         axis = {Form.COLUMN: self.pd, Form.ROW: self.qd, Form.ONE: -1}[value.form]
         with self.kb.turn(self.ring_out):
             tiles = []
@@ -384,9 +474,15 @@ class Task:
                 step = out.strides[axis] * item if axis >= 0 else item
                 mover.store(tile, Walk(walk.address, item, step))
 
-
-def check_plain(body: Body) -> None:
-    """Raises InternalError for what no tiling promises."""
-    space = space_of(body)
-    if space.data.instructions or space.epilogue.instructions:
-        raise InternalError("a row kernel was given a program it does not evaluate", location=body.op or "")
+    def _emit_through(self, behind: TileProgram, unit: Chunk, value: Vector) -> None:
+        """Store what a program makes of the results."""
+        extents = self._extents(unit)
+        with ExitStack() as stack:
+            if self._x is None:
+                stack.enter_context(self.kb.turn(self.ring_in))
+                behind.load(unit.at, *extents)
+            stack.enter_context(self.kb.turn(self.ring_out))
+            if self.taken is not None:
+                self.ops.vector("v_copy", value.of(self.taken), value)
+            behind.compute(*extents)
+            behind.store(unit.at, *extents)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from superkernel.body import Body
 from superkernel.codegen.aicore.kernels.row_formulas import FORMULAS, reduction
-from superkernel.codegen.aicore.kernels.row_task import Task, check_plain
+from superkernel.codegen.aicore.kernels.row_task import Task
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.aicore.base import AicoreTiling
@@ -21,7 +21,6 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
         raise InternalError("not a row-wise body", location=str(body.op), found=type(tiling).__name__)
     if tiling.units == 0:
         return
-    check_plain(body)
     task = Task(kb, body, tiling)
     with task.constants():
         formula(task)

@@ -29,6 +29,8 @@ from superkernel.body import Body, PointwiseProgram, View
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.formulas import lower
+from superkernel.scheduler.families.aicore.tilecode import Home, TileCode, TileSize
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.scheduler.families.rowspace import RowSpace, RowTiling
 from superkernel.scheduler.tiling import Access, Family
@@ -175,6 +177,8 @@ def _cost(tiling: RowsTiling, body: Body, units: int, target: AicoreTarget) -> f
     if tiling.mode is Mode.LINES and not tiling.fold:
         beats += rows * reductions * vector.reduce_tail_cycles
     commands = 2 + passes + 5 * reductions
+    for code in (code_before(body), code_behind(body)):
+        beats += 0 if code is None else tiles * code.vector_cycles(min(tiling.p, int(rows) + 1), tiling.q, target)
     work = beats + tiles * commands * vector.startup_cycles
     again = 1 if tiling.resident else loads
     load_one = dma.startup_cycles + target.transfer_cycles("rates.gm_to_ub_gb_per_s", int(tile * kind.dtype.itemsize))
@@ -200,6 +204,9 @@ class Buffers:
     out: tuple[int, ...]
     turned_out: tuple[int, ...]
     spare: int  # a vector like a further input
+    before: tuple[int, int, int]  # of the program that yields the data: input ring, its own output ring, once
+    behind: tuple[int, int]  # of the program that takes the results: input ring, once
+    taken: int  # the results that a program stores as they are, in every slot of the output ring
 
     def param(self, slot: int) -> tuple[int, int]:
         """Of one further input."""
@@ -208,7 +215,8 @@ class Buffers:
     def total(self, depth: int, block: int) -> int:
         """All of them, each rounded up to a block."""
         slots = [self.raw, self.turned_in, *(raw for _, (raw, _) in self.params), *self.out, *self.turned_out]
-        once = [*(value for _, (_, value) in self.params), self.work, self.scratch, self.spare, *[self.statistic] * STATISTICS]
+        slots += [*self.before[:2], self.behind[0], self.taken]
+        once = [self.before[2], self.behind[1], *(value for _, (_, value) in self.params), self.work, self.scratch, self.spare, *[self.statistic] * STATISTICS]
         return sum(-(-n // block) * block for n in slots * depth + once)
 
 
@@ -238,7 +246,8 @@ def _buffers(body: Body, p: int, q: int, stride: int, fold: bool, block: int) ->
     p_dim, q_dim = tile_dims(space)
     item, work, p16 = kind.dtype.itemsize, work_of(body).itemsize, -(-p // 16) * 16
     casts = work_of(body) is not kind.dtype
-    walk = space.data.inputs[0].strides
+    before, behind = code_before(body), code_behind(body)
+    walk = space.data.inputs[0].strides if before is None else ()
     params, spare = [], 0
     for slot, program in enumerate(space.programs[1:-1], 1):
         if program is not None:
@@ -254,7 +263,7 @@ def _buffers(body: Body, p: int, q: int, stride: int, fold: bool, block: int) ->
     numbers = {Mode.LINES: p, Mode.COLUMNS: q, Mode.WHOLE: 1, Mode.POINTS: 1}[mode]
     along = {Mode.LINES: p_dim, Mode.COLUMNS: q_dim}.get(mode, -1)
     out, turned_out = [], []
-    for result in space.epilogue.outputs:
+    for result in space.epilogue.outputs if behind is None else ():
         size = body.operands[result.target].type.dtype.itemsize
         if is_reduction(body):
             steps = (0, result.strides[along] if along >= 0 else 1)
@@ -263,11 +272,75 @@ def _buffers(body: Body, p: int, q: int, stride: int, fold: bool, block: int) ->
         else:
             out.append(p * stride * size)
             turned_out.append(_turn_bytes(result.strides, p_dim, q_dim, p, q, size, block))
+    size_before, size_behind = TileSize(p, q, block), TileSize(*result_extents(body, p, q), block)
+    if behind is not None:
+        out.append(_home_bytes(behind, Home.OUTPUT, size_behind, block))
     return Buffers(
-        p * stride * item, _turn_bytes(walk, p_dim, q_dim, p, q, item, block), tuple(params),
-        p * stride * work if casts else 0, temporary + turned, temporary, numbers * work, tuple(out),
+        p * stride * item if before is None else 0,
+        _turn_bytes(walk, p_dim, q_dim, p, q, item, block) if walk else 0, tuple(params),
+        p * stride * work if casts and before is None else 0, temporary + turned, temporary, numbers * work, tuple(out),
         tuple(turned_out), spare,
+        (0, 0, 0) if before is None else (
+            _home_bytes(before, Home.INPUT, size_before, block), _home_bytes(before, Home.OUTPUT, size_before, block),
+            before.temporaries(size_before)[1],
+        ),
+        (0, 0) if behind is None else (
+            _home_bytes(behind, Home.INPUT, size_behind, block), behind.temporaries(size_behind)[1]
+        ),
+        (numbers if is_reduction(body) else p * stride) * work if stores_results(body) else 0,
     )  # fmt: skip
+
+
+def _home_bytes(code: TileCode, home: Home, size: TileSize, block: int) -> int:
+    """Bytes of the registers of a home, each in whole blocks."""
+    return sum(-(-size.nbytes(code.registers[r]) // block) * block for r in code.of_home(home))
+
+
+@lru_cache(maxsize=4096)
+def code_before(body: Body) -> TileCode | None:
+    """The tile code of the program that yields the data; None for a plain load."""
+    program = space_of(body).data
+    if not program.instructions and len(program.outputs) == len(program.inputs) == 1:
+        return None
+    dtypes = tuple(_stored_dtype(body, o.target, work_of(body)) for o in program.outputs)
+    return lower(program, dtypes, *tile_dims(space_of(body)), deliver=work_of(body))
+
+
+@lru_cache(maxsize=4096)
+def code_behind(body: Body) -> TileCode | None:
+    """The tile code of the program that takes the results; None for plain stores."""
+    program = space_of(body).epilogue
+    if not program.instructions and len(program.inputs) == 1:
+        return None
+    work = work_of(body)
+    dtypes = tuple(_stored_dtype(body, o.target, work) for o in program.outputs)
+    return lower(program, dtypes, *result_dims(body), anchors=(work,))
+
+
+def stores_results(body: Body) -> bool:
+    """Whether the program that takes the results stores them from where it finds them."""
+    code = code_behind(body)
+    return code is not None and any(code.registers[s.register].home is Home.ANCHOR for s in code.stores)
+
+
+def _stored_dtype(body: Body, operand: int, otherwise: DType) -> DType:
+    return body.operands[operand].type.dtype if operand >= 0 else otherwise
+
+
+def result_dims(body: Body) -> tuple[int, int]:
+    """The dimensions along which results lie as rows and columns of a tile; -1: one row."""
+    space = space_of(body)
+    p_dim, q_dim = tile_dims(space)
+    if not is_reduction(body):
+        return p_dim, q_dim
+    return -1, p_dim if mode_of(space) is Mode.LINES and p_dim >= 0 else q_dim
+
+
+def result_extents(body: Body, p: int, q: int) -> tuple[int, int]:
+    """Rows and columns of the results of a p x q tile."""
+    if not is_reduction(body):
+        return p, q
+    return 1, {Mode.LINES: p, Mode.COLUMNS: q}.get(mode_of(space_of(body)), 1)
 
 
 # Operators that change the data in place and need no temporary tile, unless rows are folded.
@@ -347,7 +420,11 @@ class RowsFamily(Family):
         return all(s > 0 for s in moving) and min(moving, default=1) == 1
 
     def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
-        return False
+        return slot == 0
+
+    def prologue_may_store(self, kernel: str, op: str, slot: int) -> bool:
+        """Rows that stream store the same bytes again with every pass."""
+        return kernel != "aicore.reduce"
 
 
 def _capacity(budget: _Budget) -> int:
