@@ -36,6 +36,15 @@ class Tile:
     pitch: int
 
 
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Buffers that several programs share, one after the other: a slot's inputs, its outputs, and temporaries."""
+
+    inputs: Buffer | None
+    outputs: Buffer | None
+    temporaries: Buffer | None
+
+
 class TileProgram:
     """See the module docstring."""
 
@@ -50,12 +59,16 @@ class TileProgram:
         *,
         resident: Collection[int] = (),
         anchors: Sequence[Tile] = (),
+        pool: Pool | None = None,
     ) -> None:
         self.kb, self.program, self.code, self.size = kb, program, code, size
         self._resident = frozenset(resident)
         self._tiles: dict[int, Tile] = {}
+        self._pool, self._taken = pool, {Home.INPUT: 0, Home.OUTPUT: 0}
         places, temporary_bytes = code.temporaries(size)
-        arena = kb.fixed(Local.UB, temporary_bytes, "temporaries") if temporary_bytes else None
+        arena = pool.temporaries if pool else None
+        if temporary_bytes and not pool:
+            arena = kb.fixed(Local.UB, temporary_bytes, "temporaries")
         for number, register in enumerate(code.registers):
             if register.home is Home.ANCHOR:
                 self._tiles[number] = anchors[register.number]
@@ -64,7 +77,7 @@ class TileProgram:
                     assert arena is not None
                     self._tiles[number] = self._tile(arena.at(places[number]), register)
             else:
-                self._tiles[number] = self._tile(self._buffer(register, inputs, outputs).at(0), register)
+                self._tiles[number] = self._tile(self._room(register, inputs, outputs), register)
         self.rings = tuple(
             ring for ring, home in ((inputs, Home.INPUT), (outputs, Home.OUTPUT))
             if any(self._tiles[r].part.buffer.ring is ring for r in code.of_home(home))
@@ -73,6 +86,15 @@ class TileProgram:
     def _tile(self, part: Part, register: Register) -> Tile:
         single = register.layout in (Layout.ROW, Layout.COLUMN, Layout.SCALAR)
         return Tile(part, 0 if single else self.size.pitch(register))
+
+    def _room(self, register: Register, inputs: Ring, outputs: Ring) -> Part:
+        if self._pool is None:
+            return self._buffer(register, inputs, outputs).at(0)
+        buffer = self._pool.inputs if register.home is Home.INPUT else self._pool.outputs
+        assert buffer is not None
+        start = self._taken[register.home]
+        self._taken[register.home] += self.size.nbytes(register)
+        return buffer.at(start)
 
     def _buffer(self, register: Register, inputs: Ring, outputs: Ring) -> Buffer:
         nbytes = self.size.nbytes(register)
@@ -201,7 +223,7 @@ class TileProgram:
                 src_stride=from_pitch,
             )  # fmt: skip
 
-        if isinstance(count, int):
+        if isinstance(count, int) and count == 1:
             issue(origin.part, target.part)
             return
         with self.kb.loop(0, count) as r:

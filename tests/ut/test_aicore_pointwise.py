@@ -76,7 +76,21 @@ UNARY = sorted(
     if DType.F32 in dtypes and name != "cast" and len(find_op(name).args if find_op(name) else (0, 0)) == 1
 )  # fmt: skip
 # Infinity times 0, or less infinity, comes up here in other places than in the reference's formulas.
-FINITE = {"mish", "silu", "gelu", "hard_swish", "celu", "softsign", "sin", "cos", "tan", "asinh", "acosh", "sinh", "log1p"}
+FINITE = {
+    "mish",
+    "silu",
+    "gelu",
+    "hard_swish",
+    "celu",
+    "softsign",
+    "sin",
+    "cos",
+    "tan",
+    "asinh",
+    "acosh",
+    "sinh",
+    "log1p",
+}
 BOUNDED = {"asin", "acos", "atanh"}
 
 

@@ -44,6 +44,7 @@ class Cut:
     tile: int
     block: int
     resident: tuple[int, ...] = ()
+    staged: bool = False
 
     @property
     def extent(self) -> int:
@@ -152,28 +153,49 @@ def output_types(body: Body, program: PointwiseProgram) -> tuple[DType, ...]:
 
 def code_of(cut: Cut, program: PointwiseProgram, dtypes: Sequence[DType]) -> TileCode:
     """The tile code of a program that is cut so."""
-    return lower(program, dtypes, cut.row, cut.col)
+    return lower(program, dtypes, cut.row, cut.col, staged=cut.staged)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a cut must keep to. `ub_bytes`: of UB, 0: all; `pooled`: nothing stays in UB from tile to tile, because
+    other programs use the same memory; `staged`: as in `lower`; `copies`: no vector commands; `rows`, `cols`: dimensions to choose from (None: any);
+    `unit`: the grain of ranges (0: any)."""
+
+    ub_bytes: int = 0
+    pooled: bool = False
+    staged: bool = False
+    copies: bool = False
+    rows: tuple[int, ...] | None = None
+    cols: tuple[int, ...] | None = None
+    unit: int = 0
+
+
+FREE = Terms()
 
 
 @lru_cache(maxsize=4096)
-def cut_program(program: PointwiseProgram, dtypes: tuple[DType, ...], target: AicoreTarget) -> Cut:
+def cut_program(program: PointwiseProgram, dtypes: tuple[DType, ...], target: AicoreTarget, terms: Terms = FREE) -> Cut:
     """The quickest cut of a canonical program (with `plain`). Raises UnsupportedError where the vector engine does not
     compute it, or where UB is too small."""
     rank = len(program.shape)
     if 0 in program.shape:
         return Cut(program.shape, -1, rank - 1, 1, 1, 1)
     walks = [i.strides for i in program.inputs] + [o.strides for o in program.outputs]
-    columns = [d for d in range(rank) if d == rank - 1 or any(w[d] == 1 for w in walks)]
+    columns = terms.cols or [d for d in range(rank) if d == rank - 1 or any(w[d] == 1 for w in walks)]
+    lines = terms.rows or (-1, *range(rank))
     best: tuple[float, Cut] | None = None
     failure: UnsupportedError | None = None
     for col in columns:
-        for row in (-1, *(d for d in range(rank) if d != col)):
+        for row in (d for d in lines if d != col):
             try:
-                code = lower(program, dtypes, row, col)
+                code = lower(program, dtypes, row, col, staged=terms.staged)
             except UnsupportedError as error:
                 failure = failure or error
                 continue
-            for cut in _sizes(program, code, row, col, target):
+            if terms.copies and code.steps:
+                continue
+            for cut in _sizes(program, code, row, col, target, terms):
                 share = -(-cut.units // target.device.vector_cores)
                 cycles = cut.cycles(code, 0, share, target) * cut.units / (share * target.device.vector_cores)
                 if best is None or cycles < best[0]:
@@ -185,18 +207,21 @@ def cut_program(program: PointwiseProgram, dtypes: tuple[DType, ...], target: Ai
     return best[1]
 
 
-def _sizes(program: PointwiseProgram, code: TileCode, row: int, col: int, target: AicoreTarget) -> Iterator[Cut]:
+def _sizes(
+    program: PointwiseProgram, code: TileCode, row: int, col: int, target: AicoreTarget, terms: Terms
+) -> Iterator[Cut]:
     """Cuts along these dimensions: the largest tile that fits, and smaller ones."""
     shape, width = program.shape, program.shape[col]
     turned = any(r.layout not in (Layout.ROW, Layout.MATRIX, Layout.SCALAR, Layout.COLUMN) for r in code.registers)
     extent = shape[row] if row >= 0 else width
     grain = (GRAIN_ROWS if turned else 1) if row >= 0 else GRAIN_ELEMENTS
     for block in [b for b in (width, *BLOCKS) if b <= min(width, COUNT_MAX)] if row >= 0 else [1]:
-        cut = Cut(shape, row, col, grain, 1, block)
+        cut = Cut(shape, row, col, grain, 1, block, staged=terms.staged)
         others = cut.groups * extent
         unit = grain * max(1, others // (grain * UNITS_PER_CORE * target.device.vector_cores))
-        cut = replace(cut, unit=min(unit, extent), resident=_resident(program, code, cut))
-        most = _largest(cut, code, target)
+        stays = () if terms.pooled else _resident(program, code, cut)
+        cut = replace(cut, unit=terms.unit or min(unit, extent), resident=stays)
+        most = _largest(cut, code, target, terms.ub_bytes or target.memory.ub_bytes)
         tile = most
         while tile >= min(cut.unit, most) and tile:
             yield replace(cut, tile=tile)
@@ -216,13 +241,13 @@ def _resident(program: PointwiseProgram, code: TileCode, cut: Cut) -> tuple[int,
     )  # fmt: skip
 
 
-def _largest(cut: Cut, code: TileCode, target: AicoreTarget) -> int:
+def _largest(cut: Cut, code: TileCode, target: AicoreTarget, limit_bytes: int) -> int:
     """The largest tile that fits in UB with two slots, a multiple of the unit's grain where it does not cover all;
     0: none."""
     low, high = 0, min(cut.extent, COUNT_MAX)
     while low < high:
         middle = (low + high + 1) // 2
-        if ub_bytes(replace(cut, tile=middle), code, target) <= target.memory.ub_bytes:
+        if ub_bytes(replace(cut, tile=middle), code, target) <= limit_bytes:
             low = middle
         else:
             high = middle - 1

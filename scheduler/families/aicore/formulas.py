@@ -91,13 +91,15 @@ def lower(
     anchors: Sequence[DType] = (),
     anchor_layout: Layout | None = None,
     deliver: DType | None = None,
+    staged: bool = False,
 ) -> TileCode:
     """Tile code of a program. `dtypes`: element type of each output's operand; `row`, `col`: the dimensions that are a
     tile's rows and columns (row -1: tiles of one row); `anchors`: in which type the anchor's results arrive, and
-    `anchor_layout` in which layout (by default an element each); `deliver`: the type of what feeds the anchor.
+    `anchor_layout` in which layout (by default an element each); `deliver`: the type of what feeds the anchor; `staged`:
+    whether inputs that are stored as they are go through the vector engine like all others.
 
     Raises UnsupportedError where the vector engine does not compute an operator of that type."""
-    return _lower(program, tuple(dtypes), row, col, tuple(anchors), anchor_layout, deliver)
+    return _lower(program, tuple(dtypes), row, col, tuple(anchors), anchor_layout, deliver, staged)
 
 
 @lru_cache(maxsize=1024)
@@ -109,8 +111,9 @@ def _lower(
     anchors: tuple[DType, ...],
     anchor_layout: Layout | None,
     deliver: DType | None,
+    staged: bool,
 ) -> TileCode:
-    e = Lowering(program, row, col, anchors, anchor_layout)
+    e = Lowering(program, row, col, anchors, anchor_layout, staged)
     first = len(program.inputs)
     for k, instruction in enumerate(program.instructions):
         e.values.append(_value(e, instruction, first + k))

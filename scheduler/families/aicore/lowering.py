@@ -64,9 +64,10 @@ class Lowering:
     """One program being lowered. `row`, `col`: the dimensions of the program that are the tile's (row -1: one row)."""
 
     def __init__(
-        self, program: PointwiseProgram, row: int, col: int, anchors: Sequence[DType], anchor_layout: Layout | None
-    ) -> None:
-        self.program = program
+        self, program: PointwiseProgram, row: int, col: int, anchors: Sequence[DType] = (),
+        anchor_layout: Layout | None = None, staged: bool = False,
+    ) -> None:  # fmt: skip
+        self.program, self._staged = program, staged
         self.row = row if row >= 0 and program.shape[row] != 1 else -1
         self.col = col
         self.full = Layout.ROW if self.row < 0 else Layout.MATRIX
@@ -338,8 +339,11 @@ class Lowering:
         return self.step("v_copy", layout, dtype, (dtype,), {"src": found})
 
     def _stored(self, number: int, register: int, layout: Layout, row: int, col: int) -> Store:
-        """A register made by a step is made in the output's memory."""
+        """A register made by a step is made in the output's memory; others are stored from where they are."""
         found = self.registers[register]
+        if self._staged and found.home is Home.INPUT:
+            register = self.step("v_copy", found.layout, found.dtype, (found.dtype,), {"src": register})
+            found = self.registers[register]
         if found.home is Home.TEMPORARY:
             self.registers[register] = replace(found, home=Home.OUTPUT, number=number)
         return Store(number, register, layout, row, col)
