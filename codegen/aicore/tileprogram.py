@@ -164,10 +164,10 @@ class TileProgram:
     def _input_address(self, load: Load, at: Sequence[Number], item: int, cols: Number) -> Address:
         """The lowest byte read."""
         walk = self.program.inputs[load.input]
-        place = _place(walk.offset, walk.strides, at) * (item * load.scale) + load.shift * item
+        start = place(walk.offset, walk.strides, at) * (item * load.scale) + load.shift * item
         if load.col_stride < 0:
-            place = place - (cols - 1) * (-load.col_stride * item)
-        return self.kb.operand(walk.source, place)
+            start = start - (cols - 1) * (-load.col_stride * item)
+        return self.kb.operand(walk.source, start)
 
     # In UB ------------------------------------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class TileProgram:
     def _store_one(self, store: Store, at: Sequence[Number], rows: Number, cols: Number) -> None:
         kb, register, tile = self.kb, self.code.registers[store.register], self._tiles[store.register]
         item, walk = register.dtype.itemsize, self.program.outputs[store.output]
-        target = kb.operand(walk.target, _place(walk.offset, walk.strides, at) * item)
+        target = kb.operand(walk.target, place(walk.offset, walk.strides, at) * item)
         row, col, pitch = store.row_stride * item, store.col_stride * item, tile.pitch
         if store.layout in (Layout.ROW, Layout.COLUMN):
             count = cols if store.layout is Layout.ROW else rows
@@ -264,7 +264,7 @@ class TileProgram:
         )
 
 
-def _place(offset: int, strides: Sequence[int], at: Sequence[Number]) -> Number:
+def place(offset: int, strides: Sequence[int], at: Sequence[Number]) -> Number:
     """Element number of a coordinate."""
     total: Number = offset
     for stride, coordinate in zip(strides, at, strict=True):

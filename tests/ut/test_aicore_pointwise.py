@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aicore_check import CompiledKernel, check_aicore
+from aicore_check import check_aicore
 from kernel_check import Array, dense_strides, operand
 
 from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role

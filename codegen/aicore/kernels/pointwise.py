@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
 from superkernel.body import Body, PointwiseProgram
 from superkernel.codegen.aicore.layer import KernelBuilder
+from superkernel.codegen.aicore.rings import Ring
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, code_of, output_types
 from superkernel.scheduler.families.aicore.pointwise import PointwiseTiling, program_of
+
+Work: TypeAlias = Callable[[list[Number], Number, Number], None]
 
 
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
@@ -28,17 +34,28 @@ def make_tile(kb: KernelBuilder, body: Body, program: PointwiseProgram, cut: Cut
 
 
 def emit_cut(kb: KernelBuilder, tile: TileProgram, cut: Cut, begin: Number, end: Number) -> None:
-    """Units [begin, end) of a cut."""
+    """Units [begin, end) of a cut program."""
     if cut.resident:
         with kb.when(kb.compare("<", begin, end)):
             tile.load_resident([0] * len(cut.shape), 1, cut.shape[cut.col])
+
+    def work(at: list[Number], rows: Number, cols: Number) -> None:
+        tile.load(at, rows, cols)
+        tile.compute(rows, cols)
+        tile.store(at, rows, cols)
+
+    emit_tiles(kb, cut, begin, end, tile.rings, work)
+
+
+def emit_tiles(kb: KernelBuilder, cut: Cut, begin: Number, end: Number, rings: Sequence[Ring], work: Work) -> None:
+    """The loops around the tiles of units [begin, end): `work` gets where a tile begins, its rows and its columns."""
     if cut.groups == 1:
-        _emit_runs(kb, tile, cut, [0] * len(cut.shape), begin, end)
+        _emit_runs(kb, cut, [0] * len(cut.shape), begin, end, rings, work)
         return
     with kb.loop(begin // cut.runs, (end + (cut.runs - 1)) // cut.runs) as group:
         first = kb.maximum(begin - group * cut.runs, 0)
         last = kb.minimum(end - group * cut.runs, cut.runs)
-        _emit_runs(kb, tile, cut, _coordinates(cut, group), first, last)
+        _emit_runs(kb, cut, _coordinates(cut, group), first, last, rings, work)
 
 
 def _coordinates(cut: Cut, group: Number) -> list[Number]:
@@ -55,17 +72,17 @@ def _coordinates(cut: Cut, group: Number) -> list[Number]:
     return at
 
 
-def _emit_runs(kb: KernelBuilder, tile: TileProgram, cut: Cut, at: list[Number], first: Number, last: Number) -> None:
+def _emit_runs(
+    kb: KernelBuilder, cut: Cut, at: list[Number], first: Number, last: Number, rings: Sequence[Ring], work: Work
+) -> None:
     """Runs [first, last) of a group, tile by tile."""
     running = cut.row if cut.row >= 0 else cut.col
     stop = kb.minimum(last * cut.unit, cut.extent)
-    with kb.loop(first * cut.unit, stop, cut.tile) as start, kb.turn(*tile.rings):
+    with kb.loop(first * cut.unit, stop, cut.tile) as start, kb.turn(*rings):
         place = [start if d == running else c for d, c in enumerate(at)]
         count = kb.minimum(stop - start, cut.tile)
         rows, cols = (1, count) if cut.row < 0 else (count, _width(kb, cut, at))
-        tile.load(place, rows, cols)
-        tile.compute(rows, cols)
-        tile.store(place, rows, cols)
+        work(place, rows, cols)
 
 
 def _width(kb: KernelBuilder, cut: Cut, at: list[Number]) -> Number:

@@ -159,8 +159,8 @@ def code_of(cut: Cut, program: PointwiseProgram, dtypes: Sequence[DType]) -> Til
 @dataclass(frozen=True)
 class Terms:
     """What a cut must keep to. `ub_bytes`: of UB, 0: all; `pooled`: nothing stays in UB from tile to tile, because
-    other programs use the same memory; `staged`: as in `lower`; `copies`: no vector commands; `rows`, `cols`: dimensions to choose from (None: any);
-    `unit`: the grain of ranges (0: any)."""
+    other programs use the same memory; `staged`: as in `lower`; `copies`: no vector commands; `rows`, `cols`:
+    dimensions to choose from (None: any); `unit`: the grain of ranges (0: any)."""
 
     ub_bytes: int = 0
     pooled: bool = False

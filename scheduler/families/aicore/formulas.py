@@ -95,8 +95,8 @@ def lower(
 ) -> TileCode:
     """Tile code of a program. `dtypes`: element type of each output's operand; `row`, `col`: the dimensions that are a
     tile's rows and columns (row -1: tiles of one row); `anchors`: in which type the anchor's results arrive, and
-    `anchor_layout` in which layout (by default an element each); `deliver`: the type of what feeds the anchor; `staged`:
-    whether inputs that are stored as they are go through the vector engine like all others.
+    `anchor_layout` in which layout (by default an element each); `deliver`: the type of what feeds the anchor;
+    `staged`: whether inputs that are stored as they are go through the vector engine like all others.
 
     Raises UnsupportedError where the vector engine does not compute an operator of that type."""
     return _lower(program, tuple(dtypes), row, col, tuple(anchors), anchor_layout, deliver, staged)

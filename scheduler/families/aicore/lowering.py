@@ -317,9 +317,10 @@ class Lowering:
             if col in (0, 1):
                 return self._stored(number, register, Layout.ROW, row, col)
             return self._stored(number, self._turn(register, Layout.SPREAD_ROW), Layout.SPREAD_ROW, row, col)
-        if single and row == 1:
+        if single and row == 1 and self.layout(register) is not Layout.MATRIX:
             return self._stored(number, self._exactly(register, Layout.COLUMN), Layout.COLUMN, row, col)
-        if single or col == 1:
+        is_wide = self.dtype(register).itemsize == 8
+        if (single and (row != 1 or is_wide)) or (col == 1 and not single):
             return self._stored(number, self.expand(register, Layout.MATRIX), Layout.MATRIX, row, col)
         matrix = self._exactly(register, Layout.MATRIX)
         layout = Layout.TURNED if row == 1 else Layout.SPREAD

@@ -1,0 +1,60 @@
+"""aicore.gather: indices by the control unit, rows by MTE2, the epilogue on the tile."""
+
+from __future__ import annotations
+
+from superkernel.body import Body
+from superkernel.codegen.aicore.kernels.pointwise import emit_tiles
+from superkernel.codegen.aicore.layer import KernelBuilder
+from superkernel.codegen.aicore.scalar import Number
+from superkernel.codegen.aicore.tileprogram import Tile, TileProgram, place
+from superkernel.scheduler.families.aicore.base import AicoreTiling
+from superkernel.scheduler.families.aicore.cuts import SLOTS
+from superkernel.scheduler.families.aicore.gather import (
+    GatherTiling,
+    RowPlan,
+    anchor_type,
+    gather_code,
+    gathered_bytes,
+    row_plan,
+)
+from superkernel.target.engines import Local
+
+
+def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
+    """The kernel's function."""
+    assert isinstance(tiling, GatherTiling)
+    if tiling.units == 0:
+        return
+    plan, cut, item = row_plan(body), tiling.cut, anchor_type(body).itemsize
+    inputs, outputs = kb.ring("in", SLOTS), kb.ring("out", SLOTS)
+    nbytes = gathered_bytes(cut, body, kb.target)
+    pitch = nbytes // cut.tile if cut.row >= 0 else 0
+    gathered = Tile(kb.buffer(inputs, Local.UB, nbytes, "gathered").at(0), pitch)
+    size = cut.size(kb.target)
+    tile = TileProgram(kb, plan.epilogue, gather_code(body), size, inputs, outputs, anchors=(gathered,))
+    rings = tuple(dict.fromkeys((inputs, *tile.rings)))
+
+    def work(at: list[Number], rows: Number, cols: Number) -> None:
+        with kb.loop(0, rows) as r:
+            here = [c + r if d == plan.row else c for d, c in enumerate(at)]
+            source = kb.operand(plan.base.source, _row_start(kb, plan, here) * item)
+            kb.issue("gm_to_ub", dst=gathered.part.at(r * pitch), src=source, bytes=cols * item)
+        tile.load(at, rows, cols)
+        tile.compute(rows, cols)
+        tile.store(at, rows, cols)
+
+    emit_tiles(kb, cut, kb.begin, kb.end, rings, work)
+
+
+def _row_start(kb: KernelBuilder, plan: RowPlan, at: list[Number]) -> Number:
+    """The element of the table at which the row for a coordinate begins."""
+    start = place(plan.base.offset, plan.base.strides, at)
+    for item, extent, jump in zip(plan.indices, plan.extents, plan.jumps, strict=True):
+        address = kb.operand(item.source, place(item.offset, item.strides, at) * item.dtype.itemsize)
+        index: Number = kb.load(address, item.dtype)
+        wrapped = kb.select(kb.compare("<", index, 0), index + extent, index)
+        start = start + kb.minimum(kb.maximum(wrapped, 0), extent - 1) * jump
+    return start
+
+
+EMIT = {"aicore.gather": emit}

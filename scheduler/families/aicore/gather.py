@@ -1,0 +1,179 @@
+"""aicore.gather: rows of a table by index, one transfer per row.
+
+Model: the control unit reads an index, wraps and clamps it (see `scheduler.families.lookup`) and has MTE2 copy the row
+it names into the tile; what follows is the epilogue on the tile. The plan's space gets, where an index moves along its
+last dimension, a further dimension of one element, so that there always is a row of elements side by side: then a
+transfer brings one element, which is slow, and `cost_cycles` says so.
+
+Which rows are read is data: declared is all that may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from superkernel.body import Body, PointwiseProgram, ProgramInput, View
+from superkernel.collapse import exact_regions
+from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
+from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.cuts import COUNT_MAX, SLOTS, Cut, output_types, ub_bytes
+from superkernel.scheduler.families.aicore.formulas import lower
+from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
+from superkernel.scheduler.families.aicore.tilecode import Layout, Register, TileCode, block
+from superkernel.scheduler.families.aicore.tilecode import Home as TileHome
+from superkernel.scheduler.families.lookup import lookup_plan
+from superkernel.scheduler.families.pointwise import accesses_of
+from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.target.aicore import AicoreTarget
+from superkernel.tensor import Region, regions_of_box
+
+ROWS_MAX = 256  # of a tile: its first transfer is out before the last index is read
+INDEX_CYCLES = 20  # wrapping, clamping and the transfer's words, beside the load
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """A gather whose columns `col` lie side by side. Strides are over the epilogue's space; `row` -1: one row."""
+
+    epilogue: PointwiseProgram
+    base: ProgramInput
+    indices: tuple[ProgramInput, ...]
+    extents: tuple[int, ...]
+    jumps: tuple[int, ...]
+    row: int
+    col: int
+
+
+@lru_cache(maxsize=1024)
+def row_plan(body: Body) -> RowPlan:
+    """The plan of a body."""
+    plan = lookup_plan(body)
+    epilogue, base = plan.epilogue, plan.base.inputs[0]
+    indices = [p.inputs[0] for p in plan.indices]
+    rank = len(epilogue.shape)
+    fit = [d for d in range(rank) if base.strides[d] == 1 and all(i.strides[d] == 0 for i in indices)]
+    if not fit:
+        epilogue, base = _with_column(epilogue), replace(base, strides=(*base.strides, 1))
+        indices = [replace(i, strides=(*i.strides, 0)) for i in indices]
+        fit, rank = [rank], rank + 1
+    others = [d for d in range(rank) if d != fit[-1]]
+    row = max(others, key=lambda d: (epilogue.shape[d], d), default=-1)
+    return RowPlan(epilogue, base, tuple(indices), plan.extents, plan.jumps, row, fit[-1])
+
+
+def _with_column(program: PointwiseProgram) -> PointwiseProgram:
+    """The program with a last dimension of one element."""
+    return replace(
+        program,
+        shape=(*program.shape, 1),
+        inputs=tuple(replace(i, strides=(*i.strides, 1)) if i.source >= 0 else i for i in program.inputs),
+        outputs=tuple(replace(o, strides=(*o.strides, 1)) for o in program.outputs),
+    )
+
+
+def gather_code(body: Body) -> TileCode:
+    """The epilogue's tile code; the gathered rows are the anchor's tile."""
+    plan = row_plan(body)
+    return lower(plan.epilogue, output_types(body, plan.epilogue), plan.row, plan.col, anchors=(anchor_type(body),))
+
+
+def anchor_type(body: Body) -> DType:
+    """The element type under which engines know the table's elements."""
+    dtype = row_plan(body).base.dtype
+    return DType.U8 if dtype is DType.BOOL else dtype
+
+
+@dataclass(frozen=True)
+class GatherTiling(AicoreTiling):
+    """Tiles of rows; the cut's running dimension is the row."""
+
+    cut: Cut
+
+    @property
+    def kernel_type(self) -> KernelType:
+        return KernelType.VECTOR
+
+    @property
+    def units(self) -> int:
+        return self.cut.units
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        plan = row_plan(body)
+        reads: dict[int, list[Region]] = {}
+        writes: dict[int, list[Region]] = {}
+        if begin >= end:
+            return ()
+        sizes = [o.type.dtype.itemsize for o in body.operands]
+        free = tuple((0, extent) for extent in plan.extents)
+        x = plan.base
+        for box in self.cut.boxes(begin, end):
+            found = regions_of_box((*box, *free), (*x.strides, *plan.jumps), sizes[x.source], x.offset)
+            reads.setdefault(x.source, []).extend(found)
+            for item in (*plan.indices, *plan.epilogue.inputs):
+                if item.source >= 0:
+                    region = regions_of_box(box, item.strides, sizes[item.source], item.offset)
+                    reads.setdefault(item.source, []).extend(region)
+            for out in plan.epilogue.outputs:
+                written = exact_regions(box, out.strides, sizes[out.target], out.offset)
+                writes.setdefault(out.target, []).extend(written)
+        return accesses_of(reads, writes)
+
+    def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+        if begin >= end:
+            return 0.0
+        code, plan = gather_code(body), row_plan(body)
+        rows = sum(prod(b - a for d, (a, b) in enumerate(box) if d != plan.col) for box in self.cut.boxes(begin, end))
+        item = anchor_type(body).itemsize
+        transfer = target.transfer_cycles("rates.gm_to_ub_gb_per_s", self.cut.block * item) + target.dma.startup_cycles
+        index = len(plan.indices) * (target.control.global_load_cycles + INDEX_CYCLES)
+        return CALL_CYCLES + rows * max(transfer, index) + self.cut.cycles(code, begin, end, target)
+
+
+class GatherFamily(Family):
+    """Embedding rows, and the slices that an index tensor names."""
+
+    kernels = ("aicore.gather",)
+
+    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
+        assert isinstance(target, AicoreTarget)
+        plan = row_plan(body)
+        shape = plan.epilogue.shape
+        if 0 in shape or 0 in plan.extents:
+            return (GatherTiling(Cut(shape if 0 in shape else (*shape[:-1], 0), plan.row, plan.col, 1, 1, 1)),)
+        code, width = gather_code(body), shape[plan.col]
+        columns = min(width, COUNT_MAX)
+        while columns:
+            cut = Cut(shape, plan.row, plan.col, 1, 1, columns)
+            rows = _rows(cut, code, body, target)
+            if rows >= min(4, cut.extent) or (rows and columns <= 256):
+                return (GatherTiling(replace(cut, tile=rows)),)
+            columns //= 2
+        raise UnsupportedError("no tile of the gather fits", location="memory.ub_bytes", found=target.memory.ub_bytes)
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return slot == 1 or view.is_dense or (bool(view.strides) and view.strides[-1] == 1)
+
+
+def gathered_bytes(cut: Cut, body: Body, target: AicoreTarget) -> int:
+    """Bytes of the gathered rows in one slot."""
+    size = cut.size(target)
+    layout = Layout.MATRIX if cut.row >= 0 and cut.shape[cut.row] != 1 else Layout.ROW
+    return block(size.nbytes(Register(layout, anchor_type(body), TileHome.ANCHOR)), target.memory.block_bytes)
+
+
+def _rows(cut: Cut, code: TileCode, body: Body, target: AicoreTarget) -> int:
+    """The rows of the largest tile; 0: not one fits."""
+    rows = min(cut.extent, ROWS_MAX)
+    while rows:
+        tried = replace(cut, tile=rows)
+        if ub_bytes(tried, code, target) + SLOTS * gathered_bytes(tried, body, target) <= target.memory.ub_bytes:
+            return rows
+        rows //= 2
+    return 0
+
+
+FAMILY = GatherFamily()
