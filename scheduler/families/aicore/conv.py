@@ -100,16 +100,14 @@ class _Search:
     def __init__(self, body: Body, conv: CubeConv, fix: FixForm | None, target: AicoreTarget) -> None:
         self.body, self.conv, self.fix, self.target = body, conv, fix, target
         self.block = int(target.memory.block_bytes) // conv.item  # elements of a block
-        self.lanes = lane_form(body, conv) if fix is None else None
         self.even = self._evenly_stored()
         packs = vector_packs(body, conv, fix is not None)
         self.vector_bytes = sum(_up(p.packed_bytes(body.operands[o].type), 32) for o, p in packs.items())
 
     def _evenly_stored(self) -> bool:
         """Whether results of any run of output positions are evenly spaced."""
-        if self.lanes is not None:
-            return self.lanes.merged
-        assert self.fix is not None
+        if self.fix is None:
+            return lane_form(self.body, self.conv, False) is not None
         if self.conv.pixels == 1 or 1 in (self.conv.out_height, self.conv.out_width):
             return True
         rows, columns = (self.fix.strides[d] for d in self.conv.spatial)
@@ -191,10 +189,12 @@ class _Search:
             return None
         slots, head, chunk = plan
         lane_rows = 0
-        if self.lanes is not None:
+        if self.fix is None:
+            lanes = lane_form(self.body, conv, frame.framed)
+            assert lanes is not None
             line = frame.columns if frame.framed else frame.rows * frame.columns
             half_line = line if frame.framed else -(-line // LANES)
-            lane_rows = self.lanes.rows(half_line, channels, memory.ub_bytes, memory.block_bytes)
+            lane_rows = lanes.rows(half_line, channels, memory.ub_bytes, memory.block_bytes)
             if not lane_rows:
                 return None
         return ConvTiling(

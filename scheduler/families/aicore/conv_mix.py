@@ -1,8 +1,8 @@
 """What the vector cores of a group do with a convolution's tiles of sums.
 
 Model: a tile lies in the workspace, a row of channels per output position. Each vector core takes half of a tile's
-lines: of its positions, where the epilogue walks rows and columns of the result as one dimension (`merged`); of its
-output rows otherwise, position by position inside. It goes through its lines in tiles of `rows` positions that fit UB.
+lines: of its positions, where the tile is one run of them and the epilogue walks rows and columns of the result as one
+dimension (`merged`); of its output rows otherwise, position by position inside. It goes through its lines in tiles of `rows` positions that fit UB.
 
 Invariant: the halves of a tile are disjoint and cover it.
 """
@@ -60,13 +60,15 @@ class LaneForm:
 
 
 @lru_cache(maxsize=1024)
-def lane_form(body: Body, conv: CubeConv) -> LaneForm:
-    """Raises UnsupportedError where the vector engine does not compute the epilogue."""
+def lane_form(body: Body, conv: CubeConv, framed: bool) -> LaneForm | None:
+    """The form for blocks of positions that are `framed`, or runs; None where the epilogue does not walk those as one
+    dimension. Raises UnsupportedError where the vector engine does not compute the epilogue."""
     program, merged = conv.epilogue, len(conv.epilogue.shape) == 3
-    if not merged:
+    if not merged and not framed:
         groups = merge_dims(program.shape, walks_of(program), (1, 2))
-        if groups == ((0,), (1,), (2, 3)):
-            program, merged = regroup(program, groups), True
+        if groups != ((0,), (1,), (2, 3)):
+            return None
+        program, merged = regroup(program, groups), True
     kinds = tuple(body.operands[o.target].type.dtype for o in program.outputs)
     code = lower(program, kinds, len(program.shape) - 1, CHANNEL, anchors=(DType.F32,))
     return LaneForm(program, code, merged)

@@ -187,7 +187,8 @@ class ConvTiling(AicoreTiling):
     def _lane_results(self, found: AccessSet, body: Body, place: Box, block: Box, lane: int) -> None:
         """What a vector core reads and writes: half of the lines of each tile."""
         conv = cube_conv(body)
-        form = lane_form(body, conv)
+        form = lane_form(body, conv, self.framed)
+        assert form is not None
         for row_block, column_block in product(range(*place[1]), range(*place[2])):
             box = self._outputs(conv, (place[0], (row_block, row_block + 1), (column_block, column_block + 1)), (0, 1))
             span = box[2]
@@ -215,6 +216,8 @@ class ConvTiling(AicoreTiling):
     def packs(self, body: Body) -> Mapping[int, Pack]:
         conv, view = cube_conv(body), body.anchor_inputs[1]
         assert isinstance(view, View)
+        if not self.units:
+            return {}
         filters = PackFilters(
             self.groups, conv.merged, conv.out_channels // conv.merged, view.shape, view.strides, view.offset,
             self.pixel_channels, self.cuts,
