@@ -2,7 +2,8 @@
 
 Model: a tile lies in the workspace, a row of channels per output position. Each vector core takes half of a tile's
 lines: of its positions, where the tile is one run of them and the epilogue walks rows and columns of the result as one
-dimension (`merged`); of its output rows otherwise, position by position inside. It goes through its lines in tiles of `rows` positions that fit UB.
+dimension (`merged`); of its output rows otherwise, position by position inside. It goes through its lines in tiles of
+`rows` positions that fit UB.
 
 Invariant: the halves of a tile are disjoint and cover it.
 """
