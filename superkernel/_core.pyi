@@ -5,11 +5,12 @@ functions may be called from any thread; kernels and threads share the pool, one
 (the child makes its own workers on first use) and exit at any time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Buffer
 
 ABI_VERSION: int
 """SK_ABI_VERSION of csrc/include/superkernel_abi.h."""
@@ -280,6 +281,59 @@ class EngineBench:
     @staticmethod
     def isas() -> list[str]:
         """The instruction sets of this host that engine arithmetic is compiled for; all give the same bits."""
+
+class SimDeviceFailure(TypedDict):
+    """Why a launch failed; `kind` is one of superkernel.sim.device.FAILURE_KINDS."""
+
+    kind: str
+    message: str
+    expected: str
+    found: str
+    hint: str
+    command: str
+    core: int
+    marker: int
+    pc: int
+    cycle: int
+    details: list[str]
+
+class SimDeviceResults(TypedDict):
+    """What a launch counted; superkernel.sim.counters says what the numbers mean."""
+
+    cycles: int
+    cores: list[dict[str, Any]]
+    sdma: dict[str, int]
+    memory: dict[str, int]
+    console: bytes
+
+class SimDevice:
+    """The timed accelerator; superkernel.sim.device.Device is the public face, which checks the arguments.
+
+    `target` has every field by path; a segment is (address, bytes, data, writable, executable).
+    """
+
+    def __init__(
+        self,
+        target: Mapping[str, Any],
+        entry: int,
+        private_address: int | None,
+        segments: list[tuple[int, int, bytes, bool, bool]],
+        options: Mapping[str, int | bool],
+    ) -> None: ...
+    def write(self, address: int, data: Buffer) -> None: ...
+    def read(self, address: int, count: int) -> bytes: ...
+    def declare(self, sub_operator: int, core: int, writes: bool, begin: int, end: int) -> None: ...
+    def declare_scratch(self, begin: int, end: int) -> None: ...
+    def warm(self, address: int, count: int) -> None: ...
+    def forget_l2(self) -> None: ...
+    def launch(self, number: int, cold: bool) -> Literal["ended", "failed"]:
+        """Runs without the GIL; signals are looked at every 100,000 events."""
+
+    def failure(self) -> SimDeviceFailure: ...
+    def results(self) -> SimDeviceResults: ...
+    def trace(self) -> bytes: ...
+    @property
+    def retired(self) -> int: ...
 
 def sim_instructions() -> list[tuple[str, int, int, str]]:
     """The simulator's instruction table: (name, mask, match, operand letters of csrc/sim/isa_table.h)."""

@@ -118,6 +118,30 @@ class LinkError(InternalError):
     """The accelerator's program cannot be put together from its objects: symbols, relocations, placement."""
 
 
+class SimulationError(InternalError):
+    """A program for the accelerator went wrong on the simulator: the launch stops.
+
+    `kind` says how, by a name of `superkernel.sim.device.FAILURE_KINDS` ("race", "deadlock", "undefined_command", ...).
+    The first violation is the finding; for a deadlock the others are the waiters.
+    """
+
+    kind = ""
+
+    def __init__(self, message: str = "", *, kind: str = "", **fields: Any) -> None:
+        super().__init__(message, **fields)
+        self.kind = kind
+
+    def to_json(self) -> dict[str, Any]:
+        return {**super().to_json(), "kind": self.kind}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild_simulation, (self.kind, self.violations))
+
+
+def _rebuild_simulation(kind: str, violations: tuple[Violation, ...]) -> SimulationError:
+    return SimulationError(kind=kind, violations=violations)
+
+
 class MachineError(SuperKernelError):
     """The machine refuses: no memory, unwritable cache, missing compiler or CPU feature."""
 

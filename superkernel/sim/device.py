@@ -1,0 +1,301 @@
+"""The simulated accelerator: an ELF image on the cores, engines and memory of an `AicoreTarget`, in cycles.
+
+Model: all harts start at the image's entry with their number in a0 and end with the store of 0x5555 to the exit address
+by the last of them. The image's symbol `sk_private` names the harts' private memories; word 0 of each is the progress
+marker (sub-operator * 4 + phase) to which everything is attributed, word 2 the launch's number. Memory and what is in
+L2 stay from launch to launch; local memories, flags and queues start empty. docs/simulator.md has the whole model.
+
+Invariants: the same program, data and target give the same result and the same trace, byte for byte, whatever `step`.
+Whatever a program does wrong raises `SimulationError` with one of FAILURE_KINDS; the device can be launched again.
+"""
+
+from __future__ import annotations
+
+import bisect
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from superkernel import _core
+from superkernel.errors import FileFormatError, InputError, MachineError, SimulationError, Violation, raise_all
+from superkernel.sim.counters import PHASES, LaunchResult, launch_result
+from superkernel.target.sections import all_fields
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from superkernel.target.aicore import AicoreTarget
+
+Mode = Literal["functional", "timing", "both"]
+Range = tuple[int, int]
+
+FAILURE_KINDS: dict[str, str] = {
+    "undefined_command": "a doorbell whose opcode, types or bits mean nothing, or a store to the page off its windows",
+    "bad_operand": "a number out of its range, or one that contradicts another",
+    "misaligned": "an address that is not aligned",
+    "out_of_range": "an address outside its local memory",
+    "unmapped": "an address where there is nothing",
+    "illegal_overlap": "a command writes bytes that it reads",
+    "self_overlap": "rows that a command writes share bytes",
+    "not_on_core": "a command for an engine that the core has not",
+    "bad_offset": "v_gather or v_scatter beyond its table",
+    "unwritten_local_read": "a read of local memory that was never written",
+    "unwritten_global_read": "a read of global memory that was never written",
+    "foreign_private": "an access to a private memory by anybody but its control unit",
+    "code_write": "a write to the program's code",
+    "undeclared_access": "an access outside the declared regions of its sub-operator and core",
+    "race": "two conflicting accesses that nothing orders",
+    "flag_overflow": "an engine's flag set more often than it can hold",
+    "cross_overflow": "a cross-core flag's count above its largest",
+    "deadlock": "every core waits or has ended",
+    "no_exit": "all control units sleep, and the program has not ended",
+    "undrained": "the program ends while engines still have commands",
+    "leftover_flag": "the program ends while flags are still set",
+    "bad_marker": "a progress marker that is none",
+    "bad_exit": "a store to the exit address that means nothing",
+    "program_failed": "the program reports a failure",
+    "trap": "an exception in the program",
+    "instruction_limit": "more instructions than the launch may execute",
+}
+"""What `SimulationError.kind` can be."""
+
+INSTRUCTIONS_MAX = 20_000_000_000
+STEP = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """What is used of an ELF file."""
+
+    entry: int
+    segments: tuple[tuple[int, int, bytes, bool, bool], ...]  # address, bytes, data, writable, executable
+    private_address: int | None
+    names: tuple[str, ...]
+    starts: tuple[int, ...]
+
+    def symbol(self, address: int) -> str:
+        """`name+0x10` of the function that holds an address; empty where none does."""
+        place = bisect.bisect_right(self.starts, address) - 1
+        return f"{self.names[place]}+{address - self.starts[place]:#x}" if place >= 0 else ""
+
+
+class Device:
+    """An accelerator with a program in it.
+
+    `program` is a static RV64 ELF executable. `mode`: "both"; "timing": engines compute no data, control units do;
+    "functional": data in a legal order, cycles mean nothing. `races` switches race detection, `unwritten` the check of
+    reads of global memory that nobody wrote, `flags` the check that no flag is set at the end; `trace` keeps an event
+    trace (`trace.py`). `step` is how many instructions a core may run ahead at a time; results do not depend on it.
+
+    Raises FileFormatError (not a loadable program), InputError (a program that does not fit the target, an impossible
+    parameter), MachineError (not enough memory).
+    """
+
+    def __init__(
+        self,
+        target: AicoreTarget,
+        program: bytes,
+        *,
+        mode: Mode = "both",
+        races: bool = True,
+        unwritten: bool = True,
+        flags: bool = True,
+        trace: bool = False,
+        step: int = STEP,
+        max_instructions: int = INSTRUCTIONS_MAX,
+    ) -> None:
+        if mode not in ("functional", "timing", "both"):
+            raise InputError("no such mode", location="mode", expected="functional, timing or both", found=repr(mode))
+        if not 1 <= step < 2**31 or not 1 <= max_instructions < 2**62:
+            raise InputError(
+                "out of range",
+                location="step, max_instructions",
+                expected="at least 1",
+                found=f"{step}, {max_instructions}",
+            )
+        self.target = target
+        self.harts = target.cores + target.device.aicpu_harts
+        self._image = _read(program)
+        raise_all(InputError, _misplaced(self._image, target, self.harts))
+        self._trace = trace
+        options = {
+            "timed": mode != "functional",
+            "data": mode != "timing",
+            "races": races,
+            "unwritten": unwritten,
+            "flags": flags,
+            "trace": trace,
+            "step": step,
+            "instructions_max": max_instructions,
+        }
+        try:
+            self._device = _core.SimDevice(
+                {path: target.value(path) for path in all_fields()},
+                self._image.entry,
+                self._image.private_address,
+                list(self._image.segments),
+                options,
+            )
+        except MemoryError as error:
+            raise MachineError("not enough memory for the device's global memory", location="map.ram_bytes") from error
+
+    def write(self, address: int, data: Buffer) -> None:
+        """Replaces bytes of global memory, which count as written then. Raises InputError for a range outside."""
+        view = memoryview(data).cast("B")
+        self._check(address, len(view))
+        self._device.write(address, view)
+
+    def read(self, address: int, count: int) -> bytes:
+        """Bytes of global memory. Raises InputError for a range outside."""
+        self._check(address, count)
+        return self._device.read(address, count)
+
+    def declare(
+        self, sub_operator: int, core: int, *, reads: Iterable[Range] = (), writes: Iterable[Range] = ()
+    ) -> None:
+        """What a sub-operator may read and write in global memory on one core: ranges [begin, end).
+
+        Once anything is declared every access of engines and control units is held against the declarations of its
+        sub-operator and core. Free are: private memory, reads of segments that the program cannot write, ranges of
+        `declare_scratch`, and words of notify, wait_memory and atomics. Declarations add up and hold for all launches.
+        """
+        if not 0 <= sub_operator < 2**28 or not 0 <= core < self.harts:
+            raise InputError(
+                "no such place",
+                location="declare",
+                expected=f"sub-operator 0 to 2^28 - 1, core 0 to {self.harts - 1}",
+                found=f"sub-operator {sub_operator}, core {core}",
+            )
+        for is_write, ranges in ((False, reads), (True, writes)):
+            for begin, end in ranges:
+                self._check(begin, end - begin)
+                self._device.declare(sub_operator, core, is_write, begin, end)
+
+    def declare_scratch(self, ranges: Iterable[Range]) -> None:
+        """Ranges of global memory that every sub-operator may use."""
+        for begin, end in ranges:
+            self._check(begin, end - begin)
+            self._device.declare_scratch(begin, end)
+
+    def warm_l2(self, address: int, count: int) -> None:
+        """Puts a range of global memory into L2 before a launch. Otherwise L2 holds what earlier launches left."""
+        self._check(address, count)
+        self._device.warm(address, count)
+
+    def forget_l2(self) -> None:
+        """Empties L2."""
+        self._device.forget_l2()
+
+    def launch(self, *, number: int = 0, cold: bool = True) -> LaunchResult:
+        """Runs the program from its entry to its end. `cold`: with empty instruction caches. Ctrl-C interrupts.
+
+        Raises SimulationError for whatever the program does wrong.
+        """
+        if not 0 <= number < 2**64:
+            raise InputError("out of range", location="number", expected="0 to 2^64 - 1", found=number)
+        if self._device.launch(number, cold) == "failed":
+            raise self._error()
+        trace = self._device.trace() if self._trace else b""
+        return launch_result(self._device.results(), self.target.device.clock_mhz, trace)
+
+    def partial_trace(self) -> bytes:
+        """The trace of the last launch as far as it came: for one that failed."""
+        return self._device.trace()
+
+    @property
+    def retired(self) -> int:
+        """Instructions of the last launch, of all harts together, however it ended."""
+        return self._device.retired
+
+    def _check(self, address: int, count: int) -> None:
+        begin, end = self.target.map.ram_address, self.target.map.ram_address + self.target.map.ram_bytes
+        if count < 0 or not begin <= address <= end - count:
+            raise InputError(
+                "outside the device's global memory",
+                location=f"address {address:#x}",
+                expected=f"{begin:#x} to {end:#x}",
+                found=f"{count} bytes",
+            )
+
+    def _error(self) -> SimulationError:
+        failure = self._device.failure()
+        marker, core = failure["marker"], failure["core"]
+        phase = PHASES[marker % 4] if marker % 4 < len(PHASES) else "no phase"
+        places = [f"core {core} ({self._type(core)})", f"sub-operator {marker // 4} ({phase})"]
+        if failure["pc"]:
+            symbol = self._image.symbol(failure["pc"])
+            places.append(f"pc {failure['pc']:#x}" + (f" <{symbol}>" if symbol else ""))
+        places.append(f"cycle {failure['cycle']}")
+        if failure["command"]:
+            places.append(f"command `{failure['command']}`")
+        first = Violation(failure["message"], ", ".join(places), failure["expected"], failure["found"], failure["hint"])
+        return SimulationError(
+            kind=failure["kind"], violations=(first, *(Violation(line) for line in failure["details"]))
+        )
+
+    def _type(self, core: int) -> str:
+        if core >= self.target.cores:
+            return "aicpu"
+        return "aic" if self.target.is_cube(core) else "aiv"
+
+
+def _read(program: bytes) -> _Image:
+    try:
+        elf = ELFFile(io.BytesIO(program))
+        if elf.elfclass != 64 or not elf.little_endian or elf["e_machine"] != "EM_RISCV":
+            raise FileFormatError(
+                "not a program for the accelerator",
+                location="ELF header",
+                expected="a little-endian ELF64 file for RISC-V",
+                found=f"ELF{elf.elfclass}, {elf['e_machine']}",
+            )
+        segments = tuple(
+            (s["p_paddr"], s["p_memsz"], s.data(), bool(s["p_flags"] & 2), bool(s["p_flags"] & 1))
+            for s in elf.iter_segments("PT_LOAD")
+            if s["p_memsz"]
+        )
+        symbols = [
+            (symbol["st_value"], symbol.name, symbol["st_info"]["type"])
+            for section in elf.iter_sections()
+            if isinstance(section, SymbolTableSection)
+            for symbol in section.iter_symbols()
+            if symbol.name
+        ]
+        entry = elf["e_entry"]
+    except (ELFError, ValueError, KeyError, UnicodeDecodeError, OverflowError, MemoryError) as error:
+        raise FileFormatError(f"not a loadable program: {error}", location="ELF file") from error
+    private = next((value for value, name, _ in symbols if name == "sk_private"), None)
+    functions = sorted({(value, name) for value, name, kind in symbols if kind == "STT_FUNC"})
+    return _Image(entry, segments, private, tuple(n for _, n in functions), tuple(v for v, _ in functions))
+
+
+def _misplaced(image: _Image, target: AicoreTarget, harts: int) -> list[Violation]:
+    """What of an image does not fit the target's memory."""
+    begin, end = target.map.ram_address, target.map.ram_address + target.map.ram_bytes
+    memory = f"within {begin:#x} to {end:#x}"
+    wrong = [
+        Violation("a segment lies outside global memory", "PT_LOAD", memory, f"{address:#x} + {size:#x}")
+        for address, size, data, _, _ in image.segments
+        if not begin <= address <= end - size or len(data) > size
+    ]
+    code = [(address, address + size) for address, size, _, _, executable in image.segments if executable]
+    if not any(first <= image.entry < last for first, last in code):
+        wrong.append(Violation("the entry is not in an executable segment", "e_entry", "", f"{image.entry:#x}"))
+    private = image.private_address
+    if private is not None:
+        size = harts * target.control.private_bytes
+        if not begin <= private <= end - size or private % 8:
+            wrong.append(
+                Violation("the private memories do not fit", "sk_private", memory, f"{private:#x} + {size:#x}")
+            )
+        elif any(first < private + size and private < last for first, last in code):
+            wrong.append(Violation("the private memories overlap the code", "sk_private", "", f"{private:#x}"))
+    return wrong
+
+
+__all__ = ["FAILURE_KINDS", "Device", "LaunchResult", "Mode"]
