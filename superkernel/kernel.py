@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from superkernel.executors.host import HostExecutable
     from superkernel.executors.sim import SimExecutable
     from superkernel.explain import Explanation
+    from superkernel.explain_aicore import AicoreExplanation
     from superkernel.pipeline import Compiled
     from superkernel.pipeline_aicore import AicoreCompiled
     from superkernel.report import Report
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 REFERENCE = "reference"
-WARMUP_ROUNDS = 5
 ROUNDS_MAX = 10_000_000  # what a measurement keeps is 16 bytes per round
 
 
@@ -80,7 +80,8 @@ class Kernel:
 
     @property
     def states(self) -> Mapping[str, Array]:
-        """The state tensors (KV caches, ...): live arrays that runs update; writable between runs."""
+        """The state tensors (KV caches, ...): live arrays that runs update; writable between runs. On an accelerator
+        they have the type that the kernel computes with (option `precision`)."""
         return self._shown_states
 
     @property
@@ -191,7 +192,8 @@ class Kernel:
         from superkernel.reference import evaluate
 
         graph = self._compiled.source
-        results = evaluate(graph, arrays, states=self._states)
+        states = {name: array.astype(graph.types[name].dtype.numpy) for name, array in self._states.items()}
+        results = evaluate(graph, arrays, states=states)
         for state, contents in results.states.items():
             self._states[state][...] = contents
         return {name: results[value] for name, value in zip(self._output_types, graph.outputs, strict=True)}
@@ -209,11 +211,12 @@ class Kernel:
         )
 
     def time(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100) -> NDArray[np.int64]:
-        """ns of each of `rounds` launches back to back, without Python in between. States are put back afterwards."""
+        """ns of each of `rounds` launches back to back, without Python in between; simulated ns, all the same, on an
+        accelerator. States are put back afterwards."""
         count = _count("rounds", rounds, 1)
         arrays = self._arrays(inputs) if inputs is not None else self._random()
         with self._kept_states():
-            return self._executable.time(self._io(list(arrays.values())), count, WARMUP_ROUNDS)
+            return self._compiled.time(self._io(list(arrays.values())), count)
 
     def _random(self) -> dict[str, Array]:
         from superkernel.random_inputs import random_inputs
@@ -237,7 +240,7 @@ class Kernel:
         with self._kept_states():
             return self._compiled.profile(self._io(list(arrays.values())), rounds)
 
-    def explain(self, node: str | int) -> Explanation:
+    def explain(self, node: str | int) -> Explanation | AicoreExplanation:
         """Everything decided about the sub-operator that computes a node (or has that index): kernel choice with
         rejected candidates, what was joined and why, tiling and placement, and for each wait the form, the reason and
         the witness conflict."""

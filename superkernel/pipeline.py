@@ -20,6 +20,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import __version__, settings
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from superkernel.explain import Explanation
     from superkernel.report import Report
 
+WARMUP_ROUNDS = 5
 CacheFactory = Callable[[Path | None], ObjectCache]
 
 
@@ -86,6 +88,10 @@ class Compiled:
         from superkernel.profile import measure
 
         return measure(self, io, rounds)
+
+    def time(self, io: Sequence[NDArray[Any]], rounds: int) -> NDArray[np.int64]:
+        """See `Kernel.time`."""
+        return self.executable.time(io, rounds, WARMUP_ROUNDS)
 
     def explain(self, node: str | int) -> Explanation:
         """See `Kernel.explain`."""

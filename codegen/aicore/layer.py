@@ -35,7 +35,20 @@ from llvmlite import ir
 from superkernel.body import Body
 from superkernel.codegen.aicore.channel import CHANNELS_MAX, Channel
 from superkernel.codegen.aicore.rings import Buffer, FlagPlan, FlagUse, Part, Ring, StreamFlags, Touch, plan_flags
-from superkernel.codegen.aicore.scalar import I1, I8, I16, I32, I64, PTR, VOID, Number, Scalar, Variable, ir_of
+from superkernel.codegen.aicore.scalar import (
+    I1,
+    I8,
+    I16,
+    I32,
+    I64,
+    VOID,
+    Number,
+    Scalar,
+    Variable,
+    ir_of,
+    load_volatile,
+    store_volatile,
+)
 from superkernel.codegen.aicore.stream import Stream, ends
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
@@ -53,6 +66,7 @@ STORE_FENCE, OWN_FENCE, LOCAL_FENCE = 0, 1, 2
 RESERVED_FLAGS = 3
 WAIT_FUNCTION, FENCE_FUNCTION = "sk_wait", "sk_fence"
 SCRATCH = -1  # operand number of the workspace
+_BITS: dict[int, ir.IntType] = {1: I8, 2: I16, 4: I32, 8: I64}
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +126,8 @@ def emit_kernel(
     dry.finish()
     plan = plan_flags(dry.touches, dry.turns, target.queue.flag_ids - RESERVED_FLAGS, dry.streams)
     kb = make(module, symbol, body, tiling, role, target, plan)
+    if dry.scalar:
+        kb.order_loads()
     emitter(kb, body, tiling)
     kb.finish()
     if (kb.nodes, len(kb.turns)) != (dry.nodes, len(dry.turns)):
@@ -163,6 +179,8 @@ class KernelBuilder:
         self._around: list[int] = []  # loops and conditions that are open
         self.acquired: dict[int, None] = {}
         self.scalar: set[int] = set()
+        self._stored = False  # the control unit stores itself
+        self._loads_ordered = False  # a fence stands behind every wait
         self._whole: dict[Ring, ExitStack] = {}
         waits = (*tiling.dependent_operands(body), *([SCRATCH] if tiling.scratch_bytes else []))
         self.wait_operands = waits
@@ -176,6 +194,7 @@ class KernelBuilder:
         self.begin, self.end, self.core, self._scratch = args[:4]
         self._waits = {o: Variable(self.b, args[4 + i]) for i, o in enumerate(waits)}
         self._operands = args[4 + len(waits) :]
+        self._unsettled = Variable(self.b, 1)
         if plan is not None:
             for use in plan.credits:
                 for slot in range(use.depth):
@@ -353,17 +372,49 @@ class KernelBuilder:
             self._flag("wait_flag", before, after, OWN_FENCE)
 
     def load(self, address: Address, dtype: DType) -> Scalar:
-        """An integer of global memory, read by the control unit (slow: a whole trip), sign- or zero-extended."""
+        """An element of global memory, read by the control unit (slow: a whole trip): an integer, sign- or
+        zero-extended; of a float its bits."""
         with self._node():
             self.scalar.add(address.operand)
             self._acquire({"src": address})
-            self._call(FENCE_FUNCTION)
-            kind = {1: I8, 2: I16, 4: I32, 8: I64}[dtype.itemsize]
+            kind = _BITS[dtype.itemsize]
             value = self._get(self._global(address), kind)
             if kind is I64:
                 return Scalar(self.b, value)
             signed = dtype in (DType.I8, DType.I16, DType.I32)
             return Scalar(self.b, self.b.sext(value, I64) if signed else self.b.zext(value, I64))
+
+    def store(self, address: Address, value: Number, dtype: DType) -> None:
+        """An element of global memory, written by the control unit: an integer, of a float its bits. The first store
+        waits for this core's engines, which may still use what lay there; all is visible to them and to other cores
+        when the kernel ends, not earlier."""
+        with self._node():
+            self._stored = True
+            self._acquire({"dst": address})
+            with self.b.if_then(self.b.icmp_unsigned("!=", self._unsettled.get().value, ir_of(0)), likely=False):
+                self._settle()
+            self._set(self._global(address), value, _BITS[dtype.itemsize])
+
+    def acquire(self, *operands: int, stores: bool = False) -> None:
+        """Wait here, and not where they are first touched, for what the operands depend on; `stores`: for this core's
+        engines too. Loops of loads and stores behind it then hold nothing else."""
+        with self._node():
+            for operand in operands:
+                self._acquire({"src": Address(operand, 0)})
+                if operand in self._waits:
+                    self._waits[operand].set(0)
+            if stores:
+                self._settle()
+
+    def order_loads(self) -> None:
+        """The control unit's loads are ordered behind what was waited for: by a fence here, for waits ahead of the
+        kernel, and one behind every wait in it."""
+        self._loads_ordered = True
+        self._call(FENCE_FUNCTION)
+
+    def _settle(self) -> None:
+        self._store_words(spec_of("drain"), Engine.CONTROL, (), {})
+        self._unsettled.set(0)
 
     # What is derived --------------------------------------------------------------------------------------------------
 
@@ -430,6 +481,8 @@ class KernelBuilder:
                 value = word.get()
                 with self.b.if_then(self.b.icmp_unsigned("!=", value.value, ir_of(0)), likely=False):
                     self._call(WAIT_FUNCTION, value)
+                    if self._loads_ordered:
+                        self._call(FENCE_FUNCTION)
                     word.set(0)
 
     def _call(self, name: str, *arguments: Scalar) -> None:
@@ -460,14 +513,15 @@ class KernelBuilder:
 
     def _put(self, address: int, word: Number) -> None:
         """A store into the register page."""
-        store = self.b.store(ir_of(word), self.b.inttoptr(ir.Constant(I64, address), PTR), align=8)
-        store.volatile = True
+        store_volatile(self.b, word, address)
 
     def _get(self, address: Number, kind: ir.Type) -> ir.Value:
         """A load from global memory that the compiler may not move."""
-        value = self.b.load(self.b.inttoptr(ir_of(address), PTR), typ=kind, align=kind.width // 8)
-        value.volatile = True
-        return value
+        return load_volatile(self.b, address, kind)
+
+    def _set(self, address: Number, value: Number, kind: ir.IntType) -> None:
+        """A store to global memory."""
+        store_volatile(self.b, value, address, kind)
 
     def _check(
         self, spec: CommandSpec, engine: Engine, types: tuple[DType, ...], given: dict[str, OperandValue]
@@ -518,4 +572,6 @@ class KernelBuilder:
             value = word.get()
             with self.b.if_then(self.b.icmp_unsigned("!=", value.value, ir_of(0)), likely=False):
                 self._call(WAIT_FUNCTION, value)
+        if self._stored:
+            self._call(FENCE_FUNCTION)
         self.b.ret_void()

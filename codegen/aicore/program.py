@@ -10,6 +10,10 @@ A kernel gets *wait words*: up to two entries of 32 bits, executed by `sk_wait` 
 operand. An entry is a kind in its low 4 bits and its operands above: take a cross-core flag, or let one engine wait for
 another. What is left over stands in front of the kernel.
 
+The progress marker says where a core is: sub-operator * 4 + phase. The number behind the last sub-operator stands for
+the launch itself: phase 1 when it begins, 3 when the core is done with it. What lies outside (start code, the count
+of harts at the end) belongs to the launch's cost, `dispatch.launch_ns`.
+
 Invariants: all cores of a type pass the same signals and awaits, with work or without. A launch ends with all engines
 drained.
 """
@@ -30,7 +34,7 @@ from superkernel.codegen.aicore.layer import (
     LocalUse,
 )
 from superkernel.codegen.aicore.memory_map import LAUNCH_WORD, MARKER_WORD, PARAMETERS_BYTE
-from superkernel.codegen.aicore.scalar import I64, PTR, VOID
+from superkernel.codegen.aicore.scalar import I64, PTR, VOID, Scalar, load_volatile, store_volatile
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.aicore.base import Role
 from superkernel.sync.aicore.plan import (
@@ -53,7 +57,7 @@ SINGLE = 1 << 20  # launch number of sub-operator 0 alone
 ENTRY_NONE, ENTRY_FLAG, ENTRY_ORDER = 0, 1, 2
 ENTRY_BITS, KIND_BITS, ENGINE_BITS, ENTRIES = 32, 4, 4, 2
 PEER_BITS = 3  # of the operand `peer`
-PHASE_SYNC, PHASE_BODY, PHASE_BEHIND = 0, 1, 2
+PHASE_ENTRY, PHASE_BODY, PHASE_BEHIND = 1, 2, 3  # 0: nothing marked yet
 STORE_ENGINE = {CoreKind.CUBE: Engine.FIX, CoreKind.VECTOR: Engine.MTE3}
 
 
@@ -141,8 +145,7 @@ def _word(value: int) -> ir.Constant:
 
 
 def _store(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
-    store = b.store(value, b.inttoptr(address, PTR), align=8)
-    store.volatile = True
+    store_volatile(b, Scalar(b, value), Scalar(b, address))
 
 
 def _issue(b: ir.IRBuilder, target: AicoreTarget, made: Command) -> None:
@@ -162,8 +165,7 @@ def _emit_main(
     base = ir.GlobalVariable(module, ir.IntType(8), "sk_private")
     address = b.ptrtoint(base, I64)
     private = b.add(address, b.mul(hart, _word(spec.private_bytes)))
-    number = b.load(b.inttoptr(b.add(private, _word(8 * LAUNCH_WORD)), PTR), typ=I64, align=8)
-    number.volatile = True
+    number = load_volatile(b, Scalar(b, b.add(private, _word(8 * LAUNCH_WORD))), I64)
     idle = function.append_basic_block("idle")
     ir.IRBuilder(idle).ret_void()
     cube, other, vector = (function.append_basic_block(n) for n in ("cube", "other", "vector"))
@@ -205,6 +207,8 @@ class _Launch:
         self.pending: dict[LocalUse, set[Engine]] = {}  # buffers of earlier kernels, and engines that waited for all
 
     def emit(self, steps: Iterable[Step]) -> ir.Function:
+        outside = len(self.spec.calls)
+        self._mark(outside, PHASE_ENTRY)
         for step in steps:
             if isinstance(step, Run):
                 self._run(step)
@@ -217,6 +221,7 @@ class _Launch:
             elif isinstance(step, Drain):
                 _issue(self.b, self.target, command("drain"))
         _issue(self.b, self.target, command("drain"))
+        self._mark(outside, PHASE_BEHIND)
         self.b.ret_void()
         return self.function
 
@@ -238,7 +243,7 @@ class _Launch:
             return
         roles = [role for role in call.codes if role.is_cube == (self.kind is CoreKind.CUBE)]
         words, ahead = self._wait_words(step, call, call.codes[roles[0]])
-        self._mark(step.subop, PHASE_SYNC)
+        self._mark(step.subop, PHASE_ENTRY)
         for word in ahead:
             self._call(WAIT_FUNCTION, [_word(word)])
         at = self.b.add(self.private, _word(PARAMETERS_BYTE + 8 * self.table[step.subop]))

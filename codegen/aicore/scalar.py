@@ -78,6 +78,40 @@ def ir_of(number: Number) -> ir.Value:
     return ir.Constant(I64, number) if isinstance(number, int) else number.value
 
 
+class _Volatile:
+    """An access that LLVM must neither drop, merge nor move across another one: llvmlite has no word for it."""
+
+    def descr(self, buf: list[str]) -> None:
+        mine: list[str] = []
+        super().descr(mine)  # type: ignore[misc]
+        buf.append("".join(mine).replace(f"{self.opname} ", f"{self.opname} volatile ", 1))  # type: ignore[attr-defined]
+
+
+class _VolatileStore(_Volatile, ir.instructions.StoreInstr):  # type: ignore[misc]
+    pass
+
+
+class _VolatileLoad(_Volatile, ir.instructions.LoadInstr):  # type: ignore[misc]
+    pass
+
+
+def store_volatile(b: ir.IRBuilder, value: Number, address: Number, kind: ir.IntType = I64) -> None:
+    """Store the low bits of a number at an address of a device or of memory that others look at, in program order."""
+    pointer = b.inttoptr(ir_of(address), PTR)
+    bits = ir_of(value)
+    store = _VolatileStore(b.block, bits if kind == I64 else b.trunc(bits, kind), pointer)
+    store.align = kind.width // 8
+    b._insert(store)
+
+
+def load_volatile(b: ir.IRBuilder, address: Number, kind: ir.IntType) -> ir.Value:
+    """Load an integer in program order with other such accesses."""
+    load = _VolatileLoad(b.block, b.inttoptr(ir_of(address), PTR), typ=kind)
+    load.align = kind.width // 8
+    b._insert(load)
+    return load
+
+
 class Variable:
     """A register that changes: `get`, `set`, `add`."""
 

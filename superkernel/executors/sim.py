@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.body import PointwiseProgram, Role
+from superkernel.codegen.aicore.boot import DONE, FIRMWARE
 from superkernel.codegen.aicore.image import AicoreImage
 from superkernel.codegen.aicore.program import SINGLE
 from superkernel.errors import InternalError
@@ -27,7 +28,7 @@ from superkernel.reference import run_reference
 from superkernel.scheduler.aicore.place import Workspaces
 from superkernel.scheduler.schedule import Schedule, Space
 from superkernel.sim.counters import LaunchResult
-from superkernel.sim.device import Device
+from superkernel.sim.device import Device, Mode
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.target.aicore import AicoreTarget
 from superkernel.tensor import Region
@@ -63,14 +64,8 @@ class SimExecutable:
         """One fused run: outputs and states are written in place."""
         self.simulate(io)
 
-    def time(self, io: Sequence[Array], rounds: int, warmup: int) -> NDArray[np.int64]:
-        """Simulated ns of a fused run, the same every time."""
-        run = self.simulate(io)
-        cycles = sum(launch.cycles for launch in run.launches)
-        return np.full(rounds, round(self.target.nanoseconds(cycles)), np.int64)
-
     def simulate(
-        self, io: Sequence[Array], *, mode: str = "both", single: bool = False, trace: bool = False, **options: Any
+        self, io: Sequence[Array], *, mode: Mode = "both", single: bool = False, trace: bool = False, **options: Any
     ) -> SimRun:
         """A run: fused, or with `single` one launch per sub-operator."""
         device = Device(self.target, self.image.elf, mode=mode, trace=trace, **options)
@@ -126,6 +121,8 @@ class SimExecutable:
                 if access.space is Space.SCRATCH:
                     reads.extend(runs)
             device.declare(task.subop, task.core, reads=reads, writes=writes)
+        words = [self.image.image.symbol(name).address for name in (DONE, FIRMWARE)]
+        device.declare_scratch([(word, word + 8) for word in words])
 
     # Sub-operators on the reference -----------------------------------------------------------------------------------
 

@@ -34,8 +34,9 @@ STALLS = (
 )
 """What a control unit stands still for: see `docs/simulator.md`. In the order of the device's numbers."""
 
-PHASES = ("entry", "body", "behind")
-"""Phases of a progress marker: synchronising at the entry of a sub-operator, in it, behind it."""
+PHASES = ("start", "entry", "body", "behind")
+"""Phases of a progress marker: before the first marker (number 0 only), synchronising at the entry of a sub-operator, in
+it, behind it."""
 
 NEVER = 2**64 - 1
 

@@ -225,7 +225,7 @@ class Device:
     def _error(self) -> SimulationError:
         failure = self._device.failure()
         marker, core = failure["marker"], failure["core"]
-        phase = PHASES[marker % 4] if marker % 4 < len(PHASES) else "no phase"
+        phase = PHASES[marker % 4]
         places = [f"core {core} ({self._type(core)})", f"sub-operator {marker // 4} ({phase})"]
         if failure["pc"]:
             symbol = self._image.symbol(failure["pc"])

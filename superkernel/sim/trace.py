@@ -84,7 +84,7 @@ def _event(row: np.void, us_per_cycle: float, names: dict[int, str]) -> dict[str
         return {**shape, **place, "name": f"cross flag {detail}", "cat": "sync", "id": extra}
     args: dict[str, Any] = {"sub_operator": sub_operator, "cycles": end - begin}
     if kind == MARKER:
-        name = f"{names.get(sub_operator, f'sub-operator {sub_operator}')} {PHASES[phase] if phase < 3 else phase}"
+        name = f"{names.get(sub_operator, f'sub-operator {sub_operator}')} {PHASES[phase]}"
     elif kind == STALL:
         name = STALLS[detail]
     elif kind == COMMAND:
