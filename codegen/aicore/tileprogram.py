@@ -16,8 +16,10 @@ Buffers: inputs lie in the slots of the first ring, outputs in those of the seco
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
 
 from superkernel.body import PointwiseProgram
 from superkernel.codegen.aicore.layer import Address, KernelBuilder
@@ -26,6 +28,9 @@ from superkernel.codegen.aicore.scalar import Number
 from superkernel.dtypes import DType
 from superkernel.scheduler.families.aicore.tilecode import Home, Layout, Load, Register, Step, Store, TileCode, TileSize
 from superkernel.target.engines import Local
+
+Shifts: TypeAlias = Mapping[int, Number]
+NO_SHIFTS: Shifts = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,23 +121,25 @@ class TileProgram:
 
     def load_resident(self, at: Sequence[Number], rows: Number, cols: Number) -> None:
         """Load the inputs that stay."""
-        self._load(at, rows, cols, [x for x in self.code.loads if x.input in self._resident])
+        for load in self.code.loads:
+            if load.input in self._resident:
+                self.load_one(load, at, rows, cols)
 
-    def load(self, at: Sequence[Number], rows: Number, cols: Number) -> None:
-        """Load the others, constants first: they do not wait for anyone."""
-        waits = self.kb.wait_operands
-        inputs = self.program.inputs
-        loads = [x for x in self.code.loads if x.input not in self._resident]
-        self._load(at, rows, cols, sorted(loads, key=lambda x: inputs[x.input].source in waits))
+    def load(
+        self, at: Sequence[Number], rows: Number, cols: Number, shifts: Shifts = NO_SHIFTS, but: Collection[int] = ()
+    ) -> None:
+        """Load the others, constants first: they do not wait for anyone. `shifts`: elements by which inputs lie
+        further on than their walks say; `but`: inputs that the caller loads (`load_one`)."""
+        waits, inputs = self.kb.wait_operands, self.program.inputs
+        loads = [x for x in self.code.loads if x.input not in self._resident and x.input not in but]
+        for load in sorted(loads, key=lambda x: inputs[x.input].source in waits):
+            self.load_one(load, at, rows, cols, shifts.get(load.input, 0))
 
-    def _load(self, at: Sequence[Number], rows: Number, cols: Number, loads: Sequence[Load]) -> None:
-        for load in loads:
-            self._load_one(load, at, rows, cols)
-
-    def _load_one(self, load: Load, at: Sequence[Number], rows: Number, cols: Number) -> None:
+    def load_one(self, load: Load, at: Sequence[Number], rows: Number, cols: Number, shift: Number = 0) -> None:
+        """One load, of the tile at `at`."""
         kb, register, tile = self.kb, self.code.registers[load.register], self._tiles[load.register]
         item = register.dtype.itemsize
-        source = self._input_address(load, at, item, cols)
+        source = self._input_address(load, at, item, cols).at(shift * (item * load.scale))
         row, col = load.row_stride * item, abs(load.col_stride) * item
         layout, pitch = register.layout, self.size.pitch(register)
         if layout in (Layout.ROW, Layout.COLUMN, Layout.SCALAR):
@@ -234,15 +241,15 @@ class TileProgram:
 
     # Out of UB --------------------------------------------------------------------------------------------------------
 
-    def store(self, at: Sequence[Number], rows: Number, cols: Number) -> None:
-        """Store the outputs."""
+    def store(self, at: Sequence[Number], rows: Number, cols: Number, shifts: Shifts = NO_SHIFTS) -> None:
+        """Store the outputs. `shifts`: elements by which outputs lie further on than their walks say."""
         for store in self.code.stores:
-            self._store_one(store, at, rows, cols)
+            self._store_one(store, at, rows, cols, shifts.get(store.output, 0))
 
-    def _store_one(self, store: Store, at: Sequence[Number], rows: Number, cols: Number) -> None:
+    def _store_one(self, store: Store, at: Sequence[Number], rows: Number, cols: Number, shift: Number) -> None:
         kb, register, tile = self.kb, self.code.registers[store.register], self._tiles[store.register]
         item, walk = register.dtype.itemsize, self.program.outputs[store.output]
-        target = kb.operand(walk.target, place(walk.offset, walk.strides, at) * item)
+        target = kb.operand(walk.target, (place(walk.offset, walk.strides, at) + shift) * item)
         row, col, pitch = store.row_stride * item, store.col_stride * item, tile.pitch
         if store.layout in (Layout.ROW, Layout.COLUMN):
             count = cols if store.layout is Layout.ROW else rows

@@ -23,8 +23,8 @@ from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
 from superkernel.scheduler.families.aicore.cuts import COUNT_MAX, SLOTS, Cut, output_types, ub_bytes
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
-from superkernel.scheduler.families.aicore.tilecode import Layout, Register, TileCode, block
 from superkernel.scheduler.families.aicore.tilecode import Home as TileHome
+from superkernel.scheduler.families.aicore.tilecode import Layout, Register, TileCode, block
 from superkernel.scheduler.families.lookup import lookup_plan
 from superkernel.scheduler.families.pointwise import accesses_of
 from superkernel.scheduler.tiling import Access, Family, Tiling
