@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import rv64_asm as asm
 
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine, command, encode
+from superkernel.target.engines.formula import evaluate
 from superkernel.target.engines.layout import DOORBELL, word_offset
 
 if TYPE_CHECKING:
@@ -30,6 +31,20 @@ DATA = 0x8040_0000  # free for tests, behind code and private memories
 PRIVATE = 0x8020_0000
 CODE = 0x8000_0000
 DONE = 0x8030_0000  # a word in a writable segment: how many harts are done
+
+
+class Price(NamedTuple):
+    """The closed form of a command's time, in cycles."""
+
+    startup: int
+    beats: int
+    visible: int
+
+
+def price_of(what: Command, target: AicoreTarget) -> Price:
+    spec = what.spec
+    texts = (spec.start_up, spec.beats, spec.visible)
+    return Price(*(evaluate(text, spec, what.numbers, what.types, target) for text in texts))
 
 
 def load_immediate(register: int, value: int) -> list[int]:

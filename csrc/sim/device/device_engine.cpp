@@ -6,8 +6,6 @@
 namespace sk::sim {
 namespace {
 
-constexpr int kPiecesPerEvent = 8;  // of L2 lines: how far a transfer may be ahead of the events of others
-
 std::uint32_t part_of(const EngineQueue& queue, std::uint32_t parts) {
   return queue.core * parts + 1 + static_cast<std::uint32_t>(queue.engine);
 }
@@ -162,7 +160,8 @@ bool Device::start_data(EngineQueue& queue, std::uint64_t now) {
   return false;
 }
 
-// ---- transfers
+// ---- transfers. One piece per event: a piece that took its bank or channel ahead of others' earlier ones would leave
+// holes that nobody could fill.
 
 void Device::begin_transfer(EngineQueue& queue, std::uint64_t now, const Cost& price) {
   Transfer& transfer = queue.transfer;
@@ -187,10 +186,9 @@ void Device::begin_transfer(EngineQueue& queue, std::uint64_t now, const Cost& p
 }
 
 void Device::step_transfer(EngineQueue& queue, std::uint64_t now) {
-  (void)now;
   Transfer& transfer = queue.transfer;
   const std::uint64_t line = memory_.line_bytes();
-  for (int pieces = 0; pieces < kPiecesPerEvent; ++pieces) {
+  for (std::uint64_t at = now; is_next(at, part_of(queue, kParts)); at = transfer.nominal() + transfer.slip) {
     if (transfer.touch == transfer.touches.size()) {
       queue.state = EngineQueue::State::busy;
       const std::uint64_t end = std::max(transfer.begin + transfer.beats + transfer.slip, transfer.ready);
@@ -200,7 +198,6 @@ void Device::step_transfer(EngineQueue& queue, std::uint64_t now) {
     const std::uint64_t address =
         touch.begin + transfer.row * static_cast<std::uint64_t>(touch.stride) + transfer.offset;
     const std::uint64_t bytes = std::min(touch.row_bytes - transfer.offset, line - address % line);
-    const std::uint64_t at = transfer.nominal() + transfer.slip;
     const auto access =
         touch.write ? memory_.write(address, bytes, queue.core, at) : memory_.read(address, bytes, queue.core, at);
     transfer.slip += access.served - at;

@@ -1,0 +1,435 @@
+"""The device's time against closed forms: commands alone, queues, flags, L2, HBM, cross-core flags, notify.
+
+Engines' times are taken from the counters: `busy` is a command's start to end. Uncontended figures must be exact; where
+several cores meet, within 1 %.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import rv64_asm as asm
+from device_programs import A1, A2, DATA, DONE, FENCE_ALL, NOP, S1, T0, T1, Body, link, price_of
+
+from superkernel.dtypes import DType
+from superkernel.sim.counters import LaunchResult
+from superkernel.sim.device import Device
+from superkernel.target.aicore import AicoreTarget, load_target
+from superkernel.target.engines import Engine, command
+
+MINI = load_target("mini")
+CUBE, VECTOR = 0, 2  # first cores of each type on mini
+LINE = MINI.l2.line_bytes
+HBM = MINI.cycles(MINI.hbm.latency_ns)
+
+
+def run(
+    bodies: dict[int, Body], *, warm: int = 1 << 22, target: AicoreTarget = MINI, launches: int = 1, **options: object
+) -> LaunchResult:
+    device = Device(target, link(bodies), **{"mode": "timing", "races": False, "flags": False} | options)  # type: ignore[arg-type]
+    device.write(DATA, bytes(warm or 1 << 22))
+    if warm:
+        device.warm_l2(DATA, warm)
+    result = device.launch()
+    for _ in range(launches - 1):
+        device.write(DONE, bytes(8))
+        result = device.launch(cold=False)
+    return result
+
+
+def near(found: float, expected: float) -> bool:
+    return abs(found - expected) <= 0.01 * expected
+
+
+COPIES = [
+    ("gm_to_ub", VECTOR, Engine.MTE2, dict(src=DATA + offset, dst=0, bytes=size))
+    for size in (1, 31, 32, 511, 512, 4096, 6144, 100_000, 190_000)
+    for offset in (0, 32, 7)
+] + [
+    ("gm_to_l1", CUBE, Engine.MTE2, dict(src=DATA + offset, dst=0, bytes=size))
+    for size in (32, 1000, 16384, 500_000)
+    for offset in (0, 64)
+]  # fmt: skip
+STRIDED = [
+    ("gm_to_ub_2d", VECTOR, Engine.MTE2, (DType.F16,),
+     dict(src=DATA, dst=0, rows=rows, cols=cols, dst_stride=-(-2 * cols // 32) * 32, src_stride=stride))
+    for rows, cols, stride in [(1, 64, 0), (7, 100, 200), (64, 128, 256), (64, 128, 4096), (16, 33, 16384), (64, 32, 0)]
+] + [
+    ("gm_to_l1_2d", CUBE, Engine.MTE2, (DType.F32,),
+     dict(src=DATA, dst=0, rows=rows, cols=cols, dst_stride=4 * cols + 32, src_stride=stride, left=3, right=5))
+    for rows, cols, stride in [(2, 64, 512), (100, 128, 1024)]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "core", "engine", "operands"), COPIES)
+def test_copies_that_hit_take_the_closed_form(name: str, core: int, engine: Engine, operands: dict[str, int]) -> None:
+    what = command(name, **operands)
+    counts = run({core: Body().issue(what).drain()}).cores[core].engines[engine.title]
+    price = price_of(what, MINI)
+    assert (counts.busy, counts.waits_memory) == (price.startup + price.beats, 0)
+    assert counts.bytes_read == operands["bytes"]
+
+
+@pytest.mark.parametrize(("name", "core", "engine", "types", "operands"), STRIDED)
+def test_strided_copies_that_hit_take_the_closed_form(
+    name: str, core: int, engine: Engine, types: tuple[DType, ...], operands: dict[str, int]
+) -> None:
+    what = command(name, types=types, **operands)
+    counts = run({core: Body().issue(what).drain()}).cores[core].engines[engine.title]
+    price = price_of(what, MINI)
+    assert counts.busy == price.startup + price.beats
+    assert counts.bytes_read == operands["rows"] * operands["cols"] * types[0].itemsize
+
+
+@pytest.mark.parametrize("size", [32, 512, 8192, 65536, 180_000])
+def test_stores_take_the_closed_form(size: int) -> None:
+    what = command("ub_to_gm", src=0, dst=DATA, bytes=size)
+    fill = command("ub_fill", types=(DType.F32,), dst=0, count=-(-size // 4), value=0)
+    body = Body().issue(fill).drain().issue(what).drain()
+    counts = run({VECTOR: body}).cores[VECTOR].engines["mte3"]
+    price = price_of(what, MINI)
+    assert counts.busy == price.startup + price.beats
+    assert counts.bytes_written == size
+
+
+@pytest.mark.parametrize("size", [512, 1024, 4096, 32768, 262_144])
+def test_misses_add_latency_and_go_at_the_core_rate(size: int) -> None:
+    what = command("gm_to_l1", src=DATA, dst=0, bytes=size)
+    result = run({CUBE: Body().issue(what).drain()}, warm=0)
+    price = price_of(what, MINI)
+    rate = size // MINI.hbm.core_bytes_per_cycle
+    assert near(result.cores[CUBE].engines["mte2"].busy, price.startup + HBM + max(rate, price.beats))
+    assert result.memory.hbm_read_bytes >= size
+
+
+def test_a_second_read_hits() -> None:
+    what = command("gm_to_ub", src=DATA, dst=0, bytes=65536)
+    price = price_of(what, MINI)
+    first = price.startup + HBM + 65536 // MINI.hbm.core_bytes_per_cycle
+    counts = run({VECTOR: Body().issue(what).issue(what).drain()}, warm=0).cores[VECTOR].engines["mte2"]
+    assert near(counts.busy, first + price.startup + price.beats)
+
+
+def test_capacity_misses_come_back() -> None:
+    small = MINI.replaced({"l2.capacity_bytes": 65536})
+    sweep = [command("gm_to_ub", src=DATA + 65536 * i, dst=0, bytes=65536) for i in (0, 1, 0)]
+    body = Body()
+    for what in sweep:
+        body.issue(what)
+    result = run({VECTOR: body.drain()}, warm=0, target=small)
+    assert result.memory.misses >= 3 * 128  # and what the instructions needed
+    assert result.memory.hbm_read_bytes == result.memory.misses * LINE
+
+
+@pytest.mark.parametrize("interval", [0, 4, 16])
+@pytest.mark.parametrize("cores", [2, 3, 4])
+def test_cores_that_share_lines_are_served_one_after_the_other(cores: int, interval: int) -> None:
+    """All read the same lines from the same cycle on: the last of n is n - 1 intervals behind the first."""
+    target = MINI.replaced({"l2.same_line_interval_cycles": interval, "l2.aggregate_gb_per_s": 1e6})
+    body = Body(target)
+    body.do("cross_set", Engine.CONTROL, flag=0, mode="type").do("cross_wait", flag=0)
+    body.nops(8).do("gm_to_ub", src=DATA, dst=0, bytes=32768).drain()
+    result = run(dict.fromkeys(range(VECTOR, VECTOR + 4), body) if cores == 4 else _some(target, cores), target=target)
+    busy = sorted(c.engines["mte2"].busy for c in result.cores[VECTOR : VECTOR + cores])
+    price = price_of(command("gm_to_ub", src=DATA, dst=0, bytes=32768), target)
+    delay = max(interval, 1)  # a bank is busy for a cycle at least
+    assert [b - busy[0] for b in busy] == [n * delay for n in range(cores)]
+    assert busy[0] == price.startup + price.beats
+
+
+def _some(target: AicoreTarget, cores: int) -> dict[int, Body]:
+    """As many vector cores as asked for copy; all signal."""
+    head = Body(target).do("cross_set", Engine.CONTROL, flag=0, mode="type").do("cross_wait", flag=0).nops(8)
+    copies = Body(target).emit(*head.words).do("gm_to_ub", src=DATA, dst=0, bytes=32768).drain()
+    return {c: copies if c < VECTOR + cores else head for c in range(VECTOR, VECTOR + 4)}
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_hbm_limits_all_cores_together(channels: int) -> None:
+    target = MINI.replaced({"hbm.channels": channels, "hbm.rate_gb_per_s": 59.2 * channels})  # 16 cycles per line: 32 B
+    size = 131072
+    bodies = {
+        core: Body(target).do("gm_to_ub", src=DATA + size * core, dst=0, bytes=size).drain() for core in range(2, 6)
+    }
+    result = run(bodies, warm=0, target=target)
+    lasts = [result.cores[core].engines["mte2"].last_cycle for core in range(2, 6)]
+    firsts = [result.cores[core].engines["mte2"].first_cycle or 0 for core in range(2, 6)]
+    line = target.hbm_channel_line_cycles
+    expected = max(4 * size // LINE * line / channels, size / 32) + target.dma.startup_cycles + HBM
+    assert near(max(lasts) - min(firsts), expected) or abs(max(lasts) - min(firsts) - expected) < 500
+    assert result.memory.channel_cycles > 0
+
+
+@pytest.mark.parametrize("depth", [1, 2, 32])
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 34, 40])
+def test_a_full_queue_stops_the_control_unit(depth: int, count: int) -> None:
+    target = MINI.replaced({"queue.depth_commands": depth})
+    fill = command("ub_fill", types=(DType.F32,), dst=0, count=8192, value=0)
+    body = Body(target)
+    for _ in range(count):
+        body.issue(fill)
+    price = price_of(fill, target)
+    core = run({VECTOR: body.drain()}, target=target, launches=2).cores[VECTOR]
+    busy = price.startup + price.beats
+    assert core.engines["mte2"].busy == count * busy
+    stalled = core.control.stalls["queue_full"]
+    # The doorbells up to the depth pass; each further one waits for an end.
+    assert (stalled > 0) == (count > depth)
+    if count > depth:
+        expected = (count - depth) * busy
+        assert near(stalled, expected) or abs(stalled - expected) < 40 + 12 * count
+
+
+@pytest.mark.parametrize("links", [1, 3, 7])
+def test_a_chain_of_flags_between_engines(links: int) -> None:
+    """mte2 and mte3 hand a flag back and forth: each hand-over takes queue.flag_cycles."""
+    body = Body()
+    for i in range(links):
+        a, b = (Engine.MTE2, Engine.MTE3) if i % 2 == 0 else (Engine.MTE3, Engine.MTE2)
+        body.set_flag(a, b.title, i).wait_flag(b, a.title, i)
+    body.drain()
+    result = run({VECTOR: body}, launches=2)
+    engines = result.cores[VECTOR].engines
+    issue = engines["mte2"].first_cycle
+    assert issue is not None
+    last = max(engines["mte2"].last_cycle, engines["mte3"].last_cycle)
+    assert last - issue <= links * (MINI.queue.flag_cycles + 16)
+    assert last - issue >= links * MINI.queue.flag_cycles
+
+
+def test_a_flag_is_visible_after_flag_cycles() -> None:
+    fill = command("ub_fill", types=(DType.F32,), dst=0, count=32768, value=0)
+    add = command("v_adds", types=(DType.F32,), dst=0, src=0, cols=64, value=0)
+    body = Body().wait_flag(Engine.V, "mte2").issue(add).issue(fill).set_flag(Engine.MTE2, "v").drain()
+    engines = run({VECTOR: body}).cores[VECTOR].engines
+    assert engines["v"].last_cycle == (
+        engines["mte2"].last_cycle + MINI.queue.flag_cycles + price_of(add, MINI).startup + price_of(add, MINI).beats
+    )
+
+
+def test_a_flag_to_the_control_unit_takes_the_register_time() -> None:
+    body = Body().do("wait_flag", Engine.CONTROL, peer="mte2", flag=0)
+    setter = Body().do("ub_fill", types=(DType.F32,), dst=0, count=1024, value=0).set_flag(Engine.MTE2, "control")
+    both = Body().emit(*setter.words).marker(1).emit(*body.words).marker(2)
+    core = run({VECTOR: both}).cores[VECTOR]
+    left = next(m.control.first_cycle for m in core.markers if m.sub_operator == 2)
+    assert left == core.engines["mte2"].last_cycle + MINI.cycles(MINI.sync.engine_register_ns) + 2  # li, sd
+
+
+@pytest.mark.parametrize(
+    ("mode", "setters", "waiters", "field"),
+    [
+        ("type", range(2, 6), range(2, 6), "core_full_ns"),
+        ("type", range(2), range(2), "core_full_ns"),
+        ("all", range(6), range(6), "core_full_ns"),
+        ("group", [0], [2, 3], "group_ns"),
+        ("group", [4, 5], [1], "group_ns"),
+        ("mask", [0], [1, 4], "point_to_point_ns"),
+        ("mask", [5], [5], "point_to_point_ns"),
+    ],
+)
+@pytest.mark.parametrize("from_engine", [False, True])
+def test_cross_core_flags(mode: str, setters: range, waiters: range, field: str, from_engine: bool) -> None:
+    """Waits end the latency after the last signal, whoever signals late."""
+    mask = sum(1 << core for core in waiters) if mode == "mask" else 0
+    bodies = {}
+    for core in sorted({*setters, *waiters}):
+        body = Body()
+        if core in setters:
+            body.nops(40 * core).marker(1)
+            body.do("cross_set", Engine.MTE2 if from_engine else Engine.CONTROL, flag=3, mode=mode, mask=mask)
+        if core in waiters:
+            body.marker(2, 0).do("cross_wait", flag=3).marker(3)
+        bodies[core] = body
+    result = run(bodies, trace=True)
+    from superkernel.sim.trace import FLOW_IN, FLOW_OUT, records
+
+    rows = records(result.trace)
+    sets = rows[rows["kind"] == FLOW_OUT]
+    takes = rows[rows["kind"] == FLOW_IN]
+    assert len(sets) == 1
+    latency = MINI.cycles(MINI.value("sync." + field))  # type: ignore[arg-type]
+    assert sorted(takes["core"]) == sorted(waiters)
+    assert set(takes["begin"].tolist()) == {int(sets["begin"][0]) + latency}
+    for core in waiters:
+        assert sum(result.cores[core].cross_wait_cycles) == result.cores[core].cross_wait_cycles[3] > 0
+    last = max(
+        next(m.control.first_cycle or 0 for m in result.cores[core].markers if m.sub_operator == 1) for core in setters
+    )
+    assert 0 <= int(sets["begin"][0]) - last <= 400  # the doorbell, and an instruction line
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_notify_ends_a_wait_for_memory(adds: bool) -> None:
+    word = DATA + 64
+    notify = command("notify", engine=Engine.MTE3, address=word, value=5, mode="add" if adds else "store")
+    bodies = {
+        VECTOR: Body().nops(500).issue(notify).drain(),
+        VECTOR + 1: Body().do("wait_memory", address=word, value=5).marker(2),
+    }
+    result = run(bodies)
+    price = price_of(notify, MINI)
+    assert price.startup == (MINI.cycles(MINI.sync.atomic_ns) if adds else 1)
+    done = result.cores[VECTOR].engines["mte3"].last_cycle
+    woken = next(m.control.first_cycle for m in result.cores[VECTOR + 1].markers if m.sub_operator == 2)
+    assert woken == done + MINI.cycles(MINI.sync.memory_flag_ns) + 2  # li, sd
+    assert result.cores[VECTOR + 1].control.stalls["wait_memory"] > 0
+
+
+def test_a_drain_of_idle_engines() -> None:
+    body = Body().marker(1).drain().marker(2)
+    core = run({VECTOR: body}, launches=2).cores[VECTOR]
+    first = [next(m.control.first_cycle or 0 for m in core.markers if m.sub_operator == n) for n in (1, 2)]
+    assert first[1] - first[0] == MINI.cycles(MINI.sync.drain_ns) + 4  # 2 x li, sd
+
+
+# ---- the control unit
+
+
+def _cycles(words: list[int], **fields: int) -> tuple[int, dict[str, int]]:
+    """Cycles between two marker stores around the words, on a second launch with warm instructions."""
+    target = MINI.replaced({f"control.{k}": v for k, v in fields.items()})
+    body = Body(target).emit(*[NOP] * 8).marker(1).emit(*words).marker(2)
+    core = run({VECTOR: body}, target=target, launches=2).cores[VECTOR]
+    control = next(m.control for m in core.markers if m.sub_operator == 1)
+    assert control.instructions + control.stalled == control.cycles
+    return control.cycles - 2, dict(control.stalls)  # without li, sd
+
+
+MUL, ADD_DEPENDENT, ADD_OTHER = asm.r("mul", A1, A2, A2), asm.r("add", A2, A1, A1), asm.r("add", A2, A2, A2)
+
+
+@pytest.mark.parametrize(
+    ("words", "cycles"),
+    [
+        ([NOP] * 10, 10),
+        ([MUL, ADD_DEPENDENT], 1 + 3),
+        ([MUL, NOP, ADD_DEPENDENT], 4),
+        ([MUL, NOP, NOP, NOP, ADD_DEPENDENT], 5),
+        ([MUL, ADD_OTHER], 2),
+        ([asm.r("div", A1, A2, A2), ADD_DEPENDENT], 1 + 20),
+        ([asm.r("div", A1, A2, A2), asm.r("add", A1, A2, A2)], 1 + 20),  # overwrites: waits too
+        ([asm.i("ld", A1, S1, 64), ADD_DEPENDENT], 1 + 3),
+        ([asm.i("ld", A1, S1, 64), asm.i("ld", A2, S1, 72), asm.r("add", A1, A1, A2)], 1 + 1 + 3),
+        ([asm.jal(0, 4), NOP], 4),
+        ([asm.b("bne", 0, 0, 8), NOP], 2),
+        ([asm.b("beq", 0, 0, 8), NOP, NOP], 1 + 2 + 1),
+    ],
+)
+def test_instructions(words: list[int], cycles: int) -> None:
+    assert _cycles(words)[0] == cycles
+
+
+@pytest.mark.parametrize("apart", [0, 1, 5, 199, 250])
+def test_a_global_load_stalls_its_first_reader(apart: int) -> None:
+    head = Body().li(T1, DATA).words
+    target = MINI.replaced({"icache.vector_bytes": 65536})
+    body = Body(target).emit(*head).load(A2, DATA + 512).emit(asm.r("add", A2, A2, A2)).marker(1)
+    body.emit(asm.i("ld", A1, T1, 0), *[NOP] * apart, asm.r("add", A2, A1, A1)).marker(2)
+    core = run({VECTOR: body}, target=target, launches=2).cores[VECTOR]
+    control = next(m.control for m in core.markers if m.sub_operator == 1)
+    assert control.stalls["load"] == max(0, MINI.control.global_load_cycles - 1 - apart)
+
+
+def test_independent_global_loads_overlap() -> None:
+    body = Body().li(T1, DATA).marker(1)
+    body.emit(*[asm.i("ld", A1 + n, T1, 8 * n) for n in range(4)], asm.r("add", A1, A1, A1), asm.r("add", A1, A1, 14))
+    core = run({VECTOR: body.marker(2)}, launches=2).cores[VECTOR]
+    control = next(m.control for m in core.markers if m.sub_operator == 1)
+    assert control.stalls["load"] == MINI.control.global_load_cycles - 2
+
+
+def test_stores_to_global_memory_and_their_fence() -> None:
+    body = Body().li(T1, DATA).li(T0, 1).marker(1)
+    body.words = [*body.words, asm.s("sd", T0, T1, 0), FENCE_ALL]
+    core = run({VECTOR: body.marker(2)}, launches=2).cores[VECTOR]
+    stalls = next(m.control.stalls for m in core.markers if m.sub_operator == 1)
+    assert stalls["store"] == MINI.control.global_store_cycles - 1
+    assert stalls["fence"] == MINI.cycles(MINI.sync.write_flush_ns) - MINI.control.global_store_cycles
+
+
+# ---- instruction caches
+
+
+def _line_misses(result: LaunchResult, core: int) -> int:
+    return result.cores[core].control.misses
+
+
+@pytest.mark.parametrize("miss", [50, 150, 600])
+def test_cold_straight_code_misses_once_per_line(miss: int) -> None:
+    target = MINI.replaced({"icache.miss_latency_cycles": miss})
+    body = Body(target).nops(32 * 40)
+    cold = run({VECTOR: body}, target=target)
+    warm = run({VECTOR: body}, target=target, launches=2)
+    control = cold.cores[VECTOR].control
+    assert control.misses_cold == control.misses >= 40
+    assert warm.cores[VECTOR].control.misses == 0
+    again = miss + target.icache_fill_cycles
+    assert control.stalls["fetch"] >= control.misses * again
+
+
+def test_a_loop_larger_than_the_cache_misses_again() -> None:
+    target = MINI.replaced({"icache.vector_bytes": 1024, "icache.ways": 2})
+    body = Body(target).loop(A1, 5, Body(target).nops(32 * 20))
+    control = run({VECTOR: body}, target=target).cores[VECTOR].control
+    assert control.misses_cold >= 20
+    assert control.misses_capacity >= 4 * 19
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_cores_that_fetch_the_same_line_are_serialised(cores: int) -> None:
+    target = MINI.replaced({"icache.same_line_interval_cycles": 16})
+    body = Body(target).nops(32 * 10)
+    result = run(dict.fromkeys(range(VECTOR, VECTOR + cores), body), target=target)
+    assert (result.memory.fetch_same_line_cycles > 0) == (cores > 1 or True)
+    stalls = [result.cores[c].control.stalls["fetch"] for c in range(VECTOR, VECTOR + cores)]
+    assert stalls == sorted(stalls)
+
+
+PREFETCH = 0x00006013  # prefetch.i 0(x0); rs1 in bits 19:15, offset in bits 31:25
+
+
+def _prefetch(register: int, offset: int) -> int:
+    return PREFETCH | register << 15 | (offset & 0xFE0) << 20
+
+
+@pytest.mark.parametrize(("ahead", "timely", "late"), [(1000, 1, 0), (20, 0, 1)])
+def test_prefetched_lines(ahead: int, timely: int, late: int) -> None:
+    """A jump over `ahead` instructions' time to a line that was prefetched."""
+    wait = Body().loop(A1, ahead // 4, Body())
+    jump = 1024
+    body = Body().nops(24).emit(asm.auipc(A2, 0), asm.i("addi", A2, A2, jump), _prefetch(A2, 0), *wait.words)
+    distance = jump - 4 * (2 + 1 + len(wait.words)) + 4
+    body.emit(asm.jal(0, distance - 4 + 4 * 0))
+    body.nops((jump - 4 * (3 + len(wait.words) + 1)) // 4 + 8)
+    control = run({VECTOR: body}, warm=1 << 22, launches=1).cores[VECTOR].control
+    assert control.prefetches == 1
+    assert (control.prefetched_timely, control.prefetched_late, control.prefetched_useless) == (timely, late, 0)
+    assert (control.stalls["prefetch_late"] > 0) == bool(late)
+
+
+def test_a_useless_prefetch() -> None:
+    body = Body().emit(asm.auipc(A2, 1), _prefetch(A2, 0)).nops(2048)
+    control = run({VECTOR: body.emit()}).cores[VECTOR].control
+    assert control.prefetches == 1
+    far = Body().emit(asm.auipc(A2, 0), asm.i("addi", A2, A2, 1024), _prefetch(A2, 0), asm.jal(0, 4 * 600)).nops(700)
+    control = run({VECTOR: far}).cores[VECTOR].control
+    assert control.prefetched_useless == 1
+
+
+# ---- sums
+
+
+def test_a_control_units_cycles_add_up() -> None:
+    body = Body().marker(1, 0).do("gm_to_ub", src=DATA, dst=0, bytes=4096).set_flag(Engine.MTE2, "mte3")
+    body.marker(1, 1).wait_flag(Engine.MTE3, "mte2").do("ub_to_gm", src=0, dst=DATA + 8192, bytes=4096)
+    body.marker(1, 2).drain().marker(2, 1).nops(7)
+    result = run({VECTOR: body, VECTOR + 1: body})
+    for core, marker in itertools.product((VECTOR, VECTOR + 1), range(4)):
+        control = result.cores[core].markers[marker].control
+        assert control.cycles == control.instructions + control.stalled
+    for core in result.cores:
+        assert core.control.cycles == core.cycles == core.instructions + core.control.stalled
+        for engine in core.engines.values():
+            assert engine.busy + engine.waits_flag + engine.waits_empty == result.cycles
