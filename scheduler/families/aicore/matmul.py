@@ -309,7 +309,7 @@ class MatmulFamily(Family):
         return fits and (not inner or any(s == 1 for s, _ in inner))
 
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[Tiling]:
-        from superkernel.scheduler.families.aicore.matmul_cost import candidates
+        from superkernel.scheduler.families.aicore.matmul_search import candidates
 
         return candidates(body, target)
 

@@ -1,226 +1,167 @@
-"""What a cut of a matrix product costs, and which cuts are worth trying.
+"""What a cut of a matrix product costs one core.
 
-Model: a core's time for a range is that of its busiest engine, plus what cannot overlap: the first loads, the last
-store, and the loads of panels that have one slot in L1 (the cube has nothing to do meanwhile). The cube is the engine
-to keep busy; MTE2 is the one that is short: hence large tiles, and few and large transfers, because each costs a
-start-up. Tile sizes are those that cut rows and columns evenly; the division of L1 between the kept and the streamed
-factor is searched, too.
+Model: the kernel's order of loads, steps and stores is played through, chunk by chunk, with one time per engine: MTE2
+fills the slots of L1, MTE1 and the cube work chunks off together, FIX stores tiles; a slot is filled again when it has
+been worked off. A few tiles are played, the others take as long as the later ones of these. What MTE2 needs is what
+is short: hence large tiles, and few and large transfers, because each costs a start-up.
 
-Figures are the target's alone; a target too small for a single step is refused by the field that is too small.
+Not in it: traffic of other cores, L2 misses, the wait for what others produce.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product as pairs
 
 from superkernel.body import Body
-from superkernel.errors import UnsupportedError
-from superkernel.scheduler.families.aicore.cube import Cut, ceil_to, chunk_bytes, cube_cycles, fix_cycles
-from superkernel.scheduler.families.aicore.matmul import LEFT, RIGHT, MatmulTiling, factors, fix_of, layout_of
-from superkernel.scheduler.families.aicore.matmul_form import Product, product_of
+from superkernel.scheduler.families.aicore.cube import Layout, cube_cycles, fix_cycles
+from superkernel.scheduler.families.aicore.matmul import LEFT, MatmulTiling, factors, fix_of
+from superkernel.scheduler.families.aicore.matmul_form import product_of
 from superkernel.target.aicore import AicoreTarget
 
-LINES_MAX = 2048  # of a tile
-GROUPS_MAX = 12
-DETAILED = 24  # tile shapes whose division of L1 is searched
-RETURNED = 4
-# Cycles of the control unit: instructions of a step, a chunk and a tile.
+PLAYED_MIN, PLAYED_MAX = 4, 9  # tiles
+# Cycles of the control unit for a step, a chunk and a tile.
 STEP_CONTROL, CHUNK_CONTROL, TILE_CONTROL = 70, 60, 200
 
 
 def cycles_of(tiling: MatmulTiling, body: Body, units: int, target: AicoreTarget) -> float:
     """Cycles of one core (group) for so many units."""
-    if units <= 0:
-        return 0.0
-    return _cycles(tiling, body, units, target)
+    figures = _figures(tiling, body, target)
+    played = min(units, max(PLAYED_MIN, min(PLAYED_MAX, 2 * tiling.panel_tiles)))
+    ends = _play(figures, tiling, played)
+    total = ends[-1] if ends else 0.0
+    if units > played:
+        half = played // 2
+        total += (units - played) * (ends[-1] - ends[half - 1]) / (played - half)
+    return max(total, units * max(figures.control, figures.vector)) + (figures.vector if units else 0.0)
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """Cycles: `groups` to load each group of the kept factor; of each group, by chunk: (load, cube and MTE1)."""
+
+    groups: tuple[int, ...]
+    chunks: tuple[tuple[tuple[int, int], ...], ...]
+    vectors: int
+    fix: int
+    vector: float
+    control: int
+    constant: bool  # the kept factor
 
 
 @lru_cache(maxsize=4096)
-def _cycles(tiling: MatmulTiling, body: Body, units: int, target: AicoreTarget) -> float:
-    product = product_of(body)
+def _figures(tiling: MatmulTiling, body: Body, target: AicoreTarget) -> _Figures:
+    product, cut = product_of(body), tiling.cut
     left, right = factors(product, tiling)
     kept, streamed = (left, right) if tiling.kept == LEFT else (right, left)
-    cut = tiling.cut
     m, n = min(tiling.rows, product.rows), min(tiling.columns, product.columns)
     kept_lines, streamed_lines = (m, n) if tiling.kept == LEFT else (n, m)
-    groups = [min(cut.group, cut.depth - at) for at in range(0, cut.depth, cut.group)]
-    loads = [kept.load_cycles(kept_lines, count, target) for count in groups]
-    panels = min(-(-units // tiling.panel_tiles), units)
-    chunks, steps = cut.chunk_list, cut.step_list
-    stream = sum(streamed.load_cycles(streamed_lines, count, target) for _, count in chunks)
-    kept_cycles = panels * sum(loads) + (units - panels) * (len(loads) - 1) * sum(loads) / len(loads)
-    cube = sum(cube_cycles(m, n, count, product.dtype, target) for _, count in steps)
-    feed = sum(left.feed_cycles(m, c, target) + right.feed_cycles(n, c, target) for _, c in steps)
-    fix, vector = _store_cycles(tiling, body, m, n, target)
-    control = len(steps) * STEP_CONTROL + len(chunks) * CHUNK_CONTROL + TILE_CONTROL
-    tile = cube + fix if tiling.sums == 1 else max(cube, fix)
-    first = loads[0] + streamed.load_cycles(streamed_lines, chunks[0][1], target)
-    if tiling.kept_slots == 1 and units > 1:
-        busy = kept_cycles - loads[0] + max(units * stream, units * tile)
-    else:
-        busy = max(kept_cycles + units * stream, units * tile)
-    return first + max(busy, units * max(feed, fix, control, vector)) + fix + vector
+
+    @lru_cache
+    def step(depths: int) -> tuple[int, int]:
+        feed = left.feed_cycles(m, depths, target) + right.feed_cycles(n, depths, target)
+        return cube_cycles(m, n, depths, product.dtype, target), feed
+
+    @lru_cache
+    def chunk(depths: int) -> tuple[int, int]:
+        whole, rest = divmod(depths, cut.step)
+        cube, feed = (whole * a + (b if rest else 0) for a, b in zip(step(cut.step), step(rest or 1), strict=True))
+        return streamed.load_cycles(streamed_lines, depths, target), max(cube, feed)
+
+    depths = [min(cut.group, cut.depth - at) for at in range(0, cut.depth, cut.group)]
+    chunks = tuple(tuple(chunk(min(cut.chunk, d - at)) for at in range(0, d, cut.chunk)) for d in depths)
+    count = sum(map(len, chunks))
+    control = -(-cut.depth // cut.step) * STEP_CONTROL + count * CHUNK_CONTROL + TILE_CONTROL
+    loads = tuple(kept.load_cycles(kept_lines, d, target) for d in depths)
+    vectors, fix, vector = _store_cycles(tiling, body, m, n, target)
+    return _Figures(loads, chunks, vectors, fix, vector, control, kept.layout is Layout.PACKED)
 
 
-def _store_cycles(tiling: MatmulTiling, body: Body, m: int, n: int, target: AicoreTarget) -> tuple[float, float]:
-    """Cycles of FIX for a tile, and of a vector core's half of it."""
+def _store_cycles(tiling: MatmulTiling, body: Body, m: int, n: int, target: AicoreTarget) -> tuple[int, int, float]:
+    """Cycles of FIX's vectors, of FIX, and of a vector core's half, for a tile."""
     product = product_of(body)
     if not tiling.mix:
         out = product.program.outputs[0]
         item = body.operands[out.target].type.dtype.itemsize
-        vectors = len(fix.vectors) if (fix := fix_of(body)) is not None else 0
-        loads = vectors * (target.dma.startup_cycles + target.transfer_cycles("rates.gm_to_l1_gb_per_s", n * 4))
-        return float(fix_cycles(m, n, item, out.strides[-2] * item, target) + loads), 0.0
+        count = len(fix.vectors) if (fix := fix_of(body)) is not None else 0
+        one = target.dma.startup_cycles + target.transfer_cycles("rates.gm_to_l1_gb_per_s", n * 4)
+        return count * one, fix_cycles(m, n, item, out.strides[-2] * item, target), 0.0
     half = m * n // 2
     program = product.program
     moved = sum(body.operands[i.source].type.dtype.itemsize for i in program.inputs if i.source >= 0 and i.strides[-1])
     loads = target.transfer_cycles("rates.gm_to_ub_gb_per_s", half * (4 + moved))
     computed = half / target.vector.lanes_32bit * max(1, 3 * len(program.instructions))
     start = (2 + len(program.inputs)) * target.dma.startup_cycles
-    return float(fix_cycles(m, n, 4, 0, target)), start + max(loads, computed)
+    return 0, fix_cycles(m, n, 4, 0, target), start + max(loads, computed)
 
 
-@lru_cache(maxsize=256)
-def candidates(body: Body, target: AicoreTarget) -> tuple[MatmulTiling, ...]:
-    """Cuts worth weighing, the quickest on all cores first."""
-    product = product_of(body)
-    found: dict[MatmulTiling, float] = {}
-    cores = target.device.cube_cores
-    for shape in _shapes(product, body, target):
-        for tiling in _divisions(*shape, product, body, target):
-            units = -(-tiling.units // cores)
-            found[tiling] = _cycles(tiling, body, units, target) if units else 0.0
-    if not found:
-        raise UnsupportedError(
-            "no step of a matrix product fits into the cube core's memories",
-            location="memory.l1_bytes",
-            found=f"{target.memory.l1_bytes}",
-            hint="memory.l0a_bytes, l0b_bytes and l0c_bytes count, too",
-        )
-    best = sorted(found, key=lambda t: found[t])
-    distinct = {(t.kept, t.rows, t.columns): t for t in reversed(best)}
-    return tuple(t for t in best if distinct[t.kept, t.rows, t.columns] is t)[:RETURNED]
+def _play(figures: _Figures, tiling: MatmulTiling, units: int) -> list[float]:
+    """When each tile is stored."""
+    player = _Player(figures, tiling)
+    return [player.tile(unit, unit == units - 1) for unit in range(units)]
 
 
-def _sizes(total: int, unit: int, cores: int) -> list[int]:
-    """Tile sizes that cut a dimension evenly, largest first; near ones are left out unless they count cores."""
-    found: list[int] = []
-    pieces = 1
-    while pieces <= max(1, -(-total // unit)):
-        size = ceil_to(-(-total // pieces), unit)
-        even = cores % pieces == 0 or pieces % cores == 0
-        if size <= LINES_MAX and (not found or size <= found[-1] * 0.9 or (even and size < found[-1])):
-            found.append(size)
-        if size == unit:
-            break
-        pieces = max(pieces + 1, -(-total // size))
-    return found or [unit]
+class _Player:
+    """Times of the engines, in the order in which the kernel issues its commands."""
 
+    def __init__(self, figures: _Figures, tiling: MatmulTiling) -> None:
+        self.figures, self.tiling = figures, tiling
+        self.mte2 = self.cube = self.fix = self.panel = 0.0
+        self.ready: list[float] = []  # chunks in L1, not yet worked off
+        self.free = [0.0, 0.0]  # when the chunk slots are worked off, oldest first
+        self.stored = [0.0] * tiling.sums
+        self.held: tuple[int, int] | None = None
+        self.single = len(figures.groups) == 1
+        self.ahead = tiling.kept_slots == 2
+        self.late = self.single and not self.ahead and not figures.constant and tiling.batch * tiling.panels == 1
+        self.coming, self.coming_ready = -1, 0.0
+        self.worked = [0.0, 0.0]  # when the panels of two slots are worked off
+        if figures.constant and not self.ahead:
+            self._hold(0, 0)
+        self._load(0, 0, 0)
 
-def _shapes(product: Product, body: Body, target: AicoreTarget) -> list[tuple[int, int, int]]:
-    """(rows, columns, sums) that fit into L0C, by a quick bound."""
-    cube, cores = target.cube, target.device.cube_cores
-    unit = max(cube.m, cube.n)
-    speed = cube.m * cube.n * cube.k_f16 // (4 if product.dtype.itemsize == 4 else 1)
-    rate = 1e6 / target.transfer_cycles("rates.gm_to_l1_gb_per_s", 10**6)
-    scored = []
-    for rows, columns in pairs(_sizes(product.rows, unit, cores), _sizes(product.columns, unit, cores)):
-        for sums in (1, 2):
-            if rows * columns * 4 * sums > target.memory.l0c_bytes:
-                continue
-            tiles = product.batch * -(-product.rows // rows) * -(-product.columns // columns)
-            share = -(-tiles // cores)
-            work = rows * columns * product.depth / speed
-            item = product.dtype.itemsize
-            moved = min(rows, columns), max(rows, columns)
-            least = moved[1] * product.depth * item / rate
-            alone = moved[0] * product.depth * item / rate
-            fix = target.dma.startup_cycles + 2 * rows * columns / 37
-            time = share * max(work + (fix if sums == 1 else 0), least + alone / 2, fix) + alone
-            scored.append((time, rows, columns, sums))
-    return [s[1:] for s in sorted(scored)[:DETAILED]]
+    def _load(self, unit: int, group: int, chunk: int) -> None:
+        if self.ahead and unit // self.tiling.panel_tiles != self.coming:
+            self.coming = unit // self.tiling.panel_tiles
+            self.mte2 = max(self.mte2, self.worked.pop(0)) + self.figures.groups[0]
+            self.coming_ready = self.mte2
+        self.mte2 = max(self.mte2, self.free.pop(0)) + self.figures.chunks[group][chunk][0]
+        self.ready.append(self.mte2)
 
+    def _hold(self, panel: int, group: int) -> None:
+        if self.held != (panel, group):
+            self.mte2 = max(self.mte2, self.cube) + self.figures.groups[group]
+            self.panel, self.held = self.mte2, (panel, group)
 
-def _divisions(
-    rows: int, columns: int, sums: int, product: Product, body: Body, target: AicoreTarget
-) -> Iterator[MatmulTiling]:
-    """The best division of L1 for a tile shape and each side that may be kept."""
-    cores = target.device.cube_cores
-    for kept in (LEFT, RIGHT):
-        best: tuple[float, MatmulTiling] | None = None
-        for cut, slots in _cuts(rows, columns, kept, product, body, target):
-            tiling = MatmulTiling(
-                kept, rows, columns, cut, slots, sums, fix_of(body) is None,
-                product.batch if product.rows and product.columns else 0, max(1, -(-product.rows // rows)),
-                max(1, -(-product.columns // columns)), target.memory.block_bytes, target.cube.m,
-            )  # fmt: skip
-            time = _cycles(tiling, body, max(1, -(-tiling.units // cores)), target)
-            if best is None or time < best[0]:
-                best = (time, tiling)
-        if best is not None:
-            yield best[1]
+    def tile(self, unit: int, last: bool) -> float:
+        """Play a tile."""
+        figures, panel = self.figures, unit // self.tiling.panel_tiles
+        order = self._order(unit)
+        self.mte2 += figures.vectors
+        start = self.stored.pop(0)
+        if self.ahead and self.held != (panel, 0):
+            if self.held is not None:
+                self.worked.append(self.cube)
+            self.panel, self.held = self.coming_ready, (panel, 0)
+        for place, (group, chunk) in enumerate(order):
+            if not self.ahead and not self.late:
+                self._hold(panel, group)
+            if place + 1 < len(order):
+                self._load(unit, *order[place + 1])
+            elif not last:
+                self._load(unit + 1, *self._order(unit + 1)[0])
+            if self.late:
+                self._hold(panel, group)
+            begin = max(self.cube, self.ready.pop(0), self.panel, start)
+            self.cube = begin + figures.chunks[group][chunk][1]
+            self.free.append(self.cube)
+        self.fix = max(self.fix, self.cube) + figures.fix
+        self.stored.append(self.fix)
+        return self.fix
 
-
-def _cuts(
-    rows: int, columns: int, kept: str, product: Product, body: Body, target: AicoreTarget
-) -> Iterator[tuple[Cut, int]]:
-    """Divisions of L1 and the depth: (cut, slots of the kept factor)."""
-    item, memory, depth = product.dtype.itemsize, target.memory, product.depth
-    unit = _depth_unit(product, target)
-    step_max = min(
-        memory.l0a_bytes // 2 // (rows * item), memory.l0b_bytes // 2 // (columns * item), ceil_to(depth, unit)
-    ) // unit * unit  # fmt: skip
-    if step_max == 0:
-        return
-    sides = {LEFT: (product.left, rows, product.rows), RIGHT: (product.right, columns, product.columns)}
-    side, lines, extent = sides[kept]
-    other, other_lines, other_extent = sides[RIGHT if kept == LEFT else LEFT]
-    layout = layout_of(side, extent, depth, item)
-    other_layout = layout_of(other, other_extent, depth, item)
-    if layout is None or other_layout is None:
-        return
-    block, line_block = memory.block_bytes, target.cube.m
-    vectors = fix_of(body)
-    free = memory.l1_bytes - 2 * len(vectors.vectors if vectors else ()) * ceil_to(columns * 4, block)
-    align = max(unit, target.dma.aligned_bytes // item)
-    for groups in range(1, GROUPS_MAX + 1):
-        even = -(-depth // groups)
-        group = depth if groups == 1 else ceil_to(even, align if even >= align else unit)
-        if groups > 1 and (group >= depth or -(-depth // group) != groups):
-            continue
-        group = ceil_to(group, unit)
-        held = chunk_bytes(layout, item, lines, min(group, depth), block, line_block)
-        one = chunk_bytes(other_layout, item, other_lines, unit, block, line_block)
-        for slots in (1, 2) if groups == 1 else (1,):
-            chunk_max = (free - slots * held) // 2 // one * unit
-            if chunk_max < unit:
-                continue
-            yield _even_cut(depth, group, min(chunk_max, group), step_max, unit, align), slots
-
-
-def _even_cut(depth: int, group: int, chunk_max: int, step_max: int, unit: int, align: int) -> Cut:
-    """Chunks and steps of about equal size within their limits."""
-    whole = min(group, depth)
-    chunk = ceil_to(-(-whole // -(-whole // chunk_max)), unit)
-    for even in (step_max, align):
-        if even < chunk and ceil_to(chunk, even) <= chunk_max:
-            chunk = ceil_to(chunk, even)
-    step = min(step_max, ceil_to(-(-chunk // -(-chunk // step_max)), unit))
-    return Cut(depth, group, chunk, step)
-
-
-def _depth_unit(product: Product, target: AicoreTarget) -> int:
-    """Depths come in multiples of a fractal's."""
-    return target.memory.block_bytes // product.dtype.itemsize
-
-
-def with_tile(
-    body: Body, target: AicoreTarget, rows: int, columns: int, kept: str = LEFT, sums: int = 1
-) -> MatmulTiling:
-    """The tiling with a given tile. Raises UnsupportedError where it does not fit."""
-    for tiling in _divisions(rows, columns, sums, product_of(body), body, target):
-        if tiling.kept == kept:
-            return tiling
-    raise UnsupportedError("the tile does not fit", location="memory.l1_bytes", found=f"{rows} x {columns}")
+    def _order(self, unit: int) -> list[tuple[int, int]]:
+        """(group, chunk) of a tile: every second tile goes through the groups backwards."""
+        groups = list(range(len(self.figures.groups)))
+        if unit % self.tiling.panel_tiles % 2:
+            groups.reverse()
+        return [(g, c) for g in groups for c in range(len(self.figures.chunks[g]))]
