@@ -363,6 +363,7 @@ class KernelBuilder:
             self._note(spec, engine, operands)
             self._acquire(operands)
             self._store_words(spec, engine, types, operands)
+            self._order_loads_behind(engine)
 
     def order(self, before: Engine, after: Engine) -> None:
         """What `after` is told from here on starts when what `before` was told so far is done. For data that a kernel
@@ -370,6 +371,7 @@ class KernelBuilder:
         with self._node():
             self._flag("set_flag", before, after, OWN_FENCE)
             self._flag("wait_flag", before, after, OWN_FENCE)
+            self._order_loads_behind(after)
 
     def load(self, address: Address, dtype: DType) -> Scalar:
         """An element of global memory, read by the control unit (slow: a whole trip): an integer, sign- or
@@ -411,6 +413,11 @@ class KernelBuilder:
         kernel, and one behind every wait in it."""
         self._loads_ordered = True
         self._call(FENCE_FUNCTION)
+
+    def _order_loads_behind(self, engine: Engine) -> None:
+        """What the control unit itself waited for is ahead of its loads."""
+        if self._loads_ordered and engine is Engine.CONTROL:
+            self._call(FENCE_FUNCTION)
 
     def _settle(self) -> None:
         self._store_words(spec_of("drain"), Engine.CONTROL, (), {})
@@ -481,8 +488,7 @@ class KernelBuilder:
                 value = word.get()
                 with self.b.if_then(self.b.icmp_unsigned("!=", value.value, ir_of(0)), likely=False):
                     self._call(WAIT_FUNCTION, value)
-                    if self._loads_ordered:
-                        self._call(FENCE_FUNCTION)
+                    self._order_loads_behind(Engine.CONTROL)
                     word.set(0)
 
     def _call(self, name: str, *arguments: Scalar) -> None:

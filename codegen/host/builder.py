@@ -304,7 +304,7 @@ class KernelBuilder:
     @property
     def has_half_conversion(self) -> bool:
         """Whether the CPU converts f16 itself (LLVM calls a library function otherwise)."""
-        return "x86" not in self.cpu.triple or self.cpu.has("f16c")
+        return self.cpu.triple.startswith(("aarch64", "arm64")) or self.cpu.has("f16c")
 
     def widen(self, raw: ir.Value, dtype: DType) -> ir.Value:
         """Storage form to compute form."""

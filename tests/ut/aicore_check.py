@@ -2,7 +2,8 @@
 declares?
 
 The kernel function is compiled for this machine with the stores to the register page turned into calls; commands are
-carried out one by one, in program order, by the simulator's functional half. MIX kernels run their roles in threads
+carried out one by one, in program order, by the simulator's functional half, as are the control unit's own loads and
+stores, with the fences and the drain that they need. MIX kernels run their roles in threads
 that meet in cross-core flags. Checked: (a) the result of a whole run and of random splits, bit by bit the same;
 (b) global memory outside the declared reads may hold anything, outside the declared writes nothing changes, all
 declared writes are written; (c) engine flags and cross-core flags end at 0. Timing and flag order are the simulator's
@@ -46,7 +47,7 @@ TIMEOUT_S = 60.0
 
 
 class _CallingBuilder(KernelBuilder):
-    """Stores to the register page and loads of the control unit become calls."""
+    """Stores to the register page, loads and stores of the control unit become calls."""
 
     def _put(self, address: int, word: Number) -> None:
         self._out("test_store", VOID, (ir.Constant(I64, address), ir_of(word)))
@@ -54,6 +55,9 @@ class _CallingBuilder(KernelBuilder):
     def _get(self, address: Number, kind: ir.Type) -> ir.Value:
         value = self._out("test_load", I64, (ir_of(address), ir.Constant(I64, kind.width // 8)))
         return value if kind == I64 else self.b.trunc(value, kind)
+
+    def _set(self, address: Number, value: Number, kind: ir.Type) -> None:
+        self._out("test_write", VOID, (ir_of(address), ir_of(value), ir.Constant(I64, kind.width // 8)))
 
     def _out(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
         known = self.module.globals.get(name)
@@ -106,6 +110,8 @@ class _Core:
         self.flags: Counter[tuple[str, str, int]] = Counter()
         self.commands: list[Any] = []
         self.failure: BaseException | None = None
+        self.drained, self.fenced = False, True  # of the control unit's stores: may they start, are they visible
+        self.ordered = False  # its loads: behind what it waited for
 
     def store(self, address: int, word: int) -> None:
         if self.failure:
@@ -122,9 +128,29 @@ class _Core:
                 self.group.failure = self.group.failure or error
                 self.group.meet.notify_all()
 
+    def waited(self) -> None:
+        self.ordered = False
+
+    def fence(self) -> None:
+        self.ordered = self.fenced = True
+
     def load(self, address: int, count: int) -> int:
         at = address - self.kernel.base
+        if not self.ordered or not 0 <= at <= len(self.group.memory) - count or at % count:
+            why = "not aligned or outside memory" if self.ordered else "with no fence behind a wait"
+            self.failure = self.failure or AssertionError(f"the control unit loads from {address:#x}: {why}")
+            return 0
         return int.from_bytes(self.group.memory[at : at + count], "little")
+
+    def write(self, address: int, value: int, count: int) -> None:
+        at = address - self.kernel.base
+        inside = 0 <= at <= len(self.group.memory) - count and at % count == 0
+        if self.drained and inside:
+            self.group.memory[at : at + count] = (value & (1 << 8 * count) - 1).to_bytes(count, "little")
+            self.fenced = False
+        else:
+            why = "not aligned or outside memory" if self.drained else "ahead of the drain of the core's engines"
+            self.failure = self.failure or AssertionError(f"the control unit stores to {address:#x}: {why}")
 
     def _ring(self, engine: Engine) -> None:
         words = self.windows[engine]
@@ -142,7 +168,9 @@ class _Core:
             self.group.cross_set(self.role, int(command.operand("flag")), self.kernel.tiling.roles())
         elif name == "cross_wait":
             self.group.cross_wait(self.role, int(command.operand("flag")))
-        elif name not in ("drain", "barrier"):
+        elif name == "drain":
+            self.drained = True
+        elif name != "barrier":
             core = "aic" if self.role.is_cube else "aiv"
             given = (*words[: operand_words(spec)], words[DOORBELL])
             wrong = self.bench.execute(engine.title, core, given, self.group.memory)
@@ -151,6 +179,7 @@ class _Core:
     def check_end(self, where: str) -> None:
         if self.failure:
             raise AssertionError(f"{where}, {self.role.value}: {self.failure}") from self.failure
+        assert self.fenced, f"{where}, {self.role.value}: no fence behind the control unit's last store"
         left = {k: v for k, v in self.flags.items() if v}
         assert not left, f"{where}, {self.role.value}: flags left {left}"
 
@@ -176,8 +205,11 @@ class CompiledKernel:
         self._load = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)(
             lambda a, n: self._current.core.load(a, n)
         )
-        self._idle = ctypes.CFUNCTYPE(None)(lambda: None)
-        self._wait = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(lambda word: None)
+        self._write = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)(
+            lambda a, v, n: self._current.core.write(a, v, n)
+        )
+        self._fence = ctypes.CFUNCTYPE(None)(lambda: self._current.core.fence())
+        self._wait = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(lambda word: self._current.core.waited())
         for role in tiling.roles():
             self._compile(kernel, role)
 
@@ -195,7 +227,8 @@ class CompiledKernel:
             ("test_store", self._store),
             ("test_load", self._load),
             ("sk_wait", self._wait),
-            ("sk_fence", self._idle),
+            ("test_write", self._write),
+            ("sk_fence", self._fence),
         ):
             if name in module.globals:
                 engine.add_global_mapping(parsed.get_function(name), ctypes.cast(function, ctypes.c_void_p).value or 0)

@@ -24,6 +24,7 @@ MODULES: dict[str, str] = {
     "aicore.reduce": "rows",
     "aicore.pool": "pool",
     "aicore.rope": "rope",
+    "aicore.scalar": "scalar",
 }
 
 
