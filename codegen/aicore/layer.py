@@ -86,20 +86,20 @@ OperandValue: TypeAlias = "Number | float | str | Buffer | Part | Address"
 
 @dataclass(frozen=True)
 class LocalUse:
-    """Bytes [begin, end) of a local memory: who touches them, who first, and whom that engine waits for by itself."""
+    """Bytes [begin, end) of a local memory: who touches them, and who first."""
 
     memory: Local
     begin: int
     end: int
     first: Engine
-    after: tuple[Engine, ...]
     engines: tuple[Engine, ...]
 
 
 @dataclass(frozen=True)
 class KernelCode:
     """What the program needs to know of an emitted kernel: which operands it waits for, in the order in which it comes
-    to them, which of them the control unit reads itself, and its local memory."""
+    to them, which of them the control unit reads itself, its local memory, and the flags (source, target, number) that
+    must stand at 1 when it begins."""
 
     symbol: str
     waits: tuple[int, ...]
@@ -107,6 +107,7 @@ class KernelCode:
     scalar: frozenset[int]
     operands: int
     uses: tuple[LocalUse, ...]
+    credits: tuple[tuple[Engine, Engine, int], ...]
 
 
 def emit_kernel(
@@ -138,19 +139,18 @@ def emit_kernel(
         tuple(dry.acquired),
         frozenset(dry.scalar),
         len(body.operands),
-        tuple(_local_uses(dry, plan)),
+        tuple(_local_uses(dry)),
+        tuple((c.source, c.target, c.base + slot + RESERVED_FLAGS) for c in plan.credits for slot in range(c.depth)),
     )
 
 
-def _local_uses(dry: KernelBuilder, plan: FlagPlan) -> Iterator[LocalUse]:
-    """Each buffer with its engines. The credits of its ring make the first engine wait for the last one's queue."""
+def _local_uses(dry: KernelBuilder) -> Iterator[LocalUse]:
+    """Each buffer with its engines."""
     touched: dict[Buffer, dict[Engine, None]] = {}
     for touch in dry.touches:
         touched.setdefault(touch.buffer, {}).setdefault(touch.engine)
     for buffer, engines in touched.items():
-        first = next(iter(engines))
-        after = tuple(c.source for c in plan.credits if c.ring == buffer.ring.number and c.target is first)
-        yield LocalUse(buffer.memory, buffer.start, buffer.end, first, after, tuple(engines))
+        yield LocalUse(buffer.memory, buffer.start, buffer.end, next(iter(engines)), tuple(engines))
 
 
 class KernelBuilder:
@@ -195,10 +195,6 @@ class KernelBuilder:
         self._waits = {o: Variable(self.b, args[4 + i]) for i, o in enumerate(waits)}
         self._operands = args[4 + len(waits) :]
         self._unsettled = Variable(self.b, 1)
-        if plan is not None:
-            for use in plan.credits:
-                for slot in range(use.depth):
-                    self._flag("set_flag", use.source, use.target, use.base + slot + RESERVED_FLAGS)
 
     # Memory -----------------------------------------------------------------------------------------------------------
 
@@ -567,13 +563,9 @@ class KernelBuilder:
     # End --------------------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Take back the credits of the rings and return."""
+        """Wait for what nothing has waited for, and return."""
         for stack in self._whole.values():
             stack.close()
-        if self._plan is not None:
-            for use in self._plan.credits:
-                for slot in range(use.depth):
-                    self._flag("wait_flag", use.source, use.target, use.base + slot + RESERVED_FLAGS)
         for word in self._waits.values():  # an operand that this range never touched: others count on the wait
             value = word.get()
             with self.b.if_then(self.b.icmp_unsigned("!=", value.value, ir_of(0)), likely=False):

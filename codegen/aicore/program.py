@@ -209,6 +209,10 @@ class _Launch:
     def emit(self, steps: Iterable[Step]) -> ir.Function:
         outside = len(self.spec.calls)
         self._mark(outside, PHASE_ENTRY)
+        steps = list(steps)
+        credits = self._credits(steps)
+        for source, later, flag in credits:
+            _issue(self.b, self.target, command("set_flag", engine=source, peer=later.title, flag=flag))
         for step in steps:
             if isinstance(step, Run):
                 self._run(step)
@@ -220,10 +224,24 @@ class _Launch:
                 _issue(self.b, self.target, made)
             elif isinstance(step, Drain):
                 _issue(self.b, self.target, command("drain"))
+        for source, later, flag in credits:
+            _issue(self.b, self.target, command("wait_flag", engine=later, peer=source.title, flag=flag))
         _issue(self.b, self.target, command("drain"))
         self._mark(outside, PHASE_BEHIND)
         self.b.ret_void()
         return self.function
+
+    def _credits(self, steps: Sequence[Step]) -> list[tuple[Engine, Engine, int]]:
+        """The flags that stand at 1 ahead of every kernel, for as long as the launch lasts."""
+        codes = [
+            code
+            for step in steps
+            if isinstance(step, Run) and (call := self.spec.calls[step.subop]) is not None
+            for role, code in call.codes.items()
+            if role.is_cube == (self.kind is CoreKind.CUBE)
+        ]
+        found = {credit for code in codes for credit in code.credits}
+        return sorted(found, key=lambda c: (c[0].value, c[1].value, c[2]))
 
     def _await(self, event: Event) -> None:
         _issue(self.b, self.target, command("cross_wait", flag=event.flag))
@@ -344,7 +362,7 @@ class _Launch:
                     if old.memory is not use.memory or old.end <= use.begin or use.end <= old.begin:
                         continue
                     for engine in old.engines:
-                        if engine is not use.first and engine not in use.after and use.first not in waited:
+                        if engine is not use.first and use.first not in waited:
                             needed.setdefault((engine, use.first))
         return sorted(needed, key=lambda pair: (pair[0].value, pair[1].value))
 

@@ -10,8 +10,10 @@ A kernel is emitted twice: the first time to record which node of its structure 
 which buffer, the second time with the flags that `plan_flags` derives from the record. Both times it takes the same
 path, so nodes are known by their number.
 
-Invariants: a kernel leaves every flag as it found it, at 0. A node that lies inside a turn touches a buffer by one
-engine only (a loop with two engines on one buffer needs the turn inside the loop; it is refused).
+Invariants: a kernel leaves every flag as it found it: at 0, the *credits* (that a slot is free) at 1. Credits are
+never taken back between kernels: to set them anew, a queue would have to know that the other has taken the old ones.
+A node that lies inside a turn touches a buffer by one engine only (a loop with two engines on one buffer needs the
+turn inside the loop; it is refused).
 """
 
 from __future__ import annotations
@@ -104,7 +106,7 @@ class StreamFlags:
 
 @dataclass
 class FlagPlan:
-    """Waits ahead of nodes and sets behind them; `credits` are set before the kernel and taken back behind it.
+    """Waits ahead of nodes and sets behind them; `credits` are set when a kernel begins, and when it ends.
     `streams`: by number of the ring of the filling end."""
 
     waits: dict[int, list[FlagUse]] = field(default_factory=lambda: defaultdict(list))
@@ -134,9 +136,9 @@ def plan_flags(touches: list[Touch], turns: list[Ring], ids: int, streams: Seque
     """The flags of a kernel. `turns[t]` is the ring of the turn site t; `ids` flags are free per pair of engines;
     `streams`: the rings of their filling ends."""
     plan = FlagPlan()
-    used: dict[tuple[Engine, Engine], int] = defaultdict(int)
+    free = _FreeFlags(ids)
     for ring in streams:
-        _plan_stream(plan, ring, used, ids)
+        _plan_stream(plan, ring, free)
     sites: dict[Ring, list[int]] = defaultdict(list)
     for number, ring in enumerate(turns):
         sites[ring].append(number)
@@ -144,34 +146,43 @@ def plan_flags(touches: list[Touch], turns: list[Ring], ids: int, streams: Seque
     for touch in touches:
         by_turn[touch.turn].append(touch)
     for ring, numbers in sites.items():
-        _plan_ring(plan, ring, [by_turn[n] for n in numbers if by_turn[n]], used, ids)
+        _plan_ring(plan, ring, [by_turn[n] for n in numbers if by_turn[n]], free)
     return plan
 
 
-def _take(used: dict[tuple[Engine, Engine], int], source: Engine, target: Engine, ring: Ring, ids: int) -> int:
-    """A flag per slot; the first one's number."""
-    base = used[source, target]
-    used[source, target] += ring.depth
-    if used[source, target] > ids:
-        raise InternalError(
-            f"more than {ids} flags from {source.title} to {target.title}",
-            location=f"ring {ring.name!r}",
-            hint="put buffers that are used together into one ring",
-        )
-    return base
+class _FreeFlags:
+    """Numbers of flags per pair of engines: those within a turn from the lowest up, credits from the highest down, so
+    that no number is one thing in one kernel and the other in the next."""
+
+    def __init__(self, ids: int) -> None:
+        self.ids = ids
+        self._low: dict[tuple[Engine, Engine], int] = defaultdict(int)
+        self._high: dict[tuple[Engine, Engine], int] = defaultdict(int)
+
+    def take(self, source: Engine, target: Engine, ring: Ring, *, credit: bool) -> int:
+        """A flag per slot; the first one's number. Raises InternalError where there are no more."""
+        pair = (source, target)
+        taken = self._high if credit else self._low
+        taken[pair] += ring.depth
+        if self._low[pair] + self._high[pair] > self.ids:
+            raise InternalError(
+                f"more than {self.ids} flags from {source.title} to {target.title}",
+                location=f"ring {ring.name!r}",
+                hint="put buffers that are used together into one ring",
+            )
+        return self.ids - self._high[pair] if credit else self._low[pair] - ring.depth
 
 
-def _plan_stream(plan: FlagPlan, ring: Ring, used: dict[tuple[Engine, Engine], int], ids: int) -> None:
+def _plan_stream(plan: FlagPlan, ring: Ring, free: _FreeFlags) -> None:
     assert ring.engines is not None
     producer, consumer = ring.engines
-    forward, back = _take(used, producer, consumer, ring, ids), _take(used, consumer, producer, ring, ids)
+    forward = free.take(producer, consumer, ring, credit=False)
+    back = free.take(consumer, producer, ring, credit=True)
     plan.streams[ring.number] = StreamFlags((producer, consumer, forward), (consumer, producer, back))
     plan.credits.append(FlagUse(ring.number, ring.depth, consumer, producer, back))
 
 
-def _plan_ring(
-    plan: FlagPlan, ring: Ring, sites: list[list[Touch]], used: dict[tuple[Engine, Engine], int], ids: int
-) -> None:
+def _plan_ring(plan: FlagPlan, ring: Ring, sites: list[list[Touch]], free: _FreeFlags) -> None:
     hops: list[list[_Hop]] = []
     wraps: list[list[_Hop]] = []
     for touches in sites:
@@ -188,7 +199,7 @@ def _plan_ring(
                 found="; ".join(str([f"{a.title}->{b.title}" for a, b in k]) for k in keys),
             )
         for position, (source, target) in enumerate(order):
-            base = _take(used, source, target, ring, ids)
+            base = free.take(source, target, ring, credit=kind == "wrap")
             use = FlagUse(ring.number, ring.depth, source, target, base)
             for site in found:
                 plan.sets[site[position].leave].append(use)

@@ -3,11 +3,10 @@ declares?
 
 The kernel function is compiled for this machine with the stores to the register page turned into calls; commands are
 carried out one by one, in program order, by the simulator's functional half, as are the control unit's own loads and
-stores, with the fences and the drain that they need. MIX kernels run their roles in threads
-that meet in cross-core flags. Checked: (a) the result of a whole run and of random splits, bit by bit the same;
-(b) global memory outside the declared reads may hold anything, outside the declared writes nothing changes, all
-declared writes are written; (c) engine flags and cross-core flags end at 0. Timing and flag order are the simulator's
-to check.
+stores, with the fences and the drain that they need. MIX kernels run their roles in threads that meet in cross-core
+flags. Checked: (a) the result of a whole run and of random splits, bit by bit the same; (b) global memory outside the
+declared reads may hold anything, outside the declared writes nothing changes, all declared writes are written; (c)
+engine flags end as they began, cross-core flags at 0. Timing and flag order are the simulator's to check.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class _Core:
         self.kernel, self.role, self.group = kernel, role, group
         self.bench = _core.EngineBench(kernel.target_fields)
         self.windows = {e: [0] * (DOORBELL + 1) for e in Engine}
-        self.flags: Counter[tuple[str, str, int]] = Counter()
+        self.flags: Counter[tuple[str, str, int]] = Counter(kernel.credits[role])
         self.commands: list[Any] = []
         self.failure: BaseException | None = None
         self.drained, self.fenced = False, True  # of the control unit's stores: may they start, are they visible
@@ -180,7 +179,7 @@ class _Core:
         if self.failure:
             raise AssertionError(f"{where}, {self.role.value}: {self.failure}") from self.failure
         assert self.fenced, f"{where}, {self.role.value}: no fence behind the control unit's last store"
-        left = {k: v for k, v in self.flags.items() if v}
+        left = {k: v for k, v in self.flags.items() if v != self.kernel.credits[self.role][k]}
         assert not left, f"{where}, {self.role.value}: flags left {left}"
 
 
@@ -194,6 +193,7 @@ class CompiledKernel:
             for section, name in (path.split(".") for path, _ in target.origins)
         }
         self.commands: dict[Role, list[Any]] = {}
+        self.credits: dict[Role, Counter[tuple[str, str, int]]] = {}
         self._engines: dict[Role, Any] = {}
         self._calls: dict[Role, Any] = {}
         self._current = threading.local()
@@ -219,6 +219,7 @@ class CompiledKernel:
             module, "kernel", emitter_of(kernel), self.body, self.tiling, role, self.target, _CallingBuilder
         )
         self.waits = len(code.waits)
+        self.credits[role] = Counter({(s.title, t.title, n): 1 for s, t, n in code.credits})
         parsed = llvm.parse_assembly(str(module))
         parsed.verify()
         machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
