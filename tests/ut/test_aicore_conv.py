@@ -13,10 +13,10 @@ from aicore_conv_cases import ConvCase, conv_case
 
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
-from superkernel.scheduler.families.aicore import family_of
+from superkernel.scheduler.families.aicore import depthwise, family_of
 from superkernel.scheduler.families.aicore.base import KernelType
-from superkernel.scheduler.families.aicore.conv import _Search
-from superkernel.scheduler.families.aicore.conv_form import Load, cube_conv
+from superkernel.scheduler.families.aicore.conv import cube_tilings
+from superkernel.scheduler.families.aicore.conv_form import Load
 from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling, conv_fix
 from superkernel.target.aicore import AicoreTarget, load_target
 
@@ -26,17 +26,14 @@ MINI = load_target("mini")
 
 
 def every_cut(case: ConvCase, target: AicoreTarget = MINI) -> list[ConvTiling]:
-    conv = cube_conv(case.body)
-    return list(dict.fromkeys(_Search(case.body, conv, conv_fix(case.body), target).all()))
+    return list(cube_tilings(case.body, target))
 
 
 def check(case: ConvCase, dtype: DType = DType.F16, others: int = 2, target: AicoreTarget = MINI) -> None:
     """The best cut, and some of all others, drawn by the case's own numbers."""
-    best = family_of("aicore.conv").tilings("aicore.conv", case.body, target)[:1]  # type: ignore[arg-type]
     draw = random.Random(crc32(repr(case.body).encode()))
     cuts = every_cut(case, target)
-    for tiling in [*best, *draw.sample(cuts, min(others, len(cuts)))]:
-        assert isinstance(tiling, ConvTiling)
+    for tiling in [cuts[0], *draw.sample(cuts, min(others, len(cuts)))]:
         check_aicore(
             "aicore.conv", case.body, case.arrays, case.expected, tiling=tiling, tol=TOLERANCE[dtype], target=target,
             splits=1,
@@ -143,6 +140,45 @@ def test_every_way_of_loading_and_holding() -> None:
                 found.add((cut.hold, cut.load))
                 check_aicore("aicore.conv", case.body, case.arrays, case.expected, tiling=cut, splits=2)
     assert len(found) == 9
+
+
+DEPTHWISE: list[tuple[Shape, Shape, dict[str, Any]]] = [
+    ((1, 32, 8, 8), (32, 1, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((2, 40, 9, 11), (40, 1, 5, 5), {"pads": (2, 2, 2, 2), "strides": (2, 2)}),
+    ((1, 72, 7, 7), (72, 1, 7, 7), {"pads": (3, 3, 3, 3), "dilations": (2, 1)}),
+    ((1, 130, 5, 6), (130, 1, 3, 3), {}),
+    ((1, 3, 6, 40), (3, 1, 1, 3), {"pads": (2, 2, 2, 2)}),
+    ((1, 24, 200), (24, 1, 9), {"pads": (4, 4)}),
+    ((2, 16, 61), (16, 1, 4), {"pads": (1, 2), "strides": (3,), "dilations": (2,)}),
+]
+
+
+@pytest.mark.parametrize("epilogue", ["store", "residual"])
+@pytest.mark.parametrize(("x", "w", "attrs"), DEPTHWISE, ids=str)
+def test_depthwise(x: Shape, w: Shape, attrs: dict[str, Any], epilogue: str) -> None:
+    case = conv_case(x, w, {**attrs, "groups": x[1]}, bias=x[0] == 1, epilogue=epilogue)
+    cuts = depthwise.tilings(case.body, MINI)
+    offered = family_of("aicore.conv").tilings("aicore.conv", case.body, MINI)  # type: ignore[arg-type]
+    assert cuts[0] == offered[0]
+    assert cuts[0].kernel_type is KernelType.VECTOR
+    for tiling in dict.fromkeys([cuts[0], random.Random(x[1]).choice(cuts)]):
+        check_aicore("aicore.conv", case.body, case.arrays, case.expected, tiling=tiling, splits=1)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16], ids=str)
+def test_depthwise_of_other_types(dtype: DType) -> None:
+    case = conv_case((1, 40, 9, 11), (40, 1, 3, 3), {"pads": (1, 1, 1, 1), "groups": 40}, dtype=dtype, epilogue="clip")
+    tol = {DType.F32: 1e-5, DType.BF16: 1.6e-2}[dtype]
+    check_aicore("aicore.conv", case.body, case.arrays, case.expected, tol=tol, splits=1)
+
+
+def test_depthwise_windows() -> None:
+    for wider, longer, out_wider in ((8, 0, 0), (0, 3, 6)):
+        case = conv_case(
+            (1, 20, 9, 11), (20, 1, 3, 3), {"pads": (1, 1, 1, 1), "groups": 20}, wider=wider, longer=longer,
+            out_wider=out_wider,
+        )  # fmt: skip
+        check_aicore("aicore.conv", case.body, case.arrays, case.expected, splits=1)
 
 
 def test_refusals() -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from superkernel.body import Body, View
 from superkernel.codegen.aicore.kernels.conv_lanes import emit_lane, result_channel
 from superkernel.codegen.aicore.kernels.conv_units import Unit, unit_of
+from superkernel.codegen.aicore.kernels.depthwise import emit_depthwise
 from superkernel.codegen.aicore.layer import Emitter, KernelBuilder, OperandValue
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
@@ -32,6 +33,7 @@ from superkernel.scheduler.families.aicore.conv_tiling import (
     conv_fix,
     vector_packs,
 )
+from superkernel.scheduler.families.aicore.depthwise import DepthwiseTiling
 from superkernel.target.engines import Local
 
 
@@ -289,6 +291,9 @@ class CubeKernel:
 
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     """The kernel function of one role."""
+    if isinstance(tiling, DepthwiseTiling):
+        emit_depthwise(kb, body, tiling)
+        return
     if not isinstance(tiling, ConvTiling):
         raise InternalError(f"not a convolution's tiling: {tiling}", location=kb.symbol)
     if tiling.units == 0:

@@ -38,7 +38,7 @@ def emit_lane(kb: KernelBuilder, body: Body, tiling: ConvTiling) -> None:
 class _Lane:
     def __init__(self, kb: KernelBuilder, body: Body, tiling: ConvTiling) -> None:
         self.kb, self.tiling, self.conv = kb, tiling, cube_conv(body)
-        form = lane_form(body, self.conv, tiling.framed)
+        form = lane_form(body, self.conv.epilogue, tiling.framed)
         assert form is not None
         self.form = form
         size = self.form.size(tiling.lane_rows, tiling.channels, kb.target.memory.block_bytes)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from superkernel.body import Body, View
 from superkernel.dtypes import DType
+from superkernel.scheduler.families.aicore import depthwise
+from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.conv_cost import range_cycles
 from superkernel.scheduler.families.aicore.conv_fix import CHANNEL, FixForm
 from superkernel.scheduler.families.aicore.conv_form import TYPES, CubeConv, Load, cube_conv, unsupported
@@ -31,9 +34,9 @@ from superkernel.scheduler.tiling import Family
 from superkernel.target.aicore import AicoreTarget
 
 _OFFERED = 3  # tilings, best first
-_POSITIONS = (16, 32, 48, 64, 96, 112, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024)
-_CHANNELS = (16, 32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 384, 512)
-_CHUNK_BYTES = 32768  # of weights that stream: large enough to be near the full rate
+_POSITIONS = (*range(16, 272, 16), 288, 320, 352, 384, 448, 512, 640, 768, 1024)
+_CHANNELS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+_CHUNK_BYTES = (32768, 65536, 131072)  # of weights that stream: large enough to be near the full rate
 _FLAGS = 6  # that one pair of engines has for rings
 _ROW_MAX = 65535  # elements of a row, rows of a transfer
 
@@ -71,25 +74,38 @@ class ConvFamily(Family):
     def accepts_store(self, kernel: str, op: str, view: View, dtype: DType) -> bool:
         return channels_inside(view.shape, view.strides)
 
-    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[ConvTiling]:
+    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[AicoreTiling]:
         assert isinstance(target, AicoreTarget)
-        conv, fix = cube_conv(body), conv_fix(body)
-        if is_empty(body):
-            return [_empty_tiling(fix is not None)]
-        search = _Search(body, conv, fix, target)
-        cores = int(target.device.cube_cores)
+        return _offers(body, target)
 
-        def cost(tiling: ConvTiling) -> float:
-            return range_cycles(tiling, conv, -(-tiling.units // cores), target)
 
-        found = sorted(dict.fromkeys(search.all()), key=cost)
-        if not found:
-            raise unsupported(
-                "no tile of a convolution fits the local memories",
-                "larger memory.l1_bytes, memory.l0a_bytes, memory.l0b_bytes or memory.l0c_bytes",
-                f"{conv.kernel} taps of {conv.channels} channels",
-            )
-        return found[:_OFFERED]
+@lru_cache(maxsize=256)
+def _offers(body: Body, target: AicoreTarget) -> tuple[AicoreTiling, ...]:
+    if depthwise.serves(body) and not is_empty(body):
+        found = depthwise.tilings(body, target)
+        if found:
+            return tuple(found[:_OFFERED])
+    return cube_tilings(body, target)[:_OFFERED]
+
+
+def cube_tilings(body: Body, target: AicoreTarget) -> tuple[ConvTiling, ...]:
+    """Every cut for the cube, cheapest first."""
+    conv, fix = cube_conv(body), conv_fix(body)
+    if is_empty(body):
+        return (_empty_tiling(fix is not None),)
+    cores = int(target.device.cube_cores)
+
+    def cost(tiling: ConvTiling) -> float:
+        return range_cycles(tiling, conv, -(-tiling.units // cores), target)
+
+    found = sorted(dict.fromkeys(_Search(body, conv, fix, target).all()), key=cost)
+    if not found:
+        raise unsupported(
+            "no tile of a convolution fits the local memories",
+            "larger memory.l1_bytes, memory.l0a_bytes, memory.l0b_bytes or memory.l0c_bytes",
+            f"{conv.kernel} taps of {conv.channels} channels",
+        )
+    return tuple(found)
 
 
 def _empty_tiling(fix: bool) -> ConvTiling:
@@ -107,7 +123,7 @@ class _Search:
     def _evenly_stored(self) -> bool:
         """Whether results of any run of output positions are evenly spaced."""
         if self.fix is None:
-            return lane_form(self.body, self.conv, False) is not None
+            return lane_form(self.body, self.conv.epilogue, False) is not None
         if self.conv.pixels == 1 or 1 in (self.conv.out_height, self.conv.out_width):
             return True
         rows, columns = (self.fix.strides[d] for d in self.conv.spatial)
@@ -121,9 +137,7 @@ class _Search:
                 continue
             for channels in dict.fromkeys(self._channel_blocks()):
                 for hold in (NOTHING, WEIGHTS, IMAGE):
-                    found = self._fitted(frame, load, channels, hold)
-                    if found is not None:
-                        yield found
+                    yield from self._fitted(frame, load, channels, hold)
 
     def _channel_blocks(self) -> Iterator[int]:
         out = self.conv.out_channels
@@ -167,7 +181,7 @@ class _Search:
     def _width(self, frame: _Frame) -> int:
         return self.conv.width if frame.column_blocks == 1 else window_extent(self.conv, 1, frame.columns)
 
-    def _fitted(self, frame: _Frame, load: Load, channels: int, hold: str) -> ConvTiling | None:
+    def _fitted(self, frame: _Frame, load: Load, channels: int, hold: str) -> Iterator[ConvTiling]:
         conv, memory, item = self.conv, self.target.memory, self.conv.item
         pixel = conv.padded_channels(int(memory.block_bytes)) if load is Load.PIXELS else conv.channels
         depth = _up(conv.kernel[0] * conv.kernel[1] * pixel, self.block)
@@ -178,51 +192,60 @@ class _Search:
         high = window_extent(conv, 0, frame.rows)
         image = high * width * pixel * item
         if step < self.block or m * n * 4 > memory.l0c_bytes or max(high, width, high * width) > _ROW_MAX:
-            return None
+            return
         blocks = -(-conv.out_channels // channels)
         tiles = conv.images * frame.row_blocks * frame.column_blocks * conv.groups * blocks
         many = tiles > self.target.device.cube_cores
         sums = 2 if many and 2 * m * n * 4 <= memory.l0c_bytes else 1
+        lane_rows = self._lane_rows(frame, channels)
+        if (hold != NOTHING and not many) or lane_rows is None:
+            return
         free = memory.l1_bytes - self.vector_bytes
-        plan = self._memory(hold, free, _up(image, 32), channels * item, depth, step, many)
-        if plan is None or (hold != NOTHING and not many):
-            return None
-        slots, head, chunk = plan
-        lane_rows = 0
-        if self.fix is None:
-            lanes = lane_form(self.body, conv, frame.framed)
-            assert lanes is not None
-            line = frame.columns if frame.framed else frame.rows * frame.columns
-            half_line = line if frame.framed else -(-line // LANES)
-            lane_rows = lanes.rows(half_line, channels, memory.ub_bytes, memory.block_bytes)
-            if not lane_rows:
-                return None
-        return ConvTiling(
-            hold, load, pixel, self.fix is not None, conv.images, conv.groups, frame.rows, frame.columns,
-            frame.row_blocks, frame.column_blocks, frame.framed, channels, blocks, depth, head, chunk, step, image,
-            width, (*slots, sums), lane_rows,
-        )  # fmt: skip
+        for slots, head, chunk in dict.fromkeys(
+            self._memory(hold, free, _up(image, 32), channels * item, depth, step, many)
+        ):
+            yield ConvTiling(
+                hold, load, pixel, self.fix is not None, conv.images, conv.groups, frame.rows, frame.columns,
+                frame.row_blocks, frame.column_blocks, frame.framed, channels, blocks, depth, head, chunk, step, image,
+                width, (*slots, sums), lane_rows,
+            )  # fmt: skip
+
+    def _lane_rows(self, frame: _Frame, channels: int) -> int | None:
+        """Positions of a tile in a vector core; 0 where FIX does it all, None where none fits."""
+        if self.fix is not None:
+            return 0
+        lanes, memory = lane_form(self.body, self.conv.epilogue, frame.framed), self.target.memory
+        assert lanes is not None
+        line = frame.columns if frame.framed else -(-frame.rows * frame.columns // LANES)
+        return lanes.rows(line, channels, memory.ub_bytes, memory.block_bytes) or None
 
     def _memory(
         self, hold: str, free: int, image: int, row: int, depth: int, step: int, many: bool
-    ) -> tuple[tuple[int, int, int], int, int] | None:
+    ) -> Iterator[tuple[tuple[int, int, int], int, int]]:
         """Slots of image, head and chunks, and the depths of head and chunk. `row`: bytes of one element of the depth
         over all channels of the block; `many`: ranges have several units."""
         images = 2 if many and hold != IMAGE and 2 * image <= free // 2 else 1
         free -= images * image
         whole = row * depth
+        if hold != IMAGE and whole <= free:
+            yield (images, 2 if many and 2 * whole <= free else 1, 1), depth, step
         if hold == WEIGHTS:
-            heads = 2 if 2 * whole <= free else 1
-            return ((images, heads, 1), depth, step) if whole <= free else None
-        chunk = min(depth, max(step, _CHUNK_BYTES // row // step * step))
-        if hold == NOTHING and whole <= min(free, 2 * _CHUNK_BYTES):
-            return (images, 2 if many and 2 * whole <= free else 1, 1), depth, step
-        chunks = min(4 if hold == IMAGE else 2, free // (row * chunk), _FLAGS - images - (0 if hold == IMAGE else 1))
-        if chunks < 1:
-            return None
-        free -= chunks * row * chunk
-        head = min(depth // 2, free // row) // step * step if hold == NOTHING else 0
-        return (images, 1, chunks), head, chunk
+            return
+        for size in _CHUNK_BYTES:
+            chunk = min(_up(depth, step), max(step, size // row // step * step))
+            spare = _FLAGS - images - (0 if hold == IMAGE else 1)
+            chunks = min(4 if hold == IMAGE else 2, free // (row * chunk), spare)
+            if chunks < 1:
+                continue
+            left = free - chunks * row * chunk
+            if hold == IMAGE:
+                yield (images, 1, chunks), 0, chunk
+                continue
+            for quarters in range(4):
+                first = min(depth * quarters // 4, left // row) // step * step
+                pieces = -(-(depth - first) // chunk)
+                even = _up(-(-(depth - first) // pieces), step)
+                yield (images, 1, min(chunks, pieces)), first, even
 
 
 FAMILY = ConvFamily()

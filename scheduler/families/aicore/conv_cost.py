@@ -90,6 +90,21 @@ def _store_cycles(tiling: ConvTiling, conv: CubeConv, wide: int, target: AicoreT
     return commands * dma.startup_cycles + beats + rows * dma.row_cycles
 
 
+def _first_unit(tiling: ConvTiling, one: UnitCycles, target: AicoreTarget) -> float:
+    """Until the sums of the first unit are done: parts of the depth are multiplied as they arrive. The head is loaded
+    while the kernel waits for its image, which takes a signal between cores at least."""
+    compute = max(one.mte1, one.cube) / tiling.depth
+    loaded, done = max(0.0, one.head - target.cycles(target.sync.core_full_ns)) + one.image, 0.0
+    if tiling.head:
+        done = loaded + compute * tiling.head
+    streamed = tiling.depth - tiling.head
+    for begin in range(0, streamed, tiling.chunk):
+        length = min(tiling.chunk, streamed - begin)
+        loaded += one.rest * length / streamed
+        done = max(done, loaded) + compute * length
+    return done
+
+
 def range_cycles(tiling: ConvTiling, conv: CubeConv, units: int, target: AicoreTarget) -> float:
     """Cycles of one core (MIX: group) for a range of that many units."""
     if units <= 0:
@@ -98,14 +113,13 @@ def range_cycles(tiling: ConvTiling, conv: CubeConv, units: int, target: AicoreT
     held = -(-units // max(1, tiling.inner))
     images = held if tiling.hold == "image" else units
     heads = held if tiling.hold == "weights" else units
-    loads = images * one.image + heads * one.head + units * one.rest
-    lead = one.head + one.image
-    if tiling.streams:
-        lead += one.rest / max(1, -(-(tiling.depth - tiling.head) // tiling.chunk)) if not tiling.head else 0.0
-    last = one.fix + (0.0 if tiling.fix else _MIX_CYCLES)
-    overlapped = 1.0 if tiling.slots[3] > 1 else 0.0
-    compute = units * max(one.mte1, one.cube) + (units - 1) * one.fix * (1 - overlapped)
-    inside = max(loads - lead, compute, (units - 1) * one.fix)
+    compute = max(one.mte1, one.cube)
+    later = (images - 1) * one.image + (heads - 1) * one.head + (units - 1) * one.rest
+    serial = one.fix if tiling.slots[3] == 1 else 0.0  # sums are stored before the next ones begin
+    inside = max(later, (units - 1) * (compute + serial), (units - 1) * one.fix)
     if tiling.slots[0] == 1 and tiling.hold != "image":  # the next image waits for this one's last use
-        inside = max(inside, units * (one.image + max(one.mte1, one.cube)) - one.image)
-    return _CALL_CYCLES + _DRAIN_CYCLES + lead + inside + last
+        inside = max(inside, (units - 1) * (one.image + compute))
+    if tiling.head and tiling.slots[1] == 1:  # and so does the next head
+        inside = max(inside, (heads - 1) * (one.head + compute))
+    last = one.fix + (0.0 if tiling.fix else _MIX_CYCLES)
+    return _CALL_CYCLES + _DRAIN_CYCLES + _first_unit(tiling, one, target) + inside + last

@@ -17,7 +17,6 @@ from superkernel.body import Body, PointwiseProgram
 from superkernel.collapse import merge_dims, regroup, walks_of
 from superkernel.dtypes import DType
 from superkernel.scheduler.families.aicore.conv_fix import CHANNEL
-from superkernel.scheduler.families.aicore.conv_form import CubeConv
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.tilecode import Home, Layout, Register, TileCode, TileSize
 
@@ -61,10 +60,10 @@ class LaneForm:
 
 
 @lru_cache(maxsize=1024)
-def lane_form(body: Body, conv: CubeConv, framed: bool) -> LaneForm | None:
-    """The form for blocks of positions that are `framed`, or runs; None where the epilogue does not walk those as one
-    dimension. Raises UnsupportedError where the vector engine does not compute the epilogue."""
-    program, merged = conv.epilogue, len(conv.epilogue.shape) == 3
+def lane_form(body: Body, epilogue: PointwiseProgram, framed: bool) -> LaneForm | None:
+    """The form of a convolution's epilogue for blocks of positions that are `framed`, or runs; None where the epilogue
+    does not walk those as one dimension. Raises UnsupportedError where the vector engine does not compute it."""
+    program, merged = epilogue, len(epilogue.shape) == 3
     if not merged and not framed:
         groups = merge_dims(program.shape, walks_of(program), (1, 2))
         if groups != ((0,), (1,), (2, 3)):

@@ -187,7 +187,7 @@ class ConvTiling(AicoreTiling):
     def _lane_results(self, found: AccessSet, body: Body, place: Box, block: Box, lane: int) -> None:
         """What a vector core reads and writes: half of the lines of each tile."""
         conv = cube_conv(body)
-        form = lane_form(body, conv, self.framed)
+        form = lane_form(body, conv.epilogue, self.framed)
         assert form is not None
         for row_block, column_block in product(range(*place[1]), range(*place[2])):
             box = self._outputs(conv, (place[0], (row_block, row_block + 1), (column_block, column_block + 1)), (0, 1))

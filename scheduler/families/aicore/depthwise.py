@@ -1,0 +1,252 @@
+"""How depthwise convolutions are cut for the vector cores: a filter of its own per channel, vectors along channels.
+
+Model: a unit is a block of output positions times a block of channels; units of one block of channels follow one
+another and share its filter, which lies in UB in f32. The block's input pixels are loaded, widened to f32, and
+multiplied and added tap by tap, a row of the output at a time; taps outside the image are left out. What follows runs
+as a pointwise program on the tile of sums. Blocks are whole output rows, or part of one row.
+
+Invariant: a sum starts from the bias and takes its taps row by row of the filter, whatever the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from superkernel.body import Body, Role, View
+from superkernel.collapse import runs_of_range
+from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
+from superkernel.ops.opdef import Array
+from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.conv_form import TYPES
+from superkernel.scheduler.families.aicore.conv_mix import SLOTS, LaneForm, lane_form
+from superkernel.scheduler.families.aicore.tilecode import Home
+from superkernel.scheduler.families.boxes import AccessSet
+from superkernel.scheduler.families.conv_form import ConvForm, conv_form
+from superkernel.scheduler.tiling import Access, Pack
+from superkernel.target.aicore import AicoreTarget
+from superkernel.tensor import Region, TensorType
+
+_CHANNELS = (64, 128, 192, 256, 384, 512, 1024)
+_ROWS = (1, 2, 3, 4, 6, 8, 14, 16, 28, 32, 56)
+_COLUMNS = (16, 32, 64, 128, 256, 512)
+_STEP = 16  # channels of a block of UB at 16 bits
+_COUNT_MAX = 65535
+_CALL_CYCLES = 200.0
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class PackTaps(Pack):
+    """Filters [channels, 1, taps..] as [blocks of channels][taps][channels of the block] in f32, zero-padded."""
+
+    channels: int
+    taps: int
+    block: int
+    strides: tuple[int, ...]
+    offset: int
+    shape: tuple[int, ...]
+
+    def apply(self, array: Array) -> Array:
+        flat = np.ascontiguousarray(array).reshape(-1)
+        steps = tuple(s * flat.itemsize for s in self.strides)
+        source = np.lib.stride_tricks.as_strided(flat[self.offset :], self.shape, steps, writeable=False)
+        count = -(-self.channels // self.block)
+        packed = np.zeros((self.taps, count * self.block), np.float32)
+        packed[:, : self.channels] = source.reshape(self.channels, self.taps).astype(np.float32).T
+        return packed.reshape(self.taps, count, self.block).transpose(1, 0, 2)
+
+    def packed_bytes(self, kind: TensorType) -> int:
+        return -(-self.channels // self.block) * self.block * self.taps * 4
+
+
+@dataclass(frozen=True)
+class PackSummands(Pack):
+    """A bias in f32, `padded` long."""
+
+    padded: int
+    offset: int
+    stride: int
+    count: int
+
+    def apply(self, array: Array) -> Array:
+        flat = np.ascontiguousarray(array).reshape(-1)
+        packed = np.zeros(self.padded, np.float32)
+        packed[: self.count] = flat[self.offset + self.stride * np.arange(self.count)].astype(np.float32)
+        return packed
+
+
+@dataclass(frozen=True)
+class DepthwiseTiling(AicoreTiling):
+    """One cut, see the module docstring. `image`: the most input rows and columns of a block."""
+
+    images: int
+    rows: int
+    columns: int
+    row_blocks: int
+    column_blocks: int
+    channels: int
+    channel_blocks: int
+    image: tuple[int, int]
+    merged: bool
+
+    @property
+    def kernel_type(self) -> KernelType:
+        return KernelType.VECTOR
+
+    @property
+    def places(self) -> tuple[int, int, int]:
+        return (self.images, self.row_blocks, self.column_blocks)
+
+    @property
+    def units(self) -> int:
+        return self.channel_blocks * prod(self.places)
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        form, found = conv_form(body), AccessSet(body)
+        weights, bias = body.anchor_inputs[1], bias_view(body)
+        assert isinstance(weights, View)
+        size = self.channels * form.taps * 4
+        for block, image, rows, columns in runs_of_range((self.channel_blocks, *self.places), begin, end):
+            channels = (block[0] * self.channels, min(block[1] * self.channels, form.groups))
+            low = (rows[0] * self.rows, min(rows[1] * self.rows, form.out_height))
+            across = (columns[0] * self.columns, min(columns[1] * self.columns, form.out_width))
+            down = input_window(form, 0, low)
+            wide = (0, form.width) if self.column_blocks == 1 else input_window(form, 1, across)
+            found.view(form.operand, (image, channels, down, wide), form.x_strides, form.x_offset)
+            found.add(weights.operand, False, (Region(block[0] * size, (block[1] - block[0]) * size),))
+            if bias is not None:
+                begin_byte = block[0] * self.channels * 4
+                found.add(bias.operand, False, (Region(begin_byte, (block[1] - block[0]) * self.channels * 4),))
+            found.program(form.epilogue, (image, channels, low, across)[: len(form.epilogue.shape)] if form.spatial == 2
+                          else (image, channels, across))  # fmt: skip
+        return found.result()
+
+    def packs(self, body: Body) -> Mapping[int, Pack]:
+        form, view, bias = conv_form(body), body.anchor_inputs[1], bias_view(body)
+        assert isinstance(view, View)
+        packs: dict[int, Pack] = {
+            view.operand: PackTaps(form.groups, form.taps, self.channels, view.strides, view.offset, view.shape)
+        }
+        if bias is not None:
+            padded = self.channel_blocks * self.channels
+            packs[bias.operand] = PackSummands(padded, bias.offset, bias.strides[0], form.groups)
+        return packs
+
+    def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+        if begin >= end:
+            return 0.0
+        form = conv_form(body)
+        blocks = (end - 1) // prod(self.places) - begin // prod(self.places) + 1
+        return range_cycles(self, form, lanes_of(body, self.merged), end - begin, blocks, target)
+
+
+def bias_view(body: Body) -> View | None:
+    """The convolution's bias."""
+    bias = body.anchor_inputs[2] if len(body.anchor_inputs) > 2 else None
+    return bias if isinstance(bias, View) else None
+
+
+def serves(body: Body) -> bool:
+    """True of depthwise convolutions that the vector cores compute: one input and one output channel per group."""
+    x, source, weights = body.anchor_input_types[0], body.anchor_inputs[0], body.anchor_inputs[1]
+    if body.op != "conv" or x is None or x.rank not in (3, 4) or x.dtype not in TYPES or not isinstance(source, View):
+        return False
+    constants = [v for v in (weights, bias_view(body)) if isinstance(v, View)]
+    if any(body.operands[v.operand].role is not Role.CONSTANT for v in constants) or not isinstance(weights, View):
+        return False
+    form = conv_form(body)
+    inside = form.x_strides[1] == 1 or form.groups == 1
+    return form.channels == form.out_channels == 1 and form.groups > 1 and inside and min(form.x_strides) >= 0
+
+
+def input_window(form: ConvForm, axis: int, outputs: Span) -> Span:
+    """Input rows (axis 0) or columns of a block of outputs; at least one."""
+    stride, dilation, pad = form.strides[axis], form.dilations[axis], form.pads[axis]
+    extent = (form.height, form.width)[axis]
+    low = outputs[0] * stride - pad
+    high = (outputs[1] - 1) * stride - pad + (form.kernel[axis] - 1) * dilation + 1
+    begin = max(0, min(low, extent - 1))
+    return begin, max(begin + 1, min(high, extent))
+
+
+@lru_cache(maxsize=1024)
+def lanes_of(body: Body, merged: bool) -> LaneForm:
+    """The program behind the sums."""
+    form = lane_form(body, conv_form(body).epilogue, not merged)
+    assert form is not None
+    return form
+
+
+def tilings(body: Body, target: AicoreTarget) -> list[DepthwiseTiling]:
+    """Cuts, cheapest first for an even split over the device's vector cores; empty where none fits."""
+    form, cores = conv_form(body), int(target.device.vector_cores)
+    found: dict[DepthwiseTiling, float] = {}
+    for tiling in _cuts(body, form, target):
+        share = -(-tiling.units // cores)
+        blocks = min(tiling.channel_blocks, -(-share // prod(tiling.places)) + 1)
+        found[tiling] = range_cycles(tiling, form, lanes_of(body, tiling.merged), share, blocks, target)
+    return sorted(found, key=lambda t: found[t])
+
+
+def _cuts(body: Body, form: ConvForm, target: AicoreTarget) -> Iterator[DepthwiseTiling]:
+    try:
+        merged = lane_form(body, form.epilogue, False) is not None
+        lanes = lanes_of(body, merged)
+    except UnsupportedError:
+        return
+    high, wide = form.out_height, form.out_width
+    shapes = [(-(-high // -(-high // r)), wide) for r in _ROWS if r <= high and (merged or r == 1)]
+    shapes += [(1, c) for c in _COLUMNS if c < wide]
+    whole = -(-form.groups // _STEP) * _STEP
+    for channels in sorted({min(c, whole) for c in _CHANNELS}):
+        for rows, columns in dict.fromkeys(shapes):
+            image = (
+                min(form.height, (rows - 1) * form.strides[0] + (form.kernel[0] - 1) * form.dilations[0] + 1),
+                form.width if columns == wide else
+                min(form.width, (columns - 1) * form.strides[1] + (form.kernel[1] - 1) * form.dilations[1] + 1),
+            )  # fmt: skip
+            tiling = DepthwiseTiling(
+                form.images, rows, columns, -(-high // rows), -(-wide // columns), channels,
+                -(-form.groups // channels), image, merged,
+            )  # fmt: skip
+            if ub_bytes(tiling, form, lanes, target) <= target.memory.ub_bytes and prod(image) <= _COUNT_MAX:
+                yield tiling
+
+
+def ub_bytes(tiling: DepthwiseTiling, form: ConvForm, lanes: LaneForm, target: AicoreTarget) -> int:
+    """Bytes of UB that a cut takes."""
+    pixels, positions = prod(tiling.image), tiling.rows * tiling.columns
+    size = lanes.size(positions, tiling.channels, target.memory.block_bytes)
+    widened = 0 if form.dtype is DType.F32 else pixels * tiling.channels * 4
+    turning = pixels * tiling.channels * form.dtype.itemsize
+    turning += (form.taps + 1) * tiling.channels * 4
+    turning += lanes.code.home_bytes(Home.INPUT, size) + lanes.code.home_bytes(Home.OUTPUT, size)
+    return SLOTS * turning + widened + positions * tiling.channels * 4 + lanes.code.temporaries(size)[1] + 64 * 32
+
+
+def range_cycles(
+    tiling: DepthwiseTiling, form: ConvForm, lanes: LaneForm, units: int, blocks: int, target: AicoreTarget
+) -> float:
+    """Cycles of a core for `units` units that lie in so many blocks of channels."""
+    v, dma = target.vector, target.dma
+    channels = min(tiling.channels, form.groups)
+    vectors = -(-channels // v.lanes_32bit)
+    pixels, positions = prod(tiling.image), tiling.rows * tiling.columns
+    taps = form.taps * tiling.rows * (tiling.columns * vectors + v.startup_cycles)
+    widen = 0 if form.dtype is DType.F32 else pixels * vectors + v.startup_cycles
+    vector = taps + widen + positions * vectors + v.startup_cycles
+    vector += lanes.code.vector_cycles(positions, channels, target)
+    size = pixels * channels * form.dtype.itemsize
+    load = dma.startup_cycles + target.global_transfer_cycles("rates.gm_to_ub_gb_per_s", size, channels)
+    load += pixels * dma.row_cycles + lanes.code.load_cycles(positions, channels, target)
+    store = lanes.code.store_cycles(positions, channels, target)
+    constants = 2 * dma.startup_cycles + target.transfer_cycles(
+        "rates.gm_to_ub_gb_per_s", (form.taps + 1) * channels * 4
+    )
+    return _CALL_CYCLES + blocks * constants + load + store + max(units * vector, (units - 1) * max(load, store))
