@@ -159,6 +159,13 @@ class TileProgram:
             }.get(layout, (cols, 1, col))
             self._load_rows(tile.part, source, register.dtype, lines, count, pitch, stride)
 
+    def load_row(self, number: int, row: Number, at: Sequence[Number], cols: Number, shift: Number) -> None:
+        """One row of an input whose columns lie side by side, to row `row` of its tile."""
+        load = next(x for x in self.code.loads if x.input == number)
+        tile, item = self._tiles[load.register], self.code.registers[load.register].dtype.itemsize
+        source = self._input_address(load, at, item, cols).at(shift * item)
+        self.kb.issue("gm_to_ub", dst=tile.part.at(row * tile.pitch), src=source, bytes=cols * item)
+
     def _load_rows(
         self, part: Part, source: Address, dtype: DType, rows: Number, cols: Number, pitch: int, stride: int
     ) -> None:

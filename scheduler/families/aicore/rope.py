@@ -1,0 +1,251 @@
+"""aicore.rope: rotary position embedding as pointwise programs.
+
+Model: the turned pairs are one program over [B, H, S, R/2]: it reads both halves of x (its prologue for both), cosine
+and sine, and writes both halves of the result through the epilogue. Elements behind the turned ones are a second
+program. Without a position input both are programs like any other; with one the tables' rows are found at run time:
+the control unit reads the position, and loads the tables itself. Tiles then run over the positions of one head, or,
+where there is one position, over the heads.
+
+With a position the tables are declared read in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, View
+from superkernel.collapse import canonical, collapse, feed, program_regions
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError, UnsupportedError
+from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types, plain
+from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
+from superkernel.scheduler.families.aicore.tilecode import Layout
+from superkernel.scheduler.families.pointwise import accesses_of
+from superkernel.scheduler.families.rowops import integer
+from superkernel.scheduler.families.rowspace import remap, slot_program
+from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.target.aicore import AicoreTarget
+from superkernel.tensor import Region, full_box, regions_of_box
+
+FENCES = (1, 2, 3)  # with a position batch, head and place stay dimensions of their own
+
+
+@dataclass(frozen=True)
+class RopePlan:
+    """`pairs`, `tail` (None: all elements turn), `tables`: the inputs of `pairs` that are cosine and sine."""
+
+    pairs: PointwiseProgram
+    tail: PointwiseProgram | None
+    tables: tuple[int, int]
+    has_position: bool
+
+
+class _Joined:
+    """Programs over one space put together: all inputs first, then the instructions of each in turn."""
+
+    def __init__(self, shape: tuple[int, ...], programs: Sequence[PointwiseProgram]) -> None:
+        self.shape = shape
+        self.inputs: list[ProgramInput] = []
+        self.instructions: list[Instruction] = []
+        self.outputs: list[ProgramOutput] = []
+        self._numbers: dict[int, list[int]] = {}
+        for program in programs:
+            numbers = []
+            for item in program.inputs:
+                numbers.append(len(self.inputs) if item.source >= 0 else -1)
+                if item.source >= 0:
+                    self.inputs.append(item)
+            self._numbers[id(program)] = numbers
+
+    def run(self, program: PointwiseProgram, anchor: int = -1) -> int:
+        """Append a program's instructions and stores; the number of the value that feeds the anchor (-1: none)."""
+        numbers = [anchor if n < 0 else n for n in self._numbers[id(program)]]
+        for instruction in program.instructions:
+            args = tuple(numbers[a] if a >= 0 else a for a in instruction.args)
+            numbers.append(self.add(instruction.op, args, instruction.dtype, instruction.attrs))
+        result = -1
+        for output in program.outputs:
+            if output.target >= 0:
+                self.outputs.append(replace(output, value=numbers[output.value]))
+            else:
+                result = numbers[output.value]
+        return result
+
+    def add(self, op: str, args: tuple[int, ...], dtype: DType, attrs: tuple[tuple[str, object], ...] = ()) -> int:
+        self.instructions.append(Instruction(op, args, dtype, attrs))  # type: ignore[arg-type]
+        return len(self.inputs) + len(self.instructions) - 1
+
+    def first_input(self, program: PointwiseProgram) -> int:
+        return self._numbers[id(program)][0]
+
+    def program(self) -> PointwiseProgram:
+        return PointwiseProgram(self.shape, tuple(self.inputs), tuple(self.instructions), tuple(self.outputs))
+
+
+def _columns(program: PointwiseProgram, start: int, step: int, count: int) -> PointwiseProgram:
+    """The program at columns start, start + step, ..."""
+
+    def walked(item: ProgramInput) -> ProgramInput:
+        if item.source < 0:
+            return item
+        *outer, last = item.strides
+        return replace(item, strides=(*outer, last * step), offset=item.offset + start * last)
+
+    def stored(out: ProgramOutput) -> ProgramOutput:
+        if out.target < 0:
+            return out
+        *outer, last = out.strides
+        return replace(out, strides=(*outer, last * step), offset=out.offset + start * last)
+
+    return replace(
+        program,
+        shape=(*program.shape[:-1], count),
+        inputs=tuple(walked(i) for i in program.inputs),
+        outputs=tuple(stored(o) for o in program.outputs),
+    )
+
+
+@lru_cache(maxsize=1024)
+def rope_plan(body: Body) -> RopePlan:
+    """The programs of a body."""
+    x, epilogue, kind = slot_program(body, 0), body.epilogue, body.anchor_outputs[0]
+    if x is None:
+        raise InternalError("an input is absent", location="rope")
+    depth = kind.shape[3]
+    half = (integer(body.attr["rotary_dim"]) or depth) // 2
+    starts, step = ((0, 1), 2) if body.attr["interleaved"] else ((0, half), 1)
+    shape = (*kind.shape[:3], half)
+    has_position = len(body.anchor_inputs) > 3 and body.anchor_inputs[3] is not None
+    sources, stores = ([_columns(p, start, step, half) for start in starts] for p in (x, epilogue))
+    tables = [_table(body, slot, shape, has_position) for slot in (1, 2)]
+    joined = _Joined(shape, [*sources, *tables, *stores])
+    a, b = (joined.run(p) for p in sources)
+    cos, sin = (joined.run(p) for p in tables)
+
+    def product_of(u: int, v: int) -> int:
+        return joined.add("mul", (u, v), kind.dtype)
+
+    first = joined.add("sub", (product_of(a, cos), product_of(b, sin)), kind.dtype)
+    second = joined.add("add", (product_of(b, cos), product_of(a, sin)), kind.dtype)
+    for program, value in zip(stores, (first, second), strict=True):
+        joined.run(program, value)
+    pairs = joined.program()
+    rest = depth - 2 * half
+    tail = None
+    if rest:
+        tail = plain(canonical(feed(_columns(epilogue, 2 * half, 1, rest), _columns(x, 2 * half, 1, rest))))
+    places = joined.first_input(tables[0]), joined.first_input(tables[1])
+    return RopePlan(collapse(pairs, FENCES) if has_position else plain(canonical(pairs)), tail, places, has_position)
+
+
+def _table(body: Body, slot: int, shape: tuple[int, ...], has_position: bool) -> PointwiseProgram:
+    """Cosine or sine over the pairs' space; with a position, from the table's first row on."""
+    program = slot_program(body, slot)
+    if program is None or program.instructions:
+        raise InternalError("a table is absent or computed", location="rope", found=slot)
+    rank = len(program.shape)
+    if not has_position:
+        return remap(program, shape, [*[None] * (4 - rank), *range(rank)])
+    item = program.inputs[0]
+    walk = replace(item, strides=(0, 0, item.strides[0] if shape[2] > 1 else 0, item.strides[1]))
+    return PointwiseProgram(shape, (walk,), (), program.outputs)
+
+
+@dataclass(frozen=True)
+class RopeTiling(AicoreTiling):
+    """Units are the pairs', then the tail's."""
+
+    pairs: Cut
+    tail: Cut | None
+
+    @property
+    def kernel_type(self) -> KernelType:
+        return KernelType.VECTOR
+
+    @property
+    def units(self) -> int:
+        return self.pairs.units + (self.tail.units if self.tail else 0)
+
+    def parts(self, body: Body) -> list[tuple[PointwiseProgram, Cut, int]]:
+        """(program, its cut, its first unit)."""
+        plan = rope_plan(body)
+        found = [(plan.pairs, self.pairs, 0)]
+        if plan.tail is not None and self.tail is not None:
+            found.append((plan.tail, self.tail, self.pairs.units))
+        return found
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        reads: dict[int, list[Region]] = {}
+        writes: dict[int, list[Region]] = {}
+        plan, sizes = rope_plan(body), [o.type.dtype.itemsize for o in body.operands]
+        for program, cut, base in self.parts(body):
+            first, last = max(begin - base, 0), min(end - base, cut.units)
+            if first >= last:
+                continue
+            seen = program
+            if plan.has_position and base == 0:
+                for slot in (1, 2, 3):
+                    view = slot_program(body, slot)
+                    assert view is not None
+                    item = view.inputs[0]
+                    found = regions_of_box(full_box(view.shape), item.strides, sizes[item.source], item.offset)
+                    reads.setdefault(item.source, []).extend(found)
+                kept = tuple(i for k, i in enumerate(program.inputs) if k not in plan.tables)
+                seen = replace(program, inputs=kept)
+            for into, new in zip((reads, writes), program_regions(seen, cut.boxes(first, last), sizes), strict=True):
+                for operand, regions in new.items():
+                    into.setdefault(operand, []).extend(regions)
+        return accesses_of(reads, writes)
+
+    def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+        total = 0.0
+        for program, cut, base in self.parts(body):
+            first, last = max(begin - base, 0), min(end - base, cut.units)
+            if first < last:
+                code = code_of(cut, program, output_types(body, program))
+                total += CALL_CYCLES + cut.cycles(code, first, last, target)
+        return total
+
+
+class RopeFamily(Family):
+    """Rotary position embedding."""
+
+    kernels = ("aicore.rope",)
+
+    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
+        assert isinstance(target, AicoreTarget)
+        plan = rope_plan(body)
+        share = target.memory.ub_bytes // (1 if plan.tail is None else 2)
+        terms = Terms(share, pooled=plan.tail is not None)
+        if plan.has_position:
+            terms = Terms(share, pooled=True, rows=(1,) if plan.pairs.shape[2] == 1 else (2,), cols=(3,))
+        pairs = cut_program(plan.pairs, output_types(body, plan.pairs), target, terms)
+        self._check(plan, pairs, body)
+        tail = None
+        if plan.tail is not None:
+            tail = cut_program(plan.tail, output_types(body, plan.tail), target, Terms(share, pooled=True))
+        return (RopeTiling(pairs, tail),)
+
+    def _check(self, plan: RopePlan, cut: Cut, body: Body) -> None:
+        """Tables with a position are loaded row by row, into rows."""
+        if not plan.has_position or not cut.units:
+            return
+        code = code_of(cut, plan.pairs, output_types(body, plan.pairs))
+        layouts = {code.registers[x.register].layout for x in code.loads if x.input in plan.tables}
+        if not layouts <= {Layout.ROW, Layout.MATRIX}:
+            raise UnsupportedError(
+                "tables with a position must have rows of two elements or more, side by side", location="rope",
+                found=", ".join(sorted(x.value for x in layouts)),
+            )  # fmt: skip
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return slot == 0 or view.is_dense
+
+    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
+        return slot == 0
+
+
+FAMILY = RopeFamily()

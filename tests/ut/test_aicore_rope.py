@@ -1,0 +1,50 @@
+"""aicore.rope: halves and neighbours, tables by position, elements that do not turn, surroundings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from aicore_check import check_aicore
+from anchor_bodies import anchor_case
+from op_cases import op_body
+
+
+def numbers(*shape: int, dtype: str = "f2", seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def check(inputs: list[Any], attrs: dict[str, Any], tol: float = 2e-3, **options: Any) -> None:
+    body, arrays, expected = op_body("rope", inputs, attrs, **options)
+    check_aicore("aicore.rope", body, arrays, expected, tol=tol)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(("dtype", "tol"), [("f2", 2e-3), ("f4", 1e-5)])
+def test_tables(interleaved: bool, dtype: str, tol: float) -> None:
+    attrs = {"interleaved": interleaved}
+    x = numbers(2, 3, 5, 64, dtype=dtype)
+    check([x, numbers(5, 32, dtype=dtype, seed=1), numbers(5, 32, dtype=dtype, seed=2), None], attrs, tol)
+    wide = [numbers(2, 1, 5, 9, dtype=dtype, seed=s) for s in (1, 2)]
+    check([numbers(2, 3, 5, 22, dtype=dtype), *wide, None], {**attrs, "rotary_dim": 18}, tol)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_positions(interleaved: bool) -> None:
+    attrs = {"interleaved": interleaved}
+    x, table = numbers(2, 3, 5, 64), [numbers(20, 32, seed=s) for s in (1, 2)]
+    for position in (np.array(3), np.array([17]), np.array(-2), np.array([1, 30]), np.arange(10).reshape(2, 5) * 2):
+        check([x, *table, position], attrs)
+    check([x, *table, np.array(4, np.int32)], attrs, views={0: ((2, 5, 3, 64), (0, 2, 1, 3))})
+    one = numbers(2, 3, 1, 64)
+    for position in (np.array(7), np.array([2, 9]), np.array([[2], [50]])):
+        check([one, *table, position], attrs)
+
+
+def test_surroundings() -> None:
+    x, table = numbers(2, 3, 5, 64), [numbers(20, 32, seed=s) for s in (1, 2)]
+    for options in ({"epilogue": "mixed"}, {"prologue": 0}, {"epilogue": "sliced", "prologue": 0}):
+        for slots in ([x, *table, np.array([1])], [x, table[0][:5].copy(), table[1][:5].copy(), None]):
+            case = anchor_case("rope", {}, slots, **options)
+            check_aicore("aicore.rope", case.body, case.arrays, case.expected, tol=4e-3)
