@@ -43,21 +43,22 @@ def near(found: float, expected: float) -> bool:
 
 
 COPIES = [
-    ("gm_to_ub", VECTOR, Engine.MTE2, dict(src=DATA + offset, dst=0, bytes=size))
+    ("gm_to_ub", VECTOR, Engine.MTE2, {"src": DATA + offset, "dst": 0, "bytes": size})
     for size in (1, 31, 32, 511, 512, 4096, 6144, 100_000, 190_000)
     for offset in (0, 32, 7)
 ] + [
-    ("gm_to_l1", CUBE, Engine.MTE2, dict(src=DATA + offset, dst=0, bytes=size))
+    ("gm_to_l1", CUBE, Engine.MTE2, {"src": DATA + offset, "dst": 0, "bytes": size})
     for size in (32, 1000, 16384, 500_000)
     for offset in (0, 64)
 ]  # fmt: skip
 STRIDED = [
     ("gm_to_ub_2d", VECTOR, Engine.MTE2, (DType.F16,),
-     dict(src=DATA, dst=0, rows=rows, cols=cols, dst_stride=-(-2 * cols // 32) * 32, src_stride=stride))
+     {"src": DATA, "dst": 0, "rows": rows, "cols": cols, "dst_stride": -(-2 * cols // 32) * 32, "src_stride": stride})
     for rows, cols, stride in [(1, 64, 0), (7, 100, 200), (64, 128, 256), (64, 128, 4096), (16, 33, 16384), (64, 32, 0)]
 ] + [
     ("gm_to_l1_2d", CUBE, Engine.MTE2, (DType.F32,),
-     dict(src=DATA, dst=0, rows=rows, cols=cols, dst_stride=4 * cols + 32, src_stride=stride, left=3, right=5))
+     {"src": DATA, "dst": 0, "rows": rows, "cols": cols, "dst_stride": 4 * cols + 32, "src_stride": stride,
+      "left": 3, "right": 5})
     for rows, cols, stride in [(2, 64, 512), (100, 128, 1024)]
 ]  # fmt: skip
 
@@ -240,7 +241,7 @@ def test_cross_core_flags(mode: str, setters: range, waiters: range, field: str,
             body.nops(40 * core).marker(1)
             body.do("cross_set", Engine.MTE2 if from_engine else Engine.CONTROL, flag=3, mode=mode, mask=mask)
         if core in waiters:
-            body.marker(2, 0).do("cross_wait", flag=3).marker(3)
+            body.marker(2, 1).do("cross_wait", flag=3).marker(3)
         bodies[core] = body
     result = run(bodies, trace=True)
     from superkernel.sim.trace import FLOW_IN, FLOW_OUT, records
@@ -382,7 +383,7 @@ def test_cores_that_fetch_the_same_line_are_serialised(cores: int) -> None:
     target = MINI.replaced({"icache.same_line_interval_cycles": 16})
     body = Body(target).nops(32 * 10)
     result = run(dict.fromkeys(range(VECTOR, VECTOR + cores), body), target=target)
-    assert (result.memory.fetch_same_line_cycles > 0) == (cores > 1 or True)
+    assert result.memory.fetch_same_line_cycles > 0  # all harts pass the entry
     stalls = [result.cores[c].control.stalls["fetch"] for c in range(VECTOR, VECTOR + cores)]
     assert stalls == sorted(stalls)
 
@@ -422,9 +423,9 @@ def test_a_useless_prefetch() -> None:
 
 
 def test_a_control_units_cycles_add_up() -> None:
-    body = Body().marker(1, 0).do("gm_to_ub", src=DATA, dst=0, bytes=4096).set_flag(Engine.MTE2, "mte3")
-    body.marker(1, 1).wait_flag(Engine.MTE3, "mte2").do("ub_to_gm", src=0, dst=DATA + 8192, bytes=4096)
-    body.marker(1, 2).drain().marker(2, 1).nops(7)
+    body = Body().marker(1, 1).do("gm_to_ub", src=DATA, dst=0, bytes=4096).set_flag(Engine.MTE2, "mte3")
+    body.marker(1, 2).wait_flag(Engine.MTE3, "mte2").do("ub_to_gm", src=0, dst=DATA + 8192, bytes=4096)
+    body.marker(1, 3).drain().marker(2, 2).nops(7)
     result = run({VECTOR: body, VECTOR + 1: body})
     for core, marker in itertools.product((VECTOR, VECTOR + 1), range(4)):
         control = result.cores[core].markers[marker].control

@@ -29,7 +29,7 @@ bool Device::fail(const Accessor& by, std::string kind, std::string message, std
               by.core,
               by.marker,
               by.pc,
-              0,
+              now_,
               {}};
   state_ = State::failed;
   return false;

@@ -98,7 +98,7 @@ class Body:
     def drain(self) -> Body:
         return self.do("drain")
 
-    def marker(self, sub_operator: int, phase: int = 1) -> Body:
+    def marker(self, sub_operator: int, phase: int = 2) -> Body:
         return self.li(T0, sub_operator * 4 + phase).emit(asm.s("sd", T0, S1, 0))
 
     def store(self, address: int, value: int, width: str = "sd") -> Body:
