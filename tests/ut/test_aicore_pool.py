@@ -1,4 +1,4 @@
-"""Pools on the accelerator's vector cores: channels last and planar, every kind of window, against the operator table."""
+"""Pools on the accelerator's vector cores: channels last and planar, every kind of window, against the table."""
 
 from __future__ import annotations
 

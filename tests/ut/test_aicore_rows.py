@@ -15,7 +15,8 @@ from kernel_check import Array, operand
 from op_cases import op_body, with_epilogue, with_slot
 
 from superkernel.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
-from superkernel.scheduler.families.aicore.rows import Mode, RowsTiling
+from superkernel.scheduler.families.aicore.row_modes import Mode
+from superkernel.scheduler.families.aicore.rows import RowsTiling
 from superkernel.target.aicore import load_target
 
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 2e-3, np.dtype(ml_dtypes.bfloat16): 1e-2}
@@ -63,7 +64,8 @@ AXES = [
 @pytest.mark.parametrize(("shape", "axis", "mode"), AXES)
 def test_softmax(op: str, shape: tuple[int, ...], axis: int, mode: Mode) -> None:
     (first, *_) = check("aicore.softmax", op, [numbers(*shape, scale=4)], {"axis": axis})
-    assert first.mode is mode and first.resident
+    assert first.mode is mode
+    assert first.resident
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -135,7 +137,7 @@ def test_lp_norm(p: int) -> None:
     check("aicore.norm", "lp_norm", [numbers(9, 70, dtype=np.float32)], {"axis": 1, "p": p})
 
 
-REDUCTIONS = "sum mean max min prod l1 l2 log_sum log_sum_exp sum_square".split()
+REDUCTIONS = ["sum", "mean", "max", "min", "prod", "l1", "l2", "log_sum", "log_sum_exp", "sum_square"]
 
 
 @pytest.mark.parametrize("ub_bytes", [192 * 1024, 6 * 1024])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from superkernel.body import Body
 from superkernel.codegen.aicore.kernels import rows
@@ -149,10 +150,10 @@ class _Pool:
         self._fill(self.acc, self.rows, self.pitch)
         with kb.loop(0, self.deep.kernel) as tap:
             depth = self.depth * self.deep.stride + tap * self.deep.dilation - self.deep.begin
-            with kb.when(kb.compare(">=", depth, 0)), kb.when(kb.compare("<", depth, self.deep.extent)):
-                with kb.turn(self.ring_in):
-                    self._load(depth)
-                    self._down(self.high, onto=True)
+            inside = kb.when(kb.compare(">=", depth, 0)), kb.when(kb.compare("<", depth, self.deep.extent))
+            with inside[0], inside[1], kb.turn(self.ring_in):
+                self._load(depth)
+                self._down(self.high, onto=True)
 
     # Loading ----------------------------------------------------------------------------------------------------------
 
@@ -198,13 +199,13 @@ class _Pool:
         if whole and full and column == lanes * item:
             kb.issue("gm_to_ub", dst=self.raw, src=start, bytes=self.height * (self.width * column))
             return
-        pad: dict[str, Number] = {} if full else {"right": lanes - self.channels}
+        pad: dict[str, Any] = {} if full else {"right": lanes - self.channels}
 
         def move(dst: Part, src: Address, count: Number) -> None:
             kb.issue(
                 "gm_to_ub_2d", types=(BITS[item],), dst=dst, src=src, rows=count, cols=self.channels,
                 dst_stride=lanes * item, src_stride=column, **pad,
-            )  # type: ignore[arg-type] # fmt: skip
+            )  # fmt: skip
 
         if whole:
             move(self.raw.at(0), start, self.height * self.width)
@@ -214,21 +215,21 @@ class _Pool:
 
     # Commands ---------------------------------------------------------------------------------------------------------
 
-    def _slab_op(self, name: str, types: Sequence[DType], dst: Buffer, src: Buffer, **extra: int) -> None:
+    def _slab_op(self, name: str, types: Sequence[DType], dst: Buffer, src: Buffer, **extra: Any) -> None:
         """dst = f(src) on the slab."""
         step, lanes = self.slab_cols * self.t.channel_stride, self.width * self.t.channel_stride
         self.kb.issue(
             name, types=tuple(types), dst=dst, src=src, rows=self.height, cols=lanes,
             dst_stride=step * types[-1].itemsize, src_stride=step * types[0].itemsize, **extra,
-        )  # type: ignore[arg-type] # fmt: skip
+        )  # fmt: skip
 
-    def _sums_op(self, name: str, types: Sequence[DType], dst: Buffer, **extra: int) -> None:
+    def _sums_op(self, name: str, types: Sequence[DType], dst: Buffer, **extra: Any) -> None:
         """dst = f(sums) on the tile."""
         step, lanes = self.t.cols * self.t.channel_stride, self.cols * self.t.channel_stride
         self.kb.issue(
             name, types=tuple(types), dst=dst, src=self.sums, rows=self.rows, cols=lanes,
             dst_stride=step * types[-1].itemsize, src_stride=step * types[0].itemsize, **extra,
-        )  # type: ignore[arg-type] # fmt: skip
+        )  # fmt: skip
 
     def _fill(self, dst: Buffer | Part, count: Number, stride: int) -> None:
         """Rows of the identity."""
@@ -416,7 +417,9 @@ class _Pool:
         out = self.body.epilogue.outputs[0]
         if self.sums is not self.out:
             same = self.out_dtype is self.work
-            self._sums_op("v_copy" if same else "v_cast", (self.work,) if same else (self.work, self.out_dtype), self.out)
+            self._sums_op(
+                "v_copy" if same else "v_cast", (self.work,) if same else (self.work, self.out_dtype), self.out
+            )
         strides = (*out.strides[:2], *(0,) * (3 - self.form.spatial), *out.strides[2:])
         place: Number = out.offset * item
         at = (self.image, self.channel, self.depth, self.row, self.col)

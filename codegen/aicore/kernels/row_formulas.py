@@ -14,7 +14,7 @@ from collections.abc import Callable
 from superkernel.codegen.aicore.kernels.row_task import Task
 from superkernel.codegen.aicore.kernels.row_tiles import Form, Tile, Vector
 from superkernel.dtypes import DType
-from superkernel.scheduler.families.aicore.rows import Mode
+from superkernel.scheduler.families.aicore.row_modes import Mode
 from superkernel.scheduler.families.rowops import integer, real
 
 LOWEST_F32 = -3.4028234663852886e38
@@ -142,10 +142,7 @@ def _scaled(t: Task, y: Tile, x: Tile, factor: Vector) -> None:
     ops, scale, bias = t.ops, t.param(1, x), t.param(2, x)
     if isinstance(scale, Vector) and factor.form is Form.ONE:
         both = t.like_param(1, x)
-        ops.kb.issue(
-            "v_mul", types=(ops.dtype,), dst=both.part, a=scale.part, b=factor.part, b_form="column",
-            **_vector_shape(scale),
-        )  # type: ignore[arg-type] # fmt: skip
+        ops.scaled(both, scale, factor)
         scale, steps = None, [both]
     elif isinstance(scale, Vector) and scale.form is factor.form is Form.ROW:
         both = t.like_param(1, x)
@@ -158,12 +155,6 @@ def _scaled(t: Task, y: Tile, x: Tile, factor: Vector) -> None:
         ops.binary("v_mul", y, y, scale)
     if bias is not None:
         ops.binary("v_add", y, y, bias)
-
-
-def _vector_shape(vector: Vector) -> dict[str, object]:
-    if vector.form is Form.COLUMN and vector.step >= 32:
-        return {"rows": vector.count, "cols": 1, "dst_stride": vector.step, "a_stride": vector.step}
-    return {"rows": 1, "cols": vector.count}
 
 
 def lp_norm(t: Task) -> None:
@@ -207,8 +198,10 @@ def batch_norm(t: Task) -> None:
 
         def result(y: Tile, x: Tile) -> None:
             scale, bias, mean, var = (t.param(k, x) for k in range(1, 5))
-            assert isinstance(var, Vector) and isinstance(scale, Vector)
-            assert bias is not None and mean is not None
+            assert isinstance(var, Vector)
+            assert isinstance(scale, Vector)
+            assert bias is not None
+            assert mean is not None
             factor = t.like_param(4, x)
             ops.vector("v_adds", factor, var, value=_f32(epsilon))
             ops.vector("v_sqrt", factor, factor)

@@ -25,20 +25,15 @@ from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import Tile as ProgramTile
 from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.dtypes import DType
-from superkernel.scheduler.families.aicore.rows import (
+from superkernel.scheduler.families.aicore.row_buffers import (
     STATISTICS,
     Buffers,
-    Mode,
-    RowsTiling,
-    buffers_of,
     code_before,
     code_behind,
-    is_reduction,
-    result_extents,
-    tile_dims,
     turn_stride,
-    work_of,
 )
+from superkernel.scheduler.families.aicore.row_modes import Mode, is_reduction, result_extents, tile_dims, work_of
+from superkernel.scheduler.families.aicore.rows import RowsTiling
 from superkernel.scheduler.families.aicore.tilecode import Home, TileSize
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.target.engines import Local
@@ -96,7 +91,7 @@ class Task:
     # Memory -----------------------------------------------------------------------------------------------------------
 
     def _allocate(self) -> None:
-        kb, t, need = self.kb, self.tiling, buffers_of(self.body, self.tiling, self.block)
+        kb, t, need = self.kb, self.tiling, self.tiling.buffers(self.body, self.block)
         self.ring_in, self.ring_once = kb.ring("in", t.depth), kb.ring("once", 1)
         self.raw = kb.buffer(self.ring_in, Local.UB, need.raw, "raw") if need.raw else None
         turned = kb.buffer(self.ring_in, Local.UB, need.turned_in, "turned") if need.turned_in else None
@@ -214,7 +209,7 @@ class Task:
         self.unit = self._x = None
 
     def _by_lines(self) -> bool:
-        return self.tiling.mode is Mode.LINES or self.tiling.mode is Mode.POINTS and self.tiling.blocks == 1
+        return self.tiling.mode is Mode.LINES or (self.tiling.mode is Mode.POINTS and self.tiling.blocks == 1)
 
     def _lines(self, stack: ExitStack) -> Chunk:
         """Up to p neighbouring units along P."""
@@ -317,7 +312,8 @@ class Task:
             self._cast_param(param, chunk)
         if self.before is not None:
             return self._evaluate(self.before, chunk)
-        assert raw is not None and self.x_buffer is not None
+        assert raw is not None
+        assert self.x_buffer is not None
         if not self.casts:
             return raw
         x = self._tile(self.x_buffer, self.work_item, chunk)
@@ -378,7 +374,8 @@ class Task:
     def like_param(self, k: int, like: Tile) -> Vector:
         """Room for a vector of the shape of a further input."""
         value = self.param(k, like)
-        assert isinstance(value, Vector) and self.spare is not None
+        assert isinstance(value, Vector)
+        assert self.spare is not None
         step = self.block if value.step >= self.block else self.work_item
         return Vector(self.spare.at(0), value.form, value.count, step)
 

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.dtypes import DType
-from superkernel.scheduler.families.aicore.rows import FOLD_COLUMNS
+from superkernel.scheduler.families.aicore.row_buffers import FOLD_COLUMNS
 
 COMBINE = {"sum": "v_add", "max": "v_max", "min": "v_min", "prod": "v_mul"}
+BLOCK_BYTES_MIN = 8  # `memory.block_bytes` is no less, and no number wider than half of it
 REDUCE = {"sum": "v_sum", "max": "v_reduce_max", "min": "v_reduce_min"}
 
 
@@ -105,26 +107,27 @@ class Ops:
             self._flat(name, (self.dtype,), dst, {"a": a, "b": b}, {})
             return
         column = b.form is not Form.ROW
-        form = {"b_form": "column", "b_stride": b.step if b.form is Form.COLUMN else 0} if column else {}
+        form: dict[str, Any] = (
+            {"b_form": "column", "b_stride": b.step if b.form is Form.COLUMN else 0} if column else {}
+        )
         self.kb.issue(
             name, types=(self.dtype,), dst=dst.part, a=a.part, b=b.part, rows=a.n, cols=a.m, dst_stride=dst.stride,
             a_stride=a.stride, **form,
-        )  # type: ignore[arg-type] # fmt: skip
+        )  # fmt: skip
 
     def _flat(
         self, name: str, types: tuple[DType, ...], dst: Tile, sources: dict[str, Tile], extra: dict[str, float | int]
     ) -> None:
         tiles = [dst, *sources.values()]
-        parts = {key: tile.part for key, tile in sources.items()}
+        parts: dict[str, Any] = {**extra, **{key: tile.part for key, tile in sources.items()}}
         first = next(iter(sources.values()))
         if all(t.dense for t in tiles):
-            self.kb.issue(name, types=types, dst=dst.part, rows=1, cols=first.n * first.m, **parts, **extra)
+            self.kb.issue(name, types=types, dst=dst.part, rows=1, cols=first.n * first.m, **parts)
             return
-        strides = {f"{key}_stride": tile.stride for key, tile in sources.items()}
+        strides: dict[str, Any] = {f"{key}_stride": tile.stride for key, tile in sources.items()}
         self.kb.issue(
             name, types=types, dst=dst.part, rows=first.n, cols=first.m, dst_stride=dst.stride, **strides, **parts,
-            **extra,
-        )  # type: ignore[arg-type] # fmt: skip
+        )  # fmt: skip
 
     def fill(self, dst: Tile, bits: int) -> None:
         """Every element of the tile, gaps aside, from the bits of a number."""
@@ -134,29 +137,26 @@ class Ops:
 
     # Vectors ----------------------------------------------------------------------------------------------------------
 
-    def vector(self, name: str, dst: Vector, src: Vector, **extra: float | int) -> None:
+    def vector(self, name: str, dst: Vector, src: Vector, **extra: Any) -> None:
         """dst = f(src), number by number."""
-        rows, cols, strides = _walk(src)
         self.kb.issue(
-            name, types=(self.dtype,), dst=dst.part, src=src.part, rows=rows, cols=cols,
-            **({"dst_stride": dst.step, "src_stride": src.step} if strides else {}), **extra,
-        )  # type: ignore[arg-type] # fmt: skip
+            name, types=(self.dtype,), dst=dst.part, src=src.part, **_walk(src, dst_stride=dst, src_stride=src), **extra
+        )
 
     def vectors(self, name: str, dst: Vector, a: Vector, b: Vector) -> None:
         """dst = a op b, number by number."""
-        rows, cols, strides = _walk(a)
-        self.kb.issue(
-            name, types=(self.dtype,), dst=dst.part, a=a.part, b=b.part, rows=rows, cols=cols,
-            **({"dst_stride": dst.step, "a_stride": a.step, "b_stride": b.step} if strides else {}),
-        )  # type: ignore[arg-type] # fmt: skip
+        walk = _walk(a, dst_stride=dst, a_stride=a, b_stride=b)
+        self.kb.issue(name, types=(self.dtype,), dst=dst.part, a=a.part, b=b.part, **walk)
+
+    def scaled(self, dst: Vector, src: Vector, factor: Vector) -> None:
+        """dst = src * factor, one number."""
+        walk = _walk(src, dst_stride=dst, a_stride=src)
+        self.kb.issue("v_mul", types=(self.dtype,), dst=dst.part, a=src.part, b=factor.part, b_form="column", **walk)
 
     def cast_vector(self, dst: Vector, src: Vector, source: DType, target: DType) -> None:
         """dst = src in another type."""
-        rows, cols, strides = _walk(src)
-        self.kb.issue(
-            "v_cast", types=(source, target), dst=dst.part, src=src.part, rows=rows, cols=cols,
-            **({"dst_stride": dst.step, "src_stride": src.step} if strides else {}),
-        )  # type: ignore[arg-type] # fmt: skip
+        walk = _walk(src, dst_stride=dst, src_stride=src)
+        self.kb.issue("v_cast", types=(source, target), dst=dst.part, src=src.part, **walk)
 
     def fill_vector(self, dst: Vector, bits: int) -> None:
         """Every number of the vector."""
@@ -185,7 +185,8 @@ class Ops:
 
     def _folded(self, kind: str, src: Tile) -> Tile:
         """At most FOLD_COLUMNS columns whose combination is that of all; in the temporary tile."""
-        assert isinstance(src.m, int) and self.scratch is not None
+        assert isinstance(src.m, int)
+        assert self.scratch is not None
         width, current = src.m, src
         while width > FOLD_COLUMNS:
             half = -(-width // (2 * FOLD_COLUMNS)) * FOLD_COLUMNS
@@ -202,7 +203,8 @@ class Ops:
 
     def _turned(self, src: Tile, p: int = 0) -> Tile:
         """Rows as columns, behind the temporary tile."""
-        assert isinstance(src.m, int) and self.scratch is not None
+        assert isinstance(src.m, int)
+        assert self.scratch is not None
         p16 = p or (self.scratch.nbytes - self.turned_at) // (FOLD_COLUMNS * self.item)
         turned = Tile(self.scratch.at(self.turned_at), p16 * self.item, src.m, src.n, False)
         self.kb.issue(
@@ -244,8 +246,8 @@ class Ops:
         return src
 
 
-def _walk(vector: Vector) -> tuple[Number, Number, bool]:
-    """Rows and columns of a command on a vector, and whether it needs strides."""
-    if vector.form is Form.COLUMN and vector.step >= 32:
-        return vector.count, 1, True
-    return 1, vector.count, False
+def _walk(first: Vector, **vectors: Vector) -> dict[str, Any]:
+    """Rows, columns and strides of a command on vectors: numbers that are blocks apart are rows of one."""
+    if all(v.step < BLOCK_BYTES_MIN for v in vectors.values()):
+        return {"rows": 1, "cols": first.count}
+    return {"rows": first.count, "cols": 1, **{name: v.step for name, v in vectors.items()}}

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from superkernel.codegen.aicore.kernels.row_tiles import Tile
 from superkernel.codegen.aicore.layer import Address, KernelBuilder
-from superkernel.codegen.aicore.rings import Buffer, Ring
-from superkernel.codegen.aicore.scalar import Number
+from superkernel.codegen.aicore.rings import Buffer
 from superkernel.dtypes import DType
 
 BITS = {1: DType.U8, 2: DType.U16, 4: DType.U32}
@@ -37,11 +36,11 @@ class Mover:
     def load(self, tile: Tile, walk: Walk) -> None:
         """Fill the tile."""
         kb, item = self.kb, self.item
-        if walk.q_step == item or isinstance(tile.m, int) and tile.m == 1:
+        if walk.q_step == item or (isinstance(tile.m, int) and tile.m == 1):
             self._load_rows(tile, walk)
             return
         assert self.turned is not None
-        if walk.p_step == item or isinstance(tile.n, int) and tile.n == 1:
+        if walk.p_step == item or (isinstance(tile.n, int) and tile.n == 1):
             across = Tile(self.turned.at(0), self.turned_stride, tile.m, tile.n, False)
             self._load_rows(across, Walk(walk.address, walk.q_step, walk.p_step))
             self._turn(tile, across)
@@ -71,11 +70,11 @@ class Mover:
     def store(self, tile: Tile, walk: Walk) -> None:
         """Write the tile."""
         kb, item = self.kb, self.item
-        if walk.q_step == item or isinstance(tile.m, int) and tile.m == 1:
+        if walk.q_step == item or (isinstance(tile.m, int) and tile.m == 1):
             self._store_rows(tile, walk)
             return
         assert self.turned is not None
-        if walk.p_step == item or isinstance(tile.n, int) and tile.n == 1:
+        if walk.p_step == item or (isinstance(tile.n, int) and tile.n == 1):
             across = Tile(self.turned.at(0), self.turned_stride, tile.m, tile.n, False)
             self._turn(across, tile)
             self._store_rows(across, Walk(walk.address, walk.q_step, walk.p_step))
@@ -105,8 +104,3 @@ class Mover:
             "v_transpose", types=self.types, dst=dst.part, src=src.part, rows=src.n, cols=src.m,
             dst_stride=dst.stride, src_stride=src.stride,
         )  # fmt: skip
-
-
-def ring_of(buffer: Buffer) -> Ring:
-    """The ring a buffer is in."""
-    return buffer.ring

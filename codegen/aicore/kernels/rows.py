@@ -11,7 +11,8 @@ from superkernel.codegen.aicore.kernels.row_task import Task
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.families.aicore.rows import RowsTiling, is_reduction
+from superkernel.scheduler.families.aicore.row_modes import is_reduction
+from superkernel.scheduler.families.aicore.rows import RowsTiling
 
 
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:

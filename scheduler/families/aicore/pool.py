@@ -265,7 +265,7 @@ class PoolFamily(Family):
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         if op in GLOBAL:
             return ROWS.accepts_view("aicore.reduce", op, slot, view, dtype)
-        return view.is_dense or len(view.shape) <= 5 and is_channels_last(view.shape, view.strides)
+        return view.is_dense or (len(view.shape) <= 5 and is_channels_last(view.shape, view.strides))
 
     def accepts_store(self, kernel: str, op: str, view: View, dtype: DType) -> bool:
         return op in GLOBAL or view.is_dense or is_channels_last(view.shape, view.strides)
@@ -273,7 +273,7 @@ class PoolFamily(Family):
 
 def is_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether channels are contiguous, and columns of a row follow one another evenly."""
-    return shape[1] == 1 or strides[1] == 1 and all(s > 0 for s, d in zip(strides, shape, strict=True) if d > 1)
+    return shape[1] == 1 or (strides[1] == 1 and all(s > 0 for s, d in zip(strides, shape, strict=True) if d > 1))
 
 
 def _tilings(body: Body, target: AicoreTarget) -> list[AicoreTiling]:
