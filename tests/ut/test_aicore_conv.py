@@ -159,7 +159,7 @@ def test_depthwise(x: Shape, w: Shape, attrs: dict[str, Any], epilogue: str) -> 
     case = conv_case(x, w, {**attrs, "groups": x[1]}, bias=x[0] == 1, epilogue=epilogue)
     cuts = depthwise.tilings(case.body, MINI)
     offered = family_of("aicore.conv").tilings("aicore.conv", case.body, MINI)  # type: ignore[arg-type]
-    assert cuts[0] == offered[0]
+    assert cuts[0] in offered
     assert cuts[0].kernel_type is KernelType.VECTOR
     for tiling in dict.fromkeys([cuts[0], random.Random(x[1]).choice(cuts)]):
         check_aicore("aicore.conv", case.body, case.arrays, case.expected, tiling=tiling, splits=1)

@@ -81,11 +81,17 @@ class ConvFamily(Family):
 
 @lru_cache(maxsize=256)
 def _offers(body: Body, target: AicoreTarget) -> tuple[AicoreTiling, ...]:
+    found: list[AicoreTiling] = list(cube_tilings(body, target)[:_OFFERED])
     if depthwise.serves(body) and not is_empty(body):
-        found = depthwise.tilings(body, target)
-        if found:
-            return tuple(found[:_OFFERED])
-    return cube_tilings(body, target)[:_OFFERED]
+        found += depthwise.tilings(body, target)[:_OFFERED]
+    return tuple(sorted(found, key=lambda t: _longest(t, body, target)))
+
+
+def _longest(tiling: AicoreTiling, body: Body, target: AicoreTarget) -> float:
+    """Cycles of the longest range of an even split."""
+    device = target.device
+    cores = device.cube_cores if tiling.kernel_type.uses_cube else device.vector_cores
+    return tiling.cost_cycles(body, 0, -(-tiling.units // int(cores)), target)
 
 
 def cube_tilings(body: Body, target: AicoreTarget) -> tuple[ConvTiling, ...]:

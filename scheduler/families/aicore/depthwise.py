@@ -243,8 +243,14 @@ def range_cycles(
     vector = taps + widen + positions * vectors + v.startup_cycles
     vector += lanes.code.vector_cycles(positions, channels, target)
     size = pixels * channels * form.dtype.itemsize
-    load = dma.startup_cycles + target.global_transfer_cycles("rates.gm_to_ub_gb_per_s", size, channels)
-    load += pixels * dma.row_cycles + lanes.code.load_cycles(positions, channels, target)
+    across, down = form.x_strides[3], form.x_strides[2]
+    evenly = tiling.column_blocks == 1 and (form.height == 1 or down == form.width * across)
+    flat = evenly and channels == form.groups == across
+    address = channels * form.dtype.itemsize
+    load = (1 if evenly else tiling.image[0]) * dma.startup_cycles
+    load += target.global_transfer_cycles("rates.gm_to_ub_gb_per_s", size, address)
+    load += 0 if flat else pixels * dma.row_cycles
+    load += lanes.code.load_cycles(positions, channels, target)
     store = lanes.code.store_cycles(positions, channels, target)
     constants = 2 * dma.startup_cycles + target.transfer_cycles(
         "rates.gm_to_ub_gb_per_s", (form.taps + 1) * channels * 4
