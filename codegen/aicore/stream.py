@@ -8,8 +8,10 @@ an `inlet`, the slot being filled, and an `outlet`, the slot being drained.
 
 The flags: one per slot each way, given out with those of the rings (`plan_flags`); a slot's first fill finds it free.
 
-Invariants: fills and drains alternate at each end, and there are as many of one as of the other; in the order of the
-program, a slot is drained behind its fill, and at most `depth` fills are ahead of the drains.
+Slots are used in turn; a kernel that works on several at a time names them (`select`).
+
+Invariants: of each slot, fills and drains alternate, and there are as many of one as of the other; in the order of the
+program, a slot is drained behind its fill and filled again behind its drain.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from superkernel.codegen.aicore.rings import Buffer, Ring, StreamFlags
-from superkernel.codegen.aicore.scalar import Variable, ir_of
+from superkernel.codegen.aicore.scalar import Number, Variable, ir_of
 from superkernel.target.engines import Engine, Local
 
 if TYPE_CHECKING:
@@ -67,6 +69,12 @@ class Stream:
         if self._flags is not None:
             self._flag("set_flag", self._flags.back, self._out)
         _advance(self._kb, self._out)
+
+    def select(self, slot: Number) -> None:
+        """The slot of the next fill and drain, for kernels that have several slots in work at a time."""
+        for end in (self._in, self._out):
+            if end.slot is not None:
+                end.slot.set(slot)
 
     @contextmanager
     def fill(self) -> Iterator[None]:

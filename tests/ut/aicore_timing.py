@@ -67,18 +67,20 @@ def elapsed(commands: Sequence[Any], target: AicoreTarget) -> int:
     flags: dict[tuple[str, str, int], deque[int]] = defaultdict(deque)
     for command in commands:
         engine, queue = command.engine, queues[command.engine]
-        control += CONTROL_CYCLES * (2 if command.name in ("set_flag", "wait_flag") else 1 + len(command.spec.operands) // 2)
+        is_flag = command.name in ("set_flag", "wait_flag")
+        control += CONTROL_CYCLES * (2 if is_flag else 1 + len(command.spec.operands) // 2)
         if engine is Engine.CONTROL:
             continue
         if len(queue) == depth:
             control = max(control, queue.popleft())
         start = max(control, free[engine])
-        if command.name in ("set_flag", "wait_flag"):
+        if is_flag:
             peer, number = str(command.operand("peer")), int(command.operand("flag"))
             if command.name == "set_flag":
                 flags[engine.title, peer, number].append(start + target.queue.flag_cycles)
             else:
-                start = max(start, flags[peer, engine.title, number].popleft())
+                found = flags[peer, engine.title, number]  # empty: a credit, set when the kernel began
+                start = max(start, found.popleft() if found else 0)
             free[engine] = start
         elif command.name == "cross_set":
             free[engine] = start

@@ -73,19 +73,29 @@ class FactorCode:
             src_stride=stride * f.item,
         )  # fmt: skip
 
-    def feed(self, dst: Buffer, chunk: Buffer, lines: Number, depth: Number, depths: Number) -> None:
-        """A step of a chunk, `depths` deep from `depth` of the chunk on, into L0."""
+    def feed(
+        self,
+        dst: Buffer,
+        chunk: Buffer,
+        lines: Number,
+        depth: Number,
+        depths: Number,
+        part: tuple[Number, Number] | None = None,
+    ) -> None:
+        """A step of a chunk, `depths` deep from `depth` of the chunk on, into L0. `lines`: of the chunk; `part`: the
+        first line and the number of those that are wanted, where not all are."""
         kb, f = self.kb, self.factor
         memory, extent = ("l0a", "m") if f.is_left else ("l0b", "n")
+        first, count = part or (0, lines)
         if f.layout is Layout.PACKED:
-            row = block_up(lines, f.line_block) * f.item
-            kb.issue(
-                f"l1_to_{memory}_raw", dst=dst, src=chunk.at(depth * row),
-                bytes=block_up(depths, self.depth_unit) * row,
-            )  # fmt: skip
+            deep = block_up(depths, self.depth_unit) * f.item
+            start = depth * (block_up(lines, f.line_block) * f.item) + first * deep
+            nbytes = block_up(count, f.line_block) * deep
+            kb.issue(f"l1_to_{memory}_raw", engine=Engine.MTE1, dst=dst, src=chunk.at(start), bytes=nbytes)
             return
         by_lines = f.layout is Layout.LINES
-        operands: dict[str, OperandValue] = {extent: lines, "k": depths, "src_stride": f.pitch}
-        operands["src"] = chunk.at(depth * (f.item if by_lines else f.pitch))
+        operands: dict[str, OperandValue] = {extent: count, "k": depths, "src_stride": f.pitch}
+        along, across = (f.item, f.pitch) if by_lines else (f.pitch, f.item)
+        operands["src"] = chunk.at(depth * along + first * across)
         operands["transpose"] = "no" if by_lines == f.is_left else "yes"
         kb.issue(f"l1_to_{memory}", engine=Engine.MTE1, types=(f.dtype,), dst=dst, **operands)

@@ -18,7 +18,10 @@ before the first chunk.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from llvmlite import ir
 
@@ -28,7 +31,7 @@ from superkernel.codegen.aicore.kernels.matmul_epilogue import emit_lane
 from superkernel.codegen.aicore.kernels.matmul_place import locate
 from superkernel.codegen.aicore.layer import Address, KernelBuilder, OperandValue
 from superkernel.codegen.aicore.scalar import Number, Variable
-from superkernel.codegen.aicore.stream import Stream
+from superkernel.codegen.aicore.stream import Stream, StreamBuffer
 from superkernel.dtypes import DType
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cube import Layout, ceil_to
@@ -37,6 +40,7 @@ from superkernel.scheduler.families.aicore.matmul_form import product_of
 from superkernel.target.engines import Engine, Local
 
 NOTHING = -1  # no panel is in L1
+Span: TypeAlias = "tuple[Number, Number]"  # first and count
 
 
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
@@ -99,11 +103,13 @@ class _Cube:
         self.panel_buffer = self.panel.buffer(Local.L1, self.kept.factor.resident_bytes, "panel")
         self.steps = kb.ring("steps", 2)
         step = ceil_to(self.cut.step * self.product.dtype.itemsize, tiling.block_bytes)
-        self.a = kb.buffer(self.steps, Local.L0A, ceil_to(tiling.rows, tiling.line_block) * step, "a")
-        self.b = kb.buffer(self.steps, Local.L0B, ceil_to(tiling.columns, tiling.line_block) * step, "b")
-        self.sums = kb.stream("sums", Engine.M, Engine.FIX, tiling.sums)
-        self.sums_buffer = self.sums.buffer(Local.L0C, tiling.rows * tiling.columns * 4, "sums")
+        rows, columns = tiling.part
+        self.a = kb.buffer(self.steps, Local.L0A, ceil_to(rows, tiling.line_block) * step, "a")
+        self.b = kb.buffer(self.steps, Local.L0B, ceil_to(columns, tiling.line_block) * step, "b")
+        self.sums = kb.stream("sums", Engine.M, Engine.FIX, max(tiling.sums, tiling.halves))
+        self.sums_buffer = self.sums.buffer(Local.L0C, rows * columns * 4, "sums")
         self.vectors: Stream | None = None
+        self.vector_buffers: list[StreamBuffer] = []
         if self.fix is not None and self.fix.vectors:
             self.vectors = kb.stream("vectors", Engine.MTE2, Engine.FIX, 2)
             self.vector_buffers = [
@@ -123,7 +129,7 @@ class _Cube:
             if self.constant and not self.ahead:
                 self._go_on()
                 self._hold(self._group_of(0, self.now))
-            self._load_chunk()
+            self._load_ahead()
             with kb.loop(kb.begin, kb.end):
                 self._go_on()
                 self._emit_tile()
@@ -136,7 +142,8 @@ class _Cube:
 
     def _emit_tile(self) -> None:
         kb, cut = self.kb, self.cut
-        self.sums.begin_fill()
+        if self.tiling.halves == 1:
+            self.sums.begin_fill()
         if self.vectors is not None:
             self._load_vectors()
         if self.ahead:
@@ -152,27 +159,57 @@ class _Cube:
                 self.chunks.begin_drain()
                 self._multiply(group, place, chunk)
                 self.chunks.end_drain()
-        self.sums.end_fill()
+        if self.tiling.halves == 1:
+            self.sums.end_fill()
         self._store()
 
     def _multiply(self, group: Number, place: Number, chunk: Number) -> None:
-        """The steps of a chunk."""
-        kb, cut = self.kb, self.cut
+        """The steps of a chunk, for each half of the tile."""
+        kb = self.kb
+        with self._parts() as (rows, columns):
+            if self.tiling.halves > 1:
+                with kb.when(kb.compare("==", group + chunk, 0)):
+                    self.sums.begin_fill()
+            self._steps(group, place, chunk, rows, columns)
+            if self.tiling.halves > 1:
+                left = (self.cut.groups - 1) - group + (self._chunks_of(place) - 1) - chunk
+                with kb.when(kb.compare("==", left, 0)):
+                    self.sums.end_fill()
+
+    @contextmanager
+    def _parts(self) -> Iterator[tuple[Span, Span]]:
+        """For each half of the tile that is not empty: (first row, rows) and (first column, columns)."""
+        kb, tiling = self.kb, self.tiling
         rows, columns = self.left.lines_of(self.now.row.get()), self.right.lines_of(self.now.column.get())
+        if tiling.halves == 1:
+            yield (0, rows), (0, columns)
+            return
+        by_columns = tiling.halves_columns
+        size, lines = (tiling.part[1], columns) if by_columns else (tiling.part[0], rows)
+        with kb.loop(0, tiling.halves) as half:
+            first = half * size
+            with kb.when(True if isinstance(lines, int) and lines > size else kb.compare("<", first, lines)):
+                self.sums.select(half)
+                count = size if lines == 2 * size else kb.minimum(lines - first, size)
+                yield ((0, rows), (first, count)) if by_columns else ((first, count), (0, columns))
+
+    def _steps(self, group: Number, place: Number, chunk: Number, rows: Span, columns: Span) -> None:
+        kb, cut = self.kb, self.cut
         _, depths = self._chunk_span(place, chunk)
         in_panel = chunk * cut.chunk
         even = isinstance(depths, int) and depths % cut.step == 0
+        tall, wide = self.left.lines_of(self.now.row.get()), self.right.lines_of(self.now.column.get())
         with kb.loop(0, depths, cut.step) as at, kb.turn(self.steps):
             count = cut.step if even else kb.minimum(depths - at, cut.step)
-            for code, buffer, lines in ((self.left, self.a, rows), (self.right, self.b, columns)):
+            for code, buffer, lines, part in ((self.left, self.a, tall, rows), (self.right, self.b, wide, columns)):
                 if code is self.kept:
-                    code.feed(buffer, self.panel_buffer.outlet, lines, in_panel + at, count)
+                    code.feed(buffer, self.panel_buffer.outlet, lines, in_panel + at, count, part)
                 else:
-                    code.feed(buffer, self.chunk_buffer.outlet, lines, at, count)
+                    code.feed(buffer, self.chunk_buffer.outlet, lines, at, count, part)
             more = kb.compare("!=", group + chunk + at, 0)
             kb.issue(
                 "mmad", types=(self.product.dtype, self.product.accumulator), c=self.sums_buffer.inlet, a=self.a,
-                b=self.b, m=rows, n=columns, k=count, mode=_mode(kb, more),
+                b=self.b, m=rows[1], n=columns[1], k=count, mode=_mode(kb, more),
             )  # fmt: skip
 
     # Depth ------------------------------------------------------------------------------------------------------------
@@ -213,7 +250,7 @@ class _Cube:
             self.unit.add(1)
             with kb.when(kb.compare("<", self.unit.get(), kb.end)):
                 self._begin_tile()
-                self._load_chunk()
+                self._load_ahead()
             return
         self.chunk.add(1)
         here = self._group_of(self.group.get(), self.next)
@@ -226,7 +263,21 @@ class _Cube:
                 with kb.when(kb.compare("<", self.unit.get(), kb.end)):
                     self._begin_tile()
         with kb.when(kb.compare("<", self.unit.get(), kb.end)):
-            self._load_chunk()
+            self._load_ahead()
+
+    def _load_ahead(self) -> None:
+        """The chunk that the cursor is at, and its panel if that is another one; what is constant goes first."""
+        if self.ahead and self.constant:
+            self._load_next_panel()
+        self._load_chunk()
+        if self.ahead and not self.constant:
+            self._load_next_panel()
+
+    def _load_next_panel(self) -> None:
+        kb, panel = self.kb, self.next.panel.get()
+        with kb.when(kb.compare("!=", panel, self.coming.get())):
+            self._load_panel(self.next, 0)
+            self.coming.set(panel)
 
     def _load_chunk(self) -> None:
         group, chunk = (0, 0) if len(self.cut.chunk_list) == 1 else (self.group.get(), self.chunk.get())
@@ -257,10 +308,6 @@ class _Cube:
                 place = place + index * stride
             place = place + row * (tiling.rows * out.strides[-2]) + column * (tiling.columns * out.strides[-1])
             tile.out.set(place * item)
-        if self.ahead:
-            with kb.when(kb.compare("!=", panel, self.coming.get())):
-                self._load_panel(tile, 0)
-                self.coming.set(panel)
         tile.panel.set(panel)
 
     # The kept factor --------------------------------------------------------------------------------------------------
@@ -308,32 +355,41 @@ class _Cube:
         """The tile of sums to the result, or to the vector cores."""
         kb, product = self.kb, self.product
         if self.channel is not None:
-            with self.channel.turn() as slot, self.sums.drain():
-                pitch = self.tiling.columns * 4
-                self._fix(slot, pitch, (product.accumulator, product.accumulator), {})
+            pitch = self.tiling.columns * 4
+            with self.channel.turn() as slot, self._parts() as (rows, columns), self.sums.drain():
+                dst = slot.at(rows[0] * pitch + columns[0] * 4)
+                self._fix(dst, pitch, (product.accumulator, product.accumulator), (rows[1], columns[1]), {})
             return
-        assert self.fix is not None
-        fix, out = self.fix, product.program.outputs[0]
+        out = product.program.outputs[0]
         kind = self.body.operands[out.target].type.dtype
-        stages: dict[str, OperandValue] = {}
+        if self.vectors is not None:
+            self.vectors.begin_drain()
+        with self._parts() as (rows, columns), self.sums.drain():
+            place = rows[0] * (out.strides[-2] * kind.itemsize) + columns[0] * (out.strides[-1] * kind.itemsize)
+            dst = kb.operand(out.target, self.now.out.get() + place)
+            stride, types = out.strides[-2] * kind.itemsize, (product.accumulator, kind)
+            self._fix(dst, stride, types, (rows[1], columns[1]), self._stages(columns[0]))
+        if self.vectors is not None:
+            self.vectors.end_drain()
+
+    def _stages(self, column: Number) -> dict[str, OperandValue]:
+        """What FIX does to the sums, from a column of the tile on."""
+        fix, stages = self.fix, dict[str, OperandValue]()
+        assert fix is not None
         if fix.factor != 1.0:
             stages.update(scale="tensor", scale_value=fix.factor)
         if fix.activation != "none":
             stages.update(activation=fix.activation, low=fix.low, high=fix.high)
-        if self.vectors is not None:
-            self.vectors.begin_drain()
-            names = [n for n, v in (("scale", fix.scale), ("bias", fix.bias)) if v is not None]
-            for name, buffer in zip(names, self.vector_buffers, strict=True):
-                stages.update({name: "channel", f"{name}_src": buffer.outlet})
-        with self.sums.drain():
-            dst = kb.operand(out.target, self.now.out.get())
-            self._fix(dst, out.strides[-2] * kind.itemsize, (product.accumulator, kind), stages)
-        if self.vectors is not None:
-            self.vectors.end_drain()
+        names = [n for n, v in (("scale", fix.scale), ("bias", fix.bias)) if v is not None]
+        for name, buffer in zip(names, self.vector_buffers, strict=True):
+            stages.update({name: "channel", f"{name}_src": buffer.outlet.at(column * 4)})
+        return stages
 
-    def _fix(self, dst: Address, stride: int, types: tuple[DType, DType], stages: dict[str, OperandValue]) -> None:
-        rows, columns = self.left.lines_of(self.now.row.get()), self.right.lines_of(self.now.column.get())
-        operands: dict[str, OperandValue] = {"dst": dst, "dst_stride": stride, "m": rows, "n": columns, **stages}
+    def _fix(
+        self, dst: Address, stride: int, types: tuple[DType, DType], size: tuple[Number, Number],
+        stages: dict[str, OperandValue],
+    ) -> None:  # fmt: skip
+        operands: dict[str, OperandValue] = {"dst": dst, "dst_stride": stride, "m": size[0], "n": size[1], **stages}
         self.kb.issue("l0c_to_gm", engine=Engine.FIX, types=types, src=self.sums_buffer.outlet, **operands)
 
 

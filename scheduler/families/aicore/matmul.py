@@ -50,7 +50,8 @@ Span = tuple[int, int]
 @dataclass(frozen=True)
 class MatmulTiling(AicoreTiling):
     """See the module docstring. `cut`: the depth in groups of the kept factor, chunks of the streamed one, and steps of
-    the cube; `kept_slots`: panels that L1 holds; `sums`: tiles that L0C holds."""
+    the cube; `kept_slots`: panels that L1 holds; `sums`: tiles that L0C holds; `halves`: 2 where the cube works on the
+    two halves of a tile one after the other, chunk by chunk, so that one is stored while it works on the other."""
 
     kept: str
     rows: int
@@ -58,12 +59,27 @@ class MatmulTiling(AicoreTiling):
     cut: Cut
     kept_slots: int
     sums: int
+    halves: int
     mix: bool
     batch: int
     row_tiles: int
     column_tiles: int
     block_bytes: int
     line_block: int
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Rows and columns of a tile's first half, the longer side being halved; of the tile where it has no halves."""
+        if self.halves == 1:
+            return self.rows, self.columns
+        if self.halves_columns:
+            return self.rows, ceil_to(-(-self.columns // 2), self.line_block)
+        return ceil_to(-(-self.rows // 2), self.line_block), self.columns
+
+    @property
+    def halves_columns(self) -> bool:
+        """Which side is halved: the longer one."""
+        return self.columns >= self.rows
 
     @property
     def units(self) -> int:

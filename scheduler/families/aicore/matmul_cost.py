@@ -38,7 +38,8 @@ def cycles_of(tiling: MatmulTiling, body: Body, units: int, target: AicoreTarget
 
 @dataclass(frozen=True)
 class _Figures:
-    """Cycles: `groups` to load each group of the kept factor; of each group, by chunk: (load, cube and MTE1)."""
+    """Cycles: `groups` to load each group of the kept factor; of each group, by chunk: (load, cube and MTE1 for a half
+    of the tile); `fix` for a half, `vector` for what a vector core does of a tile."""
 
     groups: tuple[int, ...]
     chunks: tuple[tuple[tuple[int, int], ...], ...]
@@ -56,11 +57,12 @@ def _figures(tiling: MatmulTiling, body: Body, target: AicoreTarget) -> _Figures
     kept, streamed = (left, right) if tiling.kept == LEFT else (right, left)
     m, n = min(tiling.rows, product.rows), min(tiling.columns, product.columns)
     kept_lines, streamed_lines = (m, n) if tiling.kept == LEFT else (n, m)
+    part = min(m, tiling.part[0]), min(n, tiling.part[1])
 
     @lru_cache
     def step(depths: int) -> tuple[int, int]:
-        feed = left.feed_cycles(m, depths, target) + right.feed_cycles(n, depths, target)
-        return cube_cycles(m, n, depths, product.dtype, target), feed
+        feed = left.feed_cycles(part[0], depths, target) + right.feed_cycles(part[1], depths, target)
+        return cube_cycles(*part, depths, product.dtype, target), feed
 
     @lru_cache
     def chunk(depths: int) -> tuple[int, int]:
@@ -71,22 +73,22 @@ def _figures(tiling: MatmulTiling, body: Body, target: AicoreTarget) -> _Figures
     depths = [min(cut.group, cut.depth - at) for at in range(0, cut.depth, cut.group)]
     chunks = tuple(tuple(chunk(min(cut.chunk, d - at)) for at in range(0, d, cut.chunk)) for d in depths)
     count = sum(map(len, chunks))
-    control = -(-cut.depth // cut.step) * STEP_CONTROL + count * CHUNK_CONTROL + TILE_CONTROL
+    control = tiling.halves * -(-cut.depth // cut.step) * STEP_CONTROL + count * CHUNK_CONTROL + TILE_CONTROL
     loads = tuple(kept.load_cycles(kept_lines, d, target) for d in depths)
-    vectors, fix, vector = _store_cycles(tiling, body, m, n, target)
+    vectors, fix, vector = _store_cycles(tiling, body, *part, target)
     return _Figures(loads, chunks, vectors, fix, vector, control, kept.layout is Layout.PACKED)
 
 
 def _store_cycles(tiling: MatmulTiling, body: Body, m: int, n: int, target: AicoreTarget) -> tuple[int, int, float]:
-    """Cycles of FIX's vectors, of FIX, and of a vector core's half, for a tile."""
+    """Cycles of FIX's vectors for a tile, of FIX for m x n, and of a vector core's share of a tile."""
     product = product_of(body)
     if not tiling.mix:
         out = product.program.outputs[0]
         item = body.operands[out.target].type.dtype.itemsize
         count = len(fix.vectors) if (fix := fix_of(body)) is not None else 0
-        one = target.dma.startup_cycles + target.transfer_cycles("rates.gm_to_l1_gb_per_s", n * 4)
+        one = target.dma.startup_cycles + target.transfer_cycles("rates.gm_to_l1_gb_per_s", tiling.columns * 4)
         return count * one, fix_cycles(m, n, item, out.strides[-2] * item, target), 0.0
-    half = m * n // 2
+    half = m * n * tiling.halves // 2
     program = product.program
     moved = sum(body.operands[i.source].type.dtype.itemsize for i in program.inputs if i.source >= 0 and i.strides[-1])
     loads = target.transfer_cycles("rates.gm_to_ub_gb_per_s", half * (4 + moved))
@@ -109,7 +111,7 @@ class _Player:
         self.mte2 = self.cube = self.fix = self.panel = 0.0
         self.ready: list[float] = []  # chunks in L1, not yet worked off
         self.free = [0.0, 0.0]  # when the chunk slots are worked off, oldest first
-        self.stored = [0.0] * tiling.sums
+        self.stored = [0.0] * max(tiling.sums, tiling.halves)
         self.held: tuple[int, int] | None = None
         self.single = len(figures.groups) == 1
         self.ahead = tiling.kept_slots == 2
@@ -121,12 +123,12 @@ class _Player:
         self._load(0, 0, 0)
 
     def _load(self, unit: int, group: int, chunk: int) -> None:
+        self.mte2 = max(self.mte2, self.free.pop(0)) + self.figures.chunks[group][chunk][0]
+        self.ready.append(self.mte2)
         if self.ahead and unit // self.tiling.panel_tiles != self.coming:
             self.coming = unit // self.tiling.panel_tiles
             self.mte2 = max(self.mte2, self.worked.pop(0)) + self.figures.groups[0]
             self.coming_ready = self.mte2
-        self.mte2 = max(self.mte2, self.free.pop(0)) + self.figures.chunks[group][chunk][0]
-        self.ready.append(self.mte2)
 
     def _hold(self, panel: int, group: int) -> None:
         if self.held != (panel, group):
@@ -138,7 +140,6 @@ class _Player:
         figures, panel = self.figures, unit // self.tiling.panel_tiles
         order = self._order(unit)
         self.mte2 += figures.vectors
-        start = self.stored.pop(0)
         if self.ahead and self.held != (panel, 0):
             if self.held is not None:
                 self.worked.append(self.cube)
@@ -152,11 +153,15 @@ class _Player:
                 self._load(unit + 1, *self._order(unit + 1)[0])
             if self.late:
                 self._hold(panel, group)
-            begin = max(self.cube, self.ready.pop(0), self.panel, start)
-            self.cube = begin + figures.chunks[group][chunk][1]
+            self.cube = max(self.cube, self.ready.pop(0), self.panel)
+            for _ in range(self.tiling.halves):
+                if place == 0:
+                    self.cube = max(self.cube, self.stored.pop(0))
+                self.cube += figures.chunks[group][chunk][1]
+                if place + 1 == len(order):
+                    self.fix = max(self.fix, self.cube) + figures.fix
+                    self.stored.append(self.fix)
             self.free.append(self.cube)
-        self.fix = max(self.fix, self.cube) + figures.fix
-        self.stored.append(self.fix)
         return self.fix
 
     def _order(self, unit: int) -> list[tuple[int, int]]:

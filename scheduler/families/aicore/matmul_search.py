@@ -8,12 +8,13 @@ too small for a single step is refused by the field that is too small.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product as pairs
 
 from superkernel.body import Body
 from superkernel.errors import UnsupportedError
-from superkernel.scheduler.families.aicore.cube import Cut, ceil_to, chunk_bytes
+from superkernel.scheduler.families.aicore.cube import Cut, Layout, ceil_to, chunk_bytes
 from superkernel.scheduler.families.aicore.matmul import LEFT, RIGHT, MatmulTiling, fix_of, layout_of
 from superkernel.scheduler.families.aicore.matmul_cost import cycles_of
 from superkernel.scheduler.families.aicore.matmul_form import Product, product_of
@@ -90,68 +91,75 @@ def _divisions(
     rows: int, columns: int, sums: int, product: Product, body: Body, target: AicoreTarget
 ) -> Iterator[MatmulTiling]:
     """The best division of L1 for a tile shape and each side that may be kept."""
-    cores = target.device.cube_cores
+    units = -(-product.batch * -(-product.rows // rows) * -(-product.columns // columns) // target.device.cube_cores)
     for kept in (LEFT, RIGHT):
-        best: tuple[float, MatmulTiling] | None = None
-        for cut, slots in _cuts(rows, columns, kept, product, body, target):
-            tiling = MatmulTiling(
-                kept, rows, columns, cut, slots, sums, fix_of(body) is None,
-                product.batch if product.rows and product.columns else 0, max(1, -(-product.rows // rows)),
-                max(1, -(-product.columns // columns)), target.memory.block_bytes, target.cube.m,
-            )  # fmt: skip
-            time = cycles_of(tiling, body, -(-tiling.units // cores), target)
-            if best is None or time < best[0]:
-                best = (time, tiling)
+        found = _tilings(rows, columns, sums, kept, product, body, target)
+        best = min(found, key=lambda t: cycles_of(t, body, units, target), default=None)
         if best is not None:
-            yield best[1]
+            yield best
 
 
-def _cuts(
-    rows: int, columns: int, kept: str, product: Product, body: Body, target: AicoreTarget
-) -> Iterator[tuple[Cut, int]]:
-    """Divisions of L1 and the depth: (cut, slots of the kept factor)."""
-    item, memory, depth = product.dtype.itemsize, target.memory, product.depth
-    unit = _depth_unit(product, target)
-    step_max = min(
-        memory.l0a_bytes // 2 // (rows * item), memory.l0b_bytes // 2 // (columns * item), ceil_to(depth, unit)
-    ) // unit * unit  # fmt: skip
-    if step_max == 0:
+def _tilings(
+    rows: int, columns: int, sums: int, kept: str, product: Product, body: Body, target: AicoreTarget
+) -> Iterator[MatmulTiling]:
+    blank = MatmulTiling(
+        kept, rows, columns, Cut(product.depth, 1, 1, 1), 1, sums, 1, fix_of(body) is None,
+        product.batch if product.rows and product.columns else 0, max(1, -(-product.rows // rows)),
+        max(1, -(-product.columns // columns)), target.memory.block_bytes, target.cube.m,
+    )  # fmt: skip
+    for halves in (1, 2) if sums == 1 and max(rows, columns) >= 2 * max(target.cube.m, target.cube.n) else (1,):
+        halved = replace(blank, halves=halves)
+        for group, slots, chunk_max in _groups(halved, product, body, target):
+            for cut in _cuts(halved, group, chunk_max, product, target):
+                yield replace(halved, cut=cut, kept_slots=slots)
+
+
+def _groups(tiling: MatmulTiling, product: Product, body: Body, target: AicoreTarget) -> Iterator[tuple[int, int, int]]:
+    """Divisions of L1: (depth of the kept factor's groups, its slots, largest depth of the streamed one's chunks)."""
+    item, depth, unit = product.dtype.itemsize, product.depth, _depth_unit(product, target)
+    memory = target.memory
+    left, right = (product.left, tiling.rows, product.rows), (product.right, tiling.columns, product.columns)
+    sides = (left, right) if tiling.kept == LEFT else (right, left)
+    layouts = [layout_of(side, extent, depth, item) for side, _, extent in sides]
+    if layouts[0] is None or layouts[1] is None:
         return
-    sides = {LEFT: (product.left, rows, product.rows), RIGHT: (product.right, columns, product.columns)}
-    side, lines, extent = sides[kept]
-    other, other_lines, other_extent = sides[RIGHT if kept == LEFT else LEFT]
-    layout = layout_of(side, extent, depth, item)
-    other_layout = layout_of(other, other_extent, depth, item)
-    if layout is None or other_layout is None:
-        return
-    block, line_block = memory.block_bytes, target.cube.m
-    vectors = fix_of(body)
-    free = memory.l1_bytes - 2 * len(vectors.vectors if vectors else ()) * ceil_to(columns * 4, block)
+    weights_wait = layouts[0] is not Layout.PACKED and layouts[1] is Layout.PACKED
+    fix = fix_of(body)
+    free = memory.l1_bytes - 2 * len(fix.vectors if fix else ()) * ceil_to(tiling.columns * 4, memory.block_bytes)
     align = max(unit, target.dma.aligned_bytes // item)
+    one = chunk_bytes(layouts[1], item, sides[1][1], unit, memory.block_bytes, target.cube.m)
+    panels = tiling.batch * tiling.panels
     for groups in range(1, GROUPS_MAX + 1):
         even = -(-depth // groups)
-        group = depth if groups == 1 else ceil_to(even, align if even >= align else unit)
-        if groups > 1 and (group >= depth or -(-depth // group) != groups):
+        group = ceil_to(even, align if groups > 1 and even >= align else unit)
+        if groups > 1 and -(-depth // group) != groups:
             continue
-        group = ceil_to(group, unit)
-        held = chunk_bytes(layout, item, lines, min(group, depth), block, line_block)
-        one = chunk_bytes(other_layout, item, other_lines, unit, block, line_block)
-        for slots in (1, 2) if groups == 1 else (1,):
+        held = chunk_bytes(layouts[0], item, sides[0][1], min(group, depth), memory.block_bytes, target.cube.m)
+        for slots in (1, 2) if groups == 1 and panels > 1 else (1,):
             chunk_max = (free - slots * held) // 2 // one * unit
-            if chunk_max < unit:
-                continue
-            yield _even_cut(depth, group, min(chunk_max, group), step_max, unit, align), slots
+            if chunk_max >= unit:
+                yield group, slots, min(chunk_max, group)
+        if groups == 1 and panels == 1 and weights_wait and 2 * held <= free:
+            return  # two chunks of weights are loaded while the kernel waits for its only panel
 
 
-def _even_cut(depth: int, group: int, chunk_max: int, step_max: int, unit: int, align: int) -> Cut:
-    """Chunks and steps of about equal size within their limits."""
+def _cuts(tiling: MatmulTiling, group: int, chunk_max: int, product: Product, target: AicoreTarget) -> Iterator[Cut]:
+    """Chunks as large as they may be, or of about equal size; steps of about equal size."""
+    depth, unit, item = product.depth, _depth_unit(product, target), product.dtype.itemsize
+    rows, columns = tiling.part
+    memory = target.memory
+    step_max = min(memory.l0a_bytes // 2 // (rows * item), memory.l0b_bytes // 2 // (columns * item)) // unit * unit
+    if step_max == 0:
+        return
     whole = min(group, depth)
-    chunk = ceil_to(-(-whole // -(-whole // chunk_max)), unit)
-    for even in (step_max, align):
-        if even < chunk and ceil_to(chunk, even) <= chunk_max:
-            chunk = ceil_to(chunk, even)
-    step = min(step_max, ceil_to(-(-chunk // -(-chunk // step_max)), unit))
-    return Cut(depth, group, chunk, step)
+    align = max(unit, target.dma.aligned_bytes // item)
+    even = ceil_to(-(-whole // -(-whole // chunk_max)), unit)
+    chunks = {even, chunk_max}
+    chunks |= {ceil_to(even, to) for to in (step_max, align) if to < even and ceil_to(even, to) <= chunk_max}
+    for chunk in sorted(chunks):
+        step = ceil_to(-(-chunk // -(-chunk // step_max)), unit)
+        for size in {min(step, step_max), min(step_max, ceil_to(chunk, unit))}:
+            yield Cut(depth, group, chunk, size)
 
 
 def _depth_unit(product: Product, target: AicoreTarget) -> int:

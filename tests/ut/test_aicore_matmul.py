@@ -1,0 +1,353 @@
+"""Matrix products on the cube: results, declared accesses, independence of the split; and that the engine which should
+be the bottleneck is."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from aicore_check import check_aicore
+from aicore_timing import elapsed, engine_busy, recorded
+from anchor_bodies import AnchorCase, anchor_case
+
+from superkernel.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, View
+from superkernel.body import Role as Use
+from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
+from superkernel.scheduler.families.aicore import family_of
+from superkernel.scheduler.families.aicore.base import KernelType, Role
+from superkernel.scheduler.families.aicore.cube import Cut, PackFactor
+from superkernel.scheduler.families.aicore.matmul import LEFT, RIGHT, MatmulTiling, fix_of
+from superkernel.scheduler.families.aicore.matmul_search import candidates, with_tile
+from superkernel.target.aicore import AicoreTarget, load_target
+from superkernel.target.engines import Engine
+from superkernel.tensor import TensorType
+
+KERNEL = "aicore.matmul"
+F32, F16, BF16, I8, I32, F64 = (DType.of(n) for n in ("f32", "f16", "bf16", "i8", "i32", "f64"))
+TOLERANCE = {F16: 2e-3, BF16: 1e-2, F32: 1e-4, I8: 0.0}
+
+
+@cache
+def tiny() -> AicoreTarget:
+    """A core whose memories are so small that everything is cut: groups, chunks, steps, pieces."""
+    return load_target("mini").replaced(
+        {
+            "memory.l1_bytes": 12288,
+            "memory.l0a_bytes": 4096,
+            "memory.l0b_bytes": 4096,
+            "memory.l0c_bytes": 8192,
+            "memory.ub_bytes": 16384,
+        }
+    )
+
+
+def check(case: AnchorCase, dtype: DType = F16, target: AicoreTarget | None = None, count: int = 2) -> MatmulTiling:
+    """Check the first candidates; the best one is returned."""
+    device = target or load_target("mini")
+    found = candidates(case.body, device)
+    for tiling in found[:count]:
+        check_aicore(
+            KERNEL, case.body, case.arrays, case.expected, tiling=tiling, tol=TOLERANCE[dtype], target=device, splits=1
+        )
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((1, 1), (1, 1)),
+        ((37, 45), (45, 83)),
+        ((1, 130), (130, 170)),
+        ((2, 3, 19, 33), (33, 65)),
+        ((64, 16), (16, 64)),
+        ((29, 1), (1, 31)),
+        ((47,), (47, 50)),
+        ((130, 300), (300, 200)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("constants", [[1], []], ids=["packed", "computed"])
+def test_shapes(a: tuple[int, ...], b: tuple[int, ...], constants: list[int]) -> None:
+    check(anchor_case("matmul", {}, [(a, F16), (b, F16)], constants=constants))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "attrs"),
+    [
+        ((2, 3, 20, 33), (3, 33, 65), {}),
+        ((2, 1, 20, 33), (1, 3, 33, 30), {}),
+        ((40, 33), (65, 33), {"trans_b": True}),
+        ((33, 40), (33, 65), {"trans_a": True}),
+        ((2, 33, 40), (2, 65, 33), {"trans_a": True, "trans_b": True}),
+        ((33,), (33, 65), {}),
+        ((5, 35, 33), (33,), {}),
+        ((65, 33), (33, 1), {}),
+        ((33,), (33,), {}),
+        ((8, 1, 16), (8, 16, 9), {}),
+    ],
+    ids=str,
+)
+def test_batches_and_transpositions(a: tuple[int, ...], b: tuple[int, ...], attrs: dict[str, bool]) -> None:
+    check(anchor_case("matmul", attrs, [(a, F16), (b, F16)]))
+
+
+@pytest.mark.parametrize("constants", [[0], [1], []])
+@pytest.mark.parametrize("dtype", [F32, BF16, I8])
+def test_element_types(dtype: DType, constants: list[int]) -> None:
+    check(anchor_case("matmul", {}, [((35, 70), dtype), ((70, 50), dtype)], constants=constants), dtype)
+
+
+@pytest.mark.parametrize("constants", [[1], []], ids=["packed", "computed"])
+@pytest.mark.parametrize("kept", [LEFT, RIGHT])
+@pytest.mark.parametrize(("a", "b"), [((70, 333), (333, 90)), ((2, 40, 250), (2, 250, 56)), ((3, 500), (500, 100))])
+def test_small_memories(a: tuple[int, ...], b: tuple[int, ...], kept: str, constants: list[int]) -> None:
+    """Depth in groups, which tiles of a panel walk to and fro."""
+    case = anchor_case("matmul", {}, [(a, F16), (b, F16)], constants=constants)
+    rows = min(32, -(-a[-2] // 16) * 16)
+    tiling = with_tile(case.body, tiny(), rows, 32, kept)
+    assert tiling.cut.groups > 1
+    assert tiling.units > 1
+    check_aicore(KERNEL, case.body, case.arrays, case.expected, tiling=tiling, target=tiny())
+
+
+@pytest.mark.parametrize("epilogue", ["store", "mixed"])
+@pytest.mark.parametrize("tile", [(64, 32), (16, 64), (16, 112)])
+def test_halves(tile: tuple[int, int], epilogue: str) -> None:
+    """Half of a tile is stored while the cube works on the other one; the last tile has one half only."""
+    case = anchor_case("matmul", {}, [((70, 200), F16), ((200, 130), F16)], constants=[1], epilogue=epilogue)
+    target = tiny()
+    found = with_tile(case.body, target, *tile)
+    halved = found if found.halves == 2 else None
+    for cut in (found.cut, Cut(200, 80, 48, 16)):
+        tiling = MatmulTiling(**{**vars(found), "halves": 2, "sums": 1, "cut": cut, "kept_slots": 1})
+        check_aicore(KERNEL, case.body, case.arrays, case.expected, tiling=tiling, target="mini", splits=1)
+    assert halved is None or halved.part != tile
+
+
+def test_panels_ahead() -> None:
+    """Many small products: the next one's panel is loaded while the cube works."""
+    case = anchor_case("matmul", {"trans_b": True}, [((9, 40, 48), F16), ((9, 40, 48), F16)])
+    best = check(case)
+    tiling = MatmulTiling(**{**vars(best), "kept_slots": 2})
+    check_aicore(KERNEL, case.body, case.arrays, case.expected, tiling=tiling, target="mini")
+
+
+def test_views_of_heads() -> None:
+    """[batch, sequence, head, depth] operands seen as [batch, head, sequence, depth]: no copies."""
+    layouts = {0: (0, 2, 1, 3), 1: (0, 2, 1, 3)}
+    slots = [((2, 3, 17, 20), F16), ((2, 3, 33, 20), F16)]
+    case = anchor_case("matmul", {"trans_b": True}, slots, layouts=layouts)
+    for slot, view in enumerate(case.body.anchor_inputs):
+        assert isinstance(view, View)
+        assert not view.is_dense
+        assert family_of(KERNEL).accepts_view(KERNEL, "matmul", slot, view, F16)
+    check(case)
+    check(anchor_case("matmul", {}, [((9, 6), F16), ((6, 40), F16)], layouts={1: (1, 0)}, constants=[1]))
+
+
+def test_views_that_need_a_copy() -> None:
+    family = family_of(KERNEL)
+    assert not family.accepts_view(KERNEL, "matmul", 0, View(0, (4, 8), (16, 2)), F16)
+    assert not family.accepts_view(KERNEL, "matmul", 0, View(0, (4, 8), (-8, 1), 24), F16)
+    assert family.accepts_view(KERNEL, "matmul", 1, View(0, (4, 8), (1, 4)), F16)
+
+
+# Epilogues ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("constants", [[1], []], ids=["packed", "computed"])
+@pytest.mark.parametrize("rows", [1, 2, 50])
+@pytest.mark.parametrize("epilogue", ["mixed", "sliced"])
+def test_epilogues(rows: int, epilogue: str, constants: list[int]) -> None:
+    slots = [((2, rows, 24), F16), ((24, 37), F16)]
+    best = check(anchor_case("matmul", {}, slots, constants=constants, epilogue=epilogue), count=1)
+    assert best.mix == (epilogue == "mixed")
+
+
+def test_mix_in_pieces() -> None:
+    """A tile's half does not fit into UB at once."""
+    case = anchor_case("matmul", {}, [((75, 90), F16), ((90, 150), F16)], constants=[1], epilogue="mixed")
+    for tile in ((64, 32), (16, 112)):
+        tiling = with_tile(case.body, tiny(), *tile)
+        assert tiling.kernel_type is KernelType.MIX_1_2
+        check_aicore(KERNEL, case.body, case.arrays, case.expected, tiling=tiling, target=tiny(), splits=1)
+
+
+def _body(
+    shape: tuple[int, int, int],
+    steps: tuple[Instruction, ...] = (),
+    vectors: int = 0,
+    out: DType = F16,
+    strides: tuple[int, int] | None = None,
+    constant: bool = True,
+    residual: bool = False,
+) -> Body:
+    """[m, k] x [k, n] and a chain; SSA 0 is the result, 1.. are constant vectors over columns, then the residual."""
+    m, k, n = shape
+    a, b = TensorType(F16, (m, k)), TensorType(F16, (k, n))
+    operands = [Operand(Use.INPUT, a), Operand(Use.CONSTANT if constant else Use.INPUT, b)]
+    inputs = [ProgramInput(-1, F16)]
+    for _ in range(vectors):
+        inputs.append(ProgramInput(len(operands), F16, (0, 1)))
+        operands.append(Operand(Use.CONSTANT, TensorType(F16, (n,))))
+    if residual:
+        inputs.append(ProgramInput(len(operands), F16, (n, 1)))
+        operands.append(Operand(Use.INPUT, TensorType(F16, (m, n))))
+    result = TensorType(out, (m, n) if strides is None or strides[1] == 1 else (n, m))
+    value = len(inputs) + len(steps) - 1
+    stores = (ProgramOutput(value, len(operands), strides or (n, 1)),)
+    operands.append(Operand(Use.OUTPUT, result))
+    program = PointwiseProgram((m, n), tuple(inputs), steps, stores)
+    attrs = (("trans_a", False), ("trans_b", False))
+    views = (View(0, (m, k), a.strides), View(1, (k, n), b.strides))
+    return Body("matmul", attrs, tuple(operands), views, (a, b), (TensorType(F16, (m, n)),), program)
+
+
+def _arrays(body: Body) -> list[Any]:
+    rng = np.random.default_rng(3)
+    made = [rng.standard_normal(o.type.shape).astype(o.type.dtype.numpy) for o in body.operands[:-1]]
+    return [*made, None]
+
+
+@pytest.mark.parametrize(
+    ("steps", "vectors", "expected"),
+    [
+        ((Instruction("add", (0, 1), F16), Instruction("relu", (2,), F16)), 1, lambda r, v: np.maximum(r + v[0], 0)),
+        (
+            (Instruction("mul", (0, 1), F16), Instruction("add", (3, 2), F16)),
+            2,
+            lambda r, v: r * v[0] + v[1],
+        ),
+        (
+            (Instruction("constant", (), F16, (("value", 0.125),)), Instruction("mul", (0, 1), F16)),
+            0,
+            lambda r, v: r * 0.125,
+        ),
+        ((Instruction("leaky_relu", (0,), F16, (("alpha", 0.25),)),), 0, lambda r, v: np.where(r > 0, r, 0.25 * r)),
+    ],
+    ids=["bias-relu", "scale-bias", "factor", "leaky"],
+)
+@pytest.mark.parametrize("tile", [(16, 32), (48, 112)])
+def test_what_fix_does(steps: Any, vectors: int, expected: Any, tile: tuple[int, int]) -> None:
+    body = _body((45, 70, 99), steps, vectors)
+    assert fix_of(body) is not None
+    arrays = _arrays(body)
+    product = arrays[0].astype(np.float64) @ arrays[1].astype(np.float64)
+    want = expected(product, [a.astype(np.float64) for a in arrays[2:-1]])
+    tiling = with_tile(body, load_target("mini"), *tile)
+    assert tiling.kernel_type is KernelType.CUBE
+    check_aicore(KERNEL, body, arrays, {len(arrays) - 1: want}, tiling=tiling, splits=1)
+
+
+def test_transposed_result() -> None:
+    """The result is stored with rows along columns: left and right change places, FIX still stores it."""
+    body = _body((45, 70, 99), strides=(1, 45))
+    arrays = _arrays(body)
+    want = (arrays[0].astype(np.float64) @ arrays[1].astype(np.float64)).T
+    for tiling in candidates(body, load_target("mini"))[:2]:
+        assert not tiling.mix
+        check_aicore(KERNEL, body, arrays, {2: want}, tiling=tiling, splits=1)
+
+
+@pytest.mark.parametrize("out", [F32, BF16])
+def test_result_of_another_type(out: DType) -> None:
+    body = _body((33, 40, 50), (Instruction("cast", (0,), out, (("dtype", out),)),), out=out)
+    arrays = _arrays(body)
+    want = arrays[0].astype(np.float64) @ arrays[1].astype(np.float64)
+    check_aicore(KERNEL, body, arrays, {2: want}, tiling=candidates(body, load_target("mini"))[0], tol=1e-2)
+
+
+def test_residual_and_activation() -> None:
+    steps = (Instruction("add", (0, 1), F16), Instruction("silu", (2,), F16))
+    body = _body((70, 64, 90), steps, residual=True)
+    arrays = _arrays(body)
+    r = arrays[0].astype(np.float64) @ arrays[1].astype(np.float64) + arrays[2].astype(np.float64)
+    for tiling in candidates(body, load_target("mini"))[:2]:
+        check_aicore(KERNEL, body, arrays, {3: r / (1 + np.exp(-r))}, tiling=tiling, splits=1)
+
+
+# What is refused ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [F64, I32])
+def test_types_the_cube_does_not_have(dtype: DType) -> None:
+    case = anchor_case("matmul", {}, [((4, 8), dtype), ((8, 4), dtype)])
+    with pytest.raises(UnsupportedError, match="element types"):
+        candidates(case.body, load_target("mini"))
+
+
+def test_memories_too_small() -> None:
+    target = load_target("mini").replaced({"memory.l1_bytes": 1024})
+    with pytest.raises(UnsupportedError, match=r"memory\.l1_bytes"):
+        candidates(anchor_case("matmul", {}, [((64, 64), F32), ((64, 64), F32)]).body, target)
+
+
+def test_packing_pads_with_zeros() -> None:
+    pack = PackFactor((), (), 3, 1, 3, 0, 16, Cut(5, 16, 16, 16), 16, 16)
+    packed = pack.apply(np.arange(1, 16, dtype=np.float16).reshape(5, 3)).reshape(16, 16)
+    assert (packed[:3, :5] == np.arange(1, 16).reshape(5, 3).T).all()
+    assert not packed[3:].any()
+    assert not packed[:, 5:].any()
+    assert pack.packed_bytes(TensorType(F16, (5, 3))) == packed.nbytes
+
+
+# Speed ----------------------------------------------------------------------------------------------------------------
+
+
+def _run(body: Body, target: AicoreTarget) -> tuple[dict[Role, Any], MatmulTiling]:
+    tiling = candidates(body, target)[0]
+    units = -(-tiling.units // target.device.cube_cores)
+    return recorded(KERNEL, body, tiling, target, 0, units), tiling
+
+
+@pytest.mark.parametrize("vectors", [0, 1])
+def test_large_product_keeps_the_cube_busy(vectors: int) -> None:
+    target = load_target("a3")
+    steps = (Instruction("add", (0, 1), F16),) if vectors else ()
+    body = _body((3072, 3072, 3072), steps, vectors)
+    commands, tiling = _run(body, target)
+    time = elapsed(commands[Role.CUBE], target)
+    busy = engine_busy(commands[Role.CUBE], target)
+    assert busy[Engine.M] >= 0.70 * time
+    assert busy[Engine.MTE1] < busy[Engine.M]
+    assert busy[Engine.M] <= 1.25 * 3072**3 / 4096 / target.device.cube_cores
+    estimate = tiling.cost_cycles(body, 0, tiling.units // target.device.cube_cores, target)
+    assert 0.8 * time <= estimate <= 1.25 * time
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_few_rows_stream_the_weights(rows: int) -> None:
+    target = load_target("a3")
+    body = _body((rows, 4096, 4096))
+    commands, tiling = _run(body, target)
+    assert tiling.units >= target.device.cube_cores * 0.9
+    time = elapsed(commands[Role.CUBE], target)
+    busy = engine_busy(commands[Role.CUBE], target)
+    assert busy[Engine.MTE2] >= 0.85 * time
+    moved = (4096 // target.device.cube_cores + rows) * 4096 * 2  # every core reads all rows
+    ideal = target.transfer_cycles("rates.gm_to_l1_gb_per_s", moved)
+    assert busy[Engine.MTE2] <= 1.25 * ideal
+
+
+def test_weights_come_first() -> None:
+    """The first loads are of weights: they run while the kernel waits for its input."""
+    target = load_target("a3")
+    body = _body((4, 4096, 4096))
+    commands, _ = _run(body, target)
+    loads = [c for c in commands[Role.CUBE] if c.engine is Engine.MTE2 and "gm_to_l1" in c.name]
+    place = target.map.ram_address
+    sources = [(int(c.operand("src")) - place) >> 30 for c in loads]
+    assert sources[:3] == [1, 1, 0]
+
+
+def test_epilogue_does_not_hold_the_cube_up() -> None:
+    target = load_target("a3")
+    steps = (Instruction("add", (0, 1), F16), Instruction("relu", (2,), F16))
+    body = _body((3072, 3072, 3072), steps, residual=True)
+    commands, _ = _run(body, target)
+    cube = engine_busy(commands[Role.CUBE], target)
+    for lane in (Role.VECTOR0, Role.VECTOR1):
+        assert max(engine_busy(commands[lane], target).values()) < 0.5 * max(cube.values())
