@@ -11,6 +11,7 @@ from superkernel.ops.opdef import Family as OpFamily
 from superkernel.scheduler import legality, profit
 from superkernel.scheduler.affine import Coords, Ref, dense_ref, same_strides
 from superkernel.scheduler.cluster import Anchor, Cluster, Load, Result, Store
+from superkernel.scheduler.families.aicore import CONTROL_UNIT
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.join import as_prologue
 from superkernel.scheduler.schedule import Space
@@ -128,6 +129,9 @@ def _prologue_part(ws: Workspace, node: Node, anchor: Anchor, slot: int) -> Clus
     private = ws.is_private(part, {ws.positions[node.name]})
     if not private and not family.prologue_may_store(anchor.kernel, node.op, slot):
         ws.note(node.name, f"{value!r} not taken as a prologue", "others read it too")
+        return None
+    if legality.on_control_unit(ws, part) != (anchor.kernel == CONTROL_UNIT):
+        ws.note(node.name, f"{value!r} not taken as a prologue", "one is a control unit's work, the other the engines'")
         return None
     kind = anchor.types[slot]
     assert kind is not None

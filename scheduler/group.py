@@ -28,6 +28,7 @@ from superkernel.scheduler.anchors import add_anchor
 from superkernel.scheduler.cluster import Cluster
 from superkernel.scheduler.default_choice import default_choice
 from superkernel.scheduler.families import family_of
+from superkernel.scheduler.families.aicore import CONTROL_UNIT
 from superkernel.scheduler.finish import place_outputs, place_updates
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.join import add_pointwise
@@ -104,7 +105,11 @@ def _has_kernel(ws: Workspace, name: str) -> bool:
     """True where the pointwise node can be part of a program: its plain form has a kernel other than the reference."""
     from superkernel.scheduler.join import single_body
 
-    return ws.choose(single_body(ws, ws.graph.nodes[ws.positions[name]])) != HOST_REFERENCE
+    position = ws.positions[name]
+    kernel = ws.choose(single_body(ws, ws.graph.nodes[position]))
+    if kernel == CONTROL_UNIT:
+        ws.control.add(position)
+    return kernel != HOST_REFERENCE
 
 
 def _build(ws: Workspace) -> tuple[SubOperator, ...]:

@@ -26,18 +26,20 @@ def add_pointwise(ws: Workspace, node: Node) -> None:
 
 
 def single_body(ws: Workspace, node: Node) -> Body:
-    """The node alone as a program over dense rank-1 operands: what kernel selection is asked about its operator and
-    types. An exponent that is known when compiling is an immediate, as it will be in the program."""
+    """The node alone as a program over dense rank-1 operands, of its size to the next power of two: what kernel
+    selection is asked about its operator and types. An exponent that is known when compiling is an immediate, as it
+    will be in the program."""
     if node.op == "pow" and node.inputs[1] is not None and legality.is_scalar_constant(ws, node.inputs[1]):
         return _known_power(ws, node)
     kinds = [ws.graph.types[v].dtype for v in node.inputs if v is not None]
     out = ws.graph.types[node.outputs[0]].dtype
     op, attrs = _instruction(node)
-    operands = [Operand(Role.INPUT, TensorType(k, (64,))) for k in kinds] + [
-        Operand(Role.OUTPUT, TensorType(out, (64,)))
+    shape = _single_shape(ws, node)
+    operands = [Operand(Role.INPUT, TensorType(k, shape)) for k in kinds] + [
+        Operand(Role.OUTPUT, TensorType(out, shape))
     ]
     program = PointwiseProgram(
-        (64,),
+        shape,
         tuple(ProgramInput(i, k, (1,)) for i, k in enumerate(kinds)),
         (Instruction(op, tuple(range(len(kinds))), out, attrs),),
         (ProgramOutput(len(kinds), len(kinds), (1,)),),
@@ -47,12 +49,18 @@ def single_body(ws: Workspace, node: Node) -> Body:
 
 def _known_power(ws: Workspace, node: Node) -> Body:
     base, exponent = (ws.graph.types[v].dtype for v in node.inputs if v is not None)
-    out = ws.graph.types[node.outputs[0]].dtype
-    operands = (Operand(Role.INPUT, TensorType(base, (64,))), Operand(Role.OUTPUT, TensorType(out, (64,))))
+    out, shape = ws.graph.types[node.outputs[0]].dtype, _single_shape(ws, node)
+    operands = (Operand(Role.INPUT, TensorType(base, shape)), Operand(Role.OUTPUT, TensorType(out, shape)))
     number = (("value", _scalar(ws, str(node.inputs[1]))),)
     steps = (Instruction("constant", (), exponent, number), Instruction("pow", (0, 1), out))
-    program = PointwiseProgram((64,), (ProgramInput(0, base, (1,)),), steps, (ProgramOutput(2, 1, (1,)),))
+    program = PointwiseProgram(shape, (ProgramInput(0, base, (1,)),), steps, (ProgramOutput(2, 1, (1,)),))
     return Body(None, (), operands, (), (), (), program)
+
+
+def _single_shape(ws: Workspace, node: Node) -> tuple[int]:
+    """Powers of two, so that few different questions are asked."""
+    size = ws.graph.types[node.outputs[0]].size
+    return (1 << max(6, (size - 1).bit_length()),)
 
 
 def _instruction(node: Node) -> tuple[str, tuple[tuple[str, AttrValue], ...]]:
@@ -116,6 +124,8 @@ def _private_parts(ws: Workspace, node: Node, target: Cluster, position: int) ->
         if part is target or part in found or not ws.is_private(part, {position, *target.nodes}):
             continue
         if legality.why_not_absorb(ws, part, target) or legality.touches_own_store(part, target):
+            continue
+        if legality.on_control_unit(ws, part) != legality.on_control_unit(ws, target):
             continue
         if profit.too_big(target, part, *found) is None:
             found.append(part)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from superkernel.graph import Node
 from superkernel.scheduler.affine import Coords, Ref, broadcast_strides, same_strides
 from superkernel.scheduler.cluster import Cluster, Load
+from superkernel.scheduler.families.aicore import CONTROL_UNIT
 from superkernel.scheduler.workspace import Reg, Workspace
 from superkernel.tensor import row_major_strides
 
@@ -26,6 +27,8 @@ def why_not_join(ws: Workspace, node: Node, cluster: Cluster, coords: Coords, pr
     that would be absorbed and so need not run before."""
     if cluster.anchor is not None and not cluster.anchor.takes_epilogue:
         return f"{cluster.anchor.kernel} takes no epilogue"
+    if (why := _why_elsewhere(ws, node, cluster)) is not None:
+        return why
     if coords.natural() is None:
         return "the result has no affine layout over the iteration space"
     shape = coords.shape
@@ -50,6 +53,24 @@ def why_not_join(ws: Workspace, node: Node, cluster: Cluster, coords: Coords, pr
                 return "an operand is computed later, from the sub-operator's own result"
         if coords.pull(_operand_strides(ws, value, shape)) is None:
             return "an operand is not affine over the iteration space"
+    return None
+
+
+def on_control_unit(ws: Workspace, cluster: Cluster) -> bool:
+    """Whether no engine computes the cluster: a control unit does, which computes anything, but slowly."""
+    if cluster.anchor is not None:
+        return cluster.anchor.kernel == CONTROL_UNIT
+    return not ws.control.isdisjoint(cluster.nodes)
+
+
+def _why_elsewhere(ws: Workspace, node: Node, cluster: Cluster) -> str | None:
+    """A control unit and the engines share no program; small integers an engine could do go with the others."""
+    alone, shared = ws.positions[node.name] in ws.control, on_control_unit(ws, cluster)
+    if alone and not shared:
+        return "only a control unit computes it"
+    kinds = [ws.graph.types[v] for v in (*node.inputs, *node.outputs) if v is not None]
+    if shared and not alone and any(k.dtype.is_float for k in kinds):
+        return "the vector engine computes it faster than the control unit that computes its operand"
     return None
 
 

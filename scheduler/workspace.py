@@ -118,6 +118,7 @@ class Workspace:
     positions: dict[str, int] = field(default_factory=dict)  # node name -> position in the graph
     versions: dict[str, str] = field(default_factory=dict)  # buffer that took over another's bytes -> its graph value
     homes: dict[str, str] = field(default_factory=dict)  # concatenation that shares bytes with others -> its window
+    control: set[int] = field(default_factory=set)  # positions of pointwise nodes that only a control unit computes
     _readers: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def start(self) -> None:

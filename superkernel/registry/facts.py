@@ -116,6 +116,7 @@ def _core_facts(target: AicoreTarget) -> dict[str, FactValue]:
         "aicore.from_cube_bytes_per_ns": target.mb_per_s("rates.l0c_to_gm_gb_per_s") / 1000,
         "aicore.to_vector_bytes_per_ns": target.mb_per_s("rates.gm_to_ub_gb_per_s") / 1000,
         "aicore.from_vector_bytes_per_ns": target.mb_per_s("rates.ub_to_gm_gb_per_s") / 1000,
+        "aicore.load_ns": target.nanoseconds(target.control.global_load_cycles),
         "aicore.startup_ns": target.nanoseconds(target.dma.startup_cycles),
     }
 

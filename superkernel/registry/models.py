@@ -146,6 +146,11 @@ def _coming_and_going(facts: Facts) -> tuple[float, float]:
     return max(0.0, facts["bytes"] - going), float(going)
 
 
+def _control(facts: Facts, row: Capability) -> float:
+    """Control unit of one core: an element at a time, each a trip to global memory and back."""
+    return float(facts["elements"] * row.parameter("loads", 2.0) * facts["aicore.load_ns"])
+
+
 def _device_reference(facts: Facts, row: Capability) -> float:
     """NumPy on the driving machine: every operand leaves the device and comes back."""
     return float(REFERENCE_CALL_NS + 16.0 * facts["bytes"] / facts["aicore.from_vector_bytes_per_ns"])
@@ -162,6 +167,7 @@ COST_MODELS: Mapping[str, CostModel] = MappingProxyType(
         "reference": _reference,
         "cube": _cube,
         "vector": _vector,
+        "control": _control,
         "device_reference": _device_reference,
     }
 )

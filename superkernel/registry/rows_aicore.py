@@ -5,7 +5,8 @@ core and its vector cores together (`aic_aiv` in canonical names). The tile of a
 engine; a row whose tile is not the target's is not eligible there.
 
 `vector_ops` is the one list of pointwise operators that the vector engine computes, composed of its commands; programs
-around an anchor draw on the same list. What stands in no row runs on the NumPy reference, by policy.
+around an anchor draw on the same list. What the engines cannot do is done by a control unit where it is small, else on
+the NumPy reference, by policy.
 
 Architecture invariant: as for the host, rows name kernels by id; `scheduler.families.aicore` and `codegen.aicore` serve
 those ids.
@@ -20,8 +21,9 @@ from functools import cache
 from superkernel.dtypes import DType
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import op_table
+from superkernel.registry.facts import MAX_SLOTS
 from superkernel.registry.names import KernelName, format_name, make_params
-from superkernel.registry.predicates import Among, Clause, Reason, one_of, within
+from superkernel.registry.predicates import Among, Clause, Facts, FactValue, Reason, Test, one_of, within
 from superkernel.registry.records import Capability, KernelRole, NumericClass
 from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.rows_host import NAME_DTYPES, accumulator_of
@@ -37,6 +39,7 @@ _FACTORS = frozenset({_F32, _F16, _BF16})
 _INDICES = frozenset({DType.I32, DType.I64})
 _MASKS = frozenset({_F32, _F16, DType.BOOL})
 _STEP = 16  # rows and columns of the matrix engine's step
+_INTEGERS_MAX, _FLOATS_MAX = 4096, 1024  # elements that a control unit may be given
 _DEPTHS = {_F32: 4, _F16: 16, _BF16: 16, _I8: 32}
 
 
@@ -72,6 +75,29 @@ class _Kernel:
     cost: str = "vector"
     cost_parameters: tuple[tuple[str, float], ...] = ()
     code_bytes: int = 2048
+    role: KernelRole = KernelRole.TUNED
+
+
+@dataclass(frozen=True, slots=True)
+class Few(Test):
+    """A number of elements that one control unit gets through: fewer where floats are among them."""
+
+    integers: int
+    floats: int
+
+    def _limit(self, facts: Facts) -> int:
+        named = ("out0.dtype", *(f"in{slot}.dtype" for slot in range(MAX_SLOTS)))
+        dtypes = {facts.get(name) for name in named} | set(facts.get("program.dtypes") or ())
+        return self.floats if any(isinstance(d, DType) and d.is_float for d in dtypes) else self.integers
+
+    def holds(self, value: FactValue, facts: Facts) -> bool:
+        return value is not None and bool(value <= self._limit(facts))
+
+    def required(self, facts: Facts) -> str:
+        return f"<= {self._limit(facts)}"
+
+    def witness(self, value: FactValue, facts: Facts) -> FactValue:
+        return self._limit(facts) if value is None else min(value, self._limit(facts))
 
 
 def _ops_of(*families: Family) -> tuple[str, ...]:
@@ -139,6 +165,19 @@ def _row_kernels() -> Iterable[_Kernel]:
     )  # fmt: skip
 
 
+def _control_kernels() -> Iterable[_Kernel]:
+    """What the engines have no commands for, where it is small: behind every kernel that uses them."""
+    reductions = tuple(n for n in _ops_of(Family.REDUCE) if n.startswith("reduce_"))
+    moves = ("concat", "pad", "trilu", "tile", "gather", "gather_elements", "gather_nd", "scatter_elements")
+    others = ("scatter_nd", "one_hot", "topk", "argmax", "argmin", "cumsum")
+    ops = (POINTWISE, *_ops_of(Family.POINTWISE, Family.VIEW, Family.RESHAPE), *reductions, *moves, *others)
+    few = Clause(Reason.SHAPE, "elements", Few(_INTEGERS_MAX, _FLOATS_MAX))
+    yield _Kernel(
+        "aicore.scalar", ops, "vprogram", "aiv", None, modifier="control", limits=(few,), precision=_ROW_SUMS,
+        cost="control", role=KernelRole.GENERIC,
+    )  # fmt: skip
+
+
 def _rows_of(kernel: _Kernel) -> Iterable[Capability]:
     if kernel.dtypes is None:
         yield _row(kernel, None)
@@ -169,7 +208,7 @@ def _row(kernel: _Kernel, dtype: DType | None) -> Capability:
         kernel=kernel.kernel,
         ops=kernel.ops,
         name=format_name(KernelName("sk", tuple(words), kernel.micro, target, params=params)),
-        role=KernelRole.TUNED,
+        role=kernel.role,
         input_dtypes=inputs,
         accumulator=accumulator,
         limits=limits,
@@ -204,5 +243,5 @@ def _reference_row() -> Capability:
 @cache
 def aicore_rows() -> tuple[Capability, ...]:
     """All rows of the accelerator."""
-    groups = (_cube_kernels, _pointwise_kernels, _move_kernels, _row_kernels)
+    groups = (_cube_kernels, _pointwise_kernels, _move_kernels, _row_kernels, _control_kernels)
     return (*(row for group in groups for kernel in group() for row in _rows_of(kernel)), _reference_row())

@@ -1,7 +1,7 @@
 """aicore.scalar: the host's emitters at work on a control unit.
 
-Model: `ControlBuilder` is the host's kernel builder writing into an accelerator kernel: operands are addresses in global
-memory, elements are loaded and stored one by one by the control unit. What an emitter keeps on the stack or in
+Model: `ControlBuilder` is the host's kernel builder writing into an accelerator kernel: operands are addresses in
+global memory, elements are loaded and stored one by one by the control unit. What an emitter keeps on the stack or in
 registers it keeps there. All waits, and the drain ahead of the first store, stand at the kernel's beginning.
 """
 

@@ -26,6 +26,8 @@ MODULES: dict[str, str] = {
     "aicore.rope": "rope",
     "aicore.scalar": "scalar",
 }
+CONTROL_UNIT = "aicore.scalar"
+"""What no engine computes, by a control unit: element by element, where it is small."""
 
 
 @cache
