@@ -6,7 +6,9 @@ per value in the preset files, not here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from superkernel.target.schema import FieldSpec, quantity, section_fields
 
@@ -243,6 +245,7 @@ SECTIONS: dict[str, type] = {
 }
 
 
-def all_fields() -> dict[str, FieldSpec]:
+@cache
+def all_fields() -> Mapping[str, FieldSpec]:
     """Every field of the description by its path, in the order of the sections."""
     return {spec.path: spec for name, kind in SECTIONS.items() for spec in section_fields(name, kind)}
