@@ -4,21 +4,24 @@ and what bounds them."""
 from __future__ import annotations
 
 import random
+from math import prod
 from typing import Any
 from zlib import crc32
 
 import pytest
 from aicore_check import check_aicore
 from aicore_conv_cases import ConvCase, conv_case
+from aicore_timing import engine_busy, recorded
 
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families.aicore import depthwise, family_of
-from superkernel.scheduler.families.aicore.base import KernelType
+from superkernel.scheduler.families.aicore.base import KernelType, Role
 from superkernel.scheduler.families.aicore.conv import cube_tilings
 from superkernel.scheduler.families.aicore.conv_form import Load
 from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling, conv_fix
 from superkernel.target.aicore import AicoreTarget, load_target
+from superkernel.target.engines import Engine
 
 Shape = tuple[int, ...]
 TOLERANCE = {DType.F16: 2e-3, DType.BF16: 1.6e-2, DType.F32: 1e-4}
@@ -26,7 +29,7 @@ MINI = load_target("mini")
 
 
 def every_cut(case: ConvCase, target: AicoreTarget = MINI) -> list[ConvTiling]:
-    return list(cube_tilings(case.body, target))
+    return list(cube_tilings(case.body, target, every=True))
 
 
 def check(case: ConvCase, dtype: DType = DType.F16, others: int = 2, target: AicoreTarget = MINI) -> None:
@@ -179,6 +182,58 @@ def test_depthwise_windows() -> None:
             out_wider=out_wider,
         )  # fmt: skip
         check_aicore("aicore.conv", case.body, case.arrays, case.expected, splits=1)
+
+
+def test_search_leaves_out_only_worse_cuts() -> None:
+    for x, w, strides in (((1, 32, 40, 40), (96, 32, 3, 3), (1, 1)), ((4, 64, 28, 28), (64, 64, 1, 1), (1, 1))):
+        body = conv_case(x, w, {"strides": strides}).body
+        device = load_target("a3")
+        quick, thorough = cube_tilings(body, device), cube_tilings(body, device, every=True)
+        assert quick[0] == thorough[0]
+        assert set(quick) < set(thorough)
+
+
+RESNET: list[tuple[Shape, Shape, int, Engine]] = [
+    ((1, 64, 56, 56), (64, 64, 3, 3), 1, Engine.MTE2),
+    ((1, 128, 28, 28), (128, 128, 3, 3), 1, Engine.MTE2),
+    ((1, 256, 14, 14), (256, 256, 3, 3), 1, Engine.MTE2),
+    ((1, 512, 7, 7), (512, 512, 3, 3), 1, Engine.MTE2),
+    ((1, 1024, 14, 14), (256, 1024, 1, 1), 1, Engine.MTE2),
+    ((1, 512, 7, 7), (2048, 512, 1, 1), 1, Engine.MTE2),
+    ((1, 64, 56, 56), (256, 64, 1, 1), 1, Engine.FIX),
+    ((1, 256, 56, 56), (256, 256, 3, 3), 1, Engine.M),
+    ((8, 256, 14, 14), (256, 256, 3, 3), 1, Engine.M),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "strides", "bottleneck"), RESNET, ids=str)
+def test_what_bounds_image_networks(x: Shape, w: Shape, strides: int, bottleneck: Engine) -> None:
+    """On a whole device the scarce engine is that which the shape says, and it works near its rate: MTE2 at that of
+    all bytes in a few transfers, the cube at that of its multiplications, FIX at that of its stores."""
+    pad = w[2] // 2
+    attrs = {"strides": (strides, strides), "pads": (pad, pad, pad, pad)}
+    body, device = conv_case(x, w, attrs, bias=True, epilogue="relu").body, load_target("a3")
+    tiling = cube_tilings(body, device)[0]
+    share = -(-tiling.units // device.device.cube_cores)
+    commands = recorded("aicore.conv", body, tiling, device, 0, share)[Role.CUBE]
+    busy = engine_busy(commands, device)
+    assert max(busy, key=lambda e: busy[e]) is bottleneck
+    numbers = [(c.engine, c.name, c.numbers) for c in commands]
+    startup = device.dma.startup_cycles
+    if bottleneck is Engine.MTE2:
+        loads = [n for engine, name, n in numbers if engine is Engine.MTE2 and name.startswith("gm_")]
+        size = sum(n["bytes"] if "bytes" in n else 2 * n["rows"] * n["cols"] for n in loads)
+        ideal = device.transfer_cycles("rates.gm_to_l1_gb_per_s", size) + 3 * startup
+    elif bottleneck is Engine.M:
+        ideal = body.anchor_outputs[0].size * prod(w[1:]) // (device.device.cube_cores * 16**3)
+    else:
+        stores = [n for _, name, n in numbers if name == "l0c_to_gm"]
+        size = sum(2 * n["m"] * n["n"] for n in stores)
+        ideal = device.transfer_cycles("rates.l0c_to_gm_gb_per_s", size) + len(stores) * startup
+    limit = 1.3 if bottleneck is Engine.M else 1.26
+    assert busy[bottleneck] <= limit * ideal, (busy, ideal)
+    estimate = tiling.cost_cycles(body, 0, share, device)
+    assert 0.8 * busy[bottleneck] <= estimate <= 2.5 * busy[bottleneck]
 
 
 def test_refusals() -> None:

@@ -94,24 +94,19 @@ def _longest(tiling: AicoreTiling, body: Body, target: AicoreTarget) -> float:
     return tiling.cost_cycles(body, 0, -(-tiling.units // int(cores)), target)
 
 
-def cube_tilings(body: Body, target: AicoreTarget) -> tuple[ConvTiling, ...]:
-    """Every cut for the cube, cheapest first."""
+def cube_tilings(body: Body, target: AicoreTarget, every: bool = False) -> tuple[ConvTiling, ...]:
+    """Cuts for the cube, cheapest first; `every`: those too that cannot be the cheapest."""
     conv, fix = cube_conv(body), conv_fix(body)
     if is_empty(body):
         return (_empty_tiling(fix is not None),)
-    cores = int(target.device.cube_cores)
-
-    def cost(tiling: ConvTiling) -> float:
-        return range_cycles(tiling, conv, -(-tiling.units // cores), target)
-
-    found = sorted(dict.fromkeys(_Search(body, conv, fix, target).all()), key=cost)
+    found = _Search(body, conv, fix, target).run(every)
     if not found:
         raise unsupported(
             "no tile of a convolution fits the local memories",
             "larger memory.l1_bytes, memory.l0a_bytes, memory.l0b_bytes or memory.l0c_bytes",
             f"{conv.kernel} taps of {conv.channels} channels",
         )
-    return tuple(found)
+    return tuple(sorted(found, key=lambda t: found[t]))
 
 
 def _empty_tiling(fix: bool) -> ConvTiling:
@@ -135,15 +130,38 @@ class _Search:
         rows, columns = (self.fix.strides[d] for d in self.conv.spatial)
         return rows == columns * self.conv.out_width
 
-    def all(self) -> Iterator[ConvTiling]:
-        """Every cut that fits."""
+    def run(self, every: bool) -> dict[ConvTiling, float]:
+        """Cuts that fit with the cycles of the longest range of an even split. Without `every`, blocks whose sums or
+        stores alone take longer than the best cut so far are left out."""
+        found: dict[ConvTiling, float] = {}
+        best = float("inf")
         for frame in dict.fromkeys(self._frames()):
             load = self._load(frame)
             if load is None:
                 continue
             for channels in dict.fromkeys(self._channel_blocks()):
-                for hold in (NOTHING, WEIGHTS, IMAGE):
-                    yield from self._fitted(frame, load, channels, hold)
+                if not every and self._least_cycles(frame, channels) >= best:
+                    continue
+                for tiling in (
+                    t for hold in (NOTHING, WEIGHTS, IMAGE) for t in self._fitted(frame, load, channels, hold)
+                ):
+                    found[tiling] = range_cycles(tiling, self.conv, self._share(tiling.units), self.target)
+                    best = min(best, found[tiling])
+        return found
+
+    def _share(self, units: int) -> int:
+        """Units of the longest range."""
+        return -(-units // int(self.target.device.cube_cores))
+
+    def _least_cycles(self, frame: _Frame, channels: int) -> float:
+        """What the cube and FIX take for the longest range at least."""
+        conv, cube, target = self.conv, self.target.cube, self.target
+        blocks = frame.row_blocks * frame.column_blocks * -(-conv.out_channels // channels)
+        m, n = -(-frame.rows * frame.columns // cube.m), -(-channels // cube.n)
+        depth = -(-conv.kernel[0] * conv.kernel[1] * conv.channels // (cube.k_f32 if conv.item == 4 else cube.k_f16))
+        stored = frame.rows * min(frame.columns, conv.out_width) * channels * (conv.item if self.fix else 4)
+        fix = target.dma.startup_cycles + target.transfer_cycles("rates.l0c_to_gm_gb_per_s", stored)
+        return self._share(conv.images * conv.groups * blocks) * max(m * n * depth, fix)
 
     def _channel_blocks(self) -> Iterator[int]:
         out = self.conv.out_channels
