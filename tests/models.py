@@ -31,9 +31,10 @@ LIGHT_MODELS = (
 )
 
 
-def light_model(name: str, seed: int = 0) -> Any:
+def light_model(name: str, seed: int = 0, gain: float = 1.0) -> Any:
     """A light ONNX model as a ModelProto whose generated constants are initialisers with random contents. What goes
-    into the last softmax is a second output: softmax hides errors of small and of saturated logits alike."""
+    into the last softmax is a second output: softmax hides errors of small and of saturated logits alike. `gain`:
+    factor on weights of convolutions and products; below 1, residual networks stay within the range of f16."""
     import onnx
     from onnx import numpy_helper
     from onnx.backend.test import __file__ as home
@@ -50,7 +51,9 @@ def light_model(name: str, seed: int = 0) -> Any:
             kept.append(node)
             continue
         out = node.output[0]
-        weights.append(numpy_helper.from_array(_random(rng, shapes[node.input[0]], kinds.get(out, "weight")), out))
+        kind = kinds.get(out, "weight")
+        values = _random(rng, shapes[node.input[0]], kind) * np.float32(gain if kind == "weight" else 1.0)
+        weights.append(numpy_helper.from_array(values, out))
     others = [t for t in graph.initializer if t.name not in shapes]
     inputs = [i for i in graph.input if i.name not in shapes]
     last = kept[-1]
