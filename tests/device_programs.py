@@ -28,7 +28,7 @@ FENCE_IR = 0x0820000F  # fence i, r
 FENCE_ALL = asm.FENCE
 NOP = 0x00000013
 DATA = 0x8040_0000  # free for tests, behind code and private memories
-PRIVATE = 0x8020_0000
+PRIVATE = 0x8018_0000
 CODE = 0x8000_0000
 DONE = 0x8030_0000  # a word in a writable segment: how many harts are done
 

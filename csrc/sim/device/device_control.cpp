@@ -77,6 +77,7 @@ void Device::control_event(Core& core, std::uint64_t now) {
       if (!is_next(now, core.number * kParts)) return push(now, core.number * kParts, EventKind::control);
       if (!core.requesting) continue;
     }
+    now_ = now;
     if (!perform(core, now) || state_ != State::running) return;
     core.requesting = false;
   }

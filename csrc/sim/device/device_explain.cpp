@@ -126,6 +126,7 @@ void Device::fail_deadlock() {
                     waits_of(core));
   }
   const Core& where = first != nullptr ? *first : *cores_.front();
+  now_ = where.unit.cycles();
   if (lines.empty()) {
     fail(accessor(where, false), "no_exit", "all control units sleep, and the program has not ended",
          "a store to the exit address by the last of them");
