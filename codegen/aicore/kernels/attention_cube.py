@@ -1,0 +1,252 @@
+"""The cube core's side of attention: scores = q k^T, then sums = weights v.
+
+Model: keys and values come into L1 through one stream, in the order in which they are used: the keys of step t, the
+values of step t - skew, the keys of step t + 1, ... Each is issued ahead of the wait for the weights that come back, so
+that MTE2 has work meanwhile. Queries come with the keys where units have one block of keys, else they stay for the unit.
+
+Invariant: a load that waits for a slot of the stream waits for products that are issued ahead of it.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from superkernel.body import Body, View
+from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, Place, Walk
+from superkernel.codegen.aicore.layer import KernelBuilder
+from superkernel.codegen.aicore.rings import Buffer
+from superkernel.codegen.aicore.scalar import Number, Variable
+from superkernel.codegen.aicore.stream import StreamBuffer
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.aicore.attention_cost import (
+    L0_SLOTS,
+    cube_buffers,
+    l1_buffers,
+    query_pitch,
+    row_pitch,
+)
+from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack
+from superkernel.scheduler.families.aicore.cube import ceil_to
+from superkernel.target.engines import Engine, Local
+
+F32 = DType.F32
+
+
+class _KeyCursor(Cursor):
+    """Where keys and queries of the unit begin, in bytes."""
+
+    def note(self, place: Place, visible: Number, length: Number) -> dict[str, Number]:
+        form, item = self.walk.form, self.walk.tiling.item
+        return {
+            "queries": _offset(form.q, item, place.batch, place.head, place.position),
+            "keys": _offset(form.k, item, place.batch, place.kv_head, 0),
+        }
+
+
+class _ValueCursor(Cursor):
+    """Where values of the unit begin, in bytes."""
+
+    def note(self, place: Place, visible: Number, length: Number) -> dict[str, Number]:
+        form, item = self.walk.form, self.walk.tiling.item
+        return {"values": _offset(form.v, item, place.batch, place.kv_head, 0)}
+
+
+def _offset(view: View, item: int, *coordinates: Number) -> Number:
+    total: Number = view.offset * item
+    for stride, coordinate in zip(view.strides, coordinates, strict=False):
+        total = coordinate * (stride * item) + total
+    return total
+
+
+class CubeSide:
+    """See the module docstring."""
+
+    def __init__(self, kb: KernelBuilder, body: Body, tiling: AttentionTiling) -> None:
+        self.kb, self.tiling = kb, tiling
+        self.walk = Walk(kb, body, tiling)
+        self.form, self.dtype = self.walk.form, body.anchor_outputs[0].dtype
+        block, item = kb.target.memory.block_bytes, tiling.item
+        self.query_pitch = query_pitch(self.form, item, block)
+        self.weight_pitch = ceil_to(tiling.keys * item, block)
+        self.key_pitch, self.value_pitch = (row_pitch(self.form, w, item, block) for w in "kv")
+        self.channels = Channels.of(kb, tiling, self.walk.steps)
+        self._buffers(l1_buffers(self.form, tiling, block))
+        self.keys, self.values = _KeyCursor(self.walk), _ValueCursor(self.walk)
+        self.held: dict[str, Variable] = {}  # of the step whose keys were loaded last
+
+    def _buffers(self, sizes: dict[str, tuple[int, int]]) -> None:
+        kb, t = self.kb, self.tiling
+        l0 = cube_buffers(self.form, t, kb.target)
+        self.stream = kb.stream("keys and values", Engine.MTE2, Engine.MTE1, t.slots)
+        self.tile: StreamBuffer = self.stream.buffer(Local.L1, sizes["stream"][0], "tile")
+        self.unit = self.stream if t.blocks == 1 else kb.stream("queries", Engine.MTE2, Engine.MTE1, 1)
+        self.queries = self.unit.buffer(Local.L1, sizes["query"][0], "queries")
+        self.weight_ring, self.feed_ring = kb.ring("weights", 1), kb.ring("feed", L0_SLOTS)
+        self.weights = kb.buffer(self.weight_ring, Local.L1, sizes["weights"][0], "weights")
+        self.left = kb.buffer(self.feed_ring, Local.L0A, l0[Local.L0A]["left"][0], "left")
+        self.right = kb.buffer(self.feed_ring, Local.L0B, l0[Local.L0B]["right"][0], "right")
+        self.score_ring, self.sum_ring = kb.ring("scores", t.score_slots), kb.ring("sums", 1)
+        self.scores = kb.buffer(self.score_ring, Local.L0C, l0[Local.L0C]["scores"][0], "scores")
+        self.sums = kb.buffer(self.sum_ring, Local.L0C, l0[Local.L0C]["sums"][0], "sums")
+
+    def emit(self) -> None:
+        kb, skew, steps = self.kb, self.tiling.skew, self.walk.steps
+        self.keys.start()
+        self.values.start()
+        with kb.when(kb.compare("<", kb.begin, kb.end)):
+            self._load_keys()
+        with kb.loop(0, steps + skew) as step:
+            with kb.when(kb.compare("<", step, steps)):
+                self._score()
+            with kb.when(kb.compare(">=", step, skew)):
+                self._load_values()
+            with kb.when(kb.compare("<", step + 1, steps)):
+                self._load_keys()
+            with kb.when(kb.compare(">=", step, skew)):
+                self._sum()
+                self.values.advance()
+
+    # Loads ------------------------------------------------------------------------------------------------------------
+
+    def _load_keys(self) -> None:
+        """Keys of the next step, queries ahead of a unit's first ones."""
+        kb, cursor, form = self.kb, self.keys, self.form
+        if self.unit is not self.stream:
+            with kb.when(cursor.is_first), self.unit.fill():
+                self._load_queries(self.queries.inlet)
+        with self.stream.fill():
+            if self.unit is self.stream:
+                self._load_queries(self.queries.inlet)
+            self._load_rows(self.tile.inlet, form.k, cursor, cursor["keys"], self.key_pitch)
+        for name, value in (
+            ("rows", cursor["rows"]), ("keys", cursor.keys), ("first", self._number(cursor.is_first)),
+            ("last", self._number(cursor.is_last)),
+        ):  # fmt: skip
+            if name not in self.held:
+                self.held[name] = kb.variable(0)
+            self.held[name].set(value)
+        cursor.advance()
+
+    def _number(self, condition: ir.Value | bool) -> Number:
+        return int(condition) if isinstance(condition, bool) else self.kb.select(condition, 1, 0)
+
+    def _load_queries(self, dst: Buffer) -> None:
+        form, t, kb = self.form, self.tiling, self.kb
+        place, step = self.keys["queries"], form.q.strides[1 if t.stack is Stack.HEADS else 2]
+        if t.stack is not Stack.PAIR or form.q.strides[1] == form.queries * step:
+            self._copy(dst, form.q, place, self.keys["rows"], step, self.query_pitch)
+            return
+        with kb.loop(0, t.heads) as head:
+            part = dst.at(head * (t.positions * self.query_pitch))
+            offset = place + head * (form.q.strides[1] * t.item)
+            kb.issue(
+                "gm_to_l1_2d", types=(self.dtype,), dst=part, src=kb.operand(form.q.operand, offset), rows=t.positions,
+                cols=form.depth, dst_stride=self.query_pitch, src_stride=self._stride(t.positions, step),
+            )  # fmt: skip
+
+    def _load_values(self) -> None:
+        with self.stream.fill():
+            self._load_rows(self.tile.inlet, self.form.v, self.values, self.values["values"], self.value_pitch)
+
+    def _load_rows(self, dst: Buffer, view: View, cursor: Cursor, place: Number, pitch: int) -> None:
+        """A block of keys or values; zeros where the unit sees none."""
+        kb, t, visible = self.kb, self.tiling, cursor["visible"]
+        some = kb.compare(">", visible, 0)
+        if some is not False:
+            with kb.when(some):
+                offset = place + cursor.block * (t.keys * view.strides[2] * t.item)
+                self._copy(dst, view, offset, cursor.keys, view.strides[2], pitch)
+        if some is not True:
+            with kb.when(kb.compare("==", visible, 0)):
+                kb.issue("l1_fill", types=(self.dtype,), dst=dst, count=pitch // t.item, value=0)
+
+    def _copy(self, dst: Buffer, view: View, offset: Number, rows: Number, step: int, pitch: int) -> None:
+        """Rows of a view, `step` elements apart, as they lie in L1."""
+        kb, item, width = self.kb, self.tiling.item, view.shape[3]
+        src = kb.operand(view.operand, offset)
+        one = isinstance(rows, int) and rows == 1
+        if one or (step == width and pitch == width * item):
+            kb.issue("gm_to_l1", dst=dst, src=src, bytes=rows * (width * item))
+            return
+        kb.issue(
+            "gm_to_l1_2d", types=(self.dtype,), dst=dst, src=src, rows=rows, cols=width, dst_stride=pitch,
+            src_stride=step * item,
+        )  # fmt: skip
+
+    def _stride(self, rows: int, step: int) -> int:
+        return step * self.tiling.item if rows > 1 else 0
+
+    # Products ---------------------------------------------------------------------------------------------------------
+
+    def _score(self) -> None:
+        """Scores of the step whose keys were loaded last."""
+        kb, t, form = self.kb, self.tiling, self.form
+        rows, keys = self.held["rows"].get(), self.held["keys"].get()
+        if isinstance(self.keys["rows"], int):
+            rows = self.keys["rows"]
+        own = self.unit is not self.stream
+        with self.channels.scores.turn() as slot:
+            if own:
+                with kb.when(kb.compare("==", self.held["first"].get(), 1)):
+                    self.unit.begin_drain()
+            self.stream.begin_drain()
+            with kb.loop(0, keys if t.keys > t.score_keys else 1, t.score_keys) as at, kb.turn(self.score_ring):
+                columns = kb.minimum(t.score_keys, keys - at)
+                with kb.loop(0, form.depth, t.score_depth) as depth:
+                    k = t.score_depth if form.depth % t.score_depth == 0 else kb.minimum(t.score_depth, form.depth - depth)
+                    right = self.tile.outlet.at(at * self.key_pitch + depth * t.item)
+                    left = self.queries.outlet.at(depth * t.item)
+                    self._multiply(self.scores, left, self.query_pitch, right, self.key_pitch, (rows, columns, k), depth)
+                self._send(self.scores, slot.at(at * F32_BYTES), rows, columns, t.score_pitch, self._scale())
+            self.stream.end_drain()
+            if own:
+                with kb.when(kb.compare("==", self.held["last"].get(), 1)):
+                    self.unit.end_drain()
+
+    def _scale(self) -> float:
+        """On the way out; with a soft cap, what the exponential in tanh takes."""
+        form = self.form
+        return form.scale * 2 / form.softcap if form.softcap else form.scale
+
+    def _sum(self) -> None:
+        """Weights x values of the step of the values' cursor."""
+        kb, t, form, cursor = self.kb, self.tiling, self.form, self.values
+        rows, keys = cursor["rows"], cursor.keys
+        with kb.turn(self.weight_ring):
+            with self.channels.weights.turn() as slot:
+                kb.issue(
+                    "gm_to_l1_2d", types=(self.dtype,), dst=self.weights, src=slot, rows=rows, cols=keys,
+                    dst_stride=self.weight_pitch, src_stride=t.weight_pitch,
+                )  # fmt: skip
+            with self.channels.sums.turn() as slot, kb.turn(self.sum_ring):
+                self.stream.begin_drain()
+                with kb.loop(0, keys if t.keys > t.value_keys else 1, t.value_keys) as at:
+                    k = kb.minimum(t.value_keys, keys - at)
+                    left, right = self.weights.at(at * t.item), self.tile.outlet.at(at * self.value_pitch)
+                    shape = (rows, form.value_depth, k)
+                    self._multiply(self.sums, left, self.weight_pitch, right, self.value_pitch, shape, at, by_rows=True)
+                self.stream.end_drain()
+                self._send(self.sums, slot, rows, form.value_depth, t.sum_pitch, None)
+
+    def _multiply(
+        self, dst: Buffer, left: object, left_pitch: int, right: object, right_pitch: int,
+        shape: tuple[Number, Number, Number], first: Number, *, by_rows: bool = False,
+    ) -> None:  # fmt: skip
+        """dst += left x right, from 0 where `first` is 0; `by_rows`: right lies in L1 as k rows, else transposed."""
+        kb, (m, n, k) = self.kb, shape
+        mode: Number | str = "init"
+        if not isinstance(first, int):
+            mode = kb.minimum(first, 1)
+        with kb.turn(self.feed_ring):
+            kb.issue("l1_to_l0a", types=(self.dtype,), dst=self.left, src=left, m=m, k=k, src_stride=left_pitch)  # type: ignore[arg-type]
+            kb.issue(
+                "l1_to_l0b", types=(self.dtype,), dst=self.right, src=right, n=n, k=k, src_stride=right_pitch,
+                transpose="no" if by_rows else "yes",
+            )  # type: ignore[arg-type] # fmt: skip
+            kb.issue("mmad", types=(self.dtype, F32), c=dst, a=self.left, b=self.right, m=m, k=k, n=n, mode=mode)
+
+    def _send(self, src: Buffer, slot: object, rows: Number, columns: Number, pitch: int, scale: float | None) -> None:
+        scaled = {} if scale is None else {"scale": "tensor", "scale_value": scale}
+        self.kb.issue(
+            "l0c_to_gm", types=(F32, F32), src=src, dst=slot, m=rows, n=columns, dst_stride=pitch, **scaled
+        )  # type: ignore[arg-type]

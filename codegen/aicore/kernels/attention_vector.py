@@ -1,0 +1,266 @@
+"""A vector core's side of attention: weights from scores, then sums over the blocks of keys.
+
+Model: of each step this core has the rows of its lane. `_weigh` makes exp(score - top) of a block, top being the largest
+score of the row so far; `_gather` adds the block's sums to the total, both brought to the newest top by `correction`.
+`_weigh` is `skew` steps ahead of `_gather`: what the second needs of the first (correction, the block's sum of weights)
+waits in slots. Only the vector engine touches statistics, so they need no flags.
+
+Hidden keys have the score -inf; top starts at a finite floor, so that a row that sees nothing has weights of 0 and a sum
+of 0, and gives 0.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from superkernel.body import Body
+from superkernel.codegen.aicore.kernels.attention_mask import Masking
+from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, Place, Walk
+from superkernel.codegen.aicore.layer import KernelBuilder, OperandValue
+from superkernel.codegen.aicore.rings import Part
+from superkernel.codegen.aicore.scalar import Number, Variable
+from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.aicore.attention_cost import epilogue_code, ub_buffers
+from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack
+from superkernel.scheduler.families.aicore.cube import ceil_to
+from superkernel.scheduler.families.aicore.tilecode import TileSize
+from superkernel.target.engines import Local
+
+F32 = DType.F32
+FLOOR, TINY = -3.0e38, 1.0e-30
+
+
+def bits_of(value: float) -> int:
+    """The bits of an f32."""
+    return int(struct.unpack("<I", struct.pack("<f", value))[0])
+
+
+class _ScoreCursor(Cursor):
+    """What masking needs of a unit, beside its rows."""
+
+    masking: Masking
+
+    def note(self, place: Place, visible: Number, length: Number) -> dict[str, Number]:
+        return self.masking.note(place, length)
+
+
+class _SumCursor(Cursor):
+    """Where in the result the lane's rows of a unit begin."""
+
+    def note(self, place: Place, visible: Number, length: Number) -> dict[str, Number]:
+        head, position = lane_start(self.kb, self.walk.tiling, place)
+        return {"batch": place.batch, "head": head, "position": position}
+
+
+def lane_start(kb: KernelBuilder, tiling: AttentionTiling, place: Place) -> tuple[Number, Number]:
+    """Head and position of a lane's first row."""
+    lane = kb.role.lane
+    if tiling.stack is Stack.ROWS:
+        return place.head, place.position + lane * tiling.lane_rows
+    return place.head + lane * (1 if tiling.stack is Stack.PAIR else tiling.lane_rows), place.position
+
+
+class VectorSide:
+    """See the module docstring."""
+
+    def __init__(self, kb: KernelBuilder, body: Body, tiling: AttentionTiling) -> None:
+        self.kb, self.tiling = kb, tiling
+        self.walk = Walk(kb, body, tiling)
+        self.form, self.dtype = self.walk.form, body.anchor_outputs[0].dtype
+        block, rows = kb.target.memory.block_bytes, tiling.lane_rows
+        self.first_row = kb.role.lane * rows
+        self.score_pitch = ceil_to(tiling.keys * F32_BYTES, block)
+        self.weight_pitch = ceil_to(tiling.keys * tiling.item, block)
+        self.sum_pitch = ceil_to(tiling.value_depth * F32_BYTES, block)
+        self.vector_bytes = ceil_to(rows * F32_BYTES, block)
+        self.channels = Channels.of(kb, tiling, self.walk.steps)
+        sizes = ub_buffers(body, tiling, block)
+        self._buffers(sizes, body)
+        self.masking = Masking(kb, body, tiling, sizes, self.scores, self.score_pitch)
+        self.ahead, self.behind = _ScoreCursor(self.walk), _SumCursor(self.walk)
+        self.ahead.masking = self.masking
+        self.made, self.used = kb.variable(0), kb.variable(0)  # slots of statistics
+
+    def _buffers(self, sizes: dict[str, tuple[int, int]], body: Body) -> None:
+        kb, t = self.kb, self.tiling
+
+        def ring(name: str, top: bool = False) -> tuple[object, object]:
+            nbytes, slots = sizes[name]
+            made = kb.ring(name, slots)
+            return made, kb.buffer(made, Local.UB, nbytes, name, top=top)
+
+        self.score_ring, self.scores = ring("scores")
+        self.sum_ring, self.sums = ring("sums")
+        self.weight_ring, self.weights = ring("weights", top=True)
+        self.result_ring, self.result = ring("result", top=True)
+        self.total = kb.fixed(Local.UB, sizes["total"][0], "total") if t.blocks > 1 else None
+        self.statistics = kb.fixed(Local.UB, sizes["statistics"][0], "statistics")
+        size = TileSize(t.lane_rows, t.value_depth, kb.target.memory.block_bytes)
+        anchor = Tile(self.result.at(0), self.sum_pitch if t.lane_rows > 1 else 0)
+        self.tile = TileProgram(
+            kb, body.epilogue, epilogue_code(body, t), size, kb.ring("in", 1), kb.ring("out", 1), anchors=[anchor]
+        )
+
+    # Statistics: a number per row each; top, the block's top, the sum of weights, then per slot correction and sum.
+
+    def _vector(self, number: Number) -> Part:
+        return self.statistics.at(number * self.vector_bytes)
+
+    def _slot(self, which: Variable, number: int) -> Part:
+        return self._vector(which.get() * 2 + (3 + number))
+
+    def _turn_slot(self, which: Variable) -> None:
+        following = which.get() + 1
+        which.set(self.kb.select(self.kb.compare("==", following, self.tiling.skew + 1), 0, following))
+
+    # Steps ------------------------------------------------------------------------------------------------------------
+
+    def emit(self) -> None:
+        kb, skew, steps = self.kb, self.tiling.skew, self.walk.steps
+        self.masking.prepare()
+        self.ahead.start()
+        self.behind.start()
+        with kb.loop(0, steps + skew) as step:
+            with kb.when(kb.compare("<", step, steps)):
+                self._weigh()
+                self.ahead.advance()
+            with kb.when(kb.compare(">=", step, skew)):
+                self._gather()
+                self.behind.advance()
+
+    def _rows(self, cursor: Cursor) -> Number:
+        """This core's rows of a unit."""
+        kb, t, rows = self.kb, self.tiling, cursor["rows"]
+        return kb.maximum(kb.minimum(rows - self.first_row, t.lane_rows), 0)
+
+    def _weigh(self) -> None:
+        kb, t, cursor = self.kb, self.tiling, self.ahead
+        rows, keys = self._rows(cursor), cursor.keys
+        some = kb.compare(">", rows, 0)
+        with kb.turn(self.score_ring, self.weight_ring, *self.masking.rings):
+            with kb.when(some):
+                self.masking.load(cursor, rows, keys)
+            with self.channels.scores.turn() as slot, kb.when(some):
+                self._load(self.scores, slot.at(self.first_row * t.score_pitch), rows, keys, self.score_pitch, t.score_pitch)
+            with kb.when(some):
+                self._cap(rows, keys)
+                self.masking.apply(cursor, rows, keys)
+                self._exponentials(cursor, rows, keys)
+            with self.channels.weights.turn() as slot, kb.when(some):
+                kb.issue(
+                    "ub_to_gm_2d", dst=slot.at(self.first_row * t.weight_pitch), src=self.weights, rows=rows,
+                    row_bytes=keys * t.item, dst_stride=t.weight_pitch, src_stride=self.weight_pitch,
+                )  # fmt: skip
+        self._turn_slot(self.made)
+
+    def _load(self, dst: object, src: object, rows: Number, cols: Number, pitch: int, stride: int) -> None:
+        self.kb.issue(
+            "gm_to_ub_2d", types=(F32,), dst=dst, src=src, rows=rows, cols=cols, dst_stride=pitch, src_stride=stride
+        )  # type: ignore[arg-type]
+
+    def _on_scores(self, name: str, rows: Number, keys: Number, **extra: OperandValue) -> None:
+        """scores = f(scores)."""
+        self.kb.issue(
+            name, types=(F32,), dst=self.scores, src=self.scores, rows=rows, cols=keys, dst_stride=self.score_pitch,
+            src_stride=self.score_pitch, **extra,
+        )  # fmt: skip
+
+    def _cap(self, rows: Number, keys: Number) -> None:
+        """cap x tanh(score / cap) = cap - 2 cap / (exp(2 score / cap) + 1); the factor 2 / cap is in the scores."""
+        cap = self.form.softcap
+        if not cap:
+            return
+        self._on_scores("v_exp", rows, keys)
+        self._on_scores("v_adds", rows, keys, value=bits_of(1.0))
+        self._on_scores("v_reciprocal", rows, keys)
+        self._on_scores("v_muls", rows, keys, value=bits_of(-2 * cap))
+        self._on_scores("v_adds", rows, keys, value=bits_of(cap))
+
+    def _exponentials(self, cursor: Cursor, rows: Number, keys: Number) -> None:
+        """Weights, and what the total needs to know of them."""
+        kb, t, pitch = self.kb, self.tiling, self.score_pitch
+        top, new = self._vector(0), self._vector(1)
+        correction, weight_sum = self._slot(self.made, 0), self._slot(self.made, 1)
+        kb.issue(
+            "v_reduce_max", types=(F32,), dst=new, src=self.scores, rows=rows, cols=keys, src_stride=pitch, scope="row"
+        )
+        if t.blocks == 1:
+            kb.issue("v_maxs", types=(F32,), dst=new, src=new, cols=rows, value=bits_of(FLOOR))
+        else:
+            with kb.when(cursor.is_first):
+                kb.issue("v_duplicate", types=(F32,), dst=top, cols=rows, value=bits_of(FLOOR))
+            kb.issue("v_max", types=(F32,), dst=new, a=new, b=top, cols=rows)
+            kb.issue("v_sub", types=(F32,), dst=correction, a=top, b=new, cols=rows)
+            kb.issue("v_exp", types=(F32,), dst=correction, src=correction, cols=rows)
+            kb.issue("v_copy", types=(F32,), dst=top, src=new, cols=rows)
+        kb.issue(
+            "v_sub", types=(F32,), dst=self.scores, a=self.scores, b=new, rows=rows, cols=keys, dst_stride=pitch,
+            a_stride=pitch, b_form="column", b_stride=F32_BYTES,
+        )  # fmt: skip
+        narrow = self.dtype is not F32
+        weights = self.scores if narrow else self.weights
+        kb.issue(
+            "v_exp", types=(F32,), dst=weights, src=self.scores, rows=rows, cols=keys, dst_stride=pitch, src_stride=pitch
+        )
+        if narrow:
+            kb.issue(
+                "v_cast", types=(F32, self.dtype), dst=self.weights, src=self.scores, rows=rows, cols=keys,
+                dst_stride=self.weight_pitch, src_stride=pitch,
+            )  # fmt: skip
+        kb.issue("v_sum", types=(F32,), dst=weight_sum, src=weights, rows=rows, cols=keys, src_stride=pitch, scope="row")
+
+    def _gather(self) -> None:
+        kb, t, cursor = self.kb, self.tiling, self.behind
+        rows, depth = self._rows(cursor), self.form.value_depth
+        some = kb.compare(">", rows, 0)
+        with kb.turn(self.sum_ring):
+            with self.channels.sums.turn() as slot, kb.when(some):
+                self._load(self.sums, slot.at(self.first_row * t.sum_pitch), rows, depth, self.sum_pitch, t.sum_pitch)
+            if t.blocks > 1:
+                with kb.when(some):
+                    self._add(cursor, rows)
+            with kb.when(cursor.is_last):
+                self._finish(cursor, rows)
+        self._turn_slot(self.used)
+
+    def _add(self, cursor: Cursor, rows: Number) -> None:
+        """The block's sums to the total, as the newest top has them."""
+        kb, depth, pitch = self.kb, self.form.value_depth, self.sum_pitch
+        correction, weight_sum, weight_total = self._slot(self.used, 0), self._slot(self.used, 1), self._vector(2)
+        assert self.total is not None
+        first = cursor.is_first
+        with kb.when(first):
+            kb.issue("v_copy", types=(F32,), dst=weight_total, src=weight_sum, cols=rows)
+            kb.issue(
+                "v_copy", types=(F32,), dst=self.total, src=self.sums, rows=rows, cols=depth, dst_stride=pitch,
+                src_stride=pitch,
+            )  # fmt: skip
+        with kb.when(kb.compare("!=", cursor.block, 0)):
+            kb.issue("v_mul", types=(F32,), dst=weight_total, a=weight_total, b=correction, cols=rows)
+            kb.issue("v_add", types=(F32,), dst=weight_total, a=weight_total, b=weight_sum, cols=rows)
+            wide = {"rows": rows, "cols": depth, "dst_stride": pitch, "a_stride": pitch}
+            kb.issue(
+                "v_mul", types=(F32,), dst=self.total, a=self.total, b=correction, b_form="column", b_stride=F32_BYTES,
+                **wide,
+            )  # fmt: skip
+            kb.issue("v_add", types=(F32,), dst=self.total, a=self.total, b=self.sums, b_stride=pitch, **wide)
+
+    def _finish(self, cursor: Cursor, rows: Number) -> None:
+        """The unit's rows: total / sum of weights, through the epilogue."""
+        kb, depth, pitch = self.kb, self.form.value_depth, self.sum_pitch
+        some = kb.compare(">", rows, 0)
+        at = (cursor["batch"], cursor["head"], cursor["position"], 0)
+        weight_total = self._slot(self.used, 1) if self.total is None else self._vector(2)
+        with kb.turn(self.result_ring, *self.tile.rings):
+            with kb.when(some):
+                self.tile.load(at, rows, depth)
+            with kb.when(some):
+                kb.issue("v_maxs", types=(F32,), dst=weight_total, src=weight_total, cols=rows, value=bits_of(TINY))
+                kb.issue(
+                    "v_div", types=(F32,), dst=self.result, a=self.total or self.sums, b=weight_total, rows=rows,
+                    cols=depth, dst_stride=pitch, a_stride=pitch, b_form="column", b_stride=F32_BYTES,
+                )  # fmt: skip
+                self.tile.compute(rows, depth)
+            with kb.when(some):
+                self.tile.store(at, rows, depth)

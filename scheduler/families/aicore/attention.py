@@ -1,0 +1,165 @@
+"""aicore.attention: the search for block sizes.
+
+Model: a few numbers of rows per unit, and for each the block of keys with the lowest estimate among those that fit
+into every local memory. Larger blocks of keys make fewer partial sums; what limits them is UB (scores of a lane) and
+L1 (keys and values). See `attention_tiling` for how the parts work together and `attention_cost` for the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from superkernel.body import Body, View
+from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
+from superkernel.scheduler.families.aicore.attention_cost import L0_SLOTS, overflows
+from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack
+from superkernel.scheduler.families.aicore.cube import ceil_to
+from superkernel.scheduler.families.attention import AttentionForm, attention_form
+from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.target.aicore import AicoreTarget
+
+_ROWS = (64, 128, 32, 16)  # of a unit, at most
+_KEYS = (1024, 768, 512, 384, 256, 128, 64, 32, 16)  # of a block, at most
+_SKEW = 2  # steps that scores are ahead of sums: hides the way through the vector cores
+_RESERVED_FLAGS = 3  # per pair of engines, see the kernel layer
+_STRIDE_MAX_BYTES = (1 << 32) - 1
+_DEPTH_MAX = 4096
+
+
+class AttentionFamily(Family):
+    """`aicore.attention`: any mask, length, causal limit and grouping; f16, bf16 and f32."""
+
+    kernels: tuple[str, ...] = ("aicore.attention",)
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        """Elements of a row side by side, rows anywhere ahead: heads inside of tokens, caches."""
+        moving = [s for s, d in zip(view.strides, view.shape, strict=True) if d > 1]
+        if any(not 0 <= s * dtype.itemsize <= _STRIDE_MAX_BYTES for s in moving):
+            return False
+        return slot == 4 or not view.shape or view.shape[-1] <= 1 or view.strides[-1] == 1
+
+    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[Tiling]:
+        """Best estimate first. Raises UnsupportedError where no block fits."""
+        form = attention_form(body)
+        per_group = target.device.vector_cores_per_group
+        if per_group > 2 or target.device.cube_cores_per_group != 1:
+            raise UnsupportedError(
+                "attention runs on groups of one cube core and one or two vector cores",
+                location="target field 'device.vector_cores_per_group'", expected="1 or 2, beside one cube core",
+                found=f"{per_group}, beside {target.device.cube_cores_per_group}",
+            )  # fmt: skip
+        if not 0 < form.depth <= _DEPTH_MAX and form.rows:
+            raise UnsupportedError("bad depth of heads", expected=f"1 to {_DEPTH_MAX}", found=form.depth)
+        found = _search(body, target)
+        if not found:
+            least = _least(body, target)
+            raise UnsupportedError(
+                "no block of attention fits into local memory",
+                location=", ".join(f"target field {field!r}" for field in overflows(body, least, target)),
+                found=f"{form.depth} x {form.value_depth} deep",
+                hint="use smaller heads or a target with larger memories",
+            )
+        return found
+
+
+@lru_cache(maxsize=1024)
+def _search(body: Body, target: AicoreTarget) -> tuple[AttentionTiling, ...]:
+    form = attention_form(body)
+    best: list[tuple[float, AttentionTiling]] = []
+    for rows in _ROWS:
+        fitting = [t for t in _of_rows(body, form, rows, target) if not overflows(body, t, target)]
+        if fitting:
+            costs = [(t.cost_cycles(body, 0, t.units, target), t) for t in fitting]
+            best.append(min(costs, key=lambda pair: pair[0]))
+    best.sort(key=lambda pair: pair[0])
+    return tuple(dict.fromkeys(t for _, t in best))
+
+
+def _least(body: Body, target: AicoreTarget) -> AttentionTiling:
+    return list(_of_rows(body, attention_form(body), 1, target))[-1]
+
+
+def _of_rows(body: Body, form: AttentionForm, rows: int, target: AicoreTarget) -> Iterator[AttentionTiling]:
+    """Tilings with at most so many rows, the largest blocks of keys first."""
+    step = target.cube.m
+    lanes = target.device.vector_cores_per_group
+    stack, heads, positions = _stacked(form, rows, lanes)
+    most = ceil_to(max(1, form.keys), step)
+    for keys in dict.fromkeys(min(most, k) for k in _KEYS):
+        blocks = max(1, -(-form.keys // keys))
+        even = ceil_to(-(-max(1, form.keys) // blocks), step)
+        for score_slots in (2, 1):
+            for ub_slots in (2, 1):
+                yield from _fed(
+                    body, form, target,
+                    AttentionTiling(
+                        stack=stack, batch=form.batch if form.rows and form.value_depth else 0,
+                        kv_heads=form.kv_heads, head_blocks=-(-form.group // max(1, heads)),
+                        position_blocks=-(-form.queries // max(1, positions)), heads=heads, positions=positions,
+                        lanes=lanes, keys=min(keys, even) if _aligned(even, target) else keys, blocks=blocks,
+                        score_keys=0, score_depth=0, value_keys=0, slots=0, score_slots=score_slots,
+                        ub_slots=ub_slots, skew=_SKEW, item=body.anchor_outputs[0].dtype.itemsize,
+                        value_depth=form.value_depth,
+                    ),
+                )  # fmt: skip
+
+
+def _aligned(keys: int, target: AicoreTarget) -> bool:
+    """Whether rows of scores of a step are aligned for full rate."""
+    return keys * F32_BYTES % target.dma.aligned_bytes == 0
+
+
+def _stacked(form: AttentionForm, rows: int, lanes: int) -> tuple[Stack, int, int]:
+    """How rows are made of heads and positions, evenly where there are several units."""
+    if form.queries <= 1:
+        return Stack.HEADS, _even(form.group, rows), max(1, form.queries)
+    if lanes == 2 and form.group % 2 == 0 and form.group and 2 * form.queries <= rows:
+        return Stack.PAIR, 2, form.queries
+    return Stack.ROWS, 1, _even(form.queries, rows)
+
+
+def _even(extent: int, most: int) -> int:
+    parts = max(1, -(-extent // most))
+    return max(1, -(-extent // parts))
+
+
+def _fed(
+    body: Body, form: AttentionForm, target: AicoreTarget, base: AttentionTiling
+) -> Iterator[AttentionTiling]:
+    """The tiling with what the cube takes at a time, as much as its memories hold."""
+    from dataclasses import replace
+
+    memory, step = target.memory, target.cube.m
+    block = memory.block_bytes // base.item  # depth of a fractal
+    rows = ceil_to(base.rows, step)
+    sums = rows * ceil_to(max(1, base.value_depth), target.cube.n) * F32_BYTES
+    room = (memory.l0c_bytes - sums) // (base.score_slots * rows * F32_BYTES) // step * step
+    left = memory.l0a_bytes // L0_SLOTS // (rows * base.item) // block * block
+    values = memory.l0b_bytes // L0_SLOTS // (ceil_to(max(1, base.value_depth), step) * base.item) // block * block
+    depth = min(left, ceil_to(max(1, form.depth), block))
+    if min(room, left, values, depth) <= 0:
+        room = left = values = depth = max(step, block)  # the smallest: `overflows` says what is too small
+    right = memory.l0b_bytes // L0_SLOTS // (depth * base.item) // step * step
+    while right < min(step * 4, base.keys) and depth > block:
+        depth = ceil_to(depth // 2, block)
+        right = memory.l0b_bytes // L0_SLOTS // (depth * base.item) // step * step
+    score_keys = min(max(step, min(room, right)), ceil_to(base.keys, step))
+    full = target.dma.aligned_bytes // F32_BYTES
+    if full < score_keys < base.keys:
+        score_keys = score_keys // full * full
+    value_keys = min(left, values, ceil_to(base.keys, block))
+    ids = target.queue.flag_ids - _RESERVED_FLAGS - 1 - (base.blocks > 1)
+    for slots in range(min(4, ids), 1, -1):
+        made = replace(base, score_keys=score_keys, score_depth=depth, value_keys=max(block, value_keys), slots=slots)
+        if slots == 2 or not overflows(body, made, target):
+            yield made
+            return
+    raise UnsupportedError(
+        "too few flags between engines", location="target field 'queue.flag_ids'",
+        expected=f"at least {_RESERVED_FLAGS + 4}", found=target.queue.flag_ids,
+    )  # fmt: skip
+
+
+FAMILY = AttentionFamily()

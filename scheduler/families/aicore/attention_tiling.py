@@ -1,0 +1,257 @@
+"""How attention is cut for the accelerator: blocks of query rows, blocks of keys, and the bytes each core touches.
+
+Model: a unit is a block of query rows of one key/value head: a rectangle of query heads x positions, stacked as rows.
+A group runs it together. Keys are walked in blocks of `keys` with an online softmax: the cube core makes the scores
+(rows x keys, f32, scaled on the way), the vector cores, each for half of the rows, make weights of them, the cube core
+multiplies these with the values, the vector cores rescale and add up. Three channels carry the tiles: scores, weights,
+sums. *Steps* are the blocks of keys of all units, one after the other; the cube core is `skew` steps ahead with scores.
+
+    ROWS    one head, some positions; a lane takes the first or the second half of the positions
+    PAIR    two heads, all positions; a lane takes a head
+    HEADS   some heads of one position (decoding); a lane takes the first or the second half of the heads
+
+Invariants: the reduction over keys is never split over units; what a row computes depends on its place and on the
+tiling alone. A lane's rows are a rectangle with one dimension that moves: `Rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from superkernel.body import Body
+from superkernel.collapse import runs_of_range
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
+from superkernel.scheduler.families.aicore.cube import ceil_to
+from superkernel.scheduler.families.attention import AttentionForm, attention_form
+from superkernel.scheduler.families.boxes import AccessSet
+from superkernel.scheduler.tiling import Access
+from superkernel.target.aicore import AicoreTarget
+
+F32_BYTES = 4
+SLOT_ALIGN_BYTES = 512  # of a channel's slot, and of rows in it
+WEIGHT_SLOTS, SUM_SLOTS = 2, 2  # of the channels
+Span = tuple[int, int]
+
+
+class Stack(Enum):
+    """What the rows of a unit are, see the module docstring."""
+
+    ROWS = "rows"
+    PAIR = "pair"
+    HEADS = "heads"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Query rows of one (batch, key/value head), or of several alike: spans of batches, heads and positions."""
+
+    batch: Span
+    heads: Span
+    positions: Span
+
+
+@dataclass(frozen=True)
+class AttentionTiling(AicoreTiling):
+    """See the module docstring. `heads` x `positions`: rows of a unit; `keys`: of a block; `blocks`: most blocks of a
+    unit; `score_keys`, `score_depth`, `value_keys`: what one command of the cube takes of keys and depth for scores,
+    and of keys for sums; `slots`: blocks of keys or values in L1; `score_slots`: tiles of scores in L0C, or in UB."""
+
+    stack: Stack
+    batch: int
+    kv_heads: int
+    head_blocks: int
+    position_blocks: int
+    heads: int
+    positions: int
+    lanes: int
+    keys: int
+    blocks: int
+    score_keys: int
+    score_depth: int
+    value_keys: int
+    slots: int
+    score_slots: int
+    ub_slots: int
+    skew: int
+    item: int
+    value_depth: int
+
+    @property
+    def units(self) -> int:
+        return self.batch * self.kv_heads * self.head_blocks * self.position_blocks
+
+    @property
+    def kernel_type(self) -> KernelType:
+        return KernelType.MIX_1_2 if self.lanes == 2 else KernelType.MIX_1_1
+
+    @property
+    def rows(self) -> int:
+        """Rows of a unit, but for the last ones."""
+        return self.heads * self.positions
+
+    @property
+    def lane_rows(self) -> int:
+        """Rows of a lane."""
+        return -(-self.rows // self.lanes)
+
+    # Workspace --------------------------------------------------------------------------------------------------------
+
+    @property
+    def score_pitch(self) -> int:
+        """Bytes from row to row of scores in the workspace."""
+        return ceil_to(self.keys * F32_BYTES, SLOT_ALIGN_BYTES)
+
+    @property
+    def weight_pitch(self) -> int:
+        """Bytes from row to row of weights."""
+        return ceil_to(self.keys * self.item, SLOT_ALIGN_BYTES)
+
+    @property
+    def sum_pitch(self) -> int:
+        """Bytes from row to row of sums."""
+        return ceil_to(self.value_depth * F32_BYTES, SLOT_ALIGN_BYTES)
+
+    @property
+    def scratch_bytes(self) -> int:
+        slots = (self.skew + 1, self.score_pitch), (WEIGHT_SLOTS, self.weight_pitch), (SUM_SLOTS, self.sum_pitch)
+        return self.rows * sum(count * pitch for count, pitch in slots)
+
+    # What is touched --------------------------------------------------------------------------------------------------
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        form, found = attention_form(body), AccessSet(body)
+        self._cube(found, form, begin, end)
+        for rows in self._all_rows(form, begin, end):
+            _lane(found, body, form, rows)
+        return found.result()
+
+    def role_accesses(self, body: Body, begin: int, end: int, role: Role) -> tuple[Access, ...]:
+        form, found = attention_form(body), AccessSet(body)
+        if role.is_cube:
+            self._cube(found, form, begin, end)
+        else:
+            for rows in self._all_rows(form, begin, end, role.lane):
+                _lane(found, body, form, rows)
+            for batch, _, _, _ in self._boxes(begin, end):
+                _length(found, form, batch)
+        return found.result()
+
+    def _boxes(self, begin: int, end: int) -> Iterator[tuple[Span, ...]]:
+        """Spans of batches, key/value heads, blocks of heads and blocks of positions."""
+        shape = (self.batch, self.kv_heads, self.head_blocks, self.position_blocks)
+        for box in runs_of_range(shape, begin, end):
+            yield tuple(box)
+
+    def _cube(self, found: AccessSet, form: AttentionForm, begin: int, end: int) -> None:
+        for batch, kv, heads, blocks in self._boxes(begin, end):
+            for rows in self._rows_of(form, batch, kv, heads, blocks):
+                box = (rows.batch, rows.heads, rows.positions, (0, form.depth))
+                found.view(form.q.operand, box, form.q.strides, form.q.offset)
+            keys = (0, self.visible(form, blocks[1] - 1))
+            for view in (form.k, form.v):
+                if keys[1]:
+                    found.view(view.operand, (batch, kv, keys, (0, view.shape[3])), view.strides, view.offset)
+            _length(found, form, batch)
+
+    def _all_rows(self, form: AttentionForm, begin: int, end: int, lane: int = -1) -> Iterator[Rows]:
+        for batch, kv, heads, blocks in self._boxes(begin, end):
+            yield from self._rows_of(form, batch, kv, heads, blocks, lane)
+
+    def _rows_of(
+        self, form: AttentionForm, batch: Span, kv: Span, heads: Span, blocks: Span, lane: int = -1
+    ) -> Iterator[Rows]:
+        """The rows of a box of units; `lane`: those of one lane."""
+        whole = (heads[0] * self.heads, min(heads[1] * self.heads, form.group))
+        positions = (blocks[0] * self.positions, min(blocks[1] * self.positions, form.queries))
+        if lane < 0 and whole == (0, form.group):
+            yield Rows(batch, (kv[0] * form.group, kv[1] * form.group), positions)
+            return
+        for number in range(*kv):
+            first = number * form.group
+            if lane < 0 or self.lanes == 1:
+                yield Rows(batch, (first + whole[0], first + whole[1]), positions)
+            elif self.stack is Stack.ROWS:
+                for block in range(*blocks):
+                    start = block * self.positions
+                    own = _half(start, min(start + self.positions, form.queries), lane, self.lane_rows)
+                    yield from _some(batch, (first + whole[0], first + whole[1]), own)
+            else:
+                each = 1 if self.stack is Stack.PAIR else self.lane_rows
+                for block in range(*heads):
+                    start = first + block * self.heads
+                    own = _half(start, min(start + self.heads, first + form.group), lane, each)
+                    yield from _some(batch, own, positions)
+
+    def visible(self, form: AttentionForm, block: int) -> int:
+        """Keys that the rows of a block of positions may read."""
+        if not form.causal or form.length is not None or self.stack is not Stack.ROWS:
+            return form.keys
+        last = min((block + 1) * self.positions, form.queries)
+        return max(0, min(form.keys, last + form.keys - form.queries))
+
+    def blocks_of(self, form: AttentionForm, block: int) -> int:
+        """Blocks of keys of a unit, at most."""
+        return max(1, -(-self.visible(form, block) // self.keys))
+
+    def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+        from superkernel.scheduler.families.aicore.attention_cost import range_cycles
+
+        return range_cycles(self, body, begin, end, target)
+
+
+def _half(start: int, stop: int, lane: int, each: int) -> Span:
+    return min(start + lane * each, stop), min(start + (lane + 1) * each, stop)
+
+
+def _some(batch: Span, heads: Span, positions: Span) -> Iterator[Rows]:
+    if heads[0] < heads[1] and positions[0] < positions[1]:
+        yield Rows(batch, heads, positions)
+
+
+def _lane(found: AccessSet, body: Body, form: AttentionForm, rows: Rows) -> None:
+    found.program(body.epilogue, (rows.batch, rows.heads, rows.positions, (0, form.value_depth)))
+    if form.mask is not None and form.keys:
+        box = (rows.batch, rows.heads, rows.positions, (0, form.keys))
+        found.view(form.mask.operand, box, form.mask_strides, form.mask.offset)
+
+
+def _length(found: AccessSet, form: AttentionForm, batch: Span) -> None:
+    if form.length is not None:
+        span = batch if has_lengths(form) else (0, 1)
+        found.view(form.length.operand, (span,) if form.length.shape else (), form.length.strides, form.length.offset)
+
+
+def has_lengths(form: AttentionForm) -> bool:
+    """Whether every batch has a length of its own."""
+    return form.length is not None and bool(form.length.shape) and form.length.shape[0] > 1
+
+
+@dataclass(frozen=True)
+class MaskForm:
+    """The mask as a lane reads it: bytes from row to row (0: one row for all) and whether it differs by key."""
+
+    dtype: DType
+    row_stride_bytes: int
+    per_key: bool
+
+    @property
+    def per_row(self) -> bool:
+        return self.row_stride_bytes > 0
+
+    @property
+    def is_bool(self) -> bool:
+        return self.dtype is DType.BOOL
+
+
+def mask_form(body: Body, tiling: AttentionTiling) -> MaskForm | None:
+    """How the mask of a body is read; None where there is none."""
+    form = attention_form(body)
+    if form.mask is None:
+        return None
+    dtype = body.operands[form.mask.operand].type.dtype
+    strides = form.mask_strides
+    step = strides[1] if tiling.stack is Stack.HEADS else strides[2]
+    return MaskForm(dtype, step * dtype.itemsize if tiling.lane_rows > 1 else 0, strides[3] != 0)
