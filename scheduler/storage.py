@@ -1,10 +1,11 @@
 """In which order of dimensions a value lies in memory: row-major, or channels last for images.
 
-Model: an *image* is a float value [N, C, H, W] that a convolution or a pool reads or computes, or that pointwise work,
-a concatenation, a slice, a split or padding connects with one. Under `CHANNELS_LAST` an image that is materialised lies
-as N, H, W, C: the channels of a pixel side by side, which is what a matrix engine wants to load. Everybody else sees it
-through strides, so nothing is transposed inside a network; what the caller hands in or out keeps its declared layout
-and is converted once, at the border. A value with one channel, or with one pixel, lies the same way in both.
+Model: an *image* is a float value [N, C, H, W] or [N, C, L] that a convolution or a pool reads or computes, or that
+pointwise work, a concatenation, a slice, a split or padding connects with one. Under `CHANNELS_LAST` an image that is
+materialised lies as N, H, W, C: the channels of a pixel side by side, which is what a matrix engine wants to load.
+Everybody else sees it through strides, so nothing is transposed inside a network; what the caller hands in or out keeps
+its declared layout and is converted once, at the border. A value with one channel, or with one pixel, lies the same way
+in both.
 
 Concatenations along the channels interleave their parts, row by row. Where one concatenation is a run of another one's
 parts (the stages of a dense block), all of them share the bytes of the largest: `homes` says which lies in which.
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import prod
 
 from superkernel.graph import Graph, Node
 from superkernel.ops.opdef import Family
@@ -29,6 +31,7 @@ from superkernel.tensor import TensorType, row_major_strides
 IMAGE_OPS = frozenset({"conv", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool"})
 """Operators that read images in slot 0 and compute images; their kernels store channels last and in no other order."""
 
+IMAGE_RANKS = (3, 4)
 CHANNEL = 1  # the dimension of an image that counts channels
 _CONNECTING = frozenset({"concat", "slice", "split", "pad"})
 
@@ -72,14 +75,15 @@ class StoragePolicy(Enum):
 
 
 def channels_last_strides(shape: Shape) -> Shape:
-    """Strides over [N, C, H, W] of a dense N, H, W, C."""
-    _, channels, height, width = shape
-    return (height * width * channels, 1, width * channels, channels)
+    """Strides over [N, C, H, W] of a dense N, H, W, C, over [N, C, L] of a dense N, L, C."""
+    images, channels, *space = shape
+    steps = row_major_strides((images, *space, channels))
+    return (steps[0], 1, *steps[1:-1])
 
 
 def lies_alike(shape: Shape) -> bool:
     """True where row-major and channels last are the same bytes in the same order."""
-    return shape[CHANNEL] == 1 or shape[2] * shape[3] == 1 or 0 in shape
+    return shape[CHANNEL] == 1 or prod(shape[2:]) == 1 or 0 in shape
 
 
 def channels_inside(shape: Shape, strides: Sequence[int]) -> bool:
@@ -99,7 +103,7 @@ def _images(graph: Graph) -> frozenset[str]:
         if value is None or value in graph.constants:
             return False
         kind = graph.types[value]
-        return kind.rank == 4 and kind.dtype.is_float
+        return kind.rank in IMAGE_RANKS and kind.dtype.is_float
 
     found: set[str] = set()
     fresh: list[str] = []
