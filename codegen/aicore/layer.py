@@ -14,9 +14,10 @@ a flag, a drain or a wait.
             kb.issue("v_exp", types=(DType.F32,), dst=y, src=x, cols=2048)
             kb.issue("ub_to_gm", dst=kb.operand(1, unit * 8192), src=y, bytes=8192)
 
-A kernel function is `void name(begin, end, core, scratch, waits..., operands...)`, all i64: the range of work units,
-the core's number within its type, its workspace in global memory, one wait word per dependent operand, one address
-per operand. It does not drain: its last commands are still running when it returns.
+A kernel function is `void name(begin, end, core, scratch, entries, masks..., operands...)`, all i64: the range of
+work units, the core's number within its type, its workspace in global memory, what there is to wait for, per
+dependent operand which of it, one address per operand. Each entry is executed once, ahead of the first access that
+needs it. It does not drain: its last commands are still running when it returns.
 
 Invariants: an emitter is run twice (`rings`) and must take the same path both times. Flags end as they began. What a
 kernel leaves in its queues is ordered against the next kernel's local memory by `LocalUse` (see `program`).
@@ -41,6 +42,7 @@ from superkernel.codegen.aicore.scalar import (
     I16,
     I32,
     I64,
+    MASK64,
     VOID,
     Number,
     Scalar,
@@ -97,13 +99,11 @@ class LocalUse:
 
 @dataclass(frozen=True)
 class KernelCode:
-    """What the program needs to know of an emitted kernel: which operands it waits for, in the order in which it comes
-    to them, which of them the control unit reads itself, its local memory, and the flags (source, target, number) that
-    must stand at 1 when it begins."""
+    """What the program needs to know of an emitted kernel: which operands it waits for, which of them the control unit
+    reads itself, its local memory, and the flags (source, target, number) that must stand at 1 when it begins."""
 
     symbol: str
     waits: tuple[int, ...]
-    order: tuple[int, ...]
     scalar: frozenset[int]
     operands: int
     uses: tuple[LocalUse, ...]
@@ -136,7 +136,6 @@ def emit_kernel(
     return KernelCode(
         symbol,
         kb.wait_operands,
-        tuple(dry.acquired),
         frozenset(dry.scalar),
         len(body.operands),
         tuple(_local_uses(dry)),
@@ -177,7 +176,6 @@ class KernelBuilder:
         self._taken: dict[Local, tuple[int, int]] = {}
         self._open: list[tuple[Ring, int, int]] = []  # ring, turn site, number of nodes around it
         self._around: list[int] = []  # loops and conditions that are open
-        self.acquired: dict[int, None] = {}
         self.scalar: set[int] = set()
         self._stored = False  # the control unit stores itself
         self._loads_ordered = False  # a fence stands behind every wait
@@ -185,15 +183,20 @@ class KernelBuilder:
         waits = (*tiling.dependent_operands(body), *([SCRATCH] if tiling.scratch_bytes else []))
         self.wait_operands = waits
         count = len(body.operands)
-        self.function = ir.Function(module, ir.FunctionType(VOID, [I64] * (4 + len(waits) + count)), symbol)
+        self.function = ir.Function(module, ir.FunctionType(VOID, [I64] * (5 + len(waits) + count)), symbol)
         self.function.attributes.add("nounwind")
         set.add(self.function.attributes, '"no-builtins"')
         self.function.section = f".text.{symbol}"
         self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
         args = [Scalar(self.b, a) for a in self.function.args]
         self.begin, self.end, self.core, self._scratch = args[:4]
-        self._waits = {o: Variable(self.b, args[4 + i]) for i, o in enumerate(waits)}
-        self._operands = args[4 + len(waits) :]
+        self._entries, masks = args[4], args[5 : 5 + len(waits)]
+        self._masks = dict(zip(waits, masks, strict=True))
+        pending: Number = 0
+        for mask in masks:
+            pending = mask | pending
+        self._pending = Variable(self.b, pending)
+        self._operands = args[5 + len(waits) :]
         self._unsettled = Variable(self.b, 1)
 
     # Memory -----------------------------------------------------------------------------------------------------------
@@ -399,8 +402,8 @@ class KernelBuilder:
         with self._node():
             for operand in operands:
                 self._acquire({"src": Address(operand, 0)})
-                if operand in self._waits:
-                    self._waits[operand].set(0)
+                if not self._around:  # everything behind it is behind the wait
+                    self._masks.pop(operand, None)
             if stores:
                 self._settle()
 
@@ -478,14 +481,16 @@ class KernelBuilder:
     def _acquire(self, operands: dict[str, OperandValue]) -> None:
         """Ahead of the first command that touches an operand which others produce (or still read): wait for them."""
         for given in operands.values():
-            if isinstance(given, Address) and given.operand in self._waits:
-                self.acquired.setdefault(given.operand)
-                word = self._waits[given.operand]
-                value = word.get()
-                with self.b.if_then(self.b.icmp_unsigned("!=", value.value, ir_of(0)), likely=False):
-                    self._call(WAIT_FUNCTION, value)
-                    self._order_loads_behind(Engine.CONTROL)
-                    word.set(0)
+            if isinstance(given, Address) and given.operand in self._masks:
+                self._wait_for(self._masks[given.operand])
+
+    def _wait_for(self, mask: Number) -> None:
+        """Execute the wait entries of a mask that nothing has executed yet."""
+        left = self._pending.get() & mask
+        with self.b.if_then(self.b.icmp_unsigned("!=", ir_of(left), ir_of(0)), likely=False):
+            self._call(WAIT_FUNCTION, cast("Scalar", left), self._entries)
+            self._order_loads_behind(Engine.CONTROL)
+            self._pending.set(self._pending.get() ^ left)
 
     def _call(self, name: str, *arguments: Scalar) -> None:
         known = self.module.globals.get(name)
@@ -566,10 +571,7 @@ class KernelBuilder:
         """Wait for what nothing has waited for, and return."""
         for stack in self._whole.values():
             stack.close()
-        for word in self._waits.values():  # an operand that this range never touched: others count on the wait
-            value = word.get()
-            with self.b.if_then(self.b.icmp_unsigned("!=", value.value, ir_of(0)), likely=False):
-                self._call(WAIT_FUNCTION, value)
+        self._wait_for(MASK64)  # an operand that this range never touched: others count on the wait
         if self._stored:
             self._call(FENCE_FUNCTION)
         self.b.ret_void()

@@ -6,9 +6,9 @@ sub-operator i alone. A launch is one function per core type, a straight line of
 core stand in its private memory, two 32-bit numbers per sub-operator that its type runs; everything else is a constant
 in the code, which all cores of a type share.
 
-A kernel gets *wait words*: up to two entries of 32 bits, executed by `sk_wait` where the kernel first touches the
-operand. An entry is a kind in its low 4 bits and its operands above: take a cross-core flag, or let one engine wait for
-another. What is left over stands in front of the kernel.
+A kernel gets up to four *wait entries* and, for each operand, a mask of those it needs; `sk_wait` executes them where
+the kernel first touches the operand. An entry is a kind in its low bits and its operands above: take a cross-core
+flag, or let one engine wait for another. What is left over stands in front of the kernel.
 
 The progress marker says where a core is: sub-operator * 4 + phase. The number behind the last sub-operator stands for
 the launch itself: phase 1 when it begins, 3 when the core is done with it. What lies outside (start code, the count
@@ -54,8 +54,8 @@ from superkernel.target.engines.encoding import stores
 from superkernel.target.engines.layout import DOORBELL, WINDOW_BYTES, word_offset
 
 SINGLE = 1 << 20  # launch number of sub-operator 0 alone
-ENTRY_NONE, ENTRY_FLAG, ENTRY_ORDER = 0, 1, 2
-ENTRY_BITS, KIND_BITS, ENGINE_BITS, ENTRIES = 32, 4, 4, 2
+ENTRY_FLAG, ENTRY_ORDER = 1, 2
+ENTRY_BITS, KIND_BITS, ENGINE_BITS, ENTRIES = 15, 2, 4, 4
 PEER_BITS = 3  # of the operand `peer`
 PHASE_ENTRY, PHASE_BODY, PHASE_BEHIND = 1, 2, 3  # 0: nothing marked yet
 STORE_ENGINE = {CoreKind.CUBE: Engine.FIX, CoreKind.VECTOR: Engine.MTE3}
@@ -80,6 +80,17 @@ class ProgramSpec:
     plan: AicorePlan
     calls: tuple[KernelCall | None, ...]
     private_bytes: int
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """What a kernel is to wait for: `entries`, packed; per operand the `masks` of those it needs; which of them are
+    `flags`, that a core without units must take too; and entries that must stand ahead of the kernel."""
+
+    entries: int
+    masks: dict[int, int]
+    flags: int
+    early: tuple[int, ...]
 
 
 def ranges_of(plan: AicorePlan, calls: Sequence[KernelCall | None]) -> dict[CoreKind, dict[int, int]]:
@@ -260,26 +271,24 @@ class _Launch:
                 self._await(self.spec.plan.events[event])
             return
         roles = [role for role in call.codes if role.is_cube == (self.kind is CoreKind.CUBE)]
-        words, ahead = self._wait_words(step, call, call.codes[roles[0]])
+        waits = self._wait_entries(step, call, call.codes[roles[0]])
         self._mark(step.subop, PHASE_ENTRY)
-        for word in ahead:
-            self._call(WAIT_FUNCTION, [_word(word)])
+        for entry in waits.early:
+            self._call(WAIT_FUNCTION, [_word(1), _word(entry)])
         at = self.b.add(self.private, _word(PARAMETERS_BYTE + 8 * self.table[step.subop]))
         pair = self.b.load(self.b.inttoptr(at, PTR), typ=I64, align=8)
         begin = self.b.and_(pair, _word(0xFFFFFFFF))
         end = self.b.lshr(pair, _word(32))
-        used = [w for w in words.values() if w]
         busy = self.b.icmp_unsigned("<", begin, end)
-        if used:
+        if waits.flags:
             with self.b.if_else(busy) as (then, otherwise):
                 with then:
-                    self._kernel(step.subop, call, roles, words, begin, end)
+                    self._kernel(step.subop, call, roles, waits, begin, end)
                 with otherwise:
-                    for word in used:
-                        self._call(WAIT_FUNCTION, [_word(word)])
+                    self._call(WAIT_FUNCTION, [_word(waits.flags), _word(waits.entries)])
         else:
             with self.b.if_then(busy):
-                self._kernel(step.subop, call, roles, words, begin, end)
+                self._kernel(step.subop, call, roles, waits, begin, end)
         self._settle(call, roles)
         self._mark(step.subop, PHASE_BEHIND)
 
@@ -288,7 +297,7 @@ class _Launch:
         subop: int,
         call: KernelCall,
         roles: Sequence[Role],
-        words: Mapping[int, int],
+        waits: _Waits,
         begin: ir.Value,
         end: ir.Value,
     ) -> None:
@@ -307,8 +316,8 @@ class _Launch:
                 _word(call.scratch + shift * call.scratch_stride), self.b.mul(owner, _word(call.scratch_stride))
             )
         arguments = [
-            begin, end, self.core, scratch,
-            *(_word(words.get(o, 0)) for o in code.waits),
+            begin, end, self.core, scratch, _word(waits.entries),
+            *(_word(waits.masks.get(o, 0)) for o in code.waits),
             *(_word(a) for a in call.addresses),
         ]  # fmt: skip
         if len(roles) == 1:
@@ -323,33 +332,31 @@ class _Launch:
 
     # Waits ------------------------------------------------------------------------------------------------------------
 
-    def _wait_words(self, step: Run, call: KernelCall, code: KernelCode) -> tuple[dict[int, int], list[int]]:
-        """The wait word of each operand, and words for what must stand ahead of the kernel. An event that several
-        operands need is taken with the one that the kernel comes to first."""
-        position = {operand: at for at, operand in enumerate(code.order)}
-        entries: dict[int, list[int]] = {}
+    def _wait_entries(self, step: Run, call: KernelCall, code: KernelCode) -> _Waits:
+        """The entries of a call, and of each operand a mask of those it needs. What does not fit is waited for ahead of
+        the kernel."""
+        numbers: dict[int, int] = {}
+        masks: dict[int, int] = {}
         early: list[int] = []
-        done: set[int] = set()
-        for wait in sorted(step.waits, key=lambda w: position.get(w.operand, len(position))):
-            mine = []
-            for event in wait.events:
-                if event not in done:
-                    done.add(event)
-                    mine.append(ENTRY_FLAG | self.spec.plan.events[event].flag << KIND_BITS)
+        for wait in step.waits:
+            needed = [ENTRY_FLAG | self.spec.plan.events[e].flag << KIND_BITS for e in wait.events]
             if wait.fence:
                 reader = Engine.CONTROL if wait.operand in code.scalar else Engine.MTE2
                 source = STORE_ENGINE[self.kind]
-                mine.append(ENTRY_ORDER | source.value << KIND_BITS | reader.value << KIND_BITS + ENGINE_BITS)
-            if wait.operand in position and wait.operand in code.waits and len(mine) <= ENTRIES:
-                entries[wait.operand] = mine
-            else:
-                early += mine
-        pack = {o: sum(e << ENTRY_BITS * at for at, e in enumerate(mine)) for o, mine in entries.items()}
-        ahead = [
-            sum(e << ENTRY_BITS * at for at, e in enumerate(early[i : i + ENTRIES]))
-            for i in range(0, len(early), ENTRIES)
-        ]
-        return pack, ahead
+                needed.append(ENTRY_ORDER | source.value << KIND_BITS | reader.value << KIND_BITS + ENGINE_BITS)
+            for entry in needed:
+                number = numbers.get(entry, len(numbers))
+                if entry in early or number == ENTRIES or wait.operand not in code.waits:
+                    early += [entry] if entry not in early else []
+                    continue
+                numbers[entry] = number
+                masks[wait.operand] = masks.get(wait.operand, 0) | 1 << number
+        kept = {entry: n for entry, n in numbers.items() if entry not in early}
+        for operand in masks:
+            masks[operand] &= sum(1 << n for n in kept.values())
+        packed = sum(entry << ENTRY_BITS * n for entry, n in kept.items())
+        flags = sum(1 << n for entry, n in kept.items() if entry & (1 << KIND_BITS) - 1 == ENTRY_FLAG)
+        return _Waits(packed, masks, flags, tuple(early))
 
     # Local memory between kernels -------------------------------------------------------------------------------------
 
@@ -378,33 +385,35 @@ class _Launch:
 
 
 def _emit_wait(module: ir.Module, target: AicoreTarget) -> None:
-    """`sk_wait(word)`: the entries of a wait word, one after the other."""
-    function, b = _define(module, WAIT_FUNCTION, 1)
+    """`sk_wait(mask, entries)`: the entries that the mask names, one after the other."""
+    function, b = _define(module, WAIT_FUNCTION, 2)
     page = target.map.page_address
     waiting = command("cross_wait", flag=0)
     set_word, wait_word = (
         command(n, engine=Engine.MTE2, peer="mte3", flag=STORE_FENCE) for n in ("set_flag", "wait_flag")
     )
-    head, flag, order, after, done = (
-        function.append_basic_block(n) for n in ("head", "flag", "order", "after", "done")
-    )
+    names = ("head", "test", "named", "flag", "order", "after", "done")
+    head, test, named, flag, order, after, done = (function.append_basic_block(n) for n in names)
     b.branch(head)
     b.position_at_end(head)
-    word = b.phi(I64)
-    word.add_incoming(function.args[0], function.entry_basic_block)
-    kind = b.and_(word, _word((1 << KIND_BITS) - 1))
-    cases = b.switch(kind, done)
-    cases.add_case(_word(ENTRY_FLAG), flag)
-    cases.add_case(_word(ENTRY_ORDER), order)
+    mask, entries = b.phi(I64), b.phi(I64)
+    mask.add_incoming(function.args[0], function.entry_basic_block)
+    entries.add_incoming(function.args[1], function.entry_basic_block)
+    b.cbranch(b.icmp_unsigned("==", mask, _word(0)), done, test)
+    b.position_at_end(test)
+    b.cbranch(b.icmp_unsigned("!=", b.and_(mask, _word(1)), _word(0)), named, after)
+    b.position_at_end(named)
+    entry = b.and_(entries, _word((1 << ENTRY_BITS) - 1))
+    is_flag = b.icmp_unsigned("==", b.and_(entry, _word((1 << KIND_BITS) - 1)), _word(ENTRY_FLAG))
+    b.cbranch(is_flag, flag, order)
     b.position_at_end(flag)
-    entry = b.and_(word, _word((1 << ENTRY_BITS) - 1))
     (address, doorbell), shift = stores(waiting, target)[-1], _shift_of("cross_wait", "flag")
     _store(b, _word(address), b.or_(_word(doorbell), b.shl(b.lshr(entry, _word(KIND_BITS)), _word(shift))))
     b.branch(after)
     b.position_at_end(order)
-    mask = _word((1 << ENGINE_BITS) - 1)
-    source = b.and_(b.lshr(word, _word(KIND_BITS)), mask)
-    later = b.and_(b.lshr(word, _word(KIND_BITS + ENGINE_BITS)), mask)
+    engine_mask = _word((1 << ENGINE_BITS) - 1)
+    source = b.and_(b.lshr(entry, _word(KIND_BITS)), engine_mask)
+    later = b.and_(b.lshr(entry, _word(KIND_BITS + ENGINE_BITS)), engine_mask)
     for engine, peer, made in ((source, later, set_word), (later, source, wait_word)):
         bell = b.add(_word(page + word_offset(Engine(0), DOORBELL)), b.mul(engine, _word(WINDOW_BYTES)))
         at = _shift_of(made.name, "peer")
@@ -412,8 +421,8 @@ def _emit_wait(module: ir.Module, target: AicoreTarget) -> None:
         _store(b, bell, b.or_(_word(base), b.shl(peer, _word(at))))
     b.branch(after)
     b.position_at_end(after)
-    rest = b.lshr(word, _word(ENTRY_BITS))
-    word.add_incoming(rest, after)
+    mask.add_incoming(b.lshr(mask, _word(1)), after)
+    entries.add_incoming(b.lshr(entries, _word(ENTRY_BITS)), after)
     b.branch(head)
     b.position_at_end(done)
     b.ret_void()

@@ -235,7 +235,7 @@ class CompiledKernel:
                 engine.add_global_mapping(parsed.get_function(name), ctypes.cast(function, ctypes.c_void_p).value or 0)
         engine.finalize_object()
         self._engines[role] = engine
-        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * (4 + self.waits + len(self.body.operands)))
+        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * (5 + self.waits + len(self.body.operands)))
         self._calls[role] = kind(engine.get_function_address("kernel"))
 
     def run(self, memory: bytearray, addresses: Sequence[int], scratch: int, begin: int, end: int) -> None:
@@ -246,7 +246,7 @@ class CompiledKernel:
         def work(core: _Core) -> None:
             self._current.core = core
             number = core.role.lane
-            self._calls[core.role](begin, end, number, scratch, *[1] * self.waits, *addresses)
+            self._calls[core.role](begin, end, number, scratch, 0, *[1] * self.waits, *addresses)
 
         threads = [threading.Thread(target=work, args=(core,)) for core in cores]
         for thread in threads:
