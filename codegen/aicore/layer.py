@@ -406,6 +406,7 @@ class KernelBuilder:
                     self._masks.pop(operand, None)
             if stores:
                 self._settle()
+                self._order_loads_behind(Engine.CONTROL)
 
     def order_loads(self) -> None:
         """The control unit's loads are ordered behind what was waited for: by a fence here, for waits ahead of the

@@ -43,6 +43,7 @@ from superkernel.sync.aicore.plan import (
     CoreKind,
     Drain,
     Event,
+    OperandWait,
     Pause,
     Run,
     Signal,
@@ -338,12 +339,14 @@ class _Launch:
         numbers: dict[int, int] = {}
         masks: dict[int, int] = {}
         early: list[int] = []
-        for wait in step.waits:
+        source = STORE_ENGINE[self.kind].value
+        # The plan's fences are for loads by MTE2; what the control unit reads itself waits for the core's own stores.
+        own = [OperandWait(o, (), True) for o in sorted(code.scalar) if o in code.waits]
+        for wait in (*step.waits, *own):
             needed = [ENTRY_FLAG | self.spec.plan.events[e].flag << KIND_BITS for e in wait.events]
             if wait.fence:
-                reader = Engine.CONTROL if wait.operand in code.scalar else Engine.MTE2
-                source = STORE_ENGINE[self.kind]
-                needed.append(ENTRY_ORDER | source.value << KIND_BITS | reader.value << KIND_BITS + ENGINE_BITS)
+                reader = (Engine.CONTROL if wait.operand in code.scalar else Engine.MTE2).value
+                needed.append(ENTRY_ORDER | source << KIND_BITS | reader << KIND_BITS + ENGINE_BITS)
             for entry in needed:
                 number = numbers.get(entry, len(numbers))
                 if entry in early or number == ENTRIES or wait.operand not in code.waits:
