@@ -2,7 +2,8 @@
 
 Model: keys and values come into L1 through one stream, in the order in which they are used: the keys of step t, the
 values of step t - skew, the keys of step t + 1, ... Each is issued ahead of the wait for the weights that come back, so
-that MTE2 has work meanwhile. Queries come with the keys where units have one block of keys, else they stay for the unit.
+that MTE2 has work meanwhile. Queries come with the keys where units have one block of keys, else they stay for the
+unit.
 
 Invariant: a load that waits for a slot of the stream waits for products that are issued ahead of it.
 """
@@ -13,13 +14,14 @@ from llvmlite import ir
 
 from superkernel.body import Body, View
 from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, Place, Walk
-from superkernel.codegen.aicore.layer import KernelBuilder
-from superkernel.codegen.aicore.rings import Buffer
+from superkernel.codegen.aicore.layer import Address, KernelBuilder
+from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.stream import StreamBuffer
 from superkernel.dtypes import DType
 from superkernel.scheduler.families.aicore.attention_cost import (
     L0_SLOTS,
+    Buffers,
     cube_buffers,
     l1_buffers,
     query_pitch,
@@ -74,7 +76,7 @@ class CubeSide:
         self.keys, self.values = _KeyCursor(self.walk), _ValueCursor(self.walk)
         self.held: dict[str, Variable] = {}  # of the step whose keys were loaded last
 
-    def _buffers(self, sizes: dict[str, tuple[int, int]]) -> None:
+    def _buffers(self, sizes: Buffers) -> None:
         kb, t = self.kb, self.tiling
         l0 = cube_buffers(self.form, t, kb.target)
         self.stream = kb.stream("keys and values", Engine.MTE2, Engine.MTE1, t.slots)
@@ -181,9 +183,8 @@ class CubeSide:
     def _score(self) -> None:
         """Scores of the step whose keys were loaded last."""
         kb, t, form = self.kb, self.tiling, self.form
-        rows, keys = self.held["rows"].get(), self.held["keys"].get()
-        if isinstance(self.keys["rows"], int):
-            rows = self.keys["rows"]
+        keys = self.held["keys"].get()
+        rows = self.keys["rows"] if isinstance(self.keys["rows"], int) else self.held["rows"].get()
         own = self.unit is not self.stream
         with self.channels.scores.turn() as slot:
             if own:
@@ -193,10 +194,10 @@ class CubeSide:
             with kb.loop(0, keys if t.keys > t.score_keys else 1, t.score_keys) as at, kb.turn(self.score_ring):
                 columns = kb.minimum(t.score_keys, keys - at)
                 with kb.loop(0, form.depth, t.score_depth) as depth:
-                    k = t.score_depth if form.depth % t.score_depth == 0 else kb.minimum(t.score_depth, form.depth - depth)
+                    k = kb.minimum(t.score_depth, form.depth - depth) if form.depth % t.score_depth else t.score_depth
                     right = self.tile.outlet.at(at * self.key_pitch + depth * t.item)
-                    left = self.queries.outlet.at(depth * t.item)
-                    self._multiply(self.scores, left, self.query_pitch, right, self.key_pitch, (rows, columns, k), depth)
+                    left, shape = self.queries.outlet.at(depth * t.item), (rows, columns, k)
+                    self._multiply(self.scores, left, self.query_pitch, right, self.key_pitch, shape, depth)
                 self._send(self.scores, slot.at(at * F32_BYTES), rows, columns, t.score_pitch, self._scale())
             self.stream.end_drain()
             if own:
@@ -229,7 +230,7 @@ class CubeSide:
                 self._send(self.sums, slot, rows, form.value_depth, t.sum_pitch, None)
 
     def _multiply(
-        self, dst: Buffer, left: object, left_pitch: int, right: object, right_pitch: int,
+        self, dst: Buffer, left: Part, left_pitch: int, right: Part, right_pitch: int,
         shape: tuple[Number, Number, Number], first: Number, *, by_rows: bool = False,
     ) -> None:  # fmt: skip
         """dst += left x right, from 0 where `first` is 0; `by_rows`: right lies in L1 as k rows, else transposed."""
@@ -238,15 +239,13 @@ class CubeSide:
         if not isinstance(first, int):
             mode = kb.minimum(first, 1)
         with kb.turn(self.feed_ring):
-            kb.issue("l1_to_l0a", types=(self.dtype,), dst=self.left, src=left, m=m, k=k, src_stride=left_pitch)  # type: ignore[arg-type]
+            kb.issue("l1_to_l0a", types=(self.dtype,), dst=self.left, src=left, m=m, k=k, src_stride=left_pitch)
             kb.issue(
                 "l1_to_l0b", types=(self.dtype,), dst=self.right, src=right, n=n, k=k, src_stride=right_pitch,
                 transpose="no" if by_rows else "yes",
             )  # type: ignore[arg-type] # fmt: skip
             kb.issue("mmad", types=(self.dtype, F32), c=dst, a=self.left, b=self.right, m=m, k=k, n=n, mode=mode)
 
-    def _send(self, src: Buffer, slot: object, rows: Number, columns: Number, pitch: int, scale: float | None) -> None:
+    def _send(self, src: Buffer, slot: Address, rows: Number, columns: Number, pitch: int, scale: float | None) -> None:
         scaled = {} if scale is None else {"scale": "tensor", "scale_value": scale}
-        self.kb.issue(
-            "l0c_to_gm", types=(F32, F32), src=src, dst=slot, m=rows, n=columns, dst_stride=pitch, **scaled
-        )  # type: ignore[arg-type]
+        self.kb.issue("l0c_to_gm", types=(F32, F32), src=src, dst=slot, m=rows, n=columns, dst_stride=pitch, **scaled)

@@ -131,9 +131,7 @@ class Masking:
             )  # fmt: skip
             added = self.wide
         if mask.is_bool:
-            kb.issue(
-                "v_ln", types=(F32,), dst=added, src=added, rows=lines, cols=1, dst_stride=pitch, src_stride=pitch
-            )
+            kb.issue("v_ln", types=(F32,), dst=added, src=added, rows=lines, cols=1, dst_stride=pitch, src_stride=pitch)
         kb.issue(
             "v_add", types=(F32,), dst=self.scores, a=self.scores, b=added, rows=rows, cols=keys, dst_stride=self.pitch,
             a_stride=self.pitch, b_form="matrix" if mask.per_key else "column",

@@ -1,8 +1,8 @@
 """What both sides of attention share: the channels, and where in the sequence of steps a side is.
 
-Model: steps are the blocks of keys of all units of a range, one after the other. A `Cursor` walks them; what it knows of
-its unit (rows, visible keys, coordinates) is computed when it comes to the unit. A unit that sees no key still has one
-step, with one key of zeros.
+Model: steps are the blocks of keys of all units of a range, one after the other. A `Cursor` walks them; what it knows
+of its unit (rows, visible keys, coordinates) is computed when it comes to the unit. A unit that sees no key still has
+one step, with one key of zeros.
 """
 
 from __future__ import annotations
@@ -71,9 +71,8 @@ class Walk:
         """Rows of a unit."""
         t, form, kb = self.tiling, self.form, self.kb
         if t.stack is Stack.ROWS:
-            return t.positions if form.queries % t.positions == 0 else kb.minimum(
-                t.positions, form.queries - place.position
-            )
+            ragged = form.queries % t.positions
+            return kb.minimum(t.positions, form.queries - place.position) if ragged else t.positions
         if t.stack is Stack.PAIR or form.group % t.heads == 0:
             return t.rows
         return kb.minimum(t.heads, form.group * (place.kv_head + 1) - place.head)

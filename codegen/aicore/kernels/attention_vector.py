@@ -1,27 +1,30 @@
 """A vector core's side of attention: weights from scores, then sums over the blocks of keys.
 
-Model: of each step this core has the rows of its lane. `_weigh` makes exp(score - top) of a block, top being the largest
-score of the row so far; `_gather` adds the block's sums to the total, both brought to the newest top by `correction`.
-`_weigh` is `skew` steps ahead of `_gather`: what the second needs of the first (correction, the block's sum of weights)
-waits in slots. Only the vector engine touches statistics, so they need no flags.
+Model: of each step this core has the rows of its lane. `_weigh` makes exp(score - top) of a block, top being the
+largest score of the row so far; `_gather` adds the block's sums to the total, both brought to the newest top by
+`correction`. `_weigh` is `skew` steps ahead of `_gather`: what the second needs of the first (correction, the block's
+sum of weights) waits in slots. Only the vector engine touches statistics, so they need no flags.
 
-Hidden keys have the score -inf; top starts at a finite floor, so that a row that sees nothing has weights of 0 and a sum
-of 0, and gives 0.
+Hidden keys have the score -inf; top starts at a finite floor, so that a row that sees nothing has weights of 0 and a
+sum of 0, and gives 0.
 """
 
 from __future__ import annotations
 
 import struct
+from typing import Any
+
+from llvmlite import ir
 
 from superkernel.body import Body
 from superkernel.codegen.aicore.kernels.attention_mask import Masking
 from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, Place, Walk
-from superkernel.codegen.aicore.layer import KernelBuilder, OperandValue
-from superkernel.codegen.aicore.rings import Part
+from superkernel.codegen.aicore.layer import Address, KernelBuilder
+from superkernel.codegen.aicore.rings import Buffer, Part, Ring
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
 from superkernel.dtypes import DType
-from superkernel.scheduler.families.aicore.attention_cost import epilogue_code, ub_buffers
+from superkernel.scheduler.families.aicore.attention_cost import Buffers, epilogue_code, ub_buffers
 from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack
 from superkernel.scheduler.families.aicore.cube import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import TileSize
@@ -82,10 +85,10 @@ class VectorSide:
         self.ahead.masking = self.masking
         self.made, self.used = kb.variable(0), kb.variable(0)  # slots of statistics
 
-    def _buffers(self, sizes: dict[str, tuple[int, int]], body: Body) -> None:
+    def _buffers(self, sizes: Buffers, body: Body) -> None:
         kb, t = self.kb, self.tiling
 
-        def ring(name: str, top: bool = False) -> tuple[object, object]:
+        def ring(name: str, top: bool = False) -> tuple[Ring, Buffer]:
             nbytes, slots = sizes[name]
             made = kb.ring(name, slots)
             return made, kb.buffer(made, Local.UB, nbytes, name, top=top)
@@ -129,20 +132,22 @@ class VectorSide:
                 self._gather()
                 self.behind.advance()
 
-    def _rows(self, cursor: Cursor) -> Number:
-        """This core's rows of a unit."""
-        kb, t, rows = self.kb, self.tiling, cursor["rows"]
-        return kb.maximum(kb.minimum(rows - self.first_row, t.lane_rows), 0)
+    def _rows(self, cursor: Cursor) -> tuple[Number, ir.Value | bool]:
+        """This core's rows of a unit, and whether it has any: if not, its commands are not reached."""
+        kb = self.kb
+        rows = kb.minimum(cursor["rows"] - self.first_row, self.tiling.lane_rows)
+        some = kb.compare(">", rows, 0)
+        return (1 if some is False else rows), some
 
     def _weigh(self) -> None:
         kb, t, cursor = self.kb, self.tiling, self.ahead
-        rows, keys = self._rows(cursor), cursor.keys
-        some = kb.compare(">", rows, 0)
+        (rows, some), keys = self._rows(cursor), cursor.keys
         with kb.turn(self.score_ring, self.weight_ring, *self.masking.rings):
             with kb.when(some):
                 self.masking.load(cursor, rows, keys)
             with self.channels.scores.turn() as slot, kb.when(some):
-                self._load(self.scores, slot.at(self.first_row * t.score_pitch), rows, keys, self.score_pitch, t.score_pitch)
+                src = slot.at(self.first_row * t.score_pitch)
+                self._load(self.scores, src, rows, keys, self.score_pitch, t.score_pitch)
             with kb.when(some):
                 self._cap(rows, keys)
                 self.masking.apply(cursor, rows, keys)
@@ -154,12 +159,12 @@ class VectorSide:
                 )  # fmt: skip
         self._turn_slot(self.made)
 
-    def _load(self, dst: object, src: object, rows: Number, cols: Number, pitch: int, stride: int) -> None:
+    def _load(self, dst: Buffer, src: Address, rows: Number, cols: Number, pitch: int, stride: int) -> None:
         self.kb.issue(
             "gm_to_ub_2d", types=(F32,), dst=dst, src=src, rows=rows, cols=cols, dst_stride=pitch, src_stride=stride
-        )  # type: ignore[arg-type]
+        )
 
-    def _on_scores(self, name: str, rows: Number, keys: Number, **extra: OperandValue) -> None:
+    def _on_scores(self, name: str, rows: Number, keys: Number, **extra: Any) -> None:
         """scores = f(scores)."""
         self.kb.issue(
             name, types=(F32,), dst=self.scores, src=self.scores, rows=rows, cols=keys, dst_stride=self.score_pitch,
@@ -201,19 +206,21 @@ class VectorSide:
         narrow = self.dtype is not F32
         weights = self.scores if narrow else self.weights
         kb.issue(
-            "v_exp", types=(F32,), dst=weights, src=self.scores, rows=rows, cols=keys, dst_stride=pitch, src_stride=pitch
-        )
+            "v_exp", types=(F32,), dst=weights, src=self.scores, rows=rows, cols=keys, dst_stride=pitch,
+            src_stride=pitch,
+        )  # fmt: skip
         if narrow:
             kb.issue(
                 "v_cast", types=(F32, self.dtype), dst=self.weights, src=self.scores, rows=rows, cols=keys,
                 dst_stride=self.weight_pitch, src_stride=pitch,
             )  # fmt: skip
-        kb.issue("v_sum", types=(F32,), dst=weight_sum, src=weights, rows=rows, cols=keys, src_stride=pitch, scope="row")
+        kb.issue(
+            "v_sum", types=(F32,), dst=weight_sum, src=weights, rows=rows, cols=keys, src_stride=pitch, scope="row"
+        )
 
     def _gather(self) -> None:
         kb, t, cursor = self.kb, self.tiling, self.behind
-        rows, depth = self._rows(cursor), self.form.value_depth
-        some = kb.compare(">", rows, 0)
+        (rows, some), depth = self._rows(cursor), self.form.value_depth
         with kb.turn(self.sum_ring):
             with self.channels.sums.turn() as slot, kb.when(some):
                 self._load(self.sums, slot.at(self.first_row * t.sum_pitch), rows, depth, self.sum_pitch, t.sum_pitch)
@@ -221,7 +228,7 @@ class VectorSide:
                 with kb.when(some):
                     self._add(cursor, rows)
             with kb.when(cursor.is_last):
-                self._finish(cursor, rows)
+                self._finish(cursor, rows, some)
         self._turn_slot(self.used)
 
     def _add(self, cursor: Cursor, rows: Number) -> None:
@@ -239,17 +246,16 @@ class VectorSide:
         with kb.when(kb.compare("!=", cursor.block, 0)):
             kb.issue("v_mul", types=(F32,), dst=weight_total, a=weight_total, b=correction, cols=rows)
             kb.issue("v_add", types=(F32,), dst=weight_total, a=weight_total, b=weight_sum, cols=rows)
-            wide = {"rows": rows, "cols": depth, "dst_stride": pitch, "a_stride": pitch}
+            wide: dict[str, Any] = {"rows": rows, "cols": depth, "dst_stride": pitch, "a_stride": pitch}
             kb.issue(
                 "v_mul", types=(F32,), dst=self.total, a=self.total, b=correction, b_form="column", b_stride=F32_BYTES,
                 **wide,
             )  # fmt: skip
             kb.issue("v_add", types=(F32,), dst=self.total, a=self.total, b=self.sums, b_stride=pitch, **wide)
 
-    def _finish(self, cursor: Cursor, rows: Number) -> None:
+    def _finish(self, cursor: Cursor, rows: Number, some: ir.Value | bool) -> None:
         """The unit's rows: total / sum of weights, through the epilogue."""
         kb, depth, pitch = self.kb, self.form.value_depth, self.sum_pitch
-        some = kb.compare(">", rows, 0)
         at = (cursor["batch"], cursor["head"], cursor["position"], 0)
         weight_total = self._slot(self.used, 1) if self.total is None else self._vector(2)
         with kb.turn(self.result_ring, *self.tile.rings):

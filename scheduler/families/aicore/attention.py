@@ -125,9 +125,7 @@ def _even(extent: int, most: int) -> int:
     return max(1, -(-extent // parts))
 
 
-def _fed(
-    body: Body, form: AttentionForm, target: AicoreTarget, base: AttentionTiling
-) -> Iterator[AttentionTiling]:
+def _fed(body: Body, form: AttentionForm, target: AicoreTarget, base: AttentionTiling) -> Iterator[AttentionTiling]:
     """The tiling with what the cube takes at a time, as much as its memories hold."""
     from dataclasses import replace
 

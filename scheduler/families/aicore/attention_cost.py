@@ -146,7 +146,9 @@ def _load(path: str, rows: int, row_bytes: int, stride_bytes: int, target: Aicor
     return target.dma.startup_cycles + beats + (rows - 1) * target.dma.row_cycles
 
 
-def _cube_cycles(form: AttentionForm, t: AttentionTiling, keys: int, dtype: DType, target: AicoreTarget) -> dict[str, int]:
+def _cube_cycles(
+    form: AttentionForm, t: AttentionTiling, keys: int, dtype: DType, target: AicoreTarget
+) -> dict[str, int]:
     path, rows, block = "rates.gm_to_l1_gb_per_s", t.rows, target.memory.block_bytes
     load = sum(_load(path, keys, v.shape[3] * t.item, v.strides[2] * t.item, target) for v in (form.k, form.v))
     load += _load(path, rows, keys * t.item, t.weight_pitch, target)
@@ -174,7 +176,9 @@ def _feed(memory: str, lines: int, depth_bytes: int, target: AicoreTarget) -> in
     return target.dma.local_startup_cycles + target.transfer_cycles(f"rates.l1_to_{memory}_gb_per_s", size)
 
 
-def _lane_cycles(body: Body, form: AttentionForm, t: AttentionTiling, keys: int, target: AicoreTarget) -> dict[str, int]:
+def _lane_cycles(
+    body: Body, form: AttentionForm, t: AttentionTiling, keys: int, target: AicoreTarget
+) -> dict[str, int]:
     v, rows = target.vector, t.lane_rows
     plain = v.startup_cycles + rows * -(-keys // v.lanes_32bit)
     special = v.startup_cycles + rows * -(-keys // v.lanes_special)
