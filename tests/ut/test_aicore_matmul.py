@@ -269,6 +269,15 @@ def test_residual_and_activation() -> None:
         check_aicore(KERNEL, body, arrays, {3: r / (1 + np.exp(-r))}, tiling=tiling, splits=1)
 
 
+def test_one_vector_core_per_group() -> None:
+    fields = {"device.vector_cores_per_group": 1, "device.vector_cores": 2}
+    target = load_target("mini").replaced(fields)
+    case = anchor_case("matmul", {}, [((40, 64), F16), ((64, 50), F16)], constants=[1], epilogue="mixed")
+    tiling = check(case, target=target, count=1)
+    assert tiling.kernel_type is KernelType.MIX_1_1
+    assert tiling.roles() == (Role.CUBE, Role.VECTOR0)
+
+
 # What is refused ------------------------------------------------------------------------------------------------------
 
 
@@ -283,6 +292,13 @@ def test_memories_too_small() -> None:
     target = load_target("mini").replaced({"memory.l1_bytes": 1024})
     with pytest.raises(UnsupportedError, match=r"memory\.l1_bytes"):
         candidates(anchor_case("matmul", {}, [((64, 64), F32), ((64, 64), F32)]).body, target)
+
+
+def test_too_many_vector_cores_per_group() -> None:
+    target = load_target("mini").replaced({"device.vector_cores_per_group": 4, "device.vector_cores": 8})
+    case = anchor_case("matmul", {}, [((40, 64), F16), ((64, 50), F16)], epilogue="mixed")
+    with pytest.raises(UnsupportedError, match=r"device\.vector_cores_per_group"):
+        candidates(case.body, target)
 
 
 def test_packing_pads_with_zeros() -> None:

@@ -57,6 +57,8 @@ def _share(
     """The lane's rows and columns within a tile."""
     height, width = lines_of(kb, rows, tiling.rows, row), lines_of(kb, columns, tiling.columns, column)
     first = kb.role.lane == 0
+    if tiling.lanes == 1:
+        return (0, height), (0, width)
     if tiling.halves_rows:
         half = (height + 1) >> 1
         return ((0, half) if first else (half, height)), (0, width)

@@ -51,7 +51,8 @@ Span = tuple[int, int]
 class MatmulTiling(AicoreTiling):
     """See the module docstring. `cut`: the depth in groups of the kept factor, chunks of the streamed one, and steps of
     the cube; `kept_slots`: panels that L1 holds; `sums`: tiles that L0C holds; `halves`: 2 where the cube works on the
-    two halves of a tile one after the other, chunk by chunk, so that one is stored while it works on the other."""
+    two halves of a tile one after the other, chunk by chunk, so that one is stored while it works on the other;
+    `lanes`: vector cores that take part, 0 where FIX does the epilogue."""
 
     kept: str
     rows: int
@@ -60,7 +61,7 @@ class MatmulTiling(AicoreTiling):
     kept_slots: int
     sums: int
     halves: int
-    mix: bool
+    lanes: int
     batch: int
     row_tiles: int
     column_tiles: int
@@ -86,8 +87,12 @@ class MatmulTiling(AicoreTiling):
         return self.batch * self.row_tiles * self.column_tiles
 
     @property
+    def mix(self) -> bool:
+        return self.lanes > 0
+
+    @property
     def kernel_type(self) -> KernelType:
-        return KernelType.MIX_1_2 if self.mix else KernelType.CUBE
+        return (KernelType.CUBE, KernelType.MIX_1_1, KernelType.MIX_1_2)[self.lanes]
 
     @property
     def panels(self) -> int:
@@ -125,6 +130,8 @@ class MatmulTiling(AicoreTiling):
 
     def split(self, rows: int, columns: int) -> tuple[tuple[Span, Span], tuple[Span, Span]]:
         """(rows, columns) of the lanes of a MIX tile that has so many."""
+        if self.lanes == 1:
+            return ((0, rows), (0, columns)), ((rows, rows), (columns, columns))
         if self.halves_rows:
             half = -(-rows // 2)
             return ((0, half), (0, columns)), ((half, rows), (0, columns))

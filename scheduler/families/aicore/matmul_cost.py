@@ -88,7 +88,7 @@ def _store_cycles(tiling: MatmulTiling, body: Body, m: int, n: int, target: Aico
         count = len(fix.vectors) if (fix := fix_of(body)) is not None else 0
         one = target.dma.startup_cycles + target.transfer_cycles("rates.gm_to_l1_gb_per_s", tiling.columns * 4)
         return count * one, fix_cycles(m, n, item, out.strides[-2] * item, target), 0.0
-    half = m * n * tiling.halves // 2
+    half = m * n * tiling.halves // tiling.lanes
     program = product.program
     moved = sum(body.operands[i.source].type.dtype.itemsize for i in program.inputs if i.source >= 0 and i.strides[-1])
     loads = target.transfer_cycles("rates.gm_to_ub_gb_per_s", half * (4 + moved))

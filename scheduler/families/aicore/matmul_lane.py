@@ -36,8 +36,7 @@ def lane_code(body: Body) -> TileCode:
 def lane_size(body: Body, tiling: MatmulTiling, target: AicoreTarget) -> TileSize:
     """The largest piece that fits into UB: the whole width, if a few rows of it fit, else part of it."""
     code, block = lane_code(body), target.memory.block_bytes
-    width = tiling.columns if tiling.halves_rows else tiling.column_half
-    height = -(-tiling.rows // 2) if tiling.halves_rows else tiling.rows
+    (_, height), (_, width) = tiling.split(tiling.rows, tiling.columns)[0]
     best: TileSize | None = None
     while True:
         rows = _rows(code, width, height, block, target.memory.ub_bytes)

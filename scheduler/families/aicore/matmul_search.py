@@ -24,6 +24,7 @@ LINES_MAX = 2048  # of a tile
 GROUPS_MAX = 12
 DETAILED = 16  # tile shapes whose division of L1 is searched
 RETURNED = 4
+LANES_MAX = 2
 
 
 @lru_cache(maxsize=256)
@@ -103,7 +104,7 @@ def _tilings(
     rows: int, columns: int, sums: int, kept: str, product: Product, body: Body, target: AicoreTarget
 ) -> Iterator[MatmulTiling]:
     blank = MatmulTiling(
-        kept, rows, columns, Cut(product.depth, 1, 1, 1), 1, sums, 1, fix_of(body) is None,
+        kept, rows, columns, Cut(product.depth, 1, 1, 1), 1, sums, 1, _lanes(body, target),
         product.batch if product.rows and product.columns else 0, max(1, -(-product.rows // rows)),
         max(1, -(-product.columns // columns)), target.memory.block_bytes, target.cube.m,
     )  # fmt: skip
@@ -112,6 +113,21 @@ def _tilings(
         for group, slots, chunk_max in _groups(halved, product, body, target):
             for cut in _cuts(halved, group, chunk_max, product, target):
                 yield replace(halved, cut=cut, kept_slots=slots)
+
+
+def _lanes(body: Body, target: AicoreTarget) -> int:
+    """Vector cores of a group that take part."""
+    if fix_of(body) is not None:
+        return 0
+    lanes = target.device.vector_cores_per_group
+    if lanes > LANES_MAX:
+        raise UnsupportedError(
+            "groups of so many vector cores do not share tiles",
+            location="device.vector_cores_per_group",
+            expected=f"at most {LANES_MAX}",
+            found=f"{lanes}",
+        )
+    return lanes
 
 
 def _groups(tiling: MatmulTiling, product: Product, body: Body, target: AicoreTarget) -> Iterator[tuple[int, int, int]]:
