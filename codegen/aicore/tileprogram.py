@@ -41,6 +41,11 @@ class Tile:
     pitch: int
 
 
+Placed: TypeAlias = Mapping[tuple[Home, int], Tile]
+"""Inputs and outputs, by number, that lie in memory of the caller, who loads or stores them."""
+NOT_PLACED: Placed = MappingProxyType({})
+
+
 @dataclass(frozen=True, eq=False)
 class Pool:
     """Buffers that several programs share, one after the other: a slot's inputs, its outputs, and temporaries."""
@@ -65,6 +70,7 @@ class TileProgram:
         resident: Collection[int] = (),
         anchors: Sequence[Tile] = (),
         pool: Pool | None = None,
+        placed: Placed = NOT_PLACED,
     ) -> None:
         self.kb, self.program, self.code, self.size = kb, program, code, size
         self._resident = frozenset(resident)
@@ -77,6 +83,8 @@ class TileProgram:
         for number, register in enumerate(code.registers):
             if register.home is Home.ANCHOR:
                 self._tiles[number] = anchors[register.number]
+            elif (register.home, register.number) in placed:
+                self._tiles[number] = placed[register.home, register.number]
             elif register.home is Home.TEMPORARY:
                 if number in places:
                     assert arena is not None
@@ -199,6 +207,8 @@ class TileProgram:
         kb, layout = self.kb, self.code.registers[step.dst].layout
         shape = {Layout.MATRIX: (rows, cols), Layout.ROW: (1, cols), Layout.COLUMN: (1, rows)}
         height, width = shape.get(layout, (1, 1))
+        if cols == self.size.cols and self.is_packed(step):
+            height, width = 1, rows * self.size.cols
         values: dict[str, object] = {"cols": width}
         flat = step.command in ("v_iota", "v_gather")
         if not flat:
@@ -215,6 +225,13 @@ class TileProgram:
         if step.command == "v_gather":
             values["table_bytes"] = cols * step.types[0].itemsize
         kb.issue(step.command, types=step.types, dst=self._tiles[step.dst].part, **values)  # type: ignore[arg-type]
+
+    def is_packed(self, step: Step) -> bool:
+        """Whether a step on whole rows may take them as one: nothing lies between the rows of any operand."""
+        return self.code.is_packed(step, self.size) and all(
+            self._tiles[r].pitch == self.size.pitch(self.code.registers[r])
+            for r in (step.dst, *(r for _, r in step.operands))
+        )
 
     def _stride(self, register: int, layout: Layout, element: bool) -> int:
         """From row to row of an operand of a command with that layout."""
@@ -248,9 +265,14 @@ class TileProgram:
 
     # Out of UB --------------------------------------------------------------------------------------------------------
 
-    def store(self, at: Sequence[Number], rows: Number, cols: Number, shifts: Shifts = NO_SHIFTS) -> None:
-        """Store the outputs. `shifts`: elements by which outputs lie further on than their walks say."""
+    def store(
+        self, at: Sequence[Number], rows: Number, cols: Number, shifts: Shifts = NO_SHIFTS, but: Collection[int] = ()
+    ) -> None:
+        """Store the outputs. `shifts`: elements by which outputs lie further on than their walks say; `but`: outputs
+        that the caller stores."""
         for store in self.code.stores:
+            if store.output in but:
+                continue
             self._store_one(store, at, rows, cols, shifts.get(store.output, 0))
 
     def _store_one(self, store: Store, at: Sequence[Number], rows: Number, cols: Number, shift: Number) -> None:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from aicore_check import check_aicore
+from aicore_timing import engine_busy, recorded
 from kernel_check import Array, dense_strides, operand
 
-from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
+from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput
+from superkernel.body import Role as Use
 from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import find_op, op_table
+from superkernel.scheduler.families.aicore import family_of
+from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.scheduler.families.aicore.programs import SUPPORTED
+from superkernel.target.aicore import load_target
+from superkernel.target.engines import Engine
 from superkernel.tensor import TensorType, row_major_strides
 
 SIZE = 77
@@ -34,7 +42,7 @@ def check_cases(cases: Sequence[Case], tol: float = 1e-5, shape: tuple[int, ...]
     count = len(inputs)
     instructions: list[Instruction] = []
     outputs, expected = [], {}
-    operands = [operand(Role.INPUT, DType.of(a.dtype), a.shape) for a in inputs]
+    operands = [operand(Use.INPUT, DType.of(a.dtype), a.shape) for a in inputs]
     shape = shape or np.broadcast_shapes(*(a.shape for a in inputs))
     for name, attrs, arrays in cases:
         row = find_op(name)
@@ -51,7 +59,7 @@ def check_cases(cases: Sequence[Case], tol: float = 1e-5, shape: tuple[int, ...]
         instructions.append(Instruction(name, tuple(args), kind.dtype, tuple(full.items())))
         index = len(operands)
         outputs.append(ProgramOutput(count + len(instructions) - 1, index, row_major_strides(shape)))
-        operands.append(operand(Role.OUTPUT, kind.dtype, shape))
+        operands.append(operand(Use.OUTPUT, kind.dtype, shape))
         (want,) = row.reference(arrays, full, (TensorType(kind.dtype, shape),))
         with np.errstate(all="ignore"):
             expected[index] = np.broadcast_to(want, shape).astype(kind.dtype.numpy)
@@ -202,7 +210,7 @@ def copy_body(
         shape, (ProgramInput(0, dtype, strides, offset),), instructions,
         (ProgramOutput(len(instructions), 1, out or row_major_strides(shape)),),
     )  # fmt: skip
-    return Body(None, (), (operand(Role.INPUT, dtype, (size,)), operand(Role.OUTPUT, kind, shape)), (), (), (), program)
+    return Body(None, (), (operand(Use.INPUT, dtype, (size,)), operand(Use.OUTPUT, kind, shape)), (), (), (), program)
 
 
 def check_copy(body: Body, seed: int = 0, tol: float = 0.0) -> None:
@@ -261,3 +269,123 @@ def test_broadcasts(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     a, b = (rng.standard_normal(s).astype(np.float16) for s in shapes)
     check_cases([("add", {}, [a, b]), ("sub", {}, [b, a]), ("less", {}, [b, a]), ("gelu", {}, [b])],
                 2e-3, np.broadcast_shapes(*shapes))  # fmt: skip
+
+
+# Programs -----------------------------------------------------------------------------------------------------------
+
+RANDOM_OPS = ["add", "sub", "mul", "maximum", "minimum", "relu", "abs", "neg", "tanh", "sigmoid", "less", "where"]
+
+
+def random_program(rng: np.random.Generator) -> tuple[Body, list[Array | None], dict[int, Array]]:
+    """Broadcast inputs, a dozen operators over them, several outputs of which one is transposed; in f16, evaluated in
+    float64."""
+    shape = tuple(int(d) for d in rng.integers(1, (5, 40, 70)))
+    inputs, values, operands, arrays = [], [], [], []
+    for k in range(3):
+        kept = tuple(d if k == 0 or rng.random() < 0.5 else 1 for d in shape)
+        array = rng.uniform(-1, 1, kept).astype(np.float16)
+        inputs.append(ProgramInput(k, DType.F16, dense_strides(kept, shape)))
+        operands.append(operand(Use.INPUT, DType.F16, kept))
+        arrays.append(array)
+        values.append(np.broadcast_to(array.astype(np.float64), shape))
+    instructions: list[Instruction] = []
+    for _ in range(10):
+        name = str(rng.choice(RANDOM_OPS))
+        floats = [k for k, v in enumerate(values) if v.dtype != bool]
+        masks = [k for k, v in enumerate(values) if v.dtype == bool]
+        row = find_op(name)
+        assert row is not None
+        args = [int(rng.choice(floats)) for _ in row.args]
+        if name == "where":
+            if not masks:
+                continue
+            args[0] = int(rng.choice(masks))
+        kind = DType.BOOL if name == "less" else DType.F16
+        instructions.append(Instruction(name, tuple(args), kind))
+        types = (TensorType(DType.BOOL if name == "less" else DType.F64, shape),)
+        values.append(np.asarray(row.reference([values[a] for a in args], canonical_attrs(row, {}), types)[0]))
+    outputs, expected = [], {}
+    for k, number in enumerate(rng.choice(len(values) - 3, 3, replace=False) + 3):
+        result = values[number]
+        kind = DType.BOOL if result.dtype == bool else DType.F16
+        order = (2, 0, 1) if k == 2 else (0, 1, 2)
+        stored = result.transpose(order)
+        strides = row_major_strides(stored.shape)
+        outputs.append(ProgramOutput(int(number), 3 + k, tuple(strides[order.index(d)] for d in range(3))))
+        operands.append(operand(Use.OUTPUT, kind, stored.shape))
+        expected[3 + k] = np.ascontiguousarray(stored).astype(kind.numpy)
+    program = PointwiseProgram(shape, tuple(inputs), tuple(instructions), tuple(outputs))
+    return Body(None, (), tuple(operands), (), (), (), program), [*arrays, None, None, None], expected
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs(seed: int) -> None:
+    body, arrays, expected = random_program(np.random.default_rng(seed))
+    ignored = {k for k, o in enumerate(body.operands) if o.type.dtype is DType.BOOL}  # comparisons of rounded numbers
+    wanted = {k: v for k, v in expected.items() if k not in ignored}
+    check_aicore("aicore.pointwise", body, arrays, wanted, tol=4e-3, splits=1)
+
+
+def test_small_memories() -> None:
+    """Tiles adapt to the target; where not one element fits, the field is named."""
+    device = load_target("mini")
+    small = replace(device, memory=replace(device.memory, ub_bytes=4096))
+    body, arrays, expected = random_program(np.random.default_rng(3))
+    wanted = {k: v for k, v in expected.items() if v.dtype != bool}
+    check_aicore("aicore.pointwise", body, arrays, wanted, tol=4e-3, splits=1, target=small)
+    least = replace(device, memory=replace(device.memory, ub_bytes=1024 // 4))
+    with pytest.raises(UnsupportedError, match=r"memory\.ub_bytes"):
+        family_of("aicore.pointwise").tilings("aicore.pointwise", body, least)  # type: ignore[arg-type]
+
+
+# Speed --------------------------------------------------------------------------------------------------------------
+
+
+def unary_body(op: str, shapes: Sequence[tuple[int, ...]], dtype: DType = DType.F16) -> Body:
+    shape = np.broadcast_shapes(*shapes)
+    row = find_op(op)
+    assert row is not None
+    inputs = tuple(ProgramInput(k, dtype, dense_strides(s, shape)) for k, s in enumerate(shapes))
+    instruction = Instruction(op, tuple(range(len(shapes))), dtype, tuple(canonical_attrs(row, {}).items()))
+    output = ProgramOutput(len(shapes), len(shapes), row_major_strides(shape))
+    operands = [*(operand(Use.INPUT, dtype, s) for s in shapes), operand(Use.OUTPUT, dtype, shape)]
+    program = PointwiseProgram(shape, inputs, (instruction,), (output,))
+    return Body(None, (), tuple(operands), (), (), (), program)
+
+
+LARGE = 1 << 20
+
+
+@pytest.mark.parametrize(("body", "engine", "bytes_in", "vector_beats"), [
+    (copy_body((LARGE,), (1,), DType.F16, LARGE), Engine.MTE2, 2 * LARGE, 0),
+    (copy_body((LARGE,), (1,), DType.F32, LARGE, cast=DType.F16), Engine.MTE2, 4 * LARGE, 0),
+    (unary_body("add", [(LARGE,), (LARGE,)]), Engine.MTE2, 4 * LARGE, 0),
+    (unary_body("add", [(2048, 768), (768,)]), Engine.MTE2, 2 * 2048 * 768, 0),
+    (unary_body("gelu", [(LARGE,)]), Engine.V, 0, LARGE * 15.5 / 64),
+    (unary_body("silu", [(LARGE,)]), Engine.V, 0, LARGE * 8 / 64),
+    (copy_body((512, 1024), (1, 512), DType.F16, 512 * 1024), Engine.MTE3, 0, 0),
+])  # fmt: skip
+def test_the_right_engine_is_busy(body: Body, engine: Engine, bytes_in: int, vector_beats: float) -> None:
+    """Streaming: the slowest engine is the one that must be, and works little longer than it must."""
+    device = load_target("mini")
+    (tiling,) = family_of("aicore.pointwise").tilings("aicore.pointwise", body, device)  # type: ignore[arg-type]
+    assert isinstance(tiling, AicoreTiling)
+    commands = recorded("aicore.pointwise", body, tiling, device, 0, tiling.units)[Role.VECTOR0]
+    busy = engine_busy(commands, device)
+    assert max(busy, key=lambda e: busy[e]) is engine
+    ideal = vector_beats
+    if bytes_in:
+        ideal = device.transfer_cycles("rates.gm_to_ub_gb_per_s", bytes_in)
+    elif not vector_beats:  # the transposition writes runs of some hundred bytes, not on full alignment
+        ideal = 2 * device.transfer_cycles("rates.ub_to_gm_gb_per_s", body.operands[1].type.nbytes)
+    assert busy[engine] <= (1.25 if vector_beats else 1.6) * ideal, (busy[engine], ideal)
+    assert tiling.cost_cycles(body, 0, tiling.units, device) == pytest.approx(busy[engine], rel=0.3)
+
+
+def test_small_tensors_take_few_commands() -> None:
+    body = unary_body("add", [(1000,), (1000,)])
+    device = load_target("mini")
+    (tiling,) = family_of("aicore.pointwise").tilings("aicore.pointwise", body, device)  # type: ignore[arg-type]
+    assert isinstance(tiling, AicoreTiling)
+    commands = recorded("aicore.pointwise", body, tiling, device, 0, tiling.units)[Role.VECTOR0]
+    assert sum(c.name not in ("set_flag", "wait_flag") for c in commands) == 4

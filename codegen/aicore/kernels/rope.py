@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from superkernel.body import Body
 from superkernel.codegen.aicore.kernels.pointwise import emit_cut, emit_tiles
-from superkernel.codegen.aicore.layer import KernelBuilder
+from superkernel.codegen.aicore.layer import Address, KernelBuilder
+from superkernel.codegen.aicore.rings import Buffer, Ring
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import TileProgram, place
+from superkernel.codegen.aicore.tileprogram import NOT_PLACED, Placed, Tile, TileProgram, place
+from superkernel.dtypes import DType
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.families.aicore.cuts import SLOTS, code_of, output_types
-from superkernel.scheduler.families.aicore.rope import RopePlan, RopeTiling, rope_plan
+from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, code_of, output_types
+from superkernel.scheduler.families.aicore.rope import OFFSET_BYTES, WIDE, RopePlan, RopeTiling, rope_plan
+from superkernel.scheduler.families.aicore.tilecode import Home
 from superkernel.scheduler.families.rowspace import slot_program
+from superkernel.target.engines import Local
 
 
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
@@ -20,23 +26,131 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
         return
     plan = rope_plan(body)
     for program, cut, base in tiling.parts(body):
-        code = code_of(cut, program, output_types(body, program))
-        inputs, outputs = kb.ring(f"in{base}", SLOTS), kb.ring(f"out{base}", SLOTS)
-        tile = TileProgram(kb, program, code, cut.size(kb.target), inputs, outputs, resident=cut.resident)
         first: Number = kb.begin
         last: Number = kb.end
         if tiling.tail is not None:
             first, last = kb.maximum(kb.begin - base, 0), kb.minimum(kb.end - base, cut.units)
+        inputs, outputs = kb.ring(f"in{base}", SLOTS), kb.ring(f"out{base}", SLOTS)
         with kb.when(True if tiling.tail is None else kb.compare("<", first, last)):
-            if base == 0 and plan.has_position:
-                work = _Positioned(kb, body, plan, tile)
-                emit_tiles(kb, cut, first, last, tile.rings, work.tile)
-            else:
-                emit_cut(kb, tile, cut, first, last)
+            if base == 0 and (plan.has_position or tiling.is_wide):
+                pairs = _Pairs(kb, body, plan, tiling, inputs, outputs)
+                emit_tiles(kb, cut, first, last, pairs.rings, pairs.tile)
+                continue
+            code = code_of(cut, program, output_types(body, program))
+            tile = TileProgram(kb, program, code, cut.size(kb.target), inputs, outputs, resident=cut.resident)
+            emit_cut(kb, tile, cut, first, last)
 
 
-class _Positioned:
-    """Tiles whose tables' rows are found by the position."""
+class _Pairs:
+    """Tiles of pairs whose tables are found by a position, or whose elements travel together, or both."""
+
+    def __init__(
+        self, kb: KernelBuilder, body: Body, plan: RopePlan, tiling: RopeTiling, inputs: Ring, outputs: Ring
+    ) -> None:
+        cut, program = tiling.pairs, plan.shown if tiling.is_wide else plan.pairs
+        dtypes = output_types(body, plan.pairs)
+        self.wide = _Wide(kb, plan, cut, dtypes[0], inputs, outputs) if tiling.is_wide else None
+        placed = self.wide.placed if self.wide else NOT_PLACED
+        code = code_of(cut, program, dtypes)
+        self.program = TileProgram(kb, program, code, cut.size(kb.target), inputs, outputs, placed=placed)
+        self.rings = (inputs, outputs) if self.wide else self.program.rings
+        self.positions = _Positions(kb, body, plan, self.program) if plan.has_position else None
+        self.tables = plan.tables if plan.has_position else ()
+
+    def tile(self, at: list[Number], rows: Number, cols: Number) -> None:
+        """One tile."""
+        apart: Collection[int] = WIDE if self.wide else ()
+        if self.positions:
+            self.positions.load(at, rows, cols)
+        if self.wide:
+            self.wide.load(at, rows)
+        self.program.load(at, rows, cols, but=(*self.tables, *apart))
+        if self.wide:
+            self.wide.split(rows)
+        self.program.compute(rows, cols)
+        if self.wide:
+            self.wide.join(rows)
+            self.wide.store(at, rows)
+        self.program.store(at, rows, cols, but=apart)
+
+
+class _Wide:
+    """Both elements of the pairs in one buffer: halves of its rows, or neighbours that are gathered and scattered."""
+
+    def __init__(self, kb: KernelBuilder, plan: RopePlan, cut: Cut, out: DType, inputs: Ring, outputs: Ring) -> None:
+        self.kb, self.plan, self.half, self.row = kb, plan, cut.block, cut.row
+        self.dtypes = (plan.pairs.inputs[0].dtype, out)
+        pairs = cut.tile * cut.block
+        self.source = kb.buffer(inputs, Local.UB, 2 * pairs * self.dtypes[0].itemsize, "pairs")
+        self.result = kb.buffer(outputs, Local.UB, 2 * pairs * out.itemsize, "turned", top=True)
+        self.placed: Placed = {}
+        self._offsets: list[Buffer] = []
+        apart: dict[tuple[Home, int], Tile] = {}
+        for home, buffer, dtype in ((Home.INPUT, self.source, self.dtypes[0]), (Home.OUTPUT, self.result, out)):
+            width = self.half * dtype.itemsize
+            for k in WIDE:
+                if plan.interleaved:
+                    own = kb.fixed(Local.UB, pairs * dtype.itemsize, f"{home.value} {k}")
+                    apart[home, k] = Tile(own.at(0), width)
+                else:
+                    apart[home, k] = Tile(buffer.at(k * width), 2 * width)
+        self.placed = apart
+        if plan.interleaved:
+            self._offsets = [self._make_offsets(k, pairs) for k in WIDE]
+
+    def _make_offsets(self, k: int, pairs: int) -> Buffer:
+        """Byte offsets of the pairs' element k."""
+        made, item = self.kb.fixed(Local.UB, pairs * OFFSET_BYTES, f"offsets {k}"), self.dtypes[0].itemsize
+        self.kb.issue("v_iota", types=(DType.I32,), dst=made, cols=pairs, start=k * item, step=2 * item)
+        return made
+
+    def load(self, at: list[Number], rows: Number) -> None:
+        """Whole rows of x."""
+        walk, dtype = self.plan.pairs.inputs[0], self.dtypes[0]
+        item = dtype.itemsize
+        source = self.kb.operand(walk.source, place(walk.offset, walk.strides, [*at[:-1], 0]) * item)
+        stride, width = walk.strides[self.row] * item, 2 * self.half
+        if stride == width * item or self.plan.pairs.shape[self.row] == 1:
+            self.kb.issue("gm_to_ub", dst=self.source, src=source, bytes=rows * (width * item))
+            return
+        self.kb.issue(
+            "gm_to_ub_2d", types=(dtype,), dst=self.source, src=source, rows=rows, cols=width,
+            dst_stride=width * item, src_stride=stride,
+        )  # fmt: skip
+
+    def split(self, rows: Number) -> None:
+        """Neighbours apart."""
+        for k, offsets in enumerate(self._offsets):
+            dtype, own = self.dtypes[0], self.placed[Home.INPUT, k].part
+            self.kb.issue(
+                "v_gather", types=(dtype,), dst=own, src=self.source, offsets=offsets, cols=rows * self.half,
+                table_bytes=rows * (2 * self.half * dtype.itemsize),
+            )  # fmt: skip
+
+    def join(self, rows: Number) -> None:
+        """Neighbours together."""
+        for k, offsets in enumerate(self._offsets):
+            dtype, own = self.dtypes[1], self.placed[Home.OUTPUT, k].part
+            self.kb.issue(
+                "v_scatter", types=(dtype,), dst=self.result, src=own, offsets=offsets, cols=rows * self.half,
+                table_bytes=rows * (2 * self.half * dtype.itemsize),
+            )  # fmt: skip
+
+    def store(self, at: list[Number], rows: Number) -> None:
+        """Whole rows of the result."""
+        walk, item = self.plan.pairs.outputs[0], self.dtypes[1].itemsize
+        target: Address = self.kb.operand(walk.target, place(walk.offset, walk.strides, [*at[:-1], 0]) * item)
+        stride, width = walk.strides[self.row] * item, 2 * self.half * item
+        if stride == width or self.plan.pairs.shape[self.row] == 1:
+            self.kb.issue("ub_to_gm", dst=target, src=self.result, bytes=rows * width)
+            return
+        self.kb.issue(
+            "ub_to_gm_2d", dst=target, src=self.result, rows=rows, row_bytes=width, dst_stride=stride, src_stride=width
+        )
+
+
+class _Positions:
+    """Tables' rows by position, read by the control unit."""
 
     def __init__(self, kb: KernelBuilder, body: Body, plan: RopePlan, program: TileProgram) -> None:
         self.kb, self.plan, self.program = kb, plan, program
@@ -64,14 +178,8 @@ class _Positioned:
             row = (self.start if self.start is not None else self._read([batch])) + s
         return kb.minimum(kb.maximum(row, 0), self.last)
 
-    def tile(self, at: list[Number], rows: Number, cols: Number) -> None:
-        """One tile."""
-        self._tables(at, rows, cols)
-        self.program.load(at, rows, cols, but=self.plan.tables)
-        self.program.compute(rows, cols)
-        self.program.store(at, rows, cols)
-
-    def _tables(self, at: list[Number], rows: Number, cols: Number) -> None:
+    def load(self, at: list[Number], rows: Number, cols: Number) -> None:
+        """The tables' part of a tile: in one piece where no row of it is clamped."""
         kb, loads = self.kb, [x for x in self.program.code.loads if x.input in self.plan.tables]
         zero: list[Number] = [0, 0, 0, at[3]]
         if self.places == 1:
@@ -82,8 +190,7 @@ class _Positioned:
             self._row_by_row(at, rows, cols)
         else:
             first, last = self._row(at, 0), self._row(at, rows - 1)
-            whole = kb.compare("==", last - first, rows - 1)  # no row is clamped
-            with kb.when(whole):
+            with kb.when(kb.compare("==", last - first, rows - 1)):
                 for load in loads:
                     self.program.load_one(load, zero, rows, cols, first * self.step)
             with kb.when(kb.compare("!=", last - first, rows - 1)):

@@ -11,21 +11,20 @@ Nothing depends on how many cores there are in the end: a tile's elements are co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from superkernel.body import Body, PointwiseProgram
+from superkernel.body import Body, PointwiseProgram, ProgramInput, ProgramOutput
 from superkernel.collapse import runs_of_range
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families.aicore.formulas import lower
-from superkernel.scheduler.families.aicore.tilecode import Home, Layout, TileCode, TileSize
+from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Home, Layout, TileCode, TileSize
 from superkernel.target.aicore import AicoreTarget
 from superkernel.tensor import Box
 
-COUNT_MAX = 65535  # rows and columns of a command
 SLOTS = 2
 GRAIN_ELEMENTS = 256  # 512 bytes of f16: the transfers of ranges begin on full alignment
 GRAIN_ROWS = 16  # of transposed tiles: whole blocks of the transposing command
@@ -95,19 +94,50 @@ class Cut:
             found.append(tuple(spans[d] for d in range(len(self.shape))))
         return found
 
-    def cycles(self, code: TileCode, begin: int, end: int, target: AicoreTarget) -> float:
-        """Estimated cycles of one core: the slowest engine's time, and the others' for one tile."""
+    def cycles(
+        self,
+        program: PointwiseProgram,
+        code: TileCode,
+        begin: int,
+        end: int,
+        target: AicoreTarget,
+        but: Container[int] = (),
+        extra: Callable[[int], tuple[int, int, int]] | None = None,
+    ) -> float:
+        """Estimated cycles of one core: the slowest engine's time, and the others' for one tile. `but`: inputs and
+        outputs that the kernel moves itself, in the cycles that `extra` says of a tile (MTE2, V, MTE3)."""
         slowest = rest = 0.0
+        dtypes = [program.dtype_of(o.value) for o in program.outputs]
+        poor_in = {k for k, i in enumerate(program.inputs) if not self._is_aligned(i, i.dtype.itemsize, target)}
+        poor_out = {k for k, o in enumerate(program.outputs) if not self._is_aligned(o, dtypes[k].itemsize, target)}
         for count, rows, cols in self._tiles(begin, end):
-            loads = [x for x in code.loads if x.input not in self.resident]
+            loads = [x for x in code.loads if x.input not in self.resident and x.input not in but]
+            stores = [x for x in code.stores if x.output not in but]
             busy = (
-                code.load_cycles(rows, cols, target, loads), code.vector_cycles(rows, cols, target),
-                code.store_cycles(rows, cols, target),
+                code.load_cycles(rows, cols, target, loads, poor_in), code.vector_cycles(rows, cols, target),
+                code.store_cycles(rows, cols, target, stores, poor_out),
             )  # fmt: skip
+            if extra is not None:
+                busy = (busy[0] + extra(rows)[0], busy[1] + extra(rows)[1], busy[2] + extra(rows)[2])
             slowest += count * max(busy)
             rest = max(rest, sum(busy) - max(busy))
         stays = [x for x in code.loads if x.input in self.resident]
         return slowest + rest + (code.load_cycles(1, min(self.block, COUNT_MAX), target, stays) if stays else 0)
+
+    def _is_aligned(self, walk: ProgramInput | ProgramOutput, item: int, target: AicoreTarget) -> bool:
+        """Whether all tiles begin, and all their lines, on full alignment in global memory."""
+        if not walk.strides:
+            return True
+        running = self.row if self.row >= 0 else self.col
+        steps = [walk.offset, *(walk.strides[d] for d in self.outer if self.shape[d] > 1)]
+        if self.extent > self.tile:
+            steps.append(walk.strides[running] * self.tile)
+        if self.blocks > 1:
+            steps.append(walk.strides[self.col] * self.block)
+        if self.row >= 0:
+            row, col = walk.strides[self.row], walk.strides[self.col]
+            steps.append(row if col in (0, 1) else col)
+        return all(step * item % target.dma.aligned_bytes == 0 for step in steps)
 
     def _tiles(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
         """(how many, rows, columns) of the tiles of a range, blocks at the edge taken as whole."""
@@ -197,7 +227,7 @@ def cut_program(program: PointwiseProgram, dtypes: tuple[DType, ...], target: Ai
                 continue
             for cut in _sizes(program, code, row, col, target, terms):
                 share = -(-cut.units // target.device.vector_cores)
-                cycles = cut.cycles(code, 0, share, target) * cut.units / (share * target.device.vector_cores)
+                cycles = cut.cycles(program, code, 0, share, target) * cut.units / (share * target.device.vector_cores)
                 if best is None or cycles < best[0]:
                     best = (cycles, cut)
     if best is None:
@@ -222,10 +252,17 @@ def _sizes(
         stays = () if terms.pooled else _resident(program, code, cut)
         cut = replace(cut, unit=terms.unit or min(unit, extent), resident=stays)
         most = _largest(cut, code, target, terms.ub_bytes or target.memory.ub_bytes)
-        tile = most
+        tile = _even(extent, most, max(grain, GRAIN_ROWS))
         while tile >= min(cut.unit, most) and tile:
             yield replace(cut, tile=tile)
             tile = tile // 2 // grain * grain
+
+
+def _even(extent: int, most: int, grain: int) -> int:
+    """The least tile that covers the extent in as few pieces as the largest one does."""
+    if not most:
+        return 0
+    return min(most, -(-extent // -(-extent // most) // grain) * grain) if most >= grain else most
 
 
 def _resident(program: PointwiseProgram, code: TileCode, cut: Cut) -> tuple[int, ...]:

@@ -20,11 +20,11 @@ from superkernel.collapse import exact_regions
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
-from superkernel.scheduler.families.aicore.cuts import COUNT_MAX, SLOTS, Cut, output_types, ub_bytes
+from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, output_types, ub_bytes
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
+from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Layout, Register, TileCode, block
 from superkernel.scheduler.families.aicore.tilecode import Home as TileHome
-from superkernel.scheduler.families.aicore.tilecode import Layout, Register, TileCode, block
 from superkernel.scheduler.families.lookup import lookup_plan
 from superkernel.scheduler.families.pointwise import accesses_of
 from superkernel.scheduler.tiling import Access, Family, Tiling
@@ -130,7 +130,7 @@ class GatherTiling(AicoreTiling):
         item = anchor_type(body).itemsize
         transfer = target.transfer_cycles("rates.gm_to_ub_gb_per_s", self.cut.block * item) + target.dma.startup_cycles
         index = len(plan.indices) * (target.control.global_load_cycles + INDEX_CYCLES)
-        return CALL_CYCLES + rows * max(transfer, index) + self.cut.cycles(code, begin, end, target)
+        return CALL_CYCLES + rows * max(transfer, index) + self.cut.cycles(plan.epilogue, code, begin, end, target)
 
 
 class GatherFamily(Family):

@@ -71,7 +71,7 @@ class PiecesTiling(AicoreTiling):
         total, programs = 0.0, programs_of(body)
         for k, cut, first, last in self._ranges(begin, end):
             code = code_of(cut, programs[k], output_types(body, programs[k]))
-            total += CALL_CYCLES + cut.cycles(code, first, last, target)
+            total += CALL_CYCLES + cut.cycles(programs[k], code, first, last, target)
         return total
 
 

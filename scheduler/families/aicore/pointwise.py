@@ -49,7 +49,7 @@ class PointwiseTiling(AicoreTiling):
             return 0.0
         program = program_of(body)
         code = code_of(self.cut, program, output_types(body, program))
-        return CALL_CYCLES + self.cut.cycles(code, begin, end, target)
+        return CALL_CYCLES + self.cut.cycles(program, code, begin, end, target)
 
 
 class PointwiseFamily(Family):

@@ -6,12 +6,15 @@ program. Without a position input both are programs like any other; with one the
 the control unit reads the position, and loads the tables itself. Tiles then run over the positions of one head, or,
 where there is one position, over the heads.
 
+Where x is read and the result written row by row, a pair's two elements travel together (`wide`): a tile's rows are
+loaded whole, and the program works on halves of them, or on neighbours that the vector engine gathers and scatters.
+
 With a position the tables are declared read in full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -20,9 +23,9 @@ from superkernel.collapse import canonical, collapse, feed, program_regions
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError, UnsupportedError
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
-from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types, plain
+from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types, plain, ub_bytes
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
-from superkernel.scheduler.families.aicore.tilecode import Layout
+from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Layout
 from superkernel.scheduler.families.pointwise import accesses_of
 from superkernel.scheduler.families.rowops import integer
 from superkernel.scheduler.families.rowspace import remap, slot_program
@@ -30,7 +33,10 @@ from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.aicore import AicoreTarget
 from superkernel.tensor import Region, full_box, regions_of_box
 
-FENCES = (1, 2, 3)  # with a position batch, head and place stay dimensions of their own
+FENCES = (1, 2, 3)  # batch, head and place stay dimensions of their own
+WIDE = (0, 1)  # the inputs, and the outputs, that are a pair's elements
+OFFSET_BYTES = 4
+BLOCK_BYTES = 32  # what a half's bytes must be a multiple of, whatever block a target has
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,19 @@ class RopePlan:
     tail: PointwiseProgram | None
     tables: tuple[int, int]
     has_position: bool
+    interleaved: bool
+    is_wide: bool
+
+    @property
+    def shown(self) -> PointwiseProgram:
+        """The program that tiles compute: wide neighbours are set side by side before and behind it."""
+        if not (self.is_wide and self.interleaved):
+            return self.pairs
+        inputs = tuple(
+            replace(i, strides=(*i.strides[:-1], 1)) if k in WIDE else i for k, i in enumerate(self.pairs.inputs)
+        )
+        outputs = tuple(replace(o, strides=(*o.strides[:-1], 1)) for o in self.pairs.outputs)
+        return replace(self.pairs, inputs=inputs, outputs=outputs)
 
 
 class _Joined:
@@ -138,7 +157,30 @@ def rope_plan(body: Body) -> RopePlan:
     if rest:
         tail = plain(canonical(feed(_columns(epilogue, 2 * half, 1, rest), _columns(x, 2 * half, 1, rest))))
     places = joined.first_input(tables[0]), joined.first_input(tables[1])
-    return RopePlan(collapse(pairs, FENCES) if has_position else plain(canonical(pairs)), tail, places, has_position)
+    interleaved = bool(body.attr["interleaved"])
+    is_wide = isinstance(body.anchor_inputs[0], View) and _is_wide(body, pairs, starts[1] - starts[0], step)
+    keeps = is_wide or has_position
+    program = collapse(pairs, FENCES) if keeps else plain(canonical(pairs))
+    return RopePlan(program, tail, places, has_position, interleaved, is_wide)
+
+
+def _is_wide(body: Body, pairs: PointwiseProgram, distance: int, step: int) -> bool:
+    """Whether both elements of every pair lie in one run of the operand, which whole blocks of UB hold."""
+    (a, b), half = pairs.inputs[:2], pairs.shape[-1]
+    if len(pairs.outputs) != 2 or half < 2 or 0 in pairs.shape:
+        return False
+    u, v = pairs.outputs
+    items = [body.operands[o].type.dtype.itemsize for o in (a.source, u.target)]
+    return (
+        u.target == v.target
+        and a.strides == b.strides
+        and u.strides == v.strides
+        and a.strides[-1] == u.strides[-1] == step
+        and min(*a.strides, *u.strides) >= 0
+        and b.offset - a.offset == v.offset - u.offset == distance
+        and all(half * item % BLOCK_BYTES == 0 for item in items)
+        and (step == 1 or items[0] == items[1])
+    )
 
 
 def _table(body: Body, slot: int, shape: tuple[int, ...], has_position: bool) -> PointwiseProgram:
@@ -160,6 +202,7 @@ class RopeTiling(AicoreTiling):
 
     pairs: Cut
     tail: Cut | None
+    is_wide: bool = False
 
     @property
     def kernel_type(self) -> KernelType:
@@ -205,9 +248,31 @@ class RopeTiling(AicoreTiling):
         for program, cut, base in self.parts(body):
             first, last = max(begin - base, 0), min(end - base, cut.units)
             if first < last:
-                code = code_of(cut, program, output_types(body, program))
-                total += CALL_CYCLES + cut.cycles(code, first, last, target)
+                shown = rope_plan(body).shown if base == 0 else program
+                code = code_of(cut, shown, output_types(body, program))
+                total += CALL_CYCLES
+                if base == 0 and self.is_wide:
+                    total += cut.cycles(shown, code, first, last, target, WIDE, self._wide_cycles(body, target))
+                else:
+                    total += cut.cycles(shown, code, first, last, target)
         return total
+
+    def _wide_cycles(self, body: Body, target: AicoreTarget) -> Callable[[int], tuple[int, int, int]]:
+        """What moving pairs whole costs MTE2, V and MTE3 per tile of so many rows."""
+        plan, v = rope_plan(body), target.vector
+        items = [plan.pairs.inputs[0].dtype.itemsize, output_types(body, plan.pairs)[0].itemsize]
+        paths = ("rates.gm_to_ub_gb_per_s", "rates.ub_to_gm_gb_per_s")
+
+        def cycles(rows: int) -> tuple[int, int, int]:
+            elements = rows * self.pairs.block
+            load, store = (
+                target.dma.startup_cycles + target.transfer_cycles(path, 2 * elements * item)
+                for path, item in zip(paths, items, strict=True)
+            )
+            gather = v.startup_cycles + -(-elements // v.lanes_gather)
+            return load, 4 * gather if plan.interleaved else 0, store
+
+        return cycles
 
 
 class RopeFamily(Family):
@@ -222,18 +287,26 @@ class RopeFamily(Family):
         terms = Terms(share, pooled=plan.tail is not None)
         if plan.has_position:
             terms = Terms(share, pooled=True, rows=(1,) if plan.pairs.shape[2] == 1 else (2,), cols=(3,))
-        pairs = cut_program(plan.pairs, output_types(body, plan.pairs), target, terms)
+        elif plan.is_wide:
+            terms = replace(terms, pooled=True, rows=(1, 2), cols=(3,))
+        dtypes = output_types(body, plan.pairs)
+        pairs = cut_program(plan.shown, dtypes, target, terms)
+        is_wide = plan.is_wide and pairs.blocks == 1
+        if is_wide:
+            pairs = _shrunk(plan, pairs, dtypes, share, target)
+        elif plan.is_wide:
+            pairs = cut_program(plan.pairs, dtypes, target, terms)
         self._check(plan, pairs, body)
         tail = None
         if plan.tail is not None:
             tail = cut_program(plan.tail, output_types(body, plan.tail), target, Terms(share, pooled=True))
-        return (RopeTiling(pairs, tail),)
+        return (RopeTiling(pairs, tail, is_wide),)
 
     def _check(self, plan: RopePlan, cut: Cut, body: Body) -> None:
         """Tables with a position are loaded row by row, into rows."""
         if not plan.has_position or not cut.units:
             return
-        code = code_of(cut, plan.pairs, output_types(body, plan.pairs))
+        code = code_of(cut, plan.shown, output_types(body, plan.pairs))
         layouts = {code.registers[x.register].layout for x in code.loads if x.input in plan.tables}
         if not layouts <= {Layout.ROW, Layout.MATRIX}:
             raise UnsupportedError(
@@ -246,6 +319,24 @@ class RopeFamily(Family):
 
     def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
         return slot == 0
+
+
+def spare_bytes(plan: RopePlan, cut: Cut, dtypes: Sequence[DType]) -> int:
+    """UB that wide neighbours need beside the program's: both elements of a pair apart, once, and their offsets."""
+    if not plan.interleaved:
+        return 0
+    item = plan.pairs.inputs[0].dtype.itemsize + dtypes[0].itemsize
+    return 2 * cut.tile * cut.block * (item + OFFSET_BYTES) + 6 * BLOCK_BYTES
+
+
+def _shrunk(plan: RopePlan, cut: Cut, dtypes: tuple[DType, ...], limit: int, target: AicoreTarget) -> Cut:
+    """The cut with tiles that leave room for the spare bytes, and fit the count of a command."""
+    code = code_of(cut, plan.shown, dtypes)
+    while cut.tile > 1 and (
+        ub_bytes(cut, code, target) + spare_bytes(plan, cut, dtypes) > limit or cut.tile * cut.block > COUNT_MAX
+    ):
+        cut = replace(cut, tile=cut.tile - max(1, cut.tile // 8))
+    return cut
 
 
 FAMILY = RopeFamily()

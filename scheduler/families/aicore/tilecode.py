@@ -15,7 +15,7 @@ register that is stored or loaded is never overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -25,6 +25,7 @@ from superkernel.dtypes import DType
 from superkernel.target.aicore import AicoreTarget
 
 Count = TypeVar("Count")
+COUNT_MAX = 65535  # rows and columns of a command
 SPECIAL = frozenset({"v_exp", "v_ln", "v_sqrt", "v_rsqrt", "v_reciprocal", "v_div"})
 
 
@@ -207,7 +208,19 @@ class TileCode:
             return count * (v.startup_cycles + -(-m // 16) * -(-n // 16) * -(-256 // lanes))
         layout = self.registers[step.dst].layout
         m, n = {Layout.MATRIX: (rows, cols), Layout.ROW: (1, cols), Layout.COLUMN: (1, rows)}.get(layout, (1, 1))
+        if self.is_packed(step, TileSize(rows, cols, target.memory.block_bytes)):
+            m, n = 1, rows * cols
         return v.startup_cycles + m * -(-n // (v.lanes_special if step.command in SPECIAL else lanes))
+
+    def is_packed(self, step: Step, size: TileSize) -> bool:
+        """Whether a step on whole rows of the largest tile may take all rows as one long row: no register has bytes
+        between its rows, none is broadcast."""
+        registers = [self.registers[r] for r in (step.dst, *(r for _, r in step.operands))]
+        return (
+            size.rows * size.cols <= COUNT_MAX
+            and step.command not in ("v_transpose", "v_broadcast", "v_iota", "v_gather")
+            and all(r.layout is Layout.MATRIX and size.pitch(r) == size.cols * r.dtype.itemsize for r in registers)
+        )
 
     def transposition(self, step: Step, rows: Count, cols: Count) -> tuple[Count | int, Count | int, Count | int]:
         """How many commands a transposing step is, and the rows and columns that each reads."""
@@ -224,21 +237,36 @@ class TileCode:
         }
         return found.get(source, (1, rows, cols))
 
-    def load_cycles(self, rows: int, cols: int, target: AicoreTarget, among: Iterable[Load] | None = None) -> int:
-        """Cycles of MTE2 for one tile, addresses taken as aligned."""
-        path = "rates.gm_to_ub_gb_per_s"
-        return sum(
-            _move_cycles(r.layout, r.dtype.itemsize, rows, cols, path, target)
-            for x in (self.loads if among is None else among)
-            for r in (self.registers[x.register],)
-        )
+    def load_cycles(
+        self,
+        rows: int,
+        cols: int,
+        target: AicoreTarget,
+        among: Iterable[Load] | None = None,
+        unaligned: Container[int] = (),
+    ) -> int:
+        """Cycles of MTE2 for the loads of one tile, or some; `unaligned`: inputs that transfers do not find at full
+        alignment."""
+        path, total = "rates.gm_to_ub_gb_per_s", 0
+        for load in self.loads if among is None else among:
+            register = self.registers[load.register]
+            aligned = load.input not in unaligned
+            total += _move_cycles(register.layout, register.dtype.itemsize, rows, cols, path, target, aligned)
+        return total
 
-    def store_cycles(self, rows: int, cols: int, target: AicoreTarget) -> int:
-        """Cycles of MTE3 for one tile, addresses taken as aligned."""
-        total = 0
-        for store in self.stores:
-            register = self.registers[store.register]
-            total += _move_cycles(store.layout, register.dtype.itemsize, rows, cols, "rates.ub_to_gm_gb_per_s", target)
+    def store_cycles(
+        self,
+        rows: int,
+        cols: int,
+        target: AicoreTarget,
+        among: Iterable[Store] | None = None,
+        unaligned: Container[int] = (),
+    ) -> int:
+        """Cycles of MTE3 for the stores of one tile, or some; `unaligned` as in `load_cycles`."""
+        path, total = "rates.ub_to_gm_gb_per_s", 0
+        for store in self.stores if among is None else among:
+            item, aligned = self.registers[store.register].dtype.itemsize, store.output not in unaligned
+            total += _move_cycles(store.layout, item, rows, cols, path, target, aligned)
         return total
 
 
@@ -252,7 +280,9 @@ def _first_gap(taken: Iterable[tuple[int, int]], nbytes: int) -> int:
     return place
 
 
-def _move_cycles(layout: Layout, item: int, rows: int, cols: int, path: str, target: AicoreTarget) -> int:
+def _move_cycles(
+    layout: Layout, item: int, rows: int, cols: int, path: str, target: AicoreTarget, aligned: bool
+) -> int:
     lines, elements = {
         Layout.MATRIX: (rows, cols),
         Layout.TURNED: (cols, rows),
@@ -264,5 +294,5 @@ def _move_cycles(layout: Layout, item: int, rows: int, cols: int, path: str, tar
         Layout.SCALAR: (1, 1),
     }[layout]
     count = rows if layout is Layout.SPREAD else 1
-    beats = target.transfer_cycles(path, lines * elements * item)
+    beats = target.global_transfer_cycles(path, lines * elements * item, 0 if aligned else 1)
     return count * (target.dma.startup_cycles + beats + (lines - 1) * target.dma.row_cycles)

@@ -129,7 +129,7 @@ class UpdateTiling(AicoreTiling):
         for part, cut in self.parts(body):
             each = cut.units // self.pairs
             code = code_of(cut, part.program, output_types(body, part.program))
-            total += cut.cycles(code, begin * each, end * each, target)
+            total += cut.cycles(part.program, code, begin * each, end * each, target)
         return total
 
 
