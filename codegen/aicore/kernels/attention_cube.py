@@ -10,6 +10,8 @@ Invariant: a load that waits for a slot of the stream waits for products that ar
 
 from __future__ import annotations
 
+from typing import Any
+
 from llvmlite import ir
 
 from superkernel.body import Body, View
@@ -243,9 +245,9 @@ class CubeSide:
             kb.issue(
                 "l1_to_l0b", types=(self.dtype,), dst=self.right, src=right, n=n, k=k, src_stride=right_pitch,
                 transpose="no" if by_rows else "yes",
-            )  # type: ignore[arg-type] # fmt: skip
+            )  # fmt: skip
             kb.issue("mmad", types=(self.dtype, F32), c=dst, a=self.left, b=self.right, m=m, k=k, n=n, mode=mode)
 
     def _send(self, src: Buffer, slot: Address, rows: Number, columns: Number, pitch: int, scale: float | None) -> None:
-        scaled = {} if scale is None else {"scale": "tensor", "scale_value": scale}
+        scaled: dict[str, Any] = {} if scale is None else {"scale": "tensor", "scale_value": scale}
         self.kb.issue("l0c_to_gm", types=(F32, F32), src=src, dst=slot, m=rows, n=columns, dst_stride=pitch, **scaled)
