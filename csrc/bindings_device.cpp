@@ -28,7 +28,7 @@ using sk::sim::Device;
 using sk::sim::EngineQueue;
 using sk::sim::EngineStats;
 
-constexpr std::uint64_t kPieceEvents = 100'000;
+constexpr std::uint64_t kPieceEvents = 10'000;
 
 constexpr const char* kStallNames[] = {
 #define X(name) #name,

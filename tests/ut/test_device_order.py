@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +13,8 @@ from device_programs import A1, A2, DATA, DONE, FENCE_IR, FENCE_WO, NOP, S1, T1,
 
 from superkernel.dtypes import DType
 from superkernel.errors import InputError, SimulationError
-from superkernel.sim.counters import LaunchResult
-from superkernel.sim.device import Device
+from superkernel.sim.counters import STALLS, LaunchResult
+from superkernel.sim.device import FAILURE_KINDS, Device
 from superkernel.sim.trace import COMMAND, FLOW_IN, FLOW_OUT, MARKER, records, to_chrome
 from superkernel.target.aicore import load_target
 from superkernel.target.engines import Engine
@@ -195,6 +197,37 @@ def test_bad_programs_and_parameters_are_refused() -> None:
             call()
     with pytest.raises(InputError, match="mode"):
         Device(MINI, good, mode="fast")  # type: ignore[arg-type]
+
+
+def test_the_guide_names_every_failure_and_stall() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    for kind, meaning in FAILURE_KINDS.items():
+        assert f"| `{kind}` | {meaning} |" in text
+    assert all(f"`{stall}`" in text for stall in STALLS)
+
+
+@pytest.mark.parametrize("inner", [Body().nops(1), Body().load(A2, DATA)], ids=["private", "polling"])
+def test_a_signal_interrupts_a_launch(inner: Body) -> None:
+    class Alarm(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise Alarm
+
+    body = Body().emit(*inner.words, asm.jal(0, -4 * len(inner.words)))
+    device = Device(MINI, link({2: body}))
+    device.write(DATA, bytes(64))
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        start = time.perf_counter()
+        with pytest.raises(Alarm):
+            device.launch()
+        assert time.perf_counter() - start < 20
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert device.retired > 1000
 
 
 @pytest.mark.parametrize("cores", [1, 4])

@@ -6,14 +6,6 @@
 namespace sk::sim {
 namespace {
 
-std::string hex(std::uint64_t value) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  do text.insert(text.begin(), kDigits[value & 15]);
-  while ((value >>= 4) != 0);
-  return "0x" + text;
-}
-
 std::string range(std::uint64_t begin, std::uint64_t end) { return hex(begin) + " to " + hex(end); }
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::uint64_t kExitOk = 0x5555, kExitFailed = 0x3333;
 constexpr std::uint64_t kMarkerTrap = ~std::uint64_t{0};
+constexpr int kRequestsPerEvent = 1000;
 constexpr std::size_t kConsoleMax = std::size_t{1} << 20;
 
 const char* text_of_cause(std::uint64_t cause) {
@@ -38,14 +39,6 @@ const char* text_of_cause(std::uint64_t cause) {
   }
 }
 
-std::string hex(std::uint64_t value) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  do text.insert(text.begin(), kDigits[value & 15]);
-  while ((value >>= 4) != 0);
-  return "0x" + text;
-}
-
 }  // namespace
 
 void Device::run_ahead(Core& core) {
@@ -64,7 +57,8 @@ void Device::run_ahead(Core& core) {
 void Device::control_event(Core& core, std::uint64_t now) {
   ControlUnit& unit = core.unit;
   if (core.blocked.is) unblock(core, now);
-  for (;;) {
+  // Bounded, so that `run` comes back to its caller even where nobody else ever has an event.
+  for (int requests = 0; requests < kRequestsPerEvent; ++requests) {
     if (!core.requesting) {
       run_ahead(core);
       if (executed_ > config_.instructions_max) {
@@ -74,13 +68,15 @@ void Device::control_event(Core& core, std::uint64_t now) {
         return;
       }
       now = unit.cycles();
-      if (!is_next(now, core.number * kParts)) return push(now, core.number * kParts, EventKind::control);
-      if (!core.requesting) continue;
+      if (!core.requesting || !is_next(now, core.number * kParts)) {
+        return push(now, core.number * kParts, EventKind::control);
+      }
     }
     now_ = now;
     if (!perform(core, now) || state_ != State::running) return;
     core.requesting = false;
   }
+  push(unit.cycles(), core.number * kParts, EventKind::control);
 }
 
 void Device::block(Core& core, Blocked why) {

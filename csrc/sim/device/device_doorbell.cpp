@@ -24,10 +24,8 @@ bool Device::perform_page_store(Core& core, std::uint64_t now) {
   Command command;
   const auto engine = static_cast<Engine>(place / kWindowBytes);
   if (const auto fault = decode(window, engine, core.type, config_.target, command)) {
-    Failure words;
-    const Accessor by = accessor(core, true);
-    fail(by, name_of(fault->kind), fault->message);
-    failure_.command = std::string("window ") + name_of(engine) + ", doorbell " + std::to_string(request.value);
+    fail(accessor(core, true), name_of(fault->kind), fault->message);
+    failure_.command = std::string("doorbell ") + hex(request.value) + " of " + name_of(engine);
     return false;
   }
   if (engine == Engine::control) return control_command(core, command, now);

@@ -10,6 +10,8 @@ constexpr std::size_t kLinesMax = 64;
 
 std::string number(std::uint64_t value) { return std::to_string(value); }
 
+}  // namespace
+
 std::string hex(std::uint64_t value) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
@@ -17,8 +19,6 @@ std::string hex(std::uint64_t value) {
   while ((value >>= 4) != 0);
   return "0x" + text;
 }
-
-}  // namespace
 
 // What a core's control unit is doing.
 std::string Device::waits_of(const Core& core) const {

@@ -21,4 +21,6 @@ struct Failure {
   std::vector<std::string> details;  // further lines, each a finding of its own: who waits for whom
 };
 
+std::string hex(std::uint64_t value);
+
 }  // namespace sk::sim
