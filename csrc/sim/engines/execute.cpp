@@ -10,6 +10,7 @@
 #include "sim/engines/table.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <xmmintrin.h>
 #endif
 
@@ -160,12 +161,20 @@ void run(const Command& c, const Target& target, CoreMemory& local, GlobalMemory
   }
 }
 
+#if defined(__x86_64__)
+// Not every compiler's __builtin_cpu_supports knows f16c. Whether the system keeps its registers, avx2 tells.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 }  // namespace
 
 bool has_isa(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::avx2) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   }
   if (isa == Isa::avx512) {
     return has_isa(Isa::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
