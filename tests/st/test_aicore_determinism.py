@@ -1,0 +1,202 @@
+"""The simulator is a function: one fused program gives the same trace, byte for byte, and the same outputs, on every
+run, whatever `step` is, in another process, and from a simulator that another compiler built.
+
+The last one compiles csrc with clang++ (skipped where there is none) and keeps the module under the user's cache
+directory, named by the sources' contents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+import pytest
+from aicore_systems import Workbench, digest, fused_model, random_model
+
+from superkernel.sim.trace import RECORD, records
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = (1, 97, 1 << 20)
+RUNS = 20
+BUILD_SECONDS_MAX = 600
+KEPT_MODULES = 3
+
+_CHILD = """
+import importlib.util, json, sys
+module, seed = sys.argv[1], int(sys.argv[2])
+if module:
+    spec = importlib.util.spec_from_file_location("superkernel._core", module)
+    core = importlib.util.module_from_spec(spec)
+    sys.modules["superkernel._core"] = core
+    spec.loader.exec_module(core)
+    import superkernel
+    superkernel._core = core
+from superkernel.sim import device
+from aicore_systems import Workbench, digest, fused_model, random_model
+bench = Workbench.of(fused_model() if seed < 0 else random_model(seed))
+run = bench.run(trace=True)
+print(json.dumps({"core": device._core.__file__, **digest(run, bench.results(run))}))
+"""
+
+
+@pytest.fixture(scope="module")
+def bench() -> Workbench:
+    return Workbench.of(fused_model())
+
+
+@pytest.fixture(scope="module")
+def expected(bench: Workbench) -> dict[str, str]:
+    run = bench.run(trace=True)
+    return digest(run, bench.results(run))
+
+
+def test_the_trace_tells_of_every_core(bench: Workbench) -> None:
+    """The bytes that are compared below hold something: each core's control unit, engines and cross-core flags."""
+    rows = records(bench.run(trace=True).launches[0].trace)
+    assert rows.dtype == RECORD
+    assert set(range(bench.compiled.plan.total)) <= set(rows["core"].tolist())
+    kinds = set(rows["kind"].tolist())
+    assert {1, 2, 3, 4, 5, 6} <= kinds, kinds
+    assert (rows["end"] >= rows["begin"]).all()
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+def test_every_run_is_the_same(run: int, bench: Workbench, expected: dict[str, str]) -> None:
+    found = bench.run(trace=True)
+    assert digest(found, bench.results(found)) == expected
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_step_does_not_matter(step: int, bench: Workbench, expected: dict[str, str]) -> None:
+    found = bench.run(trace=True, step=step)
+    assert digest(found, bench.results(found)) == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_step_does_not_matter_to_random_models(seed: int) -> None:
+    bench = Workbench.of(random_model(seed))
+    found = []
+    for step in STEPS:
+        run = bench.run(trace=True, step=step)
+        found.append(digest(run, bench.results(run)))
+    assert found.count(found[0]) == len(found)
+
+
+def test_a_device_launched_again_does_the_same(bench: Workbench) -> None:
+    """What earlier launches left in a device is memory and L2: with L2 emptied, a launch repeats."""
+    device = bench.run(trace=True).device
+    device.forget_l2()
+    first = device.launch(number=0)
+    device.forget_l2()
+    again = device.launch(number=0)
+    assert first.trace == again.trace
+    assert first.cycles == again.cycles
+
+
+def test_modes_agree(bench: Workbench, expected: dict[str, str]) -> None:
+    """Timing does not depend on data here, and data not on timing."""
+    timing = bench.run(trace=True, mode="timing")
+    assert digest(timing, [])["trace"] == expected["trace"]
+    functional = bench.run(mode="functional")
+    assert bench.results(functional) == bench.healthy
+    unchecked = bench.run(trace=True, races=False, unwritten=False)
+    assert digest(unchecked, bench.results(unchecked)) == expected
+
+
+def test_another_input_gives_another_digest(bench: Workbench, expected: dict[str, str]) -> None:
+    """A digest that could not differ would prove nothing."""
+    kept = bench.io[0].copy()
+    try:
+        bench.io[0][...] = kept + np.float32(1)
+        run = bench.run(trace=True)
+        found = digest(run, bench.results(run))
+    finally:
+        bench.io[0][...] = kept
+    assert found["outputs"] != expected["outputs"]
+    assert found["trace"] == expected["trace"]
+
+
+def test_another_process_does_the_same(expected: dict[str, str]) -> None:
+    found = _child("", -1)
+    assert {k: found[k] for k in expected} == expected
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.timeout(BUILD_SECONDS_MAX + 120)
+def test_another_compiler_does_the_same(bench: Workbench, expected: dict[str, str]) -> None:
+    module = _clang_module()
+    found = _child(str(module), -1)
+    assert Path(found["core"]) == module
+    assert {k: found[k] for k in expected} == expected
+    for seed in range(2):
+        assert _child(str(module), seed) | {"core": ""} == _child("", seed) | {"core": ""}
+
+
+def _child(module: str, seed: int) -> dict[str, str]:
+    """The digest of a model, from another process with the simulator of `module` ("": the installed one)."""
+    paths = [str(ROOT / "tests"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-c", _CHILD, module, str(seed)], capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+# The module of another compiler -----------------------------------------------------------------------------------
+
+
+def _clang_module() -> Path:
+    """The extension module as clang++ builds it: kept by the contents of what it is made from."""
+    clang, cmake = shutil.which("clang++"), _tool("cmake")
+    if clang is None or cmake is None:
+        pytest.skip(f"no {'clang++' if clang is None else 'cmake'}")
+    pybind11 = pytest.importorskip("pybind11")
+    version = subprocess.run([clang, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+    key = hashlib.sha256(f"{version}{sys.version}{pybind11.__version__}".encode())
+    for path in [ROOT / "CMakeLists.txt", *sorted(p for p in (ROOT / "csrc").rglob("*") if p.is_file())]:
+        key.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    home = platformdirs.user_cache_path("superkernel") / "clang-modules"
+    kept = home / key.hexdigest()[:24]
+    found = sorted(kept.glob("_core*.so"))
+    if found:
+        os.utime(kept)
+        return found[0]
+    work = home / f"{kept.name}.{os.getpid()}"
+    try:
+        _build(cmake, clang, str(pybind11.get_cmake_dir()), work)
+        made = next(work.glob("_core*.so"))
+        kept.mkdir(parents=True, exist_ok=True)
+        os.replace(made, kept / made.name)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    for old in sorted(home.iterdir(), key=lambda p: p.stat().st_mtime)[:-KEPT_MODULES]:
+        shutil.rmtree(old, ignore_errors=True)
+    return kept / made.name
+
+
+def _build(cmake: str, clang: str, pybind11: str, work: Path) -> None:
+    generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if (ninja := _tool("ninja")) else []
+    configure = [
+        cmake, "-S", str(ROOT), "-B", str(work), *generator, f"-DCMAKE_CXX_COMPILER={clang}",
+        "-DCMAKE_BUILD_TYPE=Release", "-DPYBIND11_FINDPYTHON=ON", f"-DPython_EXECUTABLE={sys.executable}",
+        f"-Dpybind11_DIR={pybind11}",
+    ]  # fmt: skip
+    for step in (configure, [cmake, "--build", str(work), "--parallel", str(os.cpu_count() or 1)]):
+        done = subprocess.run(step, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+
+
+def _tool(name: str) -> str | None:
+    """A program beside the interpreter, or on the path."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else shutil.which(name)
