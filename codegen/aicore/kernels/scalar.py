@@ -88,8 +88,8 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     assert isinstance(tiling, ScalarTiling)
     if not tiling.units:
         return
+    kb.acquire(*kb.wait_operands, stores=True)
     with kb.when(kb.compare("<", kb.begin, kb.end)):
-        kb.acquire(*kb.wait_operands, stores=True)
         control = ControlBuilder(kb, len(body.operands), tiling.inner.units, tiling.lanes)
         host_emitter_of(tiling.kernel)(control, body, tiling.inner)
 
