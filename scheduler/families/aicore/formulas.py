@@ -16,9 +16,10 @@ import numpy as np
 from superkernel.body import Instruction, PointwiseProgram
 from superkernel.dtypes import DType
 from superkernel.ops.table import find_op
-from superkernel.scheduler.families.aicore import composed
+from superkernel.scheduler.families.aicore import composed, conversions
 from superkernel.scheduler.families.aicore.lowering import Const, Lowering, Value, engine_type, is_exact, unsupported
-from superkernel.scheduler.families.aicore.programs import CASTS, QUANTIZED, SUPPORTED
+from superkernel.scheduler.families.aicore.programs import SUPPORTED
+from superkernel.scheduler.families.aicore.site import Site
 from superkernel.scheduler.families.aicore.tilecode import Layout, TileCode
 from superkernel.tensor import TensorType
 
@@ -27,59 +28,7 @@ Argument = int | Const
 POWER_MAX = 64  # whole exponents up to here are multiplications
 
 
-class _Site:
-    """One instruction at its place: the arguments in the type that it is computed in."""
-
-    def __init__(self, e: Lowering, instruction: Instruction, number: int) -> None:
-        self.e, self.instruction, self.number = e, instruction, number
-        self.args = instruction.args
-        self.dtype = e.program.dtype_of(self.args[0]) if self.args else instruction.dtype
-
-    def attr(self, name: str) -> float:
-        value = self.instruction.attr(name)
-        assert isinstance(value, (int, float))
-        return float(value)
-
-    @property
-    def short(self) -> bool:
-        """Whether a coarse approximation serves: the result is stored as f16 or bf16 and not used otherwise."""
-        return self.instruction.dtype in (F16, DType.BF16) and self.e.only_stored(self.number)
-
-    def compute_type(self, exact: bool, args: Sequence[int] | None = None) -> DType:
-        """f16 where one command's rounding is the stored result's, or none; else f32; integers are themselves, bytes
-        are compared as f16."""
-        args = self.args if args is None else args
-        dtype = self.e.program.dtype_of(args[0])
-        if dtype is DType.BOOL:
-            return U8
-        if not dtype.is_float:
-            return F16 if dtype.itemsize == 1 else dtype
-        if dtype is not F16 or not (exact or self.short):
-            return F32
-        return F16 if all(a < 0 or self.e.has(a, F16) for a in args) else F32
-
-    def given(self, exact: bool = False, args: Sequence[int] | None = None) -> list[Argument]:
-        """The arguments, constants as such."""
-        args = self.args if args is None else args
-        dtype = self.compute_type(exact, args)
-        return [self._given(a, dtype) for a in args]
-
-    def _given(self, number: int, dtype: DType) -> Argument:
-        const = self.e.values[number].const
-        return Const(const) if const is not None else self.e.form(number, dtype)
-
-    def x(self, exact: bool = False) -> int:
-        """The only argument that counts."""
-        (found,) = self.given(exact, self.args[:1])
-        assert isinstance(found, int)
-        return found
-
-    def wide(self, index: int = 0) -> int:
-        """An argument in f32."""
-        return self.e.form(self.args[index], F32)
-
-
-Handler = Callable[[_Site], int]
+Handler = Callable[[Site], int]
 
 
 def lower(
@@ -137,7 +86,7 @@ def _value(e: Lowering, instruction: Instruction, number: int) -> Value:
     kind = e.program.dtype_of(instruction.args[1 if instruction.op == "where" else 0])
     if handler is None or kind not in SUPPORTED.get(instruction.op, ()):
         raise unsupported(instruction, f"the vector engine does not compute it for {kind}")
-    register = handler(_Site(e, instruction, number))
+    register = handler(Site(e, instruction, number))
     return Value(instruction.dtype, None, {e.dtype(register): register})
 
 
@@ -161,7 +110,7 @@ def _command(command: str, exact: bool) -> Handler:
 
 
 def _rounded(direction: str) -> Handler:
-    def handler(s: _Site) -> int:
+    def handler(s: Site) -> int:
         x = s.x(exact=True)
         return s.e.cast(x, s.e.dtype(x), direction)
 
@@ -175,7 +124,7 @@ def _plain(function: composed.Function) -> Handler:
 def _two(matrix: str, scalar: str, exact: bool) -> Handler:
     """A commutative operator with a form for constants."""
 
-    def handler(s: _Site) -> int:
+    def handler(s: Site) -> int:
         a, b = s.given(exact)
         if isinstance(a, Const):
             a, b = b, a
@@ -185,7 +134,7 @@ def _two(matrix: str, scalar: str, exact: bool) -> Handler:
     return handler
 
 
-def _sub(s: _Site) -> int:
+def _sub(s: Site) -> int:
     a, b = s.given()
     if isinstance(a, Const):
         assert isinstance(b, int)
@@ -195,7 +144,7 @@ def _sub(s: _Site) -> int:
     return s.e.binary("v_sub", a, b)
 
 
-def _div(s: _Site) -> int:
+def _div(s: Site) -> int:
     a, b = s.given()
     if isinstance(b, Const):
         assert isinstance(a, int)
@@ -211,12 +160,12 @@ def _div(s: _Site) -> int:
     return s.e.binary("v_div", a, b)
 
 
-def _square(s: _Site) -> int:
+def _square(s: Site) -> int:
     x = s.x()
     return s.e.binary("v_mul", x, x)
 
 
-def _sign(s: _Site) -> int:
+def _sign(s: Site) -> int:
     """1 above 0, -1 below, else x itself (0, NaN)."""
     x = s.x(exact=True)
     above, below = (s.e.compare(p, x, Const(0)) for p in ("gt", "lt"))
@@ -227,7 +176,7 @@ def _sign(s: _Site) -> int:
 def _comparison(predicate: str) -> Handler:
     turned = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
-    def handler(s: _Site) -> int:
+    def handler(s: Site) -> int:
         if s.dtype is DType.BOOL:
             differs = _differs(s.e, *(s.e.form(a, U8) for a in s.args))
             return _inverted(s.e, differs) if predicate == "eq" else differs
@@ -249,7 +198,7 @@ def _differs(e: Lowering, a: int, b: int) -> int:
 
 
 def _logical(op: str) -> Handler:
-    def handler(s: _Site) -> int:
+    def handler(s: Site) -> int:
         a, b = (s.e.form(x, U8) for x in s.args)
         if op == "and":
             return s.e.select(a, b, Const(0))
@@ -259,7 +208,7 @@ def _logical(op: str) -> Handler:
 
 
 def _bitwise(command: str) -> Handler:
-    def handler(s: _Site) -> int:
+    def handler(s: Site) -> int:
         a, b = s.given()
         dtype = s.dtype
         first, second = (s.e.constant(x.value, dtype, Layout.SCALAR) if isinstance(x, Const) else x for x in (a, b))
@@ -269,7 +218,7 @@ def _bitwise(command: str) -> Handler:
 
 
 def _shift(command: str) -> Handler:
-    def handler(s: _Site) -> int:
+    def handler(s: Site) -> int:
         places = s.e.values[s.args[1]].const
         if places is None:
             raise unsupported(s.instruction, "shifts by computed numbers of places are not supported")
@@ -283,7 +232,7 @@ def _shift(command: str) -> Handler:
     return handler
 
 
-def _where(s: _Site) -> int:
+def _where(s: Site) -> int:
     mask = s.e.form(s.args[0], U8)
     branches = s.args[1:]
     kind = s.e.program.dtype_of(branches[0])
@@ -303,7 +252,7 @@ def _where(s: _Site) -> int:
     return s.e.select(mask, chosen[0], chosen[1])
 
 
-def _clip(s: _Site) -> int:
+def _clip(s: Site) -> int:
     present = [a for a in s.args if a >= 0]
     dtype = s.compute_type(True, present)
     result = s.e.form(s.args[0], dtype)
@@ -317,7 +266,7 @@ def _clip(s: _Site) -> int:
     return result
 
 
-def _prelu(s: _Site) -> int:
+def _prelu(s: Site) -> int:
     """max(x, 0) + slope min(x, 0)."""
     x = s.wide()
     slope = s.e.values[s.args[1]].const
@@ -326,13 +275,13 @@ def _prelu(s: _Site) -> int:
     return s.e.select(s.e.compare("lt", x, Const(0.0)), scaled, x)
 
 
-def _leaky(s: _Site) -> int:
+def _leaky(s: Site) -> int:
     """v_leaky multiplies at 0 as well, where the sign does not matter."""
     x = s.x() if is_exact(s.attr("alpha"), F16) else s.wide()
     return s.e.scalar("v_leaky", x, s.attr("alpha"))
 
 
-def _pow(s: _Site) -> int:
+def _pow(s: Site) -> int:
     exponent = s.e.values[s.args[1]].const
     if exponent is None:
         raise unsupported(s.instruction, "powers with computed exponents are not supported")
@@ -359,21 +308,21 @@ def _whole_power(e: Lowering, x: int, n: int) -> int:
     return result
 
 
-def _erf(s: _Site) -> int:
+def _erf(s: Site) -> int:
     return composed.erf(s.e, s.wide(), s.short)
 
 
-def _gelu(s: _Site) -> int:
+def _gelu(s: Site) -> int:
     return composed.gelu(s.e, s.wide(), s.short, s.instruction.attr("approximate") == "tanh")
 
 
-def _threshold(s: _Site) -> int:
+def _threshold(s: Site) -> int:
     x = s.x(exact=True) if is_exact(s.attr("alpha"), F16) else s.wide()
     low = s.e.compare("le", x, Const(s.attr("alpha")))
     return s.e.select(low, s.e.constant(0.0, s.e.dtype(x), s.e.layout(x)), x)
 
 
-def _shrink(s: _Site) -> int:
+def _shrink(s: Site) -> int:
     e, x, bias, limit = s.e, s.wide(), s.attr("bias"), s.attr("lambd")
     low, high = e.compare("lt", x, Const(-limit)), e.compare("gt", x, Const(limit))
     other = e.select(e.compare("ne", x, x), x, Const(0.0))
@@ -381,12 +330,12 @@ def _shrink(s: _Site) -> int:
     return e.select(low, e.scalar("v_adds", x, bias), above)
 
 
-def _isnan(s: _Site) -> int:
+def _isnan(s: Site) -> int:
     x = s.x(exact=True)
     return s.e.compare("ne", x, x)
 
 
-def _isinf(s: _Site) -> int:
+def _isinf(s: Site) -> int:
     x = s.x(exact=True)
     found = [
         s.e.compare("eq", x, Const(sign * math.inf))
@@ -396,89 +345,6 @@ def _isinf(s: _Site) -> int:
     if not found:
         return s.e.constant(0, U8, s.e.layout(x))
     return found[0] if len(found) == 1 else s.e.select(found[0], found[0], found[1])
-
-
-def _cast(s: _Site) -> int:
-    source, wanted = s.dtype, s.instruction.dtype
-    if wanted not in CASTS.get(source, ()):
-        raise unsupported(s.instruction, f"the vector engine does not convert {source}")
-    if source is DType.I64:
-        return _cast_of_words(s)
-    if wanted is DType.BOOL:
-        x = s.e.form(s.args[0], F16) if source.itemsize == 1 else s.x(exact=True)
-        return s.e.compare("ne", x, Const(0))
-    if wanted.is_float:
-        own = engine_type(wanted)
-        if s.e.has(s.args[0], own) or (source.itemsize == 1 and wanted is F16):
-            return s.e.form(s.args[0], own)
-        return s.wide()
-    if source.is_float:
-        if not s.instruction.attr("saturate"):
-            raise unsupported(s.instruction, "casts of floats to integers that wrap are not supported")
-        x = s.x(exact=True)
-        return s.e.cast(x, wanted, "trunc")
-    return _between_integers(s, s.e.form(s.args[0], engine_type(source)), wanted)
-
-
-def _between_integers(s: _Site, x: int, wanted: DType) -> int:
-    """Modulo 2^(width): the places above are shifted out, then the conversions, which bound, change nothing."""
-    e, dtype = s.e, s.e.dtype(x)
-    if dtype is engine_type(wanted):
-        return x
-    if dtype.itemsize < wanted.itemsize:
-        if wanted is I16:
-            return e.cast(e.cast(x, F16), I16)
-        return e.cast(x, I32)
-    if dtype.itemsize == 1:  # a truth value to a byte
-        return e.cast(e.cast(x, F16), wanted)
-    places = 8 * (dtype.itemsize - wanted.itemsize)
-    low = e.shift("v_shr", e.shift("v_shl", x, places), places)
-    if wanted is I16:
-        return e.cast(low, I16)
-    return e.cast(e.cast(low, F16 if dtype is I16 else F32), wanted)
-
-
-def _cast_of_words(s: _Site) -> int:
-    """i64 from its two halves; as a float high x 2^32 + low, the low half taken as unsigned."""
-    e, number, wanted = s.e, s.args[0], s.instruction.dtype
-    if number >= len(e.program.inputs) or e.program.inputs[number].source < 0:
-        raise unsupported(s.instruction, "only an i64 input can be converted")
-    low = e.load(number, I32, 2, 0)
-    if wanted is I32:
-        return low
-    high = e.load(number, I32, 2, 1)
-    if wanted is DType.BOOL:
-        return e.compare("ne", e.binary("v_or", low, high), Const(0))
-    upper = e.scalar("v_muls", e.cast(high, F32), 2.0**32)
-    lower = e.cast(low, F32)
-    unsigned = e.select(e.compare("lt", low, Const(0)), e.scalar("v_adds", lower, 2.0**32), lower)
-    # Small negative numbers have high = -1: taken together exactly, where the float path would round the low half.
-    small = e.compare("eq", high, e.shift("v_shr", low, 31))
-    return e.select(small, lower, e.binary("v_add", upper, unsigned))
-
-
-def _quantize(s: _Site) -> int:
-    """round(x / scale) + zero point; the last conversion bounds."""
-    e, wanted = s.e, s.instruction.dtype
-    if wanted not in QUANTIZED:
-        raise unsupported(s.instruction, f"the vector engine has no {wanted}")
-    scale = e.values[s.args[1]].const
-    x = s.wide()
-    divisor = e.constant(scale, F32, e.layout(x)) if scale is not None else s.wide(1)
-    steps = e.cast(e.binary("v_div", x, divisor), F32)
-    if len(s.args) > 2 and s.args[2] >= 0:
-        zero = e.values[s.args[2]].const
-        steps = e.scalar("v_adds", steps, zero) if zero is not None else e.binary("v_add", steps, s.wide(2))
-    return e.cast(steps, wanted)
-
-
-def _dequantize(s: _Site) -> int:
-    e, x = s.e, s.wide()
-    if len(s.args) > 2 and s.args[2] >= 0:
-        zero = e.values[s.args[2]].const
-        x = e.scalar("v_adds", x, -zero) if zero is not None else e.binary("v_sub", x, s.wide(2))
-    scale = e.values[s.args[1]].const
-    return e.scalar("v_muls", x, scale) if scale is not None else e.binary("v_mul", x, s.wide(1))
 
 
 _HANDLERS: dict[str, Handler] = {
@@ -524,7 +390,7 @@ _HANDLERS: dict[str, Handler] = {
     "shift_right": _shift("v_shr"),
     "where": _where,
     "clip": _clip,
-    "cast": _cast,
-    "quantize": _quantize,
-    "dequantize": _dequantize,
+    "cast": conversions.cast,
+    "quantize": conversions.quantize,
+    "dequantize": conversions.dequantize,
 }  # fmt: skip

@@ -250,8 +250,9 @@ class TileCode:
         path, total = "rates.gm_to_ub_gb_per_s", 0
         for load in self.loads if among is None else among:
             register = self.registers[load.register]
-            aligned = load.input not in unaligned
-            total += _move_cycles(register.layout, register.dtype.itemsize, rows, cols, path, target, aligned)
+            aligned, item = load.input not in unaligned, register.dtype.itemsize
+            lines = (1, rows * cols) if _is_run(register.layout, load.row_stride, cols, item, target) else (rows, cols)
+            total += _move_cycles(register.layout, item, *lines, path, target, aligned)
         return total
 
     def store_cycles(
@@ -266,7 +267,8 @@ class TileCode:
         path, total = "rates.ub_to_gm_gb_per_s", 0
         for store in self.stores if among is None else among:
             item, aligned = self.registers[store.register].dtype.itemsize, store.output not in unaligned
-            total += _move_cycles(store.layout, item, rows, cols, path, target, aligned)
+            lines = (1, rows * cols) if _is_run(store.layout, store.row_stride, cols, item, target) else (rows, cols)
+            total += _move_cycles(store.layout, item, *lines, path, target, aligned)
         return total
 
 
@@ -278,6 +280,11 @@ def _first_gap(taken: Iterable[tuple[int, int]], nbytes: int) -> int:
             break
         place = max(place, end)
     return place
+
+
+def _is_run(layout: Layout, row_stride: int, cols: int, item: int, target: AicoreTarget) -> bool:
+    """Whether rows lie one behind the other, there and in UB: one run of bytes."""
+    return layout is Layout.MATRIX and row_stride == cols and cols * item % target.memory.block_bytes == 0
 
 
 def _move_cycles(
