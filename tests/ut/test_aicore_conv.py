@@ -8,20 +8,28 @@ from math import prod
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import pytest
 from aicore_check import check_aicore
 from aicore_conv_cases import ConvCase, conv_case
 from aicore_timing import engine_busy, recorded
+from interpret import run_body
+from test_storage_layout import NETS
 
+from superkernel.body import Role as Use
+from superkernel.choice import KernelChooser
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
+from superkernel.options import Options
 from superkernel.scheduler.families.aicore import depthwise, family_of
-from superkernel.scheduler.families.aicore.base import KernelType, Role
+from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
 from superkernel.scheduler.families.aicore.conv import cube_tilings
 from superkernel.scheduler.families.aicore.conv_form import Load
 from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling, conv_fix
+from superkernel.scheduler.group import group
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine
+from superkernel.transforms.precision import lower_precision
 
 Shape = tuple[int, ...]
 TOLERANCE = {DType.F16: 2e-3, DType.BF16: 1.6e-2, DType.F32: 1e-4}
@@ -32,7 +40,7 @@ def every_cut(case: ConvCase, target: AicoreTarget = MINI) -> list[ConvTiling]:
     return list(cube_tilings(case.body, target, every=True))
 
 
-def check(case: ConvCase, dtype: DType = DType.F16, others: int = 2, target: AicoreTarget = MINI) -> None:
+def check(case: ConvCase, dtype: DType = DType.F16, others: int = 1, target: AicoreTarget = MINI) -> None:
     """The best cut, and some of all others, drawn by the case's own numbers."""
     draw = random.Random(crc32(repr(case.body).encode()))
     cuts = every_cut(case, target)
@@ -182,6 +190,28 @@ def test_depthwise_windows() -> None:
             out_wider=out_wider,
         )  # fmt: skip
         check_aicore("aicore.conv", case.body, case.arrays, case.expected, splits=1)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_bodies_as_networks_have_them(net: str) -> None:
+    """Every convolution of a network, grouped for the accelerator by its own families, on random operands."""
+    graph, options = lower_precision(NETS[net](1)), Options(fallback="allow")
+    subops = group(graph, KernelChooser(MINI, options).choose, MINI, options, family_of).subops
+    bodies = list(dict.fromkeys(s.body for s in subops if s.kernel == "aicore.conv"))
+    assert bodies
+    rng = np.random.default_rng(3)
+    for body in bodies:
+        arrays = [
+            None if o.role is Use.OUTPUT else (0.5 * rng.standard_normal(o.type.shape)).astype(o.type.dtype.numpy)
+            for o in body.operands
+        ]
+        flat = [np.zeros(o.type.size, o.type.dtype.numpy) if a is None else a.reshape(-1).copy()
+                for a, o in zip(arrays, body.operands, strict=True)]  # fmt: skip
+        run_body(body, flat)
+        expected = {i: flat[i] for i, o in enumerate(body.operands) if o.role is Use.OUTPUT}
+        best = family_of("aicore.conv").tilings("aicore.conv", body, MINI)[0]  # type: ignore[arg-type]
+        assert isinstance(best, AicoreTiling)
+        check_aicore("aicore.conv", body, arrays, expected, tiling=best, tol=6e-3, splits=1)
 
 
 def test_search_leaves_out_only_worse_cuts() -> None:

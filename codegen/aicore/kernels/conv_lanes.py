@@ -31,8 +31,11 @@ def emit_lane(kb: KernelBuilder, body: Body, tiling: ConvTiling) -> None:
     conv = cube_conv(body)
     with kb.loop(kb.begin, kb.end) as number:
         unit = unit_of(kb, conv, tiling, number // tiling.inner, number % tiling.inner)
-        with channel.turn() as slot:
-            lane.half(unit, slot)
+        if lane.is_one_tile:
+            lane.whole_half(unit, channel)
+        else:
+            with channel.turn() as slot:
+                lane.half(unit, slot)
 
 
 class _Lane:
@@ -49,6 +52,23 @@ class _Lane:
         anchor = Tile(self.sums.at(0), self.pitch)
         self.tile = TileProgram(kb, self.form.program, self.form.code, size, inputs, outputs, anchors=[anchor])
         self.rings = (inputs, *(r for r in self.tile.rings if r is not inputs))
+
+    @property
+    def is_one_tile(self) -> bool:
+        """Whether this core's half of every unit is one tile, and never empty."""
+        tiling, least = self.tiling, self.conv.out_height - (self.tiling.row_blocks - 1) * self.tiling.rows
+        return self.form.merged and tiling.lane_rows >= (tiling.positions + 1) // 2 and least * tiling.columns >= 2
+
+    def whole_half(self, unit: Unit, channel: Channel) -> None:
+        """This core's lines in one tile: what does not come from the cube core is loaded while waiting for that."""
+        first, last = self._mine(unit.rows * self.tiling.columns)
+        with self.kb.turn(*self.rings):
+            place = self._place(unit, 0, unit.row * self.conv.out_width + first)
+            self.tile.load(place, last - first, unit.channels)
+            with channel.turn() as slot:
+                self._load_sums(slot, first, last - first, unit)
+            self.tile.compute(last - first, unit.channels)
+            self.tile.store(place, last - first, unit.channels)
 
     def half(self, unit: Unit, slot: Address) -> None:
         """This core's lines of a unit."""
@@ -67,17 +87,25 @@ class _Lane:
 
     def _lines(self, unit: Unit, slot: Address, first: Number, last: Number, position: Number, line: Number) -> None:
         """Positions [first, last) of a line, tile by tile; `position`: of the line's first one in the program."""
-        kb, tiling, conv = self.kb, self.tiling, self.conv
-        channel = unit.group * conv.out_channels + unit.channel
+        kb, tiling = self.kb, self.tiling
         with kb.loop(first, last, tiling.lane_rows) as at, kb.turn(*self.rings):
             rows = kb.minimum(tiling.lane_rows, last - at)
-            lines = () if self.form.merged else (unit.row + line,)
-            place = (unit.image, channel, *lines, position + at)
+            place = self._place(unit, line, position + at)
             self.tile.load(place, rows, unit.channels)
-            source = (line * tiling.columns + at) * (tiling.channels * 4)
-            kb.issue(
-                "gm_to_ub_2d", types=(DType.F32,), dst=self.sums, src=slot.at(source), rows=rows, cols=unit.channels,
-                dst_stride=self.pitch, src_stride=tiling.channels * 4,
-            )  # fmt: skip
+            self._load_sums(slot, line * tiling.columns + at, rows, unit)
             self.tile.compute(rows, unit.channels)
             self.tile.store(place, rows, unit.channels)
+
+    def _place(self, unit: Unit, line: Number, position: Number) -> tuple[Number, ...]:
+        """Coordinates of a tile's first element in the program."""
+        channel = unit.group * self.conv.out_channels + unit.channel
+        lines = () if self.form.merged else (unit.row + line,)
+        return (unit.image, channel, *lines, position)
+
+    def _load_sums(self, slot: Address, first: Number, rows: Number, unit: Unit) -> None:
+        """Lines of the cube core's tile, from `first` on."""
+        width = self.tiling.channels * 4
+        self.kb.issue(
+            "gm_to_ub_2d", types=(DType.F32,), dst=self.sums, src=slot.at(first * width), rows=rows,
+            cols=unit.channels, dst_stride=self.pitch, src_stride=width,
+        )  # fmt: skip
