@@ -6,10 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aicore_check import check_aicore
+from aicore_check import CompiledKernel, check_aicore
+from aicore_timing import engine_busy
 from anchor_bodies import anchor_case
 
 from superkernel.dtypes import DType
+from superkernel.scheduler.families.aicore import family_of
+from superkernel.scheduler.families.aicore.gather import GatherTiling
+from superkernel.target.aicore import load_target
+from superkernel.target.engines import Engine
 
 F16, F32, I64, BOOL = DType.F16, DType.F32, DType.I64, DType.BOOL
 
@@ -53,3 +58,17 @@ def test_long_rows_and_many() -> None:
 def test_empty() -> None:
     case = anchor_case("gather", {"axis": 0}, [((9, 5), F16), places(1)[:0]])
     check_aicore("aicore.gather", case.body, case.arrays, case.expected)
+
+
+def test_one_transfer_per_row() -> None:
+    case = anchor_case("gather", {"axis": 0}, [((1000, 768), F16), places(128, extent=1000)])
+    device = load_target("mini")
+    (tiling,) = family_of("aicore.gather").tilings("aicore.gather", case.body, device)  # type: ignore[arg-type]
+    assert isinstance(tiling, GatherTiling)
+    compiled = CompiledKernel("aicore.gather", case.body, tiling, device)
+    compiled.run(bytearray(1 << 21), [compiled.base + o for o in (0, 1 << 20, 1 << 20)], compiled.base, 0, tiling.units)
+    busy = engine_busy(next(iter(compiled.commands.values())), device)
+    row = device.dma.startup_cycles + device.transfer_cycles("rates.gm_to_ub_gb_per_s", 768 * 2)
+    assert busy[Engine.MTE2] == 128 * row
+    assert busy[Engine.MTE3] <= 0.1 * busy[Engine.MTE2]
+    assert tiling.cost_cycles(case.body, 0, tiling.units, device) == pytest.approx(busy[Engine.MTE2], rel=0.15)

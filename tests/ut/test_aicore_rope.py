@@ -7,8 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from aicore_check import check_aicore
+from aicore_timing import engine_busy, recorded
 from anchor_bodies import anchor_case
 from op_cases import op_body
+
+from superkernel.scheduler.families.aicore import family_of
+from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
+from superkernel.target.aicore import load_target
+from superkernel.target.engines import Engine
 
 
 def numbers(*shape: int, dtype: str = "f2", seed: int = 0) -> Any:
@@ -48,3 +54,19 @@ def test_surroundings() -> None:
         for slots in ([x, *table, np.array([1])], [x, table[0][:5].copy(), table[1][:5].copy(), None]):
             case = anchor_case("rope", {}, slots, **options)
             check_aicore("aicore.rope", case.body, case.arrays, case.expected, tol=4e-3)
+
+
+@pytest.mark.parametrize(("interleaved", "slowest"), [(False, Engine.MTE2), (True, Engine.V)])
+def test_pairs_travel_together(interleaved: bool, slowest: Engine) -> None:
+    """Each row of x is moved once, whole; neighbours cost two gathers and two scatters more."""
+    inputs = [numbers(1, 12, 256, 64), numbers(256, 32), numbers(256, 32), None]
+    body, _, _ = op_body("rope", inputs, {"interleaved": interleaved})
+    device = load_target("mini")
+    (tiling,) = family_of("aicore.rope").tilings("aicore.rope", body, device)  # type: ignore[arg-type]
+    assert isinstance(tiling, AicoreTiling)
+    commands = recorded("aicore.rope", body, tiling, device, 0, tiling.units)[Role.VECTOR0]
+    busy = engine_busy(commands, device)
+    x_cycles = device.transfer_cycles("rates.gm_to_ub_gb_per_s", body.operands[0].type.nbytes)
+    assert max(busy.values()) <= 1.05 * busy[slowest]
+    assert busy[Engine.MTE2] <= 2 * x_cycles + 4 * 12 * 4 * device.dma.startup_cycles  # with the tables of each head
+    assert busy[Engine.MTE3] <= x_cycles + 4 * 12 * device.dma.startup_cycles

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aicore_check import check_aicore
+from aicore_check import CompiledKernel, check_aicore
 from op_cases import op_body
 
 from superkernel.body import Body, Role
+from superkernel.scheduler.families.aicore import family_of
+from superkernel.scheduler.families.aicore.update import UpdateTiling
+from superkernel.target.aicore import load_target
 
 
 def numbers(*shape: int, dtype: str = "f2", seed: int = 0) -> Any:
@@ -48,3 +51,19 @@ def test_prefill() -> None:
 
 def test_a_head_longer_than_the_memory() -> None:
     check([numbers(1, 2, 1100, 128), numbers(1, 2, 1000, 128, seed=1), np.array(60)])
+
+
+def test_decoding_takes_one_transfer_each_way() -> None:
+    inputs = [numbers(1, 12, 64, 64), numbers(1, 12, 1, 64, seed=1), np.array(17)]
+    body, _, _ = op_body("kv_update", inputs)
+    operands = (replace(body.operands[0], role=Role.INOUT), *body.operands[1:3])
+    epilogue = replace(body.epilogue, outputs=(replace(body.epilogue.outputs[0], target=0),))
+    in_place = replace(body, operands=operands, epilogue=epilogue)
+    device = load_target("mini")
+    (tiling,) = family_of("aicore.kv_update").tilings("aicore.kv_update", in_place, device)  # type: ignore[arg-type]
+    assert isinstance(tiling, UpdateTiling)
+    compiled = CompiledKernel("aicore.kv_update", in_place, tiling, device)
+    memory = bytearray(1 << 20)
+    compiled.run(memory, [compiled.base + k * (1 << 17) for k in range(3)], compiled.base, 0, tiling.units)
+    (commands,) = compiled.commands.values()
+    assert sorted(c.name for c in commands if c.name not in ("set_flag", "wait_flag")) == ["gm_to_ub", "ub_to_gm_2d"]

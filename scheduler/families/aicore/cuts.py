@@ -252,13 +252,13 @@ def _sizes(
         stays = () if terms.pooled else _resident(program, code, cut)
         cut = replace(cut, unit=terms.unit or min(unit, extent), resident=stays)
         most = _largest(cut, code, target, terms.ub_bytes or target.memory.ub_bytes)
-        tile = _even(extent, most, max(grain, GRAIN_ROWS))
+        tile = even_tile(extent, most, max(grain, GRAIN_ROWS))
         while tile >= min(cut.unit, most) and tile:
             yield replace(cut, tile=tile)
             tile = tile // 2 // grain * grain
 
 
-def _even(extent: int, most: int, grain: int) -> int:
+def even_tile(extent: int, most: int, grain: int) -> int:
     """The least tile that covers the extent in as few pieces as the largest one does."""
     if not most:
         return 0

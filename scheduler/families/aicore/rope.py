@@ -23,7 +23,17 @@ from superkernel.collapse import canonical, collapse, feed, program_regions
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError, UnsupportedError
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
-from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types, plain, ub_bytes
+from superkernel.scheduler.families.aicore.cuts import (
+    GRAIN_ROWS,
+    Cut,
+    Terms,
+    code_of,
+    cut_program,
+    even_tile,
+    output_types,
+    plain,
+    ub_bytes,
+)
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Layout
 from superkernel.scheduler.families.pointwise import accesses_of
@@ -336,7 +346,8 @@ def _shrunk(plan: RopePlan, cut: Cut, dtypes: tuple[DType, ...], limit: int, tar
         ub_bytes(cut, code, target) + spare_bytes(plan, cut, dtypes) > limit or cut.tile * cut.block > COUNT_MAX
     ):
         cut = replace(cut, tile=cut.tile - max(1, cut.tile // 8))
-    return cut
+    whole = cut.tile // GRAIN_ROWS * GRAIN_ROWS
+    return replace(cut, tile=even_tile(cut.extent, whole, GRAIN_ROWS)) if whole else cut
 
 
 FAMILY = RopeFamily()
