@@ -160,6 +160,7 @@ DEPTHWISE: list[tuple[Shape, Shape, dict[str, Any]]] = [
     ((1, 130, 5, 6), (130, 1, 3, 3), {}),
     ((1, 3, 6, 40), (3, 1, 1, 3), {"pads": (2, 2, 2, 2)}),
     ((1, 24, 200), (24, 1, 9), {"pads": (4, 4)}),
+    ((1, 48, 4, 21), (48, 1, 3, 3), {"pads": (1, 1, 1, 1)}),
     ((2, 16, 61), (16, 1, 4), {"pads": (1, 2), "strides": (3,), "dilations": (2,)}),
 ]
 
@@ -171,6 +172,7 @@ def test_depthwise(x: Shape, w: Shape, attrs: dict[str, Any], epilogue: str) -> 
     cuts = depthwise.tilings(case.body, MINI)
     offered = family_of("aicore.conv").tilings("aicore.conv", case.body, MINI)  # type: ignore[arg-type]
     assert cuts[0] in offered
+    assert (cuts[0].fold > 1) == (x[1] in (32, 48) and x[-1] > 5)
     assert cuts[0].kernel_type is KernelType.VECTOR
     for tiling in dict.fromkeys([cuts[0], random.Random(x[1]).choice(cuts)]):
         check_aicore("aicore.conv", case.body, case.arrays, case.expected, tiling=tiling, splits=1)

@@ -51,7 +51,7 @@ class _Kernel:
         pixels, positions = tiling.image[0] * tiling.image[1], tiling.rows * tiling.columns
         self.lanes = lanes_of(body, tiling.merged)
         self.filters, self.inputs, outputs = kb.ring("filters", SLOTS), kb.ring("in", SLOTS), kb.ring("out", SLOTS)
-        self.taps = kb.buffer(self.filters, Local.UB, form.taps * tiling.channels * 4, "taps")
+        self.taps = kb.buffer(self.filters, Local.UB, form.taps * tiling.fold * tiling.channels * 4, "taps")
         self.summands = kb.buffer(self.filters, Local.UB, tiling.channels * 4, "bias")
         self.pixels = kb.buffer(self.inputs, Local.UB, pixels * tiling.channels * self.item, "pixels")
         self.wide = self.pixels
@@ -81,7 +81,7 @@ class _Kernel:
 
     def _load_filter(self, block: Number) -> None:
         kb, width = self.kb, self.tiling.channels * 4
-        size = self.form.taps * width
+        size = self.form.taps * self.tiling.fold * width
         kb.issue("gm_to_ub", dst=self.taps, src=kb.operand(self.weights, block * size), bytes=size)
         if self.bias is not None:
             kb.issue("gm_to_ub", dst=self.summands, src=kb.operand(self.bias.operand, block * width), bytes=width)
@@ -96,11 +96,7 @@ class _Kernel:
         self._load(image, rows, columns, channel, channels)
         self.tile.load(at, positions, channels)
         if self.wide is not self.pixels:
-            kb.issue(
-                "v_cast", types=(self.form.dtype, DType.F32), dst=self.wide, src=self.pixels,
-                rows=rows.inputs * columns.inputs, cols=channels, dst_stride=self.pitch,
-                src_stride=tiling.channels * self.item,
-            )  # fmt: skip
+            self._widen(rows, columns, channels)
         if self.bias is not None:
             kb.issue(
                 "v_broadcast", types=(DType.F32,), dst=self.sums, src=self.summands, rows=positions, cols=channels,
@@ -114,6 +110,16 @@ class _Kernel:
         self._add_taps(rows, columns, channels)
         self.tile.compute(positions, channels)
         self.tile.store(at, positions, channels)
+
+    def _widen(self, rows: _Axis, columns: _Axis, channels: Number) -> None:
+        lines, width = rows.inputs * columns.inputs, channels
+        factor: Number = 1
+        if self.tiling.fold > 1:  # rows of pixels without gaps
+            lines, width, factor = rows.inputs, columns.inputs * self.tiling.channels, columns.inputs
+        self.kb.issue(
+            "v_cast", types=(self.form.dtype, DType.F32), dst=self.wide, src=self.pixels, rows=lines, cols=width,
+            dst_stride=factor * self.pitch, src_stride=factor * (self.tiling.channels * self.item),
+        )  # fmt: skip
 
     def _coordinates(self, image: Number, channel: Number, rows: _Axis, columns: _Axis) -> tuple[Number, ...]:
         """Of the unit's first result in the program's space."""
@@ -186,9 +192,31 @@ class _Kernel:
         if some is False:
             return
         with kb.when(some):
-            pixel = line * columns.inputs + first * stride + shift
-            kb.issue(
-                "v_fma", types=(DType.F32,), dst=self.sums.at((row * columns.outputs + first) * self.pitch),
-                a=self.wide.at(pixel * self.pitch), b=self.taps.at((down * form.kernel[1] + across) * self.pitch),
-                rows=last - first, cols=channels, dst_stride=self.pitch, a_stride=stride * self.pitch, b_stride=0,
-            )  # fmt: skip
+            if self.tiling.fold == 1:
+                self._multiply(columns, row, line, first, last - first, 1, channels, (down, across), shift)
+                return
+            fold = self.tiling.fold
+            whole = (last - first) // fold
+            rest = (last - first) % fold
+            wide = self.tiling.channels * fold
+            for begin, rows, pixels, cols, there in (
+                (first, whole, fold, wide, kb.compare(">", whole, 0)),
+                (first + whole * fold, 1, fold, rest * self.tiling.channels, kb.compare(">", rest, 0)),
+            ):
+                if there is not False:
+                    with kb.when(there):
+                        self._multiply(columns, row, line, begin, rows, pixels, cols, (down, across), shift)
+
+    def _multiply(
+        self, columns: _Axis, row: Number, line: Number, first: Number, rows: Number, pixels: int, cols: Number,
+        tap: tuple[Number, Number], shift: Number,
+    ) -> None:  # fmt: skip
+        """Rows of so many pixels, from output `first` of a row on."""
+        form, pitch, stride = self.form, self.pitch, self.form.strides[1]
+        pixel = line * columns.inputs + first * stride + shift
+        self.kb.issue(
+            "v_fma", types=(DType.F32,), dst=self.sums.at((row * columns.outputs + first) * pitch),
+            a=self.wide.at(pixel * pitch),
+            b=self.taps.at((tap[0] * form.kernel[1] + tap[1]) * (self.tiling.fold * pitch)),
+            rows=rows, cols=cols, dst_stride=pixels * pitch, a_stride=pixels * stride * pitch, b_stride=0,
+        )  # fmt: skip

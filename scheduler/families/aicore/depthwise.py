@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -37,13 +37,14 @@ _ROWS = (1, 2, 3, 4, 6, 8, 14, 16, 28, 32, 56)
 _COLUMNS = (16, 32, 64, 128, 256, 512)
 _STEP = 16  # channels of a block of UB at 16 bits
 _COUNT_MAX = 65535
+_FILTER_BYTES = 24576  # of copies of a filter
 _CALL_CYCLES = 200.0
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class PackTaps(Pack):
-    """Filters [channels, 1, taps..] as [blocks of channels][taps][channels of the block] in f32, zero-padded."""
+    """Filters [channels, 1, taps..] as [blocks of channels][taps][copies][channels] in f32, zero-padded."""
 
     channels: int
     taps: int
@@ -51,6 +52,7 @@ class PackTaps(Pack):
     strides: tuple[int, ...]
     offset: int
     shape: tuple[int, ...]
+    copies: int
 
     def apply(self, array: Array) -> Array:
         flat = np.ascontiguousarray(array).reshape(-1)
@@ -59,10 +61,11 @@ class PackTaps(Pack):
         count = -(-self.channels // self.block)
         packed = np.zeros((self.taps, count * self.block), np.float32)
         packed[:, : self.channels] = source.reshape(self.channels, self.taps).astype(np.float32).T
-        return packed.reshape(self.taps, count, self.block).transpose(1, 0, 2)
+        blocks = packed.reshape(self.taps, count, 1, self.block).transpose(1, 0, 2, 3)
+        return np.repeat(blocks, self.copies, axis=2)
 
     def packed_bytes(self, kind: TensorType) -> int:
-        return -(-self.channels // self.block) * self.block * self.taps * 4
+        return -(-self.channels // self.block) * self.block * self.taps * self.copies * 4
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ class PackSummands(Pack):
 
 @dataclass(frozen=True)
 class DepthwiseTiling(AicoreTiling):
-    """One cut, see the module docstring. `image`: the most input rows and columns of a block."""
+    """One cut, see the module docstring. `image`: the most input rows and columns of a block. `fold`:
+    pixels that a vector command takes as one row, so that few channels fill its lanes (strides across are 1 then)."""
 
     images: int
     rows: int
@@ -94,6 +98,7 @@ class DepthwiseTiling(AicoreTiling):
     channel_blocks: int
     image: tuple[int, int]
     merged: bool
+    fold: int = 1
 
     @property
     def kernel_type(self) -> KernelType:
@@ -111,7 +116,7 @@ class DepthwiseTiling(AicoreTiling):
         form, found = conv_form(body), AccessSet(body)
         weights, bias = body.anchor_inputs[1], bias_view(body)
         assert isinstance(weights, View)
-        size = self.channels * form.taps * 4
+        size = self.channels * form.taps * self.fold * 4
         for block, image, rows, columns in runs_of_range((self.channel_blocks, *self.places), begin, end):
             channels = (block[0] * self.channels, min(block[1] * self.channels, form.groups))
             low = (rows[0] * self.rows, min(rows[1] * self.rows, form.out_height))
@@ -130,9 +135,8 @@ class DepthwiseTiling(AicoreTiling):
     def packs(self, body: Body) -> Mapping[int, Pack]:
         form, view, bias = conv_form(body), body.anchor_inputs[1], bias_view(body)
         assert isinstance(view, View)
-        packs: dict[int, Pack] = {
-            view.operand: PackTaps(form.groups, form.taps, self.channels, view.strides, view.offset, view.shape)
-        }
+        taps = PackTaps(form.groups, form.taps, self.channels, view.strides, view.offset, view.shape, self.fold)
+        packs: dict[int, Pack] = {view.operand: taps}
         if bias is not None:
             padded = self.channel_blocks * self.channels
             packs[bias.operand] = PackSummands(padded, bias.offset, bias.strides[0], form.groups)
@@ -213,10 +217,19 @@ def _cuts(body: Body, form: ConvForm, target: AicoreTarget) -> Iterator[Depthwis
             )  # fmt: skip
             tiling = DepthwiseTiling(
                 form.images, rows, columns, -(-high // rows), -(-wide // columns), channels,
-                -(-form.groups // channels), image, merged,
+                -(-form.groups // channels), image, merged, fold_of(form, channels, columns, image[1], target),
             )  # fmt: skip
             if ub_bytes(tiling, form, lanes, target) <= target.memory.ub_bytes and prod(image) <= _COUNT_MAX:
                 yield tiling
+
+
+def fold_of(form: ConvForm, channels: int, columns: int, width: int, target: AicoreTarget) -> int:
+    """Pixels that fill whole vectors together; 1 where pixels cannot be walked as one row."""
+    lanes = int(target.vector.lanes_32bit)
+    fold = lanes // gcd(lanes, channels)
+    if form.strides[1] > 1 or channels != form.groups or fold > columns or width * channels > _COUNT_MAX:
+        return 1
+    return fold if form.taps * fold * channels * 4 <= _FILTER_BYTES else 1
 
 
 def ub_bytes(tiling: DepthwiseTiling, form: ConvForm, lanes: LaneForm, target: AicoreTarget) -> int:
@@ -225,7 +238,7 @@ def ub_bytes(tiling: DepthwiseTiling, form: ConvForm, lanes: LaneForm, target: A
     size = lanes.size(positions, tiling.channels, target.memory.block_bytes)
     widened = 0 if form.dtype is DType.F32 else pixels * tiling.channels * 4
     turning = pixels * tiling.channels * form.dtype.itemsize
-    turning += (form.taps + 1) * tiling.channels * 4
+    turning += (form.taps * tiling.fold + 1) * tiling.channels * 4
     turning += lanes.code.home_bytes(Home.INPUT, size) + lanes.code.home_bytes(Home.OUTPUT, size)
     return SLOTS * turning + widened + positions * tiling.channels * 4 + lanes.code.temporaries(size)[1] + 64 * 32
 
@@ -238,21 +251,26 @@ def range_cycles(
     channels = min(tiling.channels, form.groups)
     vectors = -(-channels // v.lanes_32bit)
     pixels, positions = prod(tiling.image), tiling.rows * tiling.columns
-    taps = form.taps * tiling.rows * (tiling.columns * vectors + v.startup_cycles)
-    widen = 0 if form.dtype is DType.F32 else pixels * vectors + v.startup_cycles
+    line = tiling.columns * vectors + v.startup_cycles
+    flat = pixels * vectors
+    if tiling.fold > 1:
+        line = -(-tiling.columns * channels // v.lanes_32bit) + 2 * v.startup_cycles
+        flat = -(-pixels * channels // v.lanes_32bit)
+    taps = form.taps * tiling.rows * line
+    widen = 0 if form.dtype is DType.F32 else flat + v.startup_cycles
     vector = taps + widen + positions * vectors + v.startup_cycles
     vector += lanes.code.vector_cycles(positions, channels, target)
     size = pixels * channels * form.dtype.itemsize
     across, down = form.x_strides[3], form.x_strides[2]
     evenly = tiling.column_blocks == 1 and (form.height == 1 or down == form.width * across)
-    flat = evenly and channels == form.groups == across
+    dense = evenly and channels == form.groups == across
     address = channels * form.dtype.itemsize
     load = (1 if evenly else tiling.image[0]) * dma.startup_cycles
     load += target.global_transfer_cycles("rates.gm_to_ub_gb_per_s", size, address)
-    load += 0 if flat else pixels * dma.row_cycles
+    load += 0 if dense else pixels * dma.row_cycles
     load += lanes.code.load_cycles(positions, channels, target)
     store = lanes.code.store_cycles(positions, channels, target)
     constants = 2 * dma.startup_cycles + target.transfer_cycles(
-        "rates.gm_to_ub_gb_per_s", (form.taps + 1) * channels * 4
+        "rates.gm_to_ub_gb_per_s", (form.taps * tiling.fold + 1) * channels * 4
     )
     return _CALL_CYCLES + blocks * constants + load + store + max(units * vector, (units - 1) * max(load, store))
