@@ -389,3 +389,17 @@ def test_small_tensors_take_few_commands() -> None:
     assert isinstance(tiling, AicoreTiling)
     commands = recorded("aicore.pointwise", body, tiling, device, 0, tiling.units)[Role.VECTOR0]
     assert sum(c.name not in ("set_flag", "wait_flag") for c in commands) == 4
+
+
+def test_fills_and_empty_tensors() -> None:
+    for dtype, value in ((DType.F16, 1.5), (DType.I32, -7), (DType.BOOL, True)):
+        program = PointwiseProgram(
+            (300, 9), (), (Instruction("constant", (), dtype, (("value", value),)),), (ProgramOutput(0, 0, (16, 1)),)
+        )
+        body = Body(None, (), (operand(Use.OUTPUT, dtype, (300, 16)),), (), (), (), program)
+        (tiling,) = family_of("aicore.pointwise").tilings("aicore.pointwise", body, load_target("mini"))  # type: ignore[arg-type]
+        assert tiling.units
+        want = np.zeros((300, 16), dtype.numpy)
+        want[:, :9] = value
+        check_aicore("aicore.pointwise", body, [None], {0: want}, tol=0)
+    check_copy(copy_body((0, 5), (5, 1), DType.F16, 0))
