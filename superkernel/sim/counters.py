@@ -35,8 +35,8 @@ STALLS = (
 """What a control unit stands still for: see `docs/simulator.md`. In the order of the device's numbers."""
 
 PHASES = ("start", "entry", "body", "behind")
-"""Phases of a progress marker: before the first marker (number 0 only), synchronising at the entry of a sub-operator, in
-it, behind it."""
+"""Phases of a progress marker: before the first marker (number 0 only), synchronising at the entry of a
+sub-operator, in it, behind it."""
 
 NEVER = 2**64 - 1
 

@@ -280,6 +280,34 @@ def test_overlapping_writes_race(distance: int) -> None:
     device(overlapping(distance, False), races=False).launch()
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_races_are_exact_to_the_byte(seed: int) -> None:
+    """One core writes random ranges, in order with itself; another reads random ranges: a race where they meet."""
+    rng = np.random.default_rng(seed)
+    begins, sizes = rng.integers(0, 3000, 16), rng.integers(1, 40 if seed % 2 else 700, 16)
+    written = np.zeros(4096, bool)
+    writer = Body().do("ub_fill", types=(DType.F32,), dst=0, count=256, value=0)
+    writer.set_flag(Engine.MTE2, "mte3").wait_flag(Engine.MTE3, "mte2")
+    for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True):
+        writer.do("ub_to_gm", src=0, dst=OUT + begin, bytes=size)
+        written[begin : begin + size] = True
+    reader, meets = Body(), False
+    for begin, size in zip(rng.integers(0, 4000, 4).tolist(), rng.integers(1, 60, 4).tolist(), strict=True):
+        reader.do("gm_to_ub", src=OUT + begin, dst=0, bytes=size)
+        meets |= bool(written[begin : begin + size].any())
+    made = device({V0: writer.drain(), V1: reader.drain()}, unwritten=False, mode=("both", "functional")[seed % 3 == 0])
+    if not meets:
+        made.launch()
+        return
+    with pytest.raises(SimulationError) as caught:
+        made.launch()
+    assert caught.value.kind == "race"
+    text = caught.value.violations[0].found
+    first, last = (int(text.split()[i].rstrip(":"), 16) - OUT for i in (2, 4))
+    assert 0 <= first < last
+    assert written[first:last].all()
+
+
 @pytest.mark.parametrize("fenced", [True, False])
 def test_a_command_sees_stores_behind_a_fence(fenced: bool) -> None:
     body = Body().store(OUT, 77).emit(*([FENCE_WO] if fenced else []))
