@@ -3,6 +3,7 @@ be the bottleneck is."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,10 +13,14 @@ from aicore_check import check_aicore
 from aicore_timing import elapsed, engine_busy, recorded
 from anchor_bodies import AnchorCase, anchor_case
 
+import superkernel
 from superkernel.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, View
 from superkernel.body import Role as Use
+from superkernel.builder import GraphBuilder
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
+from superkernel.pipeline_aicore import AicoreCompiled
+from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import KernelType, Role
 from superkernel.scheduler.families.aicore.cube import Cut, PackFactor
@@ -118,20 +123,17 @@ def test_small_memories(a: tuple[int, ...], b: tuple[int, ...], kept: str, const
 def test_halves(tile: tuple[int, int], epilogue: str) -> None:
     """Half of a tile is stored while the cube works on the other one; the last tile has one half only."""
     case = anchor_case("matmul", {}, [((70, 200), F16), ((200, 130), F16)], constants=[1], epilogue=epilogue)
-    target = tiny()
-    found = with_tile(case.body, target, *tile)
-    halved = found if found.halves == 2 else None
-    for cut in (found.cut, Cut(200, 80, 48, 16)):
-        tiling = MatmulTiling(**{**vars(found), "halves": 2, "sums": 1, "cut": cut, "kept_slots": 1})
-        check_aicore(KERNEL, case.body, case.arrays, case.expected, tiling=tiling, target="mini", splits=1)
-    assert halved is None or halved.part != tile
+    found = with_tile(case.body, load_target("mini"), *tile)
+    tiling = replace(found, halves=2, sums=1, cut=Cut(200, 80, 48, 16), kept_slots=1)
+    assert tiling.part[0] * tiling.part[1] < tile[0] * tile[1]
+    check_aicore(KERNEL, case.body, case.arrays, case.expected, tiling=tiling, splits=1)
 
 
 def test_panels_ahead() -> None:
     """Many small products: the next one's panel is loaded while the cube works."""
     case = anchor_case("matmul", {"trans_b": True}, [((9, 40, 48), F16), ((9, 40, 48), F16)])
     best = check(case)
-    tiling = MatmulTiling(**{**vars(best), "kept_slots": 2})
+    tiling = replace(best, kept_slots=2)
     check_aicore(KERNEL, case.body, case.arrays, case.expected, tiling=tiling, target="mini")
 
 
@@ -367,3 +369,41 @@ def test_epilogue_does_not_hold_the_cube_up() -> None:
     cube = engine_busy(commands[Role.CUBE], target)
     for lane in (Role.VECTOR0, Role.VECTOR1):
         assert max(engine_busy(commands[lane], target).values()) < 0.5 * max(cube.values())
+
+
+# On the simulated device ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "epilogue"),
+    [(300, 2100, 600, "residual"), (129, 4096, 257, "gelu"), (3, 256, 300, "store"), (200, 1024, 600, "store")],
+)
+def test_simulated(rows: int, depth: int, columns: int, epilogue: str) -> None:
+    """A compiled program on the device, which looks for races and reads of what nobody wrote."""
+    rng = np.random.default_rng(5)
+    b = GraphBuilder("product")
+    weights = (rng.standard_normal((depth, columns)) / np.sqrt(depth)).astype(np.float16)
+    y = b.input("x", (rows, depth), "f16") @ b.constant(weights, name="w")
+    if epilogue == "residual":
+        y = y + b.input("r", (rows, columns), "f16")
+    b.output(b.gelu(y) if epilogue == "gelu" else y, name="y")
+    graph = b.graph()
+    kernel = superkernel.compile(graph, target="mini")
+    inputs = {n: rng.standard_normal(t.shape).astype(np.float16) for n, t in graph.inputs.items()}
+    want = evaluate(graph, inputs)["y"].astype(np.float64)
+    assert np.abs(kernel(**inputs).astype(np.float64) - want).max() < 1e-2
+
+
+@pytest.mark.slow
+def test_large_product_on_the_device() -> None:
+    """With everything in L2, as in a sequence of layers: the cube is busy 70 % of the time."""
+    b = GraphBuilder("product")
+    weights = np.random.default_rng(5).standard_normal((3072, 3072), np.float32)
+    b.output(b.input("x", (3072, 3072), "f16") @ b.constant(weights.astype(np.float16), name="w"), name="y")
+    kernel = superkernel.compile(b.graph(), target="a3")
+    compiled = kernel._compiled
+    assert isinstance(compiled, AicoreCompiled)
+    run = compiled.executable.simulate(kernel._io(list(kernel._random().values())), mode="timing")
+    warm = run.device.launch(number=0, cold=False)
+    cubes = [core.engines["m"] for core in warm.cores if core.type == "aic"]
+    assert min(m.busy for m in cubes) >= 0.70 * warm.cycles
