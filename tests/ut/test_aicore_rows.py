@@ -120,6 +120,10 @@ def test_norms_over_the_tail(op: str) -> None:
     whole, row = numbers(7, 61, dtype=np.float32), numbers(1, 61, dtype=np.float32)
     check("aicore.norm", op, [numbers(2, 7, 61, dtype=np.float32), *args(whole, row)], {"axis": 1})
     check("aicore.norm", op, [numbers(60, 50), *args(None, numbers(50))], views={0: ((50, 60), (1, 0))})
+    turned = [numbers(70, 200), *args(numbers(200), numbers(200, seed=1))]
+    (tiling, *_) = check("aicore.norm", op, turned, views={0: ((200, 70), (1, 0))}, target=small(16 * 1024))
+    assert tiling.mode is Mode.COLUMNS
+    assert not tiling.resident
     check("aicore.norm", op, [numbers(3, 4000), *args(numbers(4000), numbers(4000))], target=small(20 * 1024))
 
 

@@ -125,36 +125,58 @@ def norm(t: Task) -> None:
         ops.vector("v_adds", factor, factor, value=_f32(epsilon))
         ops.vector("v_rsqrt", factor, factor)
 
+        scaled, prepare = _scaled(t, factor)
+
         def result(y: Tile, x: Tile) -> None:
             if centred and not t.tiling.resident:
                 ops.binary("v_sub", x, x, mean)
-            _scaled(t, y, x, factor)
+            scaled(y, x)
 
-        t.results(result)
+        t.results(result, prepare)
 
 
 def _f32(value: float) -> int:
     return bits_of(value, DType.F32)
 
 
-def _scaled(t: Task, y: Tile, x: Tile, factor: Vector) -> None:
-    """y = x * factor * scale + bias."""
-    ops, scale, bias = t.ops, t.param(1, x), t.param(2, x)
-    if isinstance(scale, Vector) and factor.form is Form.ONE:
-        both = t.like_param(1, x)
-        ops.scaled(both, scale, factor)
-        scale, steps = None, [both]
-    elif isinstance(scale, Vector) and scale.form is factor.form is Form.ROW:
-        both = t.like_param(1, x)
-        ops.vectors("v_mul", both, scale, factor)
-        scale, steps = None, [both]
+def _joins(scale: Vector, factor: Vector) -> bool:
+    """Whether scale and factor are one vector: a pass less over the data."""
+    return factor.form is Form.ONE or scale.form is factor.form is Form.ROW
+
+
+def _join(t: Task, scale: Vector, factor: Vector) -> Vector:
+    both = t.spare_like(scale)
+    if factor.form is Form.ONE:
+        t.ops.scaled(both, scale, factor)
     else:
-        steps = [factor]
-    ops.binary("v_mul", y, x, steps[0])
-    if scale is not None:
-        ops.binary("v_mul", y, y, scale)
-    if bias is not None:
-        ops.binary("v_add", y, y, bias)
+        t.ops.vectors("v_mul", both, scale, factor)
+    return both
+
+
+def _scaled(t: Task, factor: Vector) -> tuple[Callable[[Tile, Tile], None], Callable[[], None]]:
+    """y = x * factor * scale + bias, as what `Task.results` takes; x may have been changed in front."""
+    ops, whole = t.ops, t.whole_param(1)
+    joined = whole is not None and _joins(whole, factor)
+
+    def prepare() -> None:
+        if joined:
+            assert whole is not None
+            _join(t, whole, factor)
+
+    def compute(y: Tile, x: Tile) -> None:
+        scale, bias = t.param(1, x), t.param(2, x)
+        if joined:
+            ops.binary("v_mul", y, x, t.spare_of(1, x))
+        elif isinstance(scale, Vector) and _joins(scale, factor):
+            ops.binary("v_mul", y, x, _join(t, scale, factor))
+        else:
+            ops.binary("v_mul", y, x, factor)
+            if scale is not None:
+                ops.binary("v_mul", y, y, scale)
+        if bias is not None:
+            ops.binary("v_add", y, y, bias)
+
+    return compute, prepare
 
 
 def lp_norm(t: Task) -> None:
@@ -202,7 +224,7 @@ def batch_norm(t: Task) -> None:
             assert isinstance(scale, Vector)
             assert bias is not None
             assert mean is not None
-            factor = t.like_param(4, x)
+            factor = t.spare_like(var)
             ops.vector("v_adds", factor, var, value=_f32(epsilon))
             ops.vector("v_sqrt", factor, factor)
             ops.vectors("v_div", factor, scale, factor)

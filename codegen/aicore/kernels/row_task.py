@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from math import prod
 
 from superkernel.body import Body, PointwiseProgram
@@ -30,6 +31,7 @@ from superkernel.scheduler.families.aicore.row_buffers import (
     Buffers,
     code_before,
     code_behind,
+    spans_rows,
     turn_stride,
 )
 from superkernel.scheduler.families.aicore.row_modes import Mode, is_reduction, result_extents, tile_dims, work_of
@@ -55,6 +57,14 @@ class Chunk:
     m: Number
 
 
+class Scope(Enum):
+    """When a further input is loaded."""
+
+    ONCE = "once"
+    UNIT = "unit"
+    CHUNK = "chunk"  # with the data
+
+
 @dataclass(eq=False)
 class Param:
     """A further input. `raw`: as loaded; `value`: in the type of the work, the same where no cast is needed."""
@@ -63,7 +73,8 @@ class Param:
     dtype: DType
     form: Form | None  # None: a tile
     step: int  # bytes between loaded numbers
-    once: bool
+    scope: Scope
+    spans: bool  # all of P is held, though a chunk has a part of it
     raw: Buffer
     value: Buffer
     value_step: int
@@ -92,7 +103,7 @@ class Task:
 
     def _allocate(self) -> None:
         kb, t, need = self.kb, self.tiling, self.tiling.buffers(self.body, self.block)
-        self.ring_in, self.ring_once = kb.ring("in", t.depth), kb.ring("once", 1)
+        self.ring_in, self.ring_once, self.ring_unit = kb.ring("in", t.depth), kb.ring("once", 1), kb.ring("unit", 1)
         self.raw = kb.buffer(self.ring_in, Local.UB, need.raw, "raw") if need.raw else None
         turned = kb.buffer(self.ring_in, Local.UB, need.turned_in, "turned") if need.turned_in else None
         self.mover_in = Mover(kb, self.item, turned, turn_stride(t.p, self.item, self.block))
@@ -165,13 +176,24 @@ class Task:
         form = None if along_p and along_q else Form.COLUMN if along_p else Form.ROW if along_q else Form.ONE
         item = load.dtype.itemsize
         spread = form is Form.COLUMN and walk[self.pd] != 1
-        covered = {d for d, full in ((self.pd, self._covers(self.pd)), (self.qd, self._covers(self.qd))) if full}
-        once = all(d in covered or s == 0 or self.shape[d] == 1 for d, s in enumerate(walk))
-        raw = self.kb.buffer(self.ring_once if once else self.ring_in, Local.UB, size[0], f"p{k}")
+        spans = spans_rows(self.body, program)
+        scope = self._scope(walk, spans)
+        rings = {Scope.ONCE: self.ring_once, Scope.UNIT: self.ring_unit, Scope.CHUNK: self.ring_in}
+        raw = self.kb.buffer(rings[scope], Local.UB, size[0], f"p{k}")
         cast = load.dtype is not self.work
         value = self.kb.fixed(Local.UB, size[1], f"v{k}") if cast else raw
         step, value_step = (self.block, self.block) if spread else (item, self.work_item)
-        return Param(program, load.dtype, form, step, once, raw, value, value_step)
+        return Param(program, load.dtype, form, step, scope, spans, raw, value, value_step)
+
+    def _scope(self, walk: Sequence[int], spans: bool) -> Scope:
+        """When an input that moves so must be loaded."""
+        moving = {d for d, s in enumerate(walk) if s and self.shape[d] > 1}
+        covered = {d for d in (self.pd, self.qd) if self._covers(d) or (spans and d == self.pd)}
+        if moving <= covered:
+            return Scope.ONCE
+        outer = len(self.space.outer)
+        streaming = set() if self.tiling.resident else set(range(outer, outer + len(self.space.row))) - covered
+        return Scope.CHUNK if self.tiling.resident or moving & streaming else Scope.UNIT
 
     def _covers(self, dim: int) -> bool:
         """Whether every tile has all of a dimension."""
@@ -288,11 +310,14 @@ class Task:
 
     def _load_constants(self) -> None:
         whole = Chunk((0,) * len(self.shape), self.shape[self.pd] if self.pd >= 0 else 1, self.shape[self.qd])
-        once = [p for p in self.params.values() if p.once]
-        for param in once:
-            self._load_param(param, whole)
-        for param in once:
-            self._cast_param(param, whole)
+        self._load_params(Scope.ONCE, whole)
+
+    def _load_params(self, scope: Scope, chunk: Chunk) -> None:
+        chosen = [p for p in self.params.values() if p.scope is scope]
+        for param in chosen:
+            self._load_param(param, chunk)
+        for param in chosen:
+            self._cast_param(param, chunk)
 
     def _load(self, chunk: Chunk, results: bool) -> Tile:
         """The data of a chunk in the type of the work; where results follow, what else they need."""
@@ -303,7 +328,7 @@ class Task:
             assert self.raw is not None
             raw = self._tile(self.raw, self.item, chunk)
             self.mover_in.load(raw, self._walk(load.source, load.strides, load.offset, chunk))
-        moved = [p for p in self.params.values() if results and not p.once]
+        moved = [p for p in self.params.values() if results and p.scope is Scope.CHUNK]
         for param in moved:
             self._load_param(param, chunk)
         if self.behind is not None and results:
@@ -369,15 +394,36 @@ class Task:
         """A further input for a tile, None if it is absent."""
         if k not in self.params:
             return None
-        return self._param_value(self.params[k], Chunk((), like.n, like.m))
+        value = self._param_value(self.params[k], Chunk((), like.n, like.m))
+        return self._of_chunk(k, value) if isinstance(value, Vector) else value
 
-    def like_param(self, k: int, like: Tile) -> Vector:
+    def whole_param(self, k: int) -> Vector | None:
+        """A further input for all of the unit; None where it is loaded with each chunk, or is a tile."""
+        param = self.params.get(k)
+        if param is None or self.unit is None or param.form is None:
+            return None
+        if param.scope is Scope.CHUNK and not self.tiling.resident:
+            return None
+        value = self._param_value(param, self.unit)
+        return value if isinstance(value, Vector) else None
+
+    def spare_like(self, value: Vector) -> Vector:
         """Room for a vector of the shape of a further input."""
-        value = self.param(k, like)
-        assert isinstance(value, Vector)
         assert self.spare is not None
         step = self.block if value.step >= self.block else self.work_item
         return Vector(self.spare.at(0), value.form, value.count, step)
+
+    def spare_of(self, k: int, like: Tile) -> Vector:
+        """The tile's part of a vector that was put there for all of the unit."""
+        value = self.param(k, like)
+        assert isinstance(value, Vector)
+        return self._of_chunk(k, self.spare_like(value))
+
+    def _of_chunk(self, k: int, value: Vector) -> Vector:
+        """A chunk's part of a vector that spans all of P."""
+        if not self.params[k].spans or self.tiling.resident:
+            return value
+        return replace(value, part=value.part.at(self._chunk.at[self.pd] * value.step))
 
     def statistic(self, number: int) -> Vector:
         """Room for one number per row of the unit."""
@@ -411,8 +457,9 @@ class Task:
 
         self.each(visit)
 
-    def results(self, compute: Callable[[Tile, Tile], None]) -> None:
-        """Store what `compute(dst, x)` makes of the data; dst may be x itself."""
+    def results(self, compute: Callable[[Tile, Tile], None], prepare: Callable[[], None] = lambda: None) -> None:
+        """Store what `compute(dst, x)` makes of the data; dst may be x itself. `prepare`: once ahead of it, when the
+        further inputs of the unit are there."""
 
         def visit(x: Tile) -> None:
             chunk = self.unit if self._x is not None else self._chunk
@@ -429,7 +476,13 @@ class Task:
                 compute(y, x)
                 self._store(y, chunk, direct)
 
-        self.each(visit, results=True)
+        with ExitStack() as stack:
+            if any(p.scope is Scope.UNIT for p in self.params.values()):
+                assert self.unit is not None
+                stack.enter_context(self.kb.turn(self.ring_unit))
+                self._load_params(Scope.UNIT, self.unit)
+            prepare()
+            self.each(visit, results=True)
 
     def _out_dtype(self, k: int) -> DType:
         return command_dtype(self.body.operands[self.space.epilogue.outputs[k].target].type.dtype)

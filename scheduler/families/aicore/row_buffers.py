@@ -27,6 +27,7 @@ from superkernel.scheduler.families.aicore.tilecode import Home, TileCode, TileS
 from superkernel.scheduler.families.rowops import space_of
 
 STATISTICS = 6  # vectors of one number per tile row or column
+PARAM_ROWS_MAX = 2048  # of a further input that is held for all tile rows at once
 FOLD_COLUMNS = 64  # columns to which rows are folded before they are turned
 # Operators that change the data in place and need no temporary tile, unless rows are folded.
 _IN_PLACE = ("softmax", "batch_norm", *(f"reduce_{n}" for n in (
@@ -100,7 +101,8 @@ def buffers_of(body: Body, p: int, q: int, stride: int, fold: bool, block: int) 
     params, spare = [], 0
     for slot, program in enumerate(space.programs[1:-1], 1):
         if program is not None:
-            count, spread = _param_size(program, p_dim, q_dim, p, q, p * stride)
+            rows = space.data.shape[p_dim] if spans_rows(body, program) else p
+            count, spread = _param_size(program, p_dim, q_dim, rows, q, p * stride)
             dtype = program.inputs[0].dtype
             both = [count * (block if spread else t.itemsize) for t in (dtype, work_of(body))]
             spare = max(spare, both[1]) if count < p * stride or p * stride == 1 else spare
@@ -174,6 +176,16 @@ def stores_results(body: Body) -> bool:
 
 def _stored_dtype(body: Body, operand: int, otherwise: DType) -> DType:
     return body.operands[operand].type.dtype if operand >= 0 else otherwise
+
+
+def spans_rows(body: Body, program: PointwiseProgram) -> bool:
+    """Whether a further input is held for all of P, though tiles may have a part of it: one number per tile row, of a
+    row that streams."""
+    space = space_of(body)
+    p_dim, q_dim = tile_dims(space)
+    walk = program.inputs[0].strides
+    column = p_dim >= 0 and walk[p_dim] != 0 and walk[q_dim] == 0
+    return column and mode_of(space) in (Mode.COLUMNS, Mode.WHOLE) and space.data.shape[p_dim] <= PARAM_ROWS_MAX
 
 
 def _param_size(program: PointwiseProgram, p_dim: int, q_dim: int, p: int, q: int, tile: int) -> tuple[int, bool]:

@@ -140,7 +140,7 @@ def _cost(tiling: RowsTiling, body: Body, units: int, target: AicoreTarget) -> f
     beats = rows * -(-tiling.q // lanes) * passes
     if tiling.mode is Mode.LINES and not tiling.fold:
         beats += rows * reductions * vector.reduce_tail_cycles
-    commands = 2 + passes + 5 * reductions
+    commands = 2 + passes + (7 if tiling.fold else 3) * reductions
     for code in (code_before(body), code_behind(body)):
         beats += 0 if code is None else tiles * code.vector_cycles(min(tiling.p, int(rows) + 1), tiling.q, target)
     work = beats + tiles * commands * vector.startup_cycles
@@ -148,8 +148,23 @@ def _cost(tiling: RowsTiling, body: Body, units: int, target: AicoreTarget) -> f
     load_one = dma.startup_cycles + target.transfer_cycles("rates.gm_to_ub_gb_per_s", int(tile * kind.dtype.itemsize))
     out = body.anchor_outputs[0].nbytes / max(1, tiling.units) * units
     stores = tiles * dma.startup_cycles + target.transfer_cycles("rates.ub_to_gm_gb_per_s", int(out))
+    pieces_in, pieces_out = _pieces(tiling, body, elements)
+    load_one += pieces_in / tiles * dma.row_cycles
+    stores += pieces_out * dma.row_cycles
     slowest = max(work, tiles * again * load_one, stores)
     return slowest + load_one + (work / tiles if tiles > 1 else work) + dma.startup_cycles
+
+
+def _pieces(tiling: RowsTiling, body: Body, elements: float) -> tuple[float, float]:
+    """Runs of bytes that loads and stores of so many elements are made of, where a tile is not one."""
+    space = space_of(body)
+    _, q_dim = tile_dims(space)
+    gaps = tiling.stride != tiling.q or tiling.q < space.data.shape[q_dim]
+    straight, turned = elements / tiling.q if gaps else 0.0, elements / tiling.p
+    loads = [i.strides[q_dim] for i in space.data.inputs if i.source >= 0]
+    stores = [] if is_reduction(body) else [o.strides[q_dim] for o in space.epilogue.outputs]
+    pieces_in = sum(straight if s in (0, 1) else turned for s in loads)
+    return pieces_in, sum(straight if s in (0, 1) else turned for s in stores)
 
 
 class _Budget:
@@ -291,11 +306,11 @@ def _whole(budget: _Budget, p_extent: int, q_extent: int) -> RowsTiling:
 
 
 def _columns(budget: _Budget, p_extent: int, q_extent: int) -> list[RowsTiling]:
-    """Blocks of the inner axis: as wide as fits, and narrower ones for more cores."""
+    """Blocks of the inner axis: wide ones, and narrower ones that fit or are for more cores."""
     found: dict[RowsTiling, None] = {}
     rows = prod(budget.space.row[:-1])
     step = 512 // budget.item
-    widths = dict.fromkeys(min(q_extent, w) for w in (8 * step, 4 * step, 2 * step, step))
+    widths = dict.fromkeys(min(q_extent, w) for w in (8 * step, 4 * step, 2 * step, step, step // 2, step // 4))
     for q in widths:
         if rows == 1:
             for depth in (2, 1):
