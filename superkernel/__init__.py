@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         InputError,
         InternalError,
         MachineError,
+        SimulationError,
         SuperKernelError,
         UnsupportedError,
         UserError,
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
     from superkernel.graph import Graph, KernelType, Node
     from superkernel.kernel import Kernel
     from superkernel.options import Options
+    from superkernel.pipeline import FallbackWarning
     from superkernel.report import Report
+    from superkernel.sim_report import SimReport
+    from superkernel.target.aicore import load_target
     from superkernel.tensor import TensorType
 
 _HOMES = {
@@ -50,6 +54,7 @@ _HOMES = {
     "InputError": "errors",
     "InternalError": "errors",
     "MachineError": "errors",
+    "SimulationError": "errors",
     "SuperKernelError": "errors",
     "UnsupportedError": "errors",
     "UserError": "errors",
@@ -60,12 +65,16 @@ _HOMES = {
     "Node": "graph",
     "Kernel": "kernel",
     "Options": "options",
+    "FallbackWarning": "pipeline",
     "Report": "report",
+    "SimReport": "sim_report",
+    "load_target": "target.aicore",
     "TensorType": "tensor",
 }
 
 __all__ = [
     "DType",
+    "FallbackWarning",
     "FileFormatError",
     "Graph",
     "GraphBuilder",
@@ -78,6 +87,8 @@ __all__ = [
     "Node",
     "Options",
     "Report",
+    "SimReport",
+    "SimulationError",
     "SuperKernelError",
     "TensorType",
     "UnsupportedError",
@@ -87,6 +98,7 @@ __all__ = [
     "__version__",
     "compile",
     "load",
+    "load_target",
 ]
 
 

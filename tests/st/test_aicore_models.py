@@ -1,0 +1,178 @@
+"""Models on the simulated accelerator: outputs within the declared tolerance of the float64 reference, free of races
+and of undeclared accesses, on a large target and a small one, with the same bits on both.
+
+The tolerance is `error_bound` of the lowered graph: values are f16 in memory, sums f32. It is relative to the largest
+value of an output.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import models
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import superkernel as sk
+from superkernel.dtypes import DType
+from superkernel.frontends import load_graph
+from superkernel.graph import Graph
+from superkernel.random_inputs import random_inputs
+from superkernel.reference import evaluate
+from superkernel.sim_report import SimReport
+from superkernel.transforms.precision import error_bound
+
+TARGETS = ("mini", "a3")
+Inputs = dict[str, NDArray[Any]]
+
+
+def encoder_layer() -> tuple[Graph, Inputs]:
+    """One layer of MiniLM's size, 128 tokens."""
+    graph = models.transformer(layers=1, tokens=128, width=384, heads=12)
+    return graph, random_inputs(graph.inputs, 0)
+
+
+def decode() -> tuple[Graph, Inputs]:
+    """A step of an 8-layer decoder, width 512, 128 positions of which 127 are filled."""
+    graph = models.decode_step(layers=8, width=512, heads=8, kv_heads=8, inner=1408, vocabulary=1024, positions=128)
+    rng = np.random.default_rng(3)
+    states = {n: rng.standard_normal(a.shape).astype(a.dtype) * a.dtype.type(0.5) for n, a in graph.states.items()}
+    filled = Graph(
+        graph.name, graph.inputs, graph.constants, states, graph.updates, graph.nodes, graph.outputs, graph.types
+    )
+    return filled, {"token": np.array([3]), "position": np.array([127])}
+
+
+def squeezenet() -> tuple[Graph, Inputs]:
+    model = models.light_model("squeezenet")
+    return load_graph(model), models.light_input(model)
+
+
+def resnet50() -> tuple[Graph, Inputs]:
+    model = models.light_model("resnet50", gain=0.75)
+    return load_graph(model), models.light_input(model)
+
+
+MODELS = {f.__name__: f for f in (encoder_layer, decode, squeezenet, resnet50)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_model_within_the_declared_tolerance(name: str) -> None:
+    graph, inputs = MODELS[name]()
+    expected = evaluate(graph, inputs, wide=True)
+    bits: dict[str, bytes] = {}
+    for target in TARGETS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # no sub-operator may fall back
+            kernel = sk.compile(graph, target=target)
+        result = kernel.run(inputs)
+        assert isinstance(result.report, SimReport)
+        assert not result.report.fallbacks
+        bound = error_bound(graph, DType.F16)
+        for output, got in result.outputs.items():
+            want = expected[output]
+            scale = float(np.abs(want).max())
+            error = float(np.abs(got.astype(np.float64) - want).max())
+            assert error <= bound * scale, f"{output} on {target}: {error / scale:.2e}, bound {bound:.2e}"
+            assert bits.setdefault(output, got.tobytes()) == got.tobytes(), f"{output} differs between targets"
+
+
+def test_states_are_kept_and_updated() -> None:
+    """Two steps of a small decoder equal two steps of the reference; caches are f16."""
+    graph = models.decode_step(layers=1)
+    kernel = sk.compile(graph, target="mini")
+    for position in (0, 1):
+        inputs = {"token": np.array([5]), "position": np.array([position])}
+        expected = evaluate(graph, inputs, states={n: a.astype(np.float32) for n, a in kernel.states.items()})
+        got = kernel.run(inputs).outputs["logits"]
+        assert (
+            np.abs(got - expected["logits"]).max() <= error_bound(graph, DType.F16) * np.abs(expected["logits"]).max()
+        )
+    assert {a.dtype for a in kernel.states.values()} == {np.dtype(np.float16)}
+    assert all(np.abs(a[..., :2, :]).max() > 0 for a in kernel.states.values())
+    kernel.reset_states()
+    assert not any(a.any() for a in kernel.states.values())
+
+
+def test_fused_is_faster_than_one_by_one_and_says_where_time_goes() -> None:
+    graph, inputs = decode()
+    kernel = sk.compile(graph, target="a3")
+    report = kernel.report(inputs)
+    assert isinstance(report, SimReport)
+    assert report.baseline is not None
+    assert report.speedup is not None
+    assert report.speedup >= 2.0, f"{report.speedup:.2f}x"
+    assert all(row.single_cycles for row in report.subops)
+    assert 0 < report.pure_cycles < report.cycles * len(report.subops)
+    assert "one by one" in report.text()
+    assert report.to_json()["schema"] == "superkernel.sim_report/1"
+
+
+@pytest.mark.parametrize("sync", ["minimal", "type-range", "full"])
+@pytest.mark.parametrize("early_start", [True, False])
+@pytest.mark.parametrize("split", [1, 3])
+def test_every_option_gives_the_same_bits(sync: str, early_start: bool, split: int) -> None:
+    graph = models.transformer(layers=1, tokens=16, width=64, heads=4)
+    inputs = random_inputs(graph.inputs, 0)
+    expected = sk.compile(graph, target="mini").run(inputs).outputs["y"]
+    options = {"sync": sync, "early_start": early_start, "split": split}
+    got = sk.compile(graph, target="mini", options=options).run(inputs).outputs["y"]
+    assert np.array_equal(got, expected)
+
+
+def test_fallbacks_split_the_launch() -> None:
+    b = sk.GraphBuilder("fallback")
+    x = b.input("x", (1, 16, 8, 8))
+    b.output(b.relu(b.lrn(b.relu(x), size=3)), "y")
+    graph = b.graph()
+    inputs = random_inputs(graph.inputs, 0)
+    with pytest.warns(sk.FallbackWarning, match="between two launches"):
+        kernel = sk.compile(graph, target="mini")
+    result = kernel.run(inputs)
+    assert isinstance(result.report, SimReport)
+    assert result.report.launches == 2
+    assert result.report.fallbacks
+    want = evaluate(graph, inputs)["y"]
+    assert np.abs(result.outputs["y"] - want).max() <= error_bound(graph, DType.F16) * np.abs(want).max()
+    with pytest.raises(sk.UnsupportedError):
+        sk.compile(graph, target="mini", options={"fallback": "forbid"})
+
+
+def test_what_an_accelerator_cannot_do_is_said() -> None:
+    graph = models.mlp()
+    with pytest.raises(sk.UnsupportedError, match="cores, not threads"):
+        sk.compile(graph, target="mini", threads=2)
+    with pytest.raises(sk.UnsupportedError, match="unknown target"):
+        sk.compile(graph, target="a4")
+    with pytest.raises(sk.UnsupportedError, match="not on the host"):
+        sk.compile(graph, options={"precision": "f16"})
+    with pytest.raises(sk.UnsupportedError, match="one type of cores"):
+        sk.compile(graph, options={"sync": "type-range"})
+    with pytest.raises(sk.UnsupportedError, match="unknown executor"):
+        sk.compile(graph, target="mini").run(random_inputs(graph.inputs, 0), executor="host")
+
+
+def test_explanations_name_events_and_witnesses() -> None:
+    kernel = sk.compile(models.mlp((64, 128, 32), batch=4), target="mini")
+    text = str(kernel.explain("matmul_1"))
+    assert "boundary: type" in text
+    assert "read-after-write" in text
+    assert "aicore.matmul" in text
+
+
+def test_random_graphs_agree_with_the_reference_in_f32() -> None:
+    import random
+
+    from random_models import random_graph
+
+    for seed in range(25):
+        graph = random_graph(random.Random(seed))
+        inputs = random_inputs(graph.inputs, 1)
+        expected = evaluate(graph, inputs, wide=True)
+        kernel = sk.compile(graph, target="mini", options={"precision": "f32", "fallback": "allow"})
+        for name, got in kernel.run(inputs).outputs.items():
+            scale = max(1.0, float(np.abs(expected[name]).max(initial=0)))
+            error = float(np.abs(got.astype(np.float64) - expected[name]).max(initial=0))
+            assert error <= 1e-4 * scale, f"seed {seed}, {name}: {error}"
