@@ -15,6 +15,7 @@ from typing import Any
 
 from superkernel.body import Body
 from superkernel.codegen.aicore.kernels import rows
+from superkernel.codegen.aicore.kernels.pool_taps import Taps
 from superkernel.codegen.aicore.kernels.row_formulas import bits_of
 from superkernel.codegen.aicore.kernels.row_task import command_dtype
 from superkernel.codegen.aicore.kernels.row_transfer import BITS
@@ -53,8 +54,8 @@ class _Pool:
         self.deep, self.high, self.wide = self.form.windows
         self.dtype, self.work = command_dtype(self.form.dtype), work_of(body)
         self.out_dtype = command_dtype(stored_dtype(body))
-        self.is_max = body.op == "max_pool"
-        self.combine = "v_max" if self.is_max else "v_add"
+        identity = bits_of(_lowest(self.dtype), self.work) if body.op == "max_pool" else 0
+        self.taps = Taps(kb, self.work, "v_max" if body.op == "max_pool" else "v_add", identity)
         self.slab_rows, self.slab_cols = slab_of(self.form, tiling)
         self.column = tiling.channel_stride * self.work.itemsize  # bytes from column to column
         self.pitch = self.slab_cols * self.column  # bytes from row to row of the slab
@@ -147,7 +148,7 @@ class _Pool:
     def _deep(self) -> None:
         """One slab per tap of the depth that lies inside."""
         kb = self.kb
-        self._fill(self.acc, self.rows, self.pitch)
+        self.taps.fill(self.acc.at(0), self.pitch, self.rows, self.pitch // self.work.itemsize)
         with kb.loop(0, self.deep.kernel) as tap:
             depth = self.depth * self.deep.stride + tap * self.deep.dilation - self.deep.begin
             inside = kb.when(kb.compare(">=", depth, 0)), kb.when(kb.compare("<", depth, self.deep.extent))
@@ -231,14 +232,6 @@ class _Pool:
             dst_stride=step * types[-1].itemsize, src_stride=step * types[0].itemsize, **extra,
         )  # fmt: skip
 
-    def _fill(self, dst: Buffer | Part, count: Number, stride: int) -> None:
-        """Rows of the identity."""
-        identity = bits_of(_lowest(self.work, self.dtype), self.work) if self.is_max else 0
-        self.kb.issue(
-            "v_duplicate", types=(self.work,), dst=dst, rows=count, cols=stride // self.work.itemsize,
-            dst_stride=stride, value=identity,
-        )  # fmt: skip
-
     def _down(self, window: Window, onto: bool = False) -> None:
         """Combine rows into `acc`; `onto`: onto what it has."""
         if not self.uses_acc:
@@ -246,61 +239,14 @@ class _Pool:
         lanes = self.width * self.t.channel_stride
         taps = list(range(window.kernel))
         if not onto:
-            taps = self._begin(window, self.acc.at(0), self.pitch, self.row, self.rows, self.top, self.data, lanes)
-        for tap in taps:
-            with self._inside(window, tap, self.row, self.rows) as (first, count):
-                dst = self.acc.at((first - self.row) * self.pitch)
-                self._onto(dst, self.pitch, self._source(window, tap, first, self.top, self.data.at(0), self.pitch),
-                           window.stride * self.pitch, count, lanes)  # fmt: skip
-
-    def _begin(
-        self, window: Window, dst: Part, step: int, start: Number, count: Number, origin: Number, src: Buffer | Part,
-        lanes: Number, pitch: int = 0,
-    ) -> list[int]:  # fmt: skip
-        """Begin a combination with the first taps that all outputs have inside; the taps that are left."""
-        pitch = pitch or self.pitch
-        full = [tap for tap in range(window.kernel) if window.taps(tap) == (0, window.size)][:2]
-        places = [self._source(window, tap, start, origin, src.at(0), pitch) for tap in full]
-        read = window.stride * pitch
-        if len(full) == 2:
-            self.kb.issue(
-                self.combine, types=(self.work,), dst=dst, a=places[0], b=places[1], rows=count, cols=lanes,
-                dst_stride=step, a_stride=read, b_stride=read,
-            )  # fmt: skip
-        elif full:
-            self.kb.issue(
-                "v_copy", types=(self.work,), dst=dst, src=places[0], rows=count, cols=lanes, dst_stride=step,
-                src_stride=read,
-            )  # fmt: skip
-        else:
-            identity = bits_of(_lowest(self.work, self.dtype), self.work) if self.is_max else 0
-            self.kb.issue(
-                "v_duplicate", types=(self.work,), dst=dst, rows=count, cols=lanes, dst_stride=step, value=identity
+            taps = self.taps.begin(
+                window, self.acc.at(0), self.pitch, self.row, self.rows, self.top, self.data, lanes, self.pitch
             )
-        return [tap for tap in range(window.kernel) if tap not in full]
-
-    def _source(self, window: Window, tap: int, first: Number, origin: Number, src: Part, pitch: int) -> Part:
-        """What output `first` has under a tap, in the slab that begins at input `origin`."""
-        return src.at((first * window.stride + (tap * window.dilation - window.begin) - origin) * pitch)
-
-    @contextmanager
-    def _inside(self, window: Window, tap: int, start: Number, count: Number) -> Iterator[tuple[Number, Number]]:
-        """The outputs of a block that have a tap inside the input: first and count; nothing where there are none."""
-        kb = self.kb
-        low, high = window.taps(tap)
-        if (low, high) == (0, window.size):
-            yield start, count
-            return
-        first, stop = kb.maximum(start, low), kb.minimum(start + count, high)
-        with kb.when(kb.compare("<", first, stop)):
-            yield first, stop - first
-
-    def _onto(self, dst: Part, step: int, src: Part, read: int, count: Number, lanes: Number) -> None:
-        """dst = dst combined with src."""
-        self.kb.issue(
-            self.combine, types=(self.work,), dst=dst, a=dst, b=src, rows=count, cols=lanes, dst_stride=step,
-            a_stride=step, b_stride=read,
-        )  # fmt: skip
+        for tap in taps:
+            with self.taps.inside(window, tap, self.row, self.rows) as (first, count):
+                dst = self.acc.at((first - self.row) * self.pitch)
+                src = self.taps.source(window, tap, first, self.top, self.data.at(0), self.pitch)
+                self.taps.onto(dst, self.pitch, src, window.stride * self.pitch, count, lanes)
 
     def _sideways(self) -> None:
         """Combine columns into `sums`: for all rows at once where windows do not overlap, else row by row."""
@@ -316,10 +262,10 @@ class _Pool:
 
     def _columns(self, src: Part, dst: Part, count: Number, lanes: int) -> None:
         window = self.wide
-        for tap in self._begin(window, dst, self.column, self.col, count, self.left, src, lanes, self.column):
-            with self._inside(window, tap, self.col, count) as (first, number):
+        for tap in self.taps.begin(window, dst, self.column, self.col, count, self.left, src, lanes, self.column):
+            with self.taps.inside(window, tap, self.col, count) as (first, number):
                 place = dst.at((first - self.col) * self.column)
-                self._onto(place, self.column, self._source(window, tap, first, self.left, src, self.column),
+                self.taps.onto(place, self.column, self.taps.source(window, tap, first, self.left, src, self.column),
                            window.stride * self.column, number, lanes)  # fmt: skip
 
     # Results ----------------------------------------------------------------------------------------------------------
@@ -474,7 +420,7 @@ class _Pool:
             behind.store(at, self.cols, self.channels)
 
 
-def _lowest(work: DType, dtype: DType) -> float:
+def _lowest(dtype: DType) -> float:
     """What no element of the type is below."""
     if dtype.is_float:
         return -math.inf

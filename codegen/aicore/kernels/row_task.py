@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import prod
 
 from superkernel.body import Body, PointwiseProgram
 from superkernel.codegen.aicore.kernels.row_tiles import COMBINE, Form, Ops, Tile, Vector
 from superkernel.codegen.aicore.kernels.row_transfer import Mover, Walk
+from superkernel.codegen.aicore.kernels.row_units import Chunk, Units
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Ring
 from superkernel.codegen.aicore.scalar import Number
@@ -34,10 +34,9 @@ from superkernel.scheduler.families.aicore.row_buffers import (
     spans_rows,
     turn_stride,
 )
-from superkernel.scheduler.families.aicore.row_modes import Mode, is_reduction, result_extents, tile_dims, work_of
+from superkernel.scheduler.families.aicore.row_modes import Mode, is_reduction, result_extents, work_of
 from superkernel.scheduler.families.aicore.rows import RowsTiling
 from superkernel.scheduler.families.aicore.tilecode import Home, TileSize
-from superkernel.scheduler.families.rowops import space_of
 from superkernel.target.engines import Local
 
 Prepare = Callable[[Tile], Tile]
@@ -46,15 +45,6 @@ Prepare = Callable[[Tile], Tile]
 def command_dtype(dtype: DType) -> DType:
     """As commands know it: a bool is a byte."""
     return DType.U8 if dtype is DType.BOOL else dtype
-
-
-@dataclass(frozen=True, eq=False)
-class Chunk:
-    """A tile's place in the row space: where it begins in every dimension, and its extents."""
-
-    at: tuple[Number, ...]
-    n: Number
-    m: Number
 
 
 class Scope(Enum):
@@ -80,14 +70,11 @@ class Param:
     value_step: int
 
 
-class Task:
+class Task(Units):
     """See the module docstring."""
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: RowsTiling) -> None:
-        self.kb, self.body, self.tiling = kb, body, tiling
-        self.space = space_of(body)
-        self.shape = self.space.epilogue.shape
-        self.pd, self.qd = tile_dims(self.space)
+        super().__init__(kb, body, tiling)
         kind = body.anchor_input_types[0]
         assert kind is not None
         self.dtype, self.work = command_dtype(kind.dtype), work_of(body)
@@ -96,7 +83,6 @@ class Task:
         self.block = kb.target.memory.block_bytes
         self.reduces = is_reduction(body)
         self._allocate()
-        self.unit: Chunk | None = None
         self._x: Tile | None = None
 
     # Memory -----------------------------------------------------------------------------------------------------------
@@ -204,102 +190,18 @@ class Task:
             return t.q >= self.shape[dim]
         return t.mode in (Mode.COLUMNS, Mode.WHOLE) and t.p >= self.shape[dim]
 
-    # Places -----------------------------------------------------------------------------------------------------------
-
-    def _walk(self, operand: int, strides: Sequence[int], offset: int, chunk: Chunk) -> Walk:
-        item = self.body.operands[operand].type.dtype.itemsize
-        place: Number = offset * item
-        for start, stride in zip(chunk.at, strides, strict=True):
-            place = place + start * (stride * item)
-        p_step = strides[self.pd] * item if self.pd >= 0 else item
-        return Walk(self.kb.operand(operand, place), p_step, strides[self.qd] * item)
-
-    def _tile(self, buffer: Buffer, item: int, chunk: Chunk) -> Tile:
-        stride = self.tiling.stride * item
-        whole = self.tiling.stride == self.tiling.q and isinstance(chunk.m, int) and chunk.m == self.tiling.q
-        return Tile(buffer.at(0), stride, chunk.n, chunk.m, whole)
+    # Passes -----------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def units(self) -> Iterator[None]:
         """The units of the call's range, or tiles of them."""
         with ExitStack() as stack:
-            self.unit = self._lines(stack) if self._by_lines() else self._single(stack)
+            self.unit = self._next_unit(stack)
             if self.tiling.resident and self.space.row_size:
                 stack.enter_context(self.kb.turn(*self._rings))
                 self._x = self._load(self.unit, results=True)
             yield
         self.unit = self._x = None
-
-    def _by_lines(self) -> bool:
-        return self.tiling.mode is Mode.LINES or (self.tiling.mode is Mode.POINTS and self.tiling.blocks == 1)
-
-    def _lines(self, stack: ExitStack) -> Chunk:
-        """Up to p neighbouring units along P."""
-        kb, p = self.kb, self.tiling.p
-        outer = self.space.outer
-        at: list[Number] = [0] * len(self.shape)
-        width = self.tiling.q if self.tiling.resident else self.shape[self.qd]
-        if prod(outer[:-1]) == 1:
-            first = stack.enter_context(kb.loop(kb.begin, kb.end, p))
-            count: Number = 1 if p == 1 else kb.minimum(kb.end - first, p)
-            if outer:
-                at[self.pd] = first
-            return Chunk(tuple(at), count, width)
-        extent = outer[-1]
-        lead = stack.enter_context(kb.loop(kb.begin // extent, (kb.end + (extent - 1)) // extent))
-        start = lead * extent
-        low, high = kb.maximum(kb.begin, start), kb.minimum(kb.end, start + extent)
-        first = stack.enter_context(kb.loop(low, high, p))
-        self._decode(at, lead, range(len(outer) - 1))
-        at[self.pd] = first - start
-        return Chunk(tuple(at), 1 if p == 1 else kb.minimum(high - first, p), width)
-
-    def _single(self, stack: ExitStack) -> Chunk:
-        """One unit: all of the row, a block of the inner axis."""
-        kb, t = self.kb, self.tiling
-        at: list[Number] = [0] * len(self.shape)
-        number: Number = stack.enter_context(kb.loop(kb.begin, kb.end))
-        width: Number = self.shape[self.qd]
-        if t.blocks > 1:
-            at[self.qd] = (number % t.blocks) * t.q
-            number = number // t.blocks
-            width = t.q if t.inner % t.q == 0 else kb.minimum(t.inner - at[self.qd], t.q)
-        self._decode(at, number, range(len(self.space.outer)))
-        return Chunk(tuple(at), self.shape[self.pd] if t.mode is not Mode.POINTS else 1, width)
-
-    def _decode(self, at: list[Number], number: Number, dims: range) -> None:
-        """Coordinates of a row-major number over some dimensions."""
-        moving = [d for d in dims if self.shape[d] > 1]
-        for d in reversed(moving):
-            at[d] = number if d == moving[0] else number % self.shape[d]
-            number = number if d == moving[0] else number // self.shape[d]
-
-    @contextmanager
-    def _chunks(self) -> Iterator[Chunk]:
-        """The chunks of the unit's row."""
-        assert self.unit is not None
-        kb, t, unit = self.kb, self.tiling, self.unit
-        at, n, m = list(unit.at), unit.n, unit.m
-        with ExitStack() as stack:
-            if t.mode is not Mode.POINTS:
-                first = len(self.space.outer)
-                for d in range(first, first + len(self.space.row)):
-                    if d in (self.pd, self.qd):
-                        continue
-                    at[d] = stack.enter_context(kb.loop(0, self.shape[d]))
-                if t.mode in (Mode.COLUMNS, Mode.WHOLE):
-                    at[self.pd], n = self._part(stack, self.pd, t.p)
-                if t.mode in (Mode.LINES, Mode.WHOLE):
-                    at[self.qd], m = self._part(stack, self.qd, t.q)
-            yield Chunk(tuple(at), n, m)
-
-    def _part(self, stack: ExitStack, dim: int, size: int) -> tuple[Number, Number]:
-        """A loop over parts of a dimension: start and extent."""
-        extent = self.shape[dim]
-        start = stack.enter_context(self.kb.loop(0, extent, size))
-        return start, size if extent % size == 0 else self.kb.minimum(extent - start, size)
-
-    # Passes -----------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def constants(self) -> Iterator[None]:

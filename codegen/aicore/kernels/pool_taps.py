@@ -1,0 +1,80 @@
+"""The taps of a window along one axis, combined for many outputs by one command each.
+
+Model: outputs lie `step` bytes apart, inputs `pitch` bytes apart, both in UB; an output's input under a tap is
+output x stride + tap x dilation - padding. A tap that some outputs have in the padding is combined over the others
+only; the first two taps that all outputs have inside begin the combination, which else begins as its identity. The
+order depends on the window alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from superkernel.codegen.aicore.layer import KernelBuilder
+from superkernel.codegen.aicore.rings import Buffer, Part
+from superkernel.codegen.aicore.scalar import Number
+from superkernel.dtypes import DType
+from superkernel.ops.windows import Window
+
+
+@dataclass(frozen=True, eq=False)
+class Taps:
+    """Commands in one element type. `identity`: the bits of what changes nothing."""
+
+    kb: KernelBuilder
+    work: DType
+    combine: str
+    identity: int
+
+    def fill(self, dst: Part, step: int, count: Number, lanes: Number) -> None:
+        """Rows of the identity."""
+        self.kb.issue(
+            "v_duplicate", types=(self.work,), dst=dst, rows=count, cols=lanes, dst_stride=step, value=self.identity
+        )
+
+    def begin(
+        self, window: Window, dst: Part, step: int, start: Number, count: Number, origin: Number, src: Buffer | Part,
+        lanes: Number, pitch: int,
+    ) -> list[int]:  # fmt: skip
+        """Begin a combination with the first taps that all outputs have inside; the taps that are left."""
+        full = [tap for tap in range(window.kernel) if window.taps(tap) == (0, window.size)][:2]
+        places = [self.source(window, tap, start, origin, src.at(0), pitch) for tap in full]
+        read = window.stride * pitch
+        if len(full) == 2:
+            self.kb.issue(
+                self.combine, types=(self.work,), dst=dst, a=places[0], b=places[1], rows=count, cols=lanes,
+                dst_stride=step, a_stride=read, b_stride=read,
+            )  # fmt: skip
+        elif full:
+            self.kb.issue(
+                "v_copy", types=(self.work,), dst=dst, src=places[0], rows=count, cols=lanes, dst_stride=step,
+                src_stride=read,
+            )  # fmt: skip
+        else:
+            self.fill(dst, step, count, lanes)
+        return [tap for tap in range(window.kernel) if tap not in full]
+
+    def source(self, window: Window, tap: int, first: Number, origin: Number, src: Part, pitch: int) -> Part:
+        """What output `first` has under a tap, in the slab that begins at input `origin`."""
+        return src.at((first * window.stride + (tap * window.dilation - window.begin) - origin) * pitch)
+
+    @contextmanager
+    def inside(self, window: Window, tap: int, start: Number, count: Number) -> Iterator[tuple[Number, Number]]:
+        """The outputs of a block that have a tap inside the input: first and count; nothing where there are none."""
+        kb = self.kb
+        low, high = window.taps(tap)
+        if (low, high) == (0, window.size):
+            yield start, count
+            return
+        first, stop = kb.maximum(start, low), kb.minimum(start + count, high)
+        with kb.when(kb.compare("<", first, stop)):
+            yield first, stop - first
+
+    def onto(self, dst: Part, step: int, src: Part, read: int, count: Number, lanes: Number) -> None:
+        """dst = dst combined with src."""
+        self.kb.issue(
+            self.combine, types=(self.work,), dst=dst, a=dst, b=src, rows=count, cols=lanes, dst_stride=step,
+            a_stride=step, b_stride=read,
+        )  # fmt: skip
