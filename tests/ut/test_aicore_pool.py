@@ -9,12 +9,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 from aicore_check import check_aicore
+from aicore_timing import elapsed, engine_busy, recorded
 from kernel_check import Array
 from op_cases import op_body, with_epilogue
 
 from superkernel.body import Body, ProgramOutput
+from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families.aicore import family_of
+from superkernel.scheduler.families.aicore.base import Role
+from superkernel.scheduler.families.aicore.pool import PoolTiling, slab_of
+from superkernel.scheduler.families.pool import pool_form
 from superkernel.target.aicore import load_target
+from superkernel.target.engines import Engine
 
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 2e-3, np.dtype(ml_dtypes.bfloat16): 1e-2}
 
@@ -146,3 +152,28 @@ def test_epilogues(op: str, dtype: Any) -> None:
         found = family_of("aicore.pool").tilings("aicore.pool", joined, load_target("mini"))
         tol = 4e-3 if dtype is np.float16 else 2e-5
         check_aicore("aicore.pool", joined, given, wanted, tiling=found[0], tol=tol, splits=1)  # type: ignore[arg-type]
+
+
+def test_too_little_memory_is_refused() -> None:
+    target = load_target("mini").replaced({"memory.ub_bytes": 1024})
+    with pytest.raises(UnsupportedError, match="ub_bytes"):
+        check("max_pool", numbers(1, 64, 300, 300), {"kernel": (9, 9)}, target=target)
+
+
+def test_pipeline() -> None:
+    """Loading is the bottleneck, near what the slabs' bytes take, and the other engines are hidden behind it."""
+    target = load_target("a3")
+    attrs = {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+    views = {0: ((1, 112, 112, 64), (0, 3, 1, 2))}
+    body, _, expected = op_body("max_pool", [np.zeros((1, 64, 112, 112), np.float16)], attrs, views)
+    body, _ = channels_last(body, [], expected)
+    tiling = family_of("aicore.pool").tilings("aicore.pool", body, target)[0]
+    assert isinstance(tiling, PoolTiling)
+    commands = recorded("aicore.pool", body, tiling, target, 0, tiling.units)[Role.VECTOR0]
+    busy = engine_busy(commands, target)
+    assert max(busy, key=lambda e: busy[e]) is Engine.MTE2
+    rows, cols = slab_of(pool_form(body), tiling)
+    slab = target.transfer_cycles("rates.gm_to_ub_gb_per_s", rows * cols * tiling.channels * 2)
+    assert busy[Engine.MTE2] <= 1.25 * tiling.units * (slab + target.dma.startup_cycles)
+    assert elapsed(commands, target) <= 1.2 * busy[Engine.MTE2]
+    assert 0.7 < tiling.cost_cycles(body, 0, tiling.units, target) / elapsed(commands, target) < 1.4

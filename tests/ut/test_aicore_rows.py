@@ -16,6 +16,7 @@ from kernel_check import Array, operand
 from op_cases import op_body, with_epilogue, with_slot
 
 from superkernel.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
+from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import Role as CoreRole
 from superkernel.scheduler.families.aicore.row_modes import Mode
@@ -289,3 +290,8 @@ def test_pipeline(kernel: str, op: str, shape: tuple[int, ...], attrs: Any, pass
     assert elapsed(commands, target) <= 1.2 * busy[slowest]
     estimate = tiling.cost_cycles(body, 0, tiling.units, target)
     assert 0.7 < estimate / elapsed(commands, target) < 1.4
+
+
+def test_too_little_memory_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="ub_bytes"):
+        check("aicore.softmax", "softmax", [numbers(4, 5000)], target=small(1024))
