@@ -55,7 +55,7 @@ from superkernel.target.engines.encoding import stores
 from superkernel.target.engines.layout import DOORBELL, WINDOW_BYTES, word_offset
 
 SINGLE = 1 << 20  # launch number of sub-operator 0 alone
-ENTRY_FLAG, ENTRY_ORDER = 1, 2
+ENTRY_FLAG, ENTRY_ORDER, ENTRY_DRAIN = 1, 2, 3
 ENTRY_BITS, KIND_BITS, ENGINE_BITS, ENTRIES = 15, 2, 4, 4
 PEER_BITS = 3  # of the operand `peer`
 PHASE_ENTRY, PHASE_BODY, PHASE_BEHIND = 1, 2, 3  # 0: nothing marked yet
@@ -345,8 +345,11 @@ class _Launch:
         for wait in (*step.waits, *own):
             needed = [ENTRY_FLAG | self.spec.plan.events[e].flag << KIND_BITS for e in wait.events]
             if wait.fence:
-                reader = (Engine.CONTROL if wait.operand in code.scalar else Engine.MTE2).value
-                needed.append(ENTRY_ORDER | source << KIND_BITS | reader << KIND_BITS + ENGINE_BITS)
+                # A drain: a flag from an engine to the control unit takes far longer (sync.engine_register_ns).
+                if wait.operand in code.scalar:
+                    needed.append(ENTRY_DRAIN | 1 << source + KIND_BITS)
+                else:
+                    needed.append(ENTRY_ORDER | source << KIND_BITS | Engine.MTE2.value << KIND_BITS + ENGINE_BITS)
             for entry in needed:
                 number = numbers.get(entry, len(numbers))
                 if entry in early or number == ENTRIES or wait.operand not in code.waits:
@@ -395,8 +398,8 @@ def _emit_wait(module: ir.Module, target: AicoreTarget) -> None:
     set_word, wait_word = (
         command(n, engine=Engine.MTE2, peer="mte3", flag=STORE_FENCE) for n in ("set_flag", "wait_flag")
     )
-    names = ("head", "test", "named", "flag", "order", "after", "done")
-    head, test, named, flag, order, after, done = (function.append_basic_block(n) for n in names)
+    names = ("head", "test", "named", "flag", "order", "drain", "after", "done")
+    head, test, named, flag, order, drain, after, done = (function.append_basic_block(n) for n in names)
     b.branch(head)
     b.position_at_end(head)
     mask, entries = b.phi(I64), b.phi(I64)
@@ -407,8 +410,9 @@ def _emit_wait(module: ir.Module, target: AicoreTarget) -> None:
     b.cbranch(b.icmp_unsigned("!=", b.and_(mask, _word(1)), _word(0)), named, after)
     b.position_at_end(named)
     entry = b.and_(entries, _word((1 << ENTRY_BITS) - 1))
-    is_flag = b.icmp_unsigned("==", b.and_(entry, _word((1 << KIND_BITS) - 1)), _word(ENTRY_FLAG))
-    b.cbranch(is_flag, flag, order)
+    cases = b.switch(b.and_(entry, _word((1 << KIND_BITS) - 1)), flag)
+    cases.add_case(_word(ENTRY_ORDER), order)
+    cases.add_case(_word(ENTRY_DRAIN), drain)
     b.position_at_end(flag)
     (address, doorbell), shift = stores(waiting, target)[-1], _shift_of("cross_wait", "flag")
     _store(b, _word(address), b.or_(_word(doorbell), b.shl(b.lshr(entry, _word(KIND_BITS)), _word(shift))))
@@ -422,6 +426,11 @@ def _emit_wait(module: ir.Module, target: AicoreTarget) -> None:
         at = _shift_of(made.name, "peer")
         base = stores(made, target)[-1][1] & ~(((1 << PEER_BITS) - 1) << at)
         _store(b, bell, b.or_(_word(base), b.shl(peer, _word(at))))
+    b.branch(after)
+    b.position_at_end(drain)
+    (address, doorbell), shift = stores(command("drain", engines=1), target)[-1], _shift_of("drain", "engines")
+    engines = b.lshr(entry, _word(KIND_BITS))
+    _store(b, _word(address), b.or_(_word(doorbell & ~(1 << shift)), b.shl(engines, _word(shift))))
     b.branch(after)
     b.position_at_end(after)
     mask.add_incoming(b.lshr(mask, _word(1)), after)
