@@ -23,9 +23,9 @@ from superkernel.scheduler.families.aicore.scalar import ScalarTiling, control_u
 class ControlBuilder(HostBuilder):
     """See the module docstring. A pointer of an emitter is an `Address` where it leads to global memory."""
 
-    def __init__(self, kb: KernelBuilder, operands: int, units: int, lanes: int) -> None:
+    def __init__(self, kb: KernelBuilder, operands: int, units: int, vector_bytes: int) -> None:
         # The host's constructor would make a function: this one is there already.
-        self.kb, self.cpu = kb, control_unit(lanes)
+        self.kb, self.cpu = kb, control_unit(vector_bytes)
         self.module, self.function, self.b = kb.module, kb.function, kb.b
         self.entry = kb.function.entry_basic_block
         self.operands = [kb.operand(k) for k in range(operands)]
@@ -90,7 +90,7 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
         return
     kb.acquire(*kb.wait_operands, stores=True)
     with kb.when(kb.compare("<", kb.begin, kb.end)):
-        control = ControlBuilder(kb, len(body.operands), tiling.inner.units, tiling.lanes)
+        control = ControlBuilder(kb, len(body.operands), tiling.inner.units, tiling.lanes * tiling.width)
         host_emitter_of(tiling.kernel)(control, body, tiling.inner)
 
 

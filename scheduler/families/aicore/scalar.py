@@ -2,8 +2,9 @@
 f64, divisions and remainders of integers, running sums, searches, scattered moves.
 
 Model: a control unit is a CPU without vectors, so the families of the host cut and compute for it: the tiling here is
-a host family's, all of it one unit. A load is a whole trip to global memory; what is spread over several *lanes* is
-loaded together, so that the trips overlap. Code grows with the lanes, so that long programs have fewer.
+a host family's, all of it one unit. A load is a whole trip to global memory; what is spread over several *lanes*, as
+vectors are on the host, is loaded together, so that the trips overlap. Code grows with the lanes: long programs have
+fewer.
 
 Invariants: one unit on one vector core; no local memory, no engine. The registry limits the number of elements.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 
 from superkernel.body import Body, PointwiseProgram, View
 from superkernel.dtypes import DType
@@ -26,9 +28,12 @@ from superkernel.target.aicore import AicoreTarget
 from superkernel.target.cpu import CpuTarget
 
 CALL_CYCLES = 60  # entering, leaving, the fences
-LANES = 4  # of 8 bytes: loads that are on their way together
-LONG_PROGRAM = 24.0  # instructions per element above which one lane is enough
-REGION = "riscv64-unknown-elf"
+INSTRUCTION_CYCLES = 2.0  # of what a host counts as one, with its loop's and its latency's share
+LANES = ((12.0, 8), (32.0, 4))  # up to so many instructions per element: so many elements on their way together
+FEWER = {"argmax": 2, "argmin": 2}  # searches join lanes step by step: half as many
+SUMS = 4  # running statistics that the host's reductions keep side by side: LLVM waits for each one's load in turn
+COSTLY = frozenset({"reduce_log_sum_exp", "reduce_log_sum", "topk", "scatter_elements", "scatter_nd"})
+TRIPLE = "riscv64-unknown-elf"
 
 _INDEXING = ("gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "one_hot", "topk")
 _REDUCTIONS = ("sum", "mean", "max", "min", "prod", "l1", "l2", "log_sum", "log_sum_exp", "sum_square")
@@ -47,11 +52,11 @@ HOST_KERNELS: dict[str, str] = {
 
 
 @cache
-def control_unit(lanes: int) -> CpuTarget:
+def control_unit(vector_bytes: int) -> CpuTarget:
     """A control unit as the host's families and emitters see CPUs."""
     return CpuTarget(
-        triple=REGION, tier="plain", features="", vector_bytes=8 * lanes, vector_registers=32, l1_bytes=0, l2_bytes=0,
-        l3_bytes=0, flops_per_ns=1.0,
+        triple=TRIPLE, tier="plain", features="", vector_bytes=vector_bytes, vector_registers=32, l1_bytes=0,
+        l2_bytes=0, l3_bytes=0, flops_per_ns=1.0,
     )  # fmt: skip
 
 
@@ -65,11 +70,12 @@ def host_kernel(op: str | None) -> str:
 
 @dataclass(frozen=True)
 class ScalarTiling(AicoreTiling):
-    """Everything in one unit; `inner` is how the host's kernel would cut it."""
+    """Everything in one unit; `inner` is how the host's kernel would cut it for `lanes` elements of `width` bytes."""
 
     kernel: str
     inner: Tiling
     lanes: int
+    width: int
 
     @property
     def kernel_type(self) -> KernelType:
@@ -90,15 +96,15 @@ class ScalarTiling(AicoreTiling):
         if begin >= end:
             return 0.0
         control = target.control
-        per_load = control.global_load_cycles / self.lanes
-        cycles = 2.0 * self.scratch_bytes / 8 * (per_load + control.global_store_cycles)
-        for program in programs_of(body):
-            count = 1
-            for extent in program.shape:
-                count *= extent
-            loads = sum(1 for i in program.inputs if i.source >= 0)
+        trip, store = control.global_load_cycles / self.lanes, control.global_store_cycles
+        cycles = self.scratch_bytes / self.width * (trip + store)
+        for slot, program in enumerate(programs_of(body)):
+            passes = max(1, getattr(self.inner, "results", 1)) if slot == 0 else 1
+            weight = program_weight(program) + (getattr(self.inner, "work", 0.0) / passes if slot == 0 else 0.0)
+            loads = any(i.source >= 0 for i in program.inputs)
             stores = sum(1 for o in program.outputs if o.target >= 0)
-            cycles += count * (loads * per_load + stores * control.global_store_cycles + program_weight(program))
+            each = loads * trip + stores * store + INSTRUCTION_CYCLES * weight
+            cycles += passes * prod(program.shape) * each
         return CALL_CYCLES + cycles
 
 
@@ -106,6 +112,21 @@ def programs_of(body: Body) -> list[PointwiseProgram]:
     """What is evaluated: one program per input slot of the anchor, and the epilogue."""
     slots = [slot_program(body, k) for k in range(len(body.anchor_inputs))]
     return [*(p for p in slots if p is not None), body.epilogue]
+
+
+def lanes_of(body: Body) -> int:
+    """How many elements are on their way together."""
+    weight = sum(program_weight(p) for p in programs_of(body))
+    lanes = next((lanes for most, lanes in LANES if weight <= most), 1)
+    reduces = body.op is not None and body.op.startswith("reduce_")
+    return 1 if body.op in COSTLY else max(1, lanes // (SUMS if reduces else FEWER.get(body.op or "", 1)))
+
+
+def width_of(body: Body) -> int:
+    """Bytes of the widest number that is computed with."""
+    found = [o.type.dtype for o in body.operands]
+    found += [i.dtype for p in programs_of(body) for i in p.instructions]
+    return max(max(d.itemsize, 4 if d.is_float else 1) for d in found)
 
 
 class ScalarFamily(Family):
@@ -116,10 +137,9 @@ class ScalarFamily(Family):
     def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
         assert isinstance(target, AicoreTarget)
         name = host_kernel(body.op)
-        weight = sum(program_weight(p) for p in programs_of(body))
-        lanes = 1 if weight > LONG_PROGRAM or body.op in HOST_KERNELS else LANES
-        inner = host_family_of(name).tilings(name, body, control_unit(lanes))[0]
-        return (ScalarTiling(name, inner, lanes),)
+        lanes, width = lanes_of(body), width_of(body)
+        inner = host_family_of(name).tilings(name, body, control_unit(lanes * width))[0]
+        return (ScalarTiling(name, inner, lanes, width),)
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         name = host_kernel(op)
