@@ -129,6 +129,13 @@ def test_halves(tile: tuple[int, int], epilogue: str) -> None:
     check_aicore(KERNEL, case.body, case.arrays, case.expected, tiling=tiling, splits=1)
 
 
+def test_halves_fit() -> None:
+    """80 rows are halves of 48 and 32: two slots of the larger one must fit."""
+    case = anchor_case("matmul", {}, [((80, 64), F16), ((64, 48), F16)])
+    target = load_target("mini").replaced({"memory.l0c_bytes": 16384})
+    assert with_tile(case.body, target, 80, 48).halves == 1
+
+
 def test_panels_ahead() -> None:
     """Many small products: the next one's panel is loaded while the cube works."""
     case = anchor_case("matmul", {"trans_b": True}, [((9, 40, 48), F16), ((9, 40, 48), F16)])

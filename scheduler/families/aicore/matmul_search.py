@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product as pairs
+from math import prod
 
 from superkernel.body import Body
 from superkernel.errors import UnsupportedError
@@ -110,6 +111,8 @@ def _tilings(
     )  # fmt: skip
     for halves in (1, 2) if sums == 1 and max(rows, columns) >= 2 * max(target.cube.m, target.cube.n) else (1,):
         halved = replace(blank, halves=halves)
+        if halves * prod(halved.part) * 4 > target.memory.l0c_bytes:
+            continue  # a first half that is the larger one
         for group, slots, chunk_max in _groups(halved, product, body, target):
             for cut in _cuts(halved, group, chunk_max, product, target):
                 yield replace(halved, cut=cut, kept_slots=slots)
