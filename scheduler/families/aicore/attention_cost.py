@@ -149,7 +149,7 @@ def _load(path: str, rows: int, row_bytes: int, stride_bytes: int, target: Aicor
 def _cube_cycles(
     form: AttentionForm, t: AttentionTiling, keys: int, dtype: DType, target: AicoreTarget
 ) -> dict[str, int]:
-    path, rows, block = "rates.gm_to_l1_gb_per_s", t.rows, target.memory.block_bytes
+    path, rows = "rates.gm_to_l1_gb_per_s", t.rows
     load = sum(_load(path, keys, v.shape[3] * t.item, v.strides[2] * t.item, target) for v in (form.k, form.v))
     load += _load(path, rows, keys * t.item, t.weight_pitch, target)
     step = form.q.strides[1] if t.stack is Stack.HEADS else form.q.strides[2]
@@ -167,7 +167,10 @@ def _cube_cycles(
         feed += _feed("l0a", rows, k * t.item, target) + _feed("l0b", t.value_depth, k * t.item, target)
         multiply += cube_cycles(rows, t.value_depth, k, dtype, target)
     fix += fix_cycles(rows, t.value_depth, F32_BYTES, t.sum_pitch, target)
-    assert block
+    if t.slots < 3:  # the next keys wait for a slot that is being read
+        load += feed // 2
+    if t.score_slots == 1 and keys > t.score_keys:  # the next scores wait for a tile that is being sent
+        fix += (feed + multiply) // 2
     return {"mte2": load, "mte1": feed, "m": multiply, "fix": fix}
 
 
