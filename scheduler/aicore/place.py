@@ -3,7 +3,8 @@
 Model: the sub-operators run in the order of the grouping; each is cut for all cores of its type (MIX: for all groups),
 in contiguous ranges of nearly equal size. What may overlap is not decided here: cores of the two types run on their
 own, and wait only where bytes conflict. Of the tilings that a family offers, the one whose longest range is shortest
-is taken.
+is taken. A sub-operator with fewer units than cores goes where it is done first by estimate: behind its producer on the
+same cores, which costs no synchronisation, or beside others on cores that are idle.
 
 Cores are numbered as harts: cube cores first, then vector cores, those of a group next to one another. A MIX range is
 one task on each core of its group. Kernels with a workspace get one per core (MIX: per group, that of its cube core),
@@ -26,7 +27,7 @@ from superkernel.scheduler.group import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.memory import plan_memory
 from superkernel.scheduler.memory_check import check_memory
-from superkernel.scheduler.place import absolute
+from superkernel.scheduler.place import absolute, dependences
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.aicore import AicoreTarget
@@ -110,8 +111,9 @@ def place_aicore(
     check_memory(subops, memory.places, grouping.buffers)
     spaces = _workspaces(tilings, cores)
     tasks: list[Task] = []
+    first = _first_slots(grouping, tilings, target, cores)
     for sub, tiling, places in zip(subops, tilings, memory.places, strict=True):
-        for core, begin, end, role in ranges(tiling, cores):
+        for core, begin, end, role in ranges(tiling, cores, first[sub.index]):
             if isinstance(tiling, AicoreTiling):
                 accesses = _of_operands(tiling.role_accesses(sub.body, begin, end, role), places)
                 accesses += _workspace_access(spaces, sub.index, tiling, core, role, cores)
@@ -132,8 +134,9 @@ def place_aicore(
     return schedule, spaces
 
 
-def ranges(tiling: Tiling, cores: Cores) -> list[tuple[int, int, int, Role]]:
-    """(core, begin, end, role) of every task of a sub-operator. A fallback runs on no core: it is told as core 0."""
+def ranges(tiling: Tiling, cores: Cores, first: int = 0) -> list[tuple[int, int, int, Role]]:
+    """(core, begin, end, role) of every task of a sub-operator, from slot `first` on. A fallback runs on no core: it is
+    told as core 0."""
     if not isinstance(tiling, AicoreTiling):
         return [(0, 0, tiling.units, Role.CUBE)] if tiling.units else []
     kind = tiling.kernel_type
@@ -141,7 +144,43 @@ def ranges(tiling: Tiling, cores: Cores) -> list[tuple[int, int, int, Role]]:
     found = []
     for slot in range(count):
         begin, end = slot * tiling.units // count, (slot + 1) * tiling.units // count
-        found += [(cores.core(kind, slot, role), begin, end, role) for role in tiling.roles()]
+        found += [(cores.core(kind, first + slot, role), begin, end, role) for role in tiling.roles()]
+    return found
+
+
+def _first_slots(grouping: Grouping, tilings: Sequence[Tiling], target: AicoreTarget, cores: Cores) -> list[int]:
+    """The slot from which on each sub-operator's ranges lie. Estimated times in cycles; a core that reads what others
+    wrote waits for a flag of all cores, one that reads what it wrote itself does not."""
+    sync = float(target.cycles(target.sync.core_full_ns))
+    free = [0.0] * cores.total
+    finish: list[float] = []
+    used: list[tuple[int, ...]] = []
+    found = []
+    for index, before in enumerate(dependences(grouping)):
+        tiling = tilings[index]
+        if not isinstance(tiling, AicoreTiling) or not tiling.units:
+            now = max([*free, 0.0])
+            free = [now] * cores.total
+            finish.append(now)
+            used.append(())
+            found.append(0)
+            continue
+        count = min(cores.slots(tiling.kernel_type), tiling.units)
+        body = grouping.subops[index].body
+        work = tiling.cost_cycles(body, 0, -(-tiling.units // count), target)
+        best, best_first = 0.0, -1
+        best_cores: tuple[int, ...] = ()
+        for first in range(0, cores.slots(tiling.kernel_type) - count + 1, count):
+            mine = tuple(core for core, _, _, _ in ranges(tiling, cores, first))
+            ready = max((finish[p] + (0.0 if used[p] == mine else sync) for p in before), default=0.0)
+            done = max(ready, *(free[core] for core in mine)) + work
+            if best_first < 0 or done < best:
+                best, best_first, best_cores = done, first, mine
+        for core in best_cores:
+            free[core] = best
+        finish.append(best)
+        used.append(best_cores)
+        found.append(best_first)
     return found
 
 
