@@ -125,6 +125,10 @@ class DeviceObject {
                  {static_cast<const std::uint8_t*>(info.ptr), static_cast<std::size_t>(info.size * info.itemsize)});
   }
 
+  std::uint64_t first_unwritten(std::uint64_t address, std::uint64_t count) {
+    return idle().first_unwritten(address, count);
+  }
+
   py::bytes read(std::uint64_t address, std::uint64_t count) {
     const auto bytes = idle().read(address, count);
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -186,6 +190,7 @@ void register_device(py::module_& m) {
            py::arg("target"), py::arg("entry"), py::arg("private_address"), py::arg("segments"), py::arg("options"))
       .def("write", &DeviceObject::write, py::arg("address"), py::arg("data"))
       .def("read", &DeviceObject::read, py::arg("address"), py::arg("count"))
+      .def("first_unwritten", &DeviceObject::first_unwritten, py::arg("address"), py::arg("count"))
       .def(
           "declare",
           [](DeviceObject& self, std::uint32_t sub_operator, std::uint32_t core, bool writes, std::uint64_t begin,

@@ -22,7 +22,7 @@ from superkernel.body import PointwiseProgram, Role
 from superkernel.codegen.aicore.boot import DONE, FIRMWARE
 from superkernel.codegen.aicore.image import AicoreImage
 from superkernel.codegen.aicore.program import SINGLE
-from superkernel.errors import InternalError
+from superkernel.errors import InternalError, SimulationError, Violation
 from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
 from superkernel.scheduler.aicore.place import Workspaces
@@ -106,7 +106,10 @@ class SimExecutable:
     def _collect(self, device: Device, io: Sequence[Array]) -> None:
         for space in (Space.OUTPUT, Space.STATE):
             for slot, array in self._arrays(io, space):
-                raw = device.read(self.image.addresses.start(space, slot), array.nbytes)
+                address = self.image.addresses.start(space, slot)
+                if (first := device.first_unwritten(address, array.nbytes)) is not None:
+                    raise _unwritten(slot, first - address, array.nbytes)
+                raw = device.read(address, array.nbytes)
                 array.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8)
 
     def _declare(self, device: Device) -> None:
@@ -158,6 +161,13 @@ class SimExecutable:
         for address, buffer, operand in zip(addresses, buffers, body.operands, strict=True):
             if operand.role in (Role.OUTPUT, Role.INOUT):
                 device.write(address, buffer.tobytes())
+
+
+def _unwritten(slot: int, offset: int, nbytes: int) -> SimulationError:
+    """States are written before the launch, so that this is an output."""
+    message = "a program ends, and bytes of an output were never written"
+    violation = Violation(message, f"output {slot}", f"{nbytes} bytes written", f"byte {offset} is not")
+    return SimulationError(kind="unwritten_output", violations=(violation,))
 
 
 RUNS_MAX = 4096

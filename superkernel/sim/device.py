@@ -46,6 +46,7 @@ FAILURE_KINDS: dict[str, str] = {
     "bad_offset": "v_gather or v_scatter beyond its table",
     "unwritten_local_read": "a read of local memory that was never written",
     "unwritten_global_read": "a read of global memory that was never written",
+    "unwritten_output": "a program ends, and bytes of an output were never written",
     "foreign_private": "an access to a private memory by anybody but its control unit",
     "code_write": "a write to the program's code",
     "undeclared_access": "an access outside the declared regions of its sub-operator and core",
@@ -154,6 +155,12 @@ class Device:
         """Bytes of global memory. Raises InputError for a range outside."""
         self._check(address, count)
         return self._device.read(address, count)
+
+    def first_unwritten(self, address: int, count: int) -> int | None:
+        """The first byte of a range of global memory that nobody wrote: neither `write` nor any launch so far."""
+        self._check(address, count)
+        first = self._device.first_unwritten(address, count)
+        return first if first < address + count else None
 
     def declare(
         self, sub_operator: int, core: int, *, reads: Iterable[Range] = (), writes: Iterable[Range] = ()

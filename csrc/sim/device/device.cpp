@@ -154,6 +154,11 @@ std::span<const std::uint8_t> Device::read(std::uint64_t address, std::uint64_t 
   return {ram_.data() + (address - global_.base), count};
 }
 
+std::uint64_t Device::first_unwritten(std::uint64_t address, std::uint64_t count) const {
+  const std::uint64_t offset = address - global_.base;
+  return global_.base + written_.first_clear(offset, offset + count);
+}
+
 void Device::declare(std::uint32_t sub_operator, std::uint32_t core, bool writes, std::uint64_t begin,
                      std::uint64_t end) {
   Declared& declared = declared_[{sub_operator, core}];

@@ -109,6 +109,8 @@ class Device final : public ControlSpace {
   bool holds(std::uint64_t address, std::uint64_t count) const;
   void write(std::uint64_t address, std::span<const std::uint8_t> bytes);
   std::span<const std::uint8_t> read(std::uint64_t address, std::uint64_t count) const;
+  // The first byte of a range that nobody wrote; its end where there is none.
+  std::uint64_t first_unwritten(std::uint64_t address, std::uint64_t count) const;
   void declare(std::uint32_t sub_operator, std::uint32_t core, bool writes, std::uint64_t begin, std::uint64_t end);
   void declare_scratch(std::uint64_t begin, std::uint64_t end) { scratch_.add(begin, end); }
   void warm(std::uint64_t address, std::uint64_t count) { memory_.warm(address, count); }
