@@ -18,6 +18,9 @@ from superkernel.body import Body
 from superkernel.scheduler.tiling import Access, Tiling
 from superkernel.target.aicore import AicoreTarget
 
+CHANNEL_ALIGN_BYTES = 512
+"""Slots of channels in the workspace of a MIX kernel start at multiples of it: lines of L2."""
+
 
 class KernelType(Enum):
     """Which cores a kernel needs; the value is the graph's `kernel_type` attribute."""

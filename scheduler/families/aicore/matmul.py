@@ -21,10 +21,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from superkernel.body import Body, PointwiseProgram, View
-from superkernel.codegen.aicore.channel import ALIGN_BYTES
 from superkernel.collapse import runs_of_range
 from superkernel.dtypes import DType
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
+from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form
 from superkernel.scheduler.families.aicore.cube import (
     Cut,
@@ -107,7 +106,7 @@ class MatmulTiling(AicoreTiling):
     @property
     def slot_bytes(self) -> int:
         """A tile of sums in the workspace."""
-        return ceil_to(self.rows * self.columns * 4, ALIGN_BYTES)
+        return ceil_to(self.rows * self.columns * 4, CHANNEL_ALIGN_BYTES)
 
     @property
     def scratch_bytes(self) -> int:
