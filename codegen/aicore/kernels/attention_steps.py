@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from superkernel.body import Body
-from superkernel.codegen.aicore.channel import ALIGN_BYTES, Channel
+from superkernel.codegen.aicore.channel import Channel
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.scheduler.families.aicore.attention_tiling import (
@@ -24,8 +24,6 @@ from superkernel.scheduler.families.aicore.attention_tiling import (
     has_lengths,
 )
 from superkernel.scheduler.families.attention import AttentionForm, attention_form
-
-assert SLOT_ALIGN_BYTES == ALIGN_BYTES
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from superkernel.scheduler.tiling import Access
 from superkernel.target.aicore import AicoreTarget
 
 F32_BYTES = 4
-SLOT_ALIGN_BYTES = 512  # of a channel's slot, and of rows in it
+SLOT_ALIGN_BYTES = CHANNEL_ALIGN_BYTES
 WEIGHT_SLOTS, SUM_SLOTS = 2, 2  # of the channels
 Span = tuple[int, int]
 
