@@ -84,8 +84,9 @@ class AicoreCompiled:
         return explain_aicore(self, node)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """The program as an ELF file, which `superkernel sim run` and an emulator can load."""
-        Path(path).write_bytes(self.image.elf)
+        """The program with its constants as one ELF file, for `superkernel sim run --target`, a disassembler, an
+        emulator."""
+        Path(path).write_bytes(self.image.whole_elf())
 
     @property
     def cores(self) -> int:

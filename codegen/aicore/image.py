@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +24,7 @@ from superkernel.codegen.aicore.boot import boot_object
 from superkernel.codegen.aicore.emitters import emitter_of
 from superkernel.codegen.aicore.layer import KernelCode, emit_kernel
 from superkernel.codegen.aicore.linking import Image, Layout, link
+from superkernel.codegen.aicore.linking.image import Segment
 from superkernel.codegen.aicore.lower import compile_modules
 from superkernel.codegen.aicore.memory_map import PARAMETERS_BYTE, STACK_BYTES, MemoryMap
 from superkernel.codegen.aicore.program import KernelCall, ProgramSpec, emit_program, ranges_of
@@ -56,6 +57,11 @@ class AicoreImage:
     def elf(self) -> bytes:
         """The program as an ELF file: what the simulator and an emulator load."""
         return self.image.elf()
+
+    def whole_elf(self) -> bytes:
+        """The program and its data (constants, unit ranges) in one file. Inputs, outputs, arena are not in it."""
+        extra = tuple(Segment(address, data.tobytes(), "rw-", len(data)) for address, data in self.data if len(data))
+        return replace(self.image, segments=(*self.image.segments, *extra)).elf()
 
     @property
     def launches(self) -> int:

@@ -421,6 +421,7 @@ class KernelBuilder:
 
     def _settle(self) -> None:
         self._store_words(spec_of("drain"), Engine.CONTROL, (), {})
+        self._order_loads_behind(Engine.CONTROL)
         self._unsettled.set(0)
 
     # What is derived --------------------------------------------------------------------------------------------------

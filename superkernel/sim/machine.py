@@ -90,7 +90,7 @@ class Machine:
         place = "" if isinstance(program, bytes) else f"file {str(program)!r}"
         try:
             self._machine = _core.SimMachine(
-                program if isinstance(program, bytes) else _read(Path(program)),
+                program if isinstance(program, bytes) else read_program(Path(program)),
                 harts=_checked("harts", harts, 32),
                 memory_base=_checked("memory_base", memory_base, 64),
                 memory_bytes=_checked("memory_bytes", memory_bytes, 64),
@@ -157,7 +157,8 @@ def _checked(name: str, value: int, bits: int) -> int:
     return value
 
 
-def _read(path: Path) -> bytes:
+def read_program(path: Path) -> bytes:
+    """The bytes of a program's file. Raises FileFormatError, InputError."""
     try:
         size = path.stat().st_size
         if not path.is_file() or size > FILE_BYTES_MAX:

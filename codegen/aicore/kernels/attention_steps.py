@@ -16,7 +16,6 @@ from superkernel.codegen.aicore.channel import Channel
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.scheduler.families.aicore.attention_tiling import (
-    SLOT_ALIGN_BYTES,
     SUM_SLOTS,
     WEIGHT_SLOTS,
     AttentionTiling,

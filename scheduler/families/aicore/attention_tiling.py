@@ -23,7 +23,7 @@ from enum import Enum
 from superkernel.body import Body
 from superkernel.collapse import runs_of_range
 from superkernel.dtypes import DType
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
+from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role
 from superkernel.scheduler.families.aicore.cube import ceil_to
 from superkernel.scheduler.families.attention import AttentionForm, attention_form
 from superkernel.scheduler.families.boxes import AccessSet
@@ -31,7 +31,6 @@ from superkernel.scheduler.tiling import Access
 from superkernel.target.aicore import AicoreTarget
 
 F32_BYTES = 4
-SLOT_ALIGN_BYTES = CHANNEL_ALIGN_BYTES
 WEIGHT_SLOTS, SUM_SLOTS = 2, 2  # of the channels
 Span = tuple[int, int]
 
@@ -102,17 +101,17 @@ class AttentionTiling(AicoreTiling):
     @property
     def score_pitch(self) -> int:
         """Bytes from row to row of scores in the workspace."""
-        return ceil_to(self.keys * F32_BYTES, SLOT_ALIGN_BYTES)
+        return ceil_to(self.keys * F32_BYTES, CHANNEL_ALIGN_BYTES)
 
     @property
     def weight_pitch(self) -> int:
         """Bytes from row to row of weights."""
-        return ceil_to(self.keys * self.item, SLOT_ALIGN_BYTES)
+        return ceil_to(self.keys * self.item, CHANNEL_ALIGN_BYTES)
 
     @property
     def sum_pitch(self) -> int:
         """Bytes from row to row of sums."""
-        return ceil_to(self.value_depth * F32_BYTES, SLOT_ALIGN_BYTES)
+        return ceil_to(self.value_depth * F32_BYTES, CHANNEL_ALIGN_BYTES)
 
     @property
     def scratch_bytes(self) -> int:
