@@ -75,6 +75,7 @@ class _Planner:
         self.count_max = int(target.sync.flag_count_max)
         self.known: Known = np.full((total, total), -1, np.int32)
         self.fenced = np.full(total, -1, np.int32)
+        self.busy: list[set[int]] = [set() for _ in schedule.subops]  # cores with units
         self.after: list[Known] = []
         self.steps: dict[CoreKind, list[list[Step]]] = {kind: [] for kind in CoreKind}  # per sub-operator
         self.signals: dict[CoreKind, list[list[Step]]] = {kind: [] for kind in CoreKind}  # behind it
@@ -114,6 +115,7 @@ class _Planner:
         of_subop: list[list[Task]] = [[] for _ in self.schedule.subops]
         for task in tasks:
             of_subop[task.subop].append(task)
+            self.busy[task.subop].add(task.core)
         for sub in self.schedule.subops:
             self._open()
             mine = [c for t in of_subop[sub.index] for c in conflicts[t.index] if self._counts(c)]
@@ -381,8 +383,9 @@ class _Planner:
             brought = max((self.returned[e][core] for e in waits[kind].get(operand, ())), default=-1)
             if max(fenced[core], brought) < earlier.subop:
                 found.setdefault(kind, set()).add(operand)
-        for kind in found:
-            self.fenced[self.of(kind)] = subop - 1
+        for core in self.busy[subop]:  # a core without units passes no fence
+            if self.kind(core) in found:
+                self.fenced[core] = subop - 1
         return found
 
     # Rules and notes --------------------------------------------------------------------------------------------------

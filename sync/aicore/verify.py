@@ -219,6 +219,7 @@ class _Replay:
         total = self.plan.total
         self.known = np.zeros((total, total), np.int64)
         self.fenced = np.zeros(total, np.int64)
+        self.units = {(task.subop, task.core) for task in self.plan.tasks}
         self.at = dict.fromkeys(CoreKind, 0)
 
     def run(self) -> list[Violation]:
@@ -300,7 +301,8 @@ class _Replay:
                 self.await_step[kind, event] = number
             if wait.fence:
                 own[mine] = number - 1
-                self.fenced[mine] = number - 1
+                busy = [core for core in mine if (step.subop, core) in self.units]  # others pass no fence
+                self.fenced[busy] = number - 1
             self._keep(step.subop, wait.operand, mine, here, own)
 
     def _keep(self, subop: int, operand: int | None, mine: list[int], known: Matrix, fenced: Vector) -> None:

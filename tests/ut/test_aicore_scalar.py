@@ -24,6 +24,7 @@ from superkernel.codegen.aicore.emitters import emitter_of
 from superkernel.codegen.aicore.layer import KernelBuilder, emit_kernel
 from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.dtypes import DType
+from superkernel.errors import VerificationError
 from superkernel.graph import Graph
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Family
@@ -34,6 +35,7 @@ from superkernel.scheduler.families.aicore import CONTROL_UNIT, family_of
 from superkernel.scheduler.families.aicore.base import Role
 from superkernel.scheduler.families.aicore.scalar import HOST_KERNELS, ScalarTiling
 from superkernel.scheduler.schedule import Schedule
+from superkernel.sync.aicore.planner import _Planner
 from superkernel.target.aicore import load_target
 from superkernel.tensor import TensorType, row_major_strides
 
@@ -160,7 +162,8 @@ def test_loops_hold_neither_waits_nor_fences() -> None:
     called = [symbols.get_symbol(r["r_info_sym"]).name for r in relocations.iter_relocations()]
     operands = len(body.operands)
     assert called.count("sk_wait") == operands + 1, "each operand at the start, and the rest at the end"
-    assert called.count("sk_fence") <= 1 + called.count("sk_wait") + 2, "at the start, behind each wait, at both ends"
+    around = 1 + 1 + 2  # at the start, behind the drain, at both ends
+    assert called.count("sk_fence") <= called.count("sk_wait") + around
 
 
 @pytest.mark.parametrize("part", ["_settle", "_order_loads_behind", "finish"])
@@ -220,6 +223,17 @@ def turns(rounds: int = 6) -> Graph:
     return b.graph()
 
 
+def idle() -> Graph:
+    """Work on one core between two kernels of which each core reads its own part: cores without work pass no fence."""
+    b = GraphBuilder("idle")
+    n, x = b.input("n", (4,), dtype="i64"), b.input("x", (4, 8))
+    first = b.softmax(x, axis=-1)
+    counted = b.cumsum(b.mod(b.argmax(x, axis=1, keepdims=False) + n, 5), axis=-1)
+    b.output(b.cumsum(counted * 3, axis=-1), name="n_out")
+    b.output(b.softmax(first, axis=-1), name="x_out")
+    return b.graph()
+
+
 def schedule_of(kernel: Any) -> Schedule:
     found = kernel._compiled.schedule
     assert isinstance(found, Schedule)
@@ -228,7 +242,7 @@ def schedule_of(kernel: Any) -> Schedule:
 
 @pytest.mark.parametrize("sync", ["minimal", "full"])
 @pytest.mark.parametrize("early_start", [True, False])
-@pytest.mark.parametrize("make", [positions, searches, turns])
+@pytest.mark.parametrize("make", [positions, searches, turns, idle])
 def test_graphs_on_the_device(make: Any, early_start: bool, sync: str) -> None:
     graph = make()
     options = Options(fallback="forbid", sync=sync, early_start=early_start, precision="f32", cache=False)
@@ -244,6 +258,20 @@ def test_graphs_on_the_device(make: Any, early_start: bool, sync: str) -> None:
     want, found = evaluate(graph, given), kernel(**given)
     for name, got in zip(graph.outputs, found, strict=True):
         np.testing.assert_allclose(got, want[name], rtol=1e-4, atol=1e-4 if got.dtype.kind == "f" else 0)
+
+
+def test_a_plan_that_counts_on_fences_of_idle_cores_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: Any = _Planner._fences
+
+    def fences(planner: Any, subop: int, *rest: Any) -> Any:
+        planner.busy[subop] = set(range(planner.cores.total))
+        return kept(planner, subop, *rest)
+
+    options = Options(fallback="forbid", precision="f32", cache=False)
+    compile(idle(), target="mini", options=options)
+    monkeypatch.setattr(_Planner, "_fences", fences)
+    with pytest.raises(VerificationError, match="fence"):
+        compile(idle(), target="mini", options=options)
 
 
 @pytest.mark.parametrize("name", ["add", "mod", "cumsum", "argmax", "reduce_sum"])
