@@ -162,6 +162,9 @@ def _cube_cycles(
             feed += _feed("l0a", rows, k * t.item, target) + _feed("l0b", n, k * t.item, target)
             multiply += cube_cycles(rows, n, k, dtype, target)
         fix += fix_cycles(rows, n, F32_BYTES, t.score_pitch, target)
+    if t.score_slots == 1:  # the next tile of scores waits for the one that is being sent
+        tiles = -(-keys // t.score_keys)
+        fix += (tiles - 1) * (multiply // tiles + 2 * target.queue.flag_cycles)
     for at in range(0, keys, t.value_keys):
         k = min(t.value_keys, keys - at)
         feed += _feed("l0a", rows, k * t.item, target) + _feed("l0b", t.value_depth, k * t.item, target)
@@ -169,8 +172,6 @@ def _cube_cycles(
     fix += fix_cycles(rows, t.value_depth, F32_BYTES, t.sum_pitch, target)
     if t.slots < 3:  # the next keys wait for a slot that is being read
         load += feed // 2
-    if t.score_slots == 1 and keys > t.score_keys:  # the next scores wait for a tile that is being sent
-        fix += (feed + multiply) // 2
     return {"mte2": load, "mte1": feed, "m": multiply, "fix": fix}
 
 
