@@ -23,6 +23,7 @@ from superkernel.codegen.aicore.boot import DONE, FIRMWARE
 from superkernel.codegen.aicore.image import AicoreImage
 from superkernel.codegen.aicore.program import SINGLE
 from superkernel.errors import InternalError, SimulationError, Violation
+from superkernel.executors.finished import check_finished
 from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
 from superkernel.scheduler.aicore.place import Workspaces
@@ -83,6 +84,8 @@ class SimExecutable:
                 launches.append(device.launch(number=number, cold=True))
                 if number < len(self.image.host_calls):
                     self._host_call(device, self.image.host_calls[number])
+        if mode != "functional":  # counts nothing
+            check_finished(self.schedule, launches)
         if mode != "timing":
             self._collect(device, io)
         return SimRun(tuple(launches), device)

@@ -46,6 +46,7 @@ FAILURE_KINDS: dict[str, str] = {
     "bad_offset": "v_gather or v_scatter beyond its table",
     "unwritten_local_read": "a read of local memory that was never written",
     "unwritten_global_read": "a read of global memory that was never written",
+    "unfinished": "a program ends, and a sub-operator did not run or did not write what it declares on some core",
     "unwritten_output": "a program ends, and bytes of an output were never written",
     "foreign_private": "an access to a private memory by anybody but its control unit",
     "code_write": "a write to the program's code",

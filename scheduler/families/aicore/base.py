@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 from superkernel.body import Body
 from superkernel.scheduler.tiling import Access, Tiling
@@ -62,7 +63,10 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class AicoreTiling(Tiling):
-    """See the module docstring. `scratch_bytes`: workspace in global memory per group (MIX) or per core."""
+    """See the module docstring. `scratch_bytes`: workspace in global memory per group (MIX) or per core.
+    `engines_write_all`: engines write every byte that is declared as written (the simulator counts them)."""
+
+    engines_write_all: ClassVar[bool] = True
 
     @property
     @abstractmethod

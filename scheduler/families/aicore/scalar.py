@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
+from typing import ClassVar
 
 from superkernel.body import Body, PointwiseProgram, View
 from superkernel.dtypes import DType
@@ -72,6 +73,7 @@ def host_kernel(op: str | None) -> str:
 class ScalarTiling(AicoreTiling):
     """Everything in one unit; `inner` is how the host's kernel would cut it for `lanes` elements of `width` bytes."""
 
+    engines_write_all: ClassVar[bool] = False  # the control unit does
     kernel: str
     inner: Tiling
     lanes: int

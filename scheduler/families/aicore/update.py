@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import prod
+from typing import ClassVar
 
 from superkernel.body import Body, PointwiseProgram, View
 from superkernel.collapse import collapse, feed, restrict
@@ -79,6 +80,7 @@ def spare_rows(body: Body) -> int:
 class UpdateTiling(AicoreTiling):
     """`rows`, `cache`: how the parts are cut; a pair is a whole number of units of each."""
 
+    engines_write_all: ClassVar[bool] = False  # a cache that is updated in place is declared as a whole
     pairs: int
     rows: Cut
     cache: Cut | None
