@@ -10,6 +10,7 @@ from typing import Any
 from superkernel.errors import InputError, Violation, raise_all
 
 _CHOICES: dict[str, tuple[str, ...]] = {
+    "preload": ("auto", "none", "per-func", "max"),
     "sync": ("minimal", "type-range", "full"),
     "precision": ("auto", "f32", "f16", "bf16"),
     "fallback": ("forbid", "warn", "allow"),
@@ -31,7 +32,10 @@ class Options:
     precision: of f32 values between inputs and outputs: "auto" is f32 on the host, f16 on the accelerator, whose cube
     multiplies f16 sixteen times as fast; sums are f32 always. The host has "f32" only.
     func_align: accelerator: alignment of functions in bytes, a power of two; 0 = a line of the instruction cache.
-    split: accelerator: copies of the code at different addresses, dealt out to the cores in turn (1 to 64).
+    preload: accelerator: stubs that prefetch code: "none"; "per-func", the whole next kernel; "max", as far ahead as
+    fits into the instruction cache; "auto", what pays.
+    split: accelerator: copies of the code at different addresses, dealt out to the cores in turn (1 to 64); "auto": as
+    many as pay.
     fuse: join pointwise chains, prologues and epilogues; off: one sub-operator per node.
     simplify: run the graph passes (constant folding, pattern fusion); off: the graph as given.
     cost_placement: decide the number of cores per sub-operator by cost; off: every sub-operator on all cores.
@@ -47,7 +51,8 @@ class Options:
     early_start: bool = True
     precision: str = "auto"
     func_align: int = 0
-    split: int = 1
+    preload: str = "auto"
+    split: int | str = "auto"
     fuse: bool = True
     simplify: bool = True
     cost_placement: bool = True
@@ -70,9 +75,11 @@ class Options:
                 wrong.append(Violation("not a truth value", f"option {field.name!r}", "True or False", found))
         for name, low, high in (("func_align", 0, 1 << 16), ("split", 1, SPLIT_MAX)):
             value = getattr(self, name)
+            if name == "split" and value == "auto":
+                continue
             legal = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
             if not legal or (name == "func_align" and (value == 1 or value & (value - 1))):
-                expected = "0 or a power of two, 2 to 65536" if name == "func_align" else f"{low} to {high}"
+                expected = "0 or a power of two, 2 to 65536" if name == "func_align" else f"{low} to {high}, or 'auto'"
                 wrong.append(Violation("not a legal number", f"option {name!r}", expected, repr(value)))
         time = self.watchdog_ms
         if isinstance(time, bool) or not isinstance(time, (int, float)) or not 0 <= time <= WATCHDOG_MS_MAX:

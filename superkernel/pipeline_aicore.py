@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from superkernel import __version__, settings
 from superkernel.choice import KernelChooser
 from superkernel.codegen.aicore.addresses import map_addresses
-from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder, CodeOptions
+from superkernel.codegen.aicore.code_choice import CodeOptions
+from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder
 from superkernel.codegen.cache import ObjectCache
 from superkernel.dtypes import DType
 from superkernel.errors import InputError
@@ -109,6 +110,10 @@ class AicoreCompiled:
             "arena_bytes": self.schedule.arena_bytes,
             "constant_bytes": sum(c.nbytes for c in self.schedule.constants),
             "code_bytes": self.image.image.code_bytes,
+            "code_copies": self.image.code.copies,
+            "preload": self.image.code.strength,
+            "prefetched_lines": self.image.code.lines,
+            "code_reasons": list(self.image.code.reasons),
             "fallbacks": [self.schedule.subops[i].name for i in self.image.host_calls],
             "inputs": {n: str(t) for n, t in self.graph.inputs.items()},
             "outputs": {
@@ -170,7 +175,7 @@ def compile_for_aicore(
         types = [graph.types[v] for v in graph.outputs]
         states = [graph.types[s] for s in graph.states]
         addresses = map_addresses(schedule, target, list(graph.inputs.values()), types, states)
-        code = CodeOptions(options.func_align, options.split)
+        code = CodeOptions(options.func_align, options.split, options.preload)
         builder = AicoreImageBuilder(schedule, workspaces, plan, target, addresses, cache, code, run.progress.update)
         image = builder.build(grouping.constants)
     for name, text in image.ir_texts.items():

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 import superkernel
 from superkernel.builder import GraphBuilder, Tensor
-from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder, CodeOptions
+from superkernel.codegen.aicore.code_choice import CodeOptions
+from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder
 from superkernel.codegen.cache import ObjectCache
 from superkernel.executors.sim import SimExecutable, SimRun
 from superkernel.graph import Graph
@@ -45,6 +46,19 @@ def fused_model() -> Graph:
     right = joined @ _constant(b, rng, "w1", 64, 96)
     b.output(b.tanh(right) + right, name="y")
     b.output(b.exp(joined), name="z")
+    return b.graph()
+
+
+def alone_model(product: bool) -> Graph:
+    """One sub-operator, small enough for one turn of its buffers on each core: a product, or a chain of elementwise
+    operators."""
+    rng = np.random.default_rng(3)
+    b = GraphBuilder("alone")
+    x = b.input("x", (32, 64), "f16")
+    made = (
+        x @ b.constant((rng.standard_normal((64, 32)) / 8).astype(np.float16), name="w") if product else b.exp(x * 2.0)
+    )
+    b.output(made, name="y")
     return b.graph()
 
 
@@ -138,7 +152,8 @@ class Workbench:
         builder = _builder(compiled, self.cache, plan, schedule)
         if not fresh:
             builder.codes = dict(self.kernels.codes)
-            builder.texts = {name: text for name, text in self.kernels.texts.items() if name != "program"}
+            launches = ("program", "singles")
+            builder.texts = {name: text for name, text in self.kernels.texts.items() if name not in launches}
         if change is not None:
             change(builder)
         return self.executable(builder.build(self.constants), plan, schedule)
@@ -184,7 +199,7 @@ def _builder(
     plan: AicorePlan | None = None,
     schedule: Schedule | None = None,
 ) -> AicoreImageBuilder:
-    code = CodeOptions(compiled.options.func_align, compiled.options.split)
+    code = CodeOptions(compiled.options.func_align, compiled.options.split, compiled.options.preload)
     return AicoreImageBuilder(
         schedule or compiled.schedule, compiled.workspaces, plan or compiled.plan, compiled.target,
         compiled.image.addresses, cache, code,

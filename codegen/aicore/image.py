@@ -2,8 +2,9 @@
 
 Model: a kernel function per distinct (kernel id, body, tiling, role), named by its hash and shared by all
 sub-operators that are equal; the program calls them. Objects are cached by their text. The layout of the code is the
-order in which it runs: start code, launches, kernels by first use; what only a launch of single sub-operators needs
-comes last.
+order in which it runs: start code, kernels by first use, launches; what only a launch of single sub-operators needs
+comes last. Launches stand behind the kernels so that stubs in them (`preload`), which are planned on the linked
+program, move no kernel: a few rounds of planning and linking settle the plan.
 """
 
 from __future__ import annotations
@@ -20,14 +21,23 @@ from llvmlite import ir
 from numpy.typing import NDArray
 
 from superkernel.codegen.aicore.addresses import AddressMap
-from superkernel.codegen.aicore.boot import boot_object
+from superkernel.codegen.aicore.boot import FENCE, MAIN, START, TRAP, boot_object
+from superkernel.codegen.aicore.code_choice import CodeChoice, CodeOptions, choose, way_bytes
 from superkernel.codegen.aicore.emitters import emitter_of
-from superkernel.codegen.aicore.layer import KernelCode, emit_kernel
+from superkernel.codegen.aicore.footprint import footprints
+from superkernel.codegen.aicore.layer import WAIT_FUNCTION, KernelCode, emit_kernel
 from superkernel.codegen.aicore.linking import Image, Layout, link
 from superkernel.codegen.aicore.linking.image import Segment
 from superkernel.codegen.aicore.lower import compile_modules
 from superkernel.codegen.aicore.memory_map import PARAMETERS_BYTE, STACK_BYTES, MemoryMap
-from superkernel.codegen.aicore.program import KernelCall, ProgramSpec, emit_program, ranges_of
+from superkernel.codegen.aicore.program import (
+    KernelCall,
+    ProgramSpec,
+    emit_program,
+    emit_singles,
+    launch_name,
+    ranges_of,
+)
 from superkernel.codegen.cache import ObjectCache
 from superkernel.errors import MachineError
 from superkernel.scheduler.aicore.place import Cores, Workspaces
@@ -38,6 +48,7 @@ from superkernel.sync.aicore.plan import AicorePlan, CoreKind
 from superkernel.target.aicore import AicoreTarget
 
 Progress = Callable[[str, int, int], None]
+ROUNDS_MAX = 3  # of planning and linking; a plan that is not settled then is a hint that is a little off
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,7 @@ class AicoreImage:
     symbols: tuple[dict[Role, str], ...]
     calls: tuple[KernelCall | None, ...]
     host_calls: tuple[int, ...]
+    code: CodeChoice
     ir_texts: dict[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -67,14 +79,6 @@ class AicoreImage:
     def launches(self) -> int:
         """Launches of the fused kernel: one, and one more behind each sub-operator without a kernel."""
         return len(self.host_calls) + 1
-
-
-@dataclass(frozen=True)
-class CodeOptions:
-    """How code is laid out: alignment of functions (0: a line of the instruction cache) and number of copies."""
-
-    func_align: int = 0
-    copies: int = 1
 
 
 class AicoreImageBuilder:
@@ -100,28 +104,44 @@ class AicoreImageBuilder:
         """Compile (or load) and link everything. `values`: the graph's constants by name."""
         calls = tuple(self._call(i) for i in range(len(self.schedule.subops)))
         private_bytes = MemoryMap.of(self.target).private_bytes
-        spec = ProgramSpec(self.plan, calls, private_bytes)
-        self.texts["program"] = emit_program(spec, self.target)
-        names = list(self.texts)
-        objects = compile_modules(list(self.texts.values()), self.cache, self._tell)
-        memory = MemoryMap.of(self.target)
-        start = boot_object(self.target, harts=memory.harts, copies=self.code.copies)
-        layout = Layout.of(
-            self.target,
-            order=self._order(calls),
-            copies=self.code.copies,
-            **({"func_align": self.code.func_align} if self.code.func_align else {}),
-        )
-        image = link([start, *objects], layout, ["start", *names])
+        linked, choice = self._settle(ProgramSpec(self.plan, calls, private_bytes))
         return AicoreImage(
-            image,
+            linked,
             self.addresses,
             (*self._constants(values), *self._parameters(calls)),
             tuple({} if c is None else {r: k.symbol for r, k in c.codes.items()} for c in calls),
             calls,
             tuple(s.index for s, t in self._rows() if not isinstance(t, AicoreTiling)),
+            choice,
             dict(self.texts),
         )
+
+    def _settle(self, spec: ProgramSpec) -> tuple[Image, CodeChoice]:
+        """Link, plan stubs and copies on what came out, and again with them, until the plan is what it was."""
+        self.texts["singles"] = emit_singles(spec, self.target)
+        kernels = compile_modules(list(self.texts.values()), self.cache, self._tell)
+        names = ["start", *self.texts, "program"]
+        wanted = CodeChoice.first(self.code)
+        for _ in range(ROUNDS_MAX):
+            used = wanted
+            text = emit_program(replace(spec, stubs=used.stubs), self.target)
+            (program,) = compile_modules([text], self.cache)
+            image = self._link([*kernels, program], names, used.copies, spec.calls)
+            line_bytes = self.target.icache.line_bytes
+            wanted = choose(footprints(image, program, self.plan, spec.calls, line_bytes), self.code, self.target)
+            if wanted.settled(used):
+                break
+        self.texts["program"] = text
+        return image, replace(used, reasons=wanted.reasons)
+
+    def _link(self, objects: list[bytes], names: list[str], copies: int, calls: tuple[KernelCall | None, ...]) -> Image:
+        harts = MemoryMap.of(self.target).harts
+        layout = Layout.of(self.target, order=self._order(calls), copies=copies)
+        if self.code.func_align:
+            layout = replace(layout, func_align=self.code.func_align)
+        if copies > 1:  # copies that fall on the same sets: what is planned for one holds for all
+            layout = replace(layout, copy_align=max(layout.copy_align, way_bytes(self.target)))
+        return link([boot_object(self.target, harts=harts, copies=copies), *objects], layout, names)
 
     def _rows(self) -> list[tuple[Any, Any]]:
         return list(zip(self.schedule.subops, self.schedule.tilings, strict=True))
@@ -163,12 +183,11 @@ class AicoreImageBuilder:
 
     def _order(self, calls: tuple[KernelCall | None, ...]) -> list[str]:
         """Symbols in the order in which a fused launch needs them."""
-        order = ["sk_start", "sk_main"]
-        order += [f"sk_fused{n}_{kind.value}" for n in range(self._parts()) for kind in CoreKind]
-        order.append("sk_wait")
+        order = [START, TRAP, MAIN, WAIT_FUNCTION, FENCE]
         for call in calls:
             if call is not None:
                 order += [code.symbol for code in call.codes.values()]
+        order += [launch_name(number, kind) for number in range(self._parts()) for kind in CoreKind]
         return list(dict.fromkeys(order))
 
     def _parts(self) -> int:

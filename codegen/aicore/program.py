@@ -10,6 +10,9 @@ A kernel gets up to four *wait entries* and, for each operand, a mask of those i
 the kernel first touches the operand. An entry is a kind in its low bits and its operands above: take a cross-core
 flag, or let one engine wait for another. What is left over stands in front of the kernel.
 
+Ahead of each kernel, at the entry of its sub-operator, may stand a *stub* (`preload`): prefetches of code, one line
+each. The first one stands at the entry of the launch.
+
 The progress marker says where a core is: sub-operator * 4 + phase. The number behind the last sub-operator stands for
 the launch itself: phase 1 when it begins, 3 when the core is done with it. What lies outside (start code, the count
 of harts at the end) belongs to the launch's cost, `dispatch.launch_ns`.
@@ -21,11 +24,12 @@ drained.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llvmlite import ir
 
 from superkernel.codegen.aicore.layer import (
+    FENCE_FUNCTION,
     LOCAL_FENCE,
     SCRATCH,
     STORE_FENCE,
@@ -54,6 +58,7 @@ from superkernel.target.engines import Command, Engine, command
 from superkernel.target.engines.encoding import stores
 from superkernel.target.engines.layout import DOORBELL, WINDOW_BYTES, word_offset
 
+OFFSET_BYTES = 32  # `prefetch.i` takes offsets in steps of this
 SINGLE = 1 << 20  # launch number of sub-operator 0 alone
 ENTRY_FLAG, ENTRY_ORDER, ENTRY_DRAIN = 1, 2, 3
 ENTRY_BITS, KIND_BITS, ENGINE_BITS, ENTRIES = 15, 2, 4, 4
@@ -74,13 +79,25 @@ class KernelCall:
     everywhere: bool  # every core of its types has units
 
 
+@dataclass(frozen=True, slots=True)
+class CodeLine:
+    """A line of code: it holds the byte `offset` behind a function's start. `lane`: only cores of that number within
+    their group run it; None: all of the type."""
+
+    symbol: str
+    offset: int
+    lane: int | None = None
+
+
 @dataclass(frozen=True)
 class ProgramSpec:
-    """Everything the program is made from. `calls[i]` None: a fallback, or no units at all."""
+    """Everything the program is made from. `calls[i]` None: a fallback, or no units at all. `stubs`: of a launch, the
+    lines to prefetch ahead of its first, second... kernel."""
 
     plan: AicorePlan
     calls: tuple[KernelCall | None, ...]
     private_bytes: int
+    stubs: Mapping[str, Sequence[Sequence[CodeLine]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,27 +131,40 @@ def parts_of(program: Sequence[Step]) -> list[list[Step]]:
     return parts
 
 
+def launch_name(part: int, kind: CoreKind) -> str:
+    """The function of a part of the fused kernel on a type of core."""
+    return f"sk_fused{part}_{kind.value}"
+
+
 def emit_program(spec: ProgramSpec, target: AicoreTarget) -> str:
-    """IR text of the program."""
+    """IR text of the fused launches, the wait function and `sk_main`."""
     module = ir.Module(name="program")
     _emit_wait(module, target)
-    tables = ranges_of(spec.plan, spec.calls)
     fused: dict[CoreKind, list[ir.Function]] = {}
     singles: dict[CoreKind, dict[int, ir.Function]] = {}
+    tables = ranges_of(spec.plan, spec.calls)
     for kind in CoreKind:
         parts = parts_of(spec.plan.programs[kind])
         fused[kind] = [
-            _Launch(module, spec, target, kind, f"sk_fused{number}_{kind.value}", tables[kind]).emit(steps)
+            _Launch(module, spec, target, kind, launch_name(number, kind), tables[kind]).emit(steps)
             for number, steps in enumerate(parts)
         ]
-        singles[kind] = {
-            subop: _Launch(module, spec, target, kind, f"sk_single{subop}_{kind.value}", tables[kind]).emit(
-                [Run(subop)]
-            )
-            for subop in tables[kind]
-        }
+        singles[kind] = {subop: _function(module, _single_name(subop, kind), 2) for subop in tables[kind]}
     _emit_main(module, spec, fused, singles)
     return str(module)
+
+
+def emit_singles(spec: ProgramSpec, target: AicoreTarget) -> str:
+    """IR text of the launches of one sub-operator each. A module of their own: stubs change nothing in it."""
+    module = ir.Module(name="singles")
+    for kind, table in ranges_of(spec.plan, spec.calls).items():
+        for subop in table:
+            _Launch(module, spec, target, kind, _single_name(subop, kind), table).emit([Run(subop)])
+    return str(module)
+
+
+def _single_name(subop: int, kind: CoreKind) -> str:
+    return f"sk_single{subop}_{kind.value}"
 
 
 def _function(module: ir.Module, name: str, arguments: int) -> ir.Function:
@@ -216,11 +246,14 @@ class _Launch:
         per_group = (plan.vector_cores if kind is CoreKind.VECTOR else plan.cube_cores) // plan.groups
         self.group = self.b.udiv(self.core, _word(per_group))
         self.lane = self.b.urem(self.core, _word(per_group))
+        self.stubs = spec.stubs.get(name, ())
+        self.runs = 0
         self.pending: dict[LocalUse, set[Engine]] = {}  # buffers of earlier kernels, and engines that waited for all
 
     def emit(self, steps: Iterable[Step]) -> ir.Function:
         outside = len(self.spec.calls)
         self._mark(outside, PHASE_ENTRY)
+        self._stub()
         steps = list(steps)
         credits = self._credits(steps)
         for source, later, flag in credits:
@@ -274,6 +307,9 @@ class _Launch:
         roles = [role for role in call.codes if role.is_cube == (self.kind is CoreKind.CUBE)]
         waits = self._wait_entries(step, call, call.codes[roles[0]])
         self._mark(step.subop, PHASE_ENTRY)
+        if self.runs:
+            self._stub()
+        self.runs += 1
         for entry in waits.early:
             self._call(WAIT_FUNCTION, [_word(1), _word(entry)])
         at = self.b.add(self.private, _word(PARAMETERS_BYTE + 8 * self.table[step.subop]))
@@ -292,6 +328,24 @@ class _Launch:
                 self._kernel(step.subop, call, roles, waits, begin, end)
         self._settle(call, roles)
         self._mark(step.subop, PHASE_BEHIND)
+
+    def _stub(self) -> None:
+        """Prefetch what the plan says for the kernel that comes next."""
+        lines = self.stubs[self.runs] if self.runs < len(self.stubs) else ()
+        self._prefetch([line for line in lines if line.lane is None])
+        for lane in sorted({line.lane for line in lines if line.lane is not None}):
+            with self.b.if_then(self.b.icmp_unsigned("==", self.lane, _word(lane))):
+                self._prefetch([line for line in lines if line.lane == lane])
+
+    def _prefetch(self, lines: Sequence[CodeLine]) -> None:
+        kind = ir.FunctionType(VOID, [PTR, *[ir.IntType(32)] * 3])
+        prefetch = self.module.globals.get("llvm.prefetch.p0") or ir.Function(self.module, kind, "llvm.prefetch.p0")
+        read, keep, instructions = (ir.Constant(ir.IntType(32), n) for n in (0, 3, 0))
+        for line in lines:
+            if line.symbol == FENCE_FUNCTION:  # all others are called, and so declared, in this module
+                _function(self.module, line.symbol, 0)
+            address = ir.FormattedConstant(PTR, f'getelementptr (i8, ptr @"{line.symbol}", i64 {line.offset})')
+            self.b.call(prefetch, [address, read, keep, instructions])
 
     def _kernel(
         self,

@@ -1,0 +1,133 @@
+"""Which lines of code each core runs, from a linked program: what `preload` and `split` are decided on.
+
+Model: a fused launch is a straight line, cut into *segments* at its kernel calls: segment n goes from the call of run
+n - 1 to that of run n + 1, so that neighbours share the stretch between their calls (where in it the stub of the later
+one stands, only the compiler knows). Its lines are the stretch up to the call, the kernel (twice: what comes back in a
+loop stays in use), the wait function, the stretch behind the call. Calls are found by the relocations of the program's
+object, in order. Vector cores of a group that run different functions have footprints of their own, by `lane`.
+
+A line is named by a `CodeLine`: a function and an offset, which holds in every copy of the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from superkernel.codegen.aicore.layer import FENCE_FUNCTION, WAIT_FUNCTION
+from superkernel.codegen.aicore.linking import Image
+from superkernel.codegen.aicore.linking.objects import read_object
+from superkernel.codegen.aicore.linking.relocations import NUMBERS
+from superkernel.codegen.aicore.preload import INSTRUCTION_BYTES, Segment
+from superkernel.codegen.aicore.program import OFFSET_BYTES, CodeLine, KernelCall, launch_name, parts_of
+from superkernel.scheduler.families.aicore.base import Role
+from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Run
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """The segments of one launch on the cores of a type (and lane), the places of its lines, and which segments begin
+    with a wait that releases all cores at once."""
+
+    kind: CoreKind
+    launch: str
+    lane: int
+    segments: tuple[Segment, ...]
+    places: Mapping[int, CodeLine]
+    released: tuple[bool, ...]
+
+
+def footprints(
+    image: Image,
+    program: bytes,
+    plan: AicorePlan,
+    calls: Sequence[KernelCall | None],
+    line_bytes: int,
+) -> list[Footprint]:
+    """Of all fused launches that call kernels. `program`: the object with the launches of `image`."""
+    sites = _call_sites(program)
+    found = []
+    for kind in CoreKind:
+        lanes = sorted({r.lane for c in calls if c for r in c.codes if r.is_cube == (kind is CoreKind.CUBE)}) or [0]
+        for number, steps in enumerate(parts_of(plan.programs[kind])):
+            runs = [s for s in steps if isinstance(s, Run) and calls[s.subop] is not None]
+            name = launch_name(number, kind)
+            for lane in lanes if runs else ():
+                found.append(_Walk(image, sites.get(name, {}), line_bytes, kind, name, lane).walk(runs, calls))
+    return found
+
+
+def _call_sites(program: bytes) -> dict[str, dict[str, list[int]]]:
+    """Offsets of the calls in each function, by whom they call, in order."""
+    obj = read_object(program, "program")
+    kinds = (NUMBERS["CALL"], NUMBERS["CALL_PLT"])
+    sites: dict[str, dict[str, list[int]]] = {}
+    for row, piece in zip(obj.relocations.tolist(), obj.relocation_piece.tolist(), strict=True):
+        offset, info, _ = row
+        if info & 0xFFFFFFFF in kinds:
+            function = obj.pieces[piece].name.removeprefix(".text.")
+            sites.setdefault(function, {}).setdefault(obj.symbol_names[info >> 32], []).append(offset)
+    for calls in sites.values():
+        for offsets in calls.values():
+            offsets.sort()
+    return sites
+
+
+class _Walk:
+    """One launch on one type of core."""
+
+    def __init__(
+        self, image: Image, sites: Mapping[str, Sequence[int]], line_bytes: int, kind: CoreKind, launch: str, lane: int
+    ) -> None:
+        self.image, self.sites, self.line_bytes = image, sites, line_bytes
+        self.kind, self.launch, self.lane = kind, launch, lane
+        self.places: dict[int, CodeLine] = {}
+        self._taken: dict[str, int] = {}
+
+    def walk(self, runs: Sequence[Run], calls: Sequence[KernelCall | None]) -> Footprint:
+        ends: list[int] = []
+        kernels = []
+        for run in runs:
+            call = calls[run.subop]
+            assert call is not None
+            roles = [role for role in call.codes if role.is_cube == (self.kind is CoreKind.CUBE)]
+            at = max(self._site(call.codes[role].symbol) for role in roles)
+            ends.append(max(at, ends[-1] if ends else 0))
+            mine = next((r for r in roles if r.lane == self.lane), roles[0])
+            kernels.append(self._kernel(call, mine, lane=self.lane if len(roles) > 1 else None))
+        size = self.image.symbol(self.launch).size
+        stops = [*(end + 2 * INSTRUCTION_BYTES for end in ends[1:]), size]
+        starts = [0, *ends[:-1]]
+        segments = []
+        for run, kernel, start, end, stop in zip(runs, kernels, starts, ends, stops, strict=True):
+            head = self._lines(self.launch, start, end + 2 * INSTRUCTION_BYTES)
+            wait = self._lines(WAIT_FUNCTION) if run.waits else []
+            lines = (*head, *kernel, *wait, *kernel, *self._lines(self.launch, end, stop))
+            cycles = len(set(lines)) * self.line_bytes // INSTRUCTION_BYTES
+            segments.append(Segment(lines, cycles))
+        released = tuple(any(w.events for w in run.waits) for run in runs)
+        return Footprint(self.kind, self.launch, self.lane, tuple(segments), self.places, released)
+
+    def _site(self, symbol: str) -> int:
+        """Where the next call of a function is; the last one again where the compiler merged calls."""
+        number = self._taken.get(symbol, 0)
+        self._taken[symbol] = number + 1
+        offsets = self.sites.get(symbol, ())
+        return offsets[min(number, len(offsets) - 1)] if offsets else 0
+
+    def _kernel(self, call: KernelCall, role: Role, lane: int | None) -> list[int]:
+        code = call.codes[role]
+        lines = self._lines(code.symbol, lane=lane)
+        return [*self._lines(FENCE_FUNCTION), *lines] if code.scalar else lines
+
+    def _lines(self, symbol: str, start: int = 0, stop: int | None = None, lane: int | None = None) -> list[int]:
+        """The lines of a stretch of a function."""
+        found = self.image.symbol(symbol)
+        first = (found.address + start) // self.line_bytes
+        last = (found.address + (found.size if stop is None else min(stop, found.size)) - 1) // self.line_bytes
+        lines = list(range(first, last + 1))
+        for line in lines:
+            begin = line * self.line_bytes - found.address
+            offset = max(0, -(-begin // OFFSET_BYTES) * OFFSET_BYTES)
+            self.places.setdefault(line, CodeLine(symbol, offset, lane))
+        return lines
