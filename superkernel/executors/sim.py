@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,16 @@ from superkernel.target.aicore import AicoreTarget
 from superkernel.tensor import Region
 
 Array = NDArray[Any]
+
+
+class GlobalMemory(Protocol):
+    """What has the device's memory: a simulated device, or an emulated machine."""
+
+    def write(self, address: int, data: bytes, /) -> None: ...
+
+    def read(self, address: int, count: int, /) -> bytes: ...
+
+    def first_unwritten(self, address: int, count: int, /) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -70,35 +80,36 @@ class SimExecutable:
     ) -> SimRun:
         """A run: fused, or with `single` one launch per sub-operator."""
         device = Device(self.target, self.image.elf, mode=mode, trace=trace, **options)
-        self._fill(device, io)
+        self.fill(device, io)
+        self._declare(device)
         launches: list[LaunchResult] = []
         calls = set(self.image.host_calls)
         if single:
             for sub in self.schedule.subops:
                 if sub.index in calls:
-                    self._host_call(device, sub.index)
+                    self.host_call(device, sub.index)
                 elif self.image.calls[sub.index] is not None:
                     launches.append(device.launch(number=SINGLE + sub.index, cold=True))
         else:
             for number in range(self.image.launches):
                 launches.append(device.launch(number=number, cold=True))
                 if number < len(self.image.host_calls):
-                    self._host_call(device, self.image.host_calls[number])
+                    self.host_call(device, self.image.host_calls[number])
         if mode != "functional":  # counts nothing
             check_finished(self.schedule, launches)
         if mode != "timing":
-            self._collect(device, io)
+            self.collect(device, io)
         return SimRun(tuple(launches), device)
 
     # Memory -----------------------------------------------------------------------------------------------------------
 
-    def _fill(self, device: Device, io: Sequence[Array]) -> None:
+    def fill(self, device: GlobalMemory, io: Sequence[Array]) -> None:
+        """Constants, unit ranges, inputs and states into a device's memory."""
         for address, data in self.image.data:
             device.write(address, data.tobytes())
         for space in (Space.INPUT, Space.STATE):
             for slot, array in self._arrays(io, space):
                 device.write(self.image.addresses.start(space, slot), np.ascontiguousarray(array).tobytes())
-        self._declare(device)
 
     def _arrays(self, io: Sequence[Array], space: Space) -> list[tuple[int, Array]]:
         ends = {Space.INPUT: Space.OUTPUT, Space.OUTPUT: Space.STATE}
@@ -106,7 +117,8 @@ class SimExecutable:
         stop = self.slots[ends[space]] if space in ends else len(io)
         return [(i - first, io[i]) for i in range(first, stop)]
 
-    def _collect(self, device: Device, io: Sequence[Array]) -> None:
+    def collect(self, device: GlobalMemory, io: Sequence[Array]) -> None:
+        """Outputs and states out of it."""
         for space in (Space.OUTPUT, Space.STATE):
             for slot, array in self._arrays(io, space):
                 address = self.image.addresses.start(space, slot)
@@ -132,7 +144,7 @@ class SimExecutable:
 
     # Sub-operators on the reference -----------------------------------------------------------------------------------
 
-    def _host_call(self, device: Device, index: int) -> None:
+    def host_call(self, device: GlobalMemory, index: int) -> None:
         """Compute one sub-operator with NumPy on the device's memory."""
         sub = self.schedule.subops[index]
         body = sub.body

@@ -1,0 +1,124 @@
+"""Registering the firmware's commands, and the loops that most of them share.
+
+A command is a function `fw_do_<name>(state, record)`. `@command_code("v_add", ...)` says what emits its inside; the
+emitter gets the function under construction and the operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from llvmlite import ir
+
+from superkernel.codegen.aicore.scalar import Number, Scalar
+from superkernel.codegen.firmware.code import Code, Operands
+from superkernel.codegen.firmware.floats import bits_type, narrow, widen
+from superkernel.codegen.firmware.memory import FAIL_COMMAND
+from superkernel.dtypes import DType
+from superkernel.target.aicore import AicoreTarget
+from superkernel.target.engines.model import TYPE_CODES
+
+EmitCommand: TypeAlias = Callable[[Code, Operands, AicoreTarget], None]
+_SYMBOL = "fw_do_"
+
+
+def symbol_of(name: str) -> str:
+    """The function of a command."""
+    return _SYMBOL + name
+
+
+class CommandSet:
+    """The commands of one module of the firmware."""
+
+    def __init__(self) -> None:
+        self.emitters: dict[str, EmitCommand] = {}
+
+    def of(self, *names: str) -> Callable[[EmitCommand], EmitCommand]:
+        """Says which commands an emitter writes."""
+
+        def register(emit: EmitCommand) -> EmitCommand:
+            for name in names:
+                assert name not in self.emitters, name
+                self.emitters[name] = emit
+            return emit
+
+        return register
+
+    def emit(self, module: ir.Module, target: AicoreTarget) -> None:
+        """Write the functions."""
+        for name, emit in self.emitters.items():
+            c = Code(module, symbol_of(name), 2)
+            emit(c, Operands(c, name, c.args[1]), target)
+            c.ret()
+
+
+def codes_of(types: Sequence[DType]) -> int:
+    """Both type codes as they stand in the doorbell."""
+    return sum(TYPE_CODES[t] << 4 * place for place, t in enumerate(types))
+
+
+def by_types(c: Code, o: Operands, emit: Callable[..., None]) -> None:
+    """`emit(*types)` for each legal combination of element types."""
+    cases = {codes_of(types): lambda types=types: emit(*types) for types in o.spec.types}
+    c.switch(o.types, cases, lambda: c.fail(FAIL_COMMAND, o.doorbell))  # type: ignore[arg-type]
+
+
+def by_item(c: Code, o: Operands, emit: Callable[[int], None]) -> None:
+    """`emit(bytes)` for each size that elements can have, for commands that only move them."""
+    size = c.variable()
+    for item in (1, 2, 4):
+        codes = [codes_of(types) for types in o.spec.types if types[0].itemsize == item]
+        for code in codes:
+            size.set(c.choose(c.compare("==", o.types, code), item, size.get()))
+    items = sorted({types[0].itemsize for types in o.spec.types})
+    cases = {item: lambda item=item: emit(item) for item in items}
+    c.switch(size.get(), cases, lambda: c.fail(FAIL_COMMAND, o.doorbell))  # type: ignore[arg-type]
+
+
+def load_lane(c: Code, address: Number, dtype: DType) -> ir.Value:
+    return widen(c, c.load(address, bits_type(dtype)), dtype)
+
+
+def store_lane(c: Code, lane: ir.Value, address: Number, dtype: DType) -> None:
+    c.store(narrow(c, lane, dtype), address)
+
+
+def lane_of_operand(c: Code, bits: Scalar, dtype: DType) -> ir.Value:
+    """The lane of an element that stands in the command."""
+    return widen(c, c.b.trunc(bits.value, bits_type(dtype)), dtype)
+
+
+@contextmanager
+def rows_of(c: Code, o: Operands, *places: tuple[str, str]) -> Iterator[list[Number]]:
+    """A loop over the rows of a matrix command: the addresses of the row in each (address, stride) operand."""
+    bases = [(o.at(address), o[stride]) for address, stride in places]
+    with c.loop(o["rows"]) as row:
+        yield [base + row * stride for base, stride in bases]
+
+
+def copy_bytes(c: Code, to: Number, source: Number, count: Number) -> None:
+    """Eight bytes at a time, then single ones."""
+    words = count // 8
+    with c.loop(words) as n:
+        c.store_number(c.load_number(source + n * 8), to + n * 8)
+    with c.loop(count, words * 8) as n:
+        c.store_number(c.load_number(source + n, 8), to + n, 8)
+
+
+def fill_items(c: Code, to: Number, count: Number, bits: ir.Value, item: int) -> None:
+    """`count` elements of one value."""
+    with c.loop(count) as n:
+        c.store(bits, to + n * item)
+
+
+def zero_bytes(c: Code, to: Number, count: Number) -> None:
+    """Zeros; the count is a multiple of 8."""
+    with c.loop(count // 8) as n:
+        c.store_number(0, to + n * 8)
+
+
+def item_bits(c: Code, bits: Scalar, item: int) -> ir.Value:
+    """The low `item` bytes of an operand."""
+    return c.b.trunc(bits.value, ir.IntType(8 * item))

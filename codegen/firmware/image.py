@@ -1,0 +1,65 @@
+"""The firmware of a target as bytes: emitted, compiled through the object cache, linked at the start of memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from superkernel.codegen.aicore.linking import Image, Layout, link
+from superkernel.codegen.aicore.lower import compile_modules
+from superkernel.codegen.cache import ObjectCache
+from superkernel.codegen.firmware import cube, moves, vector, vector_moves
+from superkernel.codegen.firmware.boot import ENTRY, START, firmware_boot_object
+from superkernel.codegen.firmware.commands import CommandSet
+from superkernel.codegen.firmware.memory import FirmwareMap
+from superkernel.codegen.firmware.queues import QueueCode
+from superkernel.target.aicore import AicoreTarget
+
+SETS: dict[str, CommandSet] = {
+    "moves": moves.COMMANDS,
+    "cube": cube.COMMANDS,
+    "vector": vector.COMMANDS,
+    "vector_moves": vector_moves.COMMANDS,
+}
+
+
+@dataclass(frozen=True)
+class Firmware:
+    """The linked firmware and where its data lies."""
+
+    image: Image
+    places: FirmwareMap
+
+
+def firmware_texts(target: AicoreTarget) -> dict[str, str]:
+    """IR text of each module."""
+    texts = {}
+    for name, commands in SETS.items():
+        module = ir.Module(name=f"firmware_{name}")
+        if name == "vector_moves":
+            vector_moves.emit_helpers(module)
+        commands.emit(module, target)
+        texts[name] = str(module)
+    module = ir.Module(name="firmware_queues")
+    QueueCode(module, FirmwareMap(target)).emit()
+    texts["queues"] = str(module)
+    return texts
+
+
+def build_firmware(target: AicoreTarget, cache: ObjectCache) -> Firmware:
+    """Compile (or load) and link. Raises UnsupportedError for a target that the emulated machine cannot stand for."""
+    places = FirmwareMap(target)
+    texts = firmware_texts(target)
+    objects = compile_modules(list(texts.values()), cache)
+    layout = Layout(
+        code_address=places.memory.ram_address,
+        code_end=places.code_end,
+        data_end=places.code_end,
+        func_align=16,
+        order=[START, ENTRY, "fw_trap", "fw_doorbell"],
+        shared=(),
+        entry=START,
+    )
+    image = link([firmware_boot_object(places), *objects], layout, ["boot", *texts])
+    return Firmware(image, places)
