@@ -22,6 +22,7 @@ from superkernel.tensor import TensorType
 
 if TYPE_CHECKING:
     from superkernel.executors.host import HostExecutable
+    from superkernel.executors.qemu import QemuRun, Schedule
     from superkernel.executors.sim import SimExecutable
     from superkernel.explain import Explanation
     from superkernel.explain_aicore import AicoreExplanation
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 REFERENCE = "reference"
+EMULATOR = "qemu"
 ROUNDS_MAX = 10_000_000  # what a measurement keeps is 16 bytes per round
 
 
@@ -157,23 +159,47 @@ class Kernel:
         profile: bool = False,
     ) -> RunResult:
         """Run once and return outputs by name. `executor`: the kernel's own ("host", or "sim" for an accelerator;
-        default) or "reference" (the NumPy reference; states as the kernel's). `profile=True` adds a report of this
-        kernel's synchronisation; a run on the simulator has one anyway."""
+        default), "qemu" (an accelerator's program on an emulator of its harts: outputs only) or "reference" (the NumPy
+        reference; states as the kernel's). `profile=True` adds a report of this kernel's synchronisation; a run on the
+        simulator has one anyway."""
         name = executor or self.executor
-        if name not in (self.executor, REFERENCE):
+        if name not in self.executors:
             raise UnsupportedError(
                 "unknown executor",
                 location=f"kernel {self.name!r} for {self._compiled.summary()['target']}",
-                expected=f"{self.executor}, {REFERENCE}",
+                expected=", ".join(self.executors),
                 found=repr(executor),
             )
         arrays = self._arrays(inputs)
-        if name == REFERENCE:
-            return RunResult(self._reference(arrays), self._profile(arrays, rounds=0) if profile else None)
+        if name in (REFERENCE, EMULATOR):
+            outputs = self._reference(arrays) if name == REFERENCE else self.emulate(arrays)[0]
+            return RunResult(outputs, self._profile(arrays, rounds=0) if profile else None)
         results = self._new_outputs()
         report = self._compiled.run([*map(self._apart, arrays.values()), *results, *self._states.values()])
         outputs = dict(zip(self._output_types, results, strict=True))
         return RunResult(outputs, self._profile(arrays, rounds=0) if profile and report is None else report)
+
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """What can run it: the first is used unless told otherwise."""
+        return (self.executor, EMULATOR, REFERENCE) if self.executor == "sim" else (self.executor, REFERENCE)
+
+    def emulate(
+        self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, schedule: Schedule | None = None
+    ) -> tuple[dict[str, Array], QemuRun]:
+        """Run an accelerator's program once on the emulator: outputs by name, and counts. `schedule`
+        (executors/qemu.py) says when engine commands are carried out: at once, as late as legal, or at random. Raises
+        UnsupportedError for a kernel of the host, MachineError without an emulator, WatchdogError where the program
+        does not end."""
+        from superkernel.executors.qemu import QemuExecutable, Schedule
+        from superkernel.executors.sim import SimExecutable
+
+        if not isinstance(self._executable, SimExecutable):
+            raise UnsupportedError("only an accelerator's program can be emulated", location=f"kernel {self.name!r}")
+        results = self._new_outputs()
+        io = [*map(self._apart, self._arrays(inputs).values()), *results, *self._states.values()]
+        run = QemuExecutable(self._executable).run(io, schedule or Schedule())
+        return dict(zip(self._output_types, results, strict=True)), run
 
     def _arrays(self, inputs: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Array]:
         if inputs is None:

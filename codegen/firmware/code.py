@@ -29,6 +29,12 @@ def declare(module: ir.Module, name: str, arguments: int, *, result: bool = Fals
     return known
 
 
+def scalar(number: Number) -> Scalar:
+    """A number that is in a register for certain."""
+    assert isinstance(number, Scalar)
+    return number
+
+
 class Code:
     """See the module docstring. `state` is the first argument: the hart's state."""
 
@@ -213,5 +219,3 @@ class Operands:
         value = (self.doorbell >> 8) & 0xFF
         assert isinstance(value, Scalar)
         return value
-
-

@@ -62,7 +62,7 @@ def codes_of(types: Sequence[DType]) -> int:
 def by_types(c: Code, o: Operands, emit: Callable[..., None]) -> None:
     """`emit(*types)` for each legal combination of element types."""
     cases = {codes_of(types): lambda types=types: emit(*types) for types in o.spec.types}
-    c.switch(o.types, cases, lambda: c.fail(FAIL_COMMAND, o.doorbell))  # type: ignore[arg-type]
+    c.switch(o.types, cases, lambda: c.fail(FAIL_COMMAND, o.doorbell))
 
 
 def by_item(c: Code, o: Operands, emit: Callable[[int], None]) -> None:
@@ -74,7 +74,7 @@ def by_item(c: Code, o: Operands, emit: Callable[[int], None]) -> None:
             size.set(c.choose(c.compare("==", o.types, code), item, size.get()))
     items = sorted({types[0].itemsize for types in o.spec.types})
     cases = {item: lambda item=item: emit(item) for item in items}
-    c.switch(size.get(), cases, lambda: c.fail(FAIL_COMMAND, o.doorbell))  # type: ignore[arg-type]
+    c.switch(size.get(), cases, lambda: c.fail(FAIL_COMMAND, o.doorbell))
 
 
 def load_lane(c: Code, address: Number, dtype: DType) -> ir.Value:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from superkernel.codegen.aicore.scalar import I32, Number, Scalar, Variable
-from superkernel.codegen.firmware.code import F32, Code, Operands
+from superkernel.codegen.firmware.code import F32, Code, Operands, scalar
 from superkernel.codegen.firmware.commands import CommandSet, by_item, by_types, item_bits, load_lane, zero_bytes
 from superkernel.dtypes import DType
 from superkernel.target.aicore import AicoreTarget
@@ -58,9 +58,7 @@ def _load(c: Code, o: Operands, target: AicoreTarget) -> None:
         with c.loop(rows) as i:
             row, line = fractals.row(to, i), source + i * row_step
             with c.loop(k) as j:
-                c.store_number(
-                    c.load_number(line + j * column_step, 8 * item), row + fractals.column(j), 8 * item
-                )
+                c.store_number(c.load_number(line + j * column_step, 8 * item), row + fractals.column(j), 8 * item)
 
     by_item(c, o, move)
 
@@ -75,12 +73,12 @@ def _im2col(c: Code, o: Operands, target: AicoreTarget) -> None:
         pad = item_bits(c, o["pad"], item)
         zero_bytes(c, to, fractals.total(m))
         with c.loop(m) as i:
-            position = o["m_first"] + i
+            position = scalar(o["m_first"] + i)
             top = (position // o["out_width"]) * o["stride_h"] - o["pad_top"]
             left = (position % o["out_width"]) * o["stride_w"] - o["pad_left"]
             row = fractals.row(to, i)
             channel = c.variable(o["k_first"] % channels)
-            across = c.variable((o["k_first"] // channels) % o["kernel_w"])
+            across = c.variable(scalar(o["k_first"] // channels) % o["kernel_w"])
             down = c.variable(o["k_first"] // (channels * o["kernel_w"]))
             with c.loop(k) as j:
                 y, x = top + down.get() * o["dilation_h"], left + across.get() * o["dilation_w"]

@@ -15,7 +15,7 @@ import math
 from llvmlite import ir
 
 from superkernel.codegen.aicore.scalar import I1, I16, I32, I64, Scalar
-from superkernel.codegen.firmware.code import F32, F64, Code
+from superkernel.codegen.firmware.code import F32, F64, Code, scalar
 from superkernel.dtypes import DType
 
 FLOAT_TYPES = (DType.F32, DType.F16, DType.BF16)
@@ -167,7 +167,7 @@ def emit_round_f32(module: ir.Module, name: str, dtype: DType) -> None:
         infinite = 0x7C00 if dtype is DType.F16 else 0x7F80
         c.ret(sign << 15 | infinite)
     if dtype is DType.BF16:
-        kept, rest, half = size >> 16, size & 0xFFFF, c.num(const(0x8000, I64))
+        kept, rest, half = scalar(size >> 16), scalar(size & 0xFFFF), c.num(const(0x8000, I64))
     else:
         exponent, fraction = size >> 23, size & 0x7FFFFF
         full = c.choose(c.compare("==", exponent, 0), fraction, fraction | 0x800000)
@@ -177,7 +177,7 @@ def emit_round_f32(module: ir.Module, name: str, dtype: DType) -> None:
         source = c.choose(small, full, size - (112 << 23))
         cut = c.num(c.b.shl(const(1, I64), shift.value))
         kept = c.num(c.b.lshr(source.value, shift.value))
-        rest, half = source & (cut - 1), cut >> 1
+        rest, half = source & (cut - 1), scalar(cut >> 1)
         large = c.compare(">=", size, 143 << 23)
         kept, rest = c.choose(large, 0x7BFF, kept), c.choose(large, 0xFFFFFF, rest)
     c.ret(sign << 15 | kept + round_up(c, direction, negative, kept, rest, half))
@@ -195,14 +195,14 @@ def emit_round_integer(module: ir.Module, name: str, dtype: DType) -> None:
     full = c.num(c.b.shl(size.value, lead.value))
     fraction, bias, top = (23, 127, 255) if dtype is DType.F32 else (10, 15, 31)
     cut = 63 - fraction
-    kept, rest = full >> cut, full & ((1 << cut) - 1)
+    rest = scalar(full & ((1 << cut) - 1))
     exponent = (63 + bias - 1) - lead  # one less: the leading bit of `kept` adds it
-    found = (exponent << fraction) + kept
+    found = scalar((scalar(exponent) << fraction) + (full >> cut))
     large = c.compare(">=", exponent, top - 1)
     found, rest = c.choose(large, (top << fraction) - 1, found), c.choose(large, (1 << cut) - 1, rest)
-    found = found + round_up(c, direction, negative, found, rest, c.num(const(1 << cut - 1, I64)))
+    rounded = found + round_up(c, direction, negative, found, rest, c.num(const(1 << cut - 1, I64)))
     sign = c.num(c.b.zext(negative, I64)) << (31 if dtype is DType.F32 else 15)
-    c.ret(found | sign)
+    c.ret(rounded | sign)
 
 
 def emit_whole(module: ir.Module, name: str) -> None:
@@ -273,5 +273,3 @@ def ln(c: Code, x: ir.Value) -> ir.Value:
     found = b.select(b.fcmp_ordered("==", x, zero), f32_const(0xFF800000, b), found)
     invalid = b.or_(b.fcmp_ordered("<", x, zero), is_nan(b, x))
     return b.select(invalid, f32_const(NAN_BITS, b), found)
-
-

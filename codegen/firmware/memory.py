@@ -50,7 +50,7 @@ STATE: Final = {
     name: _WORDS + 8 * at
     for at, name in enumerate(
         ("fcsr", "mepc", "mcause", "mtval", "stack", "hart", "is_cube", "engines", "active", "waiting", "wait_kind",
-         "wait_what", "wait_value", "last_flag", "commands", "random", *(f"bias{e}" for e in range(ENGINES)),
+         "wait_what", "wait_value", "last_flag", "commands", "inexact", "random", *(f"bias{e}" for e in range(ENGINES)),
          *(f"pending{e}" for e in range(ENGINES)), *(m.value for m in Local), "scratch")
     )
 }  # fmt: skip
@@ -110,7 +110,9 @@ class FirmwareMap:
             got = getattr(places, name)
             if got != value:
                 hint = "the emulated machine has its devices at fixed addresses"
-                found.append(Violation("not where the emulator has it", f"map.{name}", f"{value:#x}", f"{got:#x}", hint))
+                found.append(
+                    Violation("not where the emulator has it", f"map.{name}", f"{value:#x}", f"{got:#x}", hint)
+                )
         return found
 
     @cached_property

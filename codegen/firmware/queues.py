@@ -12,8 +12,8 @@ engine that sets the flag is asked first, and so on. Engines nobody asks for sta
 was there before.
 
 Cross-core flags need no lock: every core counts its own signals, and a core's count of a flag is computed from what
-all have counted: the least of a type (or of all), the sum or the least within a group, what single targets were sent, less
-what was taken. A waiting hart says so, looks once more, and sleeps until another hart's interrupt.
+all have counted: the least of a type (or of all), the sum or the least within a group, what single targets were
+sent, less what was taken. A waiting hart says so, looks once more, and sleeps until another hart's interrupt.
 
 Invariants: a hart writes its own state and signal counters only; only `mask` signals and `notify add` are atomic
 additions to words of others. Interrupts are enabled while a hart sleeps, and at no other time.
@@ -21,10 +21,12 @@ additions to words of others. Interrupts are enabled while a hart sleeps, and at
 
 from __future__ import annotations
 
+from functools import partial
+
 from llvmlite import ir
 
 from superkernel.codegen.aicore.scalar import I64, Number, Scalar, Variable, ir_of
-from superkernel.codegen.firmware.code import Code, Operands
+from superkernel.codegen.firmware.code import Code, Operands, scalar
 from superkernel.codegen.firmware.commands import symbol_of
 from superkernel.codegen.firmware.memory import (
     CONFIG,
@@ -57,7 +59,7 @@ from superkernel.codegen.firmware.memory import (
 )
 from superkernel.target.engines.layout import DOORBELL, WINDOW_BYTES, WINDOWS_BYTES
 from superkernel.target.engines.model import Engine
-from superkernel.target.engines.table import command_table
+from superkernel.target.engines.table import command_table, spec_of
 
 QUEUED = (Engine.MTE2, Engine.MTE1, Engine.M, Engine.FIX, Engine.V, Engine.MTE3)
 _BACKWARDS = (Engine.MTE3, Engine.FIX, Engine.V, Engine.M, Engine.MTE1, Engine.MTE2)
@@ -151,10 +153,12 @@ class QueueCode:
         c.put("commands", c.get("commands") + 1)
 
         def case(name: str) -> None:
+            if spec_of(name).ulp:
+                c.put("inexact", c.get("inexact") + 1)
             c.call(symbol_of(name), c.args[0], record)
 
         cases = {op: lambda name=name: case(name) for name, op in _OP.items() if name not in _ORDERING}
-        c.switch(opcode, cases, lambda: c.fail(FAIL_COMMAND, c.load_number(record)))  # type: ignore[arg-type]
+        c.switch(opcode, cases, lambda: c.fail(FAIL_COMMAND, c.load_number(record)))
         c.ret()
 
     def _ready(self) -> None:
@@ -223,7 +227,7 @@ class QueueCode:
         with c.when(c.compare("==", c.load_number(record) & 0xFF, _OP["wait_flag"])):
             o = Operands(c, "wait_flag", record)
             peer, flag = o["peer"], self._flag(c, o["peer"], engine, o["flag"])
-            asked = asked | c.num(c.b.shl(ir.Constant(I64, 1), engine.value))
+            asked = scalar(asked | c.num(c.b.shl(ir.Constant(I64, 1), engine.value)))
             with c.loop_while(lambda: c.compare("==", c.load_number(flag, 8), 0)):
                 bit = c.num(c.b.lshr(ir_of(asked), peer.value)) & 1
                 with c.when(c.b.or_(c.compare("==", peer, 0), c.compare("!=", bit, 0))):
@@ -235,18 +239,11 @@ class QueueCode:
 
     def _random(self, c: Code) -> Scalar:
         """The next of the hart's random bytes (xorshift64)."""
-        x: Number = c.get("random")
-        assert isinstance(x, Scalar)
-        x = x ^ x << 13
-        assert isinstance(x, Scalar)
-        x = x ^ x >> 7
-        assert isinstance(x, Scalar)
-        x = x ^ x << 17
+        x = c.get("random")
+        for places in (13, -7, 17):
+            x = scalar(x ^ (x << places if places > 0 else x >> -places))
         c.put("random", x)
-        assert isinstance(x, Scalar)
-        byte = (x >> 32) & 0xFF
-        assert isinstance(byte, Scalar)
-        return byte
+        return scalar((x >> 32) & 0xFF)
 
     def _pump(self) -> None:
         """`fw_pump(state)`: carry out what the timing wants carried out by now."""
@@ -315,10 +312,9 @@ class QueueCode:
         core, one = c.get("hart"), ir.Constant(I64, 1)
         c.fence()
         with c.either(c.compare("==", o["mode"], MODES)) as (single, counted):
-            with single, c.loop(32) as bit:
-                with c.when(c.compare("!=", c.num(c.b.lshr(o["mask"].value, bit.value)) & 1, 0)):
-                    place = self._shared(c, MODES, o["first_core"] + bit, o["flag"])
-                    c.b.atomic_rmw("add", c.pointer(place), one, "seq_cst")
+            with single, c.loop(32) as bit, c.when(c.compare("!=", c.num(c.b.lshr(o["mask"].value, bit.value)) & 1, 0)):
+                place = self._shared(c, MODES, o["first_core"] + bit, o["flag"])
+                c.b.atomic_rmw("add", c.pointer(place), one, "seq_cst")
             with counted:
                 c.b.atomic_rmw("add", c.pointer(self._shared(c, o["mode"], core, o["flag"])), one, "seq_cst")
         c.call("fw_wake", state)
@@ -346,7 +342,7 @@ class QueueCode:
         core, is_cube = c.get("hart"), c.compare("!=", c.get("is_cube"), 0)
         cubes, cores = self._config(c, "cubes"), self._config(c, "cores")
         group_cubes, group_vectors = self._config(c, "group_cubes"), self._config(c, "group_vectors")
-        group = c.choose(is_cube, core // group_cubes, (core - cubes) // group_vectors)
+        group = c.choose(is_cube, core // group_cubes, scalar(core - cubes) // group_vectors)
         first_cube, first_vector = group * group_cubes, cubes + group * group_vectors
 
         def over(mode: int, begin: Number, end: Number, *, adds: bool) -> Scalar:
@@ -412,9 +408,7 @@ class QueueCode:
         state, address, value = c.args
         self._waits(c, WAIT_MEMORY, address, value)
         c.call("fw_publish", state)
-        self._sleep_until(
-            c, lambda: c.compare(">=", self._atomic(c, address), value), _SOFTWARE | _TIMER, timer=True
-        )
+        self._sleep_until(c, lambda: c.compare(">=", self._atomic(c, address), value), _SOFTWARE | _TIMER, timer=True)
         c.put("wait_kind", WAIT_NOTHING)
         c.ret()
 
@@ -442,13 +436,16 @@ class QueueCode:
                 self._must(c, o["peer"], WAIT_FLAG)
             c.store_number(c.load_number(flag, 8) - 1, flag, 8)
 
+        def busy(engine: Engine) -> ir.Value:
+            return c.b.not_(self._empty(c, engine.value))
+
         def drain() -> None:
             o = operands("drain")
             self._waits(c, WAIT_DRAIN, o["engines"])
             for engine in _BACKWARDS:
-                with c.when(c.compare("!=", o["engines"] & (1 << engine.value), 0)):
-                    with c.loop_while(lambda e=engine: c.b.not_(self._empty(c, e.value))):
-                        self._must(c, engine.value, WAIT_DRAIN)
+                wanted = c.compare("!=", o["engines"] & (1 << engine.value), 0)
+                with c.when(wanted), c.loop_while(partial(busy, engine)):
+                    self._must(c, engine.value, WAIT_DRAIN)
             c.fence()
 
         def with_record(function: str) -> None:
@@ -582,9 +579,7 @@ class QueueCode:
         with c.loop(self._config(c, "bench_count")) as n:
             entry = self._config(c, "bench_table") + n * BENCH_ENTRY_BYTES
             c.call("fw_execute", c.args[0], entry)
-            start, rows, row_bytes, stride, out = (
-                c.load_number(entry + RECORD_BYTES + 8 * word) for word in range(5)
-            )
+            start, rows, row_bytes, stride, out = (c.load_number(entry + RECORD_BYTES + 8 * word) for word in range(5))
             with c.loop(rows) as r, c.loop(row_bytes) as at:
                 c.store_number(c.load_number(start + r * stride + at, 8), out + r * row_bytes + at, 8)
         c.fence()
@@ -597,4 +592,3 @@ BENCH_ENTRY_BYTES = 128
 
 def _ignore(_: Scalar) -> None:
     """A call whose result nobody wants."""
-

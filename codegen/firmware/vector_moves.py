@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from superkernel.codegen.aicore.scalar import I32, I64, Number, Scalar
-from superkernel.codegen.firmware.code import F32, Code, Operands
+from superkernel.codegen.firmware.code import F32, Code, Operands, scalar
 from superkernel.codegen.firmware.commands import (
     CommandSet,
     by_item,
@@ -22,7 +22,6 @@ from superkernel.codegen.firmware.floats import (
     FLOAT_TYPES,
     bounded,
     canonical,
-    const,
     emit_round_f32,
     emit_round_integer,
     emit_whole,
@@ -73,13 +72,8 @@ class _Groups:
         """Address and number of each element of a group."""
         number = self.c.variable()
         with self.c.loop(self.outer) as i, self.c.loop(self.inner) as j:
-            yield _scalar(base + i * self.outer_step + j * self.inner_step), number.get()
+            yield scalar(base + i * self.outer_step + j * self.inner_step), number.get()
             number.add(1)
-
-
-def _scalar(number: Number) -> Scalar:
-    assert isinstance(number, Scalar)
-    return number
 
 
 @COMMANDS.of("v_sum")
@@ -270,9 +264,7 @@ def _indexed(c: Code, o: Operands, target: AicoreTarget) -> None:
         kind = ir.IntType(8 * item)
         with c.loop(o["cols"]) as i:
             offset = c.load_number(offsets + i * 4, 32)
-            wrong = c.b.or_(
-                c.compare("!=", offset % item, 0), c.compare(">", offset + item, o["table_bytes"])
-            )
+            wrong = c.b.or_(c.compare("!=", offset % item, 0), c.compare(">", offset + item, o["table_bytes"]))
             with c.when(wrong):
                 c.fail(FAIL_OFFSET, o.doorbell, offset)
             place, line = (source, to) if gathers else (to, source)
@@ -282,5 +274,3 @@ def _indexed(c: Code, o: Operands, target: AicoreTarget) -> None:
                 c.store(c.load(line + i * item, kind), place + offset)
 
     by_item(c, o, elements)
-
-

@@ -61,7 +61,7 @@ from superkernel.errors import InputError, MachineError, SimulationError, SuperK
 from superkernel.executors.sim import SimExecutable
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import CoreType, Engine, decode
-from superkernel.target.engines.encoding import operand_words
+from superkernel.target.engines.layout import operand_words
 from superkernel.target.engines.model import ENGINES_OF, Local
 from superkernel.target.engines.table import by_opcode
 
@@ -89,7 +89,9 @@ def find_qemu() -> str:
         raise MachineError(f"the emulator does not start: {error}", location=path, hint=hint) from error
     found = re.search(r"version (\d+)\.(\d+)", said.stdout)
     if said.returncode or found is None:
-        raise MachineError("the emulator does not tell its version", location=path, found=said.stderr.strip(), hint=hint)
+        raise MachineError(
+            "the emulator does not tell its version", location=path, found=said.stderr.strip(), hint=hint
+        )
     if (int(found[1]), int(found[2])) < VERSION_MIN:
         wanted = ".".join(map(str, VERSION_MIN))
         raise MachineError("the emulator is too old", location=path, expected=f"{wanted} or newer", found=found[0])
@@ -119,9 +121,11 @@ class Schedule:
 
 @dataclass(frozen=True)
 class QemuRun:
-    """Engine commands that moved or computed something, per hart, all launches together."""
+    """Engine commands that moved or computed something, per hart, all launches together; `inexact` of them all may
+    differ from the simulator's in the last place (exp, ln)."""
 
     commands: tuple[int, ...]
+    inexact: int
 
 
 @dataclass
@@ -198,7 +202,7 @@ class Emulator:
 
     # Launching --------------------------------------------------------------------------------------------------------
 
-    def launch(self, number: int = 0, schedule: Schedule = Schedule()) -> None:  # noqa: B008 (frozen)
+    def launch(self, number: int = 0, schedule: Schedule = Schedule()) -> None:
         """Run the program's launch `number`. Raises SimulationError with what the firmware found, WatchdogError."""
         assert self.program is not None
         self._prepare(schedule)
@@ -437,7 +441,7 @@ class QemuExecutable:
     def __init__(self, program: SimExecutable) -> None:
         self.program = program
 
-    def run(self, io: Sequence[Array], schedule: Schedule = Schedule()) -> QemuRun:  # noqa: B008 (frozen)
+    def run(self, io: Sequence[Array], schedule: Schedule = Schedule()) -> QemuRun:
         """One fused run: outputs and states are written in place. Raises MachineError where there is no emulator."""
         program = self.program
         image, target = program.image, program.target
@@ -446,15 +450,16 @@ class QemuExecutable:
         with Emulator(target, image.image, firmware_of(target), names) as machine:
             machine.forget(machine.places.memory.data_address, image.addresses.end)
             program.fill(machine, io)
-            commands = np.zeros(machine.places.memory.harts, np.int64)
+            harts = range(machine.places.memory.harts)
+            commands, inexact = np.zeros(len(harts), np.int64), 0
             for number in range(image.launches):
                 machine.launch(number, schedule)
-                commands += [machine.state_word(hart, "commands") for hart in range(len(commands))]
+                commands += [machine.state_word(hart, "commands") for hart in harts]
+                inexact += sum(machine.state_word(hart, "inexact") for hart in harts)
                 if number < len(image.host_calls):
                     program.host_call(machine, image.host_calls[number])
             program.collect(machine, io)
-        return QemuRun(tuple(commands.tolist()))
+        return QemuRun(tuple(commands.tolist()), inexact)
 
 
 __all__ = ["Emulator", "QemuExecutable", "QemuRun", "Schedule", "find_qemu", "firmware_of"]
-

@@ -1,0 +1,203 @@
+"""One model on everything that can run it: NumPy reference, host, simulator, emulator in every timing.
+
+What is asked of each, relative to the largest magnitude of an output (or state):
+
+- the host stays within HOST_BOUND of the reference, 16-bit outputs within HOST_BOUND_16;
+- the simulator stays within the bound of the precision that the accelerator computes with (transforms/precision.py);
+- the emulator has the simulator's bits. Where commands ran that may differ in their last place (exp, ln), and only
+  there, it may differ from the simulator by as much as the simulator may from the reference.
+
+Integer outputs are held to the reference's only where nothing is computed with less precision than declared: an
+argmax may turn over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.dtypes import DType
+from superkernel.errors import SuperKernelError, UnsupportedError
+from superkernel.executors.qemu import Schedule, find_qemu
+from superkernel.graph import Graph
+from superkernel.options import Options
+from superkernel.reference import evaluate
+from superkernel.transforms.precision import error_bound
+
+if TYPE_CHECKING:
+    from superkernel.kernel import Kernel
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+HOST_BOUND: Final = 1e-4
+HOST_BOUND_16: Final = 1e-2
+_BOUND_F32: Final = 1e-4
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """One run. `difference`: to the reference, relative; `bits`: the same bits as the simulator's (None: not asked);
+    `verdict`: "agrees", or what is wrong."""
+
+    executor: str
+    timing: str
+    difference: float
+    bits: bool | None
+    run_ms: float
+    verdict: str = "agrees"
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict == "agrees"
+
+
+@dataclass(frozen=True)
+class CrossCheck:
+    """All runs of one model. `bound`: what the accelerator may differ from the reference by."""
+
+    model: str
+    target: str
+    bound: float
+    rows: tuple[CheckRow, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all agree."""
+        return all(row.ok for row in self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """The machine-readable form."""
+        rows = [asdict(row) for row in self.rows]
+        return {"model": self.model, "target": self.target, "bound": self.bound, "ok": self.ok, "runs": rows}
+
+    def text(self) -> str:
+        """A table."""
+        lines = [
+            f"{self.model} on {self.target}, bound {self.bound:.1e}",
+            f"{'executor':10} {'timing':10} {'difference':>11} {'as sim':>7} {'ms':>9}  verdict",
+        ]
+        for row in self.rows:
+            bits = {None: "", True: "bits", False: "close"}[row.bits]
+            lines.append(
+                f"{row.executor:10} {row.timing:10} {row.difference:11.2e} {bits:>7} {row.run_ms:9.1f}  {row.verdict}"
+            )
+        return "\n".join(lines)
+
+
+def schedules(timings: Sequence[str], seeds: int, watchdog_s: float) -> list[Schedule]:
+    """Each timing, `random` once per seed. Raises InputError on an unknown name."""
+    found = []
+    for timing in timings:
+        for seed in range(seeds if timing == "random" else 1):
+            found.append(Schedule(timing, seed, watchdog_s))  # type: ignore[arg-type]
+    return found
+
+
+class _Checker:
+    """The runs of one model, each from the same states."""
+
+    def __init__(self, graph: Graph, inputs: Mapping[str, Array], kernel: Kernel, precision: DType) -> None:
+        self.inputs, self.kernel = inputs, kernel
+        results = evaluate(graph, inputs, wide=True)
+        names = dict(zip(kernel.outputs, graph.outputs, strict=True))
+        self.expected: Arrays = {n: results[v] for n, v in names.items()}
+        self.expected |= {f"state {n}": a for n, a in results.states.items()}
+        self.lowered = precision is not DType.F32
+        self.bound = error_bound(graph, precision) if self.lowered else _BOUND_F32
+
+    def run(self, kernel: Kernel, launch: Callable[[], Arrays]) -> tuple[Arrays, float]:
+        """Outputs and next states, and how long it took."""
+        kernel.reset_states()
+        start = time.perf_counter_ns()
+        found = dict(launch())
+        run_ms = (time.perf_counter_ns() - start) / 1e6
+        return found | {f"state {n}": np.array(a) for n, a in kernel.states.items()}, run_ms
+
+    def row(self, kernel: Kernel, launch: Callable[[], Arrays], executor: str, timing: str = "") -> CheckRow:
+        """A run that is held against the reference."""
+        found, run_ms = self.run(kernel, launch)
+        if executor == "sim":
+            self.simulated = found
+        difference = max((_relative(found[n], self.expected[n], self.expected[n]) for n in found), default=0.0)
+        wrong = [n for n in found if not self._near(found[n], self.expected[n], executor)]
+        verdict = f"beyond the bound: {', '.join(wrong)}" if wrong else "agrees"
+        return CheckRow(executor, timing, difference, None, run_ms, verdict)
+
+    def _near(self, got: Array, want: Array, executor: str) -> bool:
+        lowered = self.lowered and executor != "host"
+        if got.dtype.kind not in "fV":
+            return lowered or np.array_equal(got, want)
+        bound = self.bound if executor != "host" else HOST_BOUND_16 if got.dtype.itemsize < 4 else HOST_BOUND
+        return _relative(got, want, want) <= bound
+
+    def emulated(self, schedule: Schedule) -> CheckRow:
+        """A run on the emulator, held against the simulator's."""
+        inexact = 0
+
+        def launch() -> Arrays:
+            nonlocal inexact
+            outputs, run = self.kernel.emulate(self.inputs, schedule)
+            inexact = run.inexact
+            return outputs
+
+        try:
+            found, run_ms = self.run(self.kernel, launch)
+        except SuperKernelError as error:
+            return CheckRow("qemu", str(schedule), float("inf"), False, 0.0, str(error))
+        difference = max((_relative(found[n], self.expected[n], self.expected[n]) for n in found), default=0.0)
+        bits = all(found[n].tobytes() == self.simulated[n].tobytes() for n in found)
+        apart = max((_relative(found[n], self.simulated[n], self.expected[n]) for n in found), default=0.0)
+        verdict = "agrees"
+        if not bits and not inexact:
+            verdict = "other bits than the simulator, without exp or ln"
+        elif apart > self.bound:
+            verdict = f"differs from the simulator by {apart:.1e}"
+        return CheckRow("qemu", str(schedule), difference, bits, run_ms, verdict)
+
+
+def _relative(got: Array, want: Array, scale_of: Array) -> float:
+    """The largest difference, relative to the largest magnitude; infinite where one is not finite and the other is, or
+    they are not the same."""
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if same.all():
+        return 0.0
+    if not (np.isfinite(a[~same]).all() and np.isfinite(b[~same]).all()):
+        return float("inf")
+    whole = scale_of.astype(np.float64)
+    scale = np.abs(whole[np.isfinite(whole)]).max(initial=0.0)
+    return float(np.abs(a[~same] - b[~same]).max() / max(scale, np.finfo(np.float32).tiny))
+
+
+def crosscheck(
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    *,
+    target: str = "mini",
+    options: Mapping[str, Any] | None = None,
+    runs: Sequence[Schedule] = (Schedule("now"), Schedule("late"), Schedule("random")),
+) -> CrossCheck:
+    """Compile a graph for an accelerator (with `options`) and for this machine, and run it on everything; `runs` are
+    those on the emulator. Runs that fail there become rows. Raises what `compile` raises, MachineError without an
+    emulator, UnsupportedError where the target is no accelerator."""
+    from superkernel.api import compile
+
+    find_qemu()
+    chosen = Options.of(options)
+    kernel, host = compile(graph, target, options=chosen), compile(graph)
+    if kernel.executor != "sim":
+        raise UnsupportedError("only accelerators have a simulator and an emulator", location=f"target {target!r}")
+    precision = {"auto": DType.F16, "f16": DType.F16, "bf16": DType.BF16}.get(chosen.precision, DType.F32)
+    checker = _Checker(graph, inputs, kernel, precision)
+    rows = [
+        checker.row(host, lambda: host.run(inputs).outputs, "host"),
+        checker.row(kernel, lambda: kernel.run(inputs).outputs, "sim"),
+    ]
+    rows += [checker.emulated(schedule) for schedule in runs]
+    return CrossCheck(graph.name, target, checker.bound, tuple(rows))
