@@ -10,8 +10,9 @@ Names (an absent fact reads as None)
 - matrix products: `batch m n k` as the kernels see them (leading dimensions that only the left factor has are rows, a
   matrix times a column is turned round); `weight`, the slot of the factor that is reused over rows, with
   `weight.constant` and `weight_ns`, the time to stream it
-- convolutions: `spatial groups channels filters multiplier taps pixels depthwise`, the implicit product per group as
-  above; of the last two dimensions `out_columns input_columns stride_rows stride_columns window_rows window_columns`
+- convolutions: `spatial groups channels filters multiplier taps pixels depthwise bias.constant`, the implicit product
+  per group as above; of the last two dimensions `out_columns input_columns stride_rows stride_columns window_rows
+  window_columns`
 - pure pointwise work: `copy` (one input, no arithmetic), `inner_stride` (of its first input along the last dimension)
 - pooling: `spatial taps input_columns`; attention: `batch heads queries keys depth value_depth`
 - norms, reductions, scans: `row` elements that belong together, `rows` of them, `inner` of which lie side by side
@@ -197,6 +198,8 @@ def _conv(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str
     facts.update(spatial=x.rank - 2, groups=groups, channels=channels, filters=filters, taps=taps, pixels=pixels)
     facts["multiplier"] = filters // groups
     facts["depthwise"] = groups == channels and groups > 1
+    bias = requirement.inputs[2] if len(requirement.inputs) > 2 else None
+    facts["bias.constant"] = bias is None or bias.constant
     facts.update(batch=x.shape[0] * groups, m=filters // groups, n=pixels, k=channels // groups * taps, weight=1)
     facts.update(out_columns=output.shape[-1], input_columns=max(x.shape[-1], output.shape[-1]))
     for name, dim in (("columns", -1), ("rows", -2)):

@@ -34,10 +34,11 @@ CORE_TOKENS = {"aic": ("aic",), "aiv": ("aiv",), "mix": ("aic", "aiv")}
 """Tokens of each core type in canonical names."""
 
 _F32, _F16, _BF16, _I8 = DType.F32, DType.F16, DType.BF16, DType.I8
-_COMPUTED = frozenset({_F32, _F16})
-_FACTORS = frozenset({_F32, _F16, _BF16})
+_FLOATS = frozenset({_F32, _F16, _BF16})
+_INTEGERS, _BYTES = frozenset({DType.I32, DType.I16}), frozenset({_I8, DType.U8})
+_EXTREMES = ("reduce_max", "reduce_min")
 _INDICES = frozenset({DType.I32, DType.I64})
-_MASKS = frozenset({_F32, _F16, DType.BOOL})
+_MASKS = frozenset({*_FLOATS, DType.BOOL})
 _STEP = 16  # rows and columns of the matrix engine's step
 _INTEGERS_MAX, _FLOATS_MAX = 4096, 1024  # elements that a control unit may be given
 _DEPTHS = {_F32: 4, _F16: 16, _BF16: 16, _I8: 32}
@@ -108,15 +109,16 @@ def _cube_kernels() -> Iterable[_Kernel]:
     """Products accumulate in f32 (i8: in i32) in the matrix engine; its vector cores do what stands around them."""
     plane, sums = within(Reason.RANK, "spatial", 1, 2), _PRODUCT_SUMS
     yield _Kernel(
-        "aicore.matmul", ("matmul",), "gemm", "mix", _FACTORS, (None,), stepped=True, deep=True, cost="cube",
-        precision=sums, code_bytes=6144,
+        "aicore.matmul", ("matmul",), "gemm", "mix", _FLOATS, (None,), stepped=True, deep=True, cost="cube",
+        precision=sums,
+    )  # fmt: skip
+    known = [one_of(Reason.CONSTANT, f"{factor}.constant", True) for factor in ("weight", "bias")]
+    yield _Kernel(
+        "aicore.conv", ("conv",), "igemm", "mix", _FLOATS, (None, None), stepped=True, deep=True, cost="cube",
+        limits=(*known, plane), precision=sums, code_bytes=8192,
     )  # fmt: skip
     yield _Kernel(
-        "aicore.conv", ("conv",), "igemm", "mix", _FACTORS, (None, None), stepped=True, deep=True, cost="cube",
-        limits=(one_of(Reason.CONSTANT, "weight.constant", True), plane), precision=sums, code_bytes=8192,
-    )  # fmt: skip
-    yield _Kernel(
-        "aicore.attention", ("attention",), "attention", "mix", _COMPUTED, (None, None, _MASKS, _INDICES),
+        "aicore.attention", ("attention",), "attention", "mix", _FLOATS, (None, None, _MASKS, _INDICES),
         stepped=True, cost="cube", cost_parameters=(("efficiency", 0.4),), precision=sums, code_bytes=8192,
     )  # fmt: skip
 
@@ -142,25 +144,31 @@ def _move_kernels() -> Iterable[_Kernel]:
 
 
 def _row_kernels() -> Iterable[_Kernel]:
-    """Statistics over rows or windows. The vector engine sums and compares; it has no running product."""
+    """Statistics over rows or windows: of floats in f32, of integers in their own type, of bytes in f16."""
     sums = _ROW_SUMS
     norms = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "lp_norm")
+    yield _Kernel("aicore.norm", norms, "norm", "aiv", _FLOATS, precision=sums, cost_parameters=(("operations", 8.0),))
     yield _Kernel(
-        "aicore.norm", norms, "norm", "aiv", _COMPUTED, precision=sums, cost_parameters=(("operations", 8.0),)
-    )
-    yield _Kernel(
-        "aicore.softmax", ("softmax", "log_softmax"), "softmax", "aiv", _COMPUTED, precision=sums,
+        "aicore.softmax", ("softmax", "log_softmax"), "softmax", "aiv", _FLOATS, precision=sums,
         cost_parameters=(("operations", 10.0),),
     )  # fmt: skip
-    reductions = tuple(n for n in _ops_of(Family.REDUCE) if n.startswith("reduce_") and n != "reduce_prod")
-    yield _Kernel("aicore.reduce", reductions, "reduce", "aiv", _COMPUTED, precision=sums)
-    pools = ("max_pool", "avg_pool", "global_avg_pool", "global_max_pool")
+    for ops, dtypes in (
+        (tuple(n for n in _ops_of(Family.REDUCE) if n.startswith("reduce_")), _FLOATS),
+        (("reduce_sum", "reduce_prod", "reduce_l1", "reduce_sum_square", *_EXTREMES), _INTEGERS),
+        (_EXTREMES, _BYTES | {DType.BOOL}),
+    ):
+        exact = dtypes is not _FLOATS
+        yield _Kernel("aicore.reduce", ops, "reduce", "aiv", dtypes, precision=_EXACT if exact else sums)
+    volume = within(Reason.RANK, "spatial", 1, 3)
+    windows, whole = ("max_pool", "avg_pool", "lp_pool"), ("global_avg_pool", "global_max_pool")
+    for ops, dtypes, limits in (
+        ((*windows, *whole), _FLOATS, (volume,)),
+        (("max_pool",), _INTEGERS | _BYTES, (volume,)),
+    ):
+        exact = dtypes is not _FLOATS
+        yield _Kernel("aicore.pool", ops, "pool", "aiv", dtypes, limits=limits, precision=_EXACT if exact else sums)
     yield _Kernel(
-        "aicore.pool", pools, "pool", "aiv", _COMPUTED, limits=(within(Reason.RANK, "spatial", 1, 2),),
-        precision=sums, cost="vector",
-    )  # fmt: skip
-    yield _Kernel(
-        "aicore.rope", ("rope",), "rope", "aiv", _COMPUTED, (None, None, _INDICES),
+        "aicore.rope", ("rope",), "rope", "aiv", _FLOATS, (None, None, _INDICES),
         cost_parameters=(("operations", 6.0),),
     )  # fmt: skip
 

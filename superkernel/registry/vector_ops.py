@@ -5,7 +5,7 @@ type of its result. Floats are computed in f32 and rounded where they are stored
 types of 16 and 32 bits are copied, not computed with; `cast` is a matter of pairs. `pow` wants an exponent that is
 known when compiling (a clause of its own); shifts by computed amounts have no command.
 
-A test compares this with what the code generator lowers.
+The code generator draws on the same table; a test lowers every step of it.
 """
 
 from __future__ import annotations
@@ -50,13 +50,18 @@ _TO_BOOL: Mapping[str, frozenset[DType]] = {
     **dict.fromkeys(("equal", "not_equal"), _COMPARABLE | {_BOOL}),
     **dict.fromkeys(("isnan", "isinf"), _FLOATS),
 }
-CASTS: Mapping[DType, frozenset[DType]] = {
+_CONVERTED: Mapping[DType, frozenset[DType]] = {
     **dict.fromkeys(_FLOATS, _FLOATS | {_I32, _I16, _I8, _U8, _BOOL}),
-    _I64: _FLOATS | {_I64, _I32, _BOOL},
+    _I64: _FLOATS | {_I32, _BOOL},
     **dict.fromkeys((_I32, _I16, _I8), _FLOATS | {_I32, _I16, _I8, _BOOL}),
     _U8: _FLOATS | {_I32, _I16, _U8, _BOOL},
     _BOOL: _FLOATS | {_I32, _I16, _I8, _U8, _BOOL},
 }
+CASTS: Mapping[DType, frozenset[DType]] = {d: _CONVERTED.get(d, frozenset()) | {d} for d in DType}
+"""Source -> destinations of `cast`; floats to integers must saturate. To the own type it is a copy."""
+
+QUANTIZED = frozenset({_I8, _U8, _I16, _I32})
+"""What `quantize` may produce."""
 
 
 def _steps() -> Iterator[Step]:
@@ -66,6 +71,8 @@ def _steps() -> Iterator[Step]:
         yield from ((op, dtype, _BOOL) for dtype in dtypes)
     for source, targets in CASTS.items():
         yield from (("cast", source, target) for target in targets)
+    yield from (("quantize", source, target) for source in _FLOATS for target in QUANTIZED)
+    yield from (("dequantize", source, target) for source in QUANTIZED for target in _FLOATS)
 
 
 STEPS: frozenset[Step] = frozenset(_steps())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from aicore_check import check_aicore
@@ -17,7 +18,7 @@ from superkernel.target.aicore import load_target
 from superkernel.target.engines import Engine
 
 
-def numbers(*shape: int, dtype: str = "f2", seed: int = 0) -> Any:
+def numbers(*shape: int, dtype: Any = "f2", seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
@@ -27,8 +28,8 @@ def check(inputs: list[Any], attrs: dict[str, Any], tol: float = 2e-3, **options
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize(("dtype", "tol"), [("f2", 2e-3), ("f4", 1e-5)])
-def test_tables(interleaved: bool, dtype: str, tol: float) -> None:
+@pytest.mark.parametrize(("dtype", "tol"), [("f2", 2e-3), ("f4", 1e-5), (ml_dtypes.bfloat16, 1.6e-2)], ids=str)
+def test_tables(interleaved: bool, dtype: Any, tol: float) -> None:
     attrs = {"interleaved": interleaved}
     x = numbers(2, 3, 5, 64, dtype=dtype)
     check([x, numbers(5, 32, dtype=dtype, seed=1), numbers(5, 32, dtype=dtype, seed=2), None], attrs, tol)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from superkernel.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput
 from superkernel.choice import KernelChooser
+from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.graph import Graph
+from superkernel.ops.opdef import AttrValue, _Required
 from superkernel.ops.table import op_table
 from superkernel.options import Options
 from superkernel.registry import Policy, Requirement, Selection, aicore_registry, default_registry, registry_for
@@ -18,8 +21,11 @@ from superkernel.registry.manifest import dump
 from superkernel.registry.predicates import Reason
 from superkernel.registry.requirement import parse_requirement
 from superkernel.registry.rows_aicore import aicore_rows
-from superkernel.registry.vector_ops import CASTS, STEPS, VECTOR_OPS
+from superkernel.registry.vector_ops import STEPS, VECTOR_OPS
 from superkernel.scheduler.families.aicore import MODULES
+from superkernel.scheduler.families.aicore.formulas import lower
+from superkernel.scheduler.families.aicore.pool import AVERAGE_DTYPES, MAX_DTYPES
+from superkernel.scheduler.families.aicore.rows import REDUCE_DTYPES
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.kinds import Target, identity_of
 from tests.ut.registry_cases import TARGETS
@@ -46,16 +52,24 @@ CASES = (
     ("conv(f32[1,8,30], const f32[4,8,3])", "aicore.conv"),
     ("conv(f16[1,8,5,5,5], const f16[4,8,3,3,3])", REFERENCE),
     ("conv(f16[1,3,9,9], f16[5,3,3,3])", REFERENCE),
+    ("conv(f16[1,3,9,9], const f16[5,3,3,3], const f16[5])", "aicore.conv"),
+    ("conv(f16[1,3,9,9], const f16[5,3,3,3], f16[5])", REFERENCE),
     ("conv_transpose(f32[1,4,8,8], const f32[4,3,2,2]; strides=(2,2))", REFERENCE),
     ("attention(f16[1,4,16,32], f16[1,2,64,32], f16[1,2,64,32])", "aicore.attention"),
-    ("attention(bf16[1,4,16,32], bf16[1,2,64,32], bf16[1,2,64,32])", REFERENCE),
+    ("attention(bf16[1,4,16,32], bf16[1,2,64,32], bf16[1,2,64,32])", "aicore.attention"),
+    ("attention(f64[1,4,16,32], f64[1,2,64,32], f64[1,2,64,32])", REFERENCE),
     ("rope(f16[1,2,4,8], f16[16,4], f16[16,4], i64[1])", "aicore.rope"),
+    ("rope(bf16[1,2,4,8], bf16[16,4], bf16[16,4], i64[1])", "aicore.rope"),
     ("softmax(f16[8,128]; axis=-1)", "aicore.softmax"),
     ("layer_norm(f16[8,384], const f16[384], const f16[384]; axis=-1)", "aicore.norm"),
     ("reduce_mean(f16[8,128]; axes=(1,))", "aicore.reduce"),
-    ("reduce_prod(f16[8,128]; axes=(1,))", CONTROL),
-    ("reduce_prod(f16[16,128]; axes=(1,))", REFERENCE),
-    ("reduce_sum(i32[8,128]; axes=(1,))", CONTROL),
+    ("softmax(bf16[8,128]; axis=-1)", "aicore.softmax"),
+    ("reduce_prod(f16[8,128]; axes=(1,))", "aicore.reduce"),
+    ("reduce_prod(f64[16,128]; axes=(1,))", REFERENCE),
+    ("reduce_sum(i32[8,128]; axes=(1,))", "aicore.reduce"),
+    ("reduce_sum(i8[8,128]; axes=(1,))", CONTROL),
+    ("reduce_max(i8[8,128]; axes=(1,))", "aicore.reduce"),
+    ("reduce_mean(i32[8,128]; axes=(1,))", CONTROL),
     ("reduce_sum(i64[33,128]; axes=(1,))", REFERENCE),
     ("argmax(f32[8,128]; axis=1)", CONTROL),
     ("argmax(f32[8,200]; axis=1)", REFERENCE),
@@ -63,6 +77,10 @@ CASES = (
     ("topk(f32[4,100]; k=3)", CONTROL),
     ("max_pool(f16[1,8,16,16]; kernel=(2,2), strides=(2,2))", "aicore.pool"),
     ("global_avg_pool(f16[1,8,16,16])", "aicore.pool"),
+    ("lp_pool(f16[1,8,16,16]; kernel=(2,2), strides=(2,2))", "aicore.pool"),
+    ("max_pool(bf16[1,8,6,6,6]; kernel=(2,2,2))", "aicore.pool"),
+    ("max_pool(i8[1,8,16,16]; kernel=(2,2))", "aicore.pool"),
+    ("avg_pool(i8[1,8,16,16]; kernel=(2,2))", REFERENCE),
     ("gather(f16[100,16], i64[7]; axis=0)", "aicore.gather"),
     ("concat(i64[2,3], i64[2,5]; axis=1)", "aicore.movement"),
     ("add(f16[64], f16[64])", "aicore.pointwise"),
@@ -74,6 +92,9 @@ CASES = (
     ("pow(f16[64], f16[64])", CONTROL),
     ("cast(i64[64]; dtype=f16)", "aicore.pointwise"),
     ("cast(f16[64]; dtype=i64)", CONTROL),
+    ("cast(i64[64]; dtype=i64)", "aicore.pointwise"),
+    ("quantize(f16[64], const f32[], const i8[]; dtype=i8)", "aicore.pointwise"),
+    ("dequantize(i8[64], const f16[], const i8[])", "aicore.pointwise"),
     ("where(bool[64], i64[64], i64[64])", CONTROL),
     ("where(bool[64], f16[64], f16[64])", "aicore.pointwise"),
     ("less(i32[64], i32[64])", "aicore.pointwise"),
@@ -193,8 +214,48 @@ def test_the_list_says_core_types() -> None:
     assert "aicore.softmax" not in text
 
 
-def test_the_code_generator_lowers_what_rows_promise() -> None:
-    programs = pytest.importorskip("superkernel.scheduler.families.aicore.programs")
-    assert CASTS == programs.CASTS
-    for op, source, _ in STEPS:
-        assert source in programs.SUPPORTED[op], (op, source)
+def program_of_step(op: str, source: DType, result: DType) -> PointwiseProgram:
+    """One operator on 64 elements of each input, with the attributes it needs."""
+    definition = op_table()[op]
+    attrs: dict[str, AttrValue] = {}
+    for attr in definition.attrs:
+        if not isinstance(attr.default, _Required) and attr.default is not None:
+            attrs[attr.name] = attr.default
+    if op in ("cast", "quantize"):
+        attrs.update(dtype=result, saturate=True)
+    dtypes = [source] * sum(not a.optional for a in definition.args)
+    if op == "where":
+        dtypes[0] = DType.BOOL
+    if op in ("quantize", "dequantize"):
+        dtypes[1] = DType.F32
+    args, instructions = list(range(len(dtypes))), []
+    if op == "pow":
+        args[1] = len(dtypes)
+        instructions.append(Instruction("constant", (), source, (("value", 3.0),)))
+    instructions.append(Instruction(op, tuple(args), result, tuple(sorted(attrs.items()))))
+    last = len(dtypes) + len(instructions) - 1
+    inputs = tuple(ProgramInput(k, d, (1,)) for k, d in enumerate(dtypes))
+    return PointwiseProgram((64,), inputs, tuple(instructions), (ProgramOutput(last, len(dtypes), (1,)),))
+
+
+@pytest.mark.parametrize("op", sorted(VECTOR_OPS))
+def test_the_code_generator_lowers_what_rows_promise(op: str) -> None:
+    for _, source, result in sorted((s for s in STEPS if s[0] == op), key=str):
+        code = lower(program_of_step(op, source, result), (result,), -1, 0)
+        assert [s.output for s in code.stores] == [0], (op, source, result)
+
+
+def test_a_step_that_rows_do_not_promise_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="add"):
+        lower(program_of_step("add", DType.I64, DType.I64), (DType.I64,), -1, 0)
+
+
+def test_rows_promise_the_element_types_of_the_families() -> None:
+    offered: dict[str, set[DType]] = {}
+    for row in aicore_rows():
+        if row.kernel in ("aicore.reduce", "aicore.pool"):
+            for op in row.ops:
+                offered.setdefault(op, set()).update(*row.input_dtypes[:1])
+    pools = {op: {*AVERAGE_DTYPES} for op in ("avg_pool", "lp_pool", "global_avg_pool", "global_max_pool")}
+    served = {op: {*dtypes} for op, dtypes in REDUCE_DTYPES.items()}
+    assert offered == {**served, **pools, "max_pool": {*MAX_DTYPES}}

@@ -77,7 +77,8 @@ def _value(e: Lowering, instruction: Instruction, number: int) -> Value:
     given = [a for a in instruction.args if a >= 0]
     if given and all(e.values[a].const is not None for a in given):
         return Value(instruction.dtype, _folded(e, instruction))
-    if instruction.op == "identity":
+    own = e.program.dtype_of(given[0]) if given else None
+    if instruction.op == "identity" or (instruction.op == "cast" and instruction.dtype is own):
         source = e.values[instruction.args[0]]
         if not source.forms:
             e.form(instruction.args[0], engine_type(source.dtype))
