@@ -244,7 +244,10 @@ class TileProgram:
         source = step.operands[0][1]
         count, lines, width = self.code.transposition(step, rows, cols)
         origin, target = self._tiles[source], self._tiles[step.dst]
-        from_pitch, to_pitch = (self.size.pitch(self.code.registers[r]) for r in (source, step.dst))
+        # Rows of an anchor may lie further apart than ours.
+        from_pitch, to_pitch = (
+            tile.pitch or self.size.pitch(self.code.registers[r]) for tile, r in ((origin, source), (target, step.dst))
+        )
         spread = self.code.registers[source].layout is Layout.SPREAD
         block = self.size.cols * (from_pitch if spread else to_pitch)
 

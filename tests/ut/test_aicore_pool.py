@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +14,8 @@ from aicore_timing import elapsed, engine_busy, recorded
 from kernel_check import Array
 from op_cases import op_body, with_epilogue
 
-from superkernel.body import Body, ProgramOutput
+from superkernel.body import Body, Instruction, ProgramOutput
+from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import Role
@@ -32,8 +34,6 @@ def numbers(*shape: int, dtype: Any = np.float16, seed: int = 0) -> Array:
 
 def channels_last(body: Body, arrays: list[Array | None], expected: dict[int, Array]) -> tuple[Body, dict[int, Array]]:
     """The body with its result stored channels last, the layout that images have in memory."""
-    from dataclasses import replace
-
     out = body.epilogue.outputs[0]
     shape = body.anchor_outputs[0].shape
     last = (shape[0], *shape[2:], shape[1])
@@ -152,6 +152,23 @@ def test_epilogues(op: str, dtype: Any) -> None:
         found = family_of("aicore.pool").tilings("aicore.pool", joined, load_target("mini"))
         tol = 4e-3 if dtype is np.float16 else 2e-5
         check_aicore("aicore.pool", joined, given, wanted, tiling=found[0], tol=tol, splits=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("channels", [2, 20])
+def test_results_turned_in_another_type(channels: int) -> None:
+    """The sums' columns lie further apart than the transposed tile's."""
+    x = numbers(1, channels, 5, 6)
+    for op in ("lp_pool", "max_pool"):
+        body, arrays, expected = op_body(op, [x], {"kernel": (2, 2)})
+        wide = (("dtype", DType.F32), ("saturate", True))
+        program = replace(
+            body.epilogue, instructions=(Instruction("cast", (0,), DType.F32, wide),),
+            outputs=(replace(body.epilogue.outputs[0], value=1),),
+        )  # fmt: skip
+        out = replace(body.operands[1], type=replace(body.operands[1].type, dtype=DType.F32))
+        joined = replace(body, epilogue=program, operands=(body.operands[0], out))
+        (tiling, *_) = family_of("aicore.pool").tilings("aicore.pool", joined, load_target("mini"))
+        check_aicore("aicore.pool", joined, arrays, expected, tiling=tiling, tol=2e-3, splits=1)  # type: ignore[arg-type]
 
 
 def test_too_little_memory_is_refused() -> None:
