@@ -25,7 +25,7 @@ from typing import Any, NoReturn, TextIO
 
 import numpy as np
 
-from superkernel import cli_kernels, cli_target
+from superkernel import cli_crosscheck, cli_kernels, cli_target
 from superkernel.errors import InputError, InternalError, MachineError, SuperKernelError
 from superkernel.sim import command as sim_command
 
@@ -121,8 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--outputs", metavar="FILE.npz", help="write the outputs here, output names as array names")
     sub.add_argument(
         "--executor",
-        choices=("host", "sim", "reference"),
-        help="the kernel's own (default): host, or sim for an accelerator; reference: NumPy",
+        choices=("host", "sim", "qemu", "reference"),
+        help="the kernel's own (default): host, or sim for an accelerator; qemu: its program on an emulator; "
+        "reference: NumPy",
     )
     sub = add("report", _report, "Show what synchronisation costs, and fused against one by one.")
     _input_arguments(sub)
@@ -131,6 +132,10 @@ def _parser() -> argparse.ArgumentParser:
     shown = sub.add_mutually_exclusive_group()
     shown.add_argument("--stage", choices=STAGES, default="summary", help="what to show (default: summary)")
     shown.add_argument("--explain", metavar="NODE", help="kernel choice, grouping, tiling and sync of a node")
+    text = "Run a model on the reference, the host, the simulator and the emulator; exit status 0 where all agree."
+    check = commands.add_parser("crosscheck", help=text, description=text)
+    check.set_defaults(command=_crosscheck)
+    cli_crosscheck.add_arguments(check, add_model_arguments)
     text = "The kernel registry: what there is, why a kernel is chosen, which kernels models need."
     kernels = commands.add_parser("kernels", help=text, description=text)
     cli_kernels.add_commands(kernels, _Parser, add_model_arguments, load_model)
@@ -296,6 +301,19 @@ def _inspect(args: argparse.Namespace) -> int:
     text = kernel.stage_text(args.stage)
     _print(args, {"stage": args.stage, "text": text}, lambda: text)
     return 0
+
+
+def _crosscheck(args: argparse.Namespace) -> int:
+    from superkernel.frontends import load_graph
+
+    graph = load_graph(
+        args.model,
+        dims={k: _integer(v, f"dimension {k!r}") for k, v in map(_pair, args.dim)},
+        shapes={k: tuple(_integer(d, f"shape of {k!r}") for d in v.split(",") if d) for k, v in map(_pair, args.shape)},
+    )
+    result = cli_crosscheck.run(args, graph, _options(args.option))
+    _print(args, result.to_json(), result.text)
+    return 0 if result.ok else cli_crosscheck.DISAGREEMENT
 
 
 def _lines(data: dict[str, Any]) -> str:
