@@ -215,6 +215,8 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
                 values[name] = float(text)
             except ValueError as error:
                 raise InputError("not a number", location=f"option {name!r}", found=repr(text)) from error
+        elif text.isdecimal():
+            values[name] = int(text)
         else:
             values[name] = text
     return values

@@ -8,7 +8,9 @@ beyond is *imbalance*: others had more to do. Figures of a sub-operator are mean
 The *cycles* of a launch are from the first core's entry into it to the last core's leaving; the start code and the
 count of harts at the end are part of what a launch costs (`dispatch.launch_ns`) and are left out.
 
-*Instruction misses* are lines that the control unit had to wait for. The *baseline* launches the same kernels one by
+*Instruction misses* are lines that the control unit had to wait for. *Prefetched* lines are in time (`timely`), still
+on their way when they are entered (`late`), both counted where they are used, or `useless`: never entered before they
+went out or the launch ended, counted where they were fetched. The *baseline* launches the same kernels one by
 one, each with cold instruction caches and `dispatch.launch_ns` on top; weights and activations stay in L2 between
 launches, as they do between the sub-operators of the fused kernel.
 """
@@ -23,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.codegen.aicore.program import PHASE_BEHIND, PHASE_ENTRY
-from superkernel.sim.counters import STALLS, CoreCounts, LaunchResult, MarkerCounts
+from superkernel.sim.counters import STALLS, ControlCounts, CoreCounts, LaunchResult, MarkerCounts
 from superkernel.sync.aicore.plan import AicorePlan, Mode
 from superkernel.target.aicore import AicoreTarget
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 ROWS_SHOWN = 40
 _WAITS = ("cross_wait", "wait_memory")
 _FETCH_STALLS = ("fetch", "prefetch_late")
+FATES = ("timely", "late", "useless")
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class SubopRow:
     imbalance: float
     misses: int
     miss_cycles: float
+    prefetched: dict[str, int]
     instructions: int
     busy: dict[str, int]
     single_cycles: int | None = None  # alone, cold, without the launch
@@ -85,7 +89,8 @@ class Baseline:
 
 @dataclass(frozen=True)
 class SimReport:
-    """See the module docstring. `memory`: bytes and events of L2 and HBM over the run."""
+    """See the module docstring. `memory`: bytes and events of L2 and HBM over the run. `prefetched`: lines of code, all
+    cores; `copies` of the code."""
 
     graph: str
     target: str
@@ -99,6 +104,8 @@ class SimReport:
     cores: tuple[CoreRow, ...]
     memory: dict[str, int]
     fallbacks: tuple[str, ...]
+    prefetched: dict[str, int]
+    copies: int
     baseline: Baseline | None = None
 
     @property
@@ -165,6 +172,8 @@ def report_of(compiled: AicoreCompiled, launches: Sequence[LaunchResult]) -> Sim
         tuple(_core_row(plan, core, launches) for core in range(plan.total)),
         memory,
         tuple(compiled.schedule.subops[i].name for i in compiled.image.host_calls),
+        _prefetched(core.control for launch in launches for core in launch.cores),
+        compiled.image.code.copies,
     )
 
 
@@ -212,9 +221,16 @@ def _subop_row(compiled: AicoreCompiled, launches: Sequence[LaunchResult], subop
         _mean([w - p for w, p in zip(waits, pure, strict=True)]),
         sum(m.control.misses for _, m in marks),
         _mean([float(sum(m.control.stalls[s] for m in markers for s in _FETCH_STALLS)) for _, markers in found]),
+        _prefetched(m.control for _, m in marks),
         sum(m.control.instructions for _, m in marks),
         {name: cycles for name, cycles in sorted(busy.items()) if cycles},
     )
+
+
+def _prefetched(counts: Iterable[ControlCounts]) -> dict[str, int]:
+    """Prefetched lines by what became of them."""
+    rows = list(counts)
+    return {fate: sum(getattr(row, f"prefetched_{fate}") for row in rows) for fate in FATES}
 
 
 def _latency_cycles(target: AicoreTarget, plan: AicorePlan, events: Iterable[int]) -> int:
@@ -294,6 +310,13 @@ def _text(report: SimReport) -> list[str]:
         f"{memory['hits'] + memory['misses']} lines missed; HBM: {memory['hbm_read_bytes']} read, "
         f"{memory['hbm_write_bytes']} written; same-line waits {memory['same_line_cycles']} cycles"
     )
+    missed = sum(row.stalls.get(cause, 0) for row in report.cores for cause in _FETCH_STALLS) / len(report.cores)
+    copies = "1 copy" if report.copies == 1 else f"{report.copies} copies"
+    lines.append(
+        f"instruction lines, all cores: {sum(row.misses for row in report.cores)} missed; prefetched: "
+        + ", ".join(f"{report.prefetched[fate]} {fate}" for fate in FATES)
+        + f"; waits for them {missed:.0f} cycles per core; {copies} of the code"
+    )
     lines += ["", *_engine_lines(report), "", *_subop_lines(report)]
     return lines
 
@@ -323,13 +346,15 @@ _ENGINE_FIELDS = ("busy", "flag_wait", "memory_wait")
 def _subop_lines(report: SimReport) -> list[str]:
     head = (
         f"{'sub-operator':<28} {'type':<12} {'from':>8} {'to':>8} {'sync':<8} {'pure':>7} {'imbal.':>7} {'misses':>7}"
+        f" {'timely':>7} {'late':>5} {'useless':>7}"
     )
     lines = [head + ("    alone" if report.baseline else "")]
     for row in report.subops[:ROWS_SHOWN]:
         alone = f" {row.single_cycles:>8}" if row.single_cycles is not None else ""
+        fates = "".join(f" {row.prefetched[fate]:>{width}}" for fate, width in zip(FATES, (7, 5, 7), strict=True))
         lines.append(
             f"{row.name[-28:]:<28} {row.kind:<12} {row.first:>8} {row.last:>8} {row.form:<8} {row.pure:>7.0f} "
-            f"{row.imbalance:>7.0f} {row.misses:>7}{alone}"
+            f"{row.imbalance:>7.0f} {row.misses:>7}{fates}{alone}"
         )
     if len(report.subops) > ROWS_SHOWN:
         lines.append(f"... and {len(report.subops) - ROWS_SHOWN} more")

@@ -6,7 +6,7 @@ function that one lane runs alone are for that lane only.
 `split`: cores of a type that a wait releases together ask for the same line in the same cycle; it is given out to one
 at a time. The last of c cores then is (c - 1) intervals behind, once per wait (behind it the cores are apart). Copies
 of the code divide c, and cost that every copy comes from HBM once. `auto` takes the smallest number near the best, and
-1 unless the gain is worth a percent of the control unit's time.
+1 unless the gain is worth a percent of the time: control work, and the waits themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from superkernel.target.aicore import AicoreTarget
 
 AUTO: Final = "auto"
 COPIES: Final = (1, 2, 4, 8, 16, 32, 64)
-WORTH: Final = 0.01  # part of the control unit's time that copies must gain
+WORTH: Final = 0.01  # part of the time that copies must gain
 NEAR: Final = 0.9  # part of the best gain that fewer copies must reach
 
 Stubs = Mapping[str, tuple[tuple[CodeLine, ...], ...]]
@@ -61,12 +61,6 @@ class CodeChoice:
     def lines(self) -> int:
         """Prefetches in the code of all launches."""
         return sum(len(stub) for stubs in self.stubs.values() for stub in stubs)
-
-
-def way_bytes(target: AicoreTarget) -> int:
-    """Addresses that differ by this fall on the same set of every control unit's instruction cache."""
-    cache = target.icache
-    return max(cache.cube_bytes, cache.vector_bytes) // cache.ways
 
 
 def choose(found: Sequence[Footprint], options: CodeOptions, target: AicoreTarget) -> CodeChoice:
@@ -113,7 +107,8 @@ def _copies(
         rows = zip(footprint.released, plan.after.missed, strict=True)
         together = sum(released and missed > 0 for released, missed in rows)
         meetings[footprint.kind] = max(meetings.get(footprint.kind, 0), together)
-    control = max((plan.after.cycles for plan in plans), default=0)
+    sync = target.cycles(target.sync.core_full_ns)
+    time = max((p.after.cycles + sync * sum(f.released) for f, p in zip(found, plans, strict=True)), default=0)
     lines = len({line for footprint in found for segment in footprint.segments for line in segment.lines})
     channel = target.hbm_channel_line_cycles
     extra = -(-lines * target.icache.line_bytes // target.l2.line_bytes) * channel // target.hbm.channels
@@ -124,7 +119,7 @@ def _copies(
 
     best = max(gain(n) for n in COPIES)
     waits = max(meetings.values(), default=0)
-    if best <= WORTH * control:
-        return 1, f"{waits} waits release cores into cold code: {best} cycles at most to gain in {control}"
+    if best <= WORTH * time:
+        return 1, f"{waits} waits release cores into cold code: {best} cycles at most to gain in {time}"
     chosen = next(n for n in COPIES if gain(n) >= NEAR * best)
-    return chosen, f"{waits} waits release cores into cold code: {gain(chosen)} cycles to gain in {control}"
+    return chosen, f"{waits} waits release cores into cold code: {gain(chosen)} cycles to gain in {time}"

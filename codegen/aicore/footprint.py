@@ -21,7 +21,7 @@ from superkernel.codegen.aicore.linking.relocations import NUMBERS
 from superkernel.codegen.aicore.preload import INSTRUCTION_BYTES, Segment
 from superkernel.codegen.aicore.program import OFFSET_BYTES, CodeLine, KernelCall, launch_name, parts_of
 from superkernel.scheduler.families.aicore.base import Role
-from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Run
+from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Run, Step
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,29 @@ def footprints(
     for kind in CoreKind:
         lanes = sorted({r.lane for c in calls if c for r in c.codes if r.is_cube == (kind is CoreKind.CUBE)}) or [0]
         for number, steps in enumerate(parts_of(plan.programs[kind])):
-            runs = [s for s in steps if isinstance(s, Run) and calls[s.subop] is not None]
+            runs, released = _runs(steps, calls)
             name = launch_name(number, kind)
             for lane in lanes if runs else ():
-                found.append(_Walk(image, sites.get(name, {}), line_bytes, kind, name, lane).walk(runs, calls))
+                found.append(
+                    _Walk(image, sites.get(name, {}), line_bytes, kind, name, lane).walk(runs, calls, released)
+                )
     return found
+
+
+def _runs(steps: Sequence[Step], calls: Sequence[KernelCall | None]) -> tuple[list[Run], tuple[bool, ...]]:
+    """The kernel calls of a launch, and which of them follow or contain a wait."""
+    runs: list[Run] = []
+    released: list[bool] = []
+    waits = False
+    for step in steps:
+        waits |= isinstance(step, Await)
+        if isinstance(step, Run):
+            waits |= any(wait.events for wait in step.waits)
+            if calls[step.subop] is not None:
+                runs.append(step)
+                released.append(waits)
+                waits = False
+    return runs, tuple(released)
 
 
 def _call_sites(program: bytes) -> dict[str, dict[str, list[int]]]:
@@ -84,7 +102,7 @@ class _Walk:
         self.places: dict[int, CodeLine] = {}
         self._taken: dict[str, int] = {}
 
-    def walk(self, runs: Sequence[Run], calls: Sequence[KernelCall | None]) -> Footprint:
+    def walk(self, runs: Sequence[Run], calls: Sequence[KernelCall | None], released: tuple[bool, ...]) -> Footprint:
         ends: list[int] = []
         kernels = []
         for run in runs:
@@ -105,7 +123,6 @@ class _Walk:
             lines = (*head, *kernel, *wait, *kernel, *self._lines(self.launch, end, stop))
             cycles = len(set(lines)) * self.line_bytes // INSTRUCTION_BYTES
             segments.append(Segment(lines, cycles))
-        released = tuple(any(w.events for w in run.waits) for run in runs)
         return Footprint(self.kind, self.launch, self.lane, tuple(segments), self.places, released)
 
     def _site(self, symbol: str) -> int:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from superkernel.codegen.aicore.addresses import AddressMap
 from superkernel.codegen.aicore.boot import FENCE, MAIN, START, TRAP, boot_object
-from superkernel.codegen.aicore.code_choice import CodeChoice, CodeOptions, choose, way_bytes
+from superkernel.codegen.aicore.code_choice import CodeChoice, CodeOptions, choose
 from superkernel.codegen.aicore.emitters import emitter_of
 from superkernel.codegen.aicore.footprint import footprints
 from superkernel.codegen.aicore.layer import WAIT_FUNCTION, KernelCode, emit_kernel
@@ -139,8 +139,6 @@ class AicoreImageBuilder:
         layout = Layout.of(self.target, order=self._order(calls), copies=copies)
         if self.code.func_align:
             layout = replace(layout, func_align=self.code.func_align)
-        if copies > 1:  # copies that fall on the same sets: what is planned for one holds for all
-            layout = replace(layout, copy_align=max(layout.copy_align, way_bytes(self.target)))
         return link([boot_object(self.target, harts=harts, copies=copies), *objects], layout, names)
 
     def _rows(self) -> list[tuple[Any, Any]]:

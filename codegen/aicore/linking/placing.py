@@ -89,11 +89,15 @@ class _Placer:
         copied = [p for p in order if program.copied[p]]
         aligns = [program.pieces[p].align for p in copied]
         align = max(layout.copy_align, layout.func_align, *aligns) if aligns else layout.copy_align
+        start = at
         for copy in range(layout.copies if copied else 0):
             if layout.copy_addresses:
                 at = layout.copy_addresses[copy]
             else:
                 at = _round_up(at, align)
+                if copy and (at - start) // align % 2 == 0:  # an odd distance spreads a line's copies over all banks
+                    at += align
+            start = at
             at = self._region(f"copy {copy}", PieceKind.CODE, copied, copy, at)
 
     def _code_order(self) -> list[int]:
