@@ -125,8 +125,8 @@ class Workbench:
 
     @classmethod
     def of(cls, graph: Graph, target: str = "mini", **options: Any) -> Workbench:
-        """Compile a graph and run it once."""
-        kernel = superkernel.compile(graph, target=target, options=options)
+        """Compile a graph and run it once; without preloading, unless the options say so: it takes long to plan."""
+        kernel = superkernel.compile(graph, target=target, options={"preload": "none", **options})
         compiled = kernel._compiled
         assert isinstance(compiled, AicoreCompiled)
         assert not compiled.image.host_calls, "a sub-operator without a kernel"
