@@ -11,7 +11,7 @@ of the code divide c, and cost that every copy comes from HBM once. `auto` takes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,6 +24,7 @@ from superkernel.target.aicore import AicoreTarget
 AUTO: Final = "auto"
 COPIES: Final = (1, 2, 4, 8, 16, 32, 64)
 WORTH: Final = 0.01  # part of the time that copies must gain
+ROUNDS_MAX: Final = 4  # a plan that is not settled then is a little off: harmless, prefetches are hints
 NEAR: Final = 0.9  # part of the best gain that fewer copies must reach
 
 Stubs = Mapping[str, tuple[tuple[CodeLine, ...], ...]]
@@ -61,6 +62,17 @@ class CodeChoice:
     def lines(self) -> int:
         """Prefetches in the code of all launches."""
         return sum(len(stub) for stubs in self.stubs.values() for stub in stubs)
+
+
+def settle(measure: Callable[[Stubs], Sequence[Footprint]], options: CodeOptions, target: AicoreTarget) -> CodeChoice:
+    """Decide, measure what the decision itself does to the launches, and decide again, until nothing changes."""
+    choice = CodeChoice.first(options)
+    for _ in range(ROUNDS_MAX):
+        before = choice
+        choice = choose(measure(before.stubs), options, target)
+        if choice.settled(before):
+            break
+    return choice
 
 
 def choose(found: Sequence[Footprint], options: CodeOptions, target: AicoreTarget) -> CodeChoice:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from superkernel.codegen.aicore.layer import FENCE_FUNCTION, WAIT_FUNCTION
 from superkernel.codegen.aicore.linking import Image
 from superkernel.codegen.aicore.linking.objects import read_object
 from superkernel.codegen.aicore.linking.relocations import NUMBERS
-from superkernel.codegen.aicore.preload import INSTRUCTION_BYTES, Segment
+from superkernel.codegen.aicore.preload import INSTRUCTION_BYTES, STUB_OVERHEAD, Segment
 from superkernel.codegen.aicore.program import OFFSET_BYTES, CodeLine, KernelCall, launch_name, parts_of
 from superkernel.scheduler.families.aicore.base import Role
 from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Run, Step
@@ -43,8 +44,10 @@ def footprints(
     plan: AicorePlan,
     calls: Sequence[KernelCall | None],
     line_bytes: int,
+    stubs: Mapping[str, Sequence[Sequence[CodeLine]]] = MappingProxyType({}),
 ) -> list[Footprint]:
-    """Of all fused launches that call kernels. `program`: the object with the launches of `image`."""
+    """Of all fused launches that call kernels. `program`: the object with the launches of `image`, which has no stubs;
+    `stubs` that are to be added to it move what stands behind them."""
     sites = _call_sites(program)
     found = []
     for kind in CoreKind:
@@ -53,9 +56,8 @@ def footprints(
             runs, released = _runs(steps, calls)
             name = launch_name(number, kind)
             for lane in lanes if runs else ():
-                found.append(
-                    _Walk(image, sites.get(name, {}), line_bytes, kind, name, lane).walk(runs, calls, released)
-                )
+                walk = _Walk(image, sites.get(name, {}), line_bytes, kind, name, lane)
+                found.append(walk.walk(runs, calls, released, [_stub_bytes(s) for s in stubs.get(name, ())]))
     return found
 
 
@@ -73,6 +75,13 @@ def _runs(steps: Sequence[Step], calls: Sequence[KernelCall | None]) -> tuple[li
                 released.append(waits)
                 waits = False
     return runs, tuple(released)
+
+
+def _stub_bytes(stub: Sequence[CodeLine]) -> int:
+    """Code of a stub: an instruction per line, and per function those that form its address; a branch per lane."""
+    bases = len({line.symbol for line in stub})
+    lanes = len({line.lane for line in stub} - {None})
+    return INSTRUCTION_BYTES * (len(stub) + STUB_OVERHEAD * (bases + lanes))
 
 
 def _call_sites(program: bytes) -> dict[str, dict[str, list[int]]]:
@@ -100,20 +109,30 @@ class _Walk:
         self.image, self.sites, self.line_bytes = image, sites, line_bytes
         self.kind, self.launch, self.lane = kind, launch, lane
         self.places: dict[int, CodeLine] = {}
+        self.size = 0  # of the launch, with stubs
         self._taken: dict[str, int] = {}
 
-    def walk(self, runs: Sequence[Run], calls: Sequence[KernelCall | None], released: tuple[bool, ...]) -> Footprint:
+    def walk(
+        self,
+        runs: Sequence[Run],
+        calls: Sequence[KernelCall | None],
+        released: tuple[bool, ...],
+        added: Sequence[int],
+    ) -> Footprint:
+        """`added`: bytes of the stub ahead of each run."""
+        moved = 0
         ends: list[int] = []
         kernels = []
-        for run in runs:
+        for number, run in enumerate(runs):
+            moved += added[number] if number < len(added) else 0
             call = calls[run.subop]
             assert call is not None
             roles = [role for role in call.codes if role.is_cube == (self.kind is CoreKind.CUBE)]
-            at = max(self._site(call.codes[role].symbol) for role in roles)
+            at = moved + max(self._site(call.codes[role].symbol) for role in roles)
             ends.append(max(at, ends[-1] if ends else 0))
             mine = next((r for r in roles if r.lane == self.lane), roles[0])
             kernels.append(self._kernel(call, mine, lane=self.lane if len(roles) > 1 else None))
-        size = self.image.symbol(self.launch).size
+        self.size = size = self.image.symbol(self.launch).size + moved
         stops = [*(end + 2 * INSTRUCTION_BYTES for end in ends[1:]), size]
         starts = [0, *ends[:-1]]
         segments = []
@@ -141,7 +160,8 @@ class _Walk:
         """The lines of a stretch of a function."""
         found = self.image.symbol(symbol)
         first = (found.address + start) // self.line_bytes
-        last = (found.address + (found.size if stop is None else min(stop, found.size)) - 1) // self.line_bytes
+        size = self.size if symbol == self.launch else found.size
+        last = (found.address + (size if stop is None else min(stop, size)) - 1) // self.line_bytes
         lines = list(range(first, last + 1))
         for line in lines:
             begin = line * self.line_bytes - found.address

@@ -3,8 +3,8 @@
 Model: a kernel function per distinct (kernel id, body, tiling, role), named by its hash and shared by all
 sub-operators that are equal; the program calls them. Objects are cached by their text. The layout of the code is the
 order in which it runs: start code, kernels by first use, launches; what only a launch of single sub-operators needs
-comes last. Launches stand behind the kernels so that stubs in them (`preload`), which are planned on the linked
-program, move no kernel: a few rounds of planning and linking settle the plan.
+comes last. Launches stand behind the kernels so that stubs in them (`preload`), which are planned on the program
+linked without them, move no kernel; by how much they move the launches' own code is estimated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from superkernel.codegen.aicore.addresses import AddressMap
 from superkernel.codegen.aicore.boot import FENCE, MAIN, START, TRAP, boot_object
-from superkernel.codegen.aicore.code_choice import CodeChoice, CodeOptions, choose
+from superkernel.codegen.aicore.code_choice import CodeChoice, CodeOptions, settle
 from superkernel.codegen.aicore.emitters import emitter_of
 from superkernel.codegen.aicore.footprint import footprints
 from superkernel.codegen.aicore.layer import WAIT_FUNCTION, KernelCode, emit_kernel
@@ -48,7 +48,6 @@ from superkernel.sync.aicore.plan import AicorePlan, CoreKind
 from superkernel.target.aicore import AicoreTarget
 
 Progress = Callable[[str, int, int], None]
-ROUNDS_MAX = 3  # of planning and linking; a plan that is not settled then is a hint that is a little off
 
 
 @dataclass(frozen=True)
@@ -117,22 +116,26 @@ class AicoreImageBuilder:
         )
 
     def _settle(self, spec: ProgramSpec) -> tuple[Image, CodeChoice]:
-        """Link, plan stubs and copies on what came out, and again with them, until the plan is what it was."""
+        """Link without stubs and copies, plan them on what came out, and link what was planned."""
         self.texts["singles"] = emit_singles(spec, self.target)
         kernels = compile_modules(list(self.texts.values()), self.cache, self._tell)
         names = ["start", *self.texts, "program"]
-        wanted = CodeChoice.first(self.code)
-        for _ in range(ROUNDS_MAX):
-            used = wanted
-            text = emit_program(replace(spec, stubs=used.stubs), self.target)
-            (program,) = compile_modules([text], self.cache)
-            image = self._link([*kernels, program], names, used.copies, spec.calls)
-            line_bytes = self.target.icache.line_bytes
-            wanted = choose(footprints(image, program, self.plan, spec.calls, line_bytes), self.code, self.target)
-            if wanted.settled(used):
-                break
-        self.texts["program"] = text
-        return image, replace(used, reasons=wanted.reasons)
+
+        def build(choice: CodeChoice) -> tuple[bytes, Image]:
+            self.texts["program"] = emit_program(replace(spec, stubs=choice.stubs), self.target)
+            (program,) = compile_modules([self.texts["program"]], self.cache)
+            return program, self._link([*kernels, program], names, choice.copies, spec.calls)
+
+        first = CodeChoice.first(self.code)
+        program, image = build(first)
+        choice = settle(
+            lambda stubs: footprints(image, program, self.plan, spec.calls, self.target.icache.line_bytes, stubs),
+            self.code,
+            self.target,
+        )
+        if (choice.stubs, choice.copies) != (first.stubs, first.copies):
+            image = build(choice)[1]
+        return image, choice
 
     def _link(self, objects: list[bytes], names: list[str], copies: int, calls: tuple[KernelCall | None, ...]) -> Image:
         harts = MemoryMap.of(self.target).harts
