@@ -43,20 +43,10 @@
 
 namespace py = pybind11;
 
-namespace {
-
 // ---- errors
 // ----------------------------------------------------------------------------------------------------------
 
-struct ErrorText {
-  std::string message;
-  std::string location;
-  std::string expected;
-  std::string found;
-  std::string hint;
-};
-
-[[noreturn]] void raise(const char* kind, const ErrorText& text, const py::object& details = py::none()) {
+void raise(const char* kind, const ErrorText& text, const py::object& details) {
   using namespace py::literals;
   const py::object type = py::module_::import("superkernel.errors").attr(kind);
   const py::object error = type(text.message, "location"_a = text.location, "expected"_a = text.expected,
@@ -66,6 +56,8 @@ struct ErrorText {
   throw py::error_already_set();
 }
 
+namespace {
+
 [[noreturn]] void raise_no_memory(std::size_t bytes) {
   raise("MachineError",
         {"not enough memory", "", std::to_string(bytes) + " bytes", "", "free memory or use a smaller model"});
@@ -74,6 +66,8 @@ struct ErrorText {
 // ---- GIL
 // -------------------------------------------------------------------------------------------------------------
 
+}  // namespace
+
 bool shutting_down() {
 #if PY_VERSION_HEX >= 0x030d0000
   return Py_IsFinalizing() != 0;
@@ -81,6 +75,8 @@ bool shutting_down() {
   return _Py_IsFinalizing() != 0;
 #endif
 }
+
+namespace {
 
 void take_gil(PyThreadState* state) {
   while (shutting_down()) pause();
@@ -206,6 +202,10 @@ const char* reason_name(sk::AbortReason reason) {
       return "forked";
     case sk::AbortReason::kMissingEntry:
       return "missing_entry";
+    case sk::AbortReason::kBusy:
+      return "busy";
+    case sk::AbortReason::kClosed:
+      return "closed";
   }
   return "unknown";
 }
@@ -220,8 +220,8 @@ py::object abort_details(const sk::AbortInfo& info) {
 
 // What the hooks of one run share with the thread that started it.
 struct Session {
-  PyThreadState* state = nullptr;
-  PyObject* host_call = nullptr;  // borrowed: the kernel that runs holds it
+  PyThreadState* state = nullptr;  // null while this thread holds the GIL
+  PyObject* host_call = nullptr;   // borrowed: the kernel that runs holds it
   std::optional<py::error_already_set> error;
 };
 
@@ -245,6 +245,37 @@ std::int32_t poll_signals(void* user) {
   return interrupted ? 1 : 0;
 }
 
+// The poll hook of a launch that began with the GIL held: one that lasts unexpectedly long gives it up.
+std::int32_t poll_holding_gil(void* user) {
+  Session& session = *static_cast<Session*>(user);
+  if (session.state != nullptr) return on_main_thread() ? poll_signals(user) : 0;
+  const bool interrupted = on_main_thread() && PyErr_CheckSignals() != 0;
+  if (interrupted) session.error.emplace();
+  session.state = PyEval_SaveThread();
+  return interrupted ? 1 : 0;
+}
+
+// Decides whether launches of one kernel give up the GIL. Giving it up and taking it back costs as much as the smallest
+// launch, and serves nobody within a time in which no other thread would get far. The decision follows a running
+// average of measured launches: every one while the GIL is given up, as at first, later one of sixteen. Under the GIL.
+class GilPolicy {
+ public:
+  bool holds() const { return average_ns_ < kHoldBelowNs; }
+  bool measures() { return !holds() || ++count_ % kPeriod == 0; }
+  void add(std::int64_t ns) {
+    const std::int64_t sample = std::min(ns, kSampleMaxNs);  // a launch that was preempted says little
+    average_ns_ = average_ns_ == kUnknown ? sample : average_ns_ + (sample - average_ns_) / 8;
+  }
+
+ private:
+  static constexpr std::int64_t kHoldBelowNs = 20'000;
+  static constexpr std::int64_t kSampleMaxNs = 4 * kHoldBelowNs;
+  static constexpr std::int64_t kUnknown = INT64_MAX;
+  static constexpr std::uint32_t kPeriod = 16;
+  std::int64_t average_ns_ = kUnknown;
+  std::uint32_t count_ = 0;
+};
+
 [[noreturn]] void raise_watchdog(const sk::AbortInfo& info, const sk::KernelConfig& config) {
   const auto producer = static_cast<std::size_t>(info.producer);
   std::string expected =
@@ -261,6 +292,8 @@ std::int32_t poll_signals(void* user) {
              " never came to that set"},
         abort_details(info));
 }
+
+}  // namespace
 
 class KernelObject {
  public:
@@ -302,6 +335,33 @@ class KernelObject {
     kernel_ = sk::Kernel::create(std::move(config));
     if (kernel_ == nullptr) raise_no_memory(bytes);
     if (!kernel_->constants_in_place()) constants_ = py::none();
+  }
+
+  // See `launch` of bindings_parts.h.
+  void launch(std::span<std::uint8_t* const> io, std::int64_t watchdog_ns, const std::atomic<bool>* closed) {
+    Session session;
+    sk::AbortReason reason = sk::AbortReason::kBusy;
+    sk::RunOptions options{.watchdog_ns = watchdog_ns, .hooks = {.user = &session}, .closed = closed};
+    if (gil_.holds() && host_call_.is_none()) {
+      options.hooks.poll = poll_holding_gil;
+      options.patient = false;  // who holds the kernel or the pool may want the GIL
+      reason = measured_run(io, options);
+      if (session.state != nullptr) take_gil(session.state);
+    }
+    if (reason == sk::AbortReason::kBusy) {
+      options.hooks.poll = on_main_thread() ? poll_signals : nullptr;
+      options.hooks.host_call = call_host;
+      options.patient = true;
+      session.host_call = host_call_.is_none() ? nullptr : host_call_.ptr();
+      session.state = PyEval_SaveThread();
+      const std::int64_t start = sk::now_ns();
+      reason = kernel_->run(io, options);
+      const std::int64_t ns = sk::now_ns() - start;
+      take_gil(session.state);
+      gil_.add(ns);
+    }
+    if (reason != sk::AbortReason::kNone) [[unlikely]]
+      raise_abort(reason, session);
   }
 
   void run(const py::handle& io, std::int64_t watchdog_ns) {
@@ -354,6 +414,7 @@ class KernelObject {
   }
 
   const sk::Kernel& kernel() const { return *kernel_; }
+  sk::Kernel& kernel() { return *kernel_; }
   std::uint8_t* arena() { return kernel_->arena(); }
 
   int traverse(visitproc visit, void* arg) const {
@@ -367,6 +428,15 @@ class KernelObject {
   }
 
  private:
+  // A run with the GIL held, if it can be had at once.
+  sk::AbortReason measured_run(std::span<std::uint8_t* const> io, const sk::RunOptions& options) {
+    if (!gil_.measures()) return kernel_->run(io, options);
+    const std::int64_t start = sk::now_ns();
+    const sk::AbortReason reason = kernel_->run(io, options);
+    if (reason == sk::AbortReason::kNone) gil_.add(sk::now_ns() - start);
+    return reason;
+  }
+
   static std::span<std::int64_t> span_of(py::array_t<std::int64_t>& array) {
     return {array.mutable_data(), static_cast<std::size_t>(array.size())};
   }
@@ -436,6 +506,9 @@ class KernelObject {
       raise("InputError", {"a kernel was run from inside a host call of the same thread", "", "", "",
                            "compute on the host there, or run the other kernel from another thread"});
     }
+    if (reason == sk::AbortReason::kClosed) {
+      raise("InputError", {"the bound kernel is closed", "", "", "", "bind the kernel again"});
+    }
     const sk::AbortInfo info = kernel_->last_abort();
     const py::object details = abort_details(info);
     switch (reason) {
@@ -471,7 +544,19 @@ class KernelObject {
   py::object keepalive_;
   py::object constants_ = py::none();
   std::unique_ptr<sk::Kernel> kernel_;
+  GilPolicy gil_;
 };
+
+KernelObject& kernel_object(const py::handle& kernel) { return py::cast<KernelObject&>(kernel); }
+
+sk::Kernel& runtime_kernel(KernelObject& kernel) { return kernel.kernel(); }
+
+void launch(KernelObject& kernel, std::span<std::uint8_t* const> io, std::int64_t watchdog_ns,
+            const std::atomic<bool>* closed) {
+  kernel.launch(io, watchdog_ns, closed);
+}
+
+namespace {
 
 // Lets the cycle collector see through a kernel: host_call usually is a method of the object that holds the kernel.
 py::custom_type_setup kernel_gc([](PyHeapTypeObject* heap_type) {
@@ -738,6 +823,7 @@ void bind_simulator(py::module_& m) {
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Host runtime: worker pool, kernels, clock and machine limits. See _core.pyi.";
   bind_kernel(m);
+  register_calls(m);
   bind_simulator(m);
   register_engines(m);
   register_device(m);

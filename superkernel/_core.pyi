@@ -136,6 +136,72 @@ class Kernel:
     def constants_in_place(self) -> bool:
         """False where the constants had to be copied."""
 
+CALL_CODES: dict[str, int]
+"""What the C function of a bound kernel returns, by name (csrc/include/superkernel_call.h)."""
+
+class DirectCall:
+    """Base of what is called with arrays. A call with arrays of exactly the prepared types (`prepare_direct`) makes the
+    outputs and launches; any other, and every call before, goes to `self._call_checked(*args, **named)`.
+
+    The GIL is given up during a launch unless launches of the kernel have lately taken less than 20 us on average
+    (measured: at first always, then one of sixteen). A launch that has to wait for another thread, or that outlasts 50
+    ms at a wait, gives it up all the same."""
+
+    _bound: Any
+    """What `run_bound` runs: a BoundCall, None for none."""
+
+    def __call__(self, *args: Any, **named: Any) -> Any: ...
+    def run_bound(self) -> None:
+        """One launch on the buffers of the last `bind`. Raises as `BoundKernel.run`, and InputError before any."""
+
+class BoundCall:
+    """Base of what runs on fixed buffers (`prepare_bound`). Gives up the GIL as DirectCall does."""
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`, and before `prepare_bound`."""
+
+    @property
+    def function_address(self) -> int:
+        """Of a C function `int32_t f(void *self)`, see csrc/include/superkernel_call.h."""
+
+    @property
+    def self_address(self) -> int:
+        """The argument to give it."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the last call of the C function that failed in Python raised."""
+
+    def run(self) -> None:
+        """One launch on the bound buffers."""
+
+    def close(self) -> None:
+        """Refuse further launches, wait for the present one and let go of the buffers."""
+
+def prepare_direct(
+    call: DirectCall,
+    kernel: Kernel,
+    inputs: Sequence[tuple[np.dtype[Any], Sequence[int]]],
+    outputs: Sequence[tuple[np.dtype[Any], Sequence[int]]],
+    states: Sequence[npt.NDArray[Any]],
+    watchdog_ns: int,
+    explain: Callable[[BaseException], BaseException],
+) -> None:
+    """Prepare the calls of `call`, once: launches of `kernel` on inputs, outputs and states, in that order. What a
+    launch raises goes through `explain`. An argument that overlaps a state is not taken directly."""
+
+def prepare_bound(
+    call: BoundCall,
+    kernel: Kernel,
+    io: Sequence[npt.NDArray[Any]],
+    watchdog_ns: int,
+    explain: Callable[[BaseException], BaseException],
+    runner: Callable[[], object] | None = None,
+) -> None:
+    """Prepare the launches of `call`, once. Nothing is checked but the number of arrays. With `runner` a launch is a
+    call of it."""
+
 def alloc_aligned(nbytes: int) -> npt.NDArray[np.uint8]:
     """Zeroed bytes, 64-byte aligned; from 2 MB on, on huge pages where the system has them."""
 

@@ -2,6 +2,9 @@
 
 Callable with arrays by position or name; one launch per call. Holds its plan, its certificate and the reasons behind
 every decision. Inputs are never written. Several threads may call the same kernel: launches take turns.
+
+Calls whose arguments are arrays of exactly the declared types never come to this file: the base class, in C++, checks
+them, makes the outputs and launches. All others come to `_call_checked`.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel import _core
 from superkernel.errors import InputError, MachineError, UnsupportedError
 from superkernel.inputs import as_inputs, bind_arguments
 from superkernel.tensor import TensorType
 
 if TYPE_CHECKING:
+    from superkernel.bound import BoundKernel
     from superkernel.executors.host import HostExecutable
     from superkernel.executors.qemu import QemuRun, Schedule
     from superkernel.executors.sim import SimExecutable
@@ -48,8 +53,12 @@ class RunResult:
     report: Report | SimReport | None = None
 
 
-class Kernel:
-    """See the module docstring. Made by `superkernel.compile` and `superkernel.load`, not directly."""
+class Kernel(_core.DirectCall):
+    """See the module docstring. Made by `superkernel.compile` and `superkernel.load`, not directly.
+
+    Call: `kernel(*arrays, **named)` runs once. Arrays by position or by name, of exactly the declared dtype and shape.
+    Returns the output array, or a tuple of them in graph order. Raises InputError on anything else, WatchdogError where
+    the watchdog option fires."""
 
     def __init__(self, compiled: Compiled | AicoreCompiled) -> None:
         self._compiled = compiled
@@ -59,9 +68,19 @@ class Kernel:
         # Views: an array that owns its memory could be resized in place, under the kernel's feet.
         self._states: dict[str, Array] = {name: np.array(array, order="C")[...] for name, array in graph.states.items()}
         self._shown_states = MappingProxyType(self._states)
-        self._exact = tuple((t.dtype.numpy, t.shape) for t in self._input_types.values())
         self._makers = tuple((t.shape, t.dtype.numpy) for t in self._output_types.values())
         self._executable: HostExecutable | SimExecutable = compiled.executable
+        if (host := self._host()) is not None:
+            from superkernel.bound import prepare_direct_calls
+
+            inputs, outputs = tuple(self._input_types.values()), tuple(self._output_types.values())
+            prepare_direct_calls(self, host, inputs, outputs, tuple(self._states.values()))
+
+    def _host(self) -> HostExecutable | None:
+        """The executable, where this is a kernel of the host."""
+        from superkernel.executors.host import HostExecutable
+
+        return self._executable if isinstance(self._executable, HostExecutable) else None
 
     # What it is -------------------------------------------------------------------------------------------------------
 
@@ -113,32 +132,32 @@ class Kernel:
 
     # Running ----------------------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        """Run once. Arrays by position or by name, of exactly the declared dtype and shape. Returns the output array,
-        or a tuple of them in graph order. Raises InputError on anything else, WatchdogError where the watchdog option
-        fires."""
-        if named or len(args) != len(self._exact) or not self._is_exact(args):
-            bound = bind_arguments(self._input_types, args, named)
-            args = tuple(as_inputs(self._input_types, bound).values())
-        outputs = self._launch(args)
+    def _call_checked(self, *args: Any, **named: Any) -> Any:
+        """A call that the base class cannot do as it is: names, conversions, inputs in a state's memory, errors."""
+        arrays = as_inputs(self._input_types, bind_arguments(self._input_types, args, named)).values()
+        outputs = self._new_outputs()
+        self._executable.run([*map(self._apart, arrays), *outputs, *self._states.values()])
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def _is_exact(self, args: Sequence[Any]) -> bool:
-        """True where every argument can be read as it is."""
-        for array, (dtype, shape) in zip(args, self._exact, strict=True):
-            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
-                return False
-            flags = array.flags
-            if not (flags.c_contiguous and flags.aligned):
-                return False
-        return True
+    def bind(self, *args: Any, outputs: Mapping[str, Any] | None = None, **named: Any) -> BoundKernel:
+        """Fix the buffers that `bound.run()`, `run_bound()` and the C function `bound.function_address` work on.
+        Inputs by position or name (one called `outputs`: by position); outputs by name, new ones where none is given.
+        Arrays are used as they are, never copied: they must have exactly the declared dtype and shape, in C order, and
+        what is written must not share memory with anything else. The last binding stays alive with the kernel.
+        Raises InputError; UnsupportedError on an accelerator."""
+        from superkernel.bound import BoundKernel, check_apart, checked_inputs, checked_outputs
 
-    def _launch(self, arrays: Sequence[Array]) -> list[Array]:
-        outputs = self._new_outputs()
-        if self._states:
-            arrays = [self._apart(array) for array in arrays]
-        self._executable.run([*arrays, *outputs, *self._states.values()])
-        return outputs
+        host = self._host()
+        if host is None:
+            raise UnsupportedError(
+                "buffers can be bound on the host only", location=f"kernel {self.name!r}", found=self.executor
+            )
+        given = checked_inputs(self._input_types, bind_arguments(self._input_types, args, named))
+        results = checked_outputs(self._output_types, outputs)
+        check_apart(given, results, self._states)
+        bound = BoundKernel(host, self.name, given, results, self._states)
+        self._bound = bound
+        return bound
 
     def _apart(self, array: Array) -> Array:
         """The input, copied where it lies in a state's memory, which the run may write before it reads the input."""

@@ -63,12 +63,22 @@ std::atomic<bool>& check_counters_option() noexcept {
   return option;
 }
 
-// Holds the kernel for one run; `entered()` is false where this thread already holds it.
+// Holds the kernel for one run; where it cannot be had, `entered()` is false and `refusal()` says why.
 class Kernel::Running {
  public:
   Running(Kernel& kernel, std::span<std::uint8_t* const> io, const RunOptions& options) : kernel_(kernel) {
-    if (kernel.owner_.load(std::memory_order_relaxed) == this_thread()) return;
-    kernel.mutex_.lock();
+    if (kernel.running_here()) return;
+    if (options.patient) {
+      kernel.mutex_.lock();
+    } else if (!kernel.mutex_.try_lock()) {
+      refusal_ = AbortReason::kBusy;
+      return;
+    }
+    if (options.closed != nullptr && options.closed->load(std::memory_order_acquire)) {
+      kernel.mutex_.unlock();
+      refusal_ = AbortReason::kClosed;
+      return;
+    }
     kernel.owner_.store(this_thread(), std::memory_order_relaxed);
     entered_ = true;
     std::copy_n(io.begin(), std::min(io.size(), kernel.io_.size()), kernel.io_.begin());
@@ -86,10 +96,12 @@ class Kernel::Running {
   Running& operator=(const Running&) = delete;
 
   bool entered() const noexcept { return entered_; }
+  AbortReason refusal() const noexcept { return refusal_; }
 
  private:
   Kernel& kernel_;
   bool entered_ = false;
+  AbortReason refusal_ = AbortReason::kNested;
 };
 
 // ---- life
@@ -169,14 +181,14 @@ Kernel::~Kernel() {
 
 AbortReason Kernel::run(std::span<std::uint8_t* const> io, const RunOptions& options) {
   const Running running(*this, io, options);
-  if (!running.entered()) return AbortReason::kNested;
+  if (!running.entered()) return running.refusal();
   return launch_fused(config_.entry, check_counters_option().load(std::memory_order_relaxed));
 }
 
 AbortReason Kernel::run_profiled(std::span<std::uint8_t* const> io, const RunOptions& options,
                                  std::span<std::uint64_t> events) {
   const Running running(*this, io, options);
-  if (!running.entered()) return AbortReason::kNested;
+  if (!running.entered()) return running.refusal();
   const SkContext& ctx = frame_->ctx;
   std::memset(events_.data(), 0, events_.size());
   if (const AbortReason reason = launch_fused(config_.profiled, true); reason != AbortReason::kNone) return reason;
@@ -190,14 +202,14 @@ AbortReason Kernel::run_profiled(std::span<std::uint8_t* const> io, const RunOpt
 AbortReason Kernel::run_single(std::span<std::uint8_t* const> io, const RunOptions& options,
                                std::span<std::int64_t> ns) {
   const Running running(*this, io, options);
-  if (!running.entered()) return AbortReason::kNested;
+  if (!running.entered()) return running.refusal();
   return single_round(ns.data());
 }
 
 AbortReason Kernel::time(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup,
                          std::span<std::int64_t> fused) {
   const Running running(*this, io, options);
-  if (!running.entered()) return AbortReason::kNested;
+  if (!running.entered()) return running.refusal();
   const auto rounds = static_cast<std::ptrdiff_t>(fused.size());
   for (std::ptrdiff_t i = -warmup; i < rounds; ++i) {
     const std::int64_t start = now_ns();
@@ -211,7 +223,7 @@ AbortReason Kernel::time(std::span<std::uint8_t* const> io, const RunOptions& op
 AbortReason Kernel::compare(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup,
                             std::span<std::int64_t> fused, std::span<std::int64_t> single) {
   const Running running(*this, io, options);
-  if (!running.entered()) return AbortReason::kNested;
+  if (!running.entered()) return running.refusal();
   const auto rounds = static_cast<std::ptrdiff_t>(fused.size());
   for (std::ptrdiff_t i = -warmup; i < rounds; ++i) {
     for (int half = 0; half < 2; ++half) {
@@ -227,10 +239,12 @@ AbortReason Kernel::compare(std::span<std::uint8_t* const> io, const RunOptions&
 }
 
 AbortInfo Kernel::last_abort() {
-  if (owner_.load(std::memory_order_relaxed) == this_thread()) return abort_;
+  if (running_here()) return abort_;
   const std::lock_guard guard(mutex_);
   return abort_;
 }
+
+bool Kernel::running_here() const noexcept { return owner_.load(std::memory_order_relaxed) == this_thread(); }
 
 AbortReason Kernel::launch_fused(SkEntry entry, bool check) {
   if (entry == nullptr) return stop(AbortReason::kMissingEntry);
@@ -258,10 +272,12 @@ AbortReason Kernel::launch(const Job& job) {
   started_ns_ = options_.watchdog_ns > 0 ? now_ns() : 0;
   const WaitHook hook{.call = options_.hooks.poll != nullptr ? on_join_wait : nullptr, .user = this};
   const LaunchStatus status = config_.cores == 1 ? (job.run(0) == 0 ? LaunchStatus::kDone : LaunchStatus::kEntryCode)
-                                                 : Pool::instance().launch(job, config_.cores, hook);
+                                                 : Pool::instance().launch(job, config_.cores, hook, options_.patient);
   if (status == LaunchStatus::kDone && frame_->ctx.abort == 0) [[likely]]
     return AbortReason::kNone;
   switch (status) {
+    case LaunchStatus::kBusy:
+      return AbortReason::kBusy;
     case LaunchStatus::kNested:
       return stop(AbortReason::kNested);
     case LaunchStatus::kNoThread:

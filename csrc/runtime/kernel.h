@@ -52,6 +52,8 @@ enum class AbortReason {
   kNoThread,
   kForked,
   kMissingEntry,
+  kBusy,    // another thread runs, and the options said not to wait: nothing was run
+  kClosed,  // the options' `closed` was set: nothing was run
 };
 
 struct AbortInfo {
@@ -76,6 +78,9 @@ struct RunHooks {
 struct RunOptions {
   std::int64_t watchdog_ns = 0;  // per launch; 0: none
   RunHooks hooks;
+  bool patient = true;                        // wait while another thread runs; else kBusy
+  const std::atomic<bool>* closed = nullptr;  // looked at once the kernel is this run's: who sets it and then calls
+                                              // `last_abort()` knows that no run which was not refused still goes on
 };
 
 class Kernel {
@@ -105,6 +110,8 @@ class Kernel {
                       std::span<std::int64_t> fused, std::span<std::int64_t> single);
 
   AbortInfo last_abort();
+  // True inside a run of this very thread: in its hooks.
+  bool running_here() const noexcept;
 
  private:
   friend void before_fork() noexcept;

@@ -86,10 +86,15 @@ Pool::Pool() {
 // ---- caller's side
 // ---------------------------------------------------------------------------------------------------
 
-LaunchStatus Pool::launch(const Job& job, int cores, const WaitHook& hook) {
+LaunchStatus Pool::launch(const Job& job, int cores, const WaitHook& hook, bool patient) {
   if (cores == 1) return job.run(0) == 0 ? LaunchStatus::kDone : LaunchStatus::kEntryCode;
   if (inside_launch) return LaunchStatus::kNested;
-  const std::lock_guard guard(launch_mutex_);
+  std::unique_lock guard(launch_mutex_, std::defer_lock);
+  if (patient) {
+    guard.lock();
+  } else if (!guard.try_lock()) {
+    return LaunchStatus::kBusy;
+  }
   if (!grow(cores)) return LaunchStatus::kNoThread;
   pin_calling_thread(pool_options().pin_caller.load(std::memory_order_relaxed));
   if (pool_options().pin.load(std::memory_order_relaxed)) avoid_caller(cores);

@@ -38,6 +38,7 @@ enum class LaunchStatus {
   kNested,     // called from inside a launch of the same thread: would wait for itself
   kNoThread,   // the system gave no thread
   kForked,     // the process was forked inside the launch and this is the child: its workers are gone
+  kBusy,       // another thread launches, and the caller did not want to wait: nothing was run
 };
 
 // What one launch runs: `single(ctx, core, subop)` where set, else `entry(ctx, core)`.
@@ -92,7 +93,8 @@ class Pool {
   static Pool& instance();
 
   // Runs the job on `cores` workers, the caller first, and returns when all have left it. 1 <= cores <= kMaxCores.
-  LaunchStatus launch(const Job& job, int cores, const WaitHook& hook = {});
+  // `patient`: waits while another thread launches.
+  LaunchStatus launch(const Job& job, int cores, const WaitHook& hook = {}, bool patient = true);
 
   PoolInfo info();
 

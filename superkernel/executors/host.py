@@ -52,6 +52,25 @@ class HostExecutable:
             host_call=self._host_call if image.host_calls else None,
         )
 
+    @property
+    def core(self) -> _core.Kernel:
+        """The runtime's kernel, for callers that prepare their arguments themselves."""
+        return self._kernel
+
+    @property
+    def calls_python(self) -> bool:
+        """True where a launch needs this object: sub-operators on the reference."""
+        return self._lock is not None
+
+    def explained(self, error: BaseException) -> BaseException:
+        """What a failed launch of `core` says to the user."""
+        if not isinstance(error, WatchdogError):
+            return error
+        stuck = self._stuck(error)
+        if stuck is not error:
+            stuck.__cause__ = error
+        return stuck
+
     def run(self, io: Sequence[Array]) -> None:
         """One launch on the arrays of the io table: inputs, outputs, states. Raises WatchdogError."""
         self._with_io(io, lambda: self._kernel.run(io, self.watchdog_ns))

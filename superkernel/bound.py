@@ -1,0 +1,208 @@
+"""Calls without checks: a kernel bound to fixed buffers, and the preparation of its direct calls.
+
+Model: `Kernel.bind` checks buffers once. From then on a launch is one C++ call on known addresses: `BoundKernel.run`
+from Python, the C function of csrc/include/superkernel_call.h from anywhere else. The buffers are the caller's own
+arrays: whoever writes the inputs and runs finds the results in the outputs.
+
+Invariants:
+ - What a launch writes (outputs, states) overlaps nothing else that it uses.
+ - The arrays live as long as the binding and cannot be resized in place meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel import _core
+from superkernel.errors import InputError, SuperKernelError, Violation, raise_all
+from superkernel.tensor import TensorType
+
+if TYPE_CHECKING:
+    from superkernel.executors.host import HostExecutable
+
+Array = NDArray[Any]
+FUNCTION_TYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+
+
+class BoundKernel(_core.BoundCall):
+    """A kernel on fixed buffers, made by `Kernel.bind`. `run()` is one launch without checks or allocation; it raises
+    WatchdogError, what NumPy's part raises, and InputError once closed. Several threads may run it: launches take
+    turns. It keeps code, buffers and states alive whatever becomes of the Kernel object; `close()`, or leaving a `with`
+    block, lets go of them.
+
+    For other languages: `function_address` and `self_address` (docs/getting-started.md), or `function`, the same as a
+    ctypes function of one argument."""
+
+    def __init__(
+        self,
+        executable: HostExecutable,
+        name: str,
+        inputs: Mapping[str, Array],
+        outputs: Mapping[str, Array],
+        states: Mapping[str, Array],
+    ) -> None:
+        self.name = name
+        self._inputs, self._outputs, self._states = dict(inputs), dict(outputs), dict(states)
+        io = [*inputs.values(), *outputs.values(), *states.values()]
+        # An array that something refers to weakly refuses to be resized in place, even with refcheck=False.
+        self._pins = [weakref.ref(array) for array in io]
+        _core.prepare_bound(
+            self,
+            executable.core,
+            io,
+            executable.watchdog_ns,
+            executable.explained,
+            partial(executable.run, io) if executable.calls_python else None,
+        )
+
+    @property
+    def inputs(self) -> Mapping[str, Array]:
+        """The bound arrays by name: write here before a run."""
+        return MappingProxyType(self._inputs)
+
+    @property
+    def outputs(self) -> Mapping[str, Array]:
+        """The bound arrays by name: read here after a run."""
+        return MappingProxyType(self._outputs)
+
+    @property
+    def states(self) -> Mapping[str, Array]:
+        """The kernel's states, shared with it and with other bindings."""
+        return MappingProxyType(self._states)
+
+    @cached_property
+    def function(self) -> Any:
+        """The C function by way of ctypes: `function(self_address)` returns a code of `_core.CALL_CODES`, 0 for
+        success. ctypes gives up the GIL around it."""
+        return FUNCTION_TYPE(self.function_address)
+
+    def close(self) -> None:
+        """Refuse further launches, wait for the present one and let go of the buffers. May be called again."""
+        super().close()
+        self._inputs, self._outputs, self._states, self._pins = {}, {}, {}, []
+
+    def __enter__(self) -> BoundKernel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<superkernel.BoundKernel {self.name!r}{', closed' if self.closed else ''}>"
+
+
+def prepare_direct_calls(
+    call: _core.DirectCall,
+    executable: HostExecutable,
+    inputs: Sequence[TensorType],
+    outputs: Sequence[TensorType],
+    states: Sequence[Array],
+) -> None:
+    """Let exact calls of `call` run without Python in between. A kernel with host calls goes through Python anyway."""
+    if executable.calls_python:
+        return
+    _core.prepare_direct(
+        call,
+        executable.core,
+        [(t.dtype.numpy, t.shape) for t in inputs],
+        [(t.dtype.numpy, t.shape) for t in outputs],
+        states,
+        executable.watchdog_ns,
+        executable.explained,
+    )
+
+
+def checked_inputs(types: Mapping[str, TensorType], given: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays to bind, one per input. Raises InputError with all problems."""
+    return _checked("input", types, given, writes=False)
+
+
+def checked_outputs(types: Mapping[str, TensorType], given: Mapping[str, Any] | None) -> dict[str, Array]:
+    """The arrays to bind, one per output; new ones, 64-byte aligned, where none is given. Raises InputError with all
+    problems, MachineError."""
+    if not isinstance(given, Mapping | None):
+        raise InputError("outputs are not a mapping", expected="{name: array}", found=type(given).__name__)
+    given = given or {}
+    hint = f"the outputs are {', '.join(types)}"
+    raise_all(InputError, [Violation(f"unknown output {name!r}", hint=hint) for name in given if name not in types])
+    arrays = _checked("output", {n: t for n, t in types.items() if n in given}, given, writes=True)
+    return {name: arrays[name] if name in arrays else _new_array(kind) for name, kind in types.items()}
+
+
+def check_apart(inputs: Mapping[str, Array], outputs: Mapping[str, Array], states: Mapping[str, Array]) -> None:
+    """Raises InputError where an array that a launch writes shares memory with another that it uses."""
+    named = [
+        *((f"input {name!r}", array, False) for name, array in inputs.items()),
+        *((f"output {name!r}", array, True) for name, array in outputs.items()),
+        *((f"state {name!r}", array, True) for name, array in states.items()),
+    ]
+    # Dense arrays: sorted by address, neighbours tell, but for arrays inside a long one, which `reach` remembers.
+    spans = sorted(
+        ((start := a.__array_interface__["data"][0], start + a.nbytes, label, w) for label, a, w in named if a.nbytes),
+        key=lambda span: span[:2],
+    )
+    wrong: list[Violation] = []
+    reach: tuple[int, str] = (0, "")  # the furthest end so far, and whose
+    reach_written: tuple[int, str] = (0, "")
+    for start, end, label, written in spans:
+        other_end, other = reach if written else reach_written
+        if start < other_end:
+            hint = "bind an array of its own"
+            wrong.append(Violation("shares memory with what a launch writes", f"{other} and {label}", hint=hint))
+        reach = max(reach, (end, label))
+        if written:
+            reach_written = max(reach_written, (end, label))
+    raise_all(InputError, wrong)
+
+
+def _checked(what: str, types: Mapping[str, TensorType], given: Mapping[str, Any], *, writes: bool) -> dict[str, Array]:
+    wrong: list[Violation] = []
+    arrays: dict[str, Array] = {}
+    for name, kind in types.items():
+        try:
+            arrays[name] = _buffer(given[name], kind, writes=writes)
+        except SuperKernelError as error:
+            first = error.violations[0]
+            wrong.append(Violation(first.message, f"{what} {name!r}", first.expected, first.found, first.hint))
+    raise_all(InputError, wrong)
+    return arrays
+
+
+def _buffer(value: Any, kind: TensorType, *, writes: bool) -> Array:
+    """`value` as it is, where a launch can use its memory. Raises InputError without location."""
+    array = value if isinstance(value, np.ndarray) else _shared(value)
+    if array is None or isinstance(array, np.ma.MaskedArray):
+        hint = "an array, or what shares its memory by __dlpack__ or __array_interface__"
+        raise InputError("no memory to bind", expected=str(kind), found=type(value).__name__, hint=hint)
+    if array.dtype != kind.dtype.numpy or array.shape != kind.shape:
+        raise InputError("wrong type", expected=str(kind), found=f"{array.dtype}{list(array.shape)}")
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        raise InputError("not dense", expected="C order, aligned", found=f"strides {array.strides}")
+    if writes and not array.flags.writeable:
+        raise InputError("read-only", expected="a writeable array")
+    return array
+
+
+def _shared(value: Any) -> Array | None:
+    """An array on the memory of a foreign tensor; None where it has none to share."""
+    if isinstance(value, np.generic):
+        return None
+    try:
+        if hasattr(value, "__array_interface__"):
+            return np.asarray(value)
+        return np.from_dlpack(value) if hasattr(value, "__dlpack__") else None
+    except Exception as error:  # whatever the foreign object's own code raises
+        found = f"{type(error).__name__}: {error}"
+        raise InputError("cannot be read as an array", found=found, hint="it must be in CPU memory") from error
+
+
+def _new_array(kind: TensorType) -> Array:
+    return _core.alloc_aligned(kind.nbytes).view(kind.dtype.numpy).reshape(kind.shape)
