@@ -20,7 +20,8 @@ wait on the register page ahead of it.
 `sk_trap` stores mcause to the hart's private memory, stores EXIT_TRAP to the exit address and sleeps.
 
 Invariants: nothing is written but private memory, `sk_done` and the exit address. The caller defines `sk_main` (an
-object) and `sk_private` (an absolute symbol); `sk_start` and `sk_trap` are to be shared by all copies (`SHARED`).
+object) and `sk_private` (an absolute symbol); `sk_start`, `sk_trap` and `sk_fence` are to be shared by all copies
+(`SHARED`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from superkernel.target.aicore import AicoreTarget
 
 START, TRAP, MAIN, DONE, FIRMWARE, PRIVATE = "sk_start", "sk_trap", "sk_main", "sk_done", "sk_firmware", "sk_private"
 FENCE: Final = "sk_fence"
-SHARED: Final = (START, TRAP)
+SHARED: Final = (START, TRAP, FENCE)
 EXIT_SUCCESS: Final = 0x5555
 EXIT_TRAP: Final = 1 << 16 | 0x3333
 HARTS_MAX: Final = 1 << 16

@@ -137,11 +137,11 @@ def test_integers_of_numpy_are_integers() -> None:
 
 
 ARGUMENTS: dict[str, tuple[dict[str, Any], type[sk.SuperKernelError], str]] = {
-    "target": ({"target": "gpu"}, sk.UnsupportedError, "expected host; found 'gpu'"),
+    "target": ({"target": "gpu"}, sk.UnsupportedError, "expected host, .*mini; found 'gpu'"),
     "no target": ({"target": None}, sk.UnsupportedError, "unknown target"),
     "unknown option": ({"options": {"fuze": True}}, sk.InputError, "expected sync, .*; found fuze"),
     "options as list": ({"options": ["fuse"]}, sk.InputError, "found list"),
-    "choice": ({"options": {"sync": "some"}}, sk.InputError, "option 'sync'.*minimal, full; found 'some'"),
+    "choice": ({"options": {"sync": "some"}}, sk.InputError, "option 'sync'.*minimal, type-range, full; found 'some'"),
     "number as truth": ({"options": {"fuse": 1}}, sk.InputError, "option 'fuse': not a truth value"),
     "time": ({"options": {"watchdog_ms": float("inf")}}, sk.InputError, "option 'watchdog_ms'.*found inf"),
     "long time": ({"options": {"watchdog_ms": 1e30}}, sk.InputError, "option 'watchdog_ms'"),

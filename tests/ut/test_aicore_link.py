@@ -154,7 +154,7 @@ def test_the_map_tells_what_stands_where() -> None:
     code = re.search(r"^ +(\d+) +(\d+)  code, (\d+) sections$", text, re.MULTILINE)
     assert code is not None
     assert int(code[1]) + int(code[2]) == image.code_bytes
-    assert int(code[3]) == 6
+    assert int(code[3]) == 7
 
 
 def test_zeroed_data_takes_no_bytes_of_the_file() -> None:

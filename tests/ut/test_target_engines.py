@@ -320,7 +320,7 @@ ILLEGAL: list[tuple[str, dict[str, Any], str]] = [
         "outside ub; expected 0x0 to 0x30000; found 0x20 to 0x30020",
     ),
     ("gm_to_ub", {"dst": 0, "src": RAM - 1, "bytes": 1}, "outside global memory"),
-    ("gm_to_ub", {"dst": 0, "src": RAM + (64 << 20) - 1, "bytes": 2}, "outside global memory"),
+    ("gm_to_ub", {"dst": 0, "src": RAM + (128 << 20) - 1, "bytes": 2}, "outside global memory"),
     (
         "gm_to_ub_2d",
         {"types": (F16,), "dst": 0, "src": RAM, "rows": 2, "cols": 17, "dst_stride": 32},
