@@ -20,7 +20,8 @@ from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES
 from superkernel.target.engines import Engine
 
 if TYPE_CHECKING:
-    from superkernel.codegen.aicore.layer import Address, KernelBuilder
+    from superkernel.codegen.aicore.commands import Address
+    from superkernel.codegen.aicore.layer import KernelBuilder
 
 CHANNELS_MAX = 4  # a kernel has the last flags, the plan the others
 

@@ -25,8 +25,7 @@ kernel leaves in its queues is ordered against the next kernel's local memory by
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias, cast
@@ -35,30 +34,25 @@ from llvmlite import ir
 
 from superkernel.body import Body
 from superkernel.codegen.aicore.channel import CHANNELS_MAX, Channel
-from superkernel.codegen.aicore.rings import Buffer, FlagPlan, FlagUse, Part, Ring, StreamFlags, Touch, plan_flags
-from superkernel.codegen.aicore.scalar import (
-    I1,
-    I8,
-    I16,
-    I32,
-    I64,
-    MASK64,
-    VOID,
-    Number,
-    Scalar,
-    Variable,
-    ir_of,
-    load_volatile,
-    store_volatile,
+from superkernel.codegen.aicore.commands import SCRATCH, Address, Commands, OperandValue
+from superkernel.codegen.aicore.rings import (
+    Buffer,
+    FlagPlan,
+    FlagsExhausted,
+    FlagUse,
+    Part,
+    Ring,
+    StreamFlags,
+    Touch,
+    plan_flags,
 )
+from superkernel.codegen.aicore.scalar import I8, I16, I32, I64, MASK64, Number, Scalar, Variable, ir_of
 from superkernel.codegen.aicore.stream import Stream, ends
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.target.aicore import AicoreTarget
-from superkernel.target.engines import CommandSpec, Engine, Local, command, spec_of
-from superkernel.target.engines.layout import DOORBELL, layout, word_offset
-from superkernel.target.engines.model import OPCODE_BITS, TYPE_BITS, TYPE_CODES, Kind, Operand
+from superkernel.target.engines import CommandSpec, Engine, Local, spec_of
 
 Emitter: TypeAlias = "Callable[[KernelBuilder, Body, AicoreTiling], None]"
 
@@ -67,23 +61,7 @@ Emitter: TypeAlias = "Callable[[KernelBuilder, Body, AicoreTiling], None]"
 STORE_FENCE, OWN_FENCE, LOCAL_FENCE = 0, 1, 2
 RESERVED_FLAGS = 3
 WAIT_FUNCTION, FENCE_FUNCTION = "sk_wait", "sk_fence"
-SCRATCH = -1  # operand number of the workspace
 _BITS: dict[int, ir.IntType] = {1: I8, 2: I16, 4: I32, 8: I64}
-
-
-@dataclass(frozen=True, eq=False)
-class Address:
-    """A place in global memory: bytes from the start of an operand (SCRATCH: of the workspace)."""
-
-    operand: int
-    offset: Number
-
-    def at(self, offset: Number) -> Address:
-        """Further on."""
-        return Address(self.operand, self.offset + offset)
-
-
-OperandValue: TypeAlias = "Number | float | str | Buffer | Part | Address"
 
 
 @dataclass(frozen=True)
@@ -120,13 +98,23 @@ def emit_kernel(
     target: AicoreTarget,
     builder: type[KernelBuilder] | None = None,
 ) -> KernelCode:
-    """Add the kernel function of one role to a module. `builder`: another maker of its stores, for tests."""
+    """Add the kernel function of one role to a module. Where flags do not suffice for the slots of its rings, rings are
+    left with one slot: less overlap, fewer flags. `builder`: another maker of its stores, for tests."""
     make = builder or KernelBuilder
-    dry = make(ir.Module(name="record"), symbol, body, tiling, role, target, None)
-    emitter(dry, body, tiling)
-    dry.finish()
-    plan = plan_flags(dry.touches, dry.turns, target.queue.flag_ids - RESERVED_FLAGS, dry.streams)
-    kb = make(module, symbol, body, tiling, role, target, plan)
+    single: set[int] = set()
+    while True:
+        dry = make(ir.Module(name="record"), symbol, body, tiling, role, target, None, single)
+        emitter(dry, body, tiling)
+        dry.finish()
+        try:
+            plan = plan_flags(dry.touches, dry.turns, target.queue.flag_ids - RESERVED_FLAGS, dry.streams)
+        except FlagsExhausted as short:
+            if short.ring is None:
+                raise
+            single.add(short.ring)
+            continue
+        break
+    kb = make(module, symbol, body, tiling, role, target, plan, single)
     if dry.scalar:
         kb.order_loads()
     emitter(kb, body, tiling)
@@ -152,7 +140,7 @@ def _local_uses(dry: KernelBuilder) -> Iterator[LocalUse]:
         yield LocalUse(buffer.memory, buffer.start, buffer.end, next(iter(engines)), tuple(engines))
 
 
-class KernelBuilder:
+class KernelBuilder(Commands):
     """See the module docstring. `begin`, `end`: the range of units; `core`: number within the type; `b`: LLVM's."""
 
     def __init__(
@@ -164,30 +152,25 @@ class KernelBuilder:
         role: Role,
         target: AicoreTarget,
         plan: FlagPlan | None,
+        single: Container[int] = (),
     ) -> None:
-        self.module, self.symbol, self.role, self.target = module, symbol, role, target
+        waits = (*tiling.dependent_operands(body), *([SCRATCH] if tiling.scratch_bytes else []))
+        count = len(body.operands)
+        super().__init__(module, symbol, 5 + len(waits) + count, target)
+        self.role = role
         self.touches: list[Touch] = []
         self.turns: list[Ring] = []
         self.streams: list[Ring] = []
-        self.nodes = 0
-        self._plan = plan
+        self._plan, self._single = plan, single
         self._rings: list[Ring] = []
         self._channels: list[Channel] = []
         self._taken: dict[Local, tuple[int, int]] = {}
         self._open: list[tuple[Ring, int, int]] = []  # ring, turn site, number of nodes around it
-        self._around: list[int] = []  # loops and conditions that are open
         self.scalar: set[int] = set()
         self._stored = False  # the control unit stores itself
         self._loads_ordered = False  # a fence stands behind every wait
         self._whole: dict[Ring, ExitStack] = {}
-        waits = (*tiling.dependent_operands(body), *([SCRATCH] if tiling.scratch_bytes else []))
         self.wait_operands = waits
-        count = len(body.operands)
-        self.function = ir.Function(module, ir.FunctionType(VOID, [I64] * (5 + len(waits) + count)), symbol)
-        self.function.attributes.add("nounwind")
-        set.add(self.function.attributes, '"no-builtins"')
-        self.function.section = f".text.{symbol}"
-        self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
         args = [Scalar(self.b, a) for a in self.function.args]
         self.begin, self.end, self.core, self._scratch = args[:4]
         self._entries, masks = args[4], args[5 : 5 + len(waits)]
@@ -202,9 +185,10 @@ class KernelBuilder:
     # Memory -----------------------------------------------------------------------------------------------------------
 
     def ring(self, name: str, depth: int = 2) -> Ring:
-        """Slots for buffers that are used in turns: `with kb.turn(ring):`."""
-        ring = Ring(name, len(self._rings), depth)
-        if depth > 1:
+        """Slots for buffers that are used in turns: `with kb.turn(ring):`. One slot where flags are short."""
+        number = len(self._rings)
+        ring = Ring(name, number, 1 if number in self._single else depth)
+        if ring.depth > 1:
             ring.slot = Variable(self.b, 0)
         self._rings.append(ring)
         return ring
@@ -296,58 +280,6 @@ class KernelBuilder:
                     last = self.b.icmp_unsigned("==", ir_of(following), ir_of(ring.depth))
                     ring.slot.set(Scalar(self.b, self.b.select(last, ir_of(0), ir_of(following))))
 
-    @contextmanager
-    def loop(self, begin: Number, end: Number, step: int = 1) -> Iterator[Number]:
-        """`for i in range(begin, end, step)`. A range known to have one trip emits no loop."""
-        if isinstance(begin, int) and isinstance(end, int) and begin < end <= begin + step:
-            yield begin
-            return
-        with self._node(inner=True):
-            head, inside, after = (self.function.append_basic_block(n) for n in ("head", "body", "after"))
-            before = self.b.block
-            self.b.branch(head)
-            self.b.position_at_end(head)
-            index = self.b.phi(I64)
-            index.add_incoming(ir_of(begin), before)
-            self.b.cbranch(self.b.icmp_signed("<", index, ir_of(end)), inside, after)
-            self.b.position_at_end(inside)
-            yield Scalar(self.b, index)
-            index.add_incoming(self.b.add(index, ir_of(step)), self.b.block)
-            self.b.branch(head)
-            self.b.position_at_end(after)
-
-    @contextmanager
-    def when(self, condition: ir.Value | bool) -> Iterator[None]:
-        """`if condition:`. A Python truth value decides while emitting (False: the body is emitted but dead)."""
-        if condition is True:
-            yield
-            return
-        value = ir.Constant(I1, 0) if condition is False else condition
-        with self._node(inner=True), self.b.if_then(value):
-            yield
-
-    def compare(self, relation: str, a: Number, b: Number) -> ir.Value | bool:
-        """Signed comparison: a truth value of Python where both are known, else an i1 for `when`."""
-        if isinstance(a, int) and isinstance(b, int):
-            return {"<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b, "==": a == b, "!=": a != b}[relation]
-        return self.b.icmp_signed(relation, ir_of(a), ir_of(b))
-
-    def select(self, condition: ir.Value | bool, a: Number, b: Number) -> Number:
-        """a where the condition holds, else b."""
-        if isinstance(condition, bool):
-            return a if condition else b
-        return Scalar(self.b, self.b.select(condition, ir_of(a), ir_of(b)))
-
-    def minimum(self, a: Number, b: Number) -> Number:
-        return min(a, b) if isinstance(a, int) and isinstance(b, int) else self.select(self.compare("<", a, b), a, b)
-
-    def maximum(self, a: Number, b: Number) -> Number:
-        return max(a, b) if isinstance(a, int) and isinstance(b, int) else self.select(self.compare(">", a, b), a, b)
-
-    def variable(self, initial: Number = 0) -> Variable:
-        """A register that changes."""
-        return Variable(self.b, initial)
-
     # Commands ---------------------------------------------------------------------------------------------------------
 
     def issue(
@@ -426,22 +358,13 @@ class KernelBuilder:
 
     # What is derived --------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _node(self, inner: bool = False) -> Iterator[None]:
-        """A node of the structure: flags ahead of it and behind it, as planned."""
-        number = self.nodes
-        self.nodes += 1
-        if self._plan is not None:
-            for use in self._plan.waits.get(number, ()):
-                self._flag("wait_flag", use.source, use.target, self._flag_id(use))
-        if inner:
-            self._around.append(number)
-        yield
-        if inner:
-            self._around.pop()
-        if self._plan is not None:
-            for use in self._plan.sets.get(number, ()):
-                self._flag("set_flag", use.source, use.target, self._flag_id(use))
+    def _ahead_of(self, node: int) -> None:
+        for use in self._plan.waits.get(node, ()) if self._plan else ():
+            self._flag("wait_flag", use.source, use.target, self._flag_id(use))
+
+    def _behind(self, node: int) -> None:
+        for use in self._plan.sets.get(node, ()) if self._plan else ():
+            self._flag("set_flag", use.source, use.target, self._flag_id(use))
 
     def _flag_id(self, use: FlagUse) -> Number:
         base, slot = use.base + RESERVED_FLAGS, self._rings[use.ring].slot
@@ -493,79 +416,6 @@ class KernelBuilder:
             self._call(WAIT_FUNCTION, cast("Scalar", left), self._entries)
             self._order_loads_behind(Engine.CONTROL)
             self._pending.set(self._pending.get() ^ left)
-
-    def _call(self, name: str, *arguments: Scalar) -> None:
-        known = self.module.globals.get(name)
-        if known is None:
-            known = ir.Function(self.module, ir.FunctionType(VOID, [I64] * len(arguments)), name)
-        self.b.call(known, [a.value for a in arguments])
-
-    def _global(self, address: Address) -> Number:
-        base = self._scratch if address.operand == SCRATCH else self._operands[address.operand]
-        return base + address.offset
-
-    def _store_words(
-        self, spec: CommandSpec, engine: Engine, types: tuple[DType, ...], given: dict[str, OperandValue]
-    ) -> None:
-        """The stores that issue a command, the doorbell last."""
-        self._check(spec, engine, types, given)
-        words: dict[int, Number] = {DOORBELL: spec.opcode}
-        for place, dtype in enumerate(types):
-            words[DOORBELL] |= TYPE_CODES[dtype] << OPCODE_BITS + TYPE_BITS * place
-        for slot, operand in zip(layout(spec), spec.operands, strict=True):
-            bits = self._bits(operand, given)
-            shifted = bits << slot.shift
-            words[slot.word] = words.get(slot.word, 0) | shifted
-        page = self.target.map.page_address
-        for number in sorted(words):
-            self._put(page + word_offset(engine, number), words[number])
-
-    def _put(self, address: int, word: Number) -> None:
-        """A store into the register page."""
-        store_volatile(self.b, word, address)
-
-    def _get(self, address: Number, kind: ir.Type) -> ir.Value:
-        """A load from global memory that the compiler may not move."""
-        return load_volatile(self.b, address, kind)
-
-    def _set(self, address: Number, value: Number, kind: ir.IntType) -> None:
-        """A store to global memory."""
-        store_volatile(self.b, value, address, kind)
-
-    def _check(
-        self, spec: CommandSpec, engine: Engine, types: tuple[DType, ...], given: dict[str, OperandValue]
-    ) -> None:
-        """Names, types, engine and the numbers that are known, by the checks of the table."""
-        static: dict[str, int | float | str] = {}
-        for operand in spec.operands:
-            value = given.get(operand.name, operand.default)
-            if operand.name in given and isinstance(value, (int, float, str)):
-                static[operand.name] = value
-            elif operand.name in given and operand.kind is Kind.CHOICE:
-                static[operand.name] = operand.choices[0]
-            elif operand.name in given:
-                static[operand.name] = max(operand.low, 0)
-        static.update({name: 0 for name in given if name not in static})  # unknown names are told by `command`
-        command(spec.name, engine=engine, types=types, **static)
-
-    def _bits(self, operand: Operand, given: dict[str, OperandValue]) -> Number:
-        if operand.name not in given:
-            return operand.default or 0
-        value = given[operand.name]
-        if isinstance(value, Buffer):
-            value = Part(value, 0)
-        if isinstance(value, Part):
-            buffer = value.buffer
-            slot = buffer.ring.slot
-            start: Number = buffer.start if slot is None else slot.get() * buffer.stride + buffer.start
-            return start + value.offset
-        if isinstance(value, Address):
-            return self._global(value)
-        if operand.kind is Kind.CHOICE and isinstance(value, str):
-            return operand.choices.index(value)
-        if operand.kind is Kind.FLOAT and isinstance(value, (int, float)):
-            return cast("int", struct.unpack("<I", struct.pack("<f", float(value)))[0])
-        return cast("Number", value)
 
     # End --------------------------------------------------------------------------------------------------------------
 

@@ -28,10 +28,10 @@ from dataclasses import dataclass, field
 
 from llvmlite import ir
 
+from superkernel.codegen.aicore.commands import SCRATCH
 from superkernel.codegen.aicore.layer import (
     FENCE_FUNCTION,
     LOCAL_FENCE,
-    SCRATCH,
     STORE_FENCE,
     WAIT_FUNCTION,
     KernelCode,

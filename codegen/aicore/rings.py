@@ -150,6 +150,12 @@ def plan_flags(touches: list[Touch], turns: list[Ring], ids: int, streams: Seque
     return plan
 
 
+class FlagsExhausted(InternalError):
+    """A kernel wants more flags than there are. `ring`: the number of a ring that can do with one slot, if any."""
+
+    ring: int | None = None
+
+
 class _FreeFlags:
     """Numbers of flags per pair of engines: those within a turn from the lowest up, credits from the highest down, so
     that no number is one thing in one kernel and the other in the next."""
@@ -158,18 +164,23 @@ class _FreeFlags:
         self.ids = ids
         self._low: dict[tuple[Engine, Engine], int] = defaultdict(int)
         self._high: dict[tuple[Engine, Engine], int] = defaultdict(int)
+        self._deep: dict[tuple[Engine, Engine], list[Ring]] = defaultdict(list)
 
     def take(self, source: Engine, target: Engine, ring: Ring, *, credit: bool) -> int:
-        """A flag per slot; the first one's number. Raises InternalError where there are no more."""
+        """A flag per slot; the first one's number. Raises FlagsExhausted where there are no more."""
         pair = (source, target)
         taken = self._high if credit else self._low
         taken[pair] += ring.depth
+        if ring.depth > 1 and ring.engines is None:
+            self._deep[pair].append(ring)
         if self._low[pair] + self._high[pair] > self.ids:
-            raise InternalError(
+            error = FlagsExhausted(
                 f"more than {self.ids} flags from {source.title} to {target.title}",
                 location=f"ring {ring.name!r}",
                 hint="put buffers that are used together into one ring",
             )
+            error.ring = self._deep[pair][-1].number if self._deep[pair] else None
+            raise error
         return self.ids - self._high[pair] if credit else self._low[pair] - ring.depth
 
 

@@ -22,7 +22,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from superkernel.body import PointwiseProgram
-from superkernel.codegen.aicore.layer import Address, KernelBuilder
+from superkernel.codegen.aicore.commands import Address
+from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part, Ring
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.dtypes import DType

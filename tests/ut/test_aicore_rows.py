@@ -16,7 +16,7 @@ from kernel_check import Array, operand
 from op_cases import op_body, with_epilogue, with_slot
 
 from superkernel.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
-from superkernel.errors import UnsupportedError
+from superkernel.errors import InternalError, UnsupportedError
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import Role as CoreRole
 from superkernel.scheduler.families.aicore.row_modes import Mode
@@ -212,6 +212,22 @@ def arguments(op: str, x: Array) -> list[Array | None]:
     count = {"layer_norm": 2, "rms_norm": 1, "group_norm": 2, "batch_norm": 4}.get(op, 0)
     extra = [np.abs(numbers(width, dtype=x.dtype, seed=7 + k)) for k in range(count)]
     return [x, *extra]
+
+
+@pytest.mark.parametrize("flags", [4, 5, 8])
+def test_few_engine_flags(flags: int) -> None:
+    """Rings are left with one slot where flags are short; the results are the same."""
+    target = load_target("mini").replaced({"queue.flag_ids": flags})
+    body, arrays, expected = op_body("softmax", [numbers(40, 61)], {})
+    (tiling, *_) = family_of("aicore.softmax").tilings("aicore.softmax", body, target)
+    check_aicore("aicore.softmax", body, arrays, expected, tiling=tiling, tol=2e-3, target=target, splits=1)  # type: ignore[arg-type]
+
+
+def test_no_engine_flags() -> None:
+    target = load_target("mini").replaced({"queue.flag_ids": 3})
+    body, arrays, expected = op_body("softmax", [numbers(40, 61)], {})
+    with pytest.raises(InternalError, match="more than 0 flags"):
+        check_aicore("aicore.softmax", body, arrays, expected, target=target)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])

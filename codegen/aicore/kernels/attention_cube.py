@@ -15,8 +15,9 @@ from typing import Any
 from llvmlite import ir
 
 from superkernel.body import Body, View
+from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, Place, Walk
-from superkernel.codegen.aicore.layer import Address, KernelBuilder
+from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.stream import StreamBuffer

@@ -17,9 +17,10 @@ from typing import Any
 from llvmlite import ir
 
 from superkernel.body import Body
+from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.attention_mask import Masking
 from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, Place, Walk
-from superkernel.codegen.aicore.layer import Address, KernelBuilder
+from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part, Ring
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.tileprogram import Tile, TileProgram

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from superkernel.body import Body
 from superkernel.codegen.aicore.channel import Channel
+from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.conv_units import Unit, unit_of
-from superkernel.codegen.aicore.layer import Address, KernelBuilder
+from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
 from superkernel.dtypes import DType

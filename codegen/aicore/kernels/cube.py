@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superkernel.codegen.aicore.layer import KernelBuilder, OperandValue
+from superkernel.codegen.aicore.commands import OperandValue
+from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.scheduler.families.aicore.cube import Factor, Layout, packed_batch_strides

@@ -26,10 +26,11 @@ from typing import TypeAlias
 from llvmlite import ir
 
 from superkernel.body import Body
+from superkernel.codegen.aicore.commands import Address, OperandValue
 from superkernel.codegen.aicore.kernels.cube import FactorCode
 from superkernel.codegen.aicore.kernels.matmul_epilogue import emit_lane
 from superkernel.codegen.aicore.kernels.matmul_place import locate
-from superkernel.codegen.aicore.layer import Address, KernelBuilder, OperandValue
+from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.stream import Stream, StreamBuffer
 from superkernel.dtypes import DType

@@ -14,12 +14,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from superkernel.body import Body
+from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels import rows
 from superkernel.codegen.aicore.kernels.pool_taps import Taps
 from superkernel.codegen.aicore.kernels.row_formulas import bits_of
 from superkernel.codegen.aicore.kernels.row_task import command_dtype
 from superkernel.codegen.aicore.kernels.row_transfer import BITS
-from superkernel.codegen.aicore.layer import Address, KernelBuilder
+from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import Tile as ProgramTile

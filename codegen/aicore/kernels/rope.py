@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from superkernel.body import Body
+from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.pointwise import emit_cut, emit_tiles
-from superkernel.codegen.aicore.layer import Address, KernelBuilder
+from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Ring
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import NOT_PLACED, Placed, Tile, TileProgram, place

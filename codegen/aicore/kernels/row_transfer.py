@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.row_tiles import Tile
-from superkernel.codegen.aicore.layer import Address, KernelBuilder
+from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer
 from superkernel.dtypes import DType
 

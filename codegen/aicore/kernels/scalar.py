@@ -10,7 +10,8 @@ from __future__ import annotations
 from llvmlite import ir
 
 from superkernel.body import Body
-from superkernel.codegen.aicore.layer import SCRATCH, Address, KernelBuilder
+from superkernel.codegen.aicore.commands import SCRATCH, Address
+from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number, Scalar
 from superkernel.codegen.host.builder import I32, I64, Index, storage_type
 from superkernel.codegen.host.builder import KernelBuilder as HostBuilder
