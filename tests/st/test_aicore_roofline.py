@@ -201,8 +201,8 @@ STREAM_SHARE_MIN = 0.8
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_streaming(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From L2, the slowest engine works at least 80 % of the time on transfers at the modelled speed: start-up and bytes
-    of each, without what it waits for memory."""
+    """From L2, the slowest engine works at least 80 % of the time on transfers at the modelled speed: start-up and
+    bytes of each, without what it waits for memory."""
     monkeypatch.setattr("superkernel.executors.sim.Device", _Warm)
     kernel, compiled = _compiled(_graph(STREAMS[name]))
     run = compiled.executable.simulate(kernel._io(list(kernel._random().values())), mode="timing")
