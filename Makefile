@@ -85,6 +85,7 @@ $(BENCH_VENV)/.built: $(SOURCES) | $(BIN)/python
 bench: $(BENCH_VENV)/.built
 	$(BENCH_VENV)/bin/python bench/limits.py
 	$(BENCH_VENV)/bin/python bench/compile_time.py
+	$(BENCH_VENV)/bin/python bench/simulator.py
 	$(BENCH_VENV)/bin/python bench/run.py --docs $(BENCH_FLAGS)
 
 # The fences that the sanitizer does not model (-Wno-tsan) order wake-ups only, never data. The canary has a data race on purpose: a sanitizer that is silent about it proves nothing.

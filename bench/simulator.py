@@ -1,0 +1,182 @@
+"""How fast the simulator is, and what it says of the kernels at their limits.
+
+    python bench/simulator.py [--json] [--quick]
+
+Speed, in wall-clock time: the control unit on a tight loop with instruction-cache timing; the control code of a fused
+decode step, with engines, memory and race detection at work; one decode step of eight layers on all groups of a3,
+timing only. Kernels, in simulated cycles: the cube in a large f16 product, vector cores that stream through memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import workloads
+from llvmlite import ir
+
+import superkernel as sk
+from superkernel.codegen.aicore.boot import SHARED, BootSpec, encode_boot
+from superkernel.codegen.aicore.linking import Layout, link
+from superkernel.codegen.aicore.lower import compile_rv64
+from superkernel.pipeline_aicore import AicoreCompiled
+from superkernel.sim import CacheGeometry, run_program
+from superkernel.sim_report import SimReport, report_of
+
+CODE, PRIVATE, TOHOST = 0x8000_0000, 0x8020_0000, 0x8040_0000
+ROUNDS = 3
+DECODE = {
+    "layers": 8, "width": 512, "heads": 8, "kv_heads": 8, "inner": 1408, "vocabulary": 1024, "positions": 128,
+}  # fmt: skip
+DECODE_GOAL_S = 5.0
+CUBE_GOAL = 0.7
+PRODUCT, PRODUCT_QUICK = 3072, 1024
+STREAM = (4096, 4096)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line: what, how much, of what unit, and what more there is to say."""
+
+    name: str
+    value: float
+    unit: str
+    note: str = ""
+    goal: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name:<46} {self.value:>10.2f} {self.unit:<16} {self.goal:<14} {self.note}".rstrip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="plain data instead of lines")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, one round")
+    options = parser.parse_args()
+    figures: list[Figure] = []
+    for measure in (tight_loop, decode_step, product, streaming):
+        for figure in measure(options.quick):
+            figures.append(figure)
+            if not options.json:
+                print(figure, flush=True)
+    if options.json:
+        print(json.dumps({"schema": "superkernel.bench.simulator/1", "figures": [asdict(f) for f in figures]}))
+    return 0
+
+
+# Speed ----------------------------------------------------------------------------------------------------------------
+
+
+def loop_program(rounds: int) -> bytes:
+    """An image that runs a loop of a dozen instructions: shifts, exclusive ors, a sum."""
+    module = ir.Module(name="loop")
+    word = ir.IntType(64)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [word]), "sk_main")
+    entry, body, after = (function.append_basic_block(n) for n in ("entry", "body", "after"))
+    ir.IRBuilder(entry).branch(body)
+    b = ir.IRBuilder(body)
+    count, state, total = (b.phi(word) for _ in range(3))
+    mixed = state
+    for left, places in ((True, 13), (False, 7), (True, 17)):
+        shifted = (b.shl if left else b.lshr)(mixed, ir.Constant(word, places))
+        mixed = b.xor(mixed, shifted)
+    following, summed = b.add(count, ir.Constant(word, 1)), b.add(total, mixed)
+    for phi, first, further in ((count, 0, following), (state, 88172645463325252, mixed), (total, 0, summed)):
+        phi.add_incoming(ir.Constant(word, first), entry)
+        phi.add_incoming(further, body)
+    b.cbranch(b.icmp_unsigned("<", following, ir.Constant(word, rounds)), body, after)
+    b = ir.IRBuilder(after)
+    place = ir.GlobalVariable(module, word, "out")
+    place.initializer = ir.Constant(word, 0)
+    b.store(summed, place)
+    b.ret_void()
+    start = encode_boot(BootSpec(copy_of=[0], private_bytes=4096, exit_address=TOHOST))
+    absolute = {"sk_private": PRIVATE, "tohost": TOHOST}
+    layout = Layout(code_address=CODE, shared=SHARED, absolute=absolute)
+    return link([start, compile_rv64(str(module))], layout).elf()
+
+
+def tight_loop(quick: bool) -> list[Figure]:
+    """The path of `superkernel sim run`, instruction cache on."""
+    program = loop_program(2_000_000 if quick else 40_000_000)
+    best, instructions = float("inf"), 0
+    for _ in range(1 if quick else ROUNDS):
+        begin = time.perf_counter()
+        result = run_program(program, memory_bytes=8 << 20, icache=CacheGeometry(16384, 128, 4, 150))
+        best = min(best, time.perf_counter() - begin)
+        instructions = result.harts[0].instructions
+    note = f"{instructions / 1e6:.0f} million instructions, instruction cache timed"
+    return [Figure("control unit, tight loop", instructions / best / 1e6, "M instructions/s", note)]
+
+
+def decode_step(quick: bool) -> list[Figure]:
+    """A fused decode step on all of a3: speed of control code, and wall time."""
+    sizes: dict[str, Any] = {**DECODE, "layers": 2 if quick else DECODE["layers"]}
+    kernel, compiled = _compiled(workloads.decode_step(**sizes), "a3")
+    io = kernel._io(list(kernel._random().values()))
+    best, launches = float("inf"), ()
+    for _ in range(1 if quick else ROUNDS):
+        begin = time.perf_counter()
+        launches = compiled.executable.simulate(io, mode="timing").launches
+        best = min(best, time.perf_counter() - begin)
+    report = report_of(compiled, launches)
+    commands = sum(e.commands + e.flags for launch in launches for c in launch.cores for e in c.engines.values())
+    note = f"{report.instructions} instructions, {commands} commands, {report.cycles} cycles, races checked"
+    name = f"decode step, {sizes['layers']} layers on a3"
+    return [
+        Figure(f"{name}: control code", report.instructions / best / 1e6, "M instructions/s"),
+        Figure(f"{name}: wall time", best, "s", note, f"goal < {DECODE_GOAL_S:.0f} s"),
+    ]
+
+
+# Kernels --------------------------------------------------------------------------------------------------------------
+
+
+def product(quick: bool) -> list[Figure]:
+    """How busy the cube is in a large product, and with what its cores' engines spend their time."""
+    size = PRODUCT_QUICK if quick else PRODUCT
+    b = sk.GraphBuilder("product")
+    b.output(b.matmul(b.input("a", (size, size), "f16"), b.input("b", (size, size), "f16")), name="y")
+    _, compiled = _compiled(b.graph(), "a3")
+    arrays = [np.zeros((size, size), np.float16) for _ in range(3)]
+    report = report_of(compiled, compiled.executable.simulate(arrays, mode="timing").launches)
+    shares = ", ".join(f"{e} {report.engine_share('cube', e):.0%}" for e in ("mte2", "mte1", "m", "fix"))
+    waits = _mean_share(report, "mte2", "memory_wait")
+    note = f"busy: {shares}; mte2 waits for memory {waits:.0%}; {report.memory['read_bytes'] / 1e6:.0f} MB read"
+    name, goal = f"cube busy, {size}^3 f16 on a3", f"goal {CUBE_GOAL:.0%}"
+    return [Figure(name, 100 * report.engine_share("cube", "m"), "%", note, goal)]
+
+
+def streaming(quick: bool) -> list[Figure]:
+    """What vector cores reach of the rate of the engine that has most to do; everything comes from memory once."""
+    rows, columns = STREAM if not quick else (1024, 1024)
+    b = sk.GraphBuilder("add")
+    b.output(b.input("x", (rows, columns), "f16") + b.input("y", (rows, columns), "f16"), name="z")
+    _, compiled = _compiled(b.graph(), "a3")
+    arrays = [np.zeros((rows, columns), np.float16) for _ in range(3)]
+    report = report_of(compiled, compiled.executable.simulate(arrays, mode="timing").launches)
+    busy = report.engine_share("vector", "mte2")
+    waits = _mean_share(report, "mte2", "memory_wait")
+    rate = 3 * arrays[0].nbytes / report.time_us / 1e3
+    note = f"{rate:.0f} GB/s over all cores; mte2 waits for HBM {waits:.0%} of the time"
+    return [Figure(f"loads busy, add of {rows}x{columns} f16 on a3", 100 * busy, "%", note)]
+
+
+def _mean_share(report: SimReport, engine: str, field: str) -> float:
+    rows = [r for r in report.cores if r.busy.get(engine)]
+    return float(np.mean([getattr(r, field)[engine] / report.cycles for r in rows]))
+
+
+def _compiled(graph: sk.Graph, target: str) -> tuple[sk.Kernel, AicoreCompiled]:
+    kernel = sk.compile(graph, target=target)
+    compiled = kernel._compiled
+    assert isinstance(compiled, AicoreCompiled)
+    return kernel, compiled
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
