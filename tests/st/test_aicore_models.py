@@ -1,5 +1,5 @@
 """Models on the simulated accelerator: outputs within the declared tolerance of the float64 reference, free of races
-and of undeclared accesses, on a large target and a small one, with the same bits on both.
+and of undeclared accesses, on a large target and a small one.
 
 The tolerance is `error_bound` of the lowered graph: values are f16 in memory, sums f32. It is relative to the largest
 value of an output.
@@ -62,7 +62,6 @@ MODELS = {f.__name__: f for f in (encoder_layer, decode, squeezenet, resnet50)}
 def test_model_within_the_declared_tolerance(name: str) -> None:
     graph, inputs = MODELS[name]()
     expected = evaluate(graph, inputs, wide=True)
-    bits: dict[str, bytes] = {}
     for target in TARGETS:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # no sub-operator may fall back
@@ -76,7 +75,6 @@ def test_model_within_the_declared_tolerance(name: str) -> None:
             scale = float(np.abs(want).max())
             error = float(np.abs(got.astype(np.float64) - want).max())
             assert error <= bound * scale, f"{output} on {target}: {error / scale:.2e}, bound {bound:.2e}"
-            assert bits.setdefault(output, got.tobytes()) == got.tobytes(), f"{output} differs between targets"
 
 
 def test_states_are_kept_and_updated() -> None:

@@ -63,7 +63,7 @@ class Layout:
             "data_end": memory.data_address,
             "func_align": target.icache.line_bytes,
             "copy_align": max(target.l2.line_bytes, target.icache.line_bytes),
-            "shared": ("sk_start", "sk_trap"),
+            "shared": ("sk_start", "sk_trap", "sk_fence"),
         }
         values |= options
         values["absolute"] = {"sk_private": memory.private_address, **values.get("absolute", {})}
