@@ -3,10 +3,10 @@
 Stubs of a launch serve all cores of a type: a line is prefetched where any of its lanes asks for it, and lines of a
 function that one lane runs alone are for that lane only.
 
-`split`: cores of a type that a wait releases together ask for the same line in the same cycle; it is given out to one
-at a time. The last of c cores then is (c - 1) intervals behind, once per wait (behind it the cores are apart). Copies
-of the code divide c, and cost that every copy comes from HBM once. `auto` takes the smallest number near the best, and
-1 unless the gain is worth a percent of the time: control work, and the waits themselves.
+`split`: cores of a type that a wait releases together, into a kernel that is not there, ask for the same line in the
+same cycle; it is given out to one at a time. The last of c cores then is (c - 1) intervals behind, once per wait
+(behind it the cores are apart). Copies of the code divide c, and cost that every copy comes from HBM once. `auto` takes
+the smallest number near the best, and 1 unless the gain is worth a percent of the time: control work, and the waits.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _copies(
     meetings: dict[CoreKind, int] = {}
     for footprint, plan in zip(found, plans, strict=True):
         rows = zip(footprint.released, plan.after.missed, strict=True)
-        together = sum(released and missed > 0 for released, missed in rows)
+        together = sum(released and footprint.enters_kernel(missed) for released, missed in rows)
         meetings[footprint.kind] = max(meetings.get(footprint.kind, 0), together)
     sync = target.cycles(target.sync.core_full_ns)
     time = max((p.after.cycles + sync * sum(f.released) for f, p in zip(found, plans, strict=True)), default=0)
@@ -132,6 +132,6 @@ def _copies(
     best = max(gain(n) for n in COPIES)
     waits = max(meetings.values(), default=0)
     if best <= WORTH * time:
-        return 1, f"{waits} waits release cores into cold code: {best} cycles at most to gain in {time}"
+        return 1, f"{waits} waits release cores into a cold kernel: {best} cycles at most to gain in {time}"
     chosen = next(n for n in COPIES if gain(n) >= NEAR * best)
-    return chosen, f"{waits} waits release cores into cold code: {gain(chosen)} cycles to gain in {time}"
+    return chosen, f"{waits} waits release cores into a cold kernel: {gain(chosen)} cycles to gain in {time}"

@@ -20,7 +20,7 @@ from superkernel.codegen.aicore.linking import Image
 from superkernel.codegen.aicore.linking.objects import read_object
 from superkernel.codegen.aicore.linking.relocations import NUMBERS
 from superkernel.codegen.aicore.preload import INSTRUCTION_BYTES, STUB_OVERHEAD, Segment
-from superkernel.codegen.aicore.program import OFFSET_BYTES, CodeLine, KernelCall, launch_name, parts_of
+from superkernel.codegen.aicore.program import OFFSET_BROKEN, OFFSET_BYTES, CodeLine, KernelCall, launch_name, parts_of
 from superkernel.scheduler.families.aicore.base import Role
 from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Run, Step
 
@@ -36,6 +36,10 @@ class Footprint:
     segments: tuple[Segment, ...]
     places: Mapping[int, CodeLine]
     released: tuple[bool, ...]
+
+    def enters_kernel(self, lines: Sequence[int]) -> bool:
+        """Any of the lines belongs to a kernel, not to the launch."""
+        return any(self.places[line].symbol != self.launch for line in lines)
 
 
 def footprints(
@@ -166,5 +170,7 @@ class _Walk:
         for line in lines:
             begin = line * self.line_bytes - found.address
             offset = max(0, -(-begin // OFFSET_BYTES) * OFFSET_BYTES)
+            if offset == OFFSET_BROKEN and offset + OFFSET_BYTES < begin + self.line_bytes:
+                offset += OFFSET_BYTES
             self.places.setdefault(line, CodeLine(symbol, offset, lane))
         return lines

@@ -83,7 +83,7 @@ class Replay:
     timely: int
     late: int
     useless: int
-    missed: tuple[int, ...]  # misses of each segment
+    missed: tuple[tuple[int, ...], ...]  # the lines of each segment's misses
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,9 +224,9 @@ def replay(segments: Sequence[Segment], stubs: Sequence[Stub], shape: CacheShape
     cache = Lru(shape)
     ready: dict[int, int] = {}  # prefetched, not used yet: when it is there
     time = stalls = timely = late = useless = prefetches = 0
-    missed = []
+    missed: list[tuple[int, ...]] = []
     for segment, stub in zip(segments, stubs, strict=True):
-        misses = 0
+        misses: list[int] = []
         steps = len(segment.lines)
         for number, line in enumerate(segment.lines):
             if cache.use(line):
@@ -236,7 +236,7 @@ def replay(segments: Sequence[Segment], stubs: Sequence[Stub], shape: CacheShape
                     stalls += max(0, due - time)
                     time = max(time, due)
             else:
-                misses += 1
+                misses.append(line)
                 useless += ready.pop(line, None) is not None
                 stalls += shape.latency_cycles
                 time += shape.latency_cycles
@@ -249,5 +249,5 @@ def replay(segments: Sequence[Segment], stubs: Sequence[Stub], shape: CacheShape
                         ready[ahead] = time + shape.latency_cycles
                 time += STUB_OVERHEAD if stub else 0
             time += segment.cycles * (number + 1) // steps - segment.cycles * number // steps
-        missed.append(misses)
-    return Replay(time, sum(missed), stalls, prefetches, timely, late, useless + len(ready), tuple(missed))
+        missed.append(tuple(misses))
+    return Replay(time, sum(map(len, missed)), stalls, prefetches, timely, late, useless + len(ready), tuple(missed))
