@@ -25,6 +25,7 @@ from superkernel.codegen.aicore.linking import Layout, link
 from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.sim import CacheGeometry, run_program
+from superkernel.sim.counters import LaunchResult
 from superkernel.sim_report import SimReport, report_of
 
 CODE, PRIVATE, TOHOST = 0x8000_0000, 0x8020_0000, 0x8040_0000
@@ -118,7 +119,8 @@ def decode_step(quick: bool) -> list[Figure]:
     sizes: dict[str, Any] = {**DECODE, "layers": 2 if quick else DECODE["layers"]}
     kernel, compiled = _compiled(workloads.decode_step(**sizes), "a3")
     io = kernel._io(list(kernel._random().values()))
-    best, launches = float("inf"), ()
+    best = float("inf")
+    launches: tuple[LaunchResult, ...] = ()
     for _ in range(1 if quick else ROUNDS):
         begin = time.perf_counter()
         launches = compiled.executable.simulate(io, mode="timing").launches
