@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Engine
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Channel:
         self, kb: KernelBuilder, number: int, start: int, slot_bytes: int, depth: int, turns: Number, to_vector: bool
     ) -> None:
         self.kb, self.start, self.depth, self.turns = kb, start, depth, turns
-        self.stride = -(-slot_bytes // CHANNEL_ALIGN_BYTES) * CHANNEL_ALIGN_BYTES
+        self.stride = ceil_to(slot_bytes, CHANNEL_ALIGN_BYTES)
         self.flag = int(kb.target.sync.flags_per_core) - 1 - number
         self.sends = kb.role.is_cube == to_vector
         self._turn = kb.variable(0)

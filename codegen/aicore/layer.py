@@ -51,6 +51,7 @@ from superkernel.codegen.aicore.stream import Stream, ends
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import CommandSpec, Engine, Local, spec_of
 
@@ -210,10 +211,10 @@ class KernelBuilder(Commands):
         """Bytes of a local memory in every slot of a ring, from its bottom up, or from its top down. Raises
         InternalError where the memory is full: the tiling promised too much."""
         step = max(align, {Local.L0A: 512, Local.L0B: 512, Local.L0C: 1024}.get(memory, 32), self._alignment(memory))
-        stride = -(-nbytes // step) * step
+        stride = ceil_to(nbytes, step)
         low, high = self._taken.get(memory, (0, self.capacity(memory)))
         size = stride * ring.depth
-        start = (high - size) // step * step if top else -(-low // step) * step
+        start = (high - size) // step * step if top else ceil_to(low, step)
         if start < low or start + size > high:
             raise InternalError(
                 f"{memory.value} is full", location=f"{self.symbol}: {ring.name}.{name}", expected=f"{size} bytes",

@@ -31,7 +31,7 @@ from superkernel.scheduler.families.aicore.attention_cost import (
     row_pitch,
 )
 from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack
-from superkernel.scheduler.families.aicore.cube import ceil_to
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Engine, Local
 
 F32 = DType.F32

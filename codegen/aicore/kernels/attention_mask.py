@@ -18,7 +18,7 @@ from superkernel.codegen.aicore.scalar import Number
 from superkernel.dtypes import DType
 from superkernel.scheduler.families.aicore.attention_cost import hides_by_position
 from superkernel.scheduler.families.aicore.attention_tiling import AttentionTiling, Stack, mask_form
-from superkernel.scheduler.families.aicore.cube import ceil_to
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.attention import attention_form
 from superkernel.target.engines import Local
 

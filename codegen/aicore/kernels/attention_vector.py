@@ -27,7 +27,7 @@ from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
 from superkernel.dtypes import DType
 from superkernel.scheduler.families.aicore.attention_cost import Buffers, epilogue_code, ub_buffers
 from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack
-from superkernel.scheduler.families.aicore.cube import ceil_to
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import TileSize
 from superkernel.target.engines import Local
 

@@ -35,6 +35,7 @@ from superkernel.scheduler.families.aicore.conv_tiling import (
     vector_packs,
 )
 from superkernel.scheduler.families.aicore.depthwise import DepthwiseTiling
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Local
 
 
@@ -70,7 +71,7 @@ class CubeKernel:
             self.head = kb.buffer(self.head_ring, Local.L1, row * tiling.head, "head")
         if tiling.streams:
             self.chunk = kb.buffer(self.chunk_ring, Local.L1, row * tiling.chunk, "chunk")
-        m, n = -(-tiling.positions // STEP) * STEP, -(-tiling.channels // STEP) * STEP
+        m, n = ceil_to(tiling.positions, STEP), ceil_to(tiling.channels, STEP)
         self.left = kb.buffer(self.step_ring, Local.L0A, m * tiling.step * item, "left")
         self.right = kb.buffer(self.step_ring, Local.L0B, n * tiling.step * item, "right")
         self.sums = kb.buffer(self.sum_ring, Local.L0C, m * n * 4, "sums")
@@ -274,7 +275,7 @@ class CubeKernel:
 
     def _vector(self, unit: Unit, vector: Vector) -> Part:
         """A unit's part of a vector in L1."""
-        padded = -(-self.conv.out_channels // BIAS_STEP) * BIAS_STEP
+        padded = ceil_to(self.conv.out_channels, BIAS_STEP)
         return self.vectors[vector.operand].at((unit.group * padded + unit.channel) * 4)
 
     def send_result(self, unit: Unit) -> None:

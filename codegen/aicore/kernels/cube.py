@@ -13,13 +13,14 @@ from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.scheduler.families.aicore.cube import Factor, Layout, packed_batch_strides
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Engine
 
 
 def block_up(value: Number, unit: int) -> Number:
     """Rounded up to a multiple of a power of two."""
     if isinstance(value, int):
-        return -(-value // unit) * unit
+        return ceil_to(value, unit)
     places = unit.bit_length() - 1
     return ((value + (unit - 1)) >> places) << places
 

@@ -35,9 +35,10 @@ from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.stream import Stream, StreamBuffer
 from superkernel.dtypes import DType
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.families.aicore.cube import Layout, ceil_to
+from superkernel.scheduler.families.aicore.cube import Layout
 from superkernel.scheduler.families.aicore.matmul import CHANNEL_SLOTS, LEFT, MatmulTiling, factors, fix_of
 from superkernel.scheduler.families.aicore.matmul_form import product_of
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Engine, Local
 
 NOTHING = -1  # no panel is in L1

@@ -8,10 +8,10 @@ from superkernel.codegen.aicore.kernels.matmul_place import lines_of, locate
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
-from superkernel.scheduler.families.aicore.cube import ceil_to
 from superkernel.scheduler.families.aicore.matmul import CHANNEL_SLOTS, MatmulTiling
 from superkernel.scheduler.families.aicore.matmul_form import product_of
 from superkernel.scheduler.families.aicore.matmul_lane import lane_code, lane_size
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Local
 
 

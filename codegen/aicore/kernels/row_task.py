@@ -26,6 +26,7 @@ from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import Tile as ProgramTile
 from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.dtypes import DType
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.row_buffers import (
     STATISTICS,
     Buffers,
@@ -252,7 +253,7 @@ class Task(Units):
         before.compute(chunk.n, chunk.m)
         before.store(chunk.at, chunk.n, chunk.m)
         q = self.tiling.q
-        pitch = -(-q * self.work_item // self.block) * self.block
+        pitch = ceil_to(q * self.work_item, self.block)
         dense = pitch == q * self.work_item and isinstance(chunk.m, int) and chunk.m == q
         return Tile(before.result(self._fed).part, pitch, chunk.n, chunk.m, dense)
 

@@ -15,7 +15,7 @@ from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families.aicore.attention_cost import L0_SLOTS, overflows
 from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack
-from superkernel.scheduler.families.aicore.cube import ceil_to
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.attention import AttentionForm, attention_form
 from superkernel.scheduler.tiling import Family, Tiling
 from superkernel.target.aicore import AicoreTarget

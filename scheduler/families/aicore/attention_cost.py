@@ -18,8 +18,9 @@ from superkernel.scheduler.families.aicore.attention_tiling import (
     Stack,
     mask_form,
 )
-from superkernel.scheduler.families.aicore.cube import ceil_to, cube_cycles, fix_cycles
+from superkernel.scheduler.families.aicore.cube import cube_cycles, fix_cycles
 from superkernel.scheduler.families.aicore.formulas import lower
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import Home, TileCode, TileSize
 from superkernel.scheduler.families.attention import AttentionForm, attention_form
 from superkernel.target.aicore import AicoreTarget

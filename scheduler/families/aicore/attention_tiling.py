@@ -24,7 +24,7 @@ from superkernel.body import Body
 from superkernel.collapse import runs_of_range
 from superkernel.dtypes import DType
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role
-from superkernel.scheduler.families.aicore.cube import ceil_to
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.attention import AttentionForm, attention_form
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.tiling import Access

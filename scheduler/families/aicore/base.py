@@ -99,3 +99,12 @@ class AicoreTiling(Tiling):
         """`cost_cycles` as time."""
         assert isinstance(target, AicoreTarget)
         return self.cost_cycles(body, begin, end, target) * 1000 / target.device.clock_mhz
+
+
+@dataclass(frozen=True)
+class VectorTiling(AicoreTiling):
+    """Of a kernel that needs vector cores alone."""
+
+    @property
+    def kernel_type(self) -> KernelType:
+        return KernelType.VECTOR

@@ -30,6 +30,7 @@ from superkernel.scheduler.families.aicore.conv_tiling import (
     vector_packs,
     window_extent,
 )
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.tiling import Family
 from superkernel.target.aicore import AicoreTarget
 
@@ -50,10 +51,6 @@ class _Frame:
     row_blocks: int
     column_blocks: int
     framed: bool
-
-
-def _up(value: int, step: int) -> int:
-    return -(-value // step) * step
 
 
 def channels_inside(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -119,7 +116,7 @@ class _Search:
         self.block = int(target.memory.block_bytes) // conv.item  # elements of a block
         self.even = self._evenly_stored()
         packs = vector_packs(body, conv, fix is not None)
-        self.vector_bytes = sum(_up(p.packed_bytes(body.operands[o].type), 32) for o, p in packs.items())
+        self.vector_bytes = sum(ceil_to(p.packed_bytes(body.operands[o].type), 32) for o, p in packs.items())
 
     def _evenly_stored(self) -> bool:
         """Whether results of any run of output positions are evenly spaced."""
@@ -167,7 +164,7 @@ class _Search:
         out = self.conv.out_channels
         for wanted in _CHANNELS:
             if wanted < out:
-                yield _up(-(-out // -(-out // wanted)), STEP)
+                yield ceil_to(-(-out // -(-out // wanted)), STEP)
         if out <= max(_CHANNELS):
             yield out
 
@@ -178,9 +175,9 @@ class _Search:
             if self.even:
                 rows = max(1, min(high, wanted // wide))
                 rows = -(-high // -(-high // rows))
-                rows = _up(rows, STEP) if wide == 1 and rows < high else rows
+                rows = ceil_to(rows, STEP) if wide == 1 and rows < high else rows
                 yield _Frame(rows, wide, -(-high // rows), 1, False)
-            for columns in {min(_up(wide, STEP), c) for c in (16, 32, 64, 128, 256, _up(wide, STEP))}:
+            for columns in {min(ceil_to(wide, STEP), c) for c in (16, 32, 64, 128, 256, ceil_to(wide, STEP))}:
                 blocks = -(-wide // columns)
                 if (self.even and blocks == 1) or (blocks > 1 and self._late(columns, blocks)):
                     continue
@@ -208,8 +205,8 @@ class _Search:
     def _fitted(self, frame: _Frame, load: Load, channels: int, hold: str) -> Iterator[ConvTiling]:
         conv, memory, item = self.conv, self.target.memory, self.conv.item
         pixel = conv.padded_channels(int(memory.block_bytes)) if load is Load.PIXELS else conv.channels
-        depth = _up(conv.kernel[0] * conv.kernel[1] * pixel, self.block)
-        m, n = _up(frame.rows * frame.columns, STEP), _up(channels, STEP)
+        depth = ceil_to(conv.kernel[0] * conv.kernel[1] * pixel, self.block)
+        m, n = ceil_to(frame.rows * frame.columns, STEP), ceil_to(channels, STEP)
         step = min(memory.l0a_bytes // 2 // (m * item), memory.l0b_bytes // 2 // (n * item)) // self.block * self.block
         step = min(step, depth)
         width = self._width(frame)
@@ -226,7 +223,7 @@ class _Search:
             return
         free = memory.l1_bytes - self.vector_bytes
         for slots, head, chunk in dict.fromkeys(
-            self._memory(hold, free, _up(image, 32), channels * item, depth, step, many)
+            self._memory(hold, free, ceil_to(image, 32), channels * item, depth, step, many)
         ):
             yield ConvTiling(
                 hold, load, pixel, self.fix is not None, conv.images, conv.groups, frame.rows, frame.columns,
@@ -256,7 +253,7 @@ class _Search:
         if hold == WEIGHTS:
             return
         for size in _CHUNK_BYTES:
-            chunk = min(_up(depth, step), max(step, size // row // step * step))
+            chunk = min(ceil_to(depth, step), max(step, size // row // step * step))
             spare = _FLAGS - images - (0 if hold == IMAGE else 1)
             chunks = min(4 if hold == IMAGE else 2, free // (row * chunk), spare)
             if chunks < 1:
@@ -268,7 +265,7 @@ class _Search:
             for quarters in range(4):
                 first = min(depth * quarters // 4, left // row) // step * step
                 pieces = -(-(depth - first) // chunk)
-                even = _up(-(-(depth - first) // pieces), step)
+                even = ceil_to(-(-(depth - first) // pieces), step)
                 yield (images, 1, min(chunks, pieces)), first, even
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from superkernel.dtypes import DType
 from superkernel.scheduler.families.aicore.conv_form import CubeConv, Load
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.aicore import AicoreTarget
 
 if TYPE_CHECKING:
@@ -34,14 +35,10 @@ class UnitCycles:
     fix: float
 
 
-def _padded(value: int, step: int) -> int:
-    return -(-value // step) * step
-
-
 def unit_cycles(tiling: ConvTiling, conv: CubeConv, target: AicoreTarget) -> UnitCycles:
     """See UnitCycles."""
     item, cube, dma = conv.item, target.cube, target.dma
-    m, n = _padded(tiling.positions, cube.m), _padded(min(tiling.channels, conv.out_channels), cube.n)
+    m, n = ceil_to(tiling.positions, cube.m), ceil_to(min(tiling.channels, conv.out_channels), cube.n)
     wide = min(tiling.channels, conv.out_channels)
     steps = -(-tiling.depth // tiling.step) + (1 if tiling.head and tiling.streams else 0)
     depth = {DType.F32: cube.k_f32}.get(conv.dtype, cube.k_f16)

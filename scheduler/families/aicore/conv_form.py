@@ -19,6 +19,7 @@ from functools import lru_cache
 from superkernel.body import Body, Operand, PointwiseProgram, Role, View
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.conv_form import conv_form
 
 TYPES = frozenset({DType.F16, DType.BF16, DType.F32})
@@ -71,7 +72,7 @@ class CubeConv:
     def padded_channels(self, block_bytes: int) -> int:
         """Channels of a pixel in L1 where each is padded to whole blocks."""
         step = block_bytes // self.item
-        return -(-self.channels // step) * step
+        return ceil_to(self.channels, step)
 
     @property
     def rows_flat(self) -> bool:

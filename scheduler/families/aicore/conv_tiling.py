@@ -26,13 +26,15 @@ from math import prod
 
 from superkernel.body import Body, View
 from superkernel.collapse import runs_of_range
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
+from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role
 from superkernel.scheduler.families.aicore.conv_cost import range_cycles
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form, slot_bias
 from superkernel.scheduler.families.aicore.conv_form import CubeConv, Load, cube_conv
 from superkernel.scheduler.families.aicore.conv_mix import lane_form
 from superkernel.scheduler.families.aicore.conv_pack import PackFilters, PackVector
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
+from superkernel.scheduler.families.conv_form import ConvForm
 from superkernel.scheduler.tiling import Access, Pack
 from superkernel.target.aicore import AicoreTarget
 from superkernel.tensor import Box, Region
@@ -112,7 +114,7 @@ class ConvTiling(AicoreTiling):
 
     @property
     def scratch_bytes(self) -> int:
-        return 0 if self.fix else 2 * -(-self.slot_bytes // 512) * 512
+        return 0 if self.fix else 2 * ceil_to(self.slot_bytes, CHANNEL_ALIGN_BYTES)
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
         found = AccessSet(body)
@@ -243,12 +245,12 @@ def vector_packs(body: Body, conv: CubeConv, fix: bool) -> dict[int, Pack]:
     """How the vectors that FIX takes lie in global memory. Without `fix` that is the convolution's own bias."""
     form, own = conv_fix(body), slot_bias(body)
     vectors = form.vectors if fix and form is not None else (own,) if own is not None else ()
-    padded = -(-conv.out_channels // BIAS_STEP) * BIAS_STEP
+    padded = ceil_to(conv.out_channels, BIAS_STEP)
     return {v.operand: PackVector(conv.groups, conv.out_channels, padded, v.offset, v.stride) for v in vectors}
 
 
-def window(conv: CubeConv, axis: int, outputs: Span) -> Span:
-    """Input rows (axis 0) or columns that a block of outputs wants in L1; at least one."""
+def window(conv: CubeConv | ConvForm, axis: int, outputs: Span) -> Span:
+    """Input rows (axis 0) or columns that a block of outputs wants; at least one."""
     stride, dilation, pad = conv.strides[axis], conv.dilations[axis], conv.pads[axis]
     extent = (conv.height, conv.width)[axis]
     low = outputs[0] * stride - pad

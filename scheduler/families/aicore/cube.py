@@ -26,14 +26,10 @@ import numpy as np
 
 from superkernel.dtypes import DType
 from superkernel.ops.opdef import Array
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.tiling import Pack
 from superkernel.target.aicore import AicoreTarget
 from superkernel.tensor import TensorType
-
-
-def ceil_to(value: int, unit: int) -> int:
-    """Rounded up to a multiple."""
-    return -(-value // unit) * unit
 
 
 class Layout(Enum):

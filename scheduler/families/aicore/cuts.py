@@ -21,6 +21,7 @@ from superkernel.collapse import runs_of_range
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families.aicore.formulas import lower
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Home, Layout, TileCode, TileSize
 from superkernel.target.aicore import AicoreTarget
 from superkernel.tensor import Box
@@ -262,7 +263,7 @@ def even_tile(extent: int, most: int, grain: int) -> int:
     """The least tile that covers the extent in as few pieces as the largest one does."""
     if not most:
         return 0
-    return min(most, -(-extent // -(-extent // most) // grain) * grain) if most >= grain else most
+    return min(most, ceil_to(-(-extent // -(-extent // most)), grain)) if most >= grain else most
 
 
 def _resident(program: PointwiseProgram, code: TileCode, cut: Cut) -> tuple[int, ...]:

@@ -22,10 +22,12 @@ from superkernel.collapse import runs_of_range
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.ops.opdef import Array
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.conv_form import TYPES
 from superkernel.scheduler.families.aicore.conv_mix import SLOTS, LaneForm, lane_form
-from superkernel.scheduler.families.aicore.tilecode import Home
+from superkernel.scheduler.families.aicore.conv_tiling import window
+from superkernel.scheduler.families.aicore.rounding import ceil_to
+from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Home
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.tiling import Access, Pack
@@ -36,10 +38,8 @@ _CHANNELS = (64, 128, 192, 256, 384, 512, 1024)
 _ROWS = (1, 2, 3, 4, 6, 8, 14, 16, 28, 32, 56)
 _COLUMNS = (16, 32, 64, 128, 256, 512)
 _STEP = 16  # channels of a block of UB at 16 bits
-_COUNT_MAX = 65535
 _FILTER_BYTES = 24576  # of copies of a filter
 _CALL_CYCLES = 200.0
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class PackTaps(Pack):
         return np.repeat(blocks, self.copies, axis=2)
 
     def packed_bytes(self, kind: TensorType) -> int:
-        return -(-self.channels // self.block) * self.block * self.taps * self.copies * 4
+        return ceil_to(self.channels, self.block) * self.taps * self.copies * 4
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class PackSummands(Pack):
 
 
 @dataclass(frozen=True)
-class DepthwiseTiling(AicoreTiling):
+class DepthwiseTiling(VectorTiling):
     """One cut, see the module docstring. `image`: the most input rows and columns of a block. `fold`:
     pixels that a vector command takes as one row, so that few channels fill its lanes (strides across are 1 then)."""
 
@@ -99,10 +99,6 @@ class DepthwiseTiling(AicoreTiling):
     image: tuple[int, int]
     merged: bool
     fold: int = 1
-
-    @property
-    def kernel_type(self) -> KernelType:
-        return KernelType.VECTOR
 
     @property
     def places(self) -> tuple[int, int, int]:
@@ -121,8 +117,8 @@ class DepthwiseTiling(AicoreTiling):
             channels = (block[0] * self.channels, min(block[1] * self.channels, form.groups))
             low = (rows[0] * self.rows, min(rows[1] * self.rows, form.out_height))
             across = (columns[0] * self.columns, min(columns[1] * self.columns, form.out_width))
-            down = input_window(form, 0, low)
-            wide = (0, form.width) if self.column_blocks == 1 else input_window(form, 1, across)
+            down = window(form, 0, low)
+            wide = (0, form.width) if self.column_blocks == 1 else window(form, 1, across)
             found.view(form.operand, (image, channels, down, wide), form.x_strides, form.x_offset)
             found.add(weights.operand, False, (Region(block[0] * size, (block[1] - block[0]) * size),))
             if bias is not None:
@@ -169,16 +165,6 @@ def serves(body: Body) -> bool:
     return form.channels == form.out_channels == 1 and form.groups > 1 and inside and min(form.x_strides) >= 0
 
 
-def input_window(form: ConvForm, axis: int, outputs: Span) -> Span:
-    """Input rows (axis 0) or columns of a block of outputs; at least one."""
-    stride, dilation, pad = form.strides[axis], form.dilations[axis], form.pads[axis]
-    extent = (form.height, form.width)[axis]
-    low = outputs[0] * stride - pad
-    high = (outputs[1] - 1) * stride - pad + (form.kernel[axis] - 1) * dilation + 1
-    begin = max(0, min(low, extent - 1))
-    return begin, max(begin + 1, min(high, extent))
-
-
 @lru_cache(maxsize=1024)
 def lanes_of(body: Body, merged: bool) -> LaneForm:
     """The program behind the sums."""
@@ -207,7 +193,7 @@ def _cuts(body: Body, form: ConvForm, target: AicoreTarget) -> Iterator[Depthwis
     high, wide = form.out_height, form.out_width
     shapes = [(-(-high // -(-high // r)), wide) for r in _ROWS if r <= high and (merged or r == 1)]
     shapes += [(1, c) for c in _COLUMNS if c < wide]
-    whole = -(-form.groups // _STEP) * _STEP
+    whole = ceil_to(form.groups, _STEP)
     for channels in sorted({min(c, whole) for c in _CHANNELS}):
         for rows, columns in dict.fromkeys(shapes):
             image = (
@@ -219,7 +205,7 @@ def _cuts(body: Body, form: ConvForm, target: AicoreTarget) -> Iterator[Depthwis
                 form.images, rows, columns, -(-high // rows), -(-wide // columns), channels,
                 -(-form.groups // channels), image, merged, fold_of(form, channels, columns, image[1], target),
             )  # fmt: skip
-            if ub_bytes(tiling, form, lanes, target) <= target.memory.ub_bytes and prod(image) <= _COUNT_MAX:
+            if ub_bytes(tiling, form, lanes, target) <= target.memory.ub_bytes and prod(image) <= COUNT_MAX:
                 yield tiling
 
 
@@ -227,7 +213,7 @@ def fold_of(form: ConvForm, channels: int, columns: int, width: int, target: Aic
     """Pixels that fill whole vectors together; 1 where pixels cannot be walked as one row."""
     lanes = int(target.vector.lanes_32bit)
     fold = lanes // gcd(lanes, channels)
-    if form.strides[1] > 1 or channels != form.groups or fold > columns or width * channels > _COUNT_MAX:
+    if form.strides[1] > 1 or channels != form.groups or fold > columns or width * channels > COUNT_MAX:
         return 1
     return fold if form.taps * fold * channels * 4 <= _FILTER_BYTES else 1
 

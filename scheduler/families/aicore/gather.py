@@ -19,11 +19,12 @@ from superkernel.body import Body, PointwiseProgram, ProgramInput, View
 from superkernel.collapse import exact_regions
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, output_types, ub_bytes
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
-from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Layout, Register, TileCode, block
+from superkernel.scheduler.families.aicore.rounding import ceil_to
+from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Layout, Register, TileCode
 from superkernel.scheduler.families.aicore.tilecode import Home as TileHome
 from superkernel.scheduler.families.lookup import lookup_plan
 from superkernel.scheduler.families.pointwise import accesses_of
@@ -88,14 +89,10 @@ def anchor_type(body: Body) -> DType:
 
 
 @dataclass(frozen=True)
-class GatherTiling(AicoreTiling):
+class GatherTiling(VectorTiling):
     """Tiles of rows; the cut's running dimension is the row."""
 
     cut: Cut
-
-    @property
-    def kernel_type(self) -> KernelType:
-        return KernelType.VECTOR
 
     @property
     def units(self) -> int:
@@ -162,7 +159,7 @@ def gathered_bytes(cut: Cut, body: Body, target: AicoreTarget) -> int:
     """Bytes of the gathered rows in one slot."""
     size = cut.size(target)
     layout = Layout.MATRIX if cut.row >= 0 and cut.shape[cut.row] != 1 else Layout.ROW
-    return block(size.nbytes(Register(layout, anchor_type(body), TileHome.ANCHOR)), target.memory.block_bytes)
+    return ceil_to(size.nbytes(Register(layout, anchor_type(body), TileHome.ANCHOR)), target.memory.block_bytes)
 
 
 def _rows(cut: Cut, code: TileCode, body: Body, target: AicoreTarget) -> int:

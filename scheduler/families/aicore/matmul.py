@@ -31,10 +31,10 @@ from superkernel.scheduler.families.aicore.cube import (
     Layout,
     PackFactor,
     PackVector,
-    ceil_to,
     packed_batch_strides,
 )
 from superkernel.scheduler.families.aicore.matmul_form import Product, Side, product_of
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
 from superkernel.target.aicore import AicoreTarget

@@ -10,11 +10,11 @@ from functools import lru_cache
 
 from superkernel.body import Body
 from superkernel.errors import UnsupportedError
-from superkernel.scheduler.families.aicore.cube import ceil_to
 from superkernel.scheduler.families.aicore.cuts import output_types
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.matmul import MatmulTiling
 from superkernel.scheduler.families.aicore.matmul_form import product_of
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import Home, TileCode, TileSize
 from superkernel.target.aicore import AicoreTarget
 

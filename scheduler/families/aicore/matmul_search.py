@@ -15,10 +15,11 @@ from math import prod
 
 from superkernel.body import Body
 from superkernel.errors import UnsupportedError
-from superkernel.scheduler.families.aicore.cube import Cut, Layout, ceil_to, chunk_bytes
+from superkernel.scheduler.families.aicore.cube import Cut, Layout, chunk_bytes
 from superkernel.scheduler.families.aicore.matmul import LEFT, RIGHT, MatmulTiling, fix_of, layout_of
 from superkernel.scheduler.families.aicore.matmul_cost import cycles_of
 from superkernel.scheduler.families.aicore.matmul_form import Product, product_of
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.aicore import AicoreTarget
 
 LINES_MAX = 2048  # of a tile

@@ -14,7 +14,7 @@ from functools import lru_cache
 from superkernel.body import Body, PointwiseProgram, View
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types, plain
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.pieces import pieces_of
@@ -31,14 +31,10 @@ def programs_of(body: Body) -> tuple[PointwiseProgram, ...]:
 
 
 @dataclass(frozen=True)
-class PiecesTiling(AicoreTiling):
+class PiecesTiling(VectorTiling):
     """One cut per piece; a staged one goes through the vector engine."""
 
     cuts: tuple[Cut, ...]
-
-    @property
-    def kernel_type(self) -> KernelType:
-        return KernelType.VECTOR
 
     @property
     def units(self) -> int:

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from superkernel.body import Body, PointwiseProgram
 from superkernel.collapse import canonical
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, code_of, cut_program, output_types, plain
 from superkernel.scheduler.families.pointwise import program_accesses
 from superkernel.scheduler.tiling import Access, Family, Tiling
@@ -28,14 +28,10 @@ def program_of(body: Body) -> PointwiseProgram:
 
 
 @dataclass(frozen=True)
-class PointwiseTiling(AicoreTiling):
+class PointwiseTiling(VectorTiling):
     """One cut of the body's program."""
 
     cut: Cut
-
-    @property
-    def kernel_type(self) -> KernelType:
-        return KernelType.VECTOR
 
     @property
     def units(self) -> int:

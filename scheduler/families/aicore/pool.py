@@ -24,11 +24,12 @@ from superkernel.collapse import runs_of_range
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.ops.windows import Window
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, VectorTiling
 from superkernel.scheduler.families.aicore.formulas import lower
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.rows import FAMILY as ROWS
 from superkernel.scheduler.families.aicore.rows import RowsTiling
-from superkernel.scheduler.families.aicore.tilecode import Home, TileCode, TileSize
+from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Home, TileCode, TileSize
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.pool import GLOBAL, PoolForm, pool_form
 from superkernel.scheduler.tiling import Access, Family
@@ -36,7 +37,6 @@ from superkernel.target.aicore import AicoreTarget
 
 MAX_DTYPES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I16, DType.I8, DType.U8)
 AVERAGE_DTYPES = (DType.F32, DType.F16, DType.BF16)
-COUNT_MAX = 65535
 CANDIDATES_MAX = 8
 
 
@@ -58,7 +58,7 @@ def reach_of(window: Window, first: int, last: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class PoolTiling(AicoreTiling):
+class PoolTiling(VectorTiling):
     """See the module docstring. `channel_stride`: elements from column to column in UB; `planar_in`, `planar_out`:
     turned on the way in, out."""
 
@@ -74,10 +74,6 @@ class PoolTiling(AicoreTiling):
     planar_in: bool
     planar_out: bool
     depth: int
-
-    @property
-    def kernel_type(self) -> KernelType:
-        return KernelType.VECTOR
 
     @property
     def space(self) -> tuple[int, ...]:
@@ -197,12 +193,12 @@ class Buffers:
     def total(self, depth: int, block: int) -> int:
         sizes = [self.raw, self.out, self.across, self.behind[0]] * depth
         sizes += [self.slab, self.work, self.acc, self.sums, self.behind[1]]
-        return sum(-(-n // block) * block for n in sizes)
+        return sum(ceil_to(n, block) for n in sizes)
 
 
 def planar_stride(elements: int, item: int, block: int) -> int:
     """Bytes from plane to plane of turned tiles in UB."""
-    return -(-elements * item // block) * block
+    return ceil_to(elements * item, block)
 
 
 def buffers_of(body: Body, tiling: PoolTiling, block: int) -> Buffers:
@@ -223,16 +219,11 @@ def buffers_of(body: Body, tiling: PoolTiling, block: int) -> Buffers:
         work=slab * work.itemsize if work is not form.dtype else 0,
         acc=t.rows * width * t.channel_stride * work.itemsize if form.windows[1].kernel > 1 or deep else 0,
         sums=tile * work.itemsize if out is not work or code else 0,
-        out=tile * out.itemsize if code is None else _home_bytes(code, Home.OUTPUT, size, block)
+        out=tile * out.itemsize if code is None else code.home_bytes(Home.OUTPUT, size)
         + t.cols * t.channel_stride * work.itemsize,
         across=t.channels * planar_out if t.planar_out and code is None else 0,
-        behind=(0, 0) if code is None else (_home_bytes(code, Home.INPUT, size, block), code.temporaries(size)[1]),
+        behind=(0, 0) if code is None else (code.home_bytes(Home.INPUT, size), code.temporaries(size)[1]),
     )  # fmt: skip
-
-
-def _home_bytes(code: TileCode, home: Home, size: TileSize, block: int) -> int:
-    """Bytes of the registers of a home, each in whole blocks."""
-    return sum(-(-size.nbytes(code.registers[r]) // block) * block for r in code.of_home(home))
 
 
 def stored_dtype(body: Body) -> DType:
@@ -291,7 +282,7 @@ def _tilings(body: Body, target: AicoreTarget) -> list[AicoreTiling]:
         step = block // narrow
         return PoolTiling(
             0 if empty else form.images, form.windows[0].size, rows, -(-high.size // rows), cols, -(-wide.size // cols),
-            channels, -(-form.channels // channels), -(-channels // step) * step, planar_in, planar_out, depth,
+            channels, -(-form.channels // channels), ceil_to(channels, step), planar_in, planar_out, depth,
         )  # fmt: skip
 
     def fits(t: PoolTiling) -> bool:

@@ -22,7 +22,7 @@ from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, 
 from superkernel.collapse import canonical, collapse, feed, program_regions
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError, UnsupportedError
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import (
     GRAIN_ROWS,
     Cut,
@@ -207,16 +207,12 @@ def _table(body: Body, slot: int, shape: tuple[int, ...], has_position: bool) ->
 
 
 @dataclass(frozen=True)
-class RopeTiling(AicoreTiling):
+class RopeTiling(VectorTiling):
     """Units are the pairs', then the tail's."""
 
     pairs: Cut
     tail: Cut | None
     is_wide: bool = False
-
-    @property
-    def kernel_type(self) -> KernelType:
-        return KernelType.VECTOR
 
     @property
     def units(self) -> int:

@@ -14,6 +14,7 @@ from superkernel.body import Body, PointwiseProgram
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families.aicore.formulas import lower
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.row_modes import (
     Mode,
     is_reduction,
@@ -71,12 +72,12 @@ class Buffers:
             self.spare,
             *[self.statistic] * STATISTICS,
         ]
-        return sum(-(-n // block) * block for n in slots * depth + once)
+        return sum(ceil_to(n, block) for n in slots * depth + once)
 
 
 def turn_stride(p: int, item: int, block: int) -> int:
     """Bytes from row to row of a turned tile of p columns."""
-    return -(-p * item // block) * block
+    return ceil_to(p * item, block)
 
 
 def _turn_bytes(strides: tuple[int, ...], p_dim: int, q_dim: int, p: int, q: int, item: int, block: int) -> int:
@@ -94,7 +95,7 @@ def buffers_of(body: Body, p: int, q: int, stride: int, fold: bool, block: int) 
     kind = body.anchor_input_types[0]
     assert kind is not None
     p_dim, q_dim = tile_dims(space)
-    item, work, p16 = kind.dtype.itemsize, work_of(body).itemsize, -(-p // 16) * 16
+    item, work, p16 = kind.dtype.itemsize, work_of(body).itemsize, ceil_to(p, 16)
     casts = work_of(body) is not kind.dtype
     before, behind = code_before(body), code_behind(body)
     walk = space.data.inputs[0].strides if before is None else ()
@@ -125,26 +126,21 @@ def buffers_of(body: Body, p: int, q: int, stride: int, fold: bool, block: int) 
             turned_out.append(_turn_bytes(result.strides, p_dim, q_dim, p, q, size, block))
     size_before, size_behind = TileSize(p, q, block), TileSize(*result_extents(body, p, q), block)
     if behind is not None:
-        out.append(_home_bytes(behind, Home.OUTPUT, size_behind, block))
+        out.append(behind.home_bytes(Home.OUTPUT, size_behind))
     return Buffers(
         p * stride * item if before is None else 0,
         _turn_bytes(walk, p_dim, q_dim, p, q, item, block) if walk else 0, tuple(params),
         p * stride * work if casts and before is None else 0, temporary + turned, temporary, numbers * work, tuple(out),
         tuple(turned_out), spare,
         (0, 0, 0) if before is None else (
-            _home_bytes(before, Home.INPUT, size_before, block), _home_bytes(before, Home.OUTPUT, size_before, block),
+            before.home_bytes(Home.INPUT, size_before), before.home_bytes(Home.OUTPUT, size_before),
             before.temporaries(size_before)[1],
         ),
         (0, 0) if behind is None else (
-            _home_bytes(behind, Home.INPUT, size_behind, block), behind.temporaries(size_behind)[1]
+            behind.home_bytes(Home.INPUT, size_behind), behind.temporaries(size_behind)[1]
         ),
         (numbers if is_reduction(body) else p * stride) * work if stores_results(body) else 0,
     )  # fmt: skip
-
-
-def _home_bytes(code: TileCode, home: Home, size: TileSize, block: int) -> int:
-    """Bytes of the registers of a home, each in whole blocks."""
-    return sum(-(-size.nbytes(code.registers[r]) // block) * block for r in code.of_home(home))
 
 
 @lru_cache(maxsize=4096)

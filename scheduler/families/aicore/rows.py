@@ -19,7 +19,8 @@ from math import prod
 from superkernel.body import Body, View
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.base import VectorTiling
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.row_buffers import (
     FOLD_COLUMNS,
     Buffers,
@@ -28,6 +29,7 @@ from superkernel.scheduler.families.aicore.row_buffers import (
     code_behind,
 )
 from superkernel.scheduler.families.aicore.row_modes import FLOATS, Mode, is_reduction, mode_of, tile_dims, work_of
+from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.scheduler.families.rowspace import RowTiling
 from superkernel.scheduler.tiling import Access, Family
@@ -46,11 +48,8 @@ REDUCE_DTYPES: dict[str, tuple[DType, ...]] = {
 TILE_BYTES_MAX = 32 * 1024  # a longer transfer gains nothing and delays the first result
 
 
-COUNT_MAX = 65535  # of a command's columns
-
-
 @dataclass(frozen=True)
-class RowsTiling(AicoreTiling):
+class RowsTiling(VectorTiling):
     """See the module docstring. Tiles are at most `p` x `q` elements, rows `stride` elements apart in UB; `fold`: sums
     over tile rows by folding and turning instead of one tree per row; `depth`: slots of the rings."""
 
@@ -64,10 +63,6 @@ class RowsTiling(AicoreTiling):
     outer: int  # product of the outer dimensions
     inner: int  # extent of the blocked axis, 1 without
     block: int
-
-    @property
-    def kernel_type(self) -> KernelType:
-        return KernelType.VECTOR
 
     def buffers(self, body: Body, block: int) -> Buffers:
         """What the kernel allocates; `block`: `memory.block_bytes`."""
@@ -183,7 +178,7 @@ class _Budget:
 
     def stride(self, q: int) -> int:
         """Elements from tile row to tile row."""
-        return -(-q // self.pad) * self.pad
+        return ceil_to(q, self.pad)
 
     def bytes(self, p: int, q: int, depth: int, fold: bool) -> int:
         """All buffers."""

@@ -21,7 +21,7 @@ from superkernel.body import Body, PointwiseProgram, View
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.scheduler.families import family_of as host_family_of
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.costing import program_weight
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.tiling import Access, Family, Tiling
@@ -70,7 +70,7 @@ def host_kernel(op: str | None) -> str:
 
 
 @dataclass(frozen=True)
-class ScalarTiling(AicoreTiling):
+class ScalarTiling(VectorTiling):
     """Everything in one unit; `inner` is how the host's kernel would cut it for `lanes` elements of `width` bytes."""
 
     engines_write_all: ClassVar[bool] = False  # the control unit does
@@ -78,10 +78,6 @@ class ScalarTiling(AicoreTiling):
     inner: Tiling
     lanes: int
     width: int
-
-    @property
-    def kernel_type(self) -> KernelType:
-        return KernelType.VECTOR
 
     @property
     def units(self) -> int:

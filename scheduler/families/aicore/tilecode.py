@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from superkernel.dtypes import DType
+from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.aicore import AicoreTarget
 
 Count = TypeVar("Count")
@@ -106,11 +107,6 @@ class Store:
     col_stride: int
 
 
-def block(nbytes: int, unit: int) -> int:
-    """Rounded up to whole blocks."""
-    return -(-nbytes // unit) * unit
-
-
 @dataclass(frozen=True)
 class TileSize:
     """Rows and columns of the largest tile, and the block of UB."""
@@ -125,7 +121,7 @@ class TileSize:
         if register.layout.is_spread:
             return self.block_bytes
         count = {Layout.MATRIX: self.cols, Layout.ROW: self.cols, Layout.COLUMN: self.rows, Layout.TURNED: self.rows}
-        return block(count.get(register.layout, 1) * item, self.block_bytes)
+        return ceil_to(count.get(register.layout, 1) * item, self.block_bytes)
 
     def nbytes(self, register: Register) -> int:
         """Bytes of a register."""

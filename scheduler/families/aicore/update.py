@@ -19,7 +19,7 @@ from superkernel.body import Body, PointwiseProgram, View
 from superkernel.collapse import collapse, feed, restrict
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError, UnsupportedError
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.pointwise import accesses_of
@@ -77,17 +77,13 @@ def spare_rows(body: Body) -> int:
 
 
 @dataclass(frozen=True)
-class UpdateTiling(AicoreTiling):
+class UpdateTiling(VectorTiling):
     """`rows`, `cache`: how the parts are cut; a pair is a whole number of units of each."""
 
     engines_write_all: ClassVar[bool] = False  # a cache that is updated in place is declared as a whole
     pairs: int
     rows: Cut
     cache: Cut | None
-
-    @property
-    def kernel_type(self) -> KernelType:
-        return KernelType.VECTOR
 
     @property
     def units(self) -> int:
