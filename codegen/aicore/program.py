@@ -61,6 +61,7 @@ from superkernel.target.engines.layout import DOORBELL, WINDOW_BYTES, word_offse
 OFFSET_BYTES = 32  # `prefetch.i` takes offsets in steps of this
 OFFSET_BROKEN = 4064  # LLVM 22 makes this offset of a prefetch 2016 + 2048, and stops because 2048 has 13 bits
 SINGLE = 1 << 20  # launch number of sub-operator 0 alone
+USUAL = 1 << 16  # how much more often the fused kernel is launched: the compiler tests for it first
 ENTRY_FLAG, ENTRY_ORDER, ENTRY_DRAIN = 1, 2, 3
 ENTRY_BITS, KIND_BITS, ENGINE_BITS, ENTRIES = 15, 2, 4, 4
 PEER_BITS = 3  # of the operand `peer`
@@ -226,6 +227,7 @@ def _emit_main(
             inner = ir.IRBuilder(here)
             inner.call(launch, [core, private], tail=True)
             inner.ret_void()
+        cases.set_weights([1, *(USUAL if value < SINGLE else 1 for value, _ in numbered)])
 
 
 class _Launch:
