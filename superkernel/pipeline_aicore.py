@@ -25,6 +25,7 @@ from superkernel.dtypes import DType
 from superkernel.errors import InputError
 from superkernel.executors.sim import SimExecutable
 from superkernel.explain_aicore import AicoreExplanation, explain_aicore
+from superkernel.files import file_name, replacing
 from superkernel.graph import Graph
 from superkernel.options import Options
 from superkernel.pipeline import CacheFactory, Stages, names_of_outputs, tell_fallbacks
@@ -86,8 +87,10 @@ class AicoreCompiled:
 
     def save(self, path: str | PathLike[str]) -> None:
         """The program with its constants as one ELF file, for `superkernel sim run --target`, a disassembler, an
-        emulator."""
-        Path(path).write_bytes(self.image.whole_elf())
+        emulator. Raises InputError on what is no file name, MachineError where the file cannot be written."""
+        name, data = file_name(path), self.image.whole_elf()
+        with replacing(name, "the program") as file:
+            file.write(data)
 
     @property
     def cores(self) -> int:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import tempfile
 import zipfile
 import zlib
@@ -27,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from superkernel.codegen.cache import ObjectCache, key_digest
-from superkernel.errors import FileFormatError, InputError, MachineError
+from superkernel.errors import FileFormatError, InputError
+from superkernel.files import file_name, replacing
 from superkernel.frontends.json_form import load_json, save_json
 from superkernel.graph import Graph
 from superkernel.options import Options
@@ -77,7 +77,7 @@ def is_saved_kernel(path: str | PathLike[str]) -> bool:
 def save(compiled: Compiled, path: str | PathLike[str]) -> None:
     """Write `compiled` to `path`, atomically. Raises InputError on what is no file name, MachineError where the file
     cannot be written."""
-    path = _file_name(path)
+    path = file_name(path)
     with tempfile.TemporaryDirectory(prefix="superkernel-") as folder:
         save_json(_with_free_names(compiled.source), Path(folder) / _GRAPH)
         members = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
@@ -90,20 +90,10 @@ def save(compiled: Compiled, path: str | PathLike[str]) -> None:
         "options": dataclasses.asdict(compiled.options),
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(members.items())},
     }
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                archive.writestr(_HEADER, json.dumps(header))
-                for name, data in members.items():
-                    archive.writestr(name, data)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise MachineError(f"cannot write the kernel: {error}", location=str(path)) from error
+    with replacing(path, "the kernel") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_HEADER, json.dumps(header))
+        for name, data in members.items():
+            archive.writestr(name, data)
 
 
 def _with_free_names(graph: Graph) -> Graph:
@@ -124,7 +114,7 @@ def _with_free_names(graph: Graph) -> Graph:
 
 def load_saved(path: str | PathLike[str], cores: int | None = None) -> Compiled:
     """Read a saved kernel. Raises InputError where there is no such file, FileFormatError where it is damaged."""
-    path = _file_name(path)
+    path = file_name(path)
     header, members = _read(path)
     try:
         with tempfile.TemporaryDirectory(prefix="superkernel-") as folder:
@@ -144,13 +134,6 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> Compiled:
         return _StoredObjects(stored, directory)
 
     return compile_graph(graph, cores=cores or stored_cores, options=options, cache_factory=cache)
-
-
-def _file_name(path: str | PathLike[str]) -> Path:
-    """The path, checked: pathlib and the system would raise TypeError or ValueError."""
-    if not isinstance(path, (str, PathLike)) or not str(path) or "\0" in str(path):
-        raise InputError("not the name of a file", found=repr(path))
-    return Path(path)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:

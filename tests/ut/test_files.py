@@ -1,0 +1,57 @@
+"""Files are written whole or not at all, and errors are typed: `superkernel.files` and those who save by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import superkernel as sk
+from superkernel.errors import InputError, MachineError
+from superkernel.files import file_name, replacing
+
+
+def test_a_file_is_replaced_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    with replacing(path, "it") as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_exception_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+
+    def fail() -> None:
+        with replacing(path, "it") as file:
+            file.write(b"half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", 7])
+def test_what_is_no_name(name: object) -> None:
+    with pytest.raises(InputError, match="not the name of a file"):
+        file_name(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("target", ["host", "mini"])
+def test_a_kernel_that_cannot_be_written(target: str, tmp_path: Path) -> None:
+    b = sk.GraphBuilder("small")
+    b.output(b.relu(b.input("x", (4, 4))), "y")
+    kernel = sk.compile(b.graph(), target=target)
+    for path in (tmp_path / "none" / "k", tmp_path):
+        with pytest.raises(MachineError, match="cannot write"):
+            kernel.save(path)
+    with pytest.raises(InputError, match="not the name of a file"):
+        kernel.save("")
+    assert not list(tmp_path.iterdir())
+    kernel.save(tmp_path / "k")
+    assert [p.name for p in tmp_path.iterdir()] == ["k"]
