@@ -62,6 +62,11 @@ class AcceleratorResult:
         return "\n".join(lines)
 
 
+def is_accelerator_program(data: bytes) -> bool:
+    """Whether a file is for the harts of an accelerator: they have private memories, and nobody ends through tohost."""
+    return data.startswith(b"\x7fELF") and b"sk_private" in data and b"tohost" not in data
+
+
 def run_on_target(
     program: Path, target: AicoreTarget, *, harts: int = 1, max_instructions: int | None = None
 ) -> AcceleratorResult | ProgramResult:

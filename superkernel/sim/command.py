@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from superkernel.errors import InputError
 
 if TYPE_CHECKING:
     from superkernel.sim.accelerator import AcceleratorResult
     from superkernel.sim.program import ProgramResult
+
+_PLAIN_ONLY = ("harts", "memory_bytes", "memory_base", "quantum", "icache")
+"""Arguments that an accelerator's description answers."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, parser_class: type[argparse.ArgumentParser]) -> None:
@@ -21,13 +27,15 @@ def add_arguments(parser: argparse.ArgumentParser, parser_class: type[argparse.A
     verb = verbs.add_parser("run", help=text, description=text)
     verb.add_argument("program", metavar="PROGRAM.elf", help="a bare-metal RV64GC program, linked at the memory's base")
     verb.add_argument("--target", metavar="NAME|FILE", help="an accelerator: a3, a2, mini, or a target file")
-    verb.add_argument("--harts", type=int, default=1, metavar="N", help="hardware threads (default 1)")
+    verb.add_argument("--harts", type=int, metavar="N", help="hardware threads (default 1)")
     verb.add_argument(
         "--max-instructions", type=int, default=None, metavar="N", help="give up after N (default: never)"
     )
-    verb.add_argument("--memory", type=int, default=0, metavar="BYTES", help="default: the program's and 16 MiB more")
-    verb.add_argument("--memory-base", type=_number, default=0x80000000, metavar="ADDRESS", help="default: 0x80000000")
-    verb.add_argument("--quantum", type=int, default=10_000, metavar="N", help="instructions of one hart's turn")
+    verb.add_argument(
+        "--memory", dest="memory_bytes", type=int, metavar="BYTES", help="default: the program's and 16 MiB more"
+    )
+    verb.add_argument("--memory-base", type=_number, metavar="ADDRESS", help="default: 0x80000000")
+    verb.add_argument("--quantum", type=int, metavar="N", help="instructions of one hart's turn (default 10000)")
     verb.add_argument("--icache", metavar="SIZE[,LINE[,WAYS[,MISS]]]", help="model an instruction cache per hart")
     verb.add_argument("--json", action="store_true", help="machine-readable output")
 
@@ -37,21 +45,34 @@ def _number(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> ProgramResult | AcceleratorResult:
-    """Runs the program of the command line. Raises what `run_program` raises."""
+    """Runs the program of the command line. Raises what `run_program` raises, InputError where arguments are not for
+    this kind of program."""
+    from superkernel.sim import CacheGeometry, run_program
+    from superkernel.sim.accelerator import is_accelerator_program, run_on_target
+    from superkernel.sim.machine import read_program
+
+    plain = {name: getattr(args, name) for name in _PLAIN_ONLY if getattr(args, name) is not None}
+    if is_accelerator_program(read_program(Path(args.program))):
+        _check_accelerator(args.program, args.target, plain)
     if args.target is not None:
-        from superkernel.sim.accelerator import run_on_target
         from superkernel.target.aicore import load_target
 
-        target = load_target(args.target)
-        return run_on_target(Path(args.program), target, harts=args.harts, max_instructions=args.max_instructions)
-    from superkernel.sim import CacheGeometry, run_program
+        target, harts = load_target(args.target), plain.get("harts", 1)
+        return run_on_target(Path(args.program), target, harts=harts, max_instructions=args.max_instructions)
+    if "icache" in plain:
+        plain["icache"] = CacheGeometry.parse(plain["icache"])
+    return run_program(args.program, max_instructions=args.max_instructions, **plain)
 
-    return run_program(
-        args.program,
-        harts=args.harts,
-        max_instructions=args.max_instructions,
-        memory_base=args.memory_base,
-        memory_bytes=args.memory,
-        quantum=args.quantum,
-        icache=None if args.icache is None else CacheGeometry.parse(args.icache),
-    )
+
+def _check_accelerator(program: str, target: str | None, plain: Mapping[str, object]) -> None:
+    """An accelerator program needs its target, which says how many cores, which memory and which caches there are;
+    on a plain machine it would wait for ever."""
+    where = f"file {program!r}"
+    if target is None:
+        hint = "give --target, what it was compiled for"
+        raise InputError("an accelerator program without a target", location=where, hint=hint)
+    if plain:
+        given = ", ".join(f"--{name.removesuffix('_bytes').replace('_', '-')}" for name in plain)
+        hint = "the target says which cores, memory and caches there are"
+        message = "arguments for plain programs with an accelerator program"
+        raise InputError(message, location=where, found=given, hint=hint)
