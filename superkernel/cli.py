@@ -31,7 +31,7 @@ from superkernel.sim import command as sim_command
 
 EXIT_CODES = {"user": 2, "unsupported": 3, "environment": 4, "internal": 1}
 INTERRUPTED = 130
-STAGES = ("summary", "graph", "simplified", "subops", "schedule", "plan", "certificate")
+STAGES = ("summary", "graph", "simplified", "subops", "schedule", "plan", "certificate", "map")
 
 
 class _Parser(argparse.ArgumentParser):
