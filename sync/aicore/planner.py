@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.errors import UnsupportedError
 from superkernel.scheduler.aicore.place import Cores
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.schedule import Schedule, Task
@@ -62,8 +63,21 @@ class _Missing:
 def plan_aicore(
     schedule: Schedule, target: AicoreTarget, *, sync: str = "minimal", early_start: bool = True
 ) -> AicorePlan:
-    """The plan of a schedule made by `place_aicore`."""
+    """The plan of a schedule made by `place_aicore`. Raises UnsupportedError where the target has too few flags."""
     return _Planner(schedule, target, sync, early_start).run()
+
+
+def _flags_of(target: AicoreTarget) -> int:
+    """Cross-core flags of a core that the plan has, at least one per family of events."""
+    flags = int(target.sync.flags_per_core) - CHANNEL_FLAGS
+    if flags < len(_FAMILIES):
+        raise UnsupportedError(
+            "too few cross-core flags",
+            location="target field 'sync.flags_per_core'",
+            expected=f"at least {CHANNEL_FLAGS + len(_FAMILIES)}",
+            found=target.sync.flags_per_core,
+        )
+    return flags
 
 
 class _Planner:
@@ -71,7 +85,7 @@ class _Planner:
         self.schedule, self.target, self.sync, self.early_start = schedule, target, sync, early_start
         self.cores = Cores(target)
         total = self.cores.total
-        self.flags = int(target.sync.flags_per_core) - CHANNEL_FLAGS
+        self.flags = _flags_of(target)
         self.count_max = int(target.sync.flag_count_max)
         self.known: Known = np.full((total, total), -1, np.int32)
         self.fenced = np.full(total, -1, np.int32)
