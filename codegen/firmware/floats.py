@@ -177,7 +177,7 @@ def emit_round_f32(module: ir.Module, name: str, dtype: DType) -> None:
         source = c.choose(small, full, size - (112 << 23))
         cut = c.num(c.b.shl(const(1, I64), shift.value))
         kept = c.num(c.b.lshr(source.value, shift.value))
-        rest, half = source & (cut - 1), scalar(cut >> 1)
+        rest, half = scalar(source & (cut - 1)), scalar(cut >> 1)
         large = c.compare(">=", size, 143 << 23)
         kept, rest = c.choose(large, 0x7BFF, kept), c.choose(large, 0xFFFFFF, rest)
     c.ret(sign << 15 | kept + round_up(c, direction, negative, kept, rest, half))

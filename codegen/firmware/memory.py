@@ -39,7 +39,7 @@ CONFIG: Final = {
     for at, name in enumerate(
         ("entry", "firmware_word", "states", "state_stride", "harts", "cores", "cubes", "vectors", "group_cubes",
          "group_vectors", "shared", "timing", "bench_table", "bench_count", "failure", "failed_hart", "failure_a",
-         "failure_b", "sdma_lock")
+         "failure_b", "sdma_lock", "skip_hart", "skip_number", "skip_flag")
     )
 }  # fmt: skip
 
@@ -50,14 +50,16 @@ STATE: Final = {
     name: _WORDS + 8 * at
     for at, name in enumerate(
         ("fcsr", "mepc", "mcause", "mtval", "stack", "hart", "is_cube", "engines", "active", "waiting", "wait_kind",
-         "wait_what", "wait_value", "last_flag", "commands", "inexact", "random", *(f"bias{e}" for e in range(ENGINES)),
+         "wait_what", "wait_value", "last_flag", "commands", "inexact", "orderings",
+         "random", *(f"bias{e}" for e in range(ENGINES)),
          *(f"pending{e}" for e in range(ENGINES)), *(m.value for m in Local), "scratch")
     )
 }  # fmt: skip
 WINDOWS: Final = 1024
 QUEUE_ENDS: Final = WINDOWS + ENGINES * WINDOW_WORDS * 8  # per engine: commands taken out so far, put in so far
 FLAGS: Final = QUEUE_ENDS + ENGINES * 16  # a byte per (setter, waiter, flag)
-QUEUES: Final = FLAGS + ENGINES * ENGINES * FLAG_IDS
+USED: Final = FLAGS + ENGINES * ENGINES * FLAG_IDS  # 1 where a flag was ever set
+QUEUES: Final = USED + ENGINES * ENGINES * FLAG_IDS
 assert max(STATE.values()) < WINDOWS
 
 TIMINGS: Final = ("now", "late", "random")

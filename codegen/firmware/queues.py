@@ -48,6 +48,7 @@ from superkernel.codegen.firmware.memory import (
     QUEUES,
     RECORD_BYTES,
     STATE,
+    USED,
     WAIT_CROSS,
     WAIT_DRAIN,
     WAIT_FLAG,
@@ -57,7 +58,7 @@ from superkernel.codegen.firmware.memory import (
     WINDOWS,
     FirmwareMap,
 )
-from superkernel.target.engines.layout import DOORBELL, WINDOW_BYTES, WINDOWS_BYTES
+from superkernel.target.engines.layout import DOORBELL, WINDOW_BYTES, WINDOWS_BYTES, layout
 from superkernel.target.engines.model import Engine
 from superkernel.target.engines.table import command_table, spec_of
 
@@ -66,6 +67,8 @@ _BACKWARDS = (Engine.MTE3, Engine.FIX, Engine.V, Engine.M, Engine.MTE1, Engine.M
 _STORE_ACCESS_FAULT, _SOFTWARE, _TIMER = 7, 1 << 3, 1 << 7
 _OP = {name: spec.opcode for name, spec in command_table().items()}
 _ORDERING = ("set_flag", "wait_flag", "barrier", "drain", "cross_set", "cross_wait", "notify", "wait_memory")
+_PLACES = {slot.operand: slot for slot in layout(command_table()["set_flag"])}  # as in wait_flag, in the doorbell
+_PEER_SHIFT, _FLAG_SHIFT = _PLACES["peer"].shift, _PLACES["flag"].shift
 POLL_TICKS = 1000  # 100 us: how often a waiting hart looks at a word that no command wrote
 
 
@@ -215,6 +218,7 @@ class QueueCode:
         with c.when(c.compare(">=", count, self.target.queue.flag_count_max)):
             c.fail(FAIL_FLAG, engine, o["peer"] << 8 | o["flag"])
         c.store_number(count + 1, flag, 8)
+        c.store_number(1, flag + (USED - FLAGS), 8)
 
     def _force(self) -> None:
         """`fw_force(state, engine, asked)`: carry out the first command, whatever that needs. 0 where that cannot be;
@@ -489,11 +493,28 @@ class QueueCode:
         has = c.num(c.b.lshr(c.get("engines").value, engine.value)) & 1
         with c.when(c.compare("==", has, 0)):
             c.fail(FAIL_ENGINE, engine, c.load_number(window + 8 * DOORBELL))
+        with c.when(self._left_out(c, engine, c.load_number(window + 8 * DOORBELL))):
+            c.ret()
         cases = {Engine.CONTROL.value: lambda: _ignore(c.call("fw_control", state, window)),
                  Engine.SDMA.value: lambda: self._shared_engine(c, window)}  # fmt: skip
         c.switch(engine, cases, lambda: self._enqueue(c, engine, window))
         c.call("fw_pump", state)
         c.ret()
+
+    def _left_out(self, c: Code, engine: Scalar, doorbell: Scalar) -> ir.Value:
+        """Whether the host wants this command left out: the hart's n-th that sets or takes a flag, or one of a flag
+        between engines that is to be forgotten altogether."""
+        b, number, opcode = c.b, c.get("orderings"), doorbell & 0xFF
+        sets, takes = (c.compare("==", opcode, _OP[name]) for name in ("set_flag", "wait_flag"))
+        orders = b.or_(sets, takes)
+        for name in ("cross_set", "cross_wait"):
+            orders = b.or_(orders, c.compare("==", opcode, _OP[name]))
+        c.put("orderings", number + c.num(b.zext(orders, I64)))
+        peer, flag = scalar(doorbell >> _PEER_SHIFT) & ENGINES - 1, scalar(doorbell >> _FLAG_SHIFT) & FLAG_IDS - 1
+        key = c.choose(sets, engine * ENGINES + peer, peer * ENGINES + engine) * FLAG_IDS + flag + 1
+        forgotten = b.and_(b.or_(sets, takes), c.compare("==", self._config(c, "skip_flag"), key))
+        left_out = b.or_(b.and_(orders, c.compare("==", self._config(c, "skip_number"), number)), forgotten)
+        return b.and_(left_out, c.compare("==", self._config(c, "skip_hart"), c.get("hart") + 1))
 
     def _shared_engine(self, c: Code, window: Number) -> None:
         """SDMA, one for all harts: commands are carried out at once, one after the other."""

@@ -51,6 +51,7 @@ from superkernel.codegen.firmware.memory import (
     RECORD_BYTES,
     STATE,
     TIMINGS,
+    USED,
     WAIT_CROSS,
     WAIT_DRAIN,
     WAIT_FLAG,
@@ -73,7 +74,9 @@ VERSION_MIN: Final = (7, 0)
 WATCHDOG_S: Final = 120.0
 _PHASES = ("not begun", "waiting", "in its body", "behind it")
 _BIASES = (0, 0, 24, 128, 240, 256)  # chances in 256 of an engine's first command to leave, timing `random`
+_FORWARDS = (Engine.MTE2, Engine.MTE1, Engine.M, Engine.V, Engine.FIX, Engine.MTE3)  # the way of the data
 _UNWRITTEN = 0xFF
+_NOTHING = (1 << 64) - 1
 
 
 @cache
@@ -100,11 +103,16 @@ def find_qemu() -> str:
 
 @dataclass(frozen=True)
 class Schedule:
-    """When commands leave their queues; `seed` draws the chances of `random`. `watchdog_s`: wall-clock of a launch."""
+    """When commands leave their queues; `seed` draws the chances of `random`. `watchdog_s`: wall-clock of a launch.
+
+    For tests of what tests notice: `leave_out` (core, n) drops the core's n-th command that sets or takes a flag (from
+    0, in each launch), `forget` (core, setter, waiter, flag) all commands of a flag between two engines."""
 
     timing: Timing = "now"
     seed: int = 0
     watchdog_s: float = WATCHDOG_S
+    leave_out: tuple[int, int] | None = None
+    forget: tuple[int, Engine, Engine, int] | None = None
 
     def __post_init__(self) -> None:
         if self.timing not in TIMINGS:
@@ -122,10 +130,14 @@ class Schedule:
 @dataclass(frozen=True)
 class QemuRun:
     """Engine commands that moved or computed something, per hart, all launches together; `inexact` of them all may
-    differ from the simulator's in the last place (exp, ln)."""
+    differ from the simulator's in the last place (exp, ln). `orderings`: commands that set or take flags, per hart."""
 
     commands: tuple[int, ...]
+    orderings: tuple[int, ...]
     inexact: int
+    flags: tuple[
+        tuple[tuple[Engine, Engine, int], ...], ...
+    ]  # those between engines that the last launch set, per hart
 
 
 @dataclass
@@ -212,7 +224,18 @@ class Emulator:
                 self.write_word(memory.private(hart) + 8 * word, 0)
             self.write_word(memory.private(hart) + 8 * LAUNCH_WORD, number)
         self.write_word(self.program.symbol(DONE).address, 0)
-        self._configure(entry=self.program.entry, firmware_word=self.program.symbol(FIRMWARE).address)
+        hart, skipped = schedule.leave_out or (-1, _NOTHING)
+        forgotten = 0
+        if schedule.forget:
+            hart, setter, waiter, flag = schedule.forget
+            forgotten = (setter.value * ENGINES + waiter.value) * FLAG_IDS + flag + 1
+        self._configure(
+            entry=self.program.entry,
+            firmware_word=self.program.symbol(FIRMWARE).address,
+            skip_hart=hart + 1,
+            skip_number=skipped,
+            skip_flag=forgotten,
+        )
         self._finish(*self._start(memory.harts, schedule.watchdog_s), schedule)
 
     def execute(self, table: int, count: int, watchdog_s: float = WATCHDOG_S) -> None:
@@ -243,7 +266,7 @@ class Emulator:
             "is_cube": int(kind is CoreType.AIC),
             "engines": sum(1 << e.value for e in ENGINES_OF[kind]),
             "random": draw.getrandbits(63) | 1,
-            **{f"bias{e}": draw.choice(_BIASES) for e in range(ENGINES)},
+            **{f"bias{engine.value}": chance for engine, chance in _chances(draw).items()},
             **{local.value: address for local, address in places.locals[hart].items()},
         }
         if kind is CoreType.AIC:
@@ -322,6 +345,12 @@ class Emulator:
         left = [v for hart in range(self.places.memory.harts) for v in self._left_over(hart)]
         if left:
             raise SimulationError(kind="leftover_flag" if "flag" in left[0].message else "undrained", violations=left)
+
+    def flags_used(self, hart: int) -> list[tuple[Engine, Engine, int]]:
+        """The flags between engines that the hart's program sets: setter, waiter, number."""
+        used = self.read(self.places.state(hart) + USED, ENGINES * ENGINES * FLAG_IDS)
+        places = np.flatnonzero(np.frombuffer(used, np.uint8)).tolist()
+        return [(Engine(p // FLAG_IDS // ENGINES), Engine(p // FLAG_IDS % ENGINES), p % FLAG_IDS) for p in places]
 
     def _left_over(self, hart: int) -> list[Violation]:
         """Commands and flags that a program must not leave behind."""
@@ -410,6 +439,15 @@ class Emulator:
         return SimulationError(message, kind=kind, location=f"{self._hart(hart)}, {self._place(hart)}", found=found)
 
 
+def _chances(draw: random.Random) -> dict[Engine, int]:
+    """How eager each engine of a hart is, timing `random`. For one half of the harts those that fill memory are at
+    least as eager as those that empty it, which is what a forgotten wait for a free slot needs to show."""
+    chances = [draw.choice(_BIASES) for _ in _FORWARDS]
+    if draw.random() < 0.5:
+        chances.sort(reverse=True)
+    return dict(zip(_FORWARDS, chances, strict=True))
+
+
 def _engine(number: int) -> str:
     return Engine(number).title if number < ENGINES else str(number)
 
@@ -451,15 +489,16 @@ class QemuExecutable:
             machine.forget(machine.places.memory.data_address, image.addresses.end)
             program.fill(machine, io)
             harts = range(machine.places.memory.harts)
-            commands, inexact = np.zeros(len(harts), np.int64), 0
+            counts, inexact = np.zeros((2, len(harts)), np.int64), 0
             for number in range(image.launches):
                 machine.launch(number, schedule)
-                commands += [machine.state_word(hart, "commands") for hart in harts]
+                counts += [[machine.state_word(hart, n) for hart in harts] for n in ("commands", "orderings")]
                 inexact += sum(machine.state_word(hart, "inexact") for hart in harts)
                 if number < len(image.host_calls):
                     program.host_call(machine, image.host_calls[number])
             program.collect(machine, io)
-        return QemuRun(tuple(commands.tolist()), inexact)
+            flags = tuple(tuple(machine.flags_used(hart)) for hart in harts)
+        return QemuRun(tuple(counts[0].tolist()), tuple(counts[1].tolist()), inexact, flags)
 
 
 __all__ = ["Emulator", "QemuExecutable", "QemuRun", "Schedule", "find_qemu", "firmware_of"]
