@@ -24,7 +24,7 @@ BENCH_PIP := $(BENCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet
 CPP := $(shell find csrc -name '*.cpp' -o -name '*.h')
 SOURCES := pyproject.toml CMakeLists.txt $(CPP)
 
-.PHONY: build demo test check format bench tsan clean
+.PHONY: build demo test emulator check format bench tsan clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -67,8 +67,15 @@ format: $(VENV)/.test-tools $(VENV)/.built
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
+# Tests of the accelerator's programs on an emulator need QEMU. Where packages can be installed, it is; elsewhere they are skipped.
+EMULATOR := qemu-system-riscv64
+emulator:
+	@command -v $(EMULATOR) >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-misc >/dev/null; } || \
+	  echo "no $(EMULATOR): tests that need it are skipped; on Debian and Ubuntu: apt install qemu-system-misc" >&2
+
 # Timing-sensitive tests are marked `serial` and run alone behind the parallel ones.
-test: check
+test: check emulator
 	$(BIN)/python -m pytest -n $(TEST_JOBS) -m 'not serial' $(TEST_FLAGS)
 	$(BIN)/python -m pytest -m serial $(TEST_FLAGS)
 

@@ -149,7 +149,7 @@ def test_forgotten_flags_are_noticed(capsys: pytest.CaptureFixture[str]) -> None
     found: Counter[str] = Counter()
     for _ in range(MUTANTS):
         core = rng.choices(range(len(run.orderings)), weights=run.orderings)[0]
-        mutant = Schedule("late", watchdog_s=3.0, leave_out=(core, rng.randrange(run.orderings[core])))
+        mutant = Schedule("late", watchdog_s=2.0, leave_out=(core, rng.randrange(run.orderings[core])))
         found[outcome(kernel, inputs, expected, mutant)] += 1
     caught = MUTANTS - found["unnoticed"]
     with capsys.disabled():
