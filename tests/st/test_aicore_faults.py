@@ -22,8 +22,8 @@ import pytest
 from aicore_systems import Workbench, alone_model, fused_model, random_model
 
 from superkernel.codegen.aicore import layer, program
-from superkernel.codegen.aicore.image import AicoreImageBuilder
 from superkernel.codegen.aicore.commands import Address
+from superkernel.codegen.aicore.image import AicoreImageBuilder
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.memory_map import PARAMETERS_BYTE, MemoryMap
 from superkernel.codegen.aicore.rings import Buffer, FlagPlan, Part
@@ -455,7 +455,9 @@ PROGRAM_FAULTS: dict[str, Spoilt] = {
     ),
     "a ring's flag dropped": Spoilt(on_flags(_forward, _drop_both), ORDER, 0.5),
     "a credit not given": Spoilt(in_launch("set_flag"), kinds("deadlock", "race")),
-    "a credit not taken back": Spoilt(in_launch("wait_flag"), kinds("leftover_flag", "race", "deadlock")),
+    "a credit not taken back": Spoilt(
+        in_launch("wait_flag"), kinds("leftover_flag", "flag_overflow", "race", "deadlock")
+    ),
     "a signal ahead of the stores": Spoilt(in_launch("cross_set", engine=Engine.CONTROL), ORDER, 0.5),
     "a signal of another flag": Spoilt(in_launch("cross_set", flag=3), kinds("deadlock")),
     "a load too short": Spoilt(on_commands(LOADS, halve), ORDER, 0.2, ALONE),
@@ -495,8 +497,9 @@ def test_a_fault_in_the_program(name: str) -> None:
 def test_fences_of_local_memory_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers of successive kernels overlap, and the later kernel does not wait. One fence alone is often implied by
     flags of rings; without any, models race."""
+    benches = [bench_of(seed) for seed in (FUSED, *MODELS)]
     monkeypatch.setattr(program._Launch, "_local_fences", lambda *_: [])
-    found = Counter(outcome(bench_of(seed), bench_of(seed).build()) for seed in (FUSED, *MODELS))
+    found = Counter(outcome(bench, bench.build()) for bench in benches)
     assert set(found) == {"race", HARMLESS}
     assert found["race"] >= 3
 
