@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -47,10 +47,11 @@ ROUNDS_MAX = 10_000_000  # what a measurement keeps is 16 bytes per round
 
 @dataclass(frozen=True)
 class RunResult:
-    """Outputs by name; `report` where the run was profiled."""
+    """Outputs by name; `report` where the run was profiled; `dumps`: what option `dump` asked for, by name."""
 
     outputs: dict[str, Array]
     report: Report | SimReport | None = None
+    dumps: dict[str, Array] = field(default_factory=dict)
 
 
 class Kernel(_core.DirectCall):
@@ -64,13 +65,15 @@ class Kernel(_core.DirectCall):
         self._compiled = compiled
         graph = compiled.graph
         self._input_types: dict[str, TensorType] = dict(graph.inputs)
-        self._output_types = dict(zip(compiled.output_names, (graph.types[o] for o in graph.outputs), strict=True))
+        types = dict(zip(compiled.output_names, (graph.types[o] for o in graph.outputs), strict=True))
+        self._returned = len(compiled.source.outputs)  # behind them: what option `dump` adds
+        self._output_types = dict(list(types.items())[: self._returned])
         # Views: an array that owns its memory could be resized in place, under the kernel's feet.
         self._states: dict[str, Array] = {name: np.array(array, order="C")[...] for name, array in graph.states.items()}
         self._shown_states = MappingProxyType(self._states)
-        self._makers = tuple((t.shape, t.dtype.numpy) for t in self._output_types.values())
+        self._makers = tuple((t.shape, t.dtype.numpy) for t in types.values())
         self._executable: HostExecutable | SimExecutable = compiled.executable
-        if (host := self._host()) is not None:
+        if (host := self._host()) is not None and not compiled.dumps:
             from superkernel.bound import prepare_direct_calls
 
             inputs, outputs = tuple(self._input_types.values()), tuple(self._output_types.values())
@@ -137,7 +140,7 @@ class Kernel(_core.DirectCall):
         arrays = as_inputs(self._input_types, bind_arguments(self._input_types, args, named)).values()
         outputs = self._new_outputs()
         self._executable.run([*map(self._apart, arrays), *outputs, *self._states.values()])
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        return outputs[0] if self._returned == 1 else tuple(outputs[: self._returned])
 
     def bind(self, *args: Any, outputs: Mapping[str, Any] | None = None, **named: Any) -> BoundKernel:
         """Fix the buffers that `bound.run()`, `run_bound()` and the C function `bound.function_address` work on.
@@ -153,6 +156,8 @@ class Kernel(_core.DirectCall):
                 "buffers can be bound on the host only", location=f"kernel {self.name!r}", found=self.executor
             )
         given = checked_inputs(self._input_types, bind_arguments(self._input_types, args, named))
+        if self._compiled.dumps:
+            raise UnsupportedError("a kernel with dumps has no fixed buffers", location=f"kernel {self.name!r}")
         results = checked_outputs(self._output_types, outputs)
         check_apart(given, results, self._states)
         bound = BoundKernel(host, self.name, given, results, self._states)
@@ -167,7 +172,7 @@ class Kernel(_core.DirectCall):
         try:
             return [np.empty(shape, dtype) for shape, dtype in self._makers]
         except MemoryError as error:
-            need = sum(kind.nbytes for kind in self._output_types.values())
+            need = sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in self._makers)
             raise MachineError("not enough memory for the outputs", expected=f"{need} bytes") from error
 
     def run(
@@ -195,8 +200,10 @@ class Kernel(_core.DirectCall):
             return RunResult(outputs, self._profile(arrays, rounds=0) if profile else None)
         results = self._new_outputs()
         report = self._compiled.run([*map(self._apart, arrays.values()), *results, *self._states.values()])
-        outputs = dict(zip(self._output_types, results, strict=True))
-        return RunResult(outputs, self._profile(arrays, rounds=0) if profile and report is None else report)
+        outputs = dict(zip(self._output_types, results, strict=False))
+        dumps = {name: results[slot] for name, slot in self._compiled.dumps.items()}
+        more = self._profile(arrays, rounds=0) if profile and report is None else report
+        return RunResult(outputs, more, dumps)
 
     @property
     def executors(self) -> tuple[str, ...]:
@@ -218,7 +225,7 @@ class Kernel(_core.DirectCall):
         results = self._new_outputs()
         io = [*map(self._apart, self._arrays(inputs).values()), *results, *self._states.values()]
         run = QemuExecutable(self._executable).run(io, schedule or Schedule())
-        return dict(zip(self._output_types, results, strict=True)), run
+        return dict(zip(self._output_types, results, strict=False)), run
 
     def _arrays(self, inputs: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Array]:
         if inputs is None:

@@ -45,6 +45,9 @@ class Options:
     deny, pin: kernel id patterns (fnmatch) that selection must not take, must take where eligible.
     watchdog_ms: a launch that takes longer raises WatchdogError naming the boundary it hangs at; 0 = no watchdog.
     cache: keep compiled objects on disk.
+    dump: nodes, values, sub-operators or patterns of them whose values a run hands out too (`RunResult.dumps`).
+    debug_sync_all: a barrier of all cores behind a drain between any two sub-operators, no early start, whatever `sync`
+    and `early_start` say: what is wrong with it is no fault of synchronisation.
     """
 
     sync: str = "minimal"
@@ -62,6 +65,18 @@ class Options:
     pin: tuple[str, ...] = ()
     watchdog_ms: float = 0.0
     cache: bool = True
+    dump: tuple[str, ...] = ()
+    debug_sync_all: bool = False
+
+    @property
+    def sync_level(self) -> str:
+        """The level of synchronisation in force."""
+        return "full" if self.debug_sync_all else self.sync
+
+    @property
+    def starts_early(self) -> bool:
+        """Whether Early-Start is in force."""
+        return self.early_start and not self.debug_sync_all
 
     def __post_init__(self) -> None:
         wrong: list[Violation] = []
@@ -85,7 +100,7 @@ class Options:
         if isinstance(time, bool) or not isinstance(time, (int, float)) or not 0 <= time <= WATCHDOG_MS_MAX:
             expected = f"milliseconds, 0 to {WATCHDOG_MS_MAX:g}"
             wrong.append(Violation("bad time", "option 'watchdog_ms'", expected, repr(time)))
-        for name in ("deny", "pin"):
+        for name in ("deny", "pin", "dump"):
             value = getattr(self, name)
             if not isinstance(value, (tuple, list)) or not all(isinstance(p, str) for p in value):
                 wrong.append(Violation("not a tuple of patterns", f"option {name!r}", "tuple of str", repr(value)))

@@ -28,6 +28,7 @@ from superkernel.choice import KernelChooser
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.image import HostImage, ImageBuilder
+from superkernel.dumps import with_dumps
 from superkernel.errors import InputError, MachineError
 from superkernel.executors.host import HostExecutable
 from superkernel.graph import Graph
@@ -72,6 +73,7 @@ class Compiled:
     executable: HostExecutable
     stage_ns: dict[str, int]
     version: str = __version__
+    dumps: Mapping[str, int] = field(default_factory=dict)  # name -> number among the outputs, behind the graph's own
     output_names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -183,12 +185,16 @@ def compile_graph(
     run.dump("simplified", graph)
     with run.stage("group"):
         grouping = group(graph, chooser.choose, cpu, options)
+        dumps: dict[str, int] = {}
+        if options.dump:
+            graph, dumps = with_dumps(graph, grouping.subops, options.dump)
+            grouping = group(graph, chooser.choose, cpu, options)
     run.dump("subops", grouping)
     with run.stage("place"):
         schedule = place(grouping, graph, cpu, cores, options)
     run.dump("schedule", schedule)
     with run.stage("sync"):
-        plan = plan_sync(schedule, sync=options.sync, handover_ns=cpu.handover_ns)
+        plan = plan_sync(schedule, sync=options.sync_level, handover_ns=cpu.handover_ns)
     run.dump("plan", plan)
     with run.stage("verify"):
         certificate = verify(plan, {s.index: t.units for s, t in zip(schedule.subops, schedule.tilings, strict=True)})
@@ -201,8 +207,9 @@ def compile_graph(
         executable = HostExecutable(image, schedule, plan, options.watchdog_ms)
     run.finish()
     return Compiled(
-        source, graph, options, cpu, cores, grouping, chooser, schedule, plan, certificate, image, executable, run.times
-    )
+        source, graph, options, cpu, cores, grouping, chooser, schedule, plan, certificate, image, executable,
+        run.times, dumps=dumps,
+    )  # fmt: skip
 
 
 def _image(
@@ -223,7 +230,7 @@ def _image(
         inputs=len(graph.inputs),
         outputs=len(graph.outputs),
         states=len(graph.states),
-        early_start=options.early_start,
+        early_start=options.starts_early,
         progress=run.progress.update,
         keep_ir="ir" in run.dumps,
     )

@@ -6,7 +6,7 @@ memory) -> plan sync -> verify -> addresses -> image (one ELF file) -> executabl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -22,6 +22,7 @@ from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder
 from superkernel.codegen.cache import ObjectCache
 from superkernel.dtypes import DType
+from superkernel.dumps import with_dumps
 from superkernel.errors import InputError
 from superkernel.executors.sim import SimExecutable
 from superkernel.explain_aicore import AicoreExplanation, explain_aicore
@@ -62,6 +63,7 @@ class AicoreCompiled:
     executable: SimExecutable
     stage_ns: dict[str, int]
     version: str = __version__
+    dumps: Mapping[str, int] = field(default_factory=dict)  # name -> number among the outputs, behind the graph's own
     output_names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -164,12 +166,60 @@ def compile_for_aicore(
     run.dump("simplified", graph)
     with run.stage("group"):
         grouping = group(graph, chooser.choose, target, options, families=family_of)
+        dumps: dict[str, int] = {}
+        if options.dump:
+            graph, dumps = with_dumps(graph, grouping.subops, options.dump)
+            grouping = group(graph, chooser.choose, target, options, families=family_of)
     run.dump("subops", grouping)
     with run.stage("place"):
         schedule, workspaces = place_aicore(grouping, target)
     run.dump("schedule", schedule)
+    scheduled = _Scheduled(source, graph, target, chooser, grouping, schedule, workspaces, dumps)
+    return _complete(run, scheduled, options, cache)
+
+
+def with_other_code(compiled: AicoreCompiled, options: Options) -> AicoreCompiled:
+    """The same schedule with other options of synchronisation and of code: what stands ahead of them is not done again.
+    Options that decide the schedule must be those of `compiled`."""
+    same = _Scheduled(
+        compiled.source, compiled.graph, compiled.target, compiled.chooser, compiled.grouping, compiled.schedule,
+        compiled.workspaces, compiled.dumps,
+    )  # fmt: skip
+    cache = ObjectCache(settings.cache_directory() if options.cache else None)
+    return _complete(Stages(settings.dump_stages()), same, options, cache)
+
+
+def unverified_program(compiled: AicoreCompiled, plan: AicorePlan) -> SimExecutable:
+    """The program of another plan, which nobody has verified: for experiments in timing, never for results."""
+    cache = ObjectCache(settings.cache_directory() if compiled.options.cache else None)
+    code = CodeOptions(compiled.options.func_align, compiled.options.split, compiled.options.preload)
+    builder = AicoreImageBuilder(
+        compiled.schedule, compiled.workspaces, plan, compiled.target, compiled.image.addresses, cache, code
+    )
+    image = builder.build(compiled.grouping.constants)
+    inputs, outputs = len(compiled.graph.inputs), len(compiled.graph.outputs)
+    return SimExecutable(image, compiled.schedule, compiled.workspaces, plan, compiled.target, inputs, outputs)
+
+
+@dataclass(frozen=True)
+class _Scheduled:
+    """A compilation as far as its schedule."""
+
+    source: Graph
+    graph: Graph
+    target: AicoreTarget
+    chooser: KernelChooser
+    grouping: Grouping
+    schedule: Schedule
+    workspaces: Workspaces
+    dumps: Mapping[str, int]
+
+
+def _complete(run: Stages, front: _Scheduled, options: Options, cache: ObjectCache) -> AicoreCompiled:
+    """From the schedule to the executable."""
+    graph, target, schedule, workspaces = front.graph, front.target, front.schedule, front.workspaces
     with run.stage("sync"):
-        plan = plan_aicore(schedule, target, sync=options.sync, early_start=options.early_start)
+        plan = plan_aicore(schedule, target, sync=options.sync_level, early_start=options.starts_early)
     run.dump("plan", plan)
     with run.stage("verify"):
         units = {s.index: t.units for s, t in zip(schedule.subops, schedule.tilings, strict=True)}
@@ -180,7 +230,7 @@ def compile_for_aicore(
         addresses = map_addresses(schedule, target, list(graph.inputs.values()), types, states)
         code = CodeOptions(options.func_align, options.split, options.preload)
         builder = AicoreImageBuilder(schedule, workspaces, plan, target, addresses, cache, code, run.progress.update)
-        image = builder.build(grouping.constants)
+        image = builder.build(front.grouping.constants)
     for name, text in image.ir_texts.items():
         run.dump("ir", f"; {name}\n{text}")
     tell_fallbacks(options, schedule, image.host_calls, "between two launches")
@@ -188,6 +238,6 @@ def compile_for_aicore(
         executable = SimExecutable(image, schedule, workspaces, plan, target, len(graph.inputs), len(graph.outputs))
     run.finish()
     return AicoreCompiled(
-        source, graph, options, target, grouping, chooser, schedule, workspaces, plan, certificate, image, executable,
-        run.times,
+        front.source, graph, options, target, front.grouping, front.chooser, schedule, workspaces, plan, certificate,
+        image, executable, run.times, dumps=front.dumps,
     )  # fmt: skip

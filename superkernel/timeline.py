@@ -32,7 +32,7 @@ from superkernel.codegen.aicore.program import PHASE_BEHIND, PHASE_BODY
 from superkernel.sim.counters import STALLS, LaunchResult
 from superkernel.sim.trace import COMMAND, FLOW_IN, FLOW_OUT, MARKER, STALL, records
 from superkernel.sim_report import span_of
-from superkernel.sync.aicore.plan import AicorePlan, CoreKind, awaited
+from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Run, awaited
 from superkernel.target.engines import Engine
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ _FETCHES = (STALLS.index("fetch"), STALLS.index("prefetch_late"))
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """A core takes a cross-core flag. It stood still from `begin` to `end`; `setter` signalled last, at `fired`. `event`
-    of the plan, None for flags inside a kernel; `subop`: in whose kernel, or ahead of whose kernel."""
+    """A core takes a cross-core flag. It stood still from `begin` to `end`; `setter` signalled last, at `fired`.
+    `event` of the plan, None for flags inside a kernel; `subop`: in whose kernel, or ahead of whose kernel."""
 
     core: int
     event: int | None
@@ -119,7 +119,7 @@ class Timeline:
         for core, rows in enumerate(self.of_core):
             kind = self.plan.kind(core)
             queues = {flag: list(events) for flag, events in self._events[kind].items()}
-            stalls = {int(r["end"]): int(r["begin"]) for r in _stalls(rows, _CROSS)}
+            stalls = {end: begin for begin, end in _spans(rows, (_CROSS,))}
             behind = self._next[kind]
             for row in rows[rows["kind"] == FLOW_IN]:
                 end, marker = int(row["end"]), int(row["marker"])
@@ -149,7 +149,7 @@ class Timeline:
         """By type of core, the sub-operator that it runs behind another; `subops` stands for the launch's start."""
         found: dict[CoreKind, dict[int, int]] = {}
         for kind, program in self.plan.programs.items():
-            runs = [step.subop for step in program if hasattr(step, "waits")]
+            runs = [step.subop for step in program if isinstance(step, Run)]
             found[kind] = dict(zip([self.subops, *runs], runs, strict=False))
         return found
 
@@ -226,10 +226,6 @@ def summed(splits: Iterable[Mapping[int, Mapping[Activity, float]]]) -> dict[Act
             for activity, cycles in row.items():
                 total[activity] += cycles
     return total
-
-
-def _stalls(rows: NDArray[np.void], cause: int) -> NDArray[np.void]:
-    return rows[(rows["kind"] == STALL) & (rows["detail"] == cause)]
 
 
 def _spans(rows: NDArray[np.void], causes: Sequence[int]) -> list[tuple[int, int]]:
