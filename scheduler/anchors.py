@@ -31,8 +31,11 @@ def add_anchor(ws: Workspace, node: Node) -> None:
     cluster = ws.clusters.new(outputs[0].shape)
     cluster.nodes.append(ws.positions[node.name])
     in_place = _in_place_source(ws, node) if update and kernel != HOST_REFERENCE else None
-    takes = kernel != HOST_REFERENCE and not update and ws.options.fuse
-    anchor = cluster.anchor = Anchor(node, kernel, [None] * len(types), types, outputs, takes)
+    freely = kernel != HOST_REFERENCE and not update and ws.options.fuse
+    takes = freely and ws.family_of(kernel).accepts_epilogue(kernel, ws.target)
+    if freely and not takes:
+        ws.note(node.name, "takes no epilogue", f"{kernel} has none on this target")
+    anchor = cluster.anchor = Anchor(node, kernel, [None] * len(types), types, outputs, takes, freely)
     _feed(ws, node, cluster, anchor, in_place)
     if ws.options.fuse and kernel != HOST_REFERENCE:
         _try_prologues(ws, node, cluster, anchor)

@@ -69,7 +69,8 @@ AnchorFeed = Ref | Prologue | None
 
 @dataclass(slots=True)
 class Anchor:
-    """The operator a cluster is built around."""
+    """The operator a cluster is built around. `takes_epilogue`: further instructions can follow it; `stores_freely`:
+    its result can be stored in any layout and more than once."""
 
     node: Node
     kernel: str
@@ -77,6 +78,7 @@ class Anchor:
     types: tuple[TensorType | None, ...]
     outputs: tuple[TensorType, ...]
     takes_epilogue: bool
+    stores_freely: bool
     in_place: str | None = None  # the buffer version that the INOUT operand had before
 
 

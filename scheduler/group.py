@@ -72,7 +72,7 @@ def group(
 ) -> Grouping:
     """Group the graph for a target. `choose` gives the kernel id for a body (`host.reference`: NumPy), `families` the
     family behind it, `storage` the layout of what is materialised (default: channels last on the accelerator, else
-    row-major). Grouping itself asks no figure of the target."""
+    row-major). Grouping itself asks no figure of the target; families may."""
     known: dict[Body, str] = {}
 
     def remembered(body: Body) -> str:
@@ -82,7 +82,7 @@ def group(
         return found
 
     policy = storage or (StoragePolicy.CHANNELS_LAST if isinstance(target, AicoreTarget) else StoragePolicy.ROW_MAJOR)
-    ws = Workspace(graph, remembered, options or Options(), families, policy.of(graph))
+    ws = Workspace(graph, remembered, options or Options(), families, policy.of(graph), target)
     ws.start()
     for node in graph.nodes:
         family = graph.definition(node).family

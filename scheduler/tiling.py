@@ -107,6 +107,10 @@ class Family(ABC):
         sum in front of a norm that others read too)."""
         return False
 
+    def accepts_epilogue(self, kernel: str, target: object) -> bool:
+        """Whether the kernel evaluates a pointwise program on its results where it runs on this target."""
+        return True
+
     def accepts_store(self, kernel: str, op: str, view: View, dtype: DType) -> bool:
         """Whether the epilogue can store through this view of the anchor's result. Row-major is always accepted, by
         kernels that compute images under the channels-last policy dense channels-last views instead."""

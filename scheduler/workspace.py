@@ -108,6 +108,7 @@ class Workspace:
     options: Options
     family_of: Callable[[str], KernelFamily]
     storage: Storage = field(default_factory=Storage)
+    target: object = None
     clusters: ClusterSet = field(default_factory=ClusterSet)
     values: dict[str, Ref | Reg | Derived] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -211,7 +212,7 @@ class Workspace:
     def can_store_freely(self, reg: Reg) -> bool:
         """True where the value's cluster can store it in any layout and more than once."""
         anchor = self.clusters.find(reg.cluster).anchor
-        return anchor is None or anchor.takes_epilogue
+        return anchor is None or anchor.stores_freely
 
     def preferred(self, value: str) -> Shape | None:
         """Strides over the value's shape in which it is to lie in memory; None: row-major."""

@@ -110,6 +110,7 @@ def _core_facts(target: AicoreTarget) -> dict[str, FactValue]:
     return {
         "aicore.name": target.name,
         "aicore.cube_step": (cube.m, cube.n),
+        "aicore.group": (target.device.cube_cores_per_group, target.device.vector_cores_per_group),
         "aicore.cube_depths": tuple(depths.items()),
         "aicore.cube_steps_per_ns": cycles_per_ns,
         "aicore.vector_bytes_per_ns": 4 * vector.lanes_32bit * cycles_per_ns,

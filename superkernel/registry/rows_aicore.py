@@ -119,7 +119,8 @@ def _cube_kernels() -> Iterable[_Kernel]:
     )  # fmt: skip
     yield _Kernel(
         "aicore.attention", ("attention",), "attention", "mix", _FLOATS, (None, None, _MASKS, _INDICES),
-        stepped=True, cost="cube", cost_parameters=(("efficiency", 0.4),), precision=sums, code_bytes=8192,
+        limits=(one_of(Reason.DEVICE, "aicore.group", (1, 1), (1, 2)),), stepped=True, cost="cube",
+        cost_parameters=(("efficiency", 0.4),), precision=sums, code_bytes=8192,
     )  # fmt: skip
 
 

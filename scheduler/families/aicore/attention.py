@@ -15,6 +15,7 @@ from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families.aicore.attention_cost import L0_SLOTS, overflows
 from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack
+from superkernel.scheduler.families.aicore.base import check_group
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.attention import AttentionForm, attention_form
 from superkernel.scheduler.tiling import Family, Tiling
@@ -43,13 +44,7 @@ class AttentionFamily(Family):
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[Tiling]:
         """Best estimate first. Raises UnsupportedError where no block fits."""
         form = attention_form(body)
-        per_group = target.device.vector_cores_per_group
-        if per_group > 2 or target.device.cube_cores_per_group != 1:
-            raise UnsupportedError(
-                "attention runs on groups of one cube core and one or two vector cores",
-                location="target field 'device.vector_cores_per_group'", expected="1 or 2, beside one cube core",
-                found=f"{per_group}, beside {target.device.cube_cores_per_group}",
-            )  # fmt: skip
+        check_group(target, (1, 2), "attention does not run")
         if not 0 < form.depth <= _DEPTH_MAX and form.rows:
             raise UnsupportedError("bad depth of heads", expected=f"1 to {_DEPTH_MAX}", found=form.depth)
         found = _search(body, target)
@@ -78,7 +73,7 @@ def _search(body: Body, target: AicoreTarget) -> tuple[AttentionTiling, ...]:
 
 
 def _least(body: Body, target: AicoreTarget) -> AttentionTiling:
-    return list(_of_rows(body, attention_form(body), 1, target))[-1]
+    return list(_of_rows(body, attention_form(body), min(_ROWS), target))[-1]
 
 
 def _of_rows(body: Body, form: AttentionForm, rows: int, target: AicoreTarget) -> Iterator[AttentionTiling]:

@@ -11,11 +11,13 @@ one range are disjoint.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
 from superkernel.body import Body
+from superkernel.errors import UnsupportedError
 from superkernel.scheduler.tiling import Access, Tiling
 from superkernel.target.aicore import AicoreTarget
 
@@ -42,6 +44,24 @@ class KernelType(Enum):
     @property
     def uses_vector(self) -> bool:
         return self is not KernelType.CUBE
+
+
+def check_group(target: AicoreTarget, lanes: Sequence[int], what: str) -> None:
+    """Raises UnsupportedError where the target's groups are not one cube core and one of `lanes` vector cores: flags of
+    a group count all its cores."""
+    device = target.device
+    if not mixes(target, lanes):
+        raise UnsupportedError(
+            f"{what} on groups of this shape",
+            location="device.cube_cores_per_group, device.vector_cores_per_group",
+            expected=f"1 and {' or '.join(map(str, lanes))}",
+            found=f"{device.cube_cores_per_group} and {device.vector_cores_per_group}",
+        )
+
+
+def mixes(target: AicoreTarget, lanes: Sequence[int]) -> bool:
+    """Whether the groups are such that a MIX kernel for that many vector cores can run."""
+    return target.device.cube_cores_per_group == 1 and target.device.vector_cores_per_group in lanes
 
 
 class Role(Enum):

@@ -14,7 +14,7 @@ from functools import lru_cache
 from superkernel.body import Body, View
 from superkernel.dtypes import DType
 from superkernel.scheduler.families.aicore import depthwise
-from superkernel.scheduler.families.aicore.base import AicoreTiling
+from superkernel.scheduler.families.aicore.base import AicoreTiling, check_group, mixes
 from superkernel.scheduler.families.aicore.conv_cost import range_cycles
 from superkernel.scheduler.families.aicore.conv_fix import CHANNEL, FixForm
 from superkernel.scheduler.families.aicore.conv_form import TYPES, CubeConv, Load, cube_conv, unsupported
@@ -71,6 +71,9 @@ class ConvFamily(Family):
     def accepts_store(self, kernel: str, op: str, view: View, dtype: DType) -> bool:
         return channels_inside(view.shape, view.strides)
 
+    def accepts_epilogue(self, kernel: str, target: object) -> bool:
+        return not isinstance(target, AicoreTarget) or mixes(target, (LANES,))
+
     def tilings(self, kernel: str, body: Body, target: object) -> Sequence[AicoreTiling]:
         assert isinstance(target, AicoreTarget)
         return _offers(body, target)
@@ -96,6 +99,8 @@ def cube_tilings(body: Body, target: AicoreTarget, every: bool = False) -> tuple
     conv, fix = cube_conv(body), conv_fix(body)
     if is_empty(body):
         return (_empty_tiling(fix is not None),)
+    if fix is None:
+        check_group(target, (LANES,), "the vector cores cannot finish a convolution")
     found = _Search(body, conv, fix, target).run(every)
     if not found:
         raise unsupported(

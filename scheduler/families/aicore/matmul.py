@@ -23,7 +23,7 @@ from functools import lru_cache
 from superkernel.body import Body, PointwiseProgram, View
 from superkernel.collapse import runs_of_range
 from superkernel.dtypes import DType
-from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role
+from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role, mixes
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form
 from superkernel.scheduler.families.aicore.cube import (
     Cut,
@@ -41,6 +41,7 @@ from superkernel.target.aicore import AicoreTarget
 from superkernel.tensor import Box, Region, regions_of_box
 
 LEFT, RIGHT = "left", "right"
+LANES = (1, 2)  # vector cores of a group that can share tiles
 CHANNEL_SLOTS = 2
 STRIDE_MAX = (1 << 32) - 1  # bytes, of a row in global memory
 Span = tuple[int, int]
@@ -329,6 +330,9 @@ class MatmulFamily(Family):
         inner = [(s, d) for s, d in zip(view.strides[-2:], view.shape[-2:], strict=True) if d > 1]
         fits = all(0 <= s * dtype.itemsize <= STRIDE_MAX for s, _ in inner)
         return fits and (not inner or any(s == 1 for s, _ in inner))
+
+    def accepts_epilogue(self, kernel: str, target: object) -> bool:
+        return not isinstance(target, AicoreTarget) or mixes(target, LANES)
 
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[Tiling]:
         from superkernel.scheduler.families.aicore.matmul_search import candidates

@@ -15,8 +15,9 @@ from math import prod
 
 from superkernel.body import Body
 from superkernel.errors import UnsupportedError
+from superkernel.scheduler.families.aicore.base import check_group
 from superkernel.scheduler.families.aicore.cube import Cut, Layout, chunk_bytes
-from superkernel.scheduler.families.aicore.matmul import LEFT, RIGHT, MatmulTiling, fix_of, layout_of
+from superkernel.scheduler.families.aicore.matmul import LANES, LEFT, RIGHT, MatmulTiling, fix_of, layout_of
 from superkernel.scheduler.families.aicore.matmul_cost import cycles_of
 from superkernel.scheduler.families.aicore.matmul_form import Product, product_of
 from superkernel.scheduler.families.aicore.rounding import ceil_to
@@ -26,7 +27,6 @@ LINES_MAX = 2048  # of a tile
 GROUPS_MAX = 12
 DETAILED = 16  # tile shapes whose division of L1 is searched
 RETURNED = 4
-LANES_MAX = 2
 
 
 @lru_cache(maxsize=256)
@@ -40,11 +40,12 @@ def candidates(body: Body, target: AicoreTarget) -> tuple[MatmulTiling, ...]:
             units = -(-tiling.units // cores)
             found[tiling] = cycles_of(tiling, body, units, target)
     if not found:
+        fields = [f"memory.{name}_bytes" for name in ("l1", "l0a", "l0b", "l0c")]
         raise UnsupportedError(
             "no step of a matrix product fits into the cube core's memories",
-            location="memory.l1_bytes",
-            found=f"{target.memory.l1_bytes}",
-            hint="memory.l0a_bytes, l0b_bytes and l0c_bytes count, too",
+            location=", ".join(fields),
+            found=", ".join(str(target.value(field)) for field in fields),
+            hint="a target with larger memories",
         )
     best = sorted(found, key=lambda t: found[t])
     distinct = {(t.kept, t.rows, t.columns): t for t in reversed(best)}
@@ -123,15 +124,8 @@ def _lanes(body: Body, target: AicoreTarget) -> int:
     """Vector cores of a group that take part."""
     if fix_of(body) is not None:
         return 0
-    lanes = target.device.vector_cores_per_group
-    if lanes > LANES_MAX:
-        raise UnsupportedError(
-            "groups of so many vector cores do not share tiles",
-            location="device.vector_cores_per_group",
-            expected=f"at most {LANES_MAX}",
-            found=f"{lanes}",
-        )
-    return lanes
+    check_group(target, LANES, "the vector cores cannot finish a product")
+    return int(target.device.vector_cores_per_group)
 
 
 def _groups(tiling: MatmulTiling, product: Product, body: Body, target: AicoreTarget) -> Iterator[tuple[int, int, int]]:
