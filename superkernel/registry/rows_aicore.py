@@ -110,7 +110,7 @@ def _cube_kernels() -> Iterable[_Kernel]:
     plane, sums = within(Reason.RANK, "spatial", 1, 2), _PRODUCT_SUMS
     yield _Kernel(
         "aicore.matmul", ("matmul",), "gemm", "mix", _FLOATS, (None,), stepped=True, deep=True, cost="cube",
-        precision=sums,
+        limits=(within(Reason.SHAPE, "k", 1),), precision=sums,
     )  # fmt: skip
     known = [one_of(Reason.CONSTANT, f"{factor}.constant", True) for factor in ("weight", "bias")]
     yield _Kernel(

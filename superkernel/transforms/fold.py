@@ -1,9 +1,12 @@
-"""Constant folding: nodes that read only constants, by the operators' NumPy references."""
+"""Constant folding: nodes that read only constants, by the operators' NumPy references, and nodes whose results have
+no elements."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
+
+import numpy as np
 
 from superkernel.folding import fold_node
 from superkernel.graph import Graph
@@ -16,15 +19,18 @@ class FoldConstants:
     dequantised weight costs more to read from memory than to compute."""
 
     name: ClassVar[str] = "fold-constants"
-    description: ClassVar[str] = "compute nodes that read only constants"
+    description: ClassVar[str] = "compute nodes that read only constants or have empty results"
     grow_bytes_max: int = 1 << 16
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor(graph)
         for node in editor.walk():
+            kinds = tuple(editor.type(out) for out in node.outputs)
+            if all(kind.size == 0 for kind in kinds):
+                editor.fold(node, tuple(np.empty(kind.shape, kind.dtype.numpy) for kind in kinds))
+                continue
             if not all(value is None or value in editor.constants for value in node.inputs):
                 continue
-            kinds = tuple(editor.type(out) for out in node.outputs)
             read = sum(editor.type(value).nbytes for value in node.inputs if value is not None)
             if sum(kind.nbytes for kind in kinds) > max(read, self.grow_bytes_max):
                 continue

@@ -187,7 +187,7 @@ class PackFactor(Pack):
         view = np.lib.stride_tricks.as_strided(base, shape, strides, writeable=False)
         whole = (prod(self.batch_dims), ceil_to(self.lines, self.line_block), ceil_to(depth, self.block))
         padded = np.zeros(whole, flat.dtype)
-        padded[:, : self.lines, :depth] = view.reshape(-1, self.lines, depth)
+        padded[:, : self.lines, :depth] = view.reshape(whole[0], self.lines, depth)
         parts = []
         for matrix in padded:
             for first in range(0, len(matrix), self.tile):

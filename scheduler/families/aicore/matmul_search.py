@@ -55,8 +55,8 @@ def candidates(body: Body, target: AicoreTarget) -> tuple[MatmulTiling, ...]:
 def _sizes(total: int, unit: int, cores: int) -> list[int]:
     """Tile sizes that cut a dimension evenly, largest first; near ones are left out unless they count cores."""
     found: list[int] = []
-    pieces = 1
-    while pieces <= max(1, -(-total // unit)):
+    pieces, total = 1, max(1, total)
+    while pieces <= -(-total // unit):
         size = ceil_to(-(-total // pieces), unit)
         even = cores % pieces == 0 or pieces % cores == 0
         if size <= LINES_MAX and (not found or size <= found[-1] * 0.9 or (even and size < found[-1])):
