@@ -1,4 +1,4 @@
-"""The command line: `superkernel compile | run | report | inspect | kernels | target | sim`; see docs/command-line.md.
+"""The command line: `superkernel compile | run | report | inspect | ablate | bisect | ...`; see docs/command-line.md.
 
 Results go to stdout (with --json exactly one JSON value), messages to stderr. Exit status: 0 success, 2 the user's
 input, 3 unsupported, 4 the machine, 1 a fault of SuperKernel, 130 interrupted. Errors are typed; with --json they are
@@ -25,7 +25,7 @@ from typing import Any, NoReturn, TextIO
 
 import numpy as np
 
-from superkernel import cli_crosscheck, cli_kernels, cli_target
+from superkernel import cli_analysis, cli_crosscheck, cli_kernels, cli_target
 from superkernel.errors import InputError, InternalError, MachineError, SuperKernelError
 from superkernel.sim import command as sim_command
 
@@ -136,6 +136,14 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("crosscheck", help=text, description=text)
     check.set_defaults(command=_crosscheck)
     cli_crosscheck.add_arguments(check, add_model_arguments)
+    text = "What each optimisation gives on an accelerator, one after the other and alone."
+    sub = commands.add_parser("ablate", help=text, description=text)
+    sub.set_defaults(command=_ablate)
+    cli_analysis.add_ablate_arguments(sub, add_model_arguments)
+    text = "Find the first sub-operator that computes something wrong, inside the fused kernel."
+    sub = commands.add_parser("bisect", help=text, description=text)
+    sub.set_defaults(command=_bisect)
+    cli_analysis.add_bisect_arguments(sub, add_model_arguments)
     text = "The kernel registry: what there is, why a kernel is chosen, which kernels models need."
     kernels = commands.add_parser("kernels", help=text, description=text)
     cli_kernels.add_commands(kernels, _Parser, add_model_arguments, load_model)
@@ -206,7 +214,7 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
     """NAME=VALUE words as option values: true/false, numbers, comma-separated patterns, or text."""
     values: dict[str, Any] = {}
     for name, text in map(_pair, words):
-        if name in ("deny", "pin"):
+        if name in ("deny", "pin", "dump"):
             values[name] = (*values.get(name, ()), *text.split(","))
         elif text.lower() in ("true", "false", "on", "off"):
             values[name] = text.lower() in ("true", "on")
@@ -246,21 +254,23 @@ def _compile(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from superkernel.graph import type_of_array
     from superkernel.npz import write_npz
 
     kernel = load_model(args)
     inputs = _inputs(args, kernel)
     start = time.perf_counter_ns()
-    outputs = kernel.run(inputs, executor=args.executor).outputs
+    result = kernel.run(inputs, executor=args.executor)
+    outputs = {**result.dumps, **result.outputs}
     elapsed_ns = time.perf_counter_ns() - start
     if args.outputs is not None:
         write_npz(Path(args.outputs), outputs)
+    kinds = {name: type_of_array(a) for name, a in outputs.items()}
     rows = {
-        name: {"dtype": str(kernel.outputs[name].dtype), "shape": list(a.shape), **_statistics(a)}
-        for name, a in outputs.items()
+        name: {"dtype": str(kinds[name].dtype), "shape": list(a.shape), **_statistics(a)} for name, a in outputs.items()
     }
     summary = {"outputs": rows, "run_us": elapsed_ns / 1000, "threads": kernel.threads, "executor": args.executor}
-    _print(args, summary, lambda: "\n".join(_row(kernel.outputs[name], name, row) for name, row in rows.items()))
+    _print(args, summary, lambda: "\n".join(_row(kinds[name], name, row) for name, row in rows.items()))
     return 0
 
 
@@ -305,15 +315,30 @@ def _inspect(args: argparse.Namespace) -> int:
     return 0
 
 
-def _crosscheck(args: argparse.Namespace) -> int:
+def _graph(args: argparse.Namespace) -> Any:
     from superkernel.frontends import load_graph
 
-    graph = load_graph(
+    return load_graph(
         args.model,
         dims={k: _integer(v, f"dimension {k!r}") for k, v in map(_pair, args.dim)},
         shapes={k: tuple(_integer(d, f"shape of {k!r}") for d in v.split(",") if d) for k, v in map(_pair, args.shape)},
     )
-    result = cli_crosscheck.run(args, graph, _options(args.option))
+
+
+def _ablate(args: argparse.Namespace) -> int:
+    result = cli_analysis.run_ablate(args, _graph(args), _options(args.option))
+    _print(args, result.to_json(), result.text)
+    return 0
+
+
+def _bisect(args: argparse.Namespace) -> int:
+    result = cli_analysis.run_bisect(args, _graph(args), _options(args.option))
+    _print(args, result.to_json(), result.text)
+    return cli_analysis.WRONG if result.first is not None or result.placement else 0
+
+
+def _crosscheck(args: argparse.Namespace) -> int:
+    result = cli_crosscheck.run(args, _graph(args), _options(args.option))
     _print(args, result.to_json(), result.text)
     return 0 if result.ok else cli_crosscheck.DISAGREEMENT
 

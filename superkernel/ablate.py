@@ -1,0 +1,370 @@
+"""What each optimisation gives on a model: `superkernel ablate`.
+
+Model: `STEPS` is the list of optimisations as data. The first row launches the sub-operators one by one; the second is
+the fused kernel with all of them off (a barrier of all cores behind a drain between any two sub-operators); each step
+switches one on, on top of those above it, and once more alone on top of the second row. A step whose option this
+version has not is left out. Every row is compiled (kernels come from the cache) and simulated in mode `timing`.
+
+Times are launches x `dispatch.launch_ns` + the launches' cycles; `timeline.py` splits the cycles into activities, so
+that a row's split sums to its time. `gain` of a row: 1 - its time / the row's above. Below 0.5 % it is none.
+
+Predictions, from the row above (its split per sub-operator i, `wait` = pure + imbalance) and the plan of the step:
+
+    fused         (launches - 1) x launch_ns - sum of cost_i of the plan's boundaries
+    sync levels   sum of pure_i x (1 - cost_i of the new plan / cost_i of the old one), nothing where it does not fall
+    early start   sum of min(wait_i, misses_i + control_i + movement_i x constants' part of the bytes that i reads):
+                  what precedes the first access of an operand runs during the wait
+    preload       all cycles of instruction misses
+    split         cycles that fetches of one line by several cores wait for one another, mean over cores
+
+They are what a planner could know; the difference to `gain` is what overlaps, or comes up elsewhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from superkernel.errors import InputError, UnsupportedError
+from superkernel.options import Options
+from superkernel.scheduler.schedule import Space
+from superkernel.timeline import Activity, Timeline, summed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from superkernel.graph import Graph
+    from superkernel.pipeline_aicore import AicoreCompiled
+    from superkernel.sim.counters import LaunchResult
+    from superkernel.target.aicore import AicoreTarget
+
+NO_GAIN = 0.005
+ONE_BY_ONE, FUSED = "one by one", "fused, full sync"
+SWEEPS = ("icache.miss_latency_cycles", "sync.core_full_ns", "dispatch.launch_ns")
+SWEEP_POINTS = 4
+_LAUNCH = "dispatch.launch_ns"
+
+Split = dict[int, dict[Activity, float]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A program and its run. `splits`: by launch. `same_line`: cycles that fetches waited for one another, per core."""
+
+    compiled: AicoreCompiled
+    single: bool
+    launches: int
+    cycles: int
+    splits: tuple[Split, ...]
+    same_line: float
+
+    def time_us(self, target: AicoreTarget | None = None) -> float:
+        """With what the launches cost."""
+        target = target or self.compiled.target
+        return (target.nanoseconds(self.cycles) + self.launches * float(target.dispatch.launch_ns)) / 1000
+
+
+Prediction = Callable[[Measured, "AicoreCompiled"], float]  # the row above, the step -> ns that it saves
+
+
+@dataclass(frozen=True)
+class Step:
+    """An optimisation: option values that switch it off and on."""
+
+    name: str
+    off: Mapping[str, Any]
+    on: Mapping[str, Any]
+    predict: Prediction | None = None
+
+
+def _predict_fused(above: Measured, step: AicoreCompiled) -> float:
+    launch_ns = float(step.target.dispatch.launch_ns)
+    return (above.launches - step.image.launches) * launch_ns - sum(b.cost_ns for b in step.plan.boundaries)
+
+
+def _predict_sync(above: Measured, step: AicoreCompiled) -> float:
+    before = {b.subop: b.cost_ns for b in above.compiled.plan.boundaries}
+    after = {b.subop: b.cost_ns for b in step.plan.boundaries}
+    saved = sum(
+        row[Activity.PURE] * max(0.0, 1 - after[subop] / before[subop])
+        for split in above.splits
+        for subop, row in split.items()
+        if before.get(subop)
+    )
+    return step.target.nanoseconds(1) * saved
+
+
+def _predict_early_start(above: Measured, step: AicoreCompiled) -> float:
+    constants = _constant_shares(step)
+    saved = 0.0
+    for split in above.splits:
+        for subop, row in split.items():
+            ahead = row[Activity.MISSES] + row[Activity.CONTROL] + row[Activity.MOVEMENT] * constants[subop]
+            saved += min(row[Activity.PURE] + row[Activity.IMBALANCE], ahead)
+    return step.target.nanoseconds(1) * saved
+
+
+def _constant_shares(compiled: AicoreCompiled) -> list[float]:
+    """The constants' part of the bytes that each sub-operator reads."""
+    read = np.zeros((len(compiled.schedule.subops), 2))
+    for task in compiled.schedule.tasks:
+        for access in task.accesses:
+            if not access.write:
+                is_constant = access.space is Space.CONSTANT
+                read[task.subop] += sum(r.nbytes for r in access.regions) * np.array([is_constant, 1])
+    return list(read[:, 0] / np.maximum(read[:, 1], 1))
+
+
+def _predict_preload(above: Measured, step: AicoreCompiled) -> float:
+    return step.target.nanoseconds(1) * summed(above.splits)[Activity.MISSES]
+
+
+def _predict_split(above: Measured, step: AicoreCompiled) -> float:
+    return step.target.nanoseconds(1) * above.same_line
+
+
+STEPS: tuple[Step, ...] = (
+    Step("type-range sync", {"sync": "full"}, {"sync": "type-range"}, _predict_sync),
+    Step("minimal sync", {"sync": "full"}, {"sync": "minimal"}, _predict_sync),
+    Step("early start", {"early_start": False}, {"early_start": True}, _predict_early_start),
+    Step("preload", {"preload": "none"}, {"preload": "auto"}, _predict_preload),
+    Step("split", {"split": 1}, {"split": "auto"}, _predict_split),
+    Step("weight prefetch", {"weight_prefetch": False}, {"weight_prefetch": True}),
+    Step("stream fusion", {"stream_fusion": False}, {"stream_fusion": True}),
+)
+_SCHEDULING = frozenset({"stream_fusion"})  # options that need another schedule
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table. Gains are parts of 1; `alone`: against the second row. `split`: us by activity and launch,
+    which sum to `us`."""
+
+    name: str
+    cycles: int
+    us: float
+    gain: float | None
+    alone: float | None
+    predicted: float | None
+    speedup: float
+    split: Mapping[str, float]
+
+    @property
+    def verdict(self) -> str:
+        """Empty where the step gives something."""
+        return "no gain here" if self.gain is not None and self.gain < NO_GAIN else ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Gains of the steps over a range of an uncertain figure: `gains[step]` follows `values`. `changed`: the steps
+    whose verdict depends on it."""
+
+    path: str
+    values: tuple[float, ...]
+    gains: Mapping[str, tuple[float, ...]]
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """See the module docstring."""
+
+    graph: str
+    target: str
+    subops: int
+    rows: tuple[Row, ...]
+    sweeps: tuple[Sweep, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, one row per step."""
+        rows = [{**asdict(row), "verdict": row.verdict} for row in self.rows]
+        found = {"schema": "superkernel.ablation/1", "graph": self.graph, "target": self.target}
+        return {**found, "subops": self.subops, "rows": rows, "sweeps": [asdict(s) for s in self.sweeps]}
+
+    def text(self) -> str:
+        """For a terminal."""
+        kinds = list(self.rows[0].split)
+        head = f"{'step':<17}{'cycles':>10}{'us':>9}{'gain':>8}{'alone':>8}{'predicted':>11}{'speedup':>9}"
+        lines = [
+            f"{self.graph} on {self.target} (simulated), {self.subops} sub-operators",
+            "",
+            head + "   us of " + "".join(f"{k:>11}" for k in kinds),
+        ]
+        for row in self.rows:
+            shown = "".join(f"{_percent(g):>{w}}" for g, w in ((row.gain, 8), (row.alone, 8), (row.predicted, 11)))
+            parts = "".join(f"{row.split[k]:>11.2f}" for k in kinds)
+            line = f"{row.name:<17}{row.cycles:>10}{row.us:>9.2f}{shown}{row.speedup:>8.2f}x{'':>9}{parts}"
+            lines.append(f"{line}  {row.verdict}".rstrip())
+        lines += ["", "gain: against the row above; alone: on top of 'fused, full sync'; speedup: against one by one"]
+        for sweep in self.sweeps:
+            lines += ["", *_sweep_lines(sweep)]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def ablate(
+    graph: Graph,
+    target: AicoreTarget,
+    *,
+    options: Options | None = None,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+    sensitivity: bool = False,
+) -> Ablation:
+    """Compile and simulate a graph with the optimisations switched on one after the other. `options`: for everything
+    that no step decides. `inputs`: random ones of seed 0 by default."""
+    return _Ablation(graph, target, options or Options(), inputs).run(sensitivity)
+
+
+def available(steps: Sequence[Step] = STEPS) -> tuple[Step, ...]:
+    """The steps whose options and values there are."""
+    known = {field.name for field in dataclasses.fields(Options)}
+    found = []
+    for step in steps:
+        if {*step.off, *step.on} <= known:
+            try:
+                Options(**step.off), Options(**step.on)
+            except InputError:
+                continue
+            found.append(step)
+    return tuple(found)
+
+
+class _Ablation:
+    """The programs of one model, each built and run once."""
+
+    def __init__(
+        self, graph: Graph, target: AicoreTarget, options: Options, inputs: Mapping[str, NDArray[Any]] | None
+    ) -> None:
+        from superkernel.kernel import Kernel
+        from superkernel.pipeline_aicore import compile_for_aicore
+
+        self.graph, self.target, self.steps = graph, target, available()
+        off = {name: value for step in self.steps for name, value in step.off.items()}
+        self.options = dataclasses.replace(options, dump=(), debug_sync_all=False, **off)
+        self.base = compile_for_aicore(graph, target, options=self.options)
+        kernel = Kernel(self.base)
+        arrays = kernel._random() if inputs is None else kernel._arrays(inputs)
+        self.io = kernel._io(list(arrays.values()))
+        self.known: dict[Options, Measured] = {}
+
+    def run(self, sensitivity: bool) -> Ablation:
+        """All rows."""
+        single = self.measure(self.base, single=True)
+        fused = self.measured({})
+        chain = [single, fused]
+        rows = [self.row(ONE_BY_ONE, single, None, None, None, single)]
+        rows.append(self.row(FUSED, fused, single, None, _predict_fused, single))
+        on: dict[str, Any] = {}
+        for step in self.steps:
+            on |= step.on
+            chain.append(self.measured(on))
+            alone = 1 - self.measured(step.on).time_us() / fused.time_us()
+            rows.append(self.row(step.name, chain[-1], chain[-2], alone, step.predict, single))
+        sweeps = [self.sweep(path, chain) for path in SWEEPS if self.target.range_of(path)] if sensitivity else []
+        return Ablation(self.graph.name, self.target.name, len(self.base.schedule.subops), tuple(rows), tuple(sweeps))
+
+    def row(
+        self,
+        name: str,
+        run: Measured,
+        above: Measured | None,
+        alone: float | None,
+        predict: Prediction | None,
+        single: Measured,
+    ) -> Row:
+        us = run.time_us()
+        gain = None if above is None else 1 - us / above.time_us()
+        predicted = None
+        if above is not None and predict is not None:
+            predicted = predict(above, run.compiled) / 1000 / above.time_us()
+        per_us = self.target.nanoseconds(1) / 1000
+        split = {a.name.lower(): cycles * per_us for a, cycles in reversed(summed(run.splits).items())}
+        split["launch"] = run.launches * float(self.target.dispatch.launch_ns) / 1000
+        return Row(name, run.cycles, us, gain, alone, predicted, single.time_us() / us, split)
+
+    # Programs ---------------------------------------------------------------------------------------------------------
+
+    def measured(self, on: Mapping[str, Any]) -> Measured:
+        """The fused kernel with some options switched on."""
+        from superkernel.pipeline_aicore import compile_for_aicore, with_other_code
+
+        options = dataclasses.replace(self.options, **on)
+        found = self.known.get(options)
+        if found is None:
+            if options == self.options:
+                compiled = self.base
+            elif _SCHEDULING & {name for name in on if on[name] != getattr(self.options, name)}:
+                compiled = compile_for_aicore(self.graph, self.target, options=options)
+            else:
+                compiled = with_other_code(self.base, options)
+            found = self.known[options] = self.measure(compiled)
+        return found
+
+    def measure(self, compiled: AicoreCompiled, *, single: bool = False) -> Measured:
+        run = compiled.executable.simulate(self.io, mode="timing", races=False, trace=True, single=single)
+        lines = [Timeline.of(compiled, launch, single=single) for launch in run.launches]
+        return Measured(
+            compiled, single, len(lines), sum(line.end - line.begin for line in lines),
+            tuple(line.split() for line in lines), _same_line(run.launches, compiled.plan.total),
+        )  # fmt: skip
+
+    # Sensitivity ------------------------------------------------------------------------------------------------------
+
+    def sweep(self, path: str, chain: Sequence[Measured]) -> Sweep:
+        """The gains of each row over a figure's range. The programs stay as they are; what a launch costs is not even
+        simulated again."""
+        targets = self.target.sweep(path, SWEEP_POINTS)
+        names = [FUSED, *(step.name for step in self.steps)]
+        times = [[self._time_us(run, target, path) for run in chain] for target in targets]
+        gains = {name: tuple(1 - row[number + 1] / row[number] for row in times) for number, name in enumerate(names)}
+        changed = tuple(name for name, row in gains.items() if len({gain >= NO_GAIN for gain in row}) > 1)
+        values = tuple(float(str(target.value(path))) for target in targets)
+        return Sweep(path, values, gains, changed)
+
+    def _time_us(self, run: Measured, target: AicoreTarget, path: str) -> float:
+        from superkernel.executors.sim import SimExecutable
+        from superkernel.sim_report import span_of
+
+        if path == _LAUNCH:
+            return run.time_us(target)
+        made, graph = run.compiled, run.compiled.graph
+        executable = SimExecutable(
+            made.image, made.schedule, made.workspaces, made.plan, target, len(graph.inputs), len(graph.outputs)
+        )
+        again = executable.simulate(self.io, mode="timing", races=False, single=run.single)
+        cycles = sum(span_of(made, launch)[1] for launch in again.launches)
+        return dataclasses.replace(run, cycles=cycles).time_us(target)
+
+
+def ablation_target(target: str | Any) -> AicoreTarget:
+    """The accelerator of a name or file. Raises UnsupportedError for the host, whose kernels `report` compares."""
+    from superkernel.api import accelerator
+
+    device = accelerator(target)
+    if device is None:
+        hint = "`superkernel report` compares the host's fused kernel with its sub-operators one by one"
+        raise UnsupportedError("only an accelerator's program can be taken apart", found="host", hint=hint)
+    return device
+
+
+def _same_line(launches: Sequence[LaunchResult], cores: int) -> float:
+    return sum(launch.memory.fetch_same_line_cycles for launch in launches) / cores
+
+
+def _percent(part: float | None) -> str:
+    return "" if part is None else f"{part:.1%}"
+
+
+def _sweep_lines(sweep: Sweep) -> list[str]:
+    lines = [f"{sweep.path:<28}" + "".join(f"{value:>9g}" for value in sweep.values)]
+    for name, gains in sweep.gains.items():
+        note = "  depends on it" if name in sweep.changed else ""
+        lines.append(f"  {name:<26}" + "".join(f"{gain:>9.1%}" for gain in gains) + note)
+    return lines

@@ -1,0 +1,70 @@
+"""`superkernel ablate` and `superkernel bisect`: arguments in, texts of `ablate` and `bisection` out."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from superkernel.ablate import Ablation
+    from superkernel.bisection import Bisection
+    from superkernel.graph import Graph
+
+WRONG = 1  # exit status of `bisect` where it finds a cause
+
+AddModel = Callable[[argparse.ArgumentParser], None]
+
+
+def add_ablate_arguments(parser: argparse.ArgumentParser, add_model: AddModel) -> None:
+    """The arguments of `ablate`; `add_model` adds those that say which model."""
+    add_model(parser)
+    _add_inputs(parser)
+    text = "also vary the uncertain figures of the target, and say which conclusions depend on them"
+    parser.add_argument("--sensitivity", action="store_true", help=text)
+
+
+def add_bisect_arguments(parser: argparse.ArgumentParser, add_model: AddModel) -> None:
+    """The arguments of `bisect`."""
+    add_model(parser)
+    _add_inputs(parser)
+    text = "largest difference over largest magnitude of a sub-operator's value (default: by type and length)"
+    parser.add_argument("--tolerance", type=float, default=None, metavar="X", help=text)
+
+
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--inputs", metavar="FILE.npz", help="a file with one array per input, by name")
+    source.add_argument("--random-inputs", type=int, default=0, metavar="SEED", help="make inputs (default: seed 0)")
+
+
+def run_ablate(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> Ablation:
+    """Carry `ablate` out."""
+    from superkernel.ablate import ablate, ablation_target
+    from superkernel.options import Options
+
+    target = ablation_target(args.target or "a3")
+    return ablate(graph, target, options=Options.of(options), inputs=_inputs(args, graph), sensitivity=args.sensitivity)
+
+
+def run_bisect(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> Bisection:
+    """Carry `bisect` out."""
+    from superkernel.bisection import bisect
+    from superkernel.errors import InputError
+
+    if args.tolerance is not None and not args.tolerance > 0:
+        raise InputError("not a tolerance", location="--tolerance", expected="above 0", found=str(args.tolerance))
+    return bisect(
+        graph, args.target or "host", threads=args.threads, options=options, inputs=_inputs(args, graph),
+        tolerance=args.tolerance,
+    )  # fmt: skip
+
+
+def _inputs(args: argparse.Namespace, graph: Graph) -> dict[str, Any]:
+    from superkernel.npz import read_npz
+    from superkernel.random_inputs import random_inputs
+
+    if args.inputs is not None:
+        return read_npz(Path(args.inputs), graph.inputs)
+    return random_inputs(graph.inputs, args.random_inputs)
