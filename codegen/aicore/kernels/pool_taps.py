@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import lt
 
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
@@ -38,7 +39,8 @@ class Taps:
         self, window: Window, dst: Part, step: int, start: Number, count: Number, origin: Number, src: Buffer | Part,
         lanes: Number, pitch: int,
     ) -> list[int]:  # fmt: skip
-        """Begin a combination with the first taps that all outputs have inside; the taps that are left."""
+        """Begin a combination with the first taps that all outputs have inside; the taps that are left, without those
+        that no output has."""
         full = [tap for tap in range(window.kernel) if window.taps(tap) == (0, window.size)][:2]
         places = [self.source(window, tap, start, origin, src.at(0), pitch) for tap in full]
         read = window.stride * pitch
@@ -54,7 +56,7 @@ class Taps:
             )  # fmt: skip
         else:
             self.fill(dst, step, count, lanes)
-        return [tap for tap in range(window.kernel) if tap not in full]
+        return [tap for tap in range(window.kernel) if tap not in full and lt(*window.taps(tap))]
 
     def source(self, window: Window, tap: int, first: Number, origin: Number, src: Part, pitch: int) -> Part:
         """What output `first` has under a tap, in the slab that begins at input `origin`."""

@@ -273,7 +273,7 @@ def _tilings(body: Body, target: AicoreTarget) -> list[AicoreTiling]:
     _, high, wide = form.windows
     planar_in = not is_channels_last(form.x.shape, form.x.strides)
     out = body.epilogue.outputs[0]
-    planar_out = not is_channels_last(form.x.shape, out.strides)
+    planar_out = not is_channels_last(body.anchor_outputs[0].shape, out.strides)
     block = target.memory.block_bytes
     narrow = min(form.dtype.itemsize, work_of(body).itemsize, body.operands[out.target].type.dtype.itemsize)
     empty = 0 in (form.images, form.channels, form.windows[0].size, high.size, wide.size)
