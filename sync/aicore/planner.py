@@ -254,7 +254,7 @@ class _Planner:
         for (setter, receiver), row in lacking.items():
             if setter is receiver:
                 family: Family = (Mode.TYPE, setter)
-            elif row.own_group and self._may_run_ahead(setter, row.last):
+            elif row.own_group and self._signals_once(setter) and self._may_run_ahead(setter, row.last):
                 family = (Mode.GROUP, setter)
             else:
                 family = (Mode.ALL, None)
@@ -349,6 +349,10 @@ class _Planner:
             self.returned.setdefault(event.index, {})[core] = int(learnt[core])
             self.known[core] = np.maximum(self.known[core], learnt)
             self.fenced[core] = max(self.fenced[core], learnt[core])  # others saw its stores: they are done
+
+    def _signals_once(self, setter: CoreKind) -> bool:
+        """Whether a group event of the type is one signal: each cube core of a group adds to the count by itself."""
+        return setter is CoreKind.VECTOR or self.cores.cube == self.cores.groups
 
     def _may_run_ahead(self, setter: CoreKind, after: int) -> bool:
         """Whether one more group event can overflow no count: the setters know that receivers took the one that used

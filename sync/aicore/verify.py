@@ -138,6 +138,8 @@ def _check_events(plan: AicorePlan) -> Iterator[Violation]:
             yield Violation("no such flag for the plan", where, f"0 to {plan.flags - 1}", str(event.flag))
         if (event.setters is None) != (event.mode is Mode.ALL):
             yield Violation("mode and setters do not fit", where, found=str(event))
+        if event.mode is Mode.GROUP and event.setters is CoreKind.CUBE and plan.cube_cores != plan.groups:
+            yield Violation("one group's cube cores signal it several times", where, found=str(event))
     for kind, program in plan.programs.items():
         signalled = [s.event for s in program if isinstance(s, Signal)]
         taken = [e for s in program for e in awaited(s)]

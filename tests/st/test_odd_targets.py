@@ -90,6 +90,16 @@ def test_groups_of_any_shape(cubes: int, vectors: int, name: str, tmp_path: Path
     assert bool(warned) == (name == "attention" and (cubes, vectors) not in ((1, 1), (1, 2)))
 
 
+def test_two_cube_cores_of_a_group_are_both_waited_for(tmp_path: Path) -> None:
+    """Each adds to the count of the group's vector cores by itself: one wait would hear the first only."""
+    b = sk.GraphBuilder("pair")
+    b.output((b.input("x", (2, 1, 3)) @ b.tanh(b.input("w", (2, 3, 1)))) * 2.0, "y")
+    fields = "[device]\ncube_cores_per_group = 2\ncube_cores = 4\n"
+    kernel, _ = _compile(fields, b.graph(), tmp_path)
+    _check(kernel, b.graph())
+    assert "mode group setters cube" not in kernel.plan
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("flags", [1, 2, 4, 6])
 def test_too_few_cross_core_flags(flags: int, name: str, tmp_path: Path) -> None:
