@@ -128,6 +128,10 @@ def _parser() -> argparse.ArgumentParser:
     sub = add("report", _report, "Show what synchronisation costs, and fused against one by one.")
     _input_arguments(sub)
     sub.add_argument("--rounds", type=int, default=100, help="alternating pairs of the comparison (default 100)")
+    text = "on an accelerator: the critical path, and what each boundary's synchronisation costs"
+    sub.add_argument("--critical", action="store_true", help=text)
+    text = "with --critical: boundaries that are tried out without their synchronisation (default 5)"
+    sub.add_argument("--confirm", type=int, default=5, metavar="N", help=text)
     sub = add("inspect", _inspect, "Show a stage of the compilation, or explain one node.")
     shown = sub.add_mutually_exclusive_group()
     shown.add_argument("--stage", choices=STAGES, default="summary", help="what to show (default: summary)")
@@ -294,7 +298,11 @@ def _statistics(array: Any) -> dict[str, float | int]:
 
 def _report(args: argparse.Namespace) -> int:
     kernel = load_model(args)
-    report = kernel.report(_inputs(args, kernel), rounds=args.rounds)
+    inputs = _inputs(args, kernel)
+    if args.critical:
+        report = kernel.critical(inputs, confirm=args.confirm)
+    else:
+        report = kernel.report(inputs, rounds=args.rounds)
     _print(args, report.to_json(), report.text)
     return 0
 

@@ -26,6 +26,7 @@ from superkernel.tensor import TensorType
 
 if TYPE_CHECKING:
     from superkernel.bound import BoundKernel
+    from superkernel.critical import CriticalReport
     from superkernel.executors.host import HostExecutable
     from superkernel.executors.qemu import QemuRun, Schedule
     from superkernel.executors.sim import SimExecutable
@@ -261,6 +262,19 @@ class Kernel(_core.DirectCall):
         return self._profile(
             self._arrays(inputs) if inputs is not None else self._random(), _count("rounds", rounds, 0)
         )
+
+    def critical(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, confirm: int = 5) -> CriticalReport:
+        """An accelerator's critical path: what the time of a simulated run consists of, slack of each boundary, and
+        what its synchronisation costs, predicted for all and tried out for the `confirm` costliest. States stay as they
+        are. Raises UnsupportedError for a kernel of the host."""
+        from superkernel.critical import critical
+        from superkernel.pipeline_aicore import AicoreCompiled
+
+        if not isinstance(self._compiled, AicoreCompiled):
+            raise UnsupportedError("only an accelerator's runs can be traced", location=f"kernel {self.name!r}")
+        arrays = self._arrays(inputs) if inputs is not None else self._random()
+        with self._kept_states():
+            return critical(self._compiled, self._io(list(arrays.values())), confirm=_count("confirm", confirm, 0))
 
     def time(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100) -> NDArray[np.int64]:
         """ns of each of `rounds` launches back to back, without Python in between; simulated ns, all the same, on an
