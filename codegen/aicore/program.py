@@ -102,6 +102,10 @@ class ProgramSpec:
     stubs: Mapping[str, Sequence[Sequence[CodeLine]]] = field(default_factory=dict)
 
 
+_Need = tuple[int, int | None]
+"""A wait entry, and the event that it takes (None: an order between engines of the core itself)."""
+
+
 @dataclass(frozen=True)
 class _Waits:
     """What a kernel is to wait for: `entries`, packed; per operand the `masks` of those it needs; which of them are
@@ -401,34 +405,35 @@ class _Launch:
 
     def _wait_entries(self, step: Run, call: KernelCall, code: KernelCode) -> _Waits:
         """The entries of a call, and of each operand a mask of those it needs. What does not fit is waited for ahead of
-        the kernel."""
-        numbers: dict[int, int] = {}
+        the kernel. Two events may have the same flag: it is waited for once for each."""
+        numbers: dict[_Need, int] = {}
         masks: dict[int, int] = {}
-        early: list[int] = []
+        early: list[_Need] = []
         source = STORE_ENGINE[self.kind].value
         # The plan's fences are for loads by MTE2; what the control unit reads itself waits for the core's own stores.
         own = [OperandWait(o, (), True) for o in sorted(code.scalar) if o in code.waits]
         for wait in (*step.waits, *own):
-            needed = [ENTRY_FLAG | self.spec.plan.events[e].flag << KIND_BITS for e in wait.events]
+            needed: list[_Need] = [(ENTRY_FLAG | self.spec.plan.events[e].flag << KIND_BITS, e) for e in wait.events]
             if wait.fence:
                 # A drain: a flag from an engine to the control unit takes far longer (sync.engine_register_ns).
                 if wait.operand in code.scalar:
-                    needed.append(ENTRY_DRAIN | 1 << source + KIND_BITS)
+                    needed.append((ENTRY_DRAIN | 1 << source + KIND_BITS, None))
                 else:
-                    needed.append(ENTRY_ORDER | source << KIND_BITS | Engine.MTE2.value << KIND_BITS + ENGINE_BITS)
-            for entry in needed:
-                number = numbers.get(entry, len(numbers))
-                if entry in early or number == ENTRIES or wait.operand not in code.waits:
-                    early += [entry] if entry not in early else []
+                    order = ENTRY_ORDER | source << KIND_BITS | Engine.MTE2.value << KIND_BITS + ENGINE_BITS
+                    needed.append((order, None))
+            for need in needed:
+                number = numbers.get(need, len(numbers))
+                if need in early or number == ENTRIES or wait.operand not in code.waits:
+                    early += [need] if need not in early else []
                     continue
-                numbers[entry] = number
+                numbers[need] = number
                 masks[wait.operand] = masks.get(wait.operand, 0) | 1 << number
-        kept = {entry: n for entry, n in numbers.items() if entry not in early}
+        kept = {n: need[0] for need, n in numbers.items() if need not in early}
         for operand in masks:
-            masks[operand] &= sum(1 << n for n in kept.values())
-        packed = sum(entry << ENTRY_BITS * n for entry, n in kept.items())
-        flags = sum(1 << n for entry, n in kept.items() if entry & (1 << KIND_BITS) - 1 == ENTRY_FLAG)
-        return _Waits(packed, masks, flags, tuple(early))
+            masks[operand] &= sum(1 << n for n in kept)
+        packed = sum(entry << ENTRY_BITS * n for n, entry in kept.items())
+        flags = sum(1 << n for n, entry in kept.items() if entry & (1 << KIND_BITS) - 1 == ENTRY_FLAG)
+        return _Waits(packed, masks, flags, tuple(entry for entry, _ in early))
 
     # Local memory between kernels -------------------------------------------------------------------------------------
 

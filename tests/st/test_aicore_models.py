@@ -174,3 +174,19 @@ def test_random_graphs_agree_with_the_reference_in_f32() -> None:
             scale = max(1.0, float(np.abs(expected[name]).max(initial=0)))
             error = float(np.abs(got.astype(np.float64) - expected[name]).max(initial=0))
             assert error <= 1e-4 * scale, f"seed {seed}, {name}: {error}"
+
+
+def test_two_events_of_one_flag_are_two_waits() -> None:
+    """Transposed factors need the vector cores of all groups; nobody reads on a vector core until the end."""
+    rng, b, count = np.random.default_rng(0), sk.GraphBuilder("fan"), 7
+    for i in range(count):
+        s = b.softmax(b.input(f"x{i}", (64, 64), "f16"), axis=-1)
+        m = b.transpose(s, perm=(1, 0)) @ b.constant((rng.standard_normal((64, 64)) / 8).astype(np.float16))
+        b.output(s, f"s{i}")
+        b.output(m, f"m{i}")
+    b.output(b.softmax(m, axis=0), "y")
+    graph = b.graph()
+    inputs = random_inputs(graph.inputs, 0)
+    expected = evaluate(graph, inputs, wide=True)
+    for name, got in sk.compile(graph, target="mini").run(inputs).outputs.items():
+        assert np.abs(got - expected[name]).max() <= 1e-2 * max(1.0, np.abs(expected[name]).max()), name
