@@ -13,9 +13,10 @@ from superkernel.tensor import TensorType
 
 @dataclass(frozen=True)
 class AddressMap:
-    """Where each space (and slot) starts; `end` is the first free address. All bytes, all multiples of an L2 line."""
+    """Where each space (and slot) starts; all lie from `begin` to `end`. All bytes, all multiples of an L2 line."""
 
     starts: dict[tuple[Space, int], int]
+    begin: int
     end: int
 
     def of(self, place: Place) -> int:
@@ -33,8 +34,8 @@ def map_addresses(
     outputs: Sequence[TensorType],
     states: Sequence[TensorType],
 ) -> AddressMap:
-    """Constants, inputs, outputs, states, arena, workspaces, one behind the other. Raises MachineError where they do
-    not fit into the target's memory."""
+    """Constants, inputs, outputs, states, arena, workspaces, one behind the other. Raises UnsupportedError where they
+    do not fit into the target's memory."""
     memory = MemoryMap.of(target)
     sizes: list[tuple[Space, int, int]] = [
         (Space.CONSTANT, 0, max((c.offset + c.nbytes for c in schedule.constants), default=0)),
@@ -44,10 +45,10 @@ def map_addresses(
         (Space.ARENA, 0, schedule.arena_bytes),
         (Space.SCRATCH, 0, schedule.scratch_bytes),
     ]
-    at = memory.data_address
+    rounded = [-(-nbytes // ALIGN_BYTES) * ALIGN_BYTES for _, _, nbytes in sizes]
+    begin = at = memory.place_data(sum(rounded))
     starts = {}
-    for space, slot, nbytes in sizes:
+    for (space, slot, _), nbytes in zip(sizes, rounded, strict=True):
         starts[space, slot] = at
-        at += -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES
-    memory.check_data(at - memory.data_address)
-    return AddressMap(starts, at)
+        at += nbytes
+    return AddressMap(starts, begin, at)

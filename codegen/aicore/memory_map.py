@@ -5,6 +5,11 @@
     data_address  constants, inputs, outputs, states, arena, workspace       what the model needs
     private       one private memory per hart (map symbol `sk_private`)      harts x control.private_bytes
     top           an emulator's device tree                                  TOP_BYTES
+    far_address   data of a model for which there is no room below           all the rest
+
+Everything down to `top` lies in the first WINDOW_BYTES of memory, or in all of it where there is less: code reaches
+`sk_private` relative to itself (2 GiB at most), and the emulator puts its device tree at the end of that window. A
+model's data is never divided: it lies in the window, or behind it.
 
 Invariant: addresses are known before code is generated, so that kernels take them as constants.
 """
@@ -13,12 +18,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from superkernel.errors import MachineError
+from superkernel.errors import UnsupportedError
 from superkernel.target.aicore import AicoreTarget
 
 FIRMWARE_BYTES = 1 << 18
 CODE_BYTES = 8 << 20
 TOP_BYTES = 2 << 20
+WINDOW_BYTES = 1 << 30
 ALIGN_BYTES = 512  # lines of L2; transfers at less alignment are slower
 
 # Words of a hart's private memory (8 bytes each). The stack grows down from its end.
@@ -54,8 +60,12 @@ class MemoryMap:
         return self.code_address + CODE_BYTES
 
     @property
+    def code_end(self) -> int:
+        return self.data_address
+
+    @property
     def private_address(self) -> int:
-        end = self.ram_address + self.ram_bytes - TOP_BYTES
+        end = self.ram_address + min(self.ram_bytes, WINDOW_BYTES) - TOP_BYTES
         return (end - self.harts * self.private_bytes) // ALIGN_BYTES * ALIGN_BYTES
 
     def private(self, hart: int) -> int:
@@ -64,16 +74,39 @@ class MemoryMap:
 
     @property
     def data_bytes(self) -> int:
-        """What is there for the model's data."""
-        return self.private_address - self.data_address
+        """What is there for data in the window; 0 where private memories and code leave nothing."""
+        return max(0, self.private_address - self.data_address)
 
-    def check_data(self, need: int) -> None:
-        """Raises MachineError where `need` bytes do not fit."""
-        if need > self.data_bytes:
-            raise MachineError(
-                "the model does not fit into the target's global memory",
+    @property
+    def far_address(self) -> int:
+        return self.ram_address + WINDOW_BYTES
+
+    @property
+    def far_bytes(self) -> int:
+        """What is there for data behind the window."""
+        return max(0, self.ram_bytes - TOP_BYTES - WINDOW_BYTES)
+
+    def place_data(self, need: int) -> int:
+        """The address of `need` bytes of data. Raises UnsupportedError where the target has no room for them, or none
+        for code and private memories."""
+        if self.private_address < self.data_address:
+            private = f"{self.harts} private memories of {self.private_bytes} bytes"
+            raise UnsupportedError(
+                "the target's global memory is too small for any program",
                 location="map.ram_bytes",
-                expected=f"at most {self.data_bytes} bytes of data",
-                found=f"{need} bytes",
-                hint="a target file with a larger map.ram_bytes",
+                expected=f"at least {self.ram_bytes + self.data_address - self.private_address} bytes: {CODE_BYTES} of "
+                f"code, {private}, {FIRMWARE_BYTES + TOP_BYTES} for an emulator",
+                found=f"{self.ram_bytes} bytes",
+                hint="a target file with a larger map.ram_bytes, or a smaller control.private_bytes",
             )
+        if need <= self.data_bytes:
+            return self.data_address
+        if need <= self.far_bytes:
+            return self.far_address
+        raise UnsupportedError(
+            "the model does not fit into the target's global memory",
+            location="map.ram_bytes",
+            expected=f"at most {max(self.data_bytes, self.far_bytes)} bytes of data",
+            found=f"{need} bytes",
+            hint="a target file with a larger map.ram_bytes",
+        )

@@ -6,6 +6,8 @@
     top              the emulator's device tree
 
 Model: an emulator gets more memory than the target has, so that nothing the firmware keeps takes room from the model.
+The emulator's device tree lies at the top of its memory or at the end of the map's window, whatever is lower: what the
+firmware keeps lies wholly ahead of it or wholly behind it.
 The configuration is written by the host ahead of the start; so are the words of a state that say who the hart is.
 A state begins with the frame of the last trap (x registers, f registers), then named words, the windows of the
 register page, heads and tails of the queues, the flags between engines, the queues, and the stack.
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from superkernel.codegen.aicore.memory_map import FIRMWARE_BYTES, TOP_BYTES, MemoryMap
+from superkernel.codegen.aicore.memory_map import FIRMWARE_BYTES, TOP_BYTES, WINDOW_BYTES, MemoryMap
 from superkernel.errors import UnsupportedError, Violation, raise_all
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines.layout import WINDOW_WORDS
@@ -138,10 +140,19 @@ class FirmwareMap:
     def state_bytes(self) -> int:
         return _up(QUEUES + ENGINES * self.depth * RECORD_BYTES + STACK_BYTES)
 
-    @property
+    @cached_property
     def shared(self) -> int:
         """Counters of cross-core flags: (3 modes, mask, taken) x core x flag, 8 bytes each."""
-        return _up(self.memory.ram_address + self.memory.ram_bytes)
+        window = self.memory.ram_address + WINDOW_BYTES
+        start = _up(self.memory.ram_address + self.memory.ram_bytes)
+        return max(start, window) if start + self.kept_bytes + 2 * TOP_BYTES > window else start
+
+    @property
+    def kept_bytes(self) -> int:
+        """All that the firmware keeps behind the target's memory."""
+        memories = sum(_up(self.size_of(m)) for hart in range(self.memory.harts) for m in self._memories_of(hart))
+        scratch = self.target.device.cube_cores * _up(self.scratch_bytes)
+        return self.shared_bytes + self.memory.harts * self.state_bytes + memories + scratch
 
     @property
     def shared_bytes(self) -> int:
@@ -169,16 +180,17 @@ class FirmwareMap:
         """Both operands of a product as 4-byte elements."""
         return 4 * (self.size_of(Local.L0A) + self.size_of(Local.L0B))
 
+    def _memories_of(self, hart: int) -> tuple[Local, ...]:
+        return {CoreType.AIC: CUBE_MEMORIES, CoreType.AIV: (Local.UB,), CoreType.AICPU: ()}[self.core_type(hart)]
+
     @cached_property
     def locals(self) -> tuple[dict[Local, int], ...]:
         """The addresses of each hart's local memories."""
         at = self.state(self.memory.harts)
         found = []
         for hart in range(self.memory.harts):
-            kind = self.core_type(hart)
-            names = {CoreType.AIC: CUBE_MEMORIES, CoreType.AIV: (Local.UB,), CoreType.AICPU: ()}[kind]
             row = {}
-            for name in names:
+            for name in self._memories_of(hart):
                 row[name] = at
                 at += _up(self.size_of(name))
             found.append(row)
@@ -192,7 +204,7 @@ class FirmwareMap:
 
     @property
     def end(self) -> int:
-        return self.scratch + self.target.device.cube_cores * _up(self.scratch_bytes)
+        return self.shared + self.kept_bytes
 
     @property
     def ram_bytes(self) -> int:

@@ -486,7 +486,7 @@ class QemuExecutable:
         names = [sub.name for sub in program.schedule.subops]
         find_qemu()
         with Emulator(target, image.image, firmware_of(target), names) as machine:
-            machine.forget(machine.places.memory.data_address, image.addresses.end)
+            machine.forget(image.addresses.begin, image.addresses.end)
             program.fill(machine, io)
             harts = range(machine.places.memory.harts)
             counts, inexact = np.zeros((2, len(harts)), np.int64), 0

@@ -2,7 +2,8 @@
 
 Model: a file that `Kernel.save` wrote is whole: code, constants and unit ranges. Inputs are zero unless something was
 written to them, so this is for timing and for looking at a program, not for results. A program with `tohost` is no
-accelerator program: it runs on one plain core with the target's memory and the instruction cache of its cube cores.
+accelerator program: it runs on one plain core with the target's memory (4 GiB of it at most) and the instruction cache
+of its cube cores.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from superkernel.sim.counters import LaunchResult
     from superkernel.target.aicore import AicoreTarget
 
+PLAIN_MEMORY_MAX = 4 << 30
 FAILED_STATUS = 15
 """Exit status of an accelerator program that the simulator stopped; 10 to 14 are those of plain programs."""
 
@@ -79,7 +81,7 @@ def run_on_target(
             harts=harts,
             max_instructions=max_instructions,
             memory_base=target.map.ram_address,
-            memory_bytes=target.map.ram_bytes,
+            memory_bytes=min(target.map.ram_bytes, PLAIN_MEMORY_MAX),
             icache=CacheGeometry(icache.cube_bytes, icache.line_bytes, icache.ways, icache.miss_latency_cycles),
         )
     device = Device(target, data, unwritten=False, max_instructions=max_instructions or INSTRUCTIONS_MAX)

@@ -1,0 +1,95 @@
+"""Where data lies in the accelerator's memory: in the first window of it, behind it, or nowhere."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import numpy as np
+import pytest
+
+import superkernel as sk
+from superkernel.codegen.aicore import memory_map
+from superkernel.codegen.aicore.memory_map import MemoryMap
+from superkernel.codegen.firmware.memory import FirmwareMap
+from superkernel.errors import UnsupportedError
+from superkernel.graph import Graph
+from superkernel.random_inputs import random_inputs
+from superkernel.target.aicore import load_target
+
+GIB = 1 << 30
+REACH_BYTES = 2 << 30  # of code that forms an address relative to itself
+DEVICE_TREE = (0xBFE0_0000, 0xC000_0000)  # where `virt` has it when there is 1 GiB of memory or more
+
+
+def _graph() -> Graph:
+    rng, b = np.random.default_rng(0), sk.GraphBuilder("far")
+    x = b.input("x", (33, 64))
+    y = x @ b.constant(rng.standard_normal((64, 48)).astype(np.float32), name="w")
+    b.output(b.softmax(b.gelu(y), axis=-1), "y")
+    return b.graph()
+
+
+@pytest.mark.parametrize("preset", ["a3", "a2", "mini"])
+def test_the_map_of_a_preset(preset: str) -> None:
+    memory = MemoryMap.of(load_target(preset))
+    end = memory.private_address + memory.harts * memory.private_bytes
+    assert memory.code_end <= memory.data_address < memory.private_address < end <= memory.ram_address + memory.ram_bytes
+    assert end - memory.code_address < REACH_BYTES
+    assert end <= DEVICE_TREE[0] or memory.private_address >= DEVICE_TREE[1]
+    assert memory.place_data(1 << 20) == memory.data_address
+    assert memory.place_data(memory.data_bytes) == memory.data_address
+
+
+def test_large_data_lies_behind_the_window() -> None:
+    memory = MemoryMap.of(load_target("a3"))
+    assert memory.far_bytes > 60 * GIB
+    assert memory.place_data(memory.data_bytes + 1) == memory.far_address == DEVICE_TREE[1]
+    with pytest.raises(UnsupportedError, match=rf"map\.ram_bytes.*at most {memory.far_bytes} bytes") as caught:
+        memory.place_data(memory.far_bytes + 1)
+    assert "larger map.ram_bytes" in str(caught.value)
+
+
+def test_private_memories_that_leave_no_room_are_refused() -> None:
+    target = load_target("mini").replaced({"control.private_bytes": 1 << 20, "map.ram_bytes": 12 << 20})
+    memory = MemoryMap.of(target)
+    assert memory.data_bytes == 0
+    with pytest.raises(UnsupportedError, match=r"map\.ram_bytes.*smaller control\.private_bytes") as caught:
+        memory.place_data(0)
+    assert "-" not in str(caught.value).split("found")[1].split("hint")[0]
+
+
+@pytest.mark.parametrize("megabytes", [64, 128, 1000, 1020, 1024, 1030, 4096])
+def test_the_firmware_keeps_clear_of_the_device_tree(megabytes: int) -> None:
+    target = load_target("a3").replaced({"map.ram_bytes": megabytes << 20})
+    places = FirmwareMap(target)
+    assert places.shared >= target.map.ram_address + target.map.ram_bytes
+    last = places.locals[-2][next(iter(places.locals[-2]))]
+    assert places.shared < places.state(0) < last < places.scratch < places.end
+    top = target.map.ram_address + places.ram_bytes
+    tree = min(top, DEVICE_TREE[1]) - (2 << 20)
+    assert places.end <= tree or places.shared >= DEVICE_TREE[1]
+
+
+def test_the_same_bits_behind_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the simulator, and on the emulator where there is one."""
+    graph = _graph()
+    inputs = random_inputs(graph.inputs, 0)
+    near = sk.compile(graph, target="a2").run(inputs).outputs["y"]
+    monkeypatch.setattr(memory_map.MemoryMap, "data_bytes", 0)
+    kernel = sk.compile(graph, target="a2")
+    assert kernel._compiled.image.addresses.begin == DEVICE_TREE[1]
+    assert np.array_equal(kernel.run(inputs).outputs["y"], near)
+    if shutil.which("qemu-system-riscv64"):
+        assert np.array_equal(kernel.run(inputs, executor="qemu").outputs["y"], near)
+
+
+def test_a_large_memory_costs_a_small_program_nothing() -> None:
+    """Tens of GiB are mapped, not touched."""
+    graph = _graph()
+    kernel = sk.compile(graph, target="a3")
+    inputs = random_inputs(graph.inputs, 0)
+    kernel.run(inputs)
+    began = time.perf_counter()
+    kernel.run(inputs)
+    assert time.perf_counter() - began < 2.0
