@@ -92,7 +92,9 @@ py::dict memory_of(const sk::sim::MemoryStats& stats) {
                   "hbm_write_bytes"_a = stats.hbm_write_bytes, "same_line_cycles"_a = stats.same_line_cycles,
                   "bank_cycles"_a = stats.bank_cycles, "channel_cycles"_a = stats.channel_cycles,
                   "core_rate_cycles"_a = stats.core_rate_cycles, "fetches"_a = stats.fetches,
-                  "fetch_same_line_cycles"_a = stats.fetch_same_line_cycles);
+                  "fetch_same_line_cycles"_a = stats.fetch_same_line_cycles,
+                  "prefetched_present"_a = stats.prefetched_present, "prefetched_timely"_a = stats.prefetched_timely,
+                  "prefetched_late"_a = stats.prefetched_late, "prefetched_useless"_a = stats.prefetched_useless);
 }
 
 class DeviceObject {

@@ -116,7 +116,8 @@ class CoreCounts:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCounts:
-    """L2 and HBM. The last cycles are what accesses were delayed by, each access by its own delay."""
+    """L2 and HBM. The cycles are what accesses were delayed by, each access by its own delay. `prefetched_*`: lines that
+    SDMA was asked to bring into L2, by what became of them."""
 
     line_reads: int
     line_writes: int
@@ -133,6 +134,10 @@ class MemoryCounts:
     core_rate_cycles: int
     fetches: int
     fetch_same_line_cycles: int
+    prefetched_present: int
+    prefetched_timely: int
+    prefetched_late: int
+    prefetched_useless: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,11 @@ struct MemoryStats {
   std::uint64_t core_rate_cycles = 0;  // for the core's own rate of misses
   std::uint64_t fetches = 0;           // instruction lines asked of L2
   std::uint64_t fetch_same_line_cycles = 0;
+  // Lines that SDMA asked for.
+  std::uint64_t prefetched_present = 0;  // that L2 had already
+  std::uint64_t prefetched_timely = 0;   // brought in, and there when first used
+  std::uint64_t prefetched_late = 0;     // brought in, still on their way then
+  std::uint64_t prefetched_useless = 0;  // brought in, not used before they went out or the launch ended
 };
 
 }  // namespace sk::sim

@@ -270,6 +270,7 @@ void Device::handle(const Event& event) {
 
 // Behind the exit: everybody's private work up to where others could see it, so that counts do not depend on `step`.
 void Device::finish_launch() {
+  memory_.finish();
   for (auto& core : cores_) {
     if (!core->asleep && !core->requesting && !core->blocked.is) run_out(*core);
     core->unit.settle();

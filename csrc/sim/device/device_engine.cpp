@@ -188,6 +188,7 @@ void Device::begin_transfer(EngineQueue& queue, std::uint64_t now, const Cost& p
 void Device::step_transfer(EngineQueue& queue, std::uint64_t now) {
   Transfer& transfer = queue.transfer;
   const std::uint64_t line = memory_.line_bytes();
+  const bool is_hint = queue.commands.front().command.opcode == Opcode::sdma_prefetch;
   for (std::uint64_t at = now; is_next(at, part_of(queue, kParts)); at = transfer.nominal() + transfer.slip) {
     if (transfer.touch == transfer.touches.size()) {
       queue.state = EngineQueue::State::busy;
@@ -198,8 +199,9 @@ void Device::step_transfer(EngineQueue& queue, std::uint64_t now) {
     const std::uint64_t address =
         touch.begin + transfer.row * static_cast<std::uint64_t>(touch.stride) + transfer.offset;
     const std::uint64_t bytes = std::min(touch.row_bytes - transfer.offset, line - address % line);
-    const auto access =
-        touch.write ? memory_.write(address, bytes, queue.core, at) : memory_.read(address, bytes, queue.core, at);
+    const auto access = touch.write ? memory_.write(address, bytes, queue.core, at)
+                        : is_hint   ? memory_.prefetch(address, bytes, at)
+                                    : memory_.read(address, bytes, queue.core, at);
     transfer.slip += access.served - at;
     transfer.ready = std::max(transfer.ready, access.ready);
     transfer.done += bytes;

@@ -19,6 +19,7 @@ void MemorySystem::configure(const Target& target, std::uint64_t code_base, std:
   channel_line_cycles_ =
       ceil_div(l2.line_bytes * target.hbm.channels * clock, target.mb_per_s(target.hbm.rate_gb_per_s, false));
   core_line_cycles_ = ceil_div(l2.line_bytes, target.hbm.core_bytes_per_cycle);
+  sdma_line_cycles_ = ceil_div(l2.line_bytes * clock, target.mb_per_s(target.sdma.rate_gb_per_s, false));
   fetch_bytes_ = target.icache.line_bytes;
   fetch_cycles_ = target.icache.miss_latency_cycles + ceil_div(fetch_bytes_, target.icache.fill_bytes_per_cycle);
   fetch_interval_ = target.icache.same_line_interval_cycles;
@@ -26,6 +27,7 @@ void MemorySystem::configure(const Target& target, std::uint64_t code_base, std:
   lines_.assign(sets_ * kWays, Line{});
   banks_.assign(l2.banks, Bank{});
   channels_.assign(target.hbm.channels, 0);
+  sdma_ = static_cast<std::uint32_t>(requesters - 1);
   miss_free_.assign(requesters, 0);
   fetch_free_.assign(code_bytes / fetch_bytes_ + 2, 0);
 }
@@ -37,7 +39,9 @@ void MemorySystem::restart() {
   for (Line& line : lines_) {
     line.last = line.ready = 0;
     line.core = kNobody;
+    line.prefetched = false;
   }
+  unused_ = 0;
   std::fill(banks_.begin(), banks_.end(), Bank{});
   std::fill(channels_.begin(), channels_.end(), 0);
   std::fill(miss_free_.begin(), miss_free_.end(), 0);
@@ -71,6 +75,10 @@ MemorySystem::Line& MemorySystem::allocate(std::uint64_t number, std::uint64_t n
     std::uint64_t& channel = channels_[oldest->tag % channels_.size()];
     channel = std::max(channel, now) + channel_line_cycles_;
     stats.hbm_write_bytes += line_bytes_;
+  }
+  if (oldest->prefetched) {
+    ++stats.prefetched_useless;
+    --unused_;
   }
   *oldest = Line{};
   oldest->tag = number;
@@ -107,14 +115,38 @@ std::uint64_t MemorySystem::bring(Line& line, std::uint64_t number, std::uint32_
   std::uint64_t& own = miss_free_[core];
   const std::uint64_t by_channel = std::max(now, channel);
   const std::uint64_t start = std::max(by_channel, own);
+  const std::uint64_t cycles = core == sdma_ ? sdma_line_cycles_ : core_line_cycles_;
   stats.channel_cycles += by_channel - now;
   stats.core_rate_cycles += start - by_channel;
   channel = start + channel_line_cycles_;
-  own = start + core_line_cycles_;
-  line.ready = start + hbm_latency_ + core_line_cycles_;
+  own = start + cycles;
+  line.ready = start + hbm_latency_ + cycles;
   ++stats.misses;
   stats.hbm_read_bytes += line_bytes_;
   return start;
+}
+
+void MemorySystem::use(Line& line, std::uint64_t at) {
+  ++(line.ready > at ? stats.prefetched_late : stats.prefetched_timely);
+  line.prefetched = false;
+  --unused_;
+}
+
+MemorySystem::Access MemorySystem::prefetch(std::uint64_t address, std::uint64_t bytes, std::uint64_t now) {
+  const std::uint64_t misses = stats.misses;
+  const Access access = read(address, bytes, sdma_, now);
+  if (stats.misses == misses) {
+    ++stats.prefetched_present;
+  } else {
+    find(address >> line_shift_)->prefetched = true;
+    ++unused_;
+  }
+  return access;
+}
+
+void MemorySystem::finish() {
+  stats.prefetched_useless += unused_;
+  unused_ = 0;
 }
 
 MemorySystem::Access MemorySystem::read(std::uint64_t address, std::uint64_t bytes, std::uint32_t core,
@@ -127,6 +159,7 @@ MemorySystem::Access MemorySystem::read(std::uint64_t address, std::uint64_t byt
     at = pass_line(*line, core, at);
     ++stats.hits;
     if (line->ready > at) ++stats.merged;
+    if (line->prefetched && core != sdma_) use(*line, at);
     return {at, std::max(at, line->ready)};
   }
   Line& line = allocate(number, at);
@@ -144,6 +177,11 @@ MemorySystem::Access MemorySystem::write(std::uint64_t address, std::uint64_t by
   Line* line = find(number);
   if (line == nullptr) line = &allocate(number, at);
   at = pass_line(*line, core, at);
+  if (line->prefetched) {  // overwritten before anybody read it
+    ++stats.prefetched_useless;
+    line->prefetched = false;
+    --unused_;
+  }
   line->dirty = true;
   return {at, at};
 }
@@ -162,6 +200,7 @@ std::uint64_t MemorySystem::fetch(std::uint64_t address, std::uint64_t line_numb
     line = &allocate(number, at);
     at = bring(*line, number, core, at);
   }
+  if (line->prefetched) use(*line, at);
   line->used = ++uses_;
   return std::max(at, line->ready) + fetch_cycles_;
 }

@@ -8,6 +8,8 @@
 //  - Two cores' accesses to one line are at least same_line_interval_cycles apart.
 //  - A miss waits for its channel and for the core's own rate of misses; the line is there hbm.latency_ns and its
 //  transfer later. Others that want it meanwhile wait for it (merged).
+//  - SDMA is the last requester: it misses at its own rate. Lines that it brought are marked until somebody else uses
+//  them: what became of them is counted.
 //  - Instruction lines: a miss takes miss_latency_cycles and the fill; the same line is given out once per
 //  icache.same_line_interval_cycles.
 //
@@ -39,6 +41,10 @@ class MemorySystem {
   // Puts the lines of a range into L2, without time.
   void warm(std::uint64_t address, std::uint64_t bytes);
   void forget();
+  // SDMA reads a piece to have it in L2.
+  Access prefetch(std::uint64_t address, std::uint64_t bytes, std::uint64_t now);
+  // The launch is over: marks are taken away, lines that nobody used counted.
+  void finish();
   // Counts from 0 again; who came last to a line or bank is forgotten.
   void restart();
 
@@ -55,6 +61,7 @@ class MemorySystem {
     std::uint64_t ready = 0;       // cycle of its arrival from HBM
     std::uint32_t core = kNobody;  // of the last access
     bool dirty = false;
+    bool prefetched = false;  // by SDMA, not used since
   };
   struct Bank {
     std::uint64_t free = 0;
@@ -65,6 +72,8 @@ class MemorySystem {
   Line& allocate(std::uint64_t number, std::uint64_t now);
   std::uint64_t pass_bank(std::uint64_t number, std::uint64_t bytes, std::uint32_t core, std::uint64_t now);
   std::uint64_t pass_line(Line& line, std::uint32_t core, std::uint64_t now);
+  // The first use of a line that SDMA brought.
+  void use(Line& line, std::uint64_t at);
   // Brings the line in; returns when the channel takes it up.
   std::uint64_t bring(Line& line, std::uint64_t number, std::uint32_t core, std::uint64_t now);
 
@@ -75,11 +84,14 @@ class MemorySystem {
   std::uint64_t hbm_latency_ = 0;
   std::uint64_t channel_line_cycles_ = 1;
   std::uint64_t core_line_cycles_ = 1;
+  std::uint64_t sdma_line_cycles_ = 1;
   std::uint64_t fetch_cycles_ = 0;
   std::uint64_t fetch_interval_ = 0;
   std::uint64_t fetch_bytes_ = 128;
   std::uint64_t sets_ = 1;
   std::uint64_t uses_ = 0;
+  std::uint64_t unused_ = 0;  // lines with a mark
+  std::uint32_t sdma_ = 0;    // as a requester
   std::vector<Line> lines_;
   std::vector<Bank> banks_;
   std::vector<std::uint64_t> channels_;    // free from
