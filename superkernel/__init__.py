@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from superkernel.builder import GraphBuilder
     from superkernel.dtypes import DType
     from superkernel.errors import (
+        DataError,
         FileFormatError,
         GraphError,
         InputError,
@@ -49,6 +50,7 @@ _HOMES = {
     "load": "api",
     "GraphBuilder": "builder",
     "DType": "dtypes",
+    "DataError": "errors",
     "FileFormatError": "errors",
     "GraphError": "errors",
     "InputError": "errors",
@@ -74,6 +76,7 @@ _HOMES = {
 
 __all__ = [
     "DType",
+    "DataError",
     "FallbackWarning",
     "FileFormatError",
     "Graph",

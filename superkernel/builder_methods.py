@@ -847,3 +847,28 @@ class OperatorMethods:
     def kv_update(self, cache: TensorLike, new: TensorLike, position: TensorLike, *, name: str | None = None) -> Tensor:
         """cache with rows position .. position + T of its third axis replaced by new."""
         return self._apply("kv_update", (cache, new, position), {}, name)[0]
+
+    def grouped_matmul(
+        self,
+        x: TensorLike,
+        w: TensorLike,
+        counts: TensorLike,
+        tiling: TensorLike | None = None,
+        *,
+        cut: Sequence[int] = (),
+        name: str | None = None,
+    ) -> Tensor:
+        """Row t of x times the matrix of its expert; rows behind the last expert's are 0. Counts out of range are an error."""
+        return self._apply("grouped_matmul", (x, w, counts, tiling), {"cut": cut}, name)[0]
+
+    def tile_groups(
+        self, counts: TensorLike, *, rows: int, tile: int, columns: int = 1, slots: int = 1, name: str | None = None
+    ) -> Tensor:
+        """The tiling of a grouped product, as a table: which rows of which expert a piece of work is, and whose it is."""
+        attrs: dict[str, Any] = {
+            "rows": rows,
+            "tile": tile,
+            "columns": columns,
+            "slots": slots,
+        }
+        return self._apply("tile_groups", (counts,), attrs, name)[0]

@@ -94,6 +94,10 @@ class InputError(UserError):
     """A call with missing, unknown or ill-typed arrays or options."""
 
 
+class DataError(UserError):
+    """Values that only a run knows are out of the range that an operator demands (counts, lengths)."""
+
+
 class FileFormatError(UserError):
     """A file that cannot be read as what its name says: corrupt, truncated, of another schema version."""
 

@@ -1,0 +1,62 @@
+"""Tiling sinking: tilings that depend on what the graph computes become operators of their own.
+
+Model: a grouped product's pieces of work follow from its counts, which are data. This pass puts a `tile_groups` ahead of
+each such product, shared where cuts are equal; what computes it is then decided as for any operator: on the accelerator
+an aicpu hart, beside the cores, told by words in memory when the counts are there; on the host a worker.
+
+`TilingCut` says how fine: it depends on the target, on shapes and on nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from superkernel.graph import Graph, Node
+from superkernel.tensor import TensorType
+from superkernel.transforms.editor import Editor
+
+TILINGS = ("tile_groups",)
+"""Operators that compute tilings."""
+
+
+class TilingCut(Protocol):
+    """How a target cuts a product of x by w."""
+
+    def __call__(self, x: TensorType, w: TensorType) -> tuple[int, int, int]:
+        """Rows of a tile, blocks of columns, shares of the units."""
+        ...
+
+
+@dataclass(frozen=True)
+class SinkTilings:
+    """The pass for one target."""
+
+    name: ClassVar[str] = "sink-tilings"
+    description: ClassVar[str] = "compute tilings that depend on data where the data is"
+    cut: TilingCut
+
+    def apply(self, graph: Graph) -> Graph:
+        editor = Editor(graph)
+        made: dict[tuple[str, int, tuple[int, int, int]], str] = {}
+        for node in editor.walk():
+            if node.op == "grouped_matmul" and (len(node.inputs) < 4 or node.inputs[3] is None):
+                self._sink(editor, node, made)
+        return editor.finish()
+
+    def _sink(self, editor: Editor, node: Node, made: dict[tuple[str, int, tuple[int, int, int]], str]) -> None:
+        x, w, counts = node.inputs[:3]
+        assert x is not None
+        assert w is not None
+        assert counts is not None
+        kinds = editor.type(x), editor.type(w)
+        cut = self.cut(*kinds)
+        rows = kinds[0].shape[0]
+        table = made.get((counts, rows, cut))
+        if table is None:
+            tile, columns, slots = cut
+            attrs = {"rows": rows, "tile": tile, "columns": columns, "slots": slots}
+            table = editor.emit("tile_groups", (counts,), attrs, node)
+            assert table is not None, node.name
+            made[counts, rows, cut] = table
+        editor.set_inputs(node, (x, w, counts, table), {**node.attrs, "cut": cut})
