@@ -858,13 +858,13 @@ class OperatorMethods:
         cut: Sequence[int] = (),
         name: str | None = None,
     ) -> Tensor:
-        """Row t of x times the matrix of its expert; rows behind the last expert's are 0. Counts out of range are an error."""
+        """Row t of x times the matrix of its expert; rows behind the last expert's are 0. Bad counts are an error."""
         return self._apply("grouped_matmul", (x, w, counts, tiling), {"cut": cut}, name)[0]
 
     def tile_groups(
         self, counts: TensorLike, *, rows: int, tile: int, columns: int = 1, slots: int = 1, name: str | None = None
     ) -> Tensor:
-        """The tiling of a grouped product, as a table: which rows of which expert a piece of work is, and whose it is."""
+        """The tiling of a grouped product as a table: which rows of which expert each piece of work is, and whose."""
         attrs: dict[str, Any] = {
             "rows": rows,
             "tile": tile,

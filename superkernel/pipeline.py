@@ -34,6 +34,7 @@ from superkernel.executors.host import HostExecutable
 from superkernel.graph import Graph
 from superkernel.options import Options
 from superkernel.progress import Progress
+from superkernel.scheduler.families.grouped import host_cut
 from superkernel.scheduler.group import Grouping, group
 from superkernel.scheduler.place import place
 from superkernel.scheduler.schedule import Schedule
@@ -42,6 +43,7 @@ from superkernel.sync.planner import plan_sync
 from superkernel.sync.verify import Certificate, verify
 from superkernel.target.cpu import CpuTarget
 from superkernel.transforms import simplify
+from superkernel.transforms.tilings import SinkTilings
 
 if TYPE_CHECKING:
     from superkernel.explain import Explanation
@@ -182,6 +184,7 @@ def compile_graph(
     run.dump("graph", source)
     with run.stage("simplify"):
         graph = simplify(source) if options.simplify else source
+        graph = SinkTilings(lambda x, w: host_cut(cpu.tier)).apply(graph)
     run.dump("simplified", graph)
     with run.stage("group"):
         grouping = group(graph, chooser.choose, cpu, options)

@@ -47,7 +47,9 @@ class Location:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """One call of a kernel function on one core. `symbol` None: a host call of sub-operator `subop`."""
+    """One call of a kernel function on one core. `symbol` None: a host call of sub-operator `subop`. `checked`: an
+    operand whose first 32 bits are 0 behind the call, else the data is out of the operator's range: the host call of
+    the sub-operator says how."""
 
     subop: int
     core: int
@@ -55,6 +57,12 @@ class TaskSpec:
     operands: tuple[Location, ...]
     begin: int
     end: int
+    checked: int | None = None
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether the launch may end here."""
+        return self.symbol is None or self.checked is not None
 
 
 @dataclass(frozen=True)
@@ -207,7 +215,21 @@ def _task_function(index: int, task: TaskSpec) -> list[str]:
     args = ", ".join(f"ptr %op{i}" for i in range(len(task.operands)))
     comma = ", " if args else ""
     lines.append(f"  call void @{task.symbol}({args}{comma}ptr %own, i64 {task.begin}, i64 {task.end})")
-    return [*lines, "  ret i32 0", "}"]
+    if task.checked is None:
+        return [*lines, "  ret i32 0", "}"]
+    return [
+        *lines,
+        f"  %status = load i32, ptr %op{task.checked}, align 4",
+        "  %fine = icmp eq i32 %status, 0",
+        "  br i1 %fine, label %done, label %tell",
+        "done:",
+        "  ret i32 0",
+        "tell:",
+        *_field("call", "host_call", "ptr"),
+        f"  call i32 %call(ptr %ctx, i32 {task.subop})",
+        "  ret i32 1",
+        "}",
+    ]
 
 
 def _core_function(spec: EntrySpec, core: int, cpu: CpuTarget, *, profiled: bool) -> list[str]:
@@ -239,7 +261,7 @@ def _core_function(spec: EntrySpec, core: int, cpu: CpuTarget, *, profiled: bool
         elif isinstance(step, WaitFor):
             can_fail = True
             lines += _wait(n, step, core)
-        elif spec.tasks[step.task].symbol is None:
+        elif spec.tasks[step.task].may_fail:
             can_fail = True
             lines.append(f"  %r{n} = call i32 @task_{step.task}(ptr %ctx)")
             lines.append(f"  %bad{n} = icmp ne i32 %r{n}, 0")

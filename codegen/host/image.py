@@ -33,6 +33,7 @@ from superkernel.codegen.host.entry import (
 from superkernel.codegen.host.entry import Space as BaseSpace
 from superkernel.codegen.host.lower import LoadedCode, compile_ir
 from superkernel.codegen.host.workers import Chunk, KernelJob, compile_chunks, emit_chunk
+from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.schedule import Place, Schedule, Space
 from superkernel.scheduler.tiling import Tiling, pack_bytes
 from superkernel.sync.plan import Body, Plan, Set
@@ -74,6 +75,7 @@ class HostImage:
     io_slots: Mapping[Space, int]  # first slot of each space in the io table
     io_count: int
     host_calls: tuple[int, ...]  # sub-operators that run on the reference
+    checked: tuple[int, ...]  # those that may find data out of range: the reference says how
     symbols: tuple[str | None, ...]  # per sub-operator
     objects: Mapping[str, bytes]  # cache key -> object
     from_cache: bool
@@ -124,6 +126,7 @@ class ImageBuilder:
             io_slots=self.slots,
             io_count=self.io_count,
             host_calls=calls,
+            checked=tuple(s.index for s in self.schedule.subops if _checked_operand(s) is not None),
             symbols=symbols,
             objects=objects,
             from_cache=self.compiled == 0,
@@ -204,6 +207,7 @@ class ImageBuilder:
                 else tuple(self._location(place) for place in self.schedule.places[task.subop]),
                 task.begin,
                 task.end,
+                _checked_operand(self.schedule.subops[task.subop]),
             )
             for task in self.plan.tasks
         )
@@ -253,3 +257,8 @@ class ImageBuilder:
         for slot in self.schedule.constants:
             blob[slot.offset : slot.offset + slot.nbytes] = pack_bytes(slot.pack, values[slot.value])
         return blob
+
+
+def _checked_operand(sub: SubOperator) -> int | None:
+    """Where a kernel stores whether its data was in range."""
+    return sub.body.epilogue.outputs[0].target if sub.body.op in TILINGS and sub.kernel != HOST_CALL else None

@@ -31,12 +31,15 @@ MODULES: dict[str, str] = {
     "host.matmul.generic": "matmul_generic",
     "host.conv.igemm": "conv",
     "host.conv.depthwise": "depthwise",
+    "host.conv.nhwc": "conv_nhwc",
     "host.conv.generic": "conv_generic",
     "host.conv.transpose": "conv_generic",
     "host.pool": "pool",
     "host.attention": "attention",
     "host.rope": "rope",
     "host.kv_update": "update",
+    "host.grouped_matmul": "grouped",
+    "host.tiling": "grouped",
 }
 
 

@@ -34,7 +34,8 @@ class HostExecutable:
     def __init__(self, image: HostImage, schedule: Schedule, plan: Plan, watchdog_ms: float = 0.0) -> None:
         self.image, self.schedule, self.plan = image, schedule, plan
         self.watchdog_ns = round(watchdog_ms * 1e6)
-        self._lock = threading.Lock() if image.host_calls else None
+        calls = bool(image.host_calls or image.checked)
+        self._lock = threading.Lock() if calls else None
         self._io: Sequence[Array] = ()
         code = image.code
         self._kernel = _core.Kernel(
@@ -49,7 +50,7 @@ class HostExecutable:
             sets=list(image.spec.sets),
             subops=image.spec.subops,
             events_words=image.spec.events_words,
-            host_call=self._host_call if image.host_calls else None,
+            host_call=self._host_call if calls else None,
         )
 
     @property
@@ -59,7 +60,7 @@ class HostExecutable:
 
     @property
     def calls_python(self) -> bool:
-        """True where a launch needs this object: sub-operators on the reference."""
+        """True where a launch needs this object: sub-operators on the reference, or that it explains."""
         return self._lock is not None
 
     def explained(self, error: BaseException) -> BaseException:
@@ -126,7 +127,7 @@ class HostExecutable:
     # Sub-operators on the reference -----------------------------------------------------------------------------------
 
     def _host_call(self, index: int) -> None:
-        """Compute one sub-operator with NumPy, in place of a kernel."""
+        """Compute one sub-operator with NumPy, in place of a kernel, or after one that found its data out of range."""
         sub = self.schedule.subops[index]
         body = sub.body
         definition = find_op(body.op or "")

@@ -1,8 +1,8 @@
 """Matrix products of rows grouped by expert, and the tiling of such a product: what a mixture of experts needs.
 
-Model: the rows of x stand sorted by expert, `counts[e]` of them belong to expert e; they are data, computed in the graph.
-Which piece of work is where is therefore known at run time only: `tile_groups` computes it, from the counts alone, as a
-table that the product's kernel reads (tiling sinking). Passes put that operator in; graphs need not.
+Model: the rows of x stand sorted by expert, `counts[e]` of them belong to expert e; they are data, computed in the
+graph. Which piece of work is where is therefore known at run time only: `tile_groups` computes it, from the counts
+alone, as a table that the product's kernel reads (tiling sinking). Passes put that operator in; graphs need not.
 
 The table is i32 words:
 
@@ -10,7 +10,7 @@ The table is i32 words:
     1 where        of what is wrong: the expert
     2 found        its count, cut to 32 bits
     3 tiles        number of tiles of rows
-    4 units        slots + 1 bounds: slot s has units [bound s, bound s + 1); a unit is a tile of rows x a block of columns
+    4 units        slots + 1 bounds: slot s has units [bound s, bound s + 1); a unit is a tile x a block of columns
       cleared      slots + 1 bounds: slot s clears rows [bound s, bound s + 1), which belong to no expert
       tiles        one row of four words per tile: expert, first row, rows, 0; zeros behind the last
 
@@ -49,6 +49,9 @@ from superkernel.tensor import Box, TensorType
 Arrays = Sequence[Array | None]
 Outputs = tuple[TensorType, ...]
 Boxes = tuple[Box | None, ...]
+
+TILINGS = ("tile_groups",)
+"""Operators that compute tilings; the first word of what they make tells whether their data is in range."""
 
 FINE, NEGATIVE, TOO_MANY = 0, 1, 2
 STATUS_WORD, WHERE_WORD, FOUND_WORD, TILES_WORD, BOUNDS_WORD = 0, 1, 2, 3, 4
@@ -219,7 +222,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         "grouped_matmul",
         Family.OTHER,
-        "Row t of x times the matrix of its expert; rows behind the last expert's are 0. Counts out of range are an error.",
+        "Row t of x times the matrix of its expert; rows behind the last expert's are 0. Bad counts are an error.",
         _ARGS,
         (ints_attr("cut", (), "tile, columns, slots of the tiling; none without one"),),
         _matmul_infer,
@@ -230,7 +233,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         "tile_groups",
         Family.OTHER,
-        "The tiling of a grouped product, as a table: which rows of which expert a piece of work is, and whose it is.",
+        "The tiling of a grouped product as a table: which rows of which expert each piece of work is, and whose.",
         _TILE_ARGS,
         (
             int_attr("rows", doc="of the product, T"),

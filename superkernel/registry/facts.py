@@ -181,6 +181,16 @@ def _matmul(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[s
     facts["flops_estimate"] = 2 * batch * m * n * k
 
 
+def _grouped(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
+    """Every row has one expert: the flops are those of one product, the weights those of all experts."""
+    x, w = _type(requirement, 0), _type(requirement, 1)
+    if x is None or w is None or x.rank != 2 or w.rank != 3:
+        return
+    facts.update(m=x.shape[0], n=w.shape[2], k=x.shape[1], batch=1, weight=1)
+    _weight_facts(requirement, facts, 1)
+    facts["flops_estimate"] = 2 * x.shape[0] * w.shape[2] * x.shape[1]
+
+
 def _last(value: AttrValue, dim: int, default: int) -> int:
     """Entry `dim` (negative) of an attribute with one number per spatial dimension; the default where it is left
     out."""
@@ -253,6 +263,7 @@ _ADDERS: dict[str, _Adder] = {
     "pointwise": _pointwise,
     "transpose": _transpose,
     **dict.fromkeys(("matmul", "matmul_integer"), _matmul),
+    "grouped_matmul": _grouped,
     **dict.fromkeys(("conv", "conv_transpose"), _conv),
     **dict.fromkeys(("max_pool", "avg_pool", "lp_pool", "global_avg_pool", "global_max_pool"), _pool),
     "attention": _attention,

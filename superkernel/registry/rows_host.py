@@ -44,6 +44,7 @@ _CONSTANT_WEIGHT = one_of(Reason.CONSTANT, "weight.constant", True)
 
 # Register tiles of matrix products: rows, vectors of the accumulator.
 _GEMM_TILES = {"avx512": (14, 2), "avx2": (6, 2), "plain": (6, 2)}
+_GROUPED_TILES = {"avx512": (8, 3), "avx2": (4, 2), "plain": (4, 2)}
 _GEMV_VECTORS = 4
 _GEMV_ROWS_MAX = 6
 
@@ -126,6 +127,17 @@ def _matmul_kernels() -> Iterable[_Kernel]:
         cost_parameters=(("efficiency", 0.4),), workspace="product_scratch", transforms=(copy,), precision=sums,
         code_bytes=8192,
     )  # fmt: skip
+
+
+def _grouped_kernels() -> Iterable[_Kernel]:
+    """Products of rows grouped by expert, and what computes their tilings."""
+    tiled = one_of(Reason.DTYPE, "in3.dtype", DType.I32)
+    yield _Kernel(
+        "host.grouped_matmul", ("grouped_matmul",), "gemm", FLOATS, True, (None, _INDICES, frozenset({DType.I32})),
+        limits=(tiled,), tiles=tuple(_GROUPED_TILES.items()), modifier="grouped", cost="gemm",
+        workspace="product_scratch", precision=_PRODUCT_SUMS, code_bytes=8192,
+    )  # fmt: skip
+    yield _Kernel("host.tiling", ("tile_groups",), "index", None, modifier="tiling", precision=_EXACT, code_bytes=1024)
 
 
 def _conv_kernels() -> Iterable[_Kernel]:
@@ -285,6 +297,7 @@ def _reference_row() -> Capability:
 @cache
 def host_rows() -> tuple[Capability, ...]:
     """All rows of the host."""
-    groups = (_pointwise_kernels, _move_kernels, _row_kernels, _matmul_kernels, _conv_kernels, _sequence_kernels)
+    products = (_matmul_kernels, _grouped_kernels, _conv_kernels)
+    groups = (_pointwise_kernels, _move_kernels, _row_kernels, *products, _sequence_kernels)
     kernels = [kernel for group in groups for kernel in group()]
     return (*(row for kernel in kernels for row in _variants(kernel)), _reference_row())

@@ -1,8 +1,8 @@
 """Tiling sinking: tilings that depend on what the graph computes become operators of their own.
 
-Model: a grouped product's pieces of work follow from its counts, which are data. This pass puts a `tile_groups` ahead of
-each such product, shared where cuts are equal; what computes it is then decided as for any operator: on the accelerator
-an aicpu hart, beside the cores, told by words in memory when the counts are there; on the host a worker.
+Model: a grouped product's pieces of work follow from its counts, which are data. This pass puts a `tile_groups` ahead
+of each such product, shared where cuts are equal; what computes it is then decided as for any operator: on the
+accelerator an aicpu hart, beside the cores, told by words in memory when the counts are there; on the host a worker.
 
 `TilingCut` says how fine: it depends on the target, on shapes and on nothing else.
 """
@@ -15,9 +15,6 @@ from typing import ClassVar, Protocol
 from superkernel.graph import Graph, Node
 from superkernel.tensor import TensorType
 from superkernel.transforms.editor import Editor
-
-TILINGS = ("tile_groups",)
-"""Operators that compute tilings."""
 
 
 class TilingCut(Protocol):

@@ -1,0 +1,119 @@
+"""Grouped products and their tilings on the host, over all kinds of counts, against the operator table's references."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from op_cases import check_op, op_body
+
+from superkernel import DataError, GraphBuilder, compile
+from superkernel.body import Role
+from superkernel.ops.grouped import STATUS_WORD, TILE_WORDS, TILES_WORD, GroupTable
+from superkernel.ops.table import find_op
+
+COUNTS = {
+    "even": [8, 8, 8, 8],
+    "one expert": [0, 0, 32, 0],
+    "nobody": [0, 0, 0, 0],
+    "uneven": [1, 0, 17, 9],
+    "last": [0, 0, 0, 5],
+    "short": [7, 7, 7, 7],
+}
+
+
+def product(
+    counts: list[int], depth: int = 20, columns: int = 70, dtype: str = "f4", tile: int = 8, rows: int = 32
+) -> tuple[list[Any], dict[str, Any]]:
+    """Inputs and attributes of a grouped product."""
+    rng = np.random.default_rng(sum(counts) + columns)
+    x = rng.standard_normal((rows, depth)).astype(dtype)
+    w = rng.standard_normal((len(counts), depth, columns)).astype(dtype)
+    cut = (tile, 1, 1)
+    given = np.array(counts, np.int64)
+    return [x, w, given, GroupTable(len(counts), rows, *cut).made(given)], {"cut": cut}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_all_kinds_of_counts(name: str) -> None:
+    inputs, attrs = product(COUNTS[name])
+    check_op("host.grouped_matmul", "grouped_matmul", inputs, attrs, tol=2e-5, roles={1: Role.CONSTANT})
+
+
+@pytest.mark.parametrize("tier", ["avx512", "avx2", "plain"])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_all_types_and_tiers(dtype: str, tier: str) -> None:
+    tol = {"f2": 4e-3, "f4": 2e-5, "f8": 1e-12}[dtype]
+    for packed in (True, False):
+        inputs, attrs = product(COUNTS["uneven"], columns=37, dtype=dtype)
+        roles = {1: Role.CONSTANT} if packed else {}
+        check_op("host.grouped_matmul", "grouped_matmul", inputs, attrs, tol=tol, roles=roles, tier=tier, splits=1)
+
+
+@pytest.mark.parametrize(("columns", "depth", "tile"), [(1, 5, 3), (48, 1, 8), (96, 64, 32), (49, 33, 1)])
+def test_odd_extents(columns: int, depth: int, tile: int) -> None:
+    inputs, attrs = product(COUNTS["uneven"], depth, columns, tile=tile)
+    check_op("host.grouped_matmul", "grouped_matmul", inputs, attrs, tol=2e-5, splits=1)
+    check_op("host.grouped_matmul", "grouped_matmul", inputs, attrs, tol=2e-5, roles={1: Role.CONSTANT}, splits=1)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+def test_the_table(name: str, dtype: str) -> None:
+    counts = np.array(COUNTS[name], dtype)
+    for attrs in ({"rows": 32, "tile": 8}, {"rows": 40, "tile": 5, "columns": 3, "slots": 7}):
+        check_op("host.tiling", "tile_groups", [counts], attrs, tol=0, splits=1)
+
+
+def test_a_table_covers_every_row_once() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        experts, rows, tile, columns, slots = (int(n) for n in rng.integers(1, 9, 5))
+        counts = rng.multinomial(rows, np.full(experts + 1, 1 / (experts + 1)))[:experts]
+        table = GroupTable(experts, rows, tile, columns, slots)
+        words = table.made(counts).tolist()
+        tiles = [words[at : at + TILE_WORDS] for at in range(table.tiles_word, table.words, TILE_WORDS)]
+        used, rest = tiles[: words[TILES_WORD]], tiles[words[TILES_WORD] :]
+        covered = [(expert, row) for expert, first, count, _ in used for row in range(first, first + count)]
+        assert covered == [(e, row) for row, e in enumerate(np.repeat(np.arange(experts), counts))]
+        assert all(1 <= count <= tile for _, _, count, _ in used)
+        assert not any(map(any, rest))
+        for start, whole in ((4, [0, len(used) * columns]), (table.cleared_word, [counts.sum(), rows])):
+            bounds = words[start : start + slots + 1]
+            assert [bounds[0], bounds[-1]] == whole
+            assert max(np.diff(bounds)) - min(np.diff(bounds)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [([3, -1, 2], "negative"), ([20, 20, 0], "more rows"), ([1 << 62, 1 << 62, 1 << 62], "more rows")],
+)
+def test_counts_out_of_range_are_told(counts: list[int], told: str) -> None:
+    given = np.array(counts, np.int64)
+    row = find_op("tile_groups")
+    assert row is not None
+    with pytest.raises(DataError, match=told):
+        GroupTable(3, 32, 8, 1, 1).made(given)
+    b = GraphBuilder("grouped")
+    x, n = b.input("x", (32, 16)), b.input("n", (3,), "i64")
+    b.output(b.grouped_matmul(x, b.constant(np.ones((3, 16, 24), np.float32)), n), name="y")
+    kernel = compile(b.graph(), threads=2)
+    fine = {"x": np.ones((32, 16), np.float32), "n": np.array([1, 2, 3])}
+    for _ in range(2):
+        with pytest.raises(DataError, match=told):
+            kernel.run({**fine, "n": given})
+        got = kernel.run(fine).outputs["y"]
+        assert got.tolist() == [[16.0] * 24] * 6 + [[0.0] * 24] * 26
+
+
+def test_the_kernel_tells_what_is_wrong() -> None:
+    """Status, expert and count stand in the table, and there are no units."""
+    from kernel_check import check_body
+
+    table = GroupTable(3, 32, 8, 2, 2)
+    body, arrays, _ = op_body("tile_groups", [np.array([3, 2, 1])], {"rows": 32, "tile": 8, "columns": 2, "slots": 2})
+    for counts, head in (([3, -7, 2], [1, 1, -7, 0]), ([20, 20, -1], [2, 1, 20, 0])):
+        expected = np.zeros(table.words, np.int32)
+        expected[STATUS_WORD : TILES_WORD + 1] = head
+        check_body("host.tiling", body, [np.array(counts), *arrays[1:]], {1: expected}, tol=0, splits=0)
