@@ -61,6 +61,7 @@ class AicoreImage:
     symbols: tuple[dict[Role, str], ...]
     calls: tuple[KernelCall | None, ...]
     host_calls: tuple[int, ...]
+    between: tuple[int | None, ...]  # behind each launch but the last: what NumPy computes, or nothing
     code: CodeChoice
     ir_texts: dict[str, str] = field(default_factory=dict)
 
@@ -76,8 +77,8 @@ class AicoreImage:
 
     @property
     def launches(self) -> int:
-        """Launches of the fused kernel: one, and one more behind each sub-operator without a kernel."""
-        return len(self.host_calls) + 1
+        """Launches of the fused kernel: one per scope, and one more behind each sub-operator without a kernel."""
+        return len(self.between) + 1
 
 
 class AicoreImageBuilder:
@@ -111,6 +112,7 @@ class AicoreImageBuilder:
             tuple({} if c is None else {r: k.symbol for r, k in c.codes.items()} for c in calls),
             calls,
             tuple(s.index for s, t in self._rows() if not isinstance(t, AicoreTiling)),
+            self.plan.between,
             choice,
             dict(self.texts),
         )
@@ -188,11 +190,9 @@ class AicoreImageBuilder:
         for call in calls:
             if call is not None:
                 order += [code.symbol for code in call.codes.values()]
-        order += [launch_name(number, kind) for number in range(self._parts()) for kind in CoreKind]
+        parts = len(self.plan.between) + 1
+        order += [launch_name(number, kind) for number in range(parts) for kind in CoreKind]
         return list(dict.fromkeys(order))
-
-    def _parts(self) -> int:
-        return 1 + sum(not isinstance(t, AicoreTiling) for t in self.schedule.tilings)
 
     # Data -------------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The program around the kernels: what each type of core runs from start to end, as LLVM IR.
 
 Model: `sk_main(hart)` reads the launch number from the hart's private memory and runs that launch: number k < SINGLE
-is the k-th part of the fused kernel (one, unless sub-operators without a kernel split it), number SINGLE + i is
+is the k-th part of the fused kernel (one, unless sub-operators without a kernel or scopes split it), number SINGLE + i is
 sub-operator i alone. A launch is one function per core type, a straight line of the plan's steps. The units of each
 core stand in its private memory, two 32-bit numbers per sub-operator that its type runs; everything else is a constant
 in the code, which all cores of a type share.
@@ -45,6 +45,7 @@ from superkernel.sync.aicore.plan import (
     AicorePlan,
     Await,
     CoreKind,
+    Cut,
     Drain,
     Event,
     OperandWait,
@@ -127,10 +128,10 @@ def ranges_of(plan: AicorePlan, calls: Sequence[KernelCall | None]) -> dict[Core
 
 
 def parts_of(program: Sequence[Step]) -> list[list[Step]]:
-    """The launches of a fused program: split where sub-operators run elsewhere."""
+    """The launches of a fused program: split where sub-operators run elsewhere, and where the plan cuts."""
     parts: list[list[Step]] = [[]]
     for step in program:
-        if isinstance(step, Pause):
+        if isinstance(step, (Pause, Cut)):
             parts.append([])
         else:
             parts[-1].append(step)

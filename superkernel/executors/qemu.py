@@ -494,8 +494,8 @@ class QemuExecutable:
                 machine.launch(number, schedule)
                 counts += [[machine.state_word(hart, n) for hart in harts] for n in ("commands", "orderings")]
                 inexact += sum(machine.state_word(hart, "inexact") for hart in harts)
-                if number < len(image.host_calls):
-                    program.host_call(machine, image.host_calls[number])
+                if number < len(image.between) and (call := image.between[number]) is not None:
+                    program.host_call(machine, call)
             program.collect(machine, io)
             flags = tuple(tuple(machine.flags_used(hart)) for hart in harts)
         return QemuRun(tuple(counts[0].tolist()), tuple(counts[1].tolist()), inexact, flags)

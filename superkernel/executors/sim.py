@@ -93,8 +93,8 @@ class SimExecutable:
         else:
             for number in range(self.image.launches):
                 launches.append(device.launch(number=number, cold=True))
-                if number < len(self.image.host_calls):
-                    self.host_call(device, self.image.host_calls[number])
+                if number < len(self.image.between) and (call := self.image.between[number]) is not None:
+                    self.host_call(device, call)
         if mode != "functional":  # counts nothing
             check_finished(self.schedule, launches)
         if mode != "timing":

@@ -144,7 +144,17 @@ class Pause:
         return f"pause for {self.subop}"
 
 
-Step = Signal | Await | Run | Drain | Pause
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The launch ends; the next one begins with a sub-operator."""
+
+    subop: int
+
+    def __str__(self) -> str:
+        return f"cut ahead of {self.subop}"
+
+
+Step = Signal | Await | Run | Drain | Pause | Cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +210,25 @@ class AicorePlan:
         if event.mode is Mode.TYPE:
             return tuple(setters)
         return tuple(c for c in setters if self.group(c) == self.group(core))
+
+    @property
+    def between(self) -> tuple[int | None, ...]:
+        """Behind each launch but the last: the sub-operator that NumPy computes there; None: nothing."""
+        steps = self.programs[CoreKind.CUBE]
+        return tuple(s.subop if isinstance(s, Pause) else None for s in steps if isinstance(s, (Pause, Cut)))
+
+    @property
+    def launch_of(self) -> dict[int, int]:
+        """Sub-operator -> number of the launch that it runs in; NumPy's are in none."""
+        found: dict[int, int] = {}
+        for program in self.programs.values():
+            number = 0
+            for step in program:
+                if isinstance(step, (Pause, Cut)):
+                    number += 1
+                elif isinstance(step, Run):
+                    found[step.subop] = number
+        return dict(sorted(found.items()))
 
     @property
     def waits(self) -> int:

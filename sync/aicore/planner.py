@@ -13,7 +13,7 @@ types of the two kernels allow, whatever their data; `minimal` looks at the byte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +28,7 @@ from superkernel.sync.aicore.plan import (
     Await,
     Boundary,
     CoreKind,
+    Cut,
     Drain,
     Event,
     Form,
@@ -61,10 +62,16 @@ class _Missing:
 
 
 def plan_aicore(
-    schedule: Schedule, target: AicoreTarget, *, sync: str = "minimal", early_start: bool = True
+    schedule: Schedule,
+    target: AicoreTarget,
+    *,
+    sync: str = "minimal",
+    early_start: bool = True,
+    cuts: Collection[int] = (),
 ) -> AicorePlan:
-    """The plan of a schedule made by `place_aicore`. Raises UnsupportedError where the target has too few flags."""
-    return _Planner(schedule, target, sync, early_start).run()
+    """The plan of a schedule made by `place_aicore`. `cuts`: sub-operators that begin another launch. Raises
+    UnsupportedError where the target has too few flags."""
+    return _Planner(schedule, target, sync, early_start, cuts).run()
 
 
 def _flags_of(target: AicoreTarget) -> int:
@@ -81,8 +88,11 @@ def _flags_of(target: AicoreTarget) -> int:
 
 
 class _Planner:
-    def __init__(self, schedule: Schedule, target: AicoreTarget, sync: str, early_start: bool) -> None:
+    def __init__(
+        self, schedule: Schedule, target: AicoreTarget, sync: str, early_start: bool, cuts: Collection[int]
+    ) -> None:
         self.schedule, self.target, self.sync, self.early_start = schedule, target, sync, early_start
+        self.cuts = cuts
         self.cores = Cores(target)
         total = self.cores.total
         self.flags = _flags_of(target)
@@ -136,6 +146,8 @@ class _Planner:
             if not isinstance(self.schedule.tilings[sub.index], AicoreTiling):
                 self._pause(sub.index)
             else:
+                if sub.index in self.cuts and sub.index > self.start:
+                    self._end_launch(sub.index, Cut(sub.index), sub.index - 1)
                 self._boundary(sub.index, mine)
                 for kind in self.kinds(sub.index):
                     if not self.early_start:
@@ -173,15 +185,19 @@ class _Planner:
 
     def _pause(self, subop: int) -> None:
         """A fallback: the launch ends, NumPy works, another launch begins. Everything is known then."""
-        self._flush_all(subop)
-        for kind in CoreKind:
-            self.steps[kind][-1].append(Pause(subop))
-        self.known[:] = subop
-        self.fenced[:] = subop
-        self.start = subop + 1
+        self._end_launch(subop, Pause(subop), subop)
         self.boundaries.append(
             Boundary(subop, Form.ALL, "computed by NumPy between two launches", (), (), (), 0, 0.0, ())
         )
+
+    def _end_launch(self, subop: int, step: Pause | Cut, last: int) -> None:
+        """Ahead of a sub-operator. Another launch begins behind `last`, which everybody knows to be complete."""
+        self._flush_all(subop)
+        for kind in CoreKind:
+            self.steps[kind][-1].append(step)
+        self.known[:] = last
+        self.fenced[:] = last
+        self.start = last + 1
 
     # One boundary -----------------------------------------------------------------------------------------------------
 
@@ -442,6 +458,8 @@ class _Planner:
         elif witnesses:
             first = witnesses[0].witness
             reason = f"{len(events)} events: {first}"
+        elif subop == self.start and subop:
+            reason = "another launch: all before it is complete"
         elif fences:
             reason = "every core reads only what it wrote itself"
         else:

@@ -33,7 +33,19 @@ from numpy.typing import NDArray
 
 from superkernel.errors import VerificationError, Violation
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
-from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Drain, Event, Mode, Pause, Run, Signal, awaited
+from superkernel.sync.aicore.plan import (
+    AicorePlan,
+    Await,
+    CoreKind,
+    Cut,
+    Drain,
+    Event,
+    Mode,
+    Pause,
+    Run,
+    Signal,
+    awaited,
+)
 from superkernel.tensor import Region
 
 Vector = NDArray[np.int64]
@@ -216,6 +228,7 @@ class _Replay:
     step_of: dict[tuple[CoreKind, int], int] = field(default_factory=dict)
     await_step: dict[tuple[CoreKind, int], int] = field(default_factory=dict)
     at_signal: dict[tuple[CoreKind, int], Matrix] = field(default_factory=dict)
+    under_way: dict[int, str] = field(default_factory=dict)  # event -> the end of a launch that it outlives
 
     def __post_init__(self) -> None:
         total = self.plan.total
@@ -234,7 +247,10 @@ class _Replay:
                     self.at[kind] += 1
                     moved = True
             moved = self._pass_pause() or moved
-        stuck = []
+        stuck = [
+            Violation("an event is under way where a launch ends", f"event {index}", "taken before", end)
+            for index, end in self.under_way.items()
+        ]
         for kind, program in self.plan.programs.items():
             if self.at[kind] < len(program):
                 step = program[self.at[kind]]
@@ -250,16 +266,22 @@ class _Replay:
         return stuck
 
     def _pass_pause(self) -> bool:
-        """Both programs stand at the same end of a launch: everything is complete."""
-        steps = []
+        """Both programs stand at the same end of a launch: everything is complete, no event under way."""
+        steps: list[Pause | Cut] = []
         for kind, program in self.plan.programs.items():
-            if self.at[kind] >= len(program) or not isinstance(program[self.at[kind]], Pause):
+            step = program[self.at[kind]] if self.at[kind] < len(program) else None
+            if not isinstance(step, (Pause, Cut)):
                 return False
-            steps.append(program[self.at[kind]])
+            steps.append(step)
         if steps[0] != steps[1]:
             return False
+        for _, index in self.at_signal:
+            for kind in self.plan.events[index].receivers:
+                if (kind, index) not in self.await_step:
+                    self.under_way.setdefault(index, str(steps[0]))
         for kind in CoreKind:
-            self.step_of[kind, steps[0].subop] = self.at[kind] + 1  # type: ignore[union-attr]
+            if isinstance(steps[0], Pause):
+                self.step_of[kind, steps[0].subop] = self.at[kind] + 1
             self.at[kind] += 1
             mine = list(self.plan.cores(kind))
             self.known[:, mine] = self.at[kind]
@@ -271,7 +293,7 @@ class _Replay:
         return all((kind, event.index) in self.at_signal for kind in kinds)
 
     def _step(self, kind: CoreKind, step: object) -> bool:
-        if isinstance(step, Pause):
+        if isinstance(step, (Pause, Cut)):
             return False
         mine = list(self.plan.cores(kind))
         number = self.at[kind] + 1
