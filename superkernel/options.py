@@ -11,10 +11,13 @@ from superkernel.errors import InputError, Violation, raise_all
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "preload": ("auto", "none", "per-func", "max"),
+    "weight_prefetch": ("auto", "none", "max"),
     "sync": ("minimal", "type-range", "full"),
     "precision": ("auto", "f32", "f16", "bf16"),
     "fallback": ("forbid", "warn", "allow"),
     "objective": ("latency", "size", "memory"),
+    "launches": ("auto", "fused", "single"),
+    "strict_scope": ("split", "abort"),
 }
 
 SPLIT_MAX = 64
@@ -27,8 +30,8 @@ class Options:
 
     sync: "minimal" waits only where bytes conflict; "full" puts a barrier of all cores between any two sub-operators;
     "type-range" (accelerator) one of the cores that the types of the two kernels name.
-    early_start: host: prefetch weights while waiting; accelerator: wait ahead of the first access of an operand, signal
-    behind the last store. Off: wait first, prefetch never, signal behind a drain.
+    early_start: host: prefetch weights while waiting (see `weight_prefetch`); accelerator: wait ahead of the first
+    access of an operand, signal behind the last store. Off: wait first, prefetch never, signal behind a drain.
     precision: of f32 values between inputs and outputs: "auto" is f32 on the host, f16 on the accelerator, whose cube
     multiplies f16 sixteen times as fast; sums are f32 always. The host has "f32" only.
     func_align: accelerator: alignment of functions in bytes, a power of two; 0 = a line of the instruction cache.
@@ -36,6 +39,13 @@ class Options:
     fits into the instruction cache; "auto", what pays.
     split: accelerator: copies of the code at different addresses, dealt out to the cores in turn (1 to 64); "auto": as
     many as pay.
+    weight_prefetch: constants ahead of their use: "none"; "auto", what pays; "max", all that there is room for.
+    Accelerator: SDMA tasks bring them into L2; host: a worker that waits fetches those of its next task into its cache.
+    launches: accelerator: the sub-operators of a scope (without scopes: all of them) in one launch: "fused"; each in its
+    own: "single"; "auto", what is predicted to be faster. On the host there is one entry always: a launch costs nothing
+    between two sub-operators.
+    scopes: accelerator: entries "scope:pattern", or a mapping scope -> patterns, that put nodes into scopes by name.
+    strict_scope: accelerator: an operator without a kernel splits its scope ("split") or is refused ("abort").
     fuse: join pointwise chains, prologues and epilogues; off: one sub-operator per node.
     simplify: run the graph passes (constant folding, pattern fusion); off: the graph as given.
     cost_placement: decide the number of cores per sub-operator by cost; off: every sub-operator on all cores.
@@ -56,10 +66,14 @@ class Options:
     func_align: int = 0
     preload: str = "auto"
     split: int | str = "auto"
+    weight_prefetch: str = "auto"
     fuse: bool = True
     simplify: bool = True
     cost_placement: bool = True
     fallback: str = "warn"
+    launches: str = "auto"
+    scopes: tuple[str, ...] = ()
+    strict_scope: str = "split"
     objective: str = "latency"
     deny: tuple[str, ...] = ()
     pin: tuple[str, ...] = ()
@@ -77,6 +91,11 @@ class Options:
     def starts_early(self) -> bool:
         """Whether Early-Start is in force."""
         return self.early_start and not self.debug_sync_all
+
+    @property
+    def weight_strength(self) -> str:
+        """The weight prefetch in force: none where everything is to be in order."""
+        return "none" if self.debug_sync_all else self.weight_prefetch
 
     def __post_init__(self) -> None:
         wrong: list[Violation] = []
@@ -100,12 +119,17 @@ class Options:
         if isinstance(time, bool) or not isinstance(time, (int, float)) or not 0 <= time <= WATCHDOG_MS_MAX:
             expected = f"milliseconds, 0 to {WATCHDOG_MS_MAX:g}"
             wrong.append(Violation("bad time", "option 'watchdog_ms'", expected, repr(time)))
-        for name in ("deny", "pin", "dump"):
+        if isinstance(self.scopes, Mapping):
+            object.__setattr__(self, "scopes", _entries(self.scopes))
+        for name in ("deny", "pin", "dump", "scopes"):
             value = getattr(self, name)
             if not isinstance(value, (tuple, list)) or not all(isinstance(p, str) for p in value):
                 wrong.append(Violation("not a tuple of patterns", f"option {name!r}", "tuple of str", repr(value)))
             else:
                 object.__setattr__(self, name, tuple(value))
+        for entry in self.scopes if isinstance(self.scopes, tuple) else ():
+            if not all(entry.partition(":")[::2]):
+                wrong.append(Violation("not an entry", "option 'scopes'", "scope:pattern", repr(entry)))
         raise_all(InputError, wrong)
 
     @staticmethod
@@ -124,3 +148,9 @@ class Options:
         if unknown:
             raise InputError("unknown option", expected=", ".join(known), found=", ".join(unknown))
         return Options(**given)
+
+
+def _entries(scopes: Mapping[Any, Any]) -> tuple[str, ...]:
+    """A mapping of scopes as entries; what is no text stays to be found wrong."""
+    rows = [(name, [found] if isinstance(found, str) else found) for name, found in scopes.items()]
+    return tuple(f"{name}:{p}" for name, row in rows for p in (row if isinstance(row, (tuple, list)) else [""]))

@@ -20,6 +20,12 @@ from superkernel.choice import KernelChooser
 from superkernel.codegen.aicore.addresses import map_addresses
 from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder
+from superkernel.codegen.aicore.weight_prefetch import (
+    NO_PREFETCH,
+    WeightPrefetch,
+    plan_weight_prefetch,
+    with_prefetch,
+)
 from superkernel.codegen.cache import ObjectCache
 from superkernel.dtypes import DType
 from superkernel.dumps import with_dumps
@@ -30,13 +36,15 @@ from superkernel.files import file_name, replacing
 from superkernel.graph import Graph
 from superkernel.options import Options
 from superkernel.pipeline import CacheFactory, Stages, names_of_outputs, tell_fallbacks
+from superkernel.scheduler.aicore.launches import Part, by_scope
 from superkernel.scheduler.aicore.place import Workspaces, place_aicore
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.group import Grouping, group
 from superkernel.scheduler.schedule import Schedule
+from superkernel.scoping import with_scopes
 from superkernel.sim_report import SimReport, measure
+from superkernel.sync.aicore.launching import plan_launches
 from superkernel.sync.aicore.plan import AicorePlan, Form
-from superkernel.sync.aicore.planner import plan_aicore
 from superkernel.sync.aicore.verify import AicoreCertificate, verify_aicore
 from superkernel.target.aicore import AicoreTarget
 from superkernel.transforms import simplify
@@ -64,6 +72,8 @@ class AicoreCompiled:
     stage_ns: dict[str, int]
     version: str = __version__
     dumps: Mapping[str, int] = field(default_factory=dict)  # name -> number among the outputs, behind the graph's own
+    parts: tuple[Part, ...] = ()
+    weights: WeightPrefetch = NO_PREFETCH
     output_names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -111,6 +121,8 @@ class AicoreCompiled:
             "sub_operators": len(self.schedule.subops),
             "distinct_kernels": len({s for row in self.image.symbols for s in row.values()}),
             "events": len(self.plan.events),
+            "launches": self.image.launches,
+            "scopes": [str(part) for part in self.parts],
             "boundaries": {form: forms.count(form) for form in sorted(set(forms))},
             "arena_bytes": self.schedule.arena_bytes,
             "constant_bytes": sum(c.nbytes for c in self.schedule.constants),
@@ -119,6 +131,9 @@ class AicoreCompiled:
             "preload": self.image.code.strength,
             "prefetched_lines": self.image.code.lines,
             "code_reasons": list(self.image.code.reasons),
+            "weight_prefetch": self.weights.strength,
+            "weight_prefetch_bytes": self.weights.nbytes,
+            "weight_prefetch_reason": self.weights.reason,
             "fallbacks": [self.schedule.subops[i].name for i in self.image.host_calls],
             "inputs": {n: str(t) for n, t in self.graph.inputs.items()},
             "outputs": {
@@ -156,6 +171,7 @@ def compile_for_aicore(
     cache = cache_factory(cache_path)
     chooser = KernelChooser(target, options)
 
+    source = with_scopes(source, options.scopes)
     run.dump("graph", source)
     with run.stage("simplify"):
         graph = simplify(source) if options.simplify else source
@@ -170,6 +186,7 @@ def compile_for_aicore(
         if options.dump:
             graph, dumps = with_dumps(graph, grouping.subops, options.dump)
             grouping = group(graph, chooser.choose, target, options, families=family_of)
+        grouping = by_scope(grouping)
     run.dump("subops", grouping)
     with run.stage("place"):
         schedule, workspaces = place_aicore(grouping, target)
@@ -219,7 +236,12 @@ def _complete(run: Stages, front: _Scheduled, options: Options, cache: ObjectCac
     """From the schedule to the executable."""
     graph, target, schedule, workspaces = front.graph, front.target, front.schedule, front.workspaces
     with run.stage("sync"):
-        plan = plan_aicore(schedule, target, sync=options.sync_level, early_start=options.starts_early)
+        plan, parts = plan_launches(
+            schedule, target, sync=options.sync_level, early_start=options.starts_early, launches=options.launches,
+            strict=options.strict_scope, code_bytes=lambda i: front.chooser.code_bytes(schedule.subops[i].kernel),
+        )  # fmt: skip
+        weights = plan_weight_prefetch(schedule, plan, target, options.weight_strength)
+        plan = with_prefetch(plan, weights)
     run.dump("plan", plan)
     with run.stage("verify"):
         units = {s.index: t.units for s, t in zip(schedule.subops, schedule.tilings, strict=True)}
@@ -239,5 +261,5 @@ def _complete(run: Stages, front: _Scheduled, options: Options, cache: ObjectCac
     run.finish()
     return AicoreCompiled(
         front.source, graph, options, target, front.grouping, front.chooser, schedule, workspaces, plan, certificate,
-        image, executable, run.times, dumps=front.dumps,
+        image, executable, run.times, parts=parts, dumps=front.dumps, weights=weights,
     )  # fmt: skip

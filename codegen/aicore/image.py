@@ -104,7 +104,9 @@ class AicoreImageBuilder:
         """Compile (or load) and link everything. `values`: the graph's constants by name."""
         calls = tuple(self._call(i) for i in range(len(self.schedule.subops)))
         private_bytes = MemoryMap.of(self.target).private_bytes
-        linked, choice = self._settle(ProgramSpec(self.plan, calls, private_bytes))
+        linked, choice = self._settle(
+            ProgramSpec(self.plan, calls, private_bytes, self.addresses.start(Space.CONSTANT))
+        )
         return AicoreImage(
             linked,
             self.addresses,

@@ -31,6 +31,7 @@ ALIGN_BYTES = 512  # lines of L2; transfers at less alignment are slower
 MARKER_WORD = 0  # sub-operator * 4 + phase: where the hart is
 CAUSE_WORD = 1  # of a trap
 LAUNCH_WORD = 2  # 0: the fused kernel; n + 1: sub-operator n alone
+WORDS_WORD = 3  # and the next two: how far the words have come that this hart notifies, or waits for
 PARAMETERS_BYTE = 64  # from here on: the hart's unit ranges
 STACK_BYTES = 4096
 

@@ -1,8 +1,8 @@
 """The program around the kernels: what each type of core runs from start to end, as LLVM IR.
 
 Model: `sk_main(hart)` reads the launch number from the hart's private memory and runs that launch: number k < SINGLE
-is the k-th part of the fused kernel (one, unless sub-operators without a kernel or scopes split it), number SINGLE + i is
-sub-operator i alone. A launch is one function per core type, a straight line of the plan's steps. The units of each
+is the k-th part of the fused kernel (one, unless sub-operators without a kernel or scopes split it), number SINGLE + i
+is sub-operator i alone. A launch is one function per core type, a straight line of the plan's steps. The units of each
 core stand in its private memory, two 32-bit numbers per sub-operator that its type runs; everything else is a constant
 in the code, which all cores of a type share.
 
@@ -39,6 +39,7 @@ from superkernel.codegen.aicore.layer import (
 )
 from superkernel.codegen.aicore.memory_map import LAUNCH_WORD, MARKER_WORD, PARAMETERS_BYTE
 from superkernel.codegen.aicore.scalar import I64, PTR, VOID, Scalar, load_volatile, store_volatile
+from superkernel.codegen.aicore.service_program import emit_notify, emit_services
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.aicore.base import Role
 from superkernel.sync.aicore.plan import (
@@ -54,6 +55,7 @@ from superkernel.sync.aicore.plan import (
     Signal,
     Step,
 )
+from superkernel.sync.aicore.service import Notify
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Command, Engine, command
 from superkernel.target.engines.encoding import stores
@@ -100,6 +102,7 @@ class ProgramSpec:
     plan: AicorePlan
     calls: tuple[KernelCall | None, ...]
     private_bytes: int
+    constants: int  # their address
     stubs: Mapping[str, Sequence[Sequence[CodeLine]]] = field(default_factory=dict)
 
 
@@ -157,7 +160,13 @@ def emit_program(spec: ProgramSpec, target: AicoreTarget) -> str:
             for number, steps in enumerate(parts)
         ]
         singles[kind] = {subop: _function(module, _single_name(subop, kind), 2) for subop in tables[kind]}
-    _emit_main(module, spec, fused, singles)
+    launches = [parts_of(spec.plan.programs[kind]) for kind in CoreKind]
+    notified = [
+        {kind: sum(isinstance(s, Notify) for s in steps) for kind, steps in zip(CoreKind, rows, strict=True)}
+        for rows in zip(*launches, strict=True)
+    ]
+    services = emit_services(module, spec.plan, spec.constants, notified, target)
+    _emit_main(module, spec, fused, singles, services)
     return str(module)
 
 
@@ -207,8 +216,10 @@ def _emit_main(
     spec: ProgramSpec,
     fused: Mapping[CoreKind, Sequence[ir.Function]],
     singles: Mapping[CoreKind, Mapping[int, ir.Function]],
+    services: Mapping[int, ir.Function],
 ) -> None:
-    """`sk_main(hart)`: the launch that the private memory asks for, for this type of core."""
+    """`sk_main(hart)`: the launch that the private memory asks for, for this type of core; the hart behind the cores is
+    the service hart."""
     function, b = _define(module, "sk_main", 1)
     hart = function.args[0]
     base = ir.GlobalVariable(module, ir.IntType(8), "sk_private")
@@ -220,7 +231,11 @@ def _emit_main(
     cube, other, vector = (function.append_basic_block(n) for n in ("cube", "other", "vector"))
     b.cbranch(b.icmp_unsigned("<", hart, _word(spec.plan.cube_cores)), cube, other)
     b.position_at_end(other)
-    b.cbranch(b.icmp_unsigned("<", hart, _word(spec.plan.total)), vector, idle)
+    service = _emit_service_cases(function, private, number, idle, services) if services else idle
+    beyond = function.append_basic_block("beyond")
+    b.cbranch(b.icmp_unsigned("<", hart, _word(spec.plan.total)), vector, beyond)
+    b.position_at_end(beyond)
+    b.cbranch(b.icmp_unsigned("==", hart, _word(spec.plan.total)), service, idle)
     for kind, block in ((CoreKind.CUBE, cube), (CoreKind.VECTOR, vector)):
         b.position_at_end(block)
         core = hart if kind is CoreKind.CUBE else b.sub(hart, _word(spec.plan.cube_cores))
@@ -233,6 +248,21 @@ def _emit_main(
             inner.call(launch, [core, private], tail=True)
             inner.ret_void()
         cases.set_weights([1, *(USUAL if value < SINGLE else 1 for value, _ in numbered)])
+
+
+def _emit_service_cases(
+    function: ir.Function, private: ir.Value, number: ir.Value, idle: ir.Block, services: Mapping[int, ir.Function]
+) -> ir.Block:
+    """The service hart's launch."""
+    block = function.append_basic_block("service")
+    cases = ir.IRBuilder(block).switch(number, idle)
+    for launch, called in services.items():
+        here = function.append_basic_block(called.name)
+        cases.add_case(_word(launch), here)
+        inner = ir.IRBuilder(here)
+        inner.call(called, [private], tail=True)
+        inner.ret_void()
+    return block
 
 
 class _Launch:
@@ -275,6 +305,8 @@ class _Launch:
                 event = self.spec.plan.events[step.event]
                 made = command("cross_set", engine=STORE_ENGINE[self.kind], flag=event.flag, mode=event.mode.value)
                 _issue(self.b, self.target, made)
+            elif isinstance(step, Notify):
+                emit_notify(self.module, self.b, self.kind, self.core, self.private, self.target)
             elif isinstance(step, Drain):
                 _issue(self.b, self.target, command("drain"))
         for source, later, flag in credits:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from superkernel.scheduler.schedule import Task
+from superkernel.sync.aicore.service import Notify, ServiceProgram
 from superkernel.sync.plan import Witness
 
 
@@ -154,7 +155,7 @@ class Cut:
         return f"cut ahead of {self.subop}"
 
 
-Step = Signal | Await | Run | Drain | Pause | Cut
+Step = Signal | Await | Run | Drain | Pause | Cut | Notify
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,7 @@ class AicorePlan:
     boundaries: tuple[Boundary, ...]
     flags: int  # per core, of the plan; the kernels have the ones above
     flag_count_max: int
+    service: tuple[ServiceProgram, ...] = ()  # of the service hart, by launch
 
     def cores(self, kind: CoreKind) -> range:
         """The cores of a type."""
@@ -241,6 +243,8 @@ class AicorePlan:
         for kind, program in self.programs.items():
             lines.append(f"program {kind.value}")
             lines += [f"  {step}" for step in program]
+        for launch, service in enumerate(self.service):
+            lines += [f"service {launch}", *(f"  {step}" for step in service)] if service else []
         for b in self.boundaries:
             if b.form is not Form.NONE:
                 lines.append(f"# boundary {b.subop} {b.form.value}: {b.reason}")

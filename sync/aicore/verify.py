@@ -11,7 +11,8 @@ It reads tasks, events and the two programs. It checks:
      order; on one core a read behind the core's own write needs a fence between them; tasks of one sub-operator on
      different cores conflict in its workspace only;
  A6  no count of a flag can exceed its limit, however far the setters run ahead;
- A7  no event is under way where a launch ends; inputs and constants are never written.
+ A7  no event is under way where a launch ends; inputs and constants are never written;
+ A8  the service hart comes to the end of its programs, and prefetches what is used (`verify_service`).
 
 Happens-before: a signal publishes what its core has completed and learnt; an await brings what the signals it needs
 have published. Knowledge is a vector per core: up to which step of each other core's program. A wait inside a kernel
@@ -46,6 +47,7 @@ from superkernel.sync.aicore.plan import (
     Signal,
     awaited,
 )
+from superkernel.sync.aicore.verify_service import check_service
 from superkernel.tensor import Region
 
 Vector = NDArray[np.int64]
@@ -74,7 +76,7 @@ class AicoreCertificate:
 
 
 def verify_aicore(plan: AicorePlan, units: Mapping[int, int] | None = None) -> AicoreCertificate:
-    """Check A1 to A7. `units`: number of units by sub-operator. Raises VerificationError with every violation."""
+    """Check A1 to A8. `units`: number of units by sub-operator. Raises VerificationError with every violation."""
     wrong, certificate = check_aicore_plan(plan, units)
     if certificate is None or wrong:
         raise VerificationError(violations=wrong)
@@ -86,6 +88,7 @@ def check_aicore_plan(
 ) -> tuple[list[Violation], AicoreCertificate | None]:
     """As `verify_aicore`, but returns the violations."""
     wrong = [*_check_runs(plan), *_check_units(plan, units or {}), *_check_events(plan), *_check_writes(plan)]
+    wrong += check_service(plan)
     if wrong:
         return wrong, None
     wrong = list(_check_flag_order(plan))

@@ -1,0 +1,134 @@
+"""The service hart's part of a program, as LLVM IR: its launches, and the cores' notifications.
+
+Model: the first `aicpu` hart runs `sk_service<k>(private)` in launch k: `wait_memory` on the words that the cores count
+up, SDMA commands, and at the end a notify queued on SDMA itself that the hart waits for, so that no command is under
+way when the launch ends. The words (`sk_words`, a line of L2 each) are never set back: the hart and each notifying core
+keep in their private memory how far theirs have come, so that every launch finds them where the last one left them.
+
+Private memory, from WORDS_WORD on: of a core one word, its notifications so far; of the service hart three, those of
+the cube type, the vector type, and its own of SDMA, as of the launch's begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from superkernel.codegen.aicore.memory_map import WORDS_WORD
+from superkernel.codegen.aicore.scalar import I64, VOID, Scalar, load_volatile, store_volatile
+from superkernel.sync.aicore.plan import AicorePlan, CoreKind
+from superkernel.sync.aicore.service import AwaitCount, Prefetch
+from superkernel.target.aicore import AicoreTarget
+from superkernel.target.engines import Command, Engine, command
+from superkernel.target.engines.encoding import stores
+from superkernel.target.engines.layout import layout, word_offset
+
+WORDS = "sk_words"
+LINE_BYTES = 512
+_NUMBER = {CoreKind.CUBE: 0, CoreKind.VECTOR: 1}
+_SDMA = 2  # the word that SDMA notifies
+
+
+def service_name(launch: int) -> str:
+    """The service hart's function of a launch."""
+    return f"sk_service{launch}"
+
+
+def emit_services(
+    module: ir.Module, plan: AicorePlan, constants: int, notified: Sequence[dict[CoreKind, int]], target: AicoreTarget
+) -> dict[int, ir.Function]:
+    """The functions of the launches that have a service program. `constants`: their address; `notified`: by launch, how
+    often the types notify."""
+    found = {}
+    for launch, steps in enumerate(plan.service):
+        if steps:
+            function = ir.Function(module, ir.FunctionType(VOID, [I64]), service_name(launch))
+            function.attributes.add("nounwind")
+            function.attributes.add("noinline")
+            function.section = f".text.{function.name}"
+            _Service(module, function, constants, target).emit(steps, notified[launch])
+            found[launch] = function
+    return found
+
+
+def emit_notify(
+    module: ir.Module, b: ir.IRBuilder, kind: CoreKind, core: ir.Value, private: ir.Value, target: AicoreTarget
+) -> None:
+    """The first core of a type counts the type's word up. `core`: its number within the type."""
+    with b.if_then(b.icmp_unsigned("==", core, _word(0))):
+        at = b.add(private, _word(8 * WORDS_WORD))
+        value = b.add(load_volatile(b, Scalar(b, at), I64), _word(1))
+        _store(b, at, value)
+        made = command("notify", engine=Engine.CONTROL, address=0, value=0, mode="store")
+        _issue(b, target, made, {"address": _address(module, b, _NUMBER[kind]), "value": value})
+
+
+class _Service:
+    """One launch of the service hart."""
+
+    def __init__(self, module: ir.Module, function: ir.Function, constants: int, target: AicoreTarget) -> None:
+        self.module, self.constants, self.target = module, constants, target
+        self.b = ir.IRBuilder(function.append_basic_block("entry"))
+        (self.private,) = function.args
+
+    def emit(self, steps: Sequence[object], notified: dict[CoreKind, int]) -> None:
+        b, used = self.b, [kind for kind in CoreKind if notified[kind]]
+        before = {_NUMBER[kind]: self._load(_NUMBER[kind]) for kind in used}
+        for step in steps:
+            if isinstance(step, AwaitCount):
+                number = _NUMBER[step.kind]
+                self._wait(number, b.add(before[number], _word(step.count)))
+            elif isinstance(step, Prefetch):
+                address = self.constants + step.offset
+                _issue(b, self.target, command("sdma_prefetch", address=address, bytes=step.nbytes), {})
+        done = b.add(self._load(_SDMA), _word(1))
+        made = command("notify", engine=Engine.SDMA, address=0, value=0, mode="store")
+        _issue(b, self.target, made, {"address": _address(self.module, b, _SDMA), "value": done})
+        self._wait(_SDMA, done)
+        self._keep(_SDMA, done)
+        for kind in used:
+            self._keep(_NUMBER[kind], b.add(before[_NUMBER[kind]], _word(notified[kind])))
+        b.ret_void()
+
+    def _wait(self, number: int, value: ir.Value) -> None:
+        made = command("wait_memory", address=0, value=0)
+        _issue(self.b, self.target, made, {"address": _address(self.module, self.b, number), "value": value})
+
+    def _load(self, number: int) -> ir.Value:
+        at = self.b.add(self.private, _word(8 * (WORDS_WORD + number)))
+        return load_volatile(self.b, Scalar(self.b, at), I64)
+
+    def _keep(self, number: int, value: ir.Value) -> None:
+        _store(self.b, self.b.add(self.private, _word(8 * (WORDS_WORD + number))), value)
+
+
+def _address(module: ir.Module, b: ir.IRBuilder, number: int) -> ir.Value:
+    """The address of a word."""
+    words = module.globals.get(WORDS)
+    if words is None:
+        kind = ir.ArrayType(I64, 3 * LINE_BYTES // 8)
+        words = ir.GlobalVariable(module, kind, WORDS)
+        words.initializer = ir.Constant(kind, [0] * kind.count)
+        words.section, words.align = f".data.{WORDS}", LINE_BYTES
+    return b.add(b.ptrtoint(words, I64), _word(number * LINE_BYTES))
+
+
+def _issue(b: ir.IRBuilder, target: AicoreTarget, made: Command, values: dict[str, ir.Value]) -> None:
+    """The stores that issue a command, with some operands, 0 in `made`, from registers."""
+    base = target.map.page_address
+    slots = [slot for slot in layout(made.spec) if slot.operand in values]
+    for address, word in stores(made, target):
+        value: ir.Value = _word(word)
+        for slot in slots:
+            if base + word_offset(made.engine, slot.word) == address:
+                value = b.or_(value, b.shl(values[slot.operand], _word(slot.shift)))
+        _store(b, _word(address), value)
+
+
+def _word(value: int) -> ir.Constant:
+    return ir.Constant(I64, value)
+
+
+def _store(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    store_volatile(b, Scalar(b, value), Scalar(b, address))

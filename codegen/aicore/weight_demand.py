@@ -1,0 +1,203 @@
+"""When a launch's sub-operators need their constants, and what it costs them to bring these from HBM themselves.
+
+Model: L2 is cold where a run begins. A sub-operator's first touch of a constant misses: its cores bring the bytes at
+`hbm.core_bytes_per_cycle` each, those that several cores read in equal shares. What is in L2 comes at the rate of the
+core's own path, which the families' costs have in them: `hit_cycles` is the longest range by these, `cold_cycles` with
+the misses. Sub-operators follow one another on the cores of their types, and wait for the plan's events.
+
+Early-Start: a kernel that waits for its operands asks for constants meanwhile, as far as its local memory has room;
+HELD of it is taken to be full where the wait is over.
+
+Not in it: misses of activations (what a launch has written is in L2), traffic of other cores but as a share of HBM.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.scheduler.families.aicore.base import AicoreTiling
+from superkernel.scheduler.schedule import MemoryAccess, Schedule, Space, Task
+from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Cut, Mode, Pause, Run
+from superkernel.target.aicore import AicoreTarget
+
+PAGE_BYTES = 4096  # what is known about first touches
+GAP_BYTES = 8192  # ranges nearer to one another are brought as one
+HELD = 0.25  # of the memory that MTE2 fills
+PARTS = 1.25  # a kernel that would need so much longer to read all that it declares reads only parts
+_PATH = {CoreKind.CUBE: "rates.gm_to_l1_gb_per_s", CoreKind.VECTOR: "rates.gm_to_ub_gb_per_s"}
+_FIRST_TOUCHED = (Space.CONSTANT, Space.INPUT, Space.STATE)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Of a sub-operator: cycles with its constants in L2 and without, bytes that it brings from HBM itself, ranges of
+    constants (begin, end) that it touches first, and whether it reads all that it declares."""
+
+    subop: int
+    kinds: tuple[CoreKind, ...]
+    hit_cycles: float
+    cold_cycles: float
+    hbm_bytes: float
+    weight_bytes: float
+    ranges: tuple[tuple[int, int], ...]
+    whole: bool
+
+    @property
+    def gain_cycles(self) -> float:
+        return self.cold_cycles - self.hit_cycles
+
+
+@dataclass(frozen=True)
+class Times:
+    """When each sub-operator's types come to it (`entry`), when all that it waits for is there (`start`), and when it
+    ends; cycles of the launch."""
+
+    entry: Mapping[int, float]
+    start: Mapping[int, float]
+    end: Mapping[int, float]
+
+    @property
+    def total(self) -> float:
+        return max(self.end.values(), default=0.0)
+
+
+def demands_of(schedule: Schedule, plan: AicorePlan, target: AicoreTarget) -> tuple[Demand, ...]:
+    """Of all sub-operators that run on cores, in order."""
+    rows: list[list[Task]] = [[] for _ in schedule.subops]
+    for task in schedule.tasks:
+        rows[task.subop].append(task)
+    seen = _Seen(schedule)
+    found = []
+    for sub, tiling, tasks in zip(schedule.subops, schedule.tilings, rows, strict=True):
+        if isinstance(tiling, AicoreTiling) and tasks:
+            cost = {span: tiling.cost_cycles(sub.body, *span, target) for span in {(t.begin, t.end) for t in tasks}}
+            found.append(_demand(tasks, cost, plan, target, seen))
+    return tuple(found)
+
+
+def times_of(
+    demands: Sequence[Demand], plan: AicorePlan, target: AicoreTarget, prefetched: Collection[int] = ()
+) -> Times:
+    """The launch played through, with the constants of some sub-operators in L2."""
+    free = dict.fromkeys(CoreKind, 0.0)
+    done: dict[CoreKind, list[float]] = {kind: [] for kind in CoreKind}  # by sub-operator: all up to it
+    entry: dict[int, float] = {}
+    begin: dict[int, float] = {}
+    end: dict[int, float] = {}
+    of = {demand.subop: demand for demand in demands}
+    sync = target.sync
+    for boundary in plan.boundaries:
+        demand = of.get(boundary.subop)
+        if demand is not None:
+            entry[demand.subop] = min(free[kind] for kind in demand.kinds)
+            start = max(free[kind] for kind in demand.kinds)
+            for index in boundary.events:
+                event = plan.events[index]
+                latency = target.cycles(sync.group_ns if event.mode is Mode.GROUP else sync.core_full_ns)
+                setters = CoreKind if event.setters is None else (event.setters,)
+                start = max(start, max(done[kind][event.after] for kind in setters) + latency)
+            cycles = demand.hit_cycles if demand.subop in prefetched else demand.cold_cycles
+            begin[demand.subop] = start
+            end[demand.subop] = start + cycles
+            free.update(dict.fromkeys(demand.kinds, start + cycles))
+        for kind in CoreKind:
+            done[kind].append(free[kind])
+    return Times(entry, begin, end)
+
+
+def launches_of(plan: AicorePlan) -> dict[int, int]:
+    """Sub-operator -> number of the launch that runs it."""
+    found: dict[int, int] = {}
+    for program in plan.programs.values():
+        launch = 0
+        for step in program:
+            if isinstance(step, Run):
+                found[step.subop] = launch
+            launch += isinstance(step, (Pause, Cut))
+    return found
+
+
+class _Seen:
+    """Which pages of constants, inputs and states were touched before."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._stops: dict[tuple[Space, int], int] = {}
+        for access in (a for task in schedule.tasks for a in task.accesses if a.space in _FIRST_TOUCHED):
+            key = (access.space, access.slot)
+            self._stops[key] = max(self._stops.get(key, 0), *(r.stop for r in access.regions), 0)
+        self._pages: dict[tuple[Space, int], NDArray[np.bool_]] = {}
+
+    def _of(self, access: MemoryAccess) -> NDArray[np.bool_]:
+        key = (access.space, access.slot)
+        if key not in self._pages:
+            self._pages[key] = np.zeros(self._stops[key] // PAGE_BYTES + 1, bool)
+        return self._pages[key]
+
+    def fresh(self, access: MemoryAccess, start: int, stop: int) -> float:
+        """The part of a stretch that nobody has touched."""
+        pages = self._of(access)[start // PAGE_BYTES : (stop - 1) // PAGE_BYTES + 1]
+        return 1.0 - float(pages.mean())
+
+    def touch(self, accesses: Sequence[MemoryAccess]) -> None:
+        for access in accesses:
+            pages = self._of(access)
+            for region in access.regions:
+                pages[region.start // PAGE_BYTES : (region.stop - 1) // PAGE_BYTES + 1] = True
+
+
+def _demand(
+    tasks: Sequence[Task],
+    cost: Mapping[tuple[int, int], float],
+    plan: AicorePlan,
+    target: AicoreTarget,
+    seen: _Seen,
+) -> Demand:
+    outside = [a for t in tasks for a in t.accesses if a.space in _FIRST_TOUCHED]
+    sharers = Counter((a.space, a.slot, r) for a in outside if not a.write for r in a.regions)
+    miss_rate = float(target.hbm.core_bytes_per_cycle)
+    room = {CoreKind.CUBE: HELD * target.memory.l1_bytes, CoreKind.VECTOR: HELD * target.memory.ub_bytes}
+    waits = any(boundary.events for boundary in plan.boundaries if boundary.subop == tasks[0].subop)
+    hit = cold = hbm = weights = 0.0
+    ranges: list[tuple[int, int]] = []
+    whole = True
+    for task in tasks:
+        rate = target.mb_per_s(_PATH[plan.kind(task.core)]) / target.device.clock_mhz
+        read = missed = constant = 0.0
+        for access in task.accesses:
+            if access.write:
+                continue
+            for region in access.regions:
+                read += region.nbytes
+                if access.space not in _FIRST_TOUCHED:
+                    continue
+                fresh = seen.fresh(access, region.start, region.stop)
+                own = region.nbytes * fresh / sharers[access.space, access.slot, region]
+                hbm += own
+                if access.space is Space.CONSTANT and fresh:
+                    missed += own
+                    ranges.append((region.start, region.stop))
+                constant += region.nbytes if access.space is Space.CONSTANT else 0
+        cycles = cost[task.begin, task.end]
+        whole &= constant / rate <= PARTS * max(cycles, float(target.dma.startup_cycles))
+        weights += missed
+        hit = max(hit, cycles)
+        early = min(missed, room[plan.kind(task.core)]) if waits else 0.0
+        cold = max(cold, cycles, (missed - early) / miss_rate + (read - missed) / rate)
+    seen.touch(outside)
+    kinds = tuple(dict.fromkeys(plan.kind(t.core) for t in tasks))
+    return Demand(tasks[0].subop, kinds, hit, cold if whole else hit, hbm, weights, _merged(ranges), whole)
+
+
+def _merged(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(ranges):
+        if found and begin <= found[-1][1] + GAP_BYTES:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((begin, end))
+    return tuple(found)

@@ -1,0 +1,102 @@
+"""The part of the verifier that looks at the service hart's programs. It checks:
+
+ A8  in each launch, notifications of a type are counted from 1; every count that the service hart awaits is reached in
+     the same launch (else it never ends), and its steps await no count below an earlier one of the type; a prefetch
+     stands in the launch of the sub-operator that it is for, is of constants that this one reads, and does not wait for
+     a point behind it.
+
+Cores never wait for the service hart, so that it can add no cycle to the waits among them: no step of a core's program
+names it.
+
+Architecture invariant: imports plain data types only, nothing of what makes the programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from superkernel.errors import Violation
+from superkernel.scheduler.schedule import Space
+from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Cut, Pause, Run
+from superkernel.sync.aicore.service import AwaitCount, Notify, Prefetch
+
+LINE_BYTES = 512  # what a prefetch may be rounded to at either end
+
+
+@dataclass
+class _Progress:
+    """What the cores' programs say: `ahead[launch, type]` has, per notification, the sub-operator of that type that
+    comes next (the number of sub-operators where none does); `launch_of` a sub-operator's launch."""
+
+    ahead: dict[tuple[int, CoreKind], list[int]] = field(default_factory=dict)
+    launch_of: dict[int, int] = field(default_factory=dict)
+    launches: int = 1
+
+
+def check_service(plan: AicorePlan) -> Iterator[Violation]:
+    """A8, see the module docstring."""
+    progress = _Progress()
+    for kind in plan.programs:
+        yield from _read(plan, kind, progress)
+    if len(plan.service) > progress.launches:
+        yield Violation("service programs without a launch", "service", str(progress.launches), str(len(plan.service)))
+    for launch in range(len(plan.service)):
+        yield from _check(plan, launch, progress)
+
+
+def _read(plan: AicorePlan, kind: CoreKind, progress: _Progress) -> Iterator[Violation]:
+    launch = counted = 0
+    none = 1 + max((task.subop for task in plan.tasks), default=-1)
+    for step in plan.programs[kind]:
+        row = progress.ahead.setdefault((launch, kind), [])
+        if isinstance(step, Notify):
+            counted += 1
+            row.append(none)
+            if step.count != counted:
+                yield Violation(
+                    "notifications are not counted from 1", f"program {kind.value}", str(counted), str(step)
+                )
+        elif isinstance(step, Run):
+            progress.launch_of[step.subop] = launch
+            row[:] = [step.subop if ahead == none else ahead for ahead in row]
+        elif isinstance(step, (Pause, Cut)):
+            launch, counted = launch + 1, 0
+    progress.launches = max(progress.launches, launch + 1)
+
+
+def _check(plan: AicorePlan, launch: int, progress: _Progress) -> Iterator[Violation]:
+    reached = -1  # the cores are ahead of this sub-operator, or further
+    last: dict[CoreKind, int] = {}
+    for number, step in enumerate(plan.service[launch]):
+        where = f"service of launch {launch}, step {number}: {step}"
+        if isinstance(step, AwaitCount):
+            ahead = progress.ahead.get((launch, step.kind), [])
+            if not 1 <= step.count <= len(ahead):
+                yield Violation("deadlock: nobody notifies so often", where, f"1 to {len(ahead)}", str(step.count))
+                continue
+            if step.count < last.get(step.kind, 0):
+                yield Violation("awaits what it has awaited", where, f"at least {last[step.kind]}", str(step.count))
+            last[step.kind] = step.count
+            reached = max(reached, ahead[step.count - 1])
+        elif isinstance(step, Prefetch):
+            if progress.launch_of.get(step.subop) != launch:
+                found = f"launch {progress.launch_of.get(step.subop)}"
+                yield Violation("a prefetch for another launch", where, f"launch {launch}", found)
+            if reached > step.subop:
+                yield Violation("a prefetch waits until its use is over", where, f"at most {step.subop}", str(reached))
+            if not _is_read(plan, step):
+                yield Violation("a prefetch of what its sub-operator does not read", where, "its constants")
+
+
+def _is_read(plan: AicorePlan, step: Prefetch) -> bool:
+    """Whether the sub-operator reads in the first and in the last line of the range."""
+    begin, end = step.offset, step.offset + step.nbytes
+    first = last = False
+    for task in plan.tasks:
+        for access in task.accesses if task.subop == step.subop else ():
+            if access.space is Space.CONSTANT and not access.write:
+                for region in access.regions:
+                    first |= region.start < begin + LINE_BYTES and begin < region.stop
+                    last |= region.start < end and end - LINE_BYTES < region.stop
+    return begin >= 0 and step.nbytes > 0 and first and last
