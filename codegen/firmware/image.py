@@ -10,10 +10,14 @@ from superkernel.codegen.aicore.linking import Image, Layout, link
 from superkernel.codegen.aicore.lower import compile_modules
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.firmware import cube, moves, vector, vector_moves
+from superkernel.codegen.firmware.base import FirmwarePart
 from superkernel.codegen.firmware.boot import ENTRY, START, firmware_boot_object
 from superkernel.codegen.firmware.commands import CommandSet
 from superkernel.codegen.firmware.memory import FirmwareMap
 from superkernel.codegen.firmware.queues import QueueCode
+from superkernel.codegen.firmware.sdma import SdmaCode
+from superkernel.codegen.firmware.signals import SignalCode
+from superkernel.codegen.firmware.traps import TrapCode
 from superkernel.target.aicore import AicoreTarget
 
 SETS: dict[str, CommandSet] = {
@@ -42,7 +46,10 @@ def firmware_texts(target: AicoreTarget) -> dict[str, str]:
         commands.emit(module, target)
         texts[name] = str(module)
     module = ir.Module(name="firmware_queues")
-    QueueCode(module, FirmwareMap(target)).emit()
+    places = FirmwareMap(target)
+    FirmwarePart(module, places).emit_fail()
+    for part in (QueueCode, SignalCode, SdmaCode, TrapCode):
+        part(module, places).emit()
     texts["queues"] = str(module)
     return texts
 

@@ -2,7 +2,8 @@
 
     ram_address      code and constants of the firmware; its last page is the *configuration*      FIRMWARE_BYTES
     ...              the accelerator's global memory, as on the simulator
-    ram end          shared counters of the cross-core flags, a *state* per hart, local memories
+    ram end          shared counters of the cross-core flags, SDMA's queue, a *state* per hart, local memories, scratch
+                     memories of the cube cores, a log per hart
     top              the emulator's device tree
 
 Model: an emulator gets more memory than the target has, so that nothing the firmware keeps takes room from the model.
@@ -10,7 +11,9 @@ The emulator's device tree lies at the top of its memory or at the end of the ma
 firmware keeps lies wholly ahead of it or wholly behind it.
 The configuration is written by the host ahead of the start; so are the words of a state that say who the hart is.
 A state begins with the frame of the last trap (x registers, f registers), then named words, the windows of the
-register page, heads and tails of the queues, the flags between engines, the queues, and the stack.
+register page, heads and tails of the queues, the flags between engines, the queues, and the stack. A log has a record
+per doorbell, in the order of the program: when the command began and ended in an order over all harts (0: not yet), its
+engine, the progress marker, the pc, how many commands for order came before it and itself, doorbell and operand words.
 
 Invariant: nothing here depends on a program; the same firmware object serves every program of a target.
 """
@@ -30,6 +33,9 @@ from superkernel.target.engines.model import CoreType, Engine, Local
 PAGE_BYTES: Final = 4096
 ENGINES: Final = len(Engine)
 RECORD_BYTES: Final = 64  # a queued command: the doorbell, then operand words 0 to 6
+LOG_BYTES: Final = 4 << 20  # of a hart's log
+LOG: Final = {name: 8 * at for at, name in enumerate(("begin", "end", "engine", "marker", "pc", "order", "command"))}
+LOG_RECORD_BYTES: Final = LOG["command"] + RECORD_BYTES
 FLAG_IDS: Final = 64  # what the commands' field can name
 STACK_BYTES: Final = 32 << 10
 CONFIG_BYTES: Final = PAGE_BYTES
@@ -40,8 +46,9 @@ CONFIG: Final = {
     name: 8 * at
     for at, name in enumerate(
         ("entry", "firmware_word", "states", "state_stride", "harts", "cores", "cubes", "vectors", "group_cubes",
-         "group_vectors", "shared", "timing", "bench_table", "bench_count", "failure", "failed_hart", "failure_a",
-         "failure_b", "sdma_lock", "skip_hart", "skip_number", "skip_flag")
+         "group_vectors", "shared", "bench_table", "bench_count", "failure", "failed_hart", "failure_a",
+         "failure_b", "sdma_lock", "sdma_taken", "sdma_put", "skip_hart", "skip_number", "skip_partner", "skip_flag",
+         "pass_number", "sequence")
     )
 }  # fmt: skip
 
@@ -53,7 +60,7 @@ STATE: Final = {
     for at, name in enumerate(
         ("fcsr", "mepc", "mcause", "mtval", "stack", "hart", "is_cube", "engines", "active", "waiting", "wait_kind",
          "wait_what", "wait_value", "last_flag", "commands", "inexact", "orderings",
-         "random", *(f"bias{e}" for e in range(ENGINES)),
+         "timing", "pause", "log", "log_end", "logged", "random", *(f"bias{e}" for e in range(ENGINES)),
          *(f"pending{e}" for e in range(ENGINES)), *(m.value for m in Local), "scratch")
     )
 }  # fmt: skip
@@ -137,8 +144,13 @@ class FirmwareMap:
         return self.target.queue.depth_commands
 
     @property
+    def logged(self) -> int:
+        """Where in a state the positions in the log of queued commands are."""
+        return QUEUES + ENGINES * self.depth * RECORD_BYTES
+
+    @property
     def state_bytes(self) -> int:
-        return _up(QUEUES + ENGINES * self.depth * RECORD_BYTES + STACK_BYTES)
+        return _up(self.logged + ENGINES * self.depth * 8 + STACK_BYTES)
 
     @cached_property
     def shared(self) -> int:
@@ -152,11 +164,20 @@ class FirmwareMap:
         """All that the firmware keeps behind the target's memory."""
         memories = sum(_up(self.size_of(m)) for hart in range(self.memory.harts) for m in self._memories_of(hart))
         scratch = self.target.device.cube_cores * _up(self.scratch_bytes)
-        return self.shared_bytes + self.memory.harts * self.state_bytes + memories + scratch
+        return self.shared_bytes + self.memory.harts * (self.state_bytes + LOG_BYTES) + memories + scratch
+
+    @property
+    def _counters_bytes(self) -> int:
+        return _up((MODES + 2) * self.target.cores * FLAG_IDS * 8)
 
     @property
     def shared_bytes(self) -> int:
-        return _up((MODES + 2) * self.target.cores * FLAG_IDS * 8)
+        return self._counters_bytes + _up(self.depth * (RECORD_BYTES + 8))
+
+    @property
+    def sdma_ring(self) -> int:
+        """The shared queue: per command its record and its position in the log."""
+        return self.shared + self._counters_bytes
 
     @property
     def states(self) -> int:
@@ -201,6 +222,15 @@ class FirmwareMap:
         """Where the cube cores' scratch memories begin, one behind the other."""
         ends = [a + _up(self.size_of(m)) for row in self.locals for m, a in row.items()]
         return max(ends, default=self.state(self.memory.harts))
+
+    @property
+    def scratch_step(self) -> int:
+        """From one cube core's scratch memory to the next one's."""
+        return _up(self.scratch_bytes)
+
+    def log(self, hart: int) -> int:
+        """Address of a hart's log."""
+        return self.end - (self.memory.harts - hart) * LOG_BYTES
 
     @property
     def end(self) -> int:

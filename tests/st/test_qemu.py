@@ -25,8 +25,8 @@ from superkernel import cli
 from superkernel.codegen.aicore.memory_map import MARKER_WORD
 from superkernel.crosscheck import crosscheck, schedules
 from superkernel.errors import InputError, MachineError, SimulationError, UnsupportedError, WatchdogError
-from superkernel.executors import qemu
-from superkernel.executors.qemu import Schedule
+from superkernel.executors import qemu, qemu_process
+from superkernel.executors.qemu import Fault, Schedule
 from superkernel.frontends.json_form import save_json
 from superkernel.graph import Graph
 from superkernel.random_inputs import random_inputs
@@ -149,7 +149,7 @@ def test_forgotten_flags_are_noticed(capsys: pytest.CaptureFixture[str]) -> None
     found: Counter[str] = Counter()
     for _ in range(MUTANTS):
         core = rng.choices(range(len(run.orderings)), weights=run.orderings)[0]
-        mutant = Schedule("late", watchdog_s=2.0, leave_out=(core, rng.randrange(run.orderings[core])))
+        mutant = Schedule("late", watchdog_s=2.0, fault=Fault(core, (rng.randrange(run.orderings[core]),)))
         found[outcome(kernel, inputs, expected, mutant)] += 1
     caught = MUTANTS - found["unnoticed"]
     with capsys.disabled():
@@ -170,7 +170,7 @@ def test_flags_that_announce_data_are_all_needed() -> None:
     for core in (0, 2):
         for setter, waiter, flag in run.flags[core]:
             if (setter, waiter) in ways and flag >= RING_FLAGS:
-                schedule = Schedule("late", watchdog_s=3.0, forget=(core, setter, waiter, flag))
+                schedule = Schedule("late", watchdog_s=3.0, fault=Fault(core, forget=(setter, waiter, flag)))
                 if outcome(kernel, inputs, expected, schedule) == "unnoticed":
                     missed.append((core, setter.title, waiter.title, flag))
     assert len(missed) <= 1, missed  # a flag may be implied by another one of the same pair of engines
@@ -183,7 +183,7 @@ def test_the_watchdog_says_where_every_core_is() -> None:
     core = 0
     for n in range(run.orderings[core]):
         try:
-            kernel.emulate(inputs, Schedule("now", watchdog_s=1.5, leave_out=(core, n)))
+            kernel.emulate(inputs, Schedule("now", watchdog_s=1.5, fault=Fault(core, (n,))))
         except WatchdogError as error:
             found = error
             break
@@ -200,7 +200,7 @@ def test_the_watchdog_says_where_every_core_is() -> None:
 
 def test_deadlocks_and_wrong_programs_are_errors_not_hangs() -> None:
     kernel, inputs = encoder()
-    kinds = {outcome(kernel, inputs, b"", Schedule("late", watchdog_s=1.5, leave_out=(2, n))) for n in range(8)}
+    kinds = {outcome(kernel, inputs, b"", Schedule("late", watchdog_s=1.5, fault=Fault(2, (n,)))) for n in range(8)}
     assert kinds & {"deadlock", "leftover_flag", "undrained", "flag_overflow"}
 
 
@@ -242,7 +242,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_missing_emulator_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qemu.shutil, "which", lambda _: None)
+    monkeypatch.setattr(qemu_process.shutil, "which", lambda _: None)
     qemu.find_qemu.cache_clear()
     try:
         with pytest.raises(MachineError, match="qemu-system-misc"):

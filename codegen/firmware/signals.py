@@ -1,0 +1,176 @@
+"""Between cores: signals, notified words, and how a hart waits for them.
+
+Cross-core flags need no lock: every core counts its own signals, and what a core was signalled is computed from what
+all have counted: the least of a type (or of all), the sum or the least within a group, what single targets were
+sent. A waiting hart says so, looks once more, and sleeps until another hart's interrupt.
+
+Invariants: a hart writes its own signal counters only; only `mask` signals and `notify add` are atomic additions to
+words of others. Interrupts are enabled while a hart sleeps, and at no other time. Where all harts wait or have
+ended and no condition holds, nothing can ever happen again: the host looks for that (executors/qemu_machine.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from llvmlite import ir
+
+from superkernel.codegen.aicore.scalar import I64, Number, Scalar
+from superkernel.codegen.firmware.base import SOFTWARE, TIMER, FirmwarePart
+from superkernel.codegen.firmware.code import Code, Operands, scalar
+from superkernel.codegen.firmware.memory import FAIL_CROSS, MODES, STATE, WAIT_CROSS, WAIT_MEMORY, WAIT_NOTHING
+
+POLL_TICKS = 1000  # 100 us: how often a waiting hart looks at a word that no command wrote
+Condition: TypeAlias = Callable[[], ir.Value]
+
+
+class SignalCode(FirmwarePart):
+    """The functions between cores."""
+
+    def emit(self) -> None:
+        self._wake()
+        self._signal()
+        self._notify()
+        self._count()
+        self._pause()
+        self._cross_wait()
+        self._wait_memory()
+
+    def _wake(self) -> None:
+        """`fw_wake()`: an interrupt to every hart that waits."""
+        c = self._code("fw_wake", 1)
+        c.fence()
+        with c.loop(self._config(c, "harts")) as hart:
+            other = self.places.states + hart * self.places.state_bytes
+            with c.when(c.compare("!=", self._atomic(c, other + STATE["waiting"]), 0)):
+                c.call("fw_poke", self.target.map.clint_address + hart * 4, 1)
+        c.ret()
+
+    def _signal(self) -> None:
+        """`fw_signal(state, record)`: a cross_set."""
+        c = self._code("fw_signal", 2)
+        state, record = c.args
+        o = Operands(c, "cross_set", record)
+        core, one = c.get("hart"), ir.Constant(I64, 1)
+        c.fence()
+        with c.either(c.compare("==", o["mode"], MODES)) as (single, counted):
+            with single, c.loop(32) as bit, c.when(c.compare("!=", c.num(c.b.lshr(o["mask"].value, bit.value)) & 1, 0)):
+                place = self._shared(c, MODES, o["first_core"] + bit, o["flag"])
+                c.b.atomic_rmw("add", c.pointer(place), one, "seq_cst")
+            with counted:
+                c.b.atomic_rmw("add", c.pointer(self._shared(c, o["mode"], core, o["flag"])), one, "seq_cst")
+        c.call("fw_wake", state)
+        c.ret()
+
+    def _notify(self) -> None:
+        """`fw_notify(state, record)`."""
+        c = self._code("fw_notify", 2)
+        state, record = c.args
+        o = Operands(c, "notify", record)
+        place = c.pointer(o["address"])
+        c.fence()
+        with c.either(c.compare("==", o["mode"], 0)) as (store, add):
+            with store:
+                c.b.atomic_rmw("xchg", place, o["value"].value, "seq_cst")
+            with add:
+                c.b.atomic_rmw("add", place, o["value"].value, "seq_cst")
+        c.call("fw_wake", state)
+        c.ret()
+
+    def _count(self) -> None:
+        """`fw_count(state, flag)`: how often this core was signalled; its count is that, less what it took."""
+        c = self._code("fw_count", 2, result=True)
+        flag = c.args[1]
+        core, is_cube = c.get("hart"), c.compare("!=", c.get("is_cube"), 0)
+        cubes, cores = self._config(c, "cubes"), self._config(c, "cores")
+        group_cubes, group_vectors = self._config(c, "group_cubes"), self._config(c, "group_vectors")
+        group = c.choose(is_cube, core // group_cubes, scalar(core - cubes) // group_vectors)
+        first_cube, first_vector = group * group_cubes, cubes + group * group_vectors
+
+        def over(mode: int, begin: Number, end: Number, *, adds: bool) -> Scalar:
+            """The sum, or the least, of the counters of cores begin to end - 1."""
+            found = c.variable(0 if adds else (1 << 63))
+            with c.loop(end, begin) as other:
+                count = self._atomic(c, self._shared(c, mode, other, flag))
+                found.set(found.get() + count if adds else c.least(found.get(), count))
+            return found.get()
+
+        own_type = over(0, c.choose(is_cube, 0, cubes), c.choose(is_cube, cubes, cores), adds=False)
+        everybody = over(2, 0, cores, adds=False)
+        of_cubes = over(1, first_cube, first_cube + group_cubes, adds=True)
+        of_vectors = over(1, first_vector, first_vector + group_vectors, adds=False)
+        total = own_type + everybody + c.choose(is_cube, of_vectors, of_cubes)
+        total = total + self._atomic(c, self._shared(c, MODES, core, flag))
+        c.ret(total)
+
+    def _pause(self) -> None:
+        """`fw_pause(state)`: sleep for the hart's `pause`."""
+        c = self._code("fw_pause", 1)
+        self._alarm(c, c.get("pause"))
+        c.call("fw_sleep", TIMER)
+        c.ret()
+
+    def _alarm(self, c: Code, ticks: Number) -> None:
+        clint = self.target.map.clint_address
+        c.call("fw_alarm", clint + 0x4000 + c.get("hart") * 8, clint + 0xBFF8, ticks)
+
+    def _sleep_until(self, c: Code, holds: Condition, interrupts: int, *, timer: bool = False) -> None:
+        """Sleep until a condition holds: it is looked at after this hart has said that it waits."""
+        clint, hart = self.target.map.clint_address, c.get("hart")
+        waiting = c.pointer(c.args[0] + STATE["waiting"])
+        with c.loop_while(lambda: c.b.not_(holds())):
+            c.b.atomic_rmw("xchg", waiting, ir.Constant(I64, 1), "seq_cst")
+            c.call("fw_poke", clint + hart * 4, 0)
+            c.fence()
+            with c.when(c.b.not_(holds())):
+                if timer:
+                    self._alarm(c, POLL_TICKS)
+                c.call("fw_sleep", interrupts)
+        c.b.atomic_rmw("xchg", waiting, ir.Constant(I64, 0), "seq_cst")
+        c.fence()
+
+    def _cross_wait(self) -> None:
+        """`fw_cross_wait(state, flag)`."""
+        c = self._code("fw_cross_wait", 2)
+        state, flag = c.args
+        c.put("last_flag", flag)
+        taken = self._shared(c, MODES + 1, c.get("hart"), flag)
+        with c.when(self._unwaited(c)):
+            c.store_number(c.load_number(taken) + 1, taken)
+            c.ret()
+        self._waits(c, WAIT_CROSS, flag)
+        c.call("fw_publish", state)
+
+        def holds() -> ir.Value:
+            return c.compare(">", c.call("fw_count", state, flag, result=True), c.load_number(taken))
+
+        self._sleep_until(c, holds, SOFTWARE)
+        count = c.call("fw_count", state, flag, result=True) - c.load_number(taken)
+        with c.when(c.compare(">", count, self.target.sync.flag_count_max)):
+            c.fail(FAIL_CROSS, flag)
+        c.store_number(c.load_number(taken) + 1, taken)
+        c.put("wait_kind", WAIT_NOTHING)
+        c.ret()
+
+    def _unwaited(self, c: Code) -> ir.Value:
+        """Whether the host wants this command not to wait: the hart's n-th for order."""
+        number = c.compare("==", self._config(c, "pass_number"), c.get("orderings"))
+        return c.b.and_(number, c.compare("==", self._config(c, "skip_hart"), c.get("hart") + 1))
+
+    def _wait_memory(self) -> None:
+        """`fw_wait_memory(state, address, value)`: others may write the word by plain stores, so a timer wakes too."""
+        c = self._code("fw_wait_memory", 3)
+        state, address, value = c.args
+        self._waits(c, WAIT_MEMORY, address, value)
+        c.call("fw_publish", state)
+
+        def holds() -> ir.Value:
+            return c.compare(">=", self._atomic(c, address), value)
+
+        going = c.variable(1)
+        with c.loop_while(lambda: c.b.and_(c.b.not_(holds()), c.compare("!=", going.get(), 0))):
+            going.set(c.call("fw_sdma", state, result=True))
+        self._sleep_until(c, holds, SOFTWARE | TIMER, timer=True)
+        c.put("wait_kind", WAIT_NOTHING)
+        c.ret()
