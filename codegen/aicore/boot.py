@@ -43,6 +43,7 @@ FENCE: Final = "sk_fence"
 SHARED: Final = (START, TRAP, FENCE)
 EXIT_SUCCESS: Final = 0x5555
 EXIT_TRAP: Final = 1 << 16 | 0x3333
+EXIT_DATA: Final = 2 << 16 | 0x3333  # data is out of the range that a tiling demands
 HARTS_MAX: Final = 1 << 16
 LINE_BYTES: Final = 512  # `sk_done` is written by all harts: nothing else shares its line
 

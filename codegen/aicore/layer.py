@@ -341,6 +341,12 @@ class KernelBuilder(Commands):
                 self._settle()
                 self._order_loads_behind(Engine.CONTROL)
 
+    def end_program(self, value: int) -> None:
+        """Store to the exit address: the program ends here, for all cores."""
+        with self._node():
+            self._call(FENCE_FUNCTION)
+            self._set(self.target.map.exit_address, value, I32)
+
     def order_loads(self) -> None:
         """The control unit's loads are ordered behind what was waited for: by a fence here, for waits ahead of the
         kernel, and one behind every wait in it."""
@@ -353,6 +359,8 @@ class KernelBuilder(Commands):
             self._call(FENCE_FUNCTION)
 
     def _settle(self) -> None:
+        if self.role is Role.AICPU:  # no engine works for it
+            return
         self._store_words(spec_of("drain"), Engine.CONTROL, (), {})
         self._order_loads_behind(Engine.CONTROL)
         self._unsettled.set(0)

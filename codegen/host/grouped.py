@@ -8,6 +8,7 @@ Scratch of a product: [tile][rows of x as accumulators][panel of w].
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from llvmlite import ir
 
@@ -168,7 +169,7 @@ class _Product:
                 with kb.loop(0, rows, self.t.tile_rows, name="part") as part:
                     self._tile(expert, kb.add(row, part), kb.minimum(kb.sub(rows, part), self.t.tile_rows), panel)
             with kb.loop(first, self.t.rows, name="cleared") as row:
-                self._each_vector(panel, lambda column, at, lanes, row=row: self._clear(row, column, lanes))
+                self._each_vector(panel, partial(self._clear, row))
 
     def _word(self, number: Index) -> ir.Value:
         return self.kb.b.sext(self.kb.load(self.words, number, DType.I32), I64)
@@ -222,7 +223,7 @@ class _Product:
         factor = Factor(W, self.dtype, self.w.operand, (), 1, t.columns, 0, None, shape, False)
         copy_panel(kb, self.tile, base, factor, t.depth, t.columns, kb.mul(panel, t.panel), self.right_copy, None)
 
-    def _clear(self, row: Index, column: Index, lanes: int) -> None:
+    def _clear(self, row: Index, column: Index, at: Index, lanes: int) -> None:
         self._store(self.kb.const(0.0, self.t.acc, lanes), row, column)
 
     def _store(self, value: ir.Value, row: Index, column: Index) -> None:

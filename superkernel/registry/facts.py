@@ -112,6 +112,7 @@ def _core_facts(target: AicoreTarget) -> dict[str, FactValue]:
         "aicore.cube_step": (cube.m, cube.n),
         "aicore.group": (target.device.cube_cores_per_group, target.device.vector_cores_per_group),
         "aicore.cube_depths": tuple(depths.items()),
+        "aicore.aicpu_harts": int(target.device.aicpu_harts),
         "aicore.cube_steps_per_ns": cycles_per_ns,
         "aicore.vector_bytes_per_ns": 4 * vector.lanes_32bit * cycles_per_ns,
         "aicore.to_cube_bytes_per_ns": target.mb_per_s("rates.gm_to_l1_gb_per_s") / 1000,

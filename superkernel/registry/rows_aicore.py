@@ -30,7 +30,7 @@ from superkernel.registry.rows_host import NAME_DTYPES, accumulator_of
 from superkernel.registry.vector_ops import VECTOR_OPS, Computable
 from superkernel.target.kinds import AICORE_DEVICE
 
-CORE_TOKENS = {"aic": ("aic",), "aiv": ("aiv",), "mix": ("aic", "aiv")}
+CORE_TOKENS = {"aic": ("aic",), "aiv": ("aiv",), "mix": ("aic", "aiv"), "aicpu": ("aicpu",)}
 """Tokens of each core type in canonical names."""
 
 _F32, _F16, _BF16, _I8 = DType.F32, DType.F16, DType.BF16, DType.I8
@@ -121,6 +121,20 @@ def _cube_kernels() -> Iterable[_Kernel]:
         "aicore.attention", ("attention",), "attention", "mix", _FLOATS, (None, None, _MASKS, _INDICES),
         limits=(one_of(Reason.DEVICE, "aicore.group", (1, 1), (1, 2)),), stepped=True, cost="cube",
         cost_parameters=(("efficiency", 0.4),), precision=sums, code_bytes=8192,
+    )  # fmt: skip
+
+
+def _grouped_kernels() -> Iterable[_Kernel]:
+    """Products of rows grouped by expert on cube cores, their tilings on an aicpu hart."""
+    table = frozenset({DType.I32})
+    yield _Kernel(
+        "aicore.grouped_matmul", ("grouped_matmul",), "gemm", "aic", _FLOATS, (None, _INDICES, table), stepped=True,
+        deep=True, cost="cube", limits=(within(Reason.SHAPE, "k", 1), one_of(Reason.DTYPE, "in3.dtype", DType.I32)),
+        precision=_PRODUCT_SUMS, modifier="grouped",
+    )  # fmt: skip
+    yield _Kernel(
+        "aicore.tiling", ("tile_groups",), "index", "aicpu", None, precision=_EXACT, modifier="tiling", cost="control",
+        limits=(within(Reason.DEVICE, "aicore.aicpu_harts", 1),), code_bytes=1024,
     )  # fmt: skip
 
 
@@ -252,5 +266,5 @@ def _reference_row() -> Capability:
 @cache
 def aicore_rows() -> tuple[Capability, ...]:
     """All rows of the accelerator."""
-    groups = (_cube_kernels, _pointwise_kernels, _move_kernels, _row_kernels, _control_kernels)
+    groups = (_cube_kernels, _grouped_kernels, _pointwise_kernels, _move_kernels, _row_kernels, _control_kernels)
     return (*(row for group in groups for kernel in group() for row in _rows_of(kernel)), _reference_row())

@@ -24,6 +24,8 @@ MODULES: dict[str, str] = {
     "aicore.reduce": "rows",
     "aicore.pool": "pool",
     "aicore.rope": "rope",
+    "aicore.grouped_matmul": "grouped",
+    "aicore.tiling": "tiling",
     "aicore.scalar": "scalar",
 }
 CONTROL_UNIT = "aicore.scalar"

@@ -2,7 +2,8 @@
 
 Model: the work units of a sub-operator are dealt out in contiguous ranges. A CUBE kernel runs a range on one cube
 core, a VECTOR kernel on one vector core. A MIX kernel runs a range on one *group*: the cube core and both its vector
-cores execute the same range together, each in its role, exchanging tiles through the group's workspace.
+cores execute the same range together, each in its role, exchanging tiles through the group's workspace. An AICPU
+kernel is scalar code that an aicpu hart runs beside the cores: it computes other kernels' tilings at run time.
 
 Invariant: what `role_accesses` says of the roles of one range, taken together, is `accesses`; writes of two roles of
 one range are disjoint.
@@ -26,12 +27,13 @@ CHANNEL_ALIGN_BYTES = 512
 
 
 class KernelType(Enum):
-    """Which cores a kernel needs; the value is the graph's `kernel_type` attribute."""
+    """Which cores a kernel needs; the value is the graph's `kernel_type` attribute (AICPU: none of them)."""
 
     CUBE = "AIC_ONLY"
     VECTOR = "AIV_ONLY"
     MIX_1_1 = "MIX_AIC_1_1"
     MIX_1_2 = "MIX_AIC_1_2"
+    AICPU = "AICPU"
 
     @property
     def is_mix(self) -> bool:
@@ -39,11 +41,11 @@ class KernelType(Enum):
 
     @property
     def uses_cube(self) -> bool:
-        return self is not KernelType.VECTOR
+        return self not in (KernelType.VECTOR, KernelType.AICPU)
 
     @property
     def uses_vector(self) -> bool:
-        return self is not KernelType.CUBE
+        return self not in (KernelType.CUBE, KernelType.AICPU)
 
 
 def check_group(target: AicoreTarget, lanes: Sequence[int], what: str) -> None:
@@ -65,11 +67,12 @@ def mixes(target: AicoreTarget, lanes: Sequence[int]) -> bool:
 
 
 class Role(Enum):
-    """What a core is within a range: the cube core, or the vector core of a lane of the group."""
+    """What a core is within a range: the cube core, or the vector core of a lane of the group; or an aicpu hart."""
 
     CUBE = "cube"
     VECTOR0 = "vector0"
     VECTOR1 = "vector1"
+    AICPU = "aicpu"
 
     @property
     def lane(self) -> int:
@@ -80,13 +83,22 @@ class Role(Enum):
     def is_cube(self) -> bool:
         return self is Role.CUBE
 
+    @property
+    def is_vector(self) -> bool:
+        return self in (Role.VECTOR0, Role.VECTOR1)
+
+
+MIX_ROLES = (Role.CUBE, Role.VECTOR0, Role.VECTOR1)
+
 
 @dataclass(frozen=True)
 class AicoreTiling(Tiling):
     """See the module docstring. `scratch_bytes`: workspace in global memory per group (MIX) or per core.
-    `engines_write_all`: engines write every byte that is declared as written (the simulator counts them)."""
+    `engines_write_all`: engines write every byte that is declared as written (the simulator counts them).
+    `dealt_out`: what each range writes is known at run time only: all declare all, and a table says whose is which."""
 
     engines_write_all: ClassVar[bool] = True
+    dealt_out: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -99,7 +111,9 @@ class AicoreTiling(Tiling):
             return (Role.CUBE,)
         if self.kernel_type is KernelType.VECTOR:
             return (Role.VECTOR0,)
-        return tuple(Role) if self.kernel_type is KernelType.MIX_1_2 else (Role.CUBE, Role.VECTOR0)
+        if self.kernel_type is KernelType.AICPU:
+            return (Role.AICPU,)
+        return MIX_ROLES if self.kernel_type is KernelType.MIX_1_2 else MIX_ROLES[:2]
 
     def role_accesses(self, body: Body, begin: int, end: int, role: Role) -> tuple[Access, ...]:
         """What one role of a range reads and writes in global memory, workspace aside. MIX kernels override it."""

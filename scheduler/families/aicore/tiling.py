@@ -1,0 +1,60 @@
+"""aicore.tiling: tilings that depend on what the graph computes, computed by an aicpu hart (tiling sinking).
+
+Model: scalar code, the host's own, in one unit. It waits for what it reads and is waited for like any kernel, through
+words in memory. Data out of range ends the program with EXIT_DATA; the table says what is wrong.
+
+Invariants: no engine, no local memory, no workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from superkernel.body import Body
+from superkernel.scheduler.families.aicore.base import KernelType
+from superkernel.scheduler.families.aicore.scalar import CALL_CYCLES, INSTRUCTION_CYCLES, ScalarTiling, control_unit
+from superkernel.scheduler.families.grouped import GroupedFamily as HostFamily
+from superkernel.scheduler.families.grouped import GroupTableTiling
+from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.target.aicore import AicoreTarget
+
+HOST_KERNEL = "host.tiling"
+_WORK_INSTRUCTIONS = 12.0  # for an expert or a tile
+
+
+@dataclass(frozen=True)
+class TableTiling(ScalarTiling):
+    """See the module docstring."""
+
+    @property
+    def kernel_type(self) -> KernelType:
+        return KernelType.AICPU
+
+    def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+        """Counts are read twice; the table is written word by word."""
+        if begin >= end:
+            return 0.0
+        assert isinstance(self.inner, GroupTableTiling)
+        control, words = target.control, body.anchor_outputs[0].size
+        each = 2 * control.global_load_cycles * self.inner.experts + control.global_store_cycles * words
+        return CALL_CYCLES + each + INSTRUCTION_CYCLES * _WORK_INSTRUCTIONS * self.inner.work
+
+
+class TilingFamily(Family):
+    """Tables of grouped products."""
+
+    kernels = ("aicore.tiling",)
+
+    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[Tiling]:
+        inner = HostFamily().tilings(HOST_KERNEL, body, control_unit(4))[0]
+        return (TableTiling(HOST_KERNEL, inner, 1, 4),)
+
+    def accepts_epilogue(self, kernel: str, target: object) -> bool:
+        return False
+
+    def accepts_store(self, kernel: str, op: str, view: object, dtype: object) -> bool:
+        return False
+
+
+FAMILY = TilingFamily()
