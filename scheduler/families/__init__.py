@@ -32,6 +32,8 @@ MODULES: dict[str, str] = {
     "host.conv.igemm": "conv",
     "host.conv.depthwise": "depthwise",
     "host.conv.nhwc": "conv_nhwc",
+    "host.conv.winograd2": "winograd",
+    "host.conv.winograd4": "winograd",
     "host.conv.generic": "conv_generic",
     "host.conv.transpose": "conv_generic",
     "host.pool": "pool",

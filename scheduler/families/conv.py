@@ -162,12 +162,16 @@ class ConvTiling(Tiling):
         assert isinstance(weights, View)
         item = 4 if self.packed else body.operands[weights.operand].type.dtype.itemsize
         start = 0 if self.packed else weights.offset * item
-        size = form.channels * form.taps * self.tile_rows * item
+        size = self.filter_elements(form) * item
         if size:
             spans = (Region(start + a * size, (b - a) * size) for a, b in tiles if a < b)
             found.add(weights.operand, False, spans)
         if tiles:
             read_bias(found, body, channels)
+
+    def filter_elements(self, form: ConvForm) -> int:
+        """Elements of the filters of one tile of output channels."""
+        return form.channels * form.taps * self.tile_rows
 
     def packs(self, body: Body) -> Mapping[int, Pack]:
         if not self.packed:

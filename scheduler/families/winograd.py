@@ -1,0 +1,266 @@
+"""How 3 x 3 convolutions without strides are cut for Winograd's minimal filtering, F(m x m, 3 x 3) with m = 2 or 4.
+
+Model: outputs are computed in squares of m x m from input squares of side t = m + 2. Both are transformed so that the
+convolution becomes t * t independent products over the channels: with D an input square, G a filter,
+Y = A' [ (G g G') * (B' D B) ] A. The matrices are Toom's and Cook's for the points 0, +-p, ... and infinity. F(4 x 4)
+does so at 0, +-3/4, +-3/2: there the error stays a small multiple of a direct convolution's, which at the customary
+points +-1, +-2 it does not (see docs/numerics.md).
+
+A *line* is `squares` squares of neighbouring rows of squares. The unit axis is *pixels* (one unit = one line of one
+image) or *channels* (one unit = one panel of output channels of one image). For as many lines as fit near, inputs are
+copied to a padded patch and transformed; then panel by panel come the products and the outputs. Weights are transformed
+when compiling, in f64, and packed as [panel][t * t][channel][tile_rows].
+
+Invariant: what is added in which order depends on the body only, never on the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from math import prod
+
+import numpy as np
+
+from superkernel.body import Body, View
+from superkernel.dtypes import DType
+from superkernel.ops.opdef import Array
+from superkernel.scheduler.families.conv import CHANNELS, PIXELS, ConvFamily, ConvTiling
+from superkernel.scheduler.families.conv_form import ConvForm, conv_form
+from superkernel.scheduler.families.conv_nhwc import _ACCUMULATORS, _HIDDEN, _POSITIONS_MOST, _VECTORS_MOST, filters_of
+from superkernel.scheduler.families.costing import elements_ns, program_weight
+from superkernel.scheduler.tiling import Pack, Tiling
+from superkernel.target.cpu import CpuTarget
+
+POINTS: dict[int, tuple[Fraction, ...]] = {2: (Fraction(1),), 4: (Fraction(3, 4), Fraction(3, 2))}
+"""The positive points beside 0 and infinity, by m."""
+
+INPUT_INSTRUCTIONS = {2: 60.0, 4: 240.0}  # per square and vector of channels: loads, transform, stores, copy
+OUTPUT_INSTRUCTIONS = {2: 50.0, 4: 170.0}
+KERNELS = {"host.conv.winograd2": 2, "host.conv.winograd4": 4}
+_CALL_NS = 60.0
+_RATE = 0.9
+_PAD = 16  # elements between planes, so that they do not share sets of the first-level cache
+
+
+@cache
+def filter_matrix(m: int) -> tuple[tuple[Fraction, ...], ...]:
+    """G, [t][3]: how a filter row is transformed."""
+    points = (Fraction(0), *(s * p for p in POINTS[m] for s in (1, -1)))
+    rows = []
+    for i, p in enumerate(points):
+        scale = prod((p - q for k, q in enumerate(points) if k != i), start=Fraction(1))
+        rows.append((1 / scale, p / scale, p * p / scale))
+    return (*rows, (Fraction(0), Fraction(0), Fraction(1)))
+
+
+@cache
+def even_polynomial(m: int, without: int = -1) -> tuple[Fraction, ...]:
+    """Coefficients, lowest first, of the product over the points of (z - p^2), leaving out one."""
+    found = [Fraction(1)]
+    for i, p in enumerate(POINTS[m]):
+        if i != without:
+            shifted, scaled = [Fraction(0), *found], [*(-p * p * c for c in found), Fraction(0)]
+            found = [a + b for a, b in zip(shifted, scaled, strict=True)]
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class PackWinograd(Pack):
+    """Weights [out, channels, 3, 3] (a strided view) as [panels][t * t][channels][rows], transformed, zero-padded,
+    f32."""
+
+    m: int
+    out: int
+    depth: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    rows: int
+
+    def apply(self, array: Array) -> Array:
+        filters = filters_of(array, self.out, self.depth, self.strides, self.offset).astype(np.float64)
+        g = np.array([[float(c) for c in row] for row in filter_matrix(self.m)])
+        side, channels = self.m + 2, self.depth[0]
+        panels = -(-self.out // self.rows)
+        packed = np.zeros((side * side, channels, panels * self.rows), np.float32)
+        half = np.tensordot(filters, g, ([2], [1]))  # out, channels, 3, t
+        whole = np.tensordot(half, g, ([2], [1]))  # out, channels, t (rows), t (columns)
+        packed[:, :, : self.out] = whole.transpose(2, 3, 1, 0).reshape(side * side, channels, self.out)
+        shape = (side * side, channels, panels, self.rows)
+        return np.ascontiguousarray(packed.reshape(shape).transpose(2, 0, 1, 3))
+
+
+    def packed_bytes(self, kind: object) -> int:
+        return 4 * (self.m + 2) ** 2 * self.depth[0] * -(-self.out // self.rows) * self.rows
+
+
+@dataclass(frozen=True)
+class WinogradTiling(ConvTiling):
+    """One cut, see the module docstring. `tile_rows` are the output channels of a panel, blocks are lines of
+    `square_rows` rows of squares; `positions` squares make a register tile; `lines` lines go together."""
+
+    m: int
+    positions: int
+    square_rows: int
+    square_columns: int
+    lines: int
+    channels: int
+
+    @property
+    def side(self) -> int:
+        return self.m + 2
+
+    @property
+    def squares(self) -> int:
+        """Squares of a line."""
+        return self.square_rows * self.square_columns
+
+    @property
+    def input_plane(self) -> int:
+        """Elements of one of the t * t planes of transformed inputs."""
+        return self.lines * self.squares * self.channels + _PAD
+
+    @property
+    def output_plane(self) -> int:
+        """Elements of one of the t * t planes of products."""
+        return self.lines * self.squares * self.tile_rows + _PAD
+
+    @property
+    def parked(self) -> int:
+        """Elements of the outputs of one square and vector."""
+        return self.m * self.m * self.lanes
+
+    @property
+    def scratch_bytes(self) -> int:
+        planes = self.side * self.side
+        return 4 * (self.parked + planes * self.input_plane + max(planes * self.output_plane, self.patch_elements))
+
+    def filter_elements(self, form: ConvForm) -> int:
+        return self.side * self.side * form.channels * self.tile_rows
+
+    def packs(self, body: Body) -> Mapping[int, Pack]:
+        form, view = conv_form(body), body.anchor_inputs[1]
+        assert isinstance(view, View)
+        return {
+            view.operand: PackWinograd(
+                self.m, form.out_channels, view.shape[1:], view.strides, view.offset, self.tile_rows
+            )
+        }
+
+    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        form = conv_form(body)
+        share = (end - begin) / max(1, self.units)
+        planes, squares = self.side**2, float(form.images * self.blocks * self.squares)
+        cycle = 2.0 * self.lanes / target.flops_per_ns
+        whole, rest = divmod(self.squares, self.positions)
+
+        def one(count: int) -> float:
+            return max(count * self.vectors, _HIDDEN * 0.75) + 0.04 * (count + 2 * self.vectors)
+
+        steps = planes * form.channels * self.channel_tiles * form.images * self.blocks
+        compute = steps * (whole * one(self.positions) + (one(rest) if rest else 0.0)) * cycle / _RATE
+        vector = 2.0 * self.lanes / target.flops_per_ns
+        inputs = squares * -(-form.channels // self.lanes) * INPUT_INSTRUCTIONS[self.m] * vector
+        outputs = squares * self.channel_tiles * self.vectors * OUTPUT_INSTRUCTIONS[self.m] * vector
+        results = float(form.images * form.out_channels * form.pixels)
+        outputs += elements_ns(results, program_weight(form.epilogue), target)
+        weights = 4.0 * self.channel_tiles * self.filter_elements(form)
+        speed = target.l2_bytes_per_ns if weights < target.l2_bytes // 2 else target.l3_bytes_per_ns
+        passes = form.images * self.blocks / max(1, self.lines)
+        pixels = self.axis == PIXELS
+        stream = weights * (max(1.0, passes * share) if pixels else max(1.0, passes) * share) / speed
+        inputs *= share if pixels or form.images > 1 else 1.0
+        return _CALL_NS + inputs + max(share * compute, stream) + share * outputs
+
+
+class WinogradFamily(ConvFamily):
+    """3 x 3 convolutions with constant weights, one group, no strides or dilations, in f32."""
+
+    kernels: tuple[str, ...] = tuple(KERNELS)
+    expectation = "conv 3 x 3 in f32, one group, no strides or dilations, with constant weights"
+
+    def serves(self, body: Body) -> bool:
+        x = body.anchor_input_types[0]
+        if not super().serves(body) or x is None or x.rank != 4 or x.dtype is not DType.F32:
+            return False
+        form = conv_form(body)
+        return form.kernel == (3, 3) and form.strides == form.dilations == (1, 1) and form.groups == 1
+
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        self._require(body)
+        form, m = conv_form(body), KERNELS[kernel]
+        high = -(-form.out_height // m)
+        heights = sorted({n for n in (1, 2, 4, high) if n <= max(1, high)})
+        best = []
+        for axis in (PIXELS, CHANNELS):
+            found = [
+                winograd_tiling(form, m, axis, rows, shape, target)
+                for rows in (heights if axis == CHANNELS else heights[:2])
+                for shape in _shapes(form, m, rows, target)
+            ]
+            best.append(min(found, key=lambda t: t.cost_ns(body, 0, t.units, target)))
+        return sorted(dict.fromkeys(best), key=lambda t: t.cost_ns(body, 0, t.units, target))
+
+
+def _shapes(form: ConvForm, m: int, rows: int, target: CpuTarget) -> list[tuple[int, int, int]]:
+    """(positions, vectors, lanes) of register tiles worth a look."""
+    lanes = max(1, target.vector_bytes // 4)
+    while lanes > 4 and lanes // 2 >= form.out_channels:
+        lanes //= 2
+    needed = max(1, -(-form.out_channels // lanes))
+    squares = max(1, rows * -(-form.out_width // m))
+    found = []
+    for most in range(1, _VECTORS_MOST[target.tier] + 1):
+        vectors = -(-needed // -(-needed // most))
+        tall = max(1, min(_POSITIONS_MOST[target.tier], _ACCUMULATORS[target.tier] // vectors))
+        found.append((-(-squares // -(-squares // tall)), vectors, lanes))
+    return list(dict.fromkeys(found))
+
+
+def winograd_tiling(
+    form: ConvForm, m: int, axis: str, rows: int, shape: tuple[int, int, int], target: CpuTarget
+) -> WinogradTiling:
+    """The tiling with lines of `rows` rows of squares and that register tile."""
+    positions, vectors, lanes = shape
+    panel = vectors * lanes
+    wide = max(1, -(-form.out_width // m))
+    blocks = -(-form.out_height // (m * rows))
+    side = m + 2
+
+    def elements(lines: int) -> int:
+        squares = lines * rows * wide
+        patch = (lines * rows * m + 2) * (wide * m + 2) * form.channels
+        return side * side * squares * form.channels + max(side * side * squares * panel, patch)
+
+    lines = max(1, blocks)
+    while lines > 1 and elements(lines) > target.l2_bytes // 4 * 5 // 8:
+        lines -= 1
+    lines = -(-blocks // -(-blocks // lines)) if blocks else 1
+    return WinogradTiling(
+        axis,
+        panel,
+        vectors,
+        lanes,
+        form.images if form.pixels and form.out_channels else 0,
+        1,
+        max(1, -(-form.out_channels // panel)),
+        m * rows,
+        max(1, form.out_width),
+        blocks,
+        1 if form.out_width else 0,
+        False,
+        0,
+        (lines * rows * m + 2) * (wide * m + 2) * form.channels,
+        True,
+        m,
+        positions,
+        rows,
+        wide,
+        lines,
+        form.channels,
+    )
+
+
+FAMILY = WinogradFamily()
