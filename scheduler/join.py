@@ -121,7 +121,9 @@ def _private_parts(ws: Workspace, node: Node, target: Cluster, position: int) ->
         if value is None or not isinstance(reg, Reg) or reg.slot >= 0 or ws.graph.types[value].size != size:
             continue
         part = ws.clusters.find(reg.cluster)
-        if part is target or part in found or not ws.is_private(part, {position, *target.nodes}):
+        if part is target or part in found or ws.apart(part, node):
+            continue
+        if not ws.is_private(part, {position, *target.nodes}):
             continue
         if legality.why_not_absorb(ws, part, target) or legality.touches_own_store(part, target):
             continue

@@ -31,6 +31,7 @@ from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.schedule import Place, Space
 from superkernel.scheduler.storage import IMAGE_OPS, Storage, channels_inside, channels_last_strides, stored_shape
 from superkernel.scheduler.tiling import Family as KernelFamily
+from superkernel.target.aicore import AicoreTarget
 from superkernel.tensor import TensorType, row_major_strides
 
 Accept = Callable[[Ref], bool]
@@ -133,6 +134,13 @@ class Workspace:
             self.constants[name] = array
         for i, name in enumerate(graph.states):
             self._enter(name, Buffer(graph.types[name], Place(Space.STATE, i, 0)))
+
+    def apart(self, cluster: Cluster, node: Node) -> bool:
+        """Whether a cluster's nodes and another node belong to different scopes: to different launches, where there are
+        launches."""
+        if not isinstance(self.target, AicoreTarget) or not cluster.nodes:
+            return False
+        return self.graph.nodes[cluster.nodes[0]].scope != node.scope
 
     def _enter(self, name: str, buffer: Buffer) -> None:
         self.buffers[name] = buffer

@@ -247,7 +247,7 @@ class _Ablation:
 
         self.graph, self.target, self.steps = graph, target, available()
         off = {name: value for step in self.steps for name, value in step.off.items()}
-        self.options = dataclasses.replace(options, dump=(), debug_sync_all=False, **off)
+        self.options = dataclasses.replace(options, dump=(), debug_sync_all=False, launches="fused", **off)
         self.base = compile_for_aicore(graph, target, options=self.options)
         kernel = Kernel(self.base)
         arrays = kernel._random() if inputs is None else kernel._arrays(inputs)

@@ -83,6 +83,7 @@ class GraphBuilder(OperatorMethods):
         self._reserved: set[str] = set()
         self._counters: dict[str, int] = {}
         self._scopes: list[str] = []
+        self._sections: list[str] = []  # scopes and sections, as names begin with them
         self._streams: list[int] = []
         self._kernel_types: list[KernelType] = []
 
@@ -148,12 +149,23 @@ class GraphBuilder(OperatorMethods):
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Nodes made inside belong to scope `name`; scopes nest with '/'."""
+        """Nodes made inside belong to scope `name`: an accelerator runs them in one launch. Scopes nest with '/': a
+        scope within another is one of its own. Names of nodes begin with it."""
         self._scopes.append(name)
+        try:
+            with self.section(name):
+                yield
+        finally:
+            self._scopes.pop()
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """Names of nodes made inside begin with `name`/; that is all."""
+        self._sections.append(name)
         try:
             yield
         finally:
-            self._scopes.pop()
+            self._sections.pop()
 
     @contextmanager
     def stream(self, index: int) -> Iterator[None]:
@@ -301,7 +313,7 @@ class GraphBuilder(OperatorMethods):
         return name
 
     def _fresh(self, stem: str) -> str:
-        prefix = "/".join([*self._scopes, stem])
+        prefix = "/".join([*self._sections, stem])
         while True:
             count = self._counters[prefix] = self._counters.get(prefix, -1) + 1
             name = f"{prefix}_{count}"

@@ -44,6 +44,10 @@ class KernelChooser:
         """The whole selection, with its explanation."""
         return self.registry.select_body(body, self.target, self.policy)
 
+    def code_bytes(self, kernel: str) -> int:
+        """Size of a kernel's code, by its rows; 0 where it has none."""
+        return max((row.code_bytes for row in self.registry.rows if row.kernel == kernel), default=0)
+
     def manifest(self, model: str, bodies: Sequence[Body]) -> Any:
         """The manifest of a model: the kernels that its bodies need."""
         from superkernel.registry.manifest import dump

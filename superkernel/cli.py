@@ -218,7 +218,7 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
     """NAME=VALUE words as option values: true/false, numbers, comma-separated patterns, or text."""
     values: dict[str, Any] = {}
     for name, text in map(_pair, words):
-        if name in ("deny", "pin", "dump"):
+        if name in ("deny", "pin", "dump", "scopes"):
             values[name] = (*values.get(name, ()), *text.split(","))
         elif text.lower() in ("true", "false", "on", "off"):
             values[name] = text.lower() in ("true", "on")

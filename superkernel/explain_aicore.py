@@ -25,6 +25,7 @@ class AicoreExplanation:
     selection: KernelExplanation
     grouping: tuple[str, ...]
     placement: str
+    launch: str
     tasks: tuple[str, ...]
     form: str
     reason: str
@@ -43,6 +44,7 @@ class AicoreExplanation:
         lines += ["", self.selection.text, "", f"placement: {self.placement}"]
         lines += [f"  {t}" for t in self.tasks]
         lines += [f"grouping: {n}" for n in self.grouping]
+        lines.append(f"launch: {self.launch}")
         lines.append(f"boundary: {self.form}, {self.cost_ns:.0f} ns if nothing hides it: {self.reason}")
         lines += [f"  {e}" for e in self.events]
         lines += [f"  because: {w}" for w in self.witnesses]
@@ -70,6 +72,7 @@ def explain_aicore(compiled: AicoreCompiled, node: str | int) -> AicoreExplanati
         selection=compiled.chooser.select(sub.body).explanation,
         grouping=tuple(str(n) for n in compiled.grouping.notes if n.node in sub.nodes),
         placement=schedule.notes[sub.index],
+        launch=_launch_text(compiled, sub.index),
         tasks=tuple(shown),
         form=boundary.form.value,
         reason=boundary.reason,
@@ -81,6 +84,15 @@ def explain_aicore(compiled: AicoreCompiled, node: str | int) -> AicoreExplanati
 
 
 TASKS_SHOWN = 8
+
+
+def _launch_text(compiled: AicoreCompiled, subop: int) -> str:
+    """In which launch it runs, with what else, and why."""
+    number = compiled.plan.launch_of.get(subop)
+    part = next((p for p in compiled.parts if subop in p.subops), None)
+    if number is None or part is None:
+        return "none: NumPy computes it between two launches"
+    return f"{number} of {compiled.image.launches}; {part}"
 
 
 def _event_text(event: Event, after: str) -> str:

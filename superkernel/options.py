@@ -41,9 +41,9 @@ class Options:
     many as pay.
     weight_prefetch: constants ahead of their use: "none"; "auto", what pays; "max", all that there is room for.
     Accelerator: SDMA tasks bring them into L2; host: a worker that waits fetches those of its next task into its cache.
-    launches: accelerator: the sub-operators of a scope (without scopes: all of them) in one launch: "fused"; each in its
-    own: "single"; "auto", what is predicted to be faster. On the host there is one entry always: a launch costs nothing
-    between two sub-operators.
+    launches: accelerator: the sub-operators of a scope (without scopes: all of them) in one launch: "fused"; each in
+    its own: "single"; "auto", what is predicted to be faster. On the host there is one entry always: a launch costs
+    nothing between two sub-operators.
     scopes: accelerator: entries "scope:pattern", or a mapping scope -> patterns, that put nodes into scopes by name.
     strict_scope: accelerator: an operator without a kernel splits its scope ("split") or is refused ("abort").
     fuse: join pointwise chains, prologues and epilogues; off: one sub-operator per node.

@@ -13,11 +13,14 @@ on their way when they are entered (`late`), both counted where they are used, o
 went out or the launch ended, counted where they were fetched. The *baseline* launches the same kernels one by
 one, each with cold instruction caches and `dispatch.launch_ns` on top; weights and activations stay in L2 between
 launches, as they do between the sub-operators of the fused kernel.
+
+A *part* is what a scope has in one piece (without scopes: everything). Its time, predicted and simulated, is with
+`dispatch.launch_ns` for each of its launches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +81,18 @@ class CoreRow:
 
 
 @dataclass(frozen=True)
+class PartRow:
+    """A part of the graph, in one launch or one by one, and what the cost model had predicted for that and for the
+    other way (None: there is none)."""
+
+    part: str
+    launches: int
+    predicted_us: float
+    other_way_us: float | None
+    simulated_us: float
+
+
+@dataclass(frozen=True)
 class Baseline:
     """The sub-operators launched one by one. `cycles` are the launches' own, `launch_ns` what each costs on top."""
 
@@ -107,6 +122,7 @@ class SimReport:
     prefetched: dict[str, int]
     copies: int
     baseline: Baseline | None = None
+    parts: tuple[PartRow, ...] = ()
 
     @property
     def speedup(self) -> float | None:
@@ -174,7 +190,27 @@ def report_of(compiled: AicoreCompiled, launches: Sequence[LaunchResult]) -> Sim
         tuple(compiled.schedule.subops[i].name for i in compiled.image.host_calls),
         _prefetched(core.control for launch in launches for core in launch.cores),
         compiled.image.code.copies,
+        parts=tuple(_part_rows(compiled, launches)),
     )
+
+
+def _part_rows(compiled: AicoreCompiled, launches: Sequence[LaunchResult]) -> Iterator[PartRow]:
+    """Each part with what it really took."""
+    target, launch_of = compiled.target, compiled.plan.launch_of
+    for part in compiled.parts:
+        numbers = {launch_of[i] for i in part.subops if i in launch_of}
+        if part.predicted is None or not numbers:
+            continue
+        cycles = sum(span_of(compiled, launches[n])[1] for n in numbers)
+        ways = (part.predicted.fused_ns, part.predicted.apart_ns)
+        chosen, other = ways if part.fused else ways[::-1]
+        yield PartRow(
+            part.name,
+            len(numbers),
+            chosen / 1000,
+            other / 1000 if len(part.subops) > 1 else None,
+            (target.nanoseconds(cycles) + len(numbers) * float(target.dispatch.launch_ns)) / 1000,
+        )
 
 
 def span_of(compiled: AicoreCompiled, launch: LaunchResult) -> tuple[int, int]:
@@ -299,6 +335,7 @@ def _text(report: SimReport) -> list[str]:
         )
     if report.fallbacks:
         lines.append(f"computed by NumPy between launches: {', '.join(report.fallbacks)}")
+    lines += _part_lines(report)
     wait = sum(r.wait for r in report.subops)
     lines.append(
         f"waits between sub-operators, mean over cores: {wait:.0f} cycles, {report.pure_cycles:.0f} of them pure "
@@ -319,6 +356,20 @@ def _text(report: SimReport) -> list[str]:
     )
     lines += ["", *_engine_lines(report), "", *_subop_lines(report)]
     return lines
+
+
+def _part_lines(report: SimReport) -> list[str]:
+    """Where there is one part, in one launch, its prediction is one line."""
+    found = []
+    for row in report.parts[:ROWS_SHOWN]:
+        other = "" if row.other_way_us is None else f" ({row.other_way_us:.2f} us the other way)"
+        launches = "1 launch" if row.launches == 1 else f"{row.launches} launches"
+        found.append(
+            f"{row.part}, {launches}: predicted {row.predicted_us:.2f} us{other}, simulated {row.simulated_us:.2f} us"
+        )
+    if len(report.parts) > ROWS_SHOWN:
+        found.append(f"... and {len(report.parts) - ROWS_SHOWN} more parts")
+    return found
 
 
 def _engine_lines(report: SimReport) -> list[str]:

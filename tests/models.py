@@ -134,7 +134,7 @@ def transformer(
     b = GraphBuilder("transformer")
     x = b.input("x", (batch, tokens, width))
     for i in range(layers):
-        with b.scope(f"layer{i}"):
+        with b.section(f"layer{i}"):
             x = _norm(b, rng, f"l{i}.n1", x + _self_attention(b, rng, f"l{i}", x, heads))
             inner = b.gelu(x @ _weight(b, rng, f"l{i}.up", width, 4 * width) + _weight(b, rng, f"l{i}.bup", 4 * width))
             x = _norm(b, rng, f"l{i}.n2", x + inner @ _weight(b, rng, f"l{i}.down", 4 * width, width))
@@ -181,7 +181,7 @@ def decode_step(
     cos, sin = (b.constant(f(angles).astype(np.float32), name=n) for f, n in ((np.cos, "cos"), (np.sin, "sin")))
     x = b.gather(_weight(b, rng, "embedding", vocabulary, width), token, axis=0)
     for i in range(layers):
-        with b.scope(f"layer{i}"):
+        with b.section(f"layer{i}"):
             h = b.rms_norm(
                 x, b.constant(1 + 0.1 * rng.standard_normal(width, np.float32), name=f"l{i}.n1"), epsilon=1e-5
             )

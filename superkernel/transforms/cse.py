@@ -12,7 +12,7 @@ from superkernel.transforms.editor import Editor
 
 @dataclass(frozen=True)
 class ShareSubexpressions:
-    """Nodes are merged only within one stream and kernel type. Constants above `constant_bytes_max` are not
+    """Nodes are merged only within one scope, stream and kernel type. Constants above `constant_bytes_max` are not
     compared."""
 
     name: ClassVar[str] = "share-subexpressions"
@@ -25,7 +25,7 @@ class ShareSubexpressions:
         seen: dict[Hashable, tuple[str, ...]] = {}
         for node in editor.walk():
             attrs = tuple(sorted((k, v) for k, v in node.attrs.items() if v is not None))
-            key = (node.op, node.inputs, str(attrs), node.stream, node.kernel_type)
+            key = (node.op, node.inputs, str(attrs), node.scope, node.stream, node.kernel_type)
             earlier = seen.setdefault(key, node.outputs)
             if earlier != node.outputs and all(out not in editor.outputs for out in node.outputs):
                 for mine, theirs in zip(node.outputs, earlier, strict=True):

@@ -1,0 +1,35 @@
+"""From scopes to launches: the plan with all parts fused, what it predicts for each, and the plan as decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from superkernel.scheduler.aicore.launches import Part, cuts_of, decide, parts_of, predict
+from superkernel.scheduler.schedule import Schedule
+from superkernel.sync.aicore.plan import AicorePlan
+from superkernel.sync.aicore.planner import plan_aicore
+from superkernel.target.aicore import AicoreTarget
+
+
+def plan_launches(
+    schedule: Schedule,
+    target: AicoreTarget,
+    *,
+    sync: str,
+    early_start: bool,
+    launches: str,
+    strict: str,
+    code_bytes: Callable[[int], int],
+) -> tuple[AicorePlan, tuple[Part, ...]]:
+    """The plan and its parts. `launches`, `strict`: the options `launches` and `strict_scope`; `code_bytes`: of a
+    sub-operator's kernel. Raises UnsupportedError as `parts_of` and `plan_aicore`."""
+    parts = parts_of(schedule, strict)
+    plan = plan_aicore(schedule, target, sync=sync, early_start=early_start, cuts=cuts_of(parts))
+    costs = {b.subop: b.cost_ns for b in plan.boundaries}
+    decided = tuple(
+        decide(part, launches, predict(part, schedule, target, lambda i: costs[i], code_bytes, early_start))
+        for part in parts
+    )
+    if cuts_of(decided) != cuts_of(parts):
+        plan = plan_aicore(schedule, target, sync=sync, early_start=early_start, cuts=cuts_of(decided))
+    return plan, decided
