@@ -29,7 +29,7 @@ from superkernel.codegen.aicore.weight_prefetch import (
 from superkernel.codegen.cache import ObjectCache
 from superkernel.dtypes import DType
 from superkernel.dumps import with_dumps
-from superkernel.errors import InputError
+from superkernel.errors import InputError, VerificationError
 from superkernel.executors.sim import SimExecutable
 from superkernel.explain_aicore import AicoreExplanation, explain_aicore
 from superkernel.files import file_name, replacing
@@ -44,6 +44,7 @@ from superkernel.scheduler.schedule import Schedule
 from superkernel.scoping import with_scopes
 from superkernel.sim_report import SimReport, measure
 from superkernel.sync.aicore.launching import plan_launches
+from superkernel.sync.aicore.limits import check_limits
 from superkernel.sync.aicore.plan import AicorePlan, Form
 from superkernel.sync.aicore.verify import AicoreCertificate, verify_aicore
 from superkernel.target.aicore import AicoreTarget
@@ -235,17 +236,25 @@ class _Scheduled:
 def _complete(run: Stages, front: _Scheduled, options: Options, cache: ObjectCache) -> AicoreCompiled:
     """From the schedule to the executable."""
     graph, target, schedule, workspaces = front.graph, front.target, front.schedule, front.workspaces
-    with run.stage("sync"):
-        plan, parts = plan_launches(
+
+    def planned(target: AicoreTarget) -> tuple[AicorePlan, Any]:
+        return plan_launches(
             schedule, target, sync=options.sync_level, early_start=options.starts_early, launches=options.launches,
             strict=options.strict_scope, code_bytes=lambda i: front.chooser.code_bytes(schedule.subops[i].kernel),
         )  # fmt: skip
+
+    with run.stage("sync"):
+        plan, parts = planned(target)
         weights = plan_weight_prefetch(schedule, plan, target, options.weight_strength)
         plan = with_prefetch(plan, weights)
     run.dump("plan", plan)
     with run.stage("verify"):
         units = {s.index: t.units for s, t in zip(schedule.subops, schedule.tilings, strict=True)}
-        certificate = verify_aicore(plan, units)
+        try:
+            certificate = verify_aicore(plan, units)
+        except VerificationError:
+            check_limits(lambda other: planned(other)[0], target, units)
+            raise
     with run.stage("image"):
         types = [graph.types[v] for v in graph.outputs]
         states = [graph.types[s] for s in graph.states]

@@ -39,7 +39,7 @@ from superkernel.codegen.aicore.program import (
     ranges_of,
 )
 from superkernel.codegen.cache import ObjectCache
-from superkernel.errors import MachineError
+from superkernel.errors import UnsupportedError
 from superkernel.scheduler.aicore.place import Cores, Workspaces
 from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.scheduler.schedule import Schedule, Space
@@ -209,11 +209,12 @@ class AicoreImageBuilder:
         room = memory.private_bytes - PARAMETERS_BYTE - STACK_BYTES
         longest = max(map(len, tables.values()), default=0)
         if 8 * longest > room:
-            raise MachineError(
-                "too many sub-operators for the private memory of a core",
-                location="control.private_bytes",
-                expected=f"at most {room // 8}",
-                found=longest,
+            raise UnsupportedError(
+                f"too little private memory for the ranges of {longest} sub-operators",
+                location="target field 'control.private_bytes'",
+                expected=f"at least {memory.private_bytes - room + 8 * longest} bytes",
+                found=memory.private_bytes,
+                hint="a target file with more private memory per core",
             )
         rows = {core: [(0, 0)] * len(tables[self.plan.kind(core)]) for core in range(self.plan.total)}
         for task in self.schedule.tasks:

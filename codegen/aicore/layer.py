@@ -44,12 +44,13 @@ from superkernel.codegen.aicore.rings import (
     Ring,
     StreamFlags,
     Touch,
+    flags_needed,
     plan_flags,
 )
 from superkernel.codegen.aicore.scalar import I8, I16, I32, I64, MASK64, Number, Scalar, Variable, ir_of
 from superkernel.codegen.aicore.stream import Stream, ends
 from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.errors import InternalError, UnsupportedError
 from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.aicore import AicoreTarget
@@ -107,11 +108,13 @@ def emit_kernel(
         dry = make(ir.Module(name="record"), symbol, body, tiling, role, target, None, single)
         emitter(dry, body, tiling)
         dry.finish()
+        if target.queue.flag_ids < RESERVED_FLAGS:
+            raise _too_few_flags(dry, target)
         try:
             plan = plan_flags(dry.touches, dry.turns, target.queue.flag_ids - RESERVED_FLAGS, dry.streams)
         except FlagsExhausted as short:
             if short.ring is None:
-                raise
+                raise _too_few_flags(dry, target) from short
             single.add(short.ring)
             continue
         break
@@ -129,6 +132,18 @@ def emit_kernel(
         len(body.operands),
         tuple(_local_uses(dry)),
         tuple((c.source, c.target, c.base + slot + RESERVED_FLAGS) for c in plan.credits for slot in range(c.depth)),
+    )
+
+
+def _too_few_flags(dry: KernelBuilder, target: AicoreTarget) -> UnsupportedError:
+    """What a recorded kernel, whose rings have one slot each, needs of the target."""
+    need = flags_needed(dry.touches, dry.turns, dry.streams) + RESERVED_FLAGS
+    return UnsupportedError(
+        f"too few flags between engines for {dry.symbol}",
+        location="target field 'queue.flag_ids'",
+        expected=f"at least {need}",
+        found=target.queue.flag_ids,
+        hint="a target file with more flags",
     )
 
 

@@ -136,7 +136,13 @@ def plan_flags(touches: list[Touch], turns: list[Ring], ids: int, streams: Seque
     """The flags of a kernel. `turns[t]` is the ring of the turn site t; `ids` flags are free per pair of engines;
     `streams`: the rings of their filling ends."""
     plan = FlagPlan()
-    free = _FreeFlags(ids)
+    _plan(plan, touches, turns, streams, _FreeFlags(ids))
+    return plan
+
+
+def _plan(
+    plan: FlagPlan, touches: Sequence[Touch], turns: Sequence[Ring], streams: Sequence[Ring], free: _FreeFlags
+) -> None:
     for ring in streams:
         _plan_stream(plan, ring, free)
     sites: dict[Ring, list[int]] = defaultdict(list)
@@ -147,11 +153,18 @@ def plan_flags(touches: list[Touch], turns: list[Ring], ids: int, streams: Seque
         by_turn[touch.turn].append(touch)
     for ring, numbers in sites.items():
         _plan_ring(plan, ring, [by_turn[n] for n in numbers if by_turn[n]], free)
-    return plan
+
+
+def flags_needed(touches: Sequence[Touch], turns: Sequence[Ring], streams: Sequence[Ring] = ()) -> int:
+    """How many flags the pair of engines that needs most must have."""
+    free = _FreeFlags(1 << 30)
+    _plan(FlagPlan(), touches, turns, streams, free)
+    return free.needed
 
 
 class FlagsExhausted(InternalError):
-    """A kernel wants more flags than there are. `ring`: the number of a ring that can do with one slot, if any."""
+    """A kernel wants more flags than there are: a step of planning, never its end. `ring`: the number of a ring that
+    can do with one slot, if any."""
 
     ring: int | None = None
 
@@ -165,6 +178,11 @@ class _FreeFlags:
         self._low: dict[tuple[Engine, Engine], int] = defaultdict(int)
         self._high: dict[tuple[Engine, Engine], int] = defaultdict(int)
         self._deep: dict[tuple[Engine, Engine], list[Ring]] = defaultdict(list)
+
+    @property
+    def needed(self) -> int:
+        """What the pair with the most has given out."""
+        return max((self._low[pair] + self._high[pair] for pair in {*self._low, *self._high}), default=0)
 
     def take(self, source: Engine, target: Engine, ring: Ring, *, credit: bool) -> int:
         """A flag per slot; the first one's number. Raises FlagsExhausted where there are no more."""

@@ -144,7 +144,11 @@ class Device:
                 options,
             )
         except MemoryError as error:
-            raise MachineError("not enough memory for the device's global memory", location="map.ram_bytes") from error
+            raise MachineError(
+                "not enough memory for the device's global memory and what lies in L2",
+                location="map.ram_bytes, l2.capacity_bytes",
+                found=f"{target.map.ram_bytes}, {target.l2.capacity_bytes} bytes",
+            ) from error
 
     def write(self, address: int, data: Buffer) -> None:
         """Replaces bytes of global memory, which count as written then. Raises InputError for a range outside."""

@@ -59,7 +59,9 @@ class Control:
     taken_branch_cycles: int = quantity("extra cycles of a taken branch or jump that hits the cache", 0, 64)
     float_cycles: int = quantity("floating-point add, multiply, fused multiply-add, issue to use", 1, 64)
     float_divide_cycles: int = quantity("floating-point division and square root", 1, 256)
-    private_bytes: int = quantity("data memory of its own (stack, spills, copied arguments)", 1024, _MEGA)
+    private_bytes: int = quantity(
+        "data memory of its own (stack, spills, copied arguments)", 1024, _MEGA, multiple_of=16
+    )
     private_load_cycles: int = quantity("load from the private data memory, issue to use", 1, 1000)
     global_load_cycles: int = quantity("load from global memory that hits L2, issue to use", 1, 10_000)
     global_store_cycles: int = quantity("store to global memory, until the next instruction issues", 1, 10_000)

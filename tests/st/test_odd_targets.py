@@ -4,8 +4,10 @@ reference, or is refused by the field of the target that is too small; nothing e
 
 from __future__ import annotations
 
+import multiprocessing
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,13 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.errors import UnsupportedError
+from superkernel.errors import FileFormatError, UnsupportedError, VerificationError
 from superkernel.graph import Graph
 from superkernel.random_inputs import random_inputs
 from superkernel.reference import evaluate
+from superkernel.target.aicore import load_target
+from superkernel.target.schema import FieldSpec
+from superkernel.target.sections import SECTIONS, all_fields
 
 HEAD = 'schema_version = 1\nname = "odd"\nbase = "mini"\ndescription = "odd"\n'
 
@@ -117,3 +122,113 @@ def test_small_memories(memory: str, name: str, tmp_path: Path) -> None:
         kernel, _ = _compile(f"[memory]\n{memory}\n", GRAPHS[name], tmp_path)
     if kernel is not None:
         _check(kernel, GRAPHS[name])
+
+
+# ---- every number of a target file, as small as it may be
+
+ILLEGAL, REFUSED, RIGHT = "illegal", "refused", "right"
+TIMES = ("_ns", "_cycles", "_gb_per_s", "_percent", "_mhz", "_bytes_per_cycle")
+
+
+def _numbers(section: str) -> list[FieldSpec]:
+    """The fields of a section that decide more than times."""
+    fields = (s for s in all_fields().values() if s.section == section and s.is_numeric and not s.is_list)
+    return [s for s in fields if not s.path.endswith(TIMES) and s.path != "rates.scale"]
+
+
+SECTIONS_WITH_NUMBERS = [name for name in SECTIONS if _numbers(name)]
+
+
+def _outcome(fields: dict[str, Any], graph: Graph) -> str:
+    """What becomes of a graph on a target with these values: right, refused by one of the fields, not a target."""
+    try:
+        target = load_target("mini").replaced(fields)
+    except FileFormatError:
+        return ILLEGAL
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            kernel = sk.compile(graph, target=target)
+        _check(kernel, graph)
+    except UnsupportedError as error:
+        first = error.violations[0]
+        named = any(path in str(error) for path in fields)
+        return REFUSED if named and first.expected and first.found and "-" not in first.expected else f"vague: {error}"
+    except AssertionError:
+        return "wrong"
+    except sk.SuperKernelError as error:
+        return f"{type(error).__name__}: {error}"
+    return RIGHT
+
+
+def _outcomes(section: str) -> dict[str, str]:
+    """For each field of a section its least values; runs in a process of its own, which LLVM may end."""
+    found = {}
+    for spec in _numbers(section):
+        low, usual = spec.quantity.low, load_target("mini").value(spec.path)
+        assert isinstance(usual, (int, float))
+        for value in sorted({low, min(low + 1, usual)} if low < 8 else {low, usual / 2}):
+            number = spec.element(value)
+            found[f"{spec.path} = {number}"] = _outcome({spec.path: number}, GRAPHS["mlp"])
+    return found
+
+
+@pytest.mark.parametrize("section", SECTIONS_WITH_NUMBERS)
+def test_the_least_value_of_every_number(section: str) -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as child:
+        found = child.submit(_outcomes, section).result()
+    bad = {place: said for place, said in found.items() if said not in (ILLEGAL, REFUSED, RIGHT)}
+    assert not bad
+    assert len(found) >= 2
+
+
+def test_the_least_of_all_times_at_once() -> None:
+    """Times decide choices, never results. Alone where relations between fields allow it no other way."""
+    lows = {
+        s.path: s.element(s.quantity.low)
+        for s in all_fields().values()
+        if s.is_numeric and not s.is_list and s.path.endswith(TIMES)
+    }
+    assert _outcome(lows, GRAPHS["mlp"]) == RIGHT
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("flags", [1, 2, 3, 4, 5, 6])
+def test_too_few_flags_between_engines(flags: int, name: str) -> None:
+    """A kernel whose rings have one slot each may still lack flags: it says how many it needs."""
+    found = _outcome({"queue.flag_ids": flags}, GRAPHS[name])
+    assert found in (REFUSED, RIGHT)
+    assert found == REFUSED or flags >= 5
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("flags", [7, 16])
+def test_flags_that_hold_one_signal(flags: int, name: str) -> None:
+    assert _outcome({"queue.flag_count_max": 1}, GRAPHS[name]) == RIGHT
+    found = _outcome({"sync.flag_count_max": 1, "sync.flags_per_core": flags}, GRAPHS[name])
+    assert found == RIGHT or (found == REFUSED and flags == 7)
+
+
+def test_few_flags_that_hold_little_are_told_what_they_must_hold() -> None:
+    few = {"sync.flag_count_max": 1, "sync.flags_per_core": 7}
+    with pytest.raises(UnsupportedError, match=r"sync\.flag_count_max.*at least 2; found 1"):
+        sk.compile(GRAPHS["mlp"], target=load_target("mini").replaced(few))
+    assert _outcome({**few, "sync.flag_count_max": 2}, GRAPHS["mlp"]) == RIGHT
+
+
+def test_a_wrong_plan_is_no_fault_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What larger counts do not mend stays a finding of the verifier."""
+    from superkernel.sync.aicore.planner import _Planner
+
+    monkeypatch.setattr(_Planner, "_events_for", lambda *_: [])
+    with pytest.raises(VerificationError, match="not ordered"):
+        sk.compile(GRAPHS["mlp"], target="mini")
+
+
+def test_little_private_memory_is_told_with_what_is_needed() -> None:
+    target = load_target("mini").replaced({"control.private_bytes": 1024})
+    with pytest.raises(UnsupportedError, match=r"control\.private_bytes.*at least (\d+) bytes") as caught:
+        sk.compile(GRAPHS["mlp"], target=target)
+    need = int(caught.value.violations[0].expected.split()[2])
+    enough = target.replaced({"control.private_bytes": -(-need // 16) * 16})
+    _check(sk.compile(GRAPHS["mlp"], target=enough), GRAPHS["mlp"])

@@ -40,10 +40,12 @@ def candidates(body: Body, target: AicoreTarget) -> tuple[MatmulTiling, ...]:
             units = -(-tiling.units // cores)
             found[tiling] = cycles_of(tiling, body, units, target)
     if not found:
+        step = f"{target.cube.m} x {target.cube.k_f16} x {target.cube.n}"
         fields = [f"memory.{name}_bytes" for name in ("l1", "l0a", "l0b", "l0c")]
         raise UnsupportedError(
             "no step of a matrix product fits into the cube core's memories",
             location=", ".join(fields),
+            expected=f"room for one of {step} in each, its operands in L1",
             found=", ".join(str(target.value(field)) for field in fields),
             hint="a target with larger memories",
         )
