@@ -10,10 +10,11 @@ Scratch: [parked register tile][patch].
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from llvmlite import ir
 
-from superkernel.body import Body, View
+from superkernel.body import Body, PointwiseProgram, View
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, Values, fold, multiply_add, store_tile, strips, zero
@@ -22,7 +23,7 @@ from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.conv import PIXELS
-from superkernel.scheduler.families.conv_form import ConvForm, conv_form
+from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.families.conv_nhwc import NhwcTiling, Walk, patch_extent, patch_walk
 from superkernel.scheduler.families.costing import program_weight
 from superkernel.scheduler.tiling import Tiling
@@ -84,11 +85,20 @@ def _merged(nest: Nest) -> list[tuple[int, int]]:
     return loops
 
 
+class HasEpilogue(Protocol):
+    """What a form says of its results: the program behind them, and over how many spatial dimensions it goes."""
+
+    @property
+    def epilogue(self) -> PointwiseProgram: ...
+    @property
+    def spatial(self) -> int: ...
+
+
 class ChannelStores:
     """Sends vectors along the channels of one position through bias and epilogue. `coords` gives the program's
     coordinates of a position; channels are its dimension 1."""
 
-    def __init__(self, kb: KernelBuilder, body: Body, form: ConvForm) -> None:
+    def __init__(self, kb: KernelBuilder, body: Body, form: HasEpilogue) -> None:
         self.kb, self.body, self.form = kb, body, form
         self.epilogue = ProgramEmitter(kb, form.epilogue, kb.operands)
         self.inline = program_weight(form.epilogue) <= _INLINE_WEIGHT

@@ -34,6 +34,8 @@ MODULES: dict[str, str] = {
     "host.conv.nhwc": "conv_nhwc",
     "host.conv.winograd2": "winograd",
     "host.conv.winograd4": "winograd",
+    "host.conv.depthwise_nhwc": "window_nhwc",
+    "host.pool_nhwc": "window_nhwc",
     "host.conv.generic": "conv_generic",
     "host.conv.transpose": "conv_generic",
     "host.pool": "pool",

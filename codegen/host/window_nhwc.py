@@ -1,0 +1,266 @@
+"""Code for depthwise convolutions and pools over images that lie channels last.
+
+Model: see scheduler/families/window_nhwc. A tile of neighbouring output columns is one vector of channels each, held in
+registers while the kernel rows that lie inside the image go by; a row's inputs are loaded once per tile. Tiles whose
+windows lie inside the image share their code, the others have their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from superkernel.body import Body, View
+from superkernel.codegen.host.builder import Index, KernelBuilder, storage_type
+from superkernel.codegen.host.conv_nhwc import ChannelStores
+from superkernel.codegen.host.emitters import Emitter
+from superkernel.codegen.host.gemm_core import Values, fold
+from superkernel.codegen.host.loops import vector_loop
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError
+from superkernel.ops.pool import window_counts
+from superkernel.ops.windows import Window
+from superkernel.scheduler.families.conv import PIXELS
+from superkernel.scheduler.families.pool import GLOBAL
+from superkernel.scheduler.families.window_nhwc import DEPTHWISE, POOL, WindowTiling, unrolled_taps, window_form
+from superkernel.scheduler.tiling import Tiling
+
+_F32 = DType.F32
+
+
+class WindowEmitter:
+    """Writes the kernel of one body and tiling."""
+
+    def __init__(self, kb: KernelBuilder, body: Body, tiling: WindowTiling) -> None:
+        self.kb, self.body, self.t, self.form = kb, body, tiling, window_form(body)
+        self.stores = ChannelStores(kb, body, self.form)
+        self.is_conv = body.op == "conv"
+        self.is_max = body.op in ("max_pool", "global_max_pool")
+        weights = body.anchor_inputs[1] if self.is_conv else None
+        self.weights = kb.operands[weights.operand] if isinstance(weights, View) else None
+        self.source = kb.operands[self.form.operand]
+        self.tables: dict[str, ir.Value] = {}
+
+    def emit(self) -> None:
+        """The whole function."""
+        kb, t = self.kb, self.t
+        if t.units == 0:
+            return
+        per = t.rows if t.axis == PIXELS else t.blocks
+        with kb.loop(kb.begin, kb.end, name="unit") as unit:
+            image, part = kb.div(unit, per), kb.rem(unit, per)
+            if t.axis == PIXELS:
+                self._row(image, part, 0, t.channels)
+                return
+            first = kb.mul(part, t.block)
+            if t.channels % t.block == 0:
+                self._rows(image, first, t.block)
+                return
+            with kb.b.if_else(kb.compare("<", part, t.blocks - 1)) as (then, otherwise):
+                with then:
+                    if t.blocks > 1:
+                        self._rows(image, first, t.block)
+                with otherwise:
+                    self._rows(image, (t.blocks - 1) * t.block, t.channels % t.block)
+
+    def _rows(self, image: Index, first: Index, count: int) -> None:
+        """All output rows of `count` channels."""
+        if self.body.op in GLOBAL:
+            vector_loop(self.kb, count, self.t.lanes, lambda c, n: self._global(image, self.kb.add(first, c), n))
+            return
+        with self.kb.loop(0, self.form.rows.size, name="row") as row:
+            self._row(image, row, first, count)
+
+    def _row(self, image: Index, row: Index, first: Index, count: int) -> None:
+        """One output row of `count` channels: tiles of columns, those inside the image in a loop."""
+        kb, t, wide = self.kb, self.t, self.form.columns
+        taps = self._kernel_rows(row)
+        starts = range(0, wide.size, t.tile)
+        inside = [c for c in starts if c + t.tile <= wide.size and self._always_inside(c, t.tile)]
+
+        def tile(column: Index, size: int) -> None:
+            def part(c: Index, lanes: int) -> None:
+                self._tile(image, (row, taps), column, size, kb.add(first, c), lanes)
+
+            vector_loop(kb, count, t.lanes, part)
+
+        for column in starts:
+            if not inside or column not in inside:
+                tile(column, min(t.tile, wide.size - column))
+        if inside:
+            with kb.loop(inside[0], inside[-1] + 1, t.tile, name="tile") as column:
+                tile(column, t.tile)
+
+    def _always_inside(self, column: int, size: int) -> bool:
+        """True where no window of these columns reaches over an edge of the image."""
+        wide = self.form.columns
+        low = column * wide.stride - wide.begin
+        high = (column + size - 1) * wide.stride - wide.begin + wide.reach
+        return low >= 0 and high <= wide.extent
+
+    def _kernel_rows(self, row: Index) -> tuple[Index, Index]:
+        """The range of kernel rows of an output row that lie inside the image."""
+        kb, high = self.kb, self.form.rows
+        if high.begin == 0 and (high.size - 1) * high.stride + high.reach <= high.extent:
+            return 0, high.kernel
+        start = kb.sub(kb.mul(row, high.stride), high.begin)
+        d = high.dilation
+        low = kb.minimum(kb.div(kb.add(kb.maximum(kb.sub(0, start), 0), d - 1), d), high.kernel)
+        above = kb.div(kb.add(kb.maximum(kb.sub(high.extent, start), 0), d - 1), d)
+        return low, kb.maximum(kb.minimum(above, high.kernel), low)
+
+    # Tiles ----------------------------------------------------------------------------------------------------------
+
+    def _tile(
+        self,
+        image: Index,
+        rows: tuple[Index, tuple[Index, Index]],
+        column: Index,
+        size: int,
+        channel: Index,
+        lanes: int,
+    ) -> None:
+        """`size` output columns from `column` on, one vector of channels."""
+        kb, form = self.kb, self.form
+        row, taps = rows
+        s, wide, high = form.x_strides, form.columns, form.rows
+        base = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(channel, s[1]))
+        line0 = kb.sub(kb.mul(row, high.stride), high.begin)
+        column0 = kb.sub(kb.mul(column, wide.stride), wide.begin)
+
+        def one_row(i: Index, state: Values) -> Values:
+            line = kb.add(line0, kb.mul(i, high.dilation))
+            at = kb.add(base, kb.add(kb.mul(line, s[2]), kb.mul(column0, s[3])))
+            weights = kb.mul(i, wide.kernel)
+            if unrolled_taps(form):
+                return self._unrolled(at, weights, column, channel, lanes, state)
+            return self._looped(at, weights, column0, channel, lanes, state)
+
+        results = fold(kb, *taps, 1, [self._neutral(lanes)] * size, one_row)
+        for q, value in enumerate(results):
+            place = self.stores.coords(image, row, kb.add(column, q))
+            self.stores.put(place, channel, [self._finish(value, row, kb.add(column, q), lanes)])
+
+    def _unrolled(
+        self, at: Index, weights: Index, column: Index, channel: Index, lanes: int, state: Values
+    ) -> Values:
+        """One kernel row, its columns written out; columns known to lie in the padding are left out."""
+        kb, wide = self.kb, self.form.columns
+        inputs: dict[int, ir.Value] = {}
+        values = list(state)
+        for tap in range(wide.kernel):
+            filters = self._filter(kb.add(weights, tap), channel, lanes)
+            for q in range(len(values)):
+                offset = q * wide.stride + tap * wide.dilation
+                if isinstance(column, int) and not 0 <= column * wide.stride - wide.begin + offset < wide.extent:
+                    continue
+                if offset not in inputs:
+                    index = kb.add(at, offset * self.form.x_strides[3])
+                    inputs[offset] = kb.load(self.source, index, self.form.dtype, lanes, self.form.x_strides[1])
+                values[q] = self._combine(values[q], inputs[offset], filters)
+        return values
+
+    def _looped(
+        self, at: Index, weights: Index, column0: Index, channel: Index, lanes: int, state: Values
+    ) -> Values:
+        """One kernel row as a loop over its columns, for each output column apart."""
+        kb, form, wide = self.kb, self.form, self.form.columns
+        found = []
+        for q, value in enumerate(state):
+            start = kb.add(column0, q * wide.stride)
+            d = wide.dilation
+            low = kb.minimum(kb.div(kb.add(kb.maximum(kb.sub(0, start), 0), d - 1), d), wide.kernel)
+            above = kb.div(kb.add(kb.maximum(kb.sub(wide.extent, start), 0), d - 1), d)
+
+            def step(tap: Index, inner: Values, q: int = q) -> Values:
+                offset = kb.add(q * wide.stride, kb.mul(tap, d))
+                index = kb.add(at, kb.mul(offset, form.x_strides[3]))
+                x = kb.load(self.source, index, form.dtype, lanes, form.x_strides[1])
+                return [self._combine(inner[0], x, self._filter(kb.add(weights, tap), channel, lanes))]
+
+            found.append(fold(kb, low, kb.minimum(above, wide.kernel), 1, [value], step)[0])
+        return found
+
+    def _global(self, image: Index, channel: Index, lanes: int) -> None:
+        """One vector of channels over the whole plane: four partial results, joined in a fixed order."""
+        kb, form = self.kb, self.form
+        s, high, wide = form.x_strides, form.rows.extent, form.columns.extent
+        base = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(channel, s[1]))
+        if s[2] == wide * s[3] or high == 1:
+            high, wide = 1, high * wide
+        whole = wide - wide % 4
+
+        def load(line: Index, column: Index) -> ir.Value:
+            index = kb.add(base, kb.add(kb.mul(line, s[2]), kb.mul(column, s[3])))
+            return kb.load(self.source, index, form.dtype, lanes, s[1])
+
+        def one_line(line: Index, state: Values) -> Values:
+            def four(column: Index, inner: Values) -> Values:
+                return [self._combine(v, load(line, kb.add(column, i)), None) for i, v in enumerate(inner)]
+
+            state = fold(kb, 0, whole, 4, state, four)
+            rest = [self._combine(state[i], load(line, whole + i), None) for i in range(wide - whole)]
+            return [*rest, *state[len(rest) :]]
+
+        parts = fold(kb, 0, high, 1, [self._neutral(lanes)] * 4, one_line)
+        total = self._combine(self._combine(parts[0], parts[1], None), self._combine(parts[2], parts[3], None), None)
+        if not self.is_max:
+            total = kb.b.fdiv(total, kb.const(float(high * wide), _F32, lanes))
+        self.stores.put(self.stores.coords(image, 0, 0), channel, [total])
+
+    # Elementary -----------------------------------------------------------------------------------------------------
+
+    def _neutral(self, lanes: int) -> ir.Value:
+        return self.kb.const(float("-inf") if self.is_max else 0.0, _F32, lanes)
+
+    def _combine(self, total: ir.Value, x: ir.Value, filters: ir.Value | None) -> ir.Value:
+        kb = self.kb
+        if filters is not None:
+            return kb.fma(x, filters, total)
+        return kb.call_float("llvm.maximum", total, x) if self.is_max else kb.b.fadd(total, x)
+
+    def _filter(self, tap: Index, channel: Index, lanes: int) -> ir.Value | None:
+        """The filters' values at a tap, None of pools."""
+        if self.weights is None:
+            return None
+        index = self.kb.add(self.kb.mul(tap, self.t.channels), channel)
+        return self.kb.load(self.weights, index, _F32, lanes)
+
+    def _finish(self, value: ir.Value, row: Index, column: Index, lanes: int) -> ir.Value:
+        """Averages are divided by the number of inputs that count."""
+        if self.body.op != "avg_pool":
+            return value
+        kb = self.kb
+        count = kb.b.fmul(self._count("rows", self.form.rows, row), self._count("columns", self.form.columns, column))
+        return kb.b.fdiv(value, kb.splat(count, lanes))
+
+    def _count(self, name: str, window: Window, at: Index) -> ir.Value:
+        """How many positions count at an output row or column, at least 1, from a table."""
+        include = bool(self.body.attr.get("count_include_pad", False))
+        numbers = [float(max(1, c)) for c in window_counts(window, include)]
+        if len(set(numbers)) == 1:
+            return self.kb.const(numbers[0], _F32)
+        if isinstance(at, int):
+            return self.kb.const(numbers[at], _F32)
+        if name not in self.tables:
+            self.tables[name] = self._table(name, numbers)
+        return self.kb.load(self.tables[name], at, _F32)
+
+    def _table(self, name: str, numbers: Sequence[float]) -> ir.Value:
+        kb = self.kb
+        kind = ir.ArrayType(storage_type(_F32), len(numbers))
+        table = ir.GlobalVariable(kb.module, kind, kb.module.get_unique_name(f"{kb.function.name}.{name}"))
+        table.linkage, table.global_constant = "internal", True
+        table.initializer = ir.Constant(kind, list(numbers))
+        return table
+
+
+def emit_window(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+    """Emit a depthwise convolution or a pool over channels-last images."""
+    if not isinstance(tiling, WindowTiling):
+        raise InternalError("wrong tiling for a window", found=type(tiling).__name__)
+    WindowEmitter(kb, body, tiling).emit()
+
+
+EMIT: dict[str, Emitter] = {DEPTHWISE: emit_window, POOL: emit_window}

@@ -1,0 +1,216 @@
+"""How depthwise convolutions and pools over images that lie channels last are cut: vectors over channels, windows read
+where they are.
+
+Model: a *window body* combines the inputs under a window, channel by channel: products with a filter of its own, their
+maximum, or their mean. Output columns are dealt out in tiles of neighbours that share inputs in registers; taps of a
+tile that lie in the padding are left out, which is known when compiling for columns, and a range of kernel rows at run
+time. The unit axis is *pixels* (one unit = one output row of one image, all channels) or *channels* (one unit = one
+block of channels of one image, all rows). Global pools have channels only. Filters are packed as [tap][channel], f32.
+
+Invariant: what is combined in which order depends on the output's position only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from superkernel.body import Body, PointwiseProgram, Role, View
+from superkernel.collapse import runs_of_range
+from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
+from superkernel.ops.opdef import Array
+from superkernel.ops.windows import Window
+from superkernel.scheduler.families.boxes import AccessSet
+from superkernel.scheduler.families.conv import CHANNELS, FLOAT_TYPES, PIXELS, read_bias
+from superkernel.scheduler.families.conv_form import conv_form
+from superkernel.scheduler.families.conv_nhwc import filters_of
+from superkernel.scheduler.families.costing import elements_ns, program_weight
+from superkernel.scheduler.families.pool import GLOBAL, pool_form
+from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
+from superkernel.target.cpu import CpuTarget
+from superkernel.tensor import Region
+
+DEPTHWISE, POOL = "host.conv.depthwise_nhwc", "host.pool_nhwc"
+POOLS = ("max_pool", "avg_pool", *GLOBAL)
+_COLUMNS = {"avx512": 8, "avx2": 4, "plain": 4}
+_UNROLLED_TAPS = 12  # kernel columns that are written out
+_CALL_NS = 30.0
+
+
+@dataclass(frozen=True)
+class WindowForm:
+    """[images, channels] planes under windows (rows, columns), x through strides (image, channel, row, column)."""
+
+    images: int
+    channels: int
+    rows: Window
+    columns: Window
+    operand: int
+    x_strides: tuple[int, int, int, int]
+    x_offset: int
+    dtype: DType
+    epilogue: PointwiseProgram
+    spatial: int
+
+    @property
+    def is_empty(self) -> bool:
+        return 0 in (self.images, self.channels, self.rows.size, self.columns.size)
+
+
+@dataclass(frozen=True)
+class PackDepthwise(Pack):
+    """Filters [channels, 1, taps..] (a strided view) as [taps][channels], f32."""
+
+    channels: int
+    depth: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def apply(self, array: Array) -> Array:
+        filters = filters_of(array, self.channels, self.depth, self.strides, self.offset)
+        return np.ascontiguousarray(filters.reshape(self.channels, -1).T.astype(np.float32))
+
+
+@lru_cache(maxsize=1024)
+def window_form(body: Body) -> WindowForm:
+    """The form of a depthwise convolution or of a pool over one or two dimensions."""
+    if body.op == "conv":
+        f = conv_form(body)
+        sides = zip(
+            (f.height, f.width), f.kernel, f.strides, f.dilations, f.pads, (f.out_height, f.out_width), strict=True
+        )
+        rows, columns = (Window(e, k, s, d, p, 0, size) for e, k, s, d, p, size in sides)
+        return WindowForm(
+            f.images, f.groups, rows, columns, f.operand, f.x_strides, f.x_offset, f.dtype, f.epilogue, f.spatial
+        )
+    pool = pool_form(body)
+    s = pool.strides
+    return WindowForm(
+        pool.images,
+        pool.channels,
+        pool.windows[1],
+        pool.windows[2],
+        pool.x.operand,
+        (s[0], s[1], s[3], s[4]),
+        pool.x.offset,
+        pool.dtype,
+        body.epilogue,
+        pool.spatial,
+    )
+
+
+@dataclass(frozen=True)
+class WindowTiling(Tiling):
+    """One cut, see the module docstring. `tile` output columns go together, `block` channels are a unit of axis
+    channels."""
+
+    axis: str
+    images: int
+    rows: int
+    channels: int
+    block: int
+    tile: int
+    lanes: int
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.channels // self.block)
+
+    @property
+    def units(self) -> int:
+        return self.images * (self.rows if self.axis == PIXELS else self.blocks)
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        form, found = window_form(body), AccessSet(body)
+        per = self.rows if self.axis == PIXELS else self.blocks
+        for image, part in runs_of_range((self.images, per), begin, end):
+            rows, channels = part, (0, self.channels)
+            if self.axis == CHANNELS:
+                rows = (0, form.rows.size)
+                channels = (part[0] * self.block, min(self.channels, part[1] * self.block))
+            space = (rows, (0, form.columns.size))
+            found.program(form.epilogue, (image, channels, *space[2 - form.spatial :]))
+            reads = (form.rows.reads(*rows), form.columns.reads(0, form.columns.size))
+            if all(low < high for low, high in reads):
+                found.view(form.operand, (image, channels, *reads), form.x_strides, form.x_offset)
+            if body.op == "conv":
+                weights, taps = body.anchor_inputs[1], form.rows.kernel * form.columns.kernel
+                assert isinstance(weights, View)
+                count = channels[1] - channels[0]
+                region = Region(channels[0] * 4, count * 4, self.channels * 4, taps)
+                found.add(weights.operand, False, (region,))
+                read_bias(found, body, channels)
+        return found.result()
+
+    def packs(self, body: Body) -> Mapping[int, Pack]:
+        if body.op != "conv":
+            return {}
+        view = body.anchor_inputs[1]
+        assert isinstance(view, View)
+        return {view.operand: PackDepthwise(self.channels, view.shape[1:], view.strides, view.offset)}
+
+    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+        form = window_form(body)
+        share = (end - begin) / max(1, self.units)
+        outputs = float(form.images * form.channels * form.rows.size * form.columns.size)
+        taps = form.rows.kernel * form.columns.kernel
+        wide = self.channels / (-(-self.channels // self.lanes) * self.lanes)  # of whole vectors
+        weight = taps * (1.25 if body.op == "conv" else 1.6) + 2.0 + program_weight(form.epilogue)
+        work = elements_ns(outputs / max(wide, 0.1), weight, target, 4)
+        moved = form.images * form.channels * form.rows.extent * form.columns.extent * form.dtype.itemsize
+        return _CALL_NS + share * max(work, moved / target.l3_bytes_per_ns)
+
+
+class WindowFamily(Family):
+    """Depthwise convolutions with constant filters, one per channel, and maximum, average and global pools."""
+
+    kernels = (DEPTHWISE, POOL)
+
+    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        return True
+
+    def _serves(self, body: Body) -> bool:
+        x = body.anchor_input_types[0]
+        if x is None or x.rank not in (3, 4) or x.dtype not in FLOAT_TYPES or not isinstance(body.anchor_inputs[0], View):
+            return False
+        if body.op != "conv":
+            return body.op in POOLS
+        weights = body.anchor_inputs[1]
+        form = conv_form(body)
+        constant = isinstance(weights, View) and body.operands[weights.operand].role is Role.CONSTANT
+        return constant and form.channels == form.out_channels == 1
+
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+        if not self._serves(body):
+            raise UnsupportedError(
+                "no window that this kernel computes",
+                location=kernel,
+                expected="a depthwise conv with constant filters, or a pool, in one or two dimensions, f32, f16 or bf16",
+                found=f"{body.op} of {body.anchor_input_types[0]}",
+                hint="host.conv.generic and host.pool compute the others",
+            )
+        form = window_form(body)
+        lanes = max(1, target.vector_bytes // 4)
+        most = _COLUMNS[target.tier]
+        tiles = max(1, -(-form.columns.size // most))
+        tile = max(1, -(-form.columns.size // tiles))
+        images = 0 if form.is_empty else form.images
+        vectors = max(1, form.channels // lanes)
+        block = lanes * max(1, -(-vectors // 16))
+        by_row = WindowTiling(PIXELS, images, form.rows.size, form.channels, block, tile, lanes)
+        by_channel = WindowTiling(CHANNELS, images, form.rows.size, form.channels, block, tile, lanes)
+        if body.op in GLOBAL or form.rows.size == 1:
+            return [by_channel]
+        return [by_row, by_channel] if form.channels >= 2 * lanes else [by_row]
+
+
+def unrolled_taps(form: WindowForm) -> bool:
+    """Whether the columns of a window are written out."""
+    return form.columns.kernel <= _UNROLLED_TAPS
+
+
+FAMILY = WindowFamily()
