@@ -80,14 +80,23 @@ class Cores:
     def groups(self) -> int:
         return int(self.target.device.groups)
 
+    @property
+    def harts(self) -> int:
+        """Cores, and an aicpu hart for tilings where the target has one."""
+        return self.total + min(1, int(self.target.device.aicpu_harts))
+
     def slots(self, kind: KernelType) -> int:
         """How many ranges a kernel of the type can have."""
+        if kind is KernelType.AICPU:
+            return self.harts - self.total
         return {KernelType.CUBE: self.cube, KernelType.VECTOR: self.vector}.get(kind, self.groups)
 
     def core(self, kind: KernelType, slot: int, role: Role) -> int:
         """The core of a role of range number `slot`."""
         if kind is KernelType.CUBE or role is Role.CUBE:
             return slot
+        if kind is KernelType.AICPU:
+            return self.total + slot
         if kind is KernelType.VECTOR:
             return self.cube + slot
         return self.cube + slot * (self.vector // self.groups) + role.lane
@@ -116,12 +125,14 @@ def place_aicore(
         for core, begin, end, role in ranges(tiling, cores, first[sub.index]):
             if isinstance(tiling, AicoreTiling):
                 accesses = _of_operands(tiling.role_accesses(sub.body, begin, end, role), places)
+                if tiling.dealt_out:
+                    accesses = tuple(replace(a, dealt_out=a.write) for a in accesses)
                 accesses += _workspace_access(spaces, sub.index, tiling, core, role, cores)
             else:
                 accesses = absolute(tiling.accesses(sub.body, begin, end), places)
             tasks.append(Task(len(tasks), sub.index, core, begin, end, accesses))
     schedule = Schedule(
-        cores.total,
+        cores.harts if any(_on_aicpu(t) for t in tilings) else cores.total,
         subops,
         tuple(tilings),
         memory.places,
@@ -132,6 +143,10 @@ def place_aicore(
         tuple(notes),
     )
     return schedule, spaces
+
+
+def _on_aicpu(tiling: Tiling) -> bool:
+    return isinstance(tiling, AicoreTiling) and tiling.kernel_type.on_aicpu
 
 
 def ranges(tiling: Tiling, cores: Cores, first: int = 0) -> list[tuple[int, int, int, Role]]:
@@ -152,7 +167,7 @@ def _first_slots(grouping: Grouping, tilings: Sequence[Tiling], target: AicoreTa
     """The slot from which on each sub-operator's ranges lie. Estimated times in cycles; a core that reads what others
     wrote waits for a flag of all cores, one that reads what it wrote itself does not."""
     sync = float(target.cycles(target.sync.core_full_ns))
-    free = [0.0] * cores.total
+    free = [0.0] * cores.harts
     finish: list[float] = []
     used: list[tuple[int, ...]] = []
     found = []
@@ -160,7 +175,7 @@ def _first_slots(grouping: Grouping, tilings: Sequence[Tiling], target: AicoreTa
         tiling = tilings[index]
         if not isinstance(tiling, AicoreTiling) or not tiling.units:
             now = max([*free, 0.0])
-            free = [now] * cores.total
+            free = [now] * cores.harts
             finish.append(now)
             used.append(())
             found.append(0)
@@ -208,7 +223,7 @@ def _tiling(
     if best is None:
         raise InternalError("the family offers no tiling", location=sub.name, found=sub.kernel)
     used = min(cores.slots(best.kernel_type), best.units)
-    what = "groups" if best.kernel_type.is_mix else "cores"
+    what = "groups" if best.kernel_type.is_mix else "harts" if best.kernel_type.on_aicpu else "cores"
     return best, f"{best.kernel_type.value} on {used} {what}, {best.units} units, about {best_cycles:.0f} cycles"
 
 

@@ -10,6 +10,11 @@ same.
     group     all cores of one type       the cores of the other type in its group
     type      all cores of one type       all of them
     all       all cores                   all of them
+    notify    all harts of one type       all of them; `to` says who receives
+
+An event of mode `notify` is a word in global memory: each setter adds one to it behind all it did before, a receiver
+waits until it has grown by the number of setters, and takes nothing away. That is how cores and aicpu harts, which have
+no cross-core flags, hear of one another. A word serves one event; it is never set back, waits count launches.
 
 Flags: those of one mode (and, for `group` and `type`, one type of setters) are used in rotation by its events, in
 order, so that the n-th await of a flag on a core belongs to the n-th event that uses the flag.
@@ -22,6 +27,7 @@ Text form: `str(plan)`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -41,12 +47,24 @@ class CoreKind(Enum):
         return CoreKind.VECTOR if self is CoreKind.CUBE else CoreKind.CUBE
 
 
+class AicpuKind(Enum):
+    """The general-purpose harts beside the cores; a plan uses one, which computes tilings. It stands behind the cores
+    in their numbering."""
+
+    AICPU = "aicpu"
+
+
+HartKind = CoreKind | AicpuKind
+AICPU = AicpuKind.AICPU
+
+
 class Mode(Enum):
-    """How a flag is signalled; the values are those of the command `cross_set`."""
+    """How a flag is signalled; the values are those of the command `cross_set`, but for `notify`."""
 
     GROUP = "group"
     TYPE = "type"
     ALL = "all"
+    NOTIFY = "notify"
 
 
 class Form(Enum):
@@ -57,29 +75,36 @@ class Form(Enum):
     GROUP = "group"  # cube core and its vector cores
     TYPE = "type"  # all cores of one type
     ALL = "all"  # all cores
+    NOTIFY = "notify"  # words in memory, to or from an aicpu hart
     SEVERAL = "several"  # more than one of these
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """See the module docstring. `setters`: None in mode `all`. `after`: the sub-operator behind which it is set."""
+    """See the module docstring. `setters`: None in mode `all`. `after`: the sub-operator behind which it is set. `to`:
+    in mode `notify`, who waits; `flag` then numbers the words."""
 
     index: int
     mode: Mode
-    setters: CoreKind | None
+    setters: HartKind | None
     flag: int
     after: int
+    to: HartKind | None = None
 
     @property
-    def receivers(self) -> tuple[CoreKind, ...]:
-        """The types whose counts grow."""
+    def receivers(self) -> tuple[HartKind, ...]:
+        """The types whose counts grow, or that wait for the word."""
+        if self.to is not None:
+            return (self.to,)
         if self.setters is None:
             return tuple(CoreKind)
+        assert isinstance(self.setters, CoreKind)
         return (self.setters.other,) if self.mode is Mode.GROUP else (self.setters,)
 
     def __str__(self) -> str:
         who = "all" if self.setters is None else self.setters.value
-        return f"event {self.index} mode {self.mode.value} setters {who} flag {self.flag} after {self.after}"
+        what = f"flag {self.flag}" if self.to is None else f"to {self.to.value} word {self.flag}"
+        return f"event {self.index} mode {self.mode.value} setters {who} {what} after {self.after}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +191,7 @@ class Boundary:
     form: Form
     reason: str
     events: tuple[int, ...]
-    fences: tuple[CoreKind, ...]
+    fences: tuple[HartKind, ...]
     witnesses: tuple[Witness, ...]
     implied: int
     cost_ns: float
@@ -181,22 +206,32 @@ class AicorePlan:
     cube_cores: int
     vector_cores: int
     groups: int
-    programs: dict[CoreKind, tuple[Step, ...]]
+    programs: Mapping[HartKind, tuple[Step, ...]]
     events: tuple[Event, ...]
     boundaries: tuple[Boundary, ...]
     flags: int  # per core, of the plan; the kernels have the ones above
     flag_count_max: int
     service: tuple[ServiceProgram, ...] = ()  # of the service hart, by launch
 
-    def cores(self, kind: CoreKind) -> range:
-        """The cores of a type."""
+    def cores(self, kind: HartKind) -> range:
+        """The cores of a type, or the hart that stands behind them."""
+        if kind is AICPU:
+            return range(self.total, self.total + 1)
         return range(self.cube_cores) if kind is CoreKind.CUBE else range(self.cube_cores, self.total)
 
     @property
     def total(self) -> int:
+        """Cube and vector cores."""
         return self.cube_cores + self.vector_cores
 
-    def kind(self, core: int) -> CoreKind:
+    @property
+    def harts(self) -> int:
+        """Cores, and the aicpu hart where the plan uses one."""
+        return self.total + (AICPU in self.programs)
+
+    def kind(self, core: int) -> HartKind:
+        if core >= self.total:
+            return AICPU
         return CoreKind.CUBE if core < self.cube_cores else CoreKind.VECTOR
 
     def group(self, core: int) -> int:
@@ -209,7 +244,7 @@ class AicorePlan:
         if event.setters is None:
             return tuple(range(self.total))
         setters = self.cores(event.setters)
-        if event.mode is Mode.TYPE:
+        if event.mode in (Mode.TYPE, Mode.NOTIFY):
             return tuple(setters)
         return tuple(c for c in setters if self.group(c) == self.group(core))
 

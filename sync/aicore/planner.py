@@ -5,7 +5,7 @@ core p in sub-operator i and a later one of core c needs known[c, p] >= i. What 
 brought by events set behind the last sub-operator that is needed: `group` where only cores of one group are missing,
 `type` where only cores of the own type are, `all` else. An event brings everything that its setters knew when they
 set it. Receivers that did not need an event take it later, when that costs nothing (`pending`): counts must not add
-up.
+up. Between cores and the aicpu hart, which computes tilings, events are words in memory (`notify`).
 
 Levels: `full` puts an event of all cores between any two sub-operators, `type-range` the narrowest event that the
 types of the two kernels allow, whatever their data; `minimal` looks at the bytes.
@@ -24,6 +24,7 @@ from superkernel.scheduler.aicore.place import Cores
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.schedule import Schedule, Task
 from superkernel.sync.aicore.plan import (
+    AICPU,
     AicorePlan,
     Await,
     Boundary,
@@ -32,6 +33,7 @@ from superkernel.sync.aicore.plan import (
     Drain,
     Event,
     Form,
+    HartKind,
     Mode,
     OperandWait,
     Pause,
@@ -47,7 +49,7 @@ CHANNEL_FLAGS = 4  # the last ones belong to the kernels
 _FAMILIES = (Mode.ALL, Mode.TYPE, Mode.GROUP)
 _WITNESSES = 4  # kept per boundary
 
-Family = tuple[Mode, CoreKind | None]
+Family = tuple[Mode, HartKind | None]
 Known = NDArray[np.int32]
 
 
@@ -94,42 +96,49 @@ class _Planner:
         self.schedule, self.target, self.sync, self.early_start = schedule, target, sync, early_start
         self.cuts = cuts
         self.cores = Cores(target)
-        total = self.cores.total
+        tiled = any(isinstance(t, AicoreTiling) and t.kernel_type.on_aicpu for t in schedule.tilings)
+        self.types: tuple[HartKind, ...] = (*CoreKind, *([AICPU] if tiled else []))
+        total = self.total = self.cores.total + tiled  # harts
         self.flags = _flags_of(target)
         self.count_max = int(target.sync.flag_count_max)
         self.known: Known = np.full((total, total), -1, np.int32)
         self.fenced = np.full(total, -1, np.int32)
         self.busy: list[set[int]] = [set() for _ in schedule.subops]  # cores with units
         self.after: list[Known] = []
-        self.steps: dict[CoreKind, list[list[Step]]] = {kind: [] for kind in CoreKind}  # per sub-operator
-        self.signals: dict[CoreKind, list[list[Step]]] = {kind: [] for kind in CoreKind}  # behind it
+        self.steps: dict[HartKind, list[list[Step]]] = {kind: [] for kind in self.types}  # per sub-operator
+        self.signals: dict[HartKind, list[list[Step]]] = {kind: [] for kind in self.types}  # behind it
         self.events: list[Event] = []
-        self.taken: dict[tuple[int, CoreKind], int] = {}  # event, receiver -> sub-operator whose boundary takes it
+        self.taken: dict[tuple[int, HartKind], int] = {}  # event, receiver -> sub-operator whose boundary takes it
         self.returned: dict[int, dict[int, int]] = {}  # event, core -> up to where it brings the core's own stores
-        self.pending: dict[CoreKind, list[Event]] = {kind: [] for kind in CoreKind}
+        self.pending: dict[HartKind, list[Event]] = {kind: [] for kind in self.types}
         self.boundaries: list[Boundary] = []
         self.start = 0  # of the launch
         per_group = self.cores.vector // self.cores.groups
         cubes = self.cores.cube // self.cores.groups
         self.group = np.array(
-            [*(c // cubes for c in range(self.cores.cube)), *(v // per_group for v in range(self.cores.vector))]
-        )
+            [*(c // cubes for c in range(self.cores.cube)), *(v // per_group for v in range(self.cores.vector)), -1]
+        )  # the aicpu hart is in none
 
     # Types ------------------------------------------------------------------------------------------------------------
 
-    def kind(self, core: int) -> CoreKind:
+    def kind(self, core: int) -> HartKind:
+        if core >= self.cores.total:
+            return AICPU
         return CoreKind.CUBE if core < self.cores.cube else CoreKind.VECTOR
 
-    def of(self, kind: CoreKind) -> slice:
+    def of(self, kind: HartKind) -> slice:
+        if kind is AICPU:
+            return slice(self.cores.total, self.total)
         return slice(0, self.cores.cube) if kind is CoreKind.CUBE else slice(self.cores.cube, self.cores.total)
 
-    def kinds(self, subop: int) -> tuple[CoreKind, ...]:
+    def kinds(self, subop: int) -> tuple[HartKind, ...]:
         """The types of cores that a sub-operator runs on."""
         tiling = self.schedule.tilings[subop]
         if not isinstance(tiling, AicoreTiling):
             return ()
-        uses = {CoreKind.CUBE: tiling.kernel_type.uses_cube, CoreKind.VECTOR: tiling.kernel_type.uses_vector}
-        return tuple(kind for kind in CoreKind if uses[kind])
+        kernel = tiling.kernel_type
+        uses = {CoreKind.CUBE: kernel.uses_cube, CoreKind.VECTOR: kernel.uses_vector, AICPU: kernel.on_aicpu}
+        return tuple(kind for kind in self.types if uses[kind])
 
     # The walk ---------------------------------------------------------------------------------------------------------
 
@@ -154,7 +163,7 @@ class _Planner:
                         self.steps[kind][-1].append(Drain())
             for task in of_subop[sub.index]:
                 self.known[task.core, task.core] = sub.index
-            for core in range(self.cores.total):
+            for core in range(self.total):
                 self.known[core, core] = sub.index
             self.after.append(self.known.copy())
         self._open()
@@ -165,7 +174,7 @@ class _Planner:
                 for row, behind in zip(self.steps[kind], self.signals[kind], strict=True)
                 for step in (*row, *behind)
             )
-            for kind in CoreKind
+            for kind in self.types
         }
         cores = self.cores
         return AicorePlan(
@@ -174,7 +183,7 @@ class _Planner:
         )  # fmt: skip
 
     def _open(self) -> None:
-        for kind in CoreKind:
+        for kind in self.types:
             self.steps[kind].append([])
             self.signals[kind].append([])
 
@@ -193,7 +202,7 @@ class _Planner:
     def _end_launch(self, subop: int, step: Pause | Cut, last: int) -> None:
         """Ahead of a sub-operator. Another launch begins behind `last`, which everybody knows to be complete."""
         self._flush_all(subop)
-        for kind in CoreKind:
+        for kind in self.types:
             self.steps[kind][-1].append(step)
         self.known[:] = last
         self.fenced[:] = last
@@ -202,7 +211,7 @@ class _Planner:
     # One boundary -----------------------------------------------------------------------------------------------------
 
     def _boundary(self, subop: int, conflicts: Sequence[Conflict]) -> None:
-        before: dict[CoreKind, list[int]] = {kind: [] for kind in CoreKind}  # awaits ahead of the kernel, by type
+        before: dict[HartKind, list[int]] = {kind: [] for kind in self.types}  # awaits ahead of the kernel, by type
         if self.sync != "minimal" and subop > self.start:
             for event in self._by_rule(subop):
                 for kind in event.receivers:
@@ -210,22 +219,27 @@ class _Planner:
                     self._take(event, kind, subop)
         fenced = self.fenced.copy()  # what this boundary's events bring counts for their own operands only
         lacking, witnesses, implied = self._missing(conflicts)
-        waits: dict[CoreKind, dict[int, list[int]]] = {kind: {} for kind in CoreKind}
+        for event in self._notified(lacking):
+            before[event.receivers[0]].append(event.index)
+            self._take(event, event.receivers[0], subop)
+        if any(before.values()):  # the hart has told what it knew of others
+            lacking, _, _ = self._missing(conflicts)
+        waits: dict[HartKind, dict[int, list[int]]] = {kind: {} for kind in self.types}
         if lacking:
             for event, kind, operands in self._events_for(subop, lacking):
                 for operand in operands:
                     waits[kind].setdefault(operand, []).append(event.index)
         fences = self._fences(subop, conflicts, waits, fenced)
         self._relieve(subop)
-        for kind in CoreKind:
+        for kind in self.types:
             row = self.steps[kind][subop]
             row += [Await(e, subop) for e in before[kind]]
             if kind in self.kinds(subop):
                 self._add_run(row, subop, waits[kind], fences.get(kind, set()))
             else:
                 assert not waits[kind]
-        events = tuple(dict.fromkeys([e for k in CoreKind for e in before[k]] + [
-            e for k in CoreKind for es in waits[k].values() for e in es
+        events = tuple(dict.fromkeys([e for k in self.types for e in before[k]] + [
+            e for k in self.types for es in waits[k].values() for e in es
         ]))  # fmt: skip
         self._note(subop, events, tuple(fences), witnesses, implied)
 
@@ -239,9 +253,9 @@ class _Planner:
 
     def _missing(
         self, conflicts: Iterable[Conflict]
-    ) -> tuple[dict[tuple[CoreKind, CoreKind], _Missing], list[Conflict], int]:
+    ) -> tuple[dict[tuple[HartKind, HartKind], _Missing], list[Conflict], int]:
         """What no earlier event orders, by (type of the setter, type of the receiver); examples; the number implied."""
-        lacking: dict[tuple[CoreKind, CoreKind], _Missing] = {}
+        lacking: dict[tuple[HartKind, HartKind], _Missing] = {}
         witnesses: list[Conflict] = []
         implied = 0
         tasks = self.schedule.tasks
@@ -263,10 +277,10 @@ class _Planner:
         return lacking, witnesses, implied
 
     def _events_for(
-        self, subop: int, lacking: dict[tuple[CoreKind, CoreKind], _Missing]
-    ) -> list[tuple[Event, CoreKind, set[int]]]:
+        self, subop: int, lacking: dict[tuple[HartKind, HartKind], _Missing]
+    ) -> list[tuple[Event, HartKind, set[int]]]:
         """Events that bring what is missing, with the type that takes each and the operands that need it."""
-        families: dict[Family, list[tuple[CoreKind, CoreKind]]] = {}
+        families: dict[Family, list[tuple[HartKind, HartKind]]] = {}
         for (setter, receiver), row in lacking.items():
             if setter is receiver:
                 family: Family = (Mode.TYPE, setter)
@@ -277,11 +291,11 @@ class _Planner:
             families.setdefault(family, []).append((setter, receiver))
         lasts = {family: max(lacking[key].last for key in keys) for family, keys in families.items()}
         families = self._fewest(families, lacking)
-        found: list[tuple[Event, CoreKind, set[int]]] = []
+        found: list[tuple[Event, HartKind, set[int]]] = []
         for family, keys in families.items():
             last = max(row.last for row in lacking.values()) if family[1] is None else lasts[family]
             event = self._find(family, last, {receiver for _, receiver in keys}) or self._make(family, last)
-            operands: dict[CoreKind, set[int]] = {}
+            operands: dict[HartKind, set[int]] = {}
             for key in keys:
                 operands.setdefault(key[1], set()).update(lacking[key].operands)
             for receiver, needing in operands.items():
@@ -290,11 +304,28 @@ class _Planner:
                     self._take(earlier, receiver, subop)
         return found
 
+    def _notified(self, lacking: dict[tuple[HartKind, HartKind], _Missing]) -> list[Event]:
+        """Words for what cores and the aicpu hart lack of one another: they have no flags in common. What they bring is
+        taken out of `lacking`; what a kernel does before its first access is no work where all depends on a tiling, so
+        that waits stand ahead of it."""
+        found = []
+        for setter, receiver in sorted((k for k in lacking if AICPU in k), key=lambda k: (k[0].value, k[1].value)):
+            found.append(self._make_word(setter, receiver, lacking.pop((setter, receiver)).last))
+        return found
+
+    def _make_word(self, setter: HartKind, receiver: HartKind, after: int) -> Event:
+        number = sum(e.mode is Mode.NOTIFY for e in self.events)
+        event = Event(len(self.events), Mode.NOTIFY, setter, number, after, receiver)
+        self.events.append(event)
+        self.signals[setter][after].append(Signal(event.index))
+        self.pending[receiver].append(event)
+        return event
+
     def _fewest(
         self,
-        families: dict[Family, list[tuple[CoreKind, CoreKind]]],
-        lacking: dict[tuple[CoreKind, CoreKind], _Missing],
-    ) -> dict[Family, list[tuple[CoreKind, CoreKind]]]:
+        families: dict[Family, list[tuple[HartKind, HartKind]]],
+        lacking: dict[tuple[HartKind, HartKind], _Missing],
+    ) -> dict[Family, list[tuple[HartKind, HartKind]]]:
         """Without the families whose events bring nothing that the others do not bring anyway, the widest left out
         last (an event of all cores brings everything)."""
         if (Mode.ALL, None) in families:
@@ -323,8 +354,8 @@ class _Planner:
         """The setters that a receiver listens to."""
         if setters is None:
             return list(range(self.cores.total))
-        found = range(self.cores.total)[self.of(setters)]
-        return [s for s in found if mode is Mode.TYPE or self.group[s] == self.group[core]]
+        found = range(self.total)[self.of(setters)]
+        return [s for s in found if mode is not Mode.GROUP or self.group[s] == self.group[core]]
 
     def _find(self, family: Family, last: int, receivers: set[CoreKind]) -> Event | None:
         """A pending event of the family that brings enough, if all who need it still have it before them."""
@@ -334,7 +365,7 @@ class _Planner:
                 return event
         return None
 
-    def _ahead(self, event: Event, kind: CoreKind) -> list[Event]:
+    def _ahead(self, event: Event, kind: HartKind) -> list[Event]:
         """The event and what of its family the receiver must take before it."""
         same = [e for e in self.pending[kind] if (e.mode, e.setters) == (event.mode, event.setters)]
         return [e for e in same if e.index <= event.index]
@@ -354,12 +385,12 @@ class _Planner:
             self.pending[kind].append(event)
         return event
 
-    def _take(self, event: Event, kind: CoreKind, subop: int) -> None:
+    def _take(self, event: Event, kind: HartKind, subop: int) -> None:
         """A type's cores take an event ahead of a sub-operator: they learn what its setters knew."""
         self.pending[kind].remove(event)
         self.taken[event.index, kind] = subop
         knew = self.after[event.after]
-        for core in range(self.cores.total)[self.of(kind)]:
+        for core in range(self.total)[self.of(kind)]:
             heard = knew[self._heard(event.mode, event.setters, core)]
             learnt = heard.max(axis=0)
             self.returned.setdefault(event.index, {})[core] = int(learnt[core])
@@ -387,7 +418,7 @@ class _Planner:
     def _relieve(self, subop: int) -> None:
         """Take pending events before their counts come near the limit: those that all setters have passed."""
         width = self.flags // len(_FAMILIES)
-        for kind in CoreKind:
+        for kind in self.types:
             for family in {(e.mode, e.setters) for e in self.pending[kind]}:
                 waiting = [e for e in self.pending[kind] if (e.mode, e.setters) == family]
                 if len(waiting) >= width * self.count_max // 2:
@@ -397,17 +428,17 @@ class _Planner:
 
     def _flush_all(self, subop: int) -> None:
         """At the end of a launch all counts are 0."""
-        for kind in CoreKind:
+        for kind in self.types:
             for event in tuple(self.pending[kind]):
                 self.steps[kind][-1].append(Await(event.index, subop))
                 self.pending[kind].remove(event)
                 self.taken[event.index, kind] = subop
 
     def _fences(
-        self, subop: int, conflicts: Sequence[Conflict], waits: dict[CoreKind, dict[int, list[int]]], fenced: Known
-    ) -> dict[CoreKind, set[int]]:
+        self, subop: int, conflicts: Sequence[Conflict], waits: dict[HartKind, dict[int, list[int]]], fenced: Known
+    ) -> dict[HartKind, set[int]]:
         """Operands by type that a core reads after having written them itself, its stores not fenced since."""
-        found: dict[CoreKind, set[int]] = {}
+        found: dict[HartKind, set[int]] = {}
         tasks = self.schedule.tasks
         for conflict in conflicts:
             earlier, core = tasks[conflict.earlier], tasks[conflict.later].core
@@ -425,7 +456,9 @@ class _Planner:
     # Rules and notes --------------------------------------------------------------------------------------------------
 
     def _by_rule(self, subop: int) -> list[Event]:
-        """The event between a sub-operator and the one before it, by the level."""
+        """The events between a sub-operator and the one before it, by the level."""
+        if AICPU in (*self.kinds(subop), *self.kinds(subop - 1)):
+            return self._by_rule_with_aicpu(subop)
         if self.sync == "full":
             return [self._make((Mode.ALL, None), subop - 1)]
         here, there = self.kinds(subop), self.kinds(subop - 1)
@@ -433,16 +466,24 @@ class _Planner:
             return [self._make((Mode.TYPE, here[0]), subop - 1)]
         return [self._make((Mode.ALL, None), subop - 1)]
 
+    def _by_rule_with_aicpu(self, subop: int) -> list[Event]:
+        """All cores -> aicpu hart -> all cores, whatever the level: nothing narrower is a rule of types."""
+        if self.kinds(subop) == self.kinds(subop - 1):
+            return []
+        if AICPU in self.kinds(subop):
+            return [self._make_word(kind, AICPU, subop - 1) for kind in CoreKind]
+        return [self._make_word(AICPU, kind, subop - 1) for kind in CoreKind]
+
     def _cost_ns(self, form: Form) -> float:
         sync = self.target.sync
-        wide = float(sync.core_full_ns)
-        return {Form.NONE: 0.0, Form.FENCE: 0.0, Form.GROUP: float(sync.group_ns)}.get(form, wide)
+        wide, narrow, word = float(sync.core_full_ns), float(sync.group_ns), float(sync.memory_flag_ns)
+        return {Form.NONE: 0.0, Form.FENCE: 0.0, Form.GROUP: narrow, Form.NOTIFY: word}.get(form, wide)
 
     def _note(
         self,
         subop: int,
         events: tuple[int, ...],
-        fences: tuple[CoreKind, ...],
+        fences: tuple[HartKind, ...],
         witnesses: Sequence[Conflict],
         implied: int,
     ) -> None:
@@ -450,6 +491,7 @@ class _Planner:
             Mode.GROUP: Form.GROUP,
             Mode.TYPE: Form.TYPE,
             Mode.ALL: Form.ALL,
+            Mode.NOTIFY: Form.NOTIFY,
         }
         used = list(dict.fromkeys(forms[self.events[e].mode] for e in events))
         form = used[0] if len(used) == 1 else Form.SEVERAL if used else Form.FENCE if fences else Form.NONE
@@ -466,7 +508,9 @@ class _Planner:
             reason = "nothing is read or overwritten that earlier synchronisation does not order"
         order = (Form.GROUP, Form.TYPE, Form.ALL)
         wider = tuple(
-            (f, self._cost_ns(f)) for f in order if order.index(f) > max((order.index(u) for u in used), default=-1)
+            (f, self._cost_ns(f))
+            for f in order
+            if Form.NOTIFY not in used and order.index(f) > max((order.index(u) for u in used), default=-1)
         )
         cost = max((self._cost_ns(f) for f in used), default=0.0)
         self.boundaries.append(

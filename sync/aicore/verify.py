@@ -1,15 +1,16 @@
 """The independent verifier of accelerator plans: proves a plan free of races and deadlocks, or says what is wrong.
 
-It reads tasks, events and the two programs. It checks:
+It reads tasks, events and the programs: the two of the cores, and that of the aicpu hart where there is one. It checks:
 
  A1  each sub-operator with tasks on a type of core is run exactly once by its program, in the global order; tasks
      stand on cores of types that run them; their units are covered without gap or overlap;
  A2  every event is signalled once by each type that sets it and awaited once by each type whose counts it grows;
- A3  a flag is used by events of one mode and one type of setters, and awaited in the order in which it is signalled;
+ A3  a flag is used by events of one mode and one type of setters, and awaited in the order in which it is signalled; a
+     word in memory is one event's;
  A4  no deadlock: executing the programs with nothing but their signals and awaits, both reach their end;
  A5  every pair of overlapping accesses, at least one of them a write, is ordered by happens-before in the global
      order; on one core a read behind the core's own write needs a fence between them; tasks of one sub-operator on
-     different cores conflict in its workspace only;
+     different cores conflict in its workspace only, and where they write what is dealt out among them at run time;
  A6  no count of a flag can exceed its limit, however far the setters run ahead;
  A7  no event is under way where a launch ends; inputs and constants are never written;
  A8  the service hart comes to the end of its programs, and prefetches what is used (`verify_service`).
@@ -19,14 +20,14 @@ have published. Knowledge is a vector per core: up to which step of each other c
 counts for the operand it stands at, and for everything behind the kernel.
 
 Not checked: that declared accesses are what the kernels do (the simulator checks every one), that a kernel orders its
-own commands (the simulator's race detection does).
+own commands, and that what is dealt out at run time is disjoint (the simulator's race detection does both).
 
 Architecture invariant: imports plain data types only, nothing of the planner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,12 +36,14 @@ from numpy.typing import NDArray
 from superkernel.errors import VerificationError, Violation
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.aicore.plan import (
+    AICPU,
     AicorePlan,
     Await,
     CoreKind,
     Cut,
     Drain,
     Event,
+    HartKind,
     Mode,
     Pause,
     Run,
@@ -103,7 +106,7 @@ def check_aicore_plan(
     wrong += races
     if wrong:
         return wrong, None
-    return [], AicoreCertificate(len(plan.tasks), plan.total, len(plan.events), plan.waits, pairs, cross)
+    return [], AicoreCertificate(len(plan.tasks), plan.harts, len(plan.events), plan.waits, pairs, cross)
 
 
 # A1, A2, A3, A7 -------------------------------------------------------------------------------------------------------
@@ -111,12 +114,12 @@ def check_aicore_plan(
 
 def _check_runs(plan: AicorePlan) -> Iterator[Violation]:
     paused = {s.subop for program in plan.programs.values() for s in program if isinstance(s, Pause)}
-    needed: dict[CoreKind, set[int]] = {kind: set() for kind in CoreKind}
+    needed: dict[HartKind, set[int]] = {kind: set() for kind in plan.programs}
     for index, task in enumerate(plan.tasks):
         if task.index != index:
             yield Violation("task indices are not the global order", expected=str(index), found=str(task.index))
-        if not 0 <= task.core < plan.total:
-            yield Violation("no such core", f"task {index}", f"0 to {plan.total - 1}", str(task.core))
+        if not 0 <= task.core < plan.harts:
+            yield Violation("no such core", f"task {index}", f"0 to {plan.harts - 1}", str(task.core))
         elif task.subop not in paused:
             needed[plan.kind(task.core)].add(task.subop)
     for kind, program in plan.programs.items():
@@ -149,7 +152,11 @@ def _check_events(plan: AicorePlan) -> Iterator[Violation]:
         where = f"event {index}"
         if event.index != index:
             yield Violation("event indices are not in order", where, found=str(event.index))
-        if not 0 <= event.flag < plan.flags:
+        if (event.mode is Mode.NOTIFY) != (event.to is not None) or event.to is event.setters is not None:
+            yield Violation("a word goes from harts of one type to those of another", where, found=str(event))
+        if AICPU in (event.setters, event.to) and event.mode is not Mode.NOTIFY:
+            yield Violation("an aicpu hart has no cross-core flags", where, found=str(event))
+        if event.mode is not Mode.NOTIFY and not 0 <= event.flag < plan.flags:
             yield Violation("no such flag for the plan", where, f"0 to {plan.flags - 1}", str(event.flag))
         if (event.setters is None) != (event.mode is Mode.ALL):
             yield Violation("mode and setters do not fit", where, found=str(event))
@@ -192,8 +199,16 @@ def _check_writes(plan: AicorePlan) -> Iterator[Violation]:
 def _check_flag_order(plan: AicorePlan) -> Iterator[Violation]:
     """A3. Within one kernel, events are taken in the order of their numbers at best: those of one flag must stand at
     one operand, in order."""
-    family: dict[tuple[int, CoreKind], tuple[Mode, CoreKind | None]] = {}
+    family: dict[tuple[int, HartKind], tuple[Mode, HartKind | None]] = {}
+    words: dict[int, int] = {}
     for event in plan.events:
+        if event.mode is Mode.NOTIFY:  # its word only grows: nobody else may
+            other = words.setdefault(event.flag, event.index)
+            if other != event.index or event.flag < 0:
+                yield Violation(
+                    "two events have one word", f"event {event.index}, word {event.flag}", found=f"event {other}"
+                )
+            continue
         for kind in event.receivers:
             known = family.setdefault((event.flag, kind), (event.mode, event.setters))
             if known != (event.mode, event.setters):
@@ -208,7 +223,7 @@ def _check_flag_order(plan: AicorePlan) -> Iterator[Violation]:
             last: dict[int, int] = {}
             for index in taken:
                 event = plan.events[index]
-                if index not in signalled or event.setters not in (None, setter):
+                if event.mode is Mode.NOTIFY or index not in signalled or event.setters not in (None, setter):
                     continue
                 if signalled[index] < last.get(event.flag, -1):
                     yield Violation(
@@ -228,17 +243,17 @@ class _Replay:
     plan: AicorePlan
     at_access: dict[tuple[int, int | None], Matrix] = field(default_factory=dict)  # (sub-operator, operand)
     fenced_at: dict[tuple[int, int | None], Vector] = field(default_factory=dict)
-    step_of: dict[tuple[CoreKind, int], int] = field(default_factory=dict)
-    await_step: dict[tuple[CoreKind, int], int] = field(default_factory=dict)
-    at_signal: dict[tuple[CoreKind, int], Matrix] = field(default_factory=dict)
+    step_of: dict[tuple[HartKind, int], int] = field(default_factory=dict)
+    await_step: dict[tuple[HartKind, int], int] = field(default_factory=dict)
+    at_signal: dict[tuple[HartKind, int], Matrix] = field(default_factory=dict)
     under_way: dict[int, str] = field(default_factory=dict)  # event -> the end of a launch that it outlives
 
     def __post_init__(self) -> None:
-        total = self.plan.total
+        total = self.plan.harts
         self.known = np.zeros((total, total), np.int64)
         self.fenced = np.zeros(total, np.int64)
         self.units = {(task.subop, task.core) for task in self.plan.tasks}
-        self.at = dict.fromkeys(CoreKind, 0)
+        self.at: dict[HartKind, int] = dict.fromkeys(self.plan.programs, 0)
 
     def run(self) -> list[Violation]:
         """Until both programs end, or neither can go on."""
@@ -276,13 +291,13 @@ class _Replay:
             if not isinstance(step, (Pause, Cut)):
                 return False
             steps.append(step)
-        if steps[0] != steps[1]:
+        if any(step != steps[0] for step in steps):
             return False
         for _, index in self.at_signal:
             for kind in self.plan.events[index].receivers:
                 if (kind, index) not in self.await_step:
                     self.under_way.setdefault(index, str(steps[0]))
-        for kind in CoreKind:
+        for kind in self.plan.programs:
             if isinstance(steps[0], Pause):
                 self.step_of[kind, steps[0].subop] = self.at[kind] + 1
             self.at[kind] += 1
@@ -292,10 +307,10 @@ class _Replay:
         return True
 
     def _complete(self, event: Event) -> bool:
-        kinds = CoreKind if event.setters is None else (event.setters,)
+        kinds: Iterable[HartKind] = CoreKind if event.setters is None else (event.setters,)
         return all((kind, event.index) in self.at_signal for kind in kinds)
 
-    def _step(self, kind: CoreKind, step: object) -> bool:
+    def _step(self, kind: HartKind, step: object) -> bool:
         if isinstance(step, (Pause, Cut)):
             return False
         mine = list(self.plan.cores(kind))
@@ -315,7 +330,7 @@ class _Replay:
         self.known[mine, mine] = number
         return True
 
-    def _access(self, kind: CoreKind, mine: list[int], step: Run, number: int) -> None:
+    def _access(self, kind: HartKind, mine: list[int], step: Run, number: int) -> None:
         """What is known at each operand's first access; behind the kernel, all of it."""
         self.step_of[kind, step.subop] = number
         base, fenced = self.known.copy(), self.fenced.copy()
@@ -333,7 +348,7 @@ class _Replay:
             self._keep(step.subop, wait.operand, mine, here, own)
 
     def _keep(self, subop: int, operand: int | None, mine: list[int], known: Matrix, fenced: Vector) -> None:
-        total = self.plan.total
+        total = self.plan.harts
         rows = self.at_access.setdefault((subop, operand), np.full((total, total), -1, np.int64))
         rows[mine] = known[mine]
         own = self.fenced_at.setdefault((subop, operand), np.full(total, -1, np.int64))
@@ -342,7 +357,7 @@ class _Replay:
     def _learn(self, known: Matrix, fenced: Vector, mine: list[int], event: Event) -> None:
         """A type's cores take an event. What others know of a core's own stores, it need not wait for any more."""
         published = np.zeros_like(known)
-        for kind in CoreKind:
+        for kind in self.plan.programs:
             if (kind, event.index) in self.at_signal:
                 published[list(self.plan.cores(kind))] = self.at_signal[kind, event.index]
         whole = None if event.mode is Mode.GROUP else published[list(self.plan.heard(event, mine[0]))].max(axis=0)
@@ -365,9 +380,9 @@ class _Replay:
 
 def _check_counts(plan: AicorePlan, replay: _Replay) -> Iterator[Violation]:
     """Before a flag is signalled for the (limit + 1)-th time untaken, a signaller must know the first as taken."""
-    uses: dict[tuple[int, CoreKind], list[Event]] = {}
+    uses: dict[tuple[int, HartKind], list[Event]] = {}
     for event in plan.events:
-        for kind in event.receivers:
+        for kind in event.receivers if event.mode is not Mode.NOTIFY else ():
             uses.setdefault((event.flag, kind), []).append(event)
     for (flag, kind), events in uses.items():
         for number in range(plan.flag_count_max, len(events)):
@@ -380,7 +395,7 @@ def _check_counts(plan: AicorePlan, replay: _Replay) -> Iterator[Violation]:
                 )  # fmt: skip
 
 
-def _somebody_knows(plan: AicorePlan, replay: _Replay, event: Event, kind: CoreKind, taken: int) -> bool:
+def _somebody_knows(plan: AicorePlan, replay: _Replay, event: Event, kind: HartKind, taken: int) -> bool:
     """For each receiver, a setter that it listens to knows at its signal that the receiver has passed step `taken`."""
     for core in plan.cores(kind):
         fine = False
@@ -453,6 +468,8 @@ def _check_space(plan: AicorePlan, replay: _Replay, rows: _Rows) -> tuple[int, i
             beside = np.flatnonzero((low[stop:b] < high[b]) & (high[stop:b] > low[b]) & (core[stop:b] != task.core))
             for a in beside + stop:
                 pair = _meeting(rows.source[a][1].regions, access.regions)
+                if rows.source[a][1].dealt_out and access.dealt_out:
+                    continue
                 if (write[a] or access.write) and pair is not None and len(races) < RACES_MAX:
                     races.append(_race(rows.source[a][0], task, access, *pair))
         if task.subop in paused:  # it runs between two launches: all before it is complete

@@ -6,7 +6,8 @@ carried out one by one, in program order, by the simulator's functional half, as
 stores, with the fences and the drain that they need. MIX kernels run their roles in threads that meet in cross-core
 flags. Checked: (a) the result of a whole run and of random splits, bit by bit the same; (b) global memory outside the
 declared reads may hold anything, outside the declared writes nothing changes, all declared writes are written (by one
-of the ranges, where they are dealt out at run time); (c) engine flags end as they began, cross-core flags at 0. Timing and flag order are the simulator's to check.
+of the ranges, where they are dealt out at run time); (c) engine flags end as they began, cross-core flags at 0.
+Timing and flag order are the simulator's to check.
 """
 
 from __future__ import annotations

@@ -40,6 +40,10 @@ class KernelType(Enum):
         return self in (KernelType.MIX_1_1, KernelType.MIX_1_2)
 
     @property
+    def on_aicpu(self) -> bool:
+        return self is KernelType.AICPU
+
+    @property
     def uses_cube(self) -> bool:
         return self not in (KernelType.VECTOR, KernelType.AICPU)
 
