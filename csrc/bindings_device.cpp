@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bindings_parts.h"
@@ -23,6 +24,7 @@ using namespace py::literals;
 
 namespace {
 
+using sk::sim::ControlStats;
 using sk::sim::Core;
 using sk::sim::Device;
 using sk::sim::EngineQueue;
@@ -30,31 +32,11 @@ using sk::sim::EngineStats;
 
 constexpr std::uint64_t kPieceEvents = 10'000;
 
-constexpr const char* kStallNames[] = {
-#define X(name) #name,
-    SK_STALLS(X)
-#undef X
-};
 constexpr const char* kEngineNames[] = {
 #define X(name, window) #name,
     SK_ENGINES(X)
 #undef X
 };
-
-py::dict stalls_of(const std::array<std::uint64_t, sk::sim::kStalls>& stalls) {
-  py::dict result;
-  for (std::size_t i = 0; i < stalls.size(); ++i) result[kStallNames[i]] = stalls[i];
-  return result;
-}
-
-py::dict control_of(const sk::sim::ControlStats& stats) {
-  return py::dict("cycles"_a = stats.cycles, "instructions"_a = stats.instructions,
-                  "stalls"_a = stalls_of(stats.stalls), "first_cycle"_a = stats.first, "last_cycle"_a = stats.last,
-                  "lines_entered"_a = stats.accesses, "misses_cold"_a = stats.cold,
-                  "misses_capacity"_a = stats.capacity, "prefetches"_a = stats.prefetches,
-                  "prefetched_timely"_a = stats.prefetched_timely, "prefetched_late"_a = stats.prefetched_late,
-                  "prefetched_useless"_a = stats.prefetched_useless);
-}
 
 py::dict engine_of(const EngineStats& stats) {
   return py::dict("busy"_a = stats.busy, "commands"_a = stats.commands, "flags"_a = stats.flags,
@@ -63,18 +45,36 @@ py::dict engine_of(const EngineStats& stats) {
                   "waits_memory"_a = stats.waits_memory, "first_cycle"_a = stats.first, "last_cycle"_a = stats.last);
 }
 
-py::dict engines_of(const std::array<EngineStats, sk::sim::kWindows>& engines) {
-  py::dict result;
-  for (std::size_t e = 1; e < engines.size(); ++e) {
-    if (engines[e].commands + engines[e].flags != 0) result[kEngineNames[e]] = engine_of(engines[e]);
-  }
-  return result;
+// Rows of 64-bit words, for NumPy: a core has one per marker, and one per marker and engine that it has commands for.
+// superkernel/sim/counters.py knows the columns; dictionaries of all rows took longer than most launches.
+using Words = std::vector<std::uint64_t>;
+
+py::bytes bytes_of(const Words& words) {
+  return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(std::uint64_t)};
+}
+
+void add_control(Words& words, std::uint32_t marker, const ControlStats& stats) {
+  words.insert(words.end(), {marker, stats.cycles, stats.instructions, stats.first, stats.last, stats.accesses,
+                             stats.cold, stats.capacity, stats.prefetches, stats.prefetched_timely,
+                             stats.prefetched_late, stats.prefetched_useless});
+  words.insert(words.end(), stats.stalls.begin(), stats.stalls.end());
+}
+
+void add_engine(Words& words, std::uint64_t row, std::uint64_t engine, const EngineStats& stats) {
+  words.insert(words.end(),
+               {row, engine, stats.busy, stats.commands, stats.flags, stats.bytes_read, stats.bytes_written,
+                stats.waits_empty, stats.waits_flag, stats.waits_memory, stats.first, stats.last});
 }
 
 py::dict core_of(const Core& core) {
-  py::list markers;
+  Words control, by_marker;
+  std::uint64_t row = 0;
   for (const auto& [marker, stats] : core.markers) {
-    markers.append(py::make_tuple(marker, control_of(stats.control), engines_of(stats.engines)));
+    add_control(control, marker, stats.control);
+    for (std::size_t e = 1; e < stats.engines.size(); ++e) {
+      if (stats.engines[e].commands + stats.engines[e].flags != 0) add_engine(by_marker, row, e, stats.engines[e]);
+    }
+    ++row;
   }
   py::dict engines;
   for (std::size_t e = 1; e + 1 < sk::sim::kWindows; ++e) {
@@ -82,7 +82,8 @@ py::dict core_of(const Core& core) {
   }
   return py::dict("type"_a = sk::sim::name_of(core.type), "group"_a = core.group, "cycles"_a = core.unit.cycles(),
                   "instructions"_a = core.unit.retired, "asleep"_a = core.asleep,
-                  "cross_wait_cycles"_a = core.cross_stalls, "markers"_a = markers, "engines"_a = engines);
+                  "cross_wait_cycles"_a = core.cross_stalls, "control_rows"_a = bytes_of(control),
+                  "engine_rows"_a = bytes_of(by_marker), "engines"_a = engines);
 }
 
 py::dict memory_of(const sk::sim::MemoryStats& stats) {
@@ -195,9 +196,11 @@ void register_device(py::module_& m) {
       .def("first_unwritten", &DeviceObject::first_unwritten, py::arg("address"), py::arg("count"))
       .def(
           "declare",
-          [](DeviceObject& self, std::uint32_t sub_operator, std::uint32_t core, bool writes, std::uint64_t begin,
-             std::uint64_t end) { self.idle().declare(sub_operator, core, writes, begin, end); },
-          py::arg("sub_operator"), py::arg("core"), py::arg("writes"), py::arg("begin"), py::arg("end"))
+          [](DeviceObject& self, std::uint32_t sub_operator, std::uint32_t core, bool writes,
+             const std::vector<std::pair<std::uint64_t, std::uint64_t>>& ranges) {
+            for (const auto& [begin, end] : ranges) self.idle().declare(sub_operator, core, writes, begin, end);
+          },
+          py::arg("sub_operator"), py::arg("core"), py::arg("writes"), py::arg("ranges"))
       .def(
           "declare_scratch",
           [](DeviceObject& self, std::uint64_t begin, std::uint64_t end) { self.idle().declare_scratch(begin, end); },

@@ -7,7 +7,6 @@ into the kernel, and its engines wrote at least as many bytes of global memory a
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from superkernel.codegen.aicore.program import PHASE_BODY
@@ -22,10 +21,7 @@ def check_finished(schedule: Schedule, launches: Sequence[LaunchResult]) -> None
     written: dict[tuple[int, int], int] = {}
     for launch in launches:
         for core in launch.cores:
-            counts: dict[int, int] = defaultdict(int)
-            for marker in core.markers:
-                if marker.phase == PHASE_BODY:
-                    counts[marker.sub_operator] += sum(e.bytes_written for e in marker.engines.values())
+            counts = core.table.bytes_written(PHASE_BODY)
             written.update({(subop, core.core): count for subop, count in counts.items()})
     wrong = [v for task in schedule.tasks for v in _left_undone(schedule, task, written)]
     if wrong:

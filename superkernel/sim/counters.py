@@ -3,15 +3,24 @@
 Model: a `LaunchResult` has the cores; a core has its control unit's cycles by cause, its engines, and the same split by
 sub-operator and phase (the progress marker that the program stores); beside them the memory system and SDMA.
 
+A launch of a large program has tens of thousands of rows, and most callers want sums: so a core keeps its rows as
+arrays (`MarkerTable`), and makes dataclasses of them when it is asked for them.
+
 Invariants: of a control unit, instructions + stalls = cycles, in each `MarkerCounts` and over them all. Every number is
 an integer of cycles, bytes or events, and depends on the program and the target alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.target.engines import Engine
 
 if TYPE_CHECKING:
     from superkernel._core import SimDeviceResults
@@ -94,6 +103,60 @@ class MarkerCounts:
     engines: Mapping[str, EngineCounts]
 
 
+class MarkerTable:
+    """A core's rows by marker, ascending: in `control`, columns marker and `CONTROL_COLUMNS`, then the stalls; in
+    `engines` the number of the row in `control`, the engine, and `ENGINE_COLUMNS`."""
+
+    def __init__(self, control: NDArray[np.uint64], engines: NDArray[np.uint64]) -> None:
+        self.control, self.engines = control, engines
+        self._markers: list[int] = control[:, 0].tolist()
+        self._rows: tuple[MarkerCounts, ...] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MarkerTable):
+            return NotImplemented
+        return np.array_equal(self.control, other.control) and np.array_equal(self.engines, other.engines)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def rows(self) -> tuple[MarkerCounts, ...]:
+        """All of them, made at the first call."""
+        if self._rows is None:
+            engines: list[dict[str, EngineCounts]] = [{} for _ in range(len(self.control))]
+            for row, engine, *counts in self.engines.tolist():
+                engines[row][_ENGINE_NAMES[engine]] = _engine(counts)
+            self._rows = tuple(
+                MarkerCounts(marker // 4, marker % 4, _control(counts), engines[row])
+                for row, (marker, *counts) in enumerate(self.control.tolist())
+            )
+        return self._rows
+
+    def of_sub_operator(self, number: int) -> tuple[MarkerCounts, ...]:
+        begin, end = bisect_left(self._markers, 4 * number), bisect_left(self._markers, 4 * number + 4)
+        return self.rows()[begin:end]
+
+    def sub_operators(self) -> set[int]:
+        """Those that have a row."""
+        return {marker // 4 for marker in self._markers}
+
+    def bytes_written(self, phase: int) -> dict[int, int]:
+        """To global memory, by sub-operator, of those that have a row of the phase."""
+        markers = self.control[:, 0]
+        column = 2 + ENGINE_COLUMNS.index("bytes_written")
+        counts = np.zeros(len(markers), np.uint64)
+        np.add.at(counts, self.engines[:, 0].astype(np.intp), self.engines[:, column])
+        chosen = markers % np.uint64(4) == phase
+        return dict(zip((markers[chosen] // np.uint64(4)).tolist(), counts[chosen].tolist(), strict=True))
+
+    def total(self) -> ControlCounts:
+        """Of the control unit, over all markers."""
+        counts = self.control[:, 1:].sum(axis=0, dtype=np.uint64)
+        if len(self.control):
+            counts[_FIRST] = self.control[:, 1 + _FIRST].min()
+            counts[_LAST] = self.control[:, 1 + _LAST].max()
+        return _control(counts.tolist())
+
+
 @dataclass(frozen=True, slots=True)
 class CoreCounts:
     """A core. `cycles` is when its control unit ended (wfi), or how far it had come at the program's end."""
@@ -107,17 +170,22 @@ class CoreCounts:
     control: ControlCounts
     cross_wait_cycles: tuple[int, ...]
     engines: Mapping[str, EngineCounts]
-    markers: tuple[MarkerCounts, ...]
+    table: MarkerTable
+
+    @property
+    def markers(self) -> tuple[MarkerCounts, ...]:
+        """What belongs to each marker that this core set, in ascending order."""
+        return self.table.rows()
 
     def of_sub_operator(self, number: int) -> tuple[MarkerCounts, ...]:
         """The phases of a sub-operator that this core went through."""
-        return tuple(m for m in self.markers if m.sub_operator == number)
+        return self.table.of_sub_operator(number)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryCounts:
-    """L2 and HBM. The cycles are what accesses were delayed by, each access by its own delay. `prefetched_*`: lines that
-    SDMA was asked to bring into L2, by what became of them."""
+    """L2 and HBM. The cycles are what accesses were delayed by, each access by its own delay. `prefetched_*`: lines
+    that SDMA was asked to bring into L2, by what became of them."""
 
     line_reads: int
     line_writes: int
@@ -159,7 +227,38 @@ class LaunchResult:
     @property
     def sub_operators(self) -> tuple[int, ...]:
         """The numbers of all sub-operators that any core went through."""
-        return tuple(sorted({m.sub_operator for core in self.cores for m in core.markers}))
+        return tuple(sorted({n for core in self.cores for n in core.table.sub_operators()}))
+
+
+CONTROL_COLUMNS = (
+    "cycles",
+    "instructions",
+    "first_cycle",
+    "last_cycle",
+    "lines_entered",
+    "misses_cold",
+    "misses_capacity",
+    "prefetches",
+    "prefetched_timely",
+    "prefetched_late",
+    "prefetched_useless",
+)
+ENGINE_COLUMNS = (
+    "busy",
+    "commands",
+    "flags",
+    "bytes_read",
+    "bytes_written",
+    "waits_empty",
+    "waits_flag",
+    "waits_memory",
+    "first_cycle",
+    "last_cycle",
+)
+"""The columns of the device's numbers, in its order; `ENGINE_COLUMNS` is also the order of `EngineCounts`."""
+
+_FIRST, _LAST = CONTROL_COLUMNS.index("first_cycle"), CONTROL_COLUMNS.index("last_cycle")
+_ENGINE_NAMES = {engine.value: engine.title for engine in Engine}
 
 
 def launch_result(raw: SimDeviceResults, clock_mhz: int, trace: bytes) -> LaunchResult:
@@ -168,45 +267,37 @@ def launch_result(raw: SimDeviceResults, clock_mhz: int, trace: bytes) -> Launch
         raw["cycles"],
         raw["cycles"] * 1000 / clock_mhz,
         tuple(_core(number, core) for number, core in enumerate(raw["cores"])),
-        _engine(raw["sdma"]),
+        _engine([raw["sdma"][name] for name in ENGINE_COLUMNS]),
         MemoryCounts(**raw["memory"]),
         raw["console"].decode("utf-8", "replace"),
         trace,
     )
 
 
-def _first(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {**raw, "first_cycle": None if raw["first_cycle"] == NEVER else raw["first_cycle"]}
+def _first(cycle: int) -> int | None:
+    return None if cycle == NEVER else cycle
 
 
-def _engine(raw: Mapping[str, Any]) -> EngineCounts:
-    return EngineCounts(**_first(raw))
+def _engine(counts: Sequence[int]) -> EngineCounts:
+    *others, first, last = counts
+    return EngineCounts(*others, _first(first), last)
 
 
-def _control(raw: Mapping[str, Any]) -> ControlCounts:
-    return ControlCounts(**_first(raw))
+def _control(counts: Sequence[int]) -> ControlCounts:
+    """Of `CONTROL_COLUMNS` and the stalls."""
+    cycles, instructions, first, *others = counts[: len(CONTROL_COLUMNS)]
+    stalls = dict(zip(STALLS, counts[len(CONTROL_COLUMNS) :], strict=True))
+    return ControlCounts(cycles, instructions, stalls, _first(first), *others)
 
 
-def _engines(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, EngineCounts]:
-    return {name: _engine(counts) for name, counts in raw.items()}
-
-
-def _sum(parts: list[ControlCounts]) -> ControlCounts:
-    totals: dict[str, Any] = {
-        f.name: sum(getattr(part, f.name) for part in parts)
-        for f in fields(ControlCounts)
-        if f.name not in ("stalls", "first_cycle", "last_cycle")
-    }
-    stalls = {name: sum(part.stalls[name] for part in parts) for name in STALLS}
-    firsts = [part.first_cycle for part in parts if part.first_cycle is not None]
-    last = max((part.last_cycle for part in parts), default=0)
-    return ControlCounts(**totals, stalls=stalls, first_cycle=min(firsts, default=None), last_cycle=last)
+def _rows(data: bytes, columns: int) -> NDArray[np.uint64]:
+    return np.frombuffer(data, "<u8").reshape(-1, columns)
 
 
 def _core(number: int, raw: Mapping[str, Any]) -> CoreCounts:
-    markers = tuple(
-        MarkerCounts(marker // 4, marker % 4, _control(control), _engines(engines))
-        for marker, control, engines in raw["markers"]
+    table = MarkerTable(
+        _rows(raw["control_rows"], 1 + len(CONTROL_COLUMNS) + len(STALLS)),
+        _rows(raw["engine_rows"], 2 + len(ENGINE_COLUMNS)),
     )
     return CoreCounts(
         number,
@@ -215,8 +306,8 @@ def _core(number: int, raw: Mapping[str, Any]) -> CoreCounts:
         raw["cycles"],
         raw["instructions"],
         raw["asleep"],
-        _sum([marker.control for marker in markers]),
+        table.total(),
         tuple(raw["cross_wait_cycles"]),
-        _engines(raw["engines"]),
-        markers,
+        {name: _engine([counts[column] for column in ENGINE_COLUMNS]) for name, counts in raw["engines"].items()},
+        table,
     )

@@ -184,14 +184,13 @@ class Device:
                 found=f"sub-operator {sub_operator}, core {core}",
             )
         for is_write, ranges in ((False, reads), (True, writes)):
-            for begin, end in ranges:
-                self._check(begin, end - begin)
-                self._device.declare(sub_operator, core, is_write, begin, end)
+            checked = self._checked(ranges)
+            if checked:
+                self._device.declare(sub_operator, core, is_write, checked)
 
     def declare_scratch(self, ranges: Iterable[Range]) -> None:
         """Ranges of global memory that every sub-operator may use."""
-        for begin, end in ranges:
-            self._check(begin, end - begin)
+        for begin, end in self._checked(ranges):
             self._device.declare_scratch(begin, end)
 
     def warm_l2(self, address: int, count: int) -> None:
@@ -223,6 +222,14 @@ class Device:
     def retired(self) -> int:
         """Instructions of the last launch, of all harts together, however it ended."""
         return self._device.retired
+
+    def _checked(self, ranges: Iterable[Range]) -> list[Range]:
+        found = list(ranges)
+        lowest, highest = self.target.map.ram_address, self.target.map.ram_address + self.target.map.ram_bytes
+        if not all(lowest <= begin <= end <= highest for begin, end in found):
+            for begin, end in found:
+                self._check(begin, end - begin)
+        return found
 
     def _check(self, address: int, count: int) -> None:
         begin, end = self.target.map.ram_address, self.target.map.ram_address + self.target.map.ram_bytes
