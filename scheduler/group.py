@@ -124,7 +124,8 @@ def _build(ws: Workspace) -> tuple[SubOperator, ...]:
         names = tuple(node.name for node in nodes)
         name = lead.name if lead is not None else f"copy:{values[-1]}"
         scope, stream = (lead.scope, lead.stream) if lead is not None else (None, None)
-        found.append(SubOperator(len(found), name, body, values, names, kernel, scope, stream))
+        wanted = lead.kernel_type.value if lead is not None and lead.kernel_type is not None else None
+        found.append(SubOperator(len(found), name, body, values, names, kernel, scope, stream, wanted))
     return tuple(found)
 
 

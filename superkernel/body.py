@@ -170,3 +170,4 @@ class SubOperator:
     kernel: str  # registry id, e.g. "host.matmul.packed"
     scope: str | None = None
     stream: int | None = None
+    kernel_type: str | None = None  # what its node asks for

@@ -247,7 +247,7 @@ def _subop_row(compiled: AicoreCompiled, launches: Sequence[LaunchResult], subop
         subop,
         sub.name,
         sub.kernel,
-        getattr(getattr(tiling, "kernel_type", None), "value", "host"),
+        getattr(getattr(tiling, "launch_type", None), "value", "host"),
         boundary.form.value,
         len({t.core for t in plan.tasks if t.subop == subop}),
         min((at + m.control.first_cycle for at, m in marks if m.control.first_cycle is not None), default=0),

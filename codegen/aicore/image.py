@@ -162,14 +162,20 @@ class AicoreImageBuilder:
         if not isinstance(tiling, AicoreTiling) or tiling.units == 0:
             return None
         codes = {role: self._code(index, role) for role in tiling.roles()}
-        count = Cores(self.target).slots(tiling.kernel_type)
         return KernelCall(
             codes,
             tuple(self.addresses.of(place) for place in self.schedule.places[index]),
             self.addresses.start(Space.SCRATCH) + self.spaces.offset(index, 0),
             self.spaces.stride,
-            tiling.units >= count,
+            self._everywhere(tiling),
         )
+
+    def _everywhere(self, tiling: AicoreTiling) -> bool:
+        """Whether every core of the kernel's types has units."""
+        cores, roles = Cores(self.target), tiling.roles()
+        ranges = cores.slots(tiling.launch_type)
+        parts = ((sum(r.is_cube for r in roles), cores.cube), (sum(r.is_vector for r in roles), cores.vector))
+        return tiling.units >= ranges and all(not each or each * ranges == total for each, total in parts)
 
     def _code(self, index: int, role: Role) -> KernelCode:
         """The kernel function of a role, emitted once for equal sub-operators."""

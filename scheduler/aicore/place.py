@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from superkernel.body import SubOperator
-from superkernel.errors import InternalError
+from superkernel.errors import InternalError, UnsupportedError
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
 from superkernel.scheduler.group import Grouping
@@ -93,8 +93,10 @@ class Cores:
 
     def core(self, kind: KernelType, slot: int, role: Role) -> int:
         """The core of a role of range number `slot`."""
-        if kind is KernelType.CUBE or role is Role.CUBE:
+        if kind is KernelType.CUBE:
             return slot
+        if role is Role.CUBE:
+            return slot * (self.cube // self.groups)
         if kind is KernelType.AICPU:
             return self.total + slot
         if kind is KernelType.VECTOR:
@@ -154,7 +156,7 @@ def ranges(tiling: Tiling, cores: Cores, first: int = 0) -> list[tuple[int, int,
     told as core 0."""
     if not isinstance(tiling, AicoreTiling):
         return [(0, 0, tiling.units, Role.CUBE)] if tiling.units else []
-    kind = tiling.kernel_type
+    kind = tiling.launch_type
     count = min(cores.slots(kind), tiling.units)
     found = []
     for slot in range(count):
@@ -180,12 +182,12 @@ def _first_slots(grouping: Grouping, tilings: Sequence[Tiling], target: AicoreTa
             used.append(())
             found.append(0)
             continue
-        count = min(cores.slots(tiling.kernel_type), tiling.units)
+        count = min(cores.slots(tiling.launch_type), tiling.units)
         body = grouping.subops[index].body
         work = tiling.cost_cycles(body, 0, -(-tiling.units // count), target)
         best, best_first = 0.0, -1
         best_cores: tuple[int, ...] = ()
-        for first in range(0, cores.slots(tiling.kernel_type) - count + 1, count):
+        for first in range(0, cores.slots(tiling.launch_type) - count + 1, count):
             mine = tuple(core for core, _, _, _ in ranges(tiling, cores, first))
             ready = max((finish[p] + (0.0 if used[p] == mine else sync) for p in before), default=0.0)
             done = max(ready, *(free[core] for core in mine)) + work
@@ -205,11 +207,13 @@ def _tiling(
     """The best tiling of a sub-operator, and why."""
     if sub.kernel == HOST_REFERENCE:
         return HostCallTiling(), "no kernel: NumPy between two launches"
-    offered = families(sub.kernel).tilings(sub.kernel, sub.body, target)
-    best, best_cycles = None, 0.0
-    for tiling in offered:
+    offered = []
+    for tiling in families(sub.kernel).tilings(sub.kernel, sub.body, target):
         if not isinstance(tiling, AicoreTiling):
             raise InternalError("not a tiling for the accelerator", location=sub.name, found=type(tiling).__name__)
+        offered.append(tiling)
+    best, best_cycles = None, 0.0
+    for tiling in offered if sub.kernel_type is None else _of_type(sub, offered):
         longest = max(
             (
                 tiling.cost_cycles(sub.body, begin, end, target)
@@ -222,9 +226,29 @@ def _tiling(
             best, best_cycles = tiling, longest
     if best is None:
         raise InternalError("the family offers no tiling", location=sub.name, found=sub.kernel)
-    used = min(cores.slots(best.kernel_type), best.units)
-    what = "groups" if best.kernel_type.is_mix else "harts" if best.kernel_type.on_aicpu else "cores"
-    return best, f"{best.kernel_type.value} on {used} {what}, {best.units} units, about {best_cycles:.0f} cycles"
+    used = min(cores.slots(best.launch_type), best.units)
+    what = "groups" if best.launch_type.is_mix else "harts" if best.kernel_type.on_aicpu else "cores"
+    return best, f"{best.launch_type.value} on {used} {what}, {best.units} units, about {best_cycles:.0f} cycles"
+
+
+def _of_type(sub: SubOperator, offered: Sequence[AicoreTiling]) -> list[AicoreTiling]:
+    """The tilings that run as the type that the node names. Raises UnsupportedError where there is none."""
+    wanted = sub.kernel_type
+    found = [t for t in offered if t.kernel_type.value == wanted]
+    for tiling in offered:
+        other = tiling.kernel_type.by_groups
+        if other is not None and other.value == wanted:
+            found.append(replace(tiling, launched=other))
+    if not found:
+        kinds = [k for t in offered for k in (t.kernel_type, t.kernel_type.by_groups) if k is not None]
+        raise UnsupportedError(
+            "the kernel does not run as the kernel type that the node names",
+            location=f"node {sub.name!r}, kernel {sub.kernel}",
+            expected=" or ".join(dict.fromkeys(k.value for k in kinds)),
+            found=str(wanted),
+            hint="without kernel_type the compiler chooses",
+        )
+    return found
 
 
 def _of_operands(accesses: Sequence[Access], places: Sequence[Place]) -> tuple[MemoryAccess, ...]:
@@ -258,6 +282,6 @@ def _workspace_access(
 
 def owner(tiling: AicoreTiling, core: int, cores: Cores) -> int:
     """The core whose workspace a core uses: its own; in a MIX kernel that of its group's cube core."""
-    if tiling.kernel_type.is_mix and core >= cores.cube:
+    if len(tiling.roles()) > 1 and core >= cores.cube:
         return (core - cores.cube) // (cores.vector // cores.groups)
     return core

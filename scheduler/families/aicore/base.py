@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
@@ -31,13 +31,16 @@ class KernelType(Enum):
 
     CUBE = "AIC_ONLY"
     VECTOR = "AIV_ONLY"
+    MIX_1_0 = "MIX_AIC_1_0"  # a group's cube core alone
+    MIX_0_1 = "MIX_AIV_1_0"  # the first vector core of a group alone
     MIX_1_1 = "MIX_AIC_1_1"
     MIX_1_2 = "MIX_AIC_1_2"
     AICPU = "AICPU"
 
     @property
     def is_mix(self) -> bool:
-        return self in (KernelType.MIX_1_1, KernelType.MIX_1_2)
+        """Whether ranges are dealt out to groups."""
+        return self.name.startswith("MIX")
 
     @property
     def on_aicpu(self) -> bool:
@@ -45,11 +48,16 @@ class KernelType(Enum):
 
     @property
     def uses_cube(self) -> bool:
-        return self not in (KernelType.VECTOR, KernelType.AICPU)
+        return self not in (KernelType.VECTOR, KernelType.MIX_0_1, KernelType.AICPU)
 
     @property
     def uses_vector(self) -> bool:
-        return self not in (KernelType.CUBE, KernelType.AICPU)
+        return self not in (KernelType.CUBE, KernelType.MIX_1_0, KernelType.AICPU)
+
+    @property
+    def by_groups(self) -> KernelType | None:
+        """The type that runs the same kernel on one core of each group; None: there is none."""
+        return {KernelType.CUBE: KernelType.MIX_1_0, KernelType.VECTOR: KernelType.MIX_0_1}.get(self)
 
 
 def check_group(target: AicoreTarget, lanes: Sequence[int], what: str) -> None:
@@ -97,23 +105,30 @@ MIX_ROLES = (Role.CUBE, Role.VECTOR0, Role.VECTOR1)
 
 @dataclass(frozen=True)
 class AicoreTiling(Tiling):
-    """See the module docstring. `scratch_bytes`: workspace in global memory per group (MIX) or per core.
+    """See the module docstring. `scratch_bytes`: workspace in global memory per group (MIX) or per core. `launched`: the
+    type that the ranges are dealt out by, where it is not the kernel's own (`KernelType.by_groups`).
     `engines_write_all`: engines write every byte that is declared as written (the simulator counts them).
     `dealt_out`: what each range writes is known at run time only: all declare all, and a table says whose is which."""
 
     engines_write_all: ClassVar[bool] = True
     dealt_out: ClassVar[bool] = False
+    launched: KernelType | None = field(default=None, kw_only=True, repr=False)  # the kernel's code is the same
 
     @property
     @abstractmethod
     def kernel_type(self) -> KernelType:
         """Which cores run a range."""
 
+    @property
+    def launch_type(self) -> KernelType:
+        """The type that the ranges are dealt out by."""
+        return self.launched or self.kernel_type
+
     def roles(self) -> tuple[Role, ...]:
         """The roles of a range."""
-        if self.kernel_type is KernelType.CUBE:
+        if self.kernel_type in (KernelType.CUBE, KernelType.MIX_1_0):
             return (Role.CUBE,)
-        if self.kernel_type is KernelType.VECTOR:
+        if self.kernel_type in (KernelType.VECTOR, KernelType.MIX_0_1):
             return (Role.VECTOR0,)
         if self.kernel_type is KernelType.AICPU:
             return (Role.AICPU,)
