@@ -2,11 +2,12 @@
 
 Model: L2 is cold where a run begins. A sub-operator's first touch of a constant misses: its cores bring the bytes at
 `hbm.core_bytes_per_cycle` each, those that several cores read in equal shares. What is in L2 comes at the rate of the
-core's own path, which the families' costs have in them: `hit_cycles` is the longest range by these, `cold_cycles` with
-the misses. Sub-operators follow one another on the cores of their types, and wait for the plan's events.
+core's own path. What that makes of a kernel, which may hide much of it behind its other engines, its family says: its
+cost on the target, and on one whose paths are as slow as misses; by how much of what it reads misses, it lies between
+the two. Sub-operators follow one another on the cores of their types, and wait for the plan's events.
 
-Early-Start: a kernel that waits for its operands asks for constants meanwhile, as far as its local memory has room;
-HELD of it is taken to be full where the wait is over.
+Early-Start: a kernel that waits for its operands brings constants meanwhile, as long as the wait is and as far as its
+local memory has room (HELD of it).
 
 Not in it: misses of activations (what a launch has written is in L2), traffic of other cores but as a share of HBM.
 """
@@ -35,31 +36,39 @@ _FIRST_TOUCHED = (Space.CONSTANT, Space.INPUT, Space.STATE)
 
 @dataclass(frozen=True)
 class Demand:
-    """Of a sub-operator: cycles with its constants in L2 and without, bytes that it brings from HBM itself, ranges of
-    constants (begin, end) that it touches first, and whether it reads all that it declares."""
+    """Of a sub-operator: cycles with its constants in L2 (`hit_cycles`), and without, if nothing of them comes early
+    (`cold_cycles`); cycles in which its cores bring what misses, and how many of these Early-Start has room for; bytes
+    that all bring from HBM, and that all move from and to L2; ranges of constants (begin, end) that they touch first;
+    and whether they read all that they declare."""
 
     subop: int
     kinds: tuple[CoreKind, ...]
     hit_cycles: float
     cold_cycles: float
+    missing_cycles: float
+    room_cycles: float
     hbm_bytes: float
-    weight_bytes: float
+    l2_bytes: float
     ranges: tuple[tuple[int, int], ...]
     whole: bool
 
-    @property
-    def gain_cycles(self) -> float:
-        return self.cold_cycles - self.hit_cycles
+    def gain_cycles(self, wait_cycles: float) -> float:
+        """What its constants in L2 save it, where it waits so long for its operands."""
+        if not self.missing_cycles or not self.whole:
+            return 0.0
+        early = min(1.0, self.room_cycles / self.missing_cycles, wait_cycles / self.missing_cycles)
+        return (self.cold_cycles - self.hit_cycles) * (1 - early)
 
 
 @dataclass(frozen=True)
 class Times:
     """When each sub-operator's types come to it (`entry`), when all that it waits for is there (`start`), and when it
-    ends; cycles of the launch."""
+    ends; what having its constants in L2 saves (`gain`); cycles of the launch."""
 
     entry: Mapping[int, float]
     start: Mapping[int, float]
     end: Mapping[int, float]
+    gain: Mapping[int, float]
 
     @property
     def total(self) -> float:
@@ -72,10 +81,16 @@ def demands_of(schedule: Schedule, plan: AicorePlan, target: AicoreTarget) -> tu
     for task in schedule.tasks:
         rows[task.subop].append(task)
     seen = _Seen(schedule)
+    miss_gb_per_s = target.hbm.core_bytes_per_cycle * target.device.clock_mhz / 1000
+    slow = target.replaced({path: min(miss_gb_per_s, float(str(target.value(path)))) for path in _PATH.values()})
     found = []
     for sub, tiling, tasks in zip(schedule.subops, schedule.tilings, rows, strict=True):
         if isinstance(tiling, AicoreTiling) and tasks:
-            cost = {span: tiling.cost_cycles(sub.body, *span, target) for span in {(t.begin, t.end) for t in tasks}}
+            spans = {(t.begin, t.end) for t in tasks}
+            cost = {
+                span: (tiling.cost_cycles(sub.body, *span, target), tiling.cost_cycles(sub.body, *span, slow))
+                for span in spans
+            }
             found.append(_demand(tasks, cost, plan, target, seen))
     return tuple(found)
 
@@ -89,6 +104,7 @@ def times_of(
     entry: dict[int, float] = {}
     begin: dict[int, float] = {}
     end: dict[int, float] = {}
+    gain: dict[int, float] = {}
     of = {demand.subop: demand for demand in demands}
     sync = target.sync
     for boundary in plan.boundaries:
@@ -101,13 +117,14 @@ def times_of(
                 latency = target.cycles(sync.group_ns if event.mode is Mode.GROUP else sync.core_full_ns)
                 setters = CoreKind if event.setters is None else (event.setters,)
                 start = max(start, max(done[kind][event.after] for kind in setters) + latency)
-            cycles = demand.hit_cycles if demand.subop in prefetched else demand.cold_cycles
+            gain[demand.subop] = demand.gain_cycles(start - entry[demand.subop])
+            cycles = demand.hit_cycles + (0.0 if demand.subop in prefetched else gain[demand.subop])
             begin[demand.subop] = start
             end[demand.subop] = start + cycles
             free.update(dict.fromkeys(demand.kinds, start + cycles))
         for kind in CoreKind:
             done[kind].append(free[kind])
-    return Times(entry, begin, end)
+    return Times(entry, begin, end, gain)
 
 
 def launches_of(plan: AicorePlan) -> dict[int, int]:
@@ -152,7 +169,7 @@ class _Seen:
 
 def _demand(
     tasks: Sequence[Task],
-    cost: Mapping[tuple[int, int], float],
+    cost: Mapping[tuple[int, int], tuple[float, float]],
     plan: AicorePlan,
     target: AicoreTarget,
     seen: _Seen,
@@ -161,36 +178,32 @@ def _demand(
     sharers = Counter((a.space, a.slot, r) for a in outside if not a.write for r in a.regions)
     miss_rate = float(target.hbm.core_bytes_per_cycle)
     room = {CoreKind.CUBE: HELD * target.memory.l1_bytes, CoreKind.VECTOR: HELD * target.memory.ub_bytes}
-    waits = any(boundary.events for boundary in plan.boundaries if boundary.subop == tasks[0].subop)
-    hit = cold = hbm = weights = 0.0
+    hit = cold = missing = early = hbm = 0.0
+    moved = float(sum(r.nbytes for t in tasks for a in t.accesses for r in a.regions))
     ranges: list[tuple[int, int]] = []
     whole = True
     for task in tasks:
         rate = target.mb_per_s(_PATH[plan.kind(task.core)]) / target.device.clock_mhz
         read = missed = constant = 0.0
-        for access in task.accesses:
-            if access.write:
-                continue
-            for region in access.regions:
-                read += region.nbytes
-                if access.space not in _FIRST_TOUCHED:
-                    continue
+        for access, region in ((a, r) for a in task.accesses if not a.write for r in a.regions):
+            read += region.nbytes
+            constant += region.nbytes if access.space is Space.CONSTANT else 0
+            if access.space in _FIRST_TOUCHED:
                 fresh = seen.fresh(access, region.start, region.stop)
                 own = region.nbytes * fresh / sharers[access.space, access.slot, region]
                 hbm += own
                 if access.space is Space.CONSTANT and fresh:
                     missed += own
                     ranges.append((region.start, region.stop))
-                constant += region.nbytes if access.space is Space.CONSTANT else 0
-        cycles = cost[task.begin, task.end]
+        cycles, slowly = cost[task.begin, task.end]
         whole &= constant / rate <= PARTS * max(cycles, float(target.dma.startup_cycles))
-        weights += missed
         hit = max(hit, cycles)
-        early = min(missed, room[plan.kind(task.core)]) if waits else 0.0
-        cold = max(cold, cycles, (missed - early) / miss_rate + (read - missed) / rate)
+        cold = max(cold, cycles + (slowly - cycles) * (missed / read if read else 0.0))
+        missing = max(missing, missed / miss_rate)
+        early = max(early, room[plan.kind(task.core)] / miss_rate)
     seen.touch(outside)
     kinds = tuple(dict.fromkeys(plan.kind(t.core) for t in tasks))
-    return Demand(tasks[0].subop, kinds, hit, cold if whole else hit, hbm, weights, _merged(ranges), whole)
+    return Demand(tasks[0].subop, kinds, hit, cold, missing, early, hbm, moved, _merged(ranges), whole)
 
 
 def _merged(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

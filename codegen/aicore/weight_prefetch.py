@@ -1,9 +1,11 @@
 """Which constants SDMA brings into L2 ahead of their use, and when: a schedule.
 
-Model: SDMA is one queue; a task takes its start-up and its bytes at `sdma.rate_gb_per_s`, of which it gets what the
-sub-operators at hand leave of HBM's rate (`weight_demand`). A task is for one sub-operator, is *released* where the
-cores come to a sub-operator ahead of it, and must be done where they come to its own. Candidates are taken by gain per
-cycle of SDMA, as long as all that are taken keep their times, in the order of their use.
+Model: SDMA is one queue; a task takes its start-up and its bytes at `sdma.rate_gb_per_s`. Each of its lines waits for
+others at its bank of L2 and its channel of HBM, as long as a random arrival waits for a server that is busy for the
+part of the time that the sub-operators at hand keep it busy (`weight_demand`); one line is under way at a time. A task
+is for one sub-operator, is *released* where the cores come to a sub-operator ahead of it, and must be done where they
+begin its own. Candidates are taken by gain per cycle of SDMA, as long as all that are taken keep their times, in the
+order of their use.
 
 L2 is played through as a list of stretches, least recently used out first. A release is as early as can be such that
 nothing that would have been there is missed, and nothing that was prefetched has gone out before its use: where L2 is
@@ -12,8 +14,8 @@ short, that is the distance that fits.
 The service hart issues the tasks (`sync.aicore.service`): a release is a `Notify` of the cores and an `AwaitCount` of
 the hart, which comes `sync.memory_flag_ns` later; what is released with the launch needs neither.
 
-Strength: `none`; `auto`, what gains, if it gains WORTH of the launch in all; `max`, every constant that L2 has room
-for, in the order of use, in time or not.
+Strength: `none`; `auto`, what gains, if it gains WORTH of the launch in all; `max`, whatever there is time and room
+for, in the order of use.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ NONE, AUTO, MAX = "none", "auto", "max"
 WORTH: Final = 0.01  # part of the launch's time that all tasks together must gain
 WORTH_TASK: Final = 0.001  # ... that each must
 SHARE: Final = 0.25  # the least part of its rate that SDMA must get to begin
+BUSY_MAX: Final = 0.99
 ROOM: Final = 0.9  # part of L2 that is planned with: its sets do not fill evenly
 STRETCHES: Final = 256  # that L2 is divided into to play it through
 BYTES_MIN: Final = 16384  # smaller constants are there as soon as they are asked for
@@ -143,6 +146,7 @@ class _Chooser:
         self.rate = target.bytes_per_cycle(target.sdma.rate_gb_per_s)
         self.flag = target.cycles(target.sync.memory_flag_ns)
         self.cold = times_of(demands, plan, target)
+        self.l2 = target.bytes_per_cycle(target.l2.aggregate_gb_per_s)
         self.hbm = target.bytes_per_cycle(target.hbm.rate_gb_per_s)
         self.cache = _Cache(schedule, target)
         self.notes: dict[int, str] = {}
@@ -150,7 +154,7 @@ class _Chooser:
     def choose(self) -> WeightPrefetch:
         candidates = [d for d in self.demands if d.ranges and self._eligible(d)]
         if self.strength == AUTO:
-            candidates.sort(key=lambda d: (-d.gain_cycles / self._work(d), d.subop))
+            candidates.sort(key=lambda d: (-self.cold.gain[d.subop] / self._work(d), d.subop))
         taken: list[Task] = []
         times = self.cold
         for demand in candidates:
@@ -184,7 +188,7 @@ class _Chooser:
             why = "few bytes"
         elif not demand.whole:
             why = "the kernel reads parts that depend on data"
-        elif self.strength == AUTO and demand.gain_cycles < WORTH_TASK * self.cold.total:
+        elif self.strength == AUTO and self.cold.gain[demand.subop] < WORTH_TASK * self.cold.total:
             why = "its constants come as fast as it works them off"
         if why:
             self.notes[demand.subop] = f"not prefetched: {why}"
@@ -203,14 +207,14 @@ class _Chooser:
             others = sorted([*taken, task], key=lambda t: (t.demand.subop, t.release))
             if self.strength == AUTO and self._share(release, times) < SHARE:
                 said = said or "HBM is busy all the time ahead of it"
-            elif self.strength == AUTO and not self._in_time(others, times):
+            elif not self._in_time(others, times):
                 said = "there is not enough time ahead of it in which SDMA has nothing to do and HBM is not busy"
                 break
             elif not self.cache.holds([(t.release, t.demand) for t in others]):
                 said = "L2 has no room for it beside what is needed sooner"
             else:
                 where = f"{self.names[release]!r} ({demand.subop - release} sub-operators ahead)"
-                gain = f"about {demand.gain_cycles:.0f} cycles sooner"
+                gain = f"about {times.gain[demand.subop]:.0f} cycles sooner"
                 self.notes[demand.subop] = f"prefetched from {where} on: {task.nbytes} bytes, {gain}"
                 return task
         self.notes[demand.subop] = f"not prefetched: {said or 'nothing runs ahead of it in its launch'}"
@@ -257,9 +261,17 @@ class _Chooser:
 
     def _share(self, subop: int, times: Times) -> float:
         """The part of its rate that SDMA gets beside a sub-operator."""
-        demand = self.of[subop]
+        demand, line = self.of[subop], int(self.target.l2.line_bytes)
         cycles = max(1.0, times.end[subop] - times.start[subop])
-        return min(1.0, max(0.0, self.hbm - demand.hbm_bytes / cycles) / self.rate)
+        waits = 0.0
+        for nbytes, rate, servers in (
+            (demand.hbm_bytes, self.hbm, int(self.target.hbm.channels)),
+            (demand.l2_bytes, self.l2, int(self.target.l2.banks)),
+        ):
+            busy = min(BUSY_MAX, nbytes / cycles / rate)
+            waits += busy / (2 * (1 - busy)) * line * servers / rate
+        own = line / self.rate
+        return own / (own + waits)
 
 
 class _Cache:
