@@ -117,6 +117,7 @@ class DeviceObject {
     config.check_unwritten = options["unwritten"].cast<bool>();
     config.check_flags = options["flags"].cast<bool>();
     config.trace = options["trace"].cast<bool>();
+    config.time_control = options["time_control"].cast<bool>();
     config.step = options["step"].cast<std::uint64_t>();
     config.instructions_max = options["instructions_max"].cast<std::uint64_t>();
     if (!device_.create(std::move(config))) throw std::bad_alloc();
@@ -214,5 +215,7 @@ void register_device(py::module_& m) {
       .def("failure", &DeviceObject::failure)
       .def("results", &DeviceObject::results)
       .def("trace", &DeviceObject::trace)
+      .def("control_time",
+           [](DeviceObject& self) { return std::make_pair(self.idle().control_ns(), self.idle().control_slices()); })
       .def_property_readonly("retired", [](DeviceObject& self) { return self.idle().retired(); });
 }

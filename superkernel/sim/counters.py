@@ -279,8 +279,8 @@ def _first(cycle: int) -> int | None:
 
 
 def _engine(counts: Sequence[int]) -> EngineCounts:
-    *others, first, last = counts
-    return EngineCounts(*others, _first(first), last)
+    busy, commands, flags, read, written, empty, flag, memory, first, last = counts
+    return EngineCounts(busy, commands, flags, read, written, empty, flag, memory, _first(first), last)
 
 
 def _control(counts: Sequence[int]) -> ControlCounts:

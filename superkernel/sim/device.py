@@ -93,6 +93,7 @@ class Device:
     "functional": data in a legal order, cycles mean nothing. `races` switches race detection, `unwritten` the check of
     reads of global memory that nobody wrote, `flags` the check that no flag is set at the end; `trace` keeps an event
     trace (`trace.py`). `step` is how many instructions a core may run ahead at a time; results do not depend on it.
+    `time_control` measures the simulator itself: `control_ns`.
 
     Raises FileFormatError (not a loadable program), InputError (a program that does not fit the target, an impossible
     parameter), MachineError (not enough memory).
@@ -110,6 +111,7 @@ class Device:
         trace: bool = False,
         step: int = STEP,
         max_instructions: int = INSTRUCTIONS_MAX,
+        time_control: bool = False,
     ) -> None:
         if mode not in ("functional", "timing", "both"):
             raise InputError("no such mode", location="mode", expected="functional, timing or both", found=repr(mode))
@@ -132,6 +134,7 @@ class Device:
             "unwritten": unwritten,
             "flags": flags,
             "trace": trace,
+            "time_control": time_control,
             "step": step,
             "instructions_max": max_instructions,
         }
@@ -222,6 +225,17 @@ class Device:
     def retired(self) -> int:
         """Instructions of the last launch, of all harts together, however it ended."""
         return self._device.retired
+
+    @property
+    def control_ns(self) -> int:
+        """With `time_control`: nanoseconds of the host that the last launch spent in executing the harts' instructions,
+        without what the device did for them. Measured, so the one number here that differs from run to run."""
+        return self._device.control_time()[0]
+
+    @property
+    def control_slices(self) -> int:
+        """With `time_control`: how often a hart was let run until it asked for something."""
+        return self._device.control_time()[1]
 
     def _checked(self, ranges: Iterable[Range]) -> list[Range]:
         found = list(ranges)

@@ -177,6 +177,7 @@ void Device::begin_launch(std::uint64_t number, bool cold) {
   for (auto& track : tracks_) track.clear();
   flows_ = 0;
   executed_ = now_ = 0;
+  control_gross_ns_ = control_slices_ = 0;
   failure_ = {};
   exit_code_ = exit_cycle_ = 0;
   console_.clear();

@@ -61,6 +61,7 @@ struct DeviceConfig {
   bool check_unwritten = true;
   bool check_flags = true;  // flags that are still set at the end
   bool trace = false;
+  bool time_control = false;  // the host's time in control units: Device::control_ns
   std::uint64_t step = 4096;
   std::uint64_t instructions_max = 0;  // of all cores of one launch together
 };
@@ -132,6 +133,10 @@ class Device final : public ControlSpace {
   std::vector<TraceRecord> trace() const;
   const DeviceConfig& config() const { return config_; }
   std::uint64_t retired() const;
+  // Of the last launch, where it was asked for: the host's time in the interpreter, net of the clock's own, and how
+  // often control units were let run. The only thing here that is not a function of the program.
+  std::uint64_t control_ns() const;
+  std::uint64_t control_slices() const { return control_slices_; }
 
   void marker_stored(ControlUnit& unit) override;
 
@@ -199,6 +204,7 @@ class Device final : public ControlSpace {
   // ---- control units
   void control_event(Core& core, std::uint64_t now);
   void run_ahead(Core& core);
+  void interpret(ControlUnit& unit);
   bool is_next(std::uint64_t cycle, std::uint32_t part) const;
   // False: the unit cannot go on by itself.
   bool perform(Core& core, std::uint64_t now);
@@ -313,6 +319,7 @@ class Device final : public ControlSpace {
   std::vector<Touch> touches_;
   std::uint32_t flows_ = 0;
   std::uint64_t executed_ = 0;
+  std::uint64_t control_gross_ns_ = 0, control_slices_ = 0;
   std::uint64_t now_ = 0;  // of the event at hand
   std::uint64_t drain_cycles_ = 0, memory_flag_cycles_ = 0, write_flush_cycles_ = 0, atomic_cycles_ = 0;
   State state_ = State::fresh;
