@@ -7,6 +7,10 @@ brought by events set behind the last sub-operator that is needed: `group` where
 set it. Receivers that did not need an event take it later, when that costs nothing (`pending`): counts must not add
 up. Between cores and the aicpu hart, which computes tilings, events are words in memory (`notify`).
 
+Where flags run out, ranges get wider, and then words in memory take their place. With fewer flags than modes there are
+events of all cores only. With none, or where one more use of a flag could take its count above the limit (what used it
+`flag_count_max` times before is not known as taken), each pair of types gets a word (mode `notify`): dearer, unlimited.
+
 Levels: `full` puts an event of all cores between any two sub-operators, `type-range` the narrowest event that the
 types of the two kernels allow, whatever their data; `minimal` looks at the bytes.
 """
@@ -76,17 +80,22 @@ def plan_aicore(
     return _Planner(schedule, target, sync, early_start, cuts).run()
 
 
-def _flags_of(target: AicoreTarget) -> int:
-    """Cross-core flags of a core that the plan has, at least one per family of events."""
-    flags = int(target.sync.flags_per_core) - CHANNEL_FLAGS
-    if flags < len(_FAMILIES):
+def _flags_of(schedule: Schedule, target: AicoreTarget) -> int:
+    """Cross-core flags of a core that the plan has; there may be none. The kernels' own are theirs where any kernel has
+    some. Raises UnsupportedError where not even they are there."""
+    flags = int(target.sync.flags_per_core)
+    if flags >= CHANNEL_FLAGS + len(_FAMILIES):
+        return flags - CHANNEL_FLAGS
+    if not any(isinstance(t, AicoreTiling) and t.crosses for t in schedule.tilings):
+        return flags
+    if flags < CHANNEL_FLAGS:
         raise UnsupportedError(
-            "too few cross-core flags",
+            "too few cross-core flags for kernels whose cores exchange data",
             location="target field 'sync.flags_per_core'",
-            expected=f"at least {CHANNEL_FLAGS + len(_FAMILIES)}",
-            found=target.sync.flags_per_core,
+            expected=f"at least {CHANNEL_FLAGS}",
+            found=flags,
         )
-    return flags
+    return flags - CHANNEL_FLAGS
 
 
 class _Planner:
@@ -99,7 +108,9 @@ class _Planner:
         tiled = any(isinstance(t, AicoreTiling) and t.kernel_type.on_aicpu for t in schedule.tilings)
         self.types: tuple[HartKind, ...] = (*CoreKind, *([AICPU] if tiled else []))
         total = self.total = self.cores.total + tiled  # harts
-        self.flags = _flags_of(target)
+        self.flags = _flags_of(schedule, target)
+        self.modes = _FAMILIES if self.flags >= len(_FAMILIES) else _FAMILIES[: min(1, self.flags)]
+        self.width = self.flags // max(1, len(self.modes))  # flags of a family
         self.count_max = int(target.sync.flag_count_max)
         self.known: Known = np.full((total, total), -1, np.int32)
         self.fenced = np.full(total, -1, np.int32)
@@ -213,10 +224,10 @@ class _Planner:
     def _boundary(self, subop: int, conflicts: Sequence[Conflict]) -> None:
         before: dict[HartKind, list[int]] = {kind: [] for kind in self.types}  # awaits ahead of the kernel, by type
         if self.sync != "minimal" and subop > self.start:
-            for event in self._by_rule(subop):
-                for kind in event.receivers:
-                    before[kind].append(event.index)
-                    self._take(event, kind, subop)
+            for event, kind in self._by_rule(subop):
+                for earlier in self._ahead(event, kind):
+                    before[kind].append(earlier.index)
+                    self._take(earlier, kind, subop)
         fenced = self.fenced.copy()  # what this boundary's events bring counts for their own operands only
         lacking, witnesses, implied = self._missing(conflicts)
         for event in self._notified(lacking):
@@ -280,20 +291,8 @@ class _Planner:
         self, subop: int, lacking: dict[tuple[HartKind, HartKind], _Missing]
     ) -> list[tuple[Event, HartKind, set[int]]]:
         """Events that bring what is missing, with the type that takes each and the operands that need it."""
-        families: dict[Family, list[tuple[HartKind, HartKind]]] = {}
-        for (setter, receiver), row in lacking.items():
-            if setter is receiver:
-                family: Family = (Mode.TYPE, setter)
-            elif row.own_group and self._signals_once(setter) and self._may_run_ahead(setter, row.last):
-                family = (Mode.GROUP, setter)
-            else:
-                family = (Mode.ALL, None)
-            families.setdefault(family, []).append((setter, receiver))
-        lasts = {family: max(lacking[key].last for key in keys) for family, keys in families.items()}
-        families = self._fewest(families, lacking)
         found: list[tuple[Event, HartKind, set[int]]] = []
-        for family, keys in families.items():
-            last = max(row.last for row in lacking.values()) if family[1] is None else lasts[family]
+        for family, (keys, last) in self._families(lacking).items():
             event = self._find(family, last, {receiver for _, receiver in keys}) or self._make(family, last)
             operands: dict[HartKind, set[int]] = {}
             for key in keys:
@@ -304,12 +303,54 @@ class _Planner:
                     self._take(earlier, receiver, subop)
         return found
 
+    def _families(
+        self, lacking: dict[tuple[HartKind, HartKind], _Missing]
+    ) -> dict[Family, tuple[list[tuple[HartKind, HartKind]], int]]:
+        """The families of events that bring what is missing: for which pairs of types, behind which sub-operator."""
+        families: dict[Family, list[tuple[HartKind, HartKind]]] = {}
+        for (setter, receiver), row in lacking.items():
+            if setter is receiver:
+                family: Family = (Mode.TYPE, setter)
+            elif row.own_group and self._signals_once(setter) and self._may_run_ahead(setter, row.last):
+                family = (Mode.GROUP, setter)
+            else:
+                family = (Mode.ALL, None)
+            families.setdefault(family if family[0] in self.modes else (Mode.ALL, None), []).append((setter, receiver))
+        lasts = {family: max(lacking[key].last for key in keys) for family, keys in families.items()}
+        widest = max((row.last for row in lacking.values()), default=0)
+        chosen = self._fewest(families, lacking)
+        return {f: (keys, widest if f[1] is None else lasts[f]) for f, keys in chosen.items()}
+
+    def _without_flag(self, lacking: dict[tuple[HartKind, HartKind], _Missing]) -> list[tuple[HartKind, HartKind]]:
+        """The pairs of types that no flag can serve: an aicpu hart has none, or none is free."""
+        pairs = [pair for pair in lacking if AICPU in pair]
+        cores = {pair: row for pair, row in lacking.items() if AICPU not in pair}
+        for family, (keys, last) in self._families(cores).items():
+            found = self._find(family, last, {receiver for _, receiver in keys})
+            if found is None and not self._is_free(family, last):
+                pairs += keys
+        return pairs
+
+    def _is_free(self, family: Family, after: int) -> bool:
+        """Whether one more event of the family, set behind `after`, takes no count above its limit: each receiver has
+        taken what used the flag `count_max` times before when it signals this one. (Group events: see
+        `_may_run_ahead`.)"""
+        mode, setters = family
+        if mode not in self.modes:
+            return False
+        uses = [e for e in self.events if (e.mode, e.setters) == family]
+        back = len(uses) - self.width * self.count_max
+        if mode is Mode.GROUP or back < 0:
+            return True
+        row = max([after, *(e.after for e in uses)])
+        kinds = CoreKind if setters is None else (setters,)
+        return all(self.taken.get((uses[back].index, kind), row + 1) <= row for kind in kinds)
+
     def _notified(self, lacking: dict[tuple[HartKind, HartKind], _Missing]) -> list[Event]:
-        """Words for what cores and the aicpu hart lack of one another: they have no flags in common. What they bring is
-        taken out of `lacking`; what a kernel does before its first access is no work where all depends on a tiling, so
-        that waits stand ahead of it."""
+        """Words for what no flag can bring. What they bring is taken out of `lacking`. Waits stand ahead of the kernel:
+        what it does before its first access is no work where all depends on a tiling."""
         found = []
-        for setter, receiver in sorted((k for k in lacking if AICPU in k), key=lambda k: (k[0].value, k[1].value)):
+        for setter, receiver in sorted(self._without_flag(lacking), key=lambda k: (k[0].value, k[1].value)):
             found.append(self._make_word(setter, receiver, lacking.pop((setter, receiver)).last))
         return found
 
@@ -373,8 +414,7 @@ class _Planner:
     def _make(self, family: Family, after: int) -> Event:
         mode, setters = family
         number = sum((e.mode, e.setters) == family for e in self.events)
-        width = self.flags // len(_FAMILIES)
-        flag = _FAMILIES.index(mode) * width + number % width
+        flag = self.modes.index(mode) * self.width + number % self.width
         event = Event(len(self.events), mode, setters, flag, after)
         self.events.append(event)
         for kind in CoreKind if setters is None else (setters,):
@@ -404,9 +444,10 @@ class _Planner:
     def _may_run_ahead(self, setter: CoreKind, after: int) -> bool:
         """Whether one more group event can overflow no count: the setters know that receivers took the one that used
         the flag `count_max` times before (one type does not listen to the other by itself)."""
+        if Mode.GROUP not in self.modes:
+            return False
         uses = [e for e in self.events if (e.mode, e.setters) == (Mode.GROUP, setter)]
-        width = self.flags // len(_FAMILIES)
-        back = len(uses) - width * self.count_max
+        back = len(uses) - self.width * self.count_max
         if back < 0:
             return True
         taken = self.taken.get((uses[back].index, setter.other))
@@ -417,12 +458,12 @@ class _Planner:
 
     def _relieve(self, subop: int) -> None:
         """Take pending events before their counts come near the limit: those that all setters have passed."""
-        width = self.flags // len(_FAMILIES)
+        limit = max(1, self.width * self.count_max // 2)
         for kind in self.types:
             for family in {(e.mode, e.setters) for e in self.pending[kind]}:
                 waiting = [e for e in self.pending[kind] if (e.mode, e.setters) == family]
-                if len(waiting) >= width * self.count_max // 2:
-                    for event in waiting[: len(waiting) // 2]:
+                if len(waiting) >= limit:
+                    for event in waiting[: max(1, len(waiting) // 2)]:
                         self.steps[kind][subop].append(Await(event.index, subop))
                         self._take(event, kind, subop)
 
@@ -455,24 +496,33 @@ class _Planner:
 
     # Rules and notes --------------------------------------------------------------------------------------------------
 
-    def _by_rule(self, subop: int) -> list[Event]:
-        """The events between a sub-operator and the one before it, by the level."""
+    def _by_rule(self, subop: int) -> list[tuple[Event, HartKind]]:
+        """The events between a sub-operator and the one before it, by the level, and who waits for them here. At level
+        `type-range` that is who runs the sub-operator: the others take the event when their counts ask for it."""
         if AICPU in (*self.kinds(subop), *self.kinds(subop - 1)):
             return self._by_rule_with_aicpu(subop)
-        if self.sync == "full":
-            return [self._make((Mode.ALL, None), subop - 1)]
         here, there = self.kinds(subop), self.kinds(subop - 1)
-        if len(here) == 1 and here == there:
-            return [self._make((Mode.TYPE, here[0]), subop - 1)]
-        return [self._make((Mode.ALL, None), subop - 1)]
+        if self.sync == "full":
+            family, who = (Mode.ALL, None), tuple[HartKind, ...](CoreKind)
+        elif len(here) == 1 and here == there:
+            family, who = (Mode.TYPE, here[0]), here
+        else:
+            family, who = (Mode.ALL, None), here
+        setters = CoreKind if family[1] is None else (family[1],)
+        if family[0] not in self.modes:
+            family = (Mode.ALL, None)
+        if self._is_free(family, subop - 1):
+            event = self._make(family, subop - 1)
+            return [(event, kind) for kind in who]
+        return [(self._make_word(setter, kind, subop - 1), kind) for kind in who for setter in setters]
 
-    def _by_rule_with_aicpu(self, subop: int) -> list[Event]:
+    def _by_rule_with_aicpu(self, subop: int) -> list[tuple[Event, HartKind]]:
         """All cores -> aicpu hart -> all cores, whatever the level: nothing narrower is a rule of types."""
         if self.kinds(subop) == self.kinds(subop - 1):
             return []
         if AICPU in self.kinds(subop):
-            return [self._make_word(kind, AICPU, subop - 1) for kind in CoreKind]
-        return [self._make_word(AICPU, kind, subop - 1) for kind in CoreKind]
+            return [(self._make_word(kind, AICPU, subop - 1), AICPU) for kind in CoreKind]
+        return [(self._make_word(AICPU, kind, subop - 1), kind) for kind in CoreKind]
 
     def _cost_ns(self, form: Form) -> float:
         sync = self.target.sync

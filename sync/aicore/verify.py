@@ -152,8 +152,8 @@ def _check_events(plan: AicorePlan) -> Iterator[Violation]:
         where = f"event {index}"
         if event.index != index:
             yield Violation("event indices are not in order", where, found=str(event.index))
-        if (event.mode is Mode.NOTIFY) != (event.to is not None) or event.to is event.setters is not None:
-            yield Violation("a word goes from harts of one type to those of another", where, found=str(event))
+        if (event.mode is Mode.NOTIFY) != (event.to is not None) or event.to is event.setters is AICPU:
+            yield Violation("a word goes from cores to harts, or from an aicpu hart to cores", where, found=str(event))
         if AICPU in (event.setters, event.to) and event.mode is not Mode.NOTIFY:
             yield Violation("an aicpu hart has no cross-core flags", where, found=str(event))
         if event.mode is not Mode.NOTIFY and not 0 <= event.flag < plan.flags:

@@ -120,6 +120,11 @@ class AicoreTiling(Tiling):
         """Which cores run a range."""
 
     @property
+    def crosses(self) -> bool:
+        """Whether cores of a range, or ranges, signal one another inside the kernel: it has cross-core flags."""
+        return len(self.roles()) > 1
+
+    @property
     def launch_type(self) -> KernelType:
         """The type that the ranges are dealt out by."""
         return self.launched or self.kernel_type
