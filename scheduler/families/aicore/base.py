@@ -105,8 +105,8 @@ MIX_ROLES = (Role.CUBE, Role.VECTOR0, Role.VECTOR1)
 
 @dataclass(frozen=True)
 class AicoreTiling(Tiling):
-    """See the module docstring. `scratch_bytes`: workspace in global memory per group (MIX) or per core. `launched`: the
-    type that the ranges are dealt out by, where it is not the kernel's own (`KernelType.by_groups`).
+    """See the module docstring. `scratch_bytes`: workspace in global memory per group (MIX) or per core. `launched`:
+    the type that the ranges are dealt out by, where it is not the kernel's own (`KernelType.by_groups`).
     `engines_write_all`: engines write every byte that is declared as written (the simulator counts them).
     `dealt_out`: what each range writes is known at run time only: all declare all, and a table says whose is which."""
 
