@@ -39,6 +39,7 @@ from superkernel.pipeline import CacheFactory, Stages, names_of_outputs, tell_fa
 from superkernel.scheduler.aicore.launches import Part, by_scope
 from superkernel.scheduler.aicore.place import Workspaces, place_aicore
 from superkernel.scheduler.families.aicore import family_of
+from superkernel.scheduler.families.aicore.grouped import grouped_cut
 from superkernel.scheduler.group import Grouping, group
 from superkernel.scheduler.schedule import Schedule
 from superkernel.scoping import with_scopes
@@ -50,6 +51,7 @@ from superkernel.sync.aicore.verify import AicoreCertificate, verify_aicore
 from superkernel.target.aicore import AicoreTarget
 from superkernel.transforms import simplify
 from superkernel.transforms.precision import lower_precision
+from superkernel.transforms.tilings import SinkTilings
 
 _PRECISIONS = {"auto": DType.F16, "f16": DType.F16, "bf16": DType.BF16}
 
@@ -180,6 +182,7 @@ def compile_for_aicore(
         if options.precision != "f32":
             graph = lower_precision(graph, _PRECISIONS[options.precision], narrow_states=True)
             graph = simplify(graph) if options.simplify else graph
+        graph = SinkTilings(lambda x, w: grouped_cut(x, w, target)).apply(graph)
     run.dump("simplified", graph)
     with run.stage("group"):
         grouping = group(graph, chooser.choose, target, options, families=family_of)

@@ -20,7 +20,15 @@ from superkernel.codegen.aicore.linking import Image
 from superkernel.codegen.aicore.linking.objects import read_object
 from superkernel.codegen.aicore.linking.relocations import NUMBERS
 from superkernel.codegen.aicore.preload import INSTRUCTION_BYTES, STUB_OVERHEAD, Segment
-from superkernel.codegen.aicore.program import OFFSET_BROKEN, OFFSET_BYTES, CodeLine, KernelCall, launch_name, parts_of
+from superkernel.codegen.aicore.program import (
+    OFFSET_BROKEN,
+    OFFSET_BYTES,
+    CodeLine,
+    KernelCall,
+    launch_name,
+    parts_of,
+    runs_on,
+)
 from superkernel.scheduler.families.aicore.base import Role
 from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Run, Step
 
@@ -55,7 +63,7 @@ def footprints(
     sites = _call_sites(program)
     found = []
     for kind in CoreKind:
-        lanes = sorted({r.lane for c in calls if c for r in c.codes if r.is_cube == (kind is CoreKind.CUBE)}) or [0]
+        lanes = sorted({r.lane for c in calls if c for r in c.codes if runs_on(r, kind)}) or [0]
         for number, steps in enumerate(parts_of(plan.programs[kind])):
             runs, released = _runs(steps, calls)
             name = launch_name(number, kind)
@@ -131,7 +139,7 @@ class _Walk:
             moved += added[number] if number < len(added) else 0
             call = calls[run.subop]
             assert call is not None
-            roles = [role for role in call.codes if role.is_cube == (self.kind is CoreKind.CUBE)]
+            roles = [role for role in call.codes if runs_on(role, self.kind)]
             at = moved + max(self._site(call.codes[role].symbol) for role in roles)
             ends.append(max(at, ends[-1] if ends else 0))
             mine = next((r for r in roles if r.lane == self.lane), roles[0])

@@ -44,7 +44,7 @@ from superkernel.scheduler.aicore.place import Cores, Workspaces
 from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.scheduler.schedule import Schedule, Space
 from superkernel.scheduler.tiling import pack_bytes
-from superkernel.sync.aicore.plan import AicorePlan, CoreKind
+from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.target.aicore import AicoreTarget
 
 Progress = Callable[[str, int, int], None]
@@ -199,7 +199,7 @@ class AicoreImageBuilder:
             if call is not None:
                 order += [code.symbol for code in call.codes.values()]
         parts = len(self.plan.between) + 1
-        order += [launch_name(number, kind) for number in range(parts) for kind in CoreKind]
+        order += [launch_name(number, kind) for number in range(parts) for kind in self.plan.programs]
         return list(dict.fromkeys(order))
 
     # Data -------------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class AicoreImageBuilder:
                 found=memory.private_bytes,
                 hint="a target file with more private memory per core",
             )
-        rows = {core: [(0, 0)] * len(tables[self.plan.kind(core)]) for core in range(self.plan.total)}
+        rows = {core: [(0, 0)] * len(tables[self.plan.kind(core)]) for core in range(self.plan.harts)}
         for task in self.schedule.tasks:
             table = tables[self.plan.kind(task.core)]
             if task.subop in table:

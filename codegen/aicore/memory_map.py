@@ -32,6 +32,7 @@ MARKER_WORD = 0  # sub-operator * 4 + phase: where the hart is
 CAUSE_WORD = 1  # of a trap
 LAUNCH_WORD = 2  # 0: the fused kernel; n + 1: sub-operator n alone
 WORDS_WORD = 3  # and the next two: how far the words have come that this hart notifies, or waits for
+RUNS_WORD = 6  # how often the program has run to its end
 PARAMETERS_BYTE = 64  # from here on: the hart's unit ranges
 STACK_BYTES = 4096
 

@@ -37,18 +37,22 @@ from superkernel.codegen.aicore.layer import (
     KernelCode,
     LocalUse,
 )
+from superkernel.codegen.aicore.memory_events import MemoryEvents
 from superkernel.codegen.aicore.memory_map import LAUNCH_WORD, MARKER_WORD, PARAMETERS_BYTE
 from superkernel.codegen.aicore.scalar import I64, PTR, VOID, Scalar, load_volatile, store_volatile
 from superkernel.codegen.aicore.service_program import emit_notify, emit_services
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.aicore.base import Role
 from superkernel.sync.aicore.plan import (
+    AICPU,
     AicorePlan,
     Await,
     CoreKind,
     Cut,
     Drain,
     Event,
+    HartKind,
+    Mode,
     OperandWait,
     Pause,
     Run,
@@ -69,7 +73,7 @@ ENTRY_FLAG, ENTRY_ORDER, ENTRY_DRAIN = 1, 2, 3
 ENTRY_BITS, KIND_BITS, ENGINE_BITS, ENTRIES = 15, 2, 4, 4
 PEER_BITS = 3  # of the operand `peer`
 PHASE_ENTRY, PHASE_BODY, PHASE_BEHIND = 1, 2, 3  # 0: nothing marked yet
-STORE_ENGINE = {CoreKind.CUBE: Engine.FIX, CoreKind.VECTOR: Engine.MTE3}
+STORE_ENGINE: dict[HartKind, Engine] = {CoreKind.CUBE: Engine.FIX, CoreKind.VECTOR: Engine.MTE3}
 
 
 @dataclass(frozen=True)
@@ -121,9 +125,9 @@ class _Waits:
     early: tuple[int, ...]
 
 
-def ranges_of(plan: AicorePlan, calls: Sequence[KernelCall | None]) -> dict[CoreKind, dict[int, int]]:
+def ranges_of(plan: AicorePlan, calls: Sequence[KernelCall | None]) -> dict[HartKind, dict[int, int]]:
     """Number in the table of unit ranges of each sub-operator, by type."""
-    found: dict[CoreKind, dict[int, int]] = {}
+    found: dict[HartKind, dict[int, int]] = {}
     for kind, program in plan.programs.items():
         runs = [s.subop for s in program if isinstance(s, Run) and calls[s.subop] is not None]
         found[kind] = {subop: at for at, subop in enumerate(runs)}
@@ -141,7 +145,7 @@ def parts_of(program: Sequence[Step]) -> list[list[Step]]:
     return parts
 
 
-def launch_name(part: int, kind: CoreKind) -> str:
+def launch_name(part: int, kind: HartKind) -> str:
     """The function of a part of the fused kernel on a type of core."""
     return f"sk_fused{part}_{kind.value}"
 
@@ -150,13 +154,15 @@ def emit_program(spec: ProgramSpec, target: AicoreTarget) -> str:
     """IR text of the fused launches, the wait function and `sk_main`."""
     module = ir.Module(name="program")
     _emit_wait(module, target)
-    fused: dict[CoreKind, list[ir.Function]] = {}
-    singles: dict[CoreKind, dict[int, ir.Function]] = {}
+    fused: dict[HartKind, list[ir.Function]] = {}
+    singles: dict[HartKind, dict[int, ir.Function]] = {}
     tables = ranges_of(spec.plan, spec.calls)
-    for kind in CoreKind:
+    for kind in spec.plan.programs:
         parts = parts_of(spec.plan.programs[kind])
         fused[kind] = [
-            _Launch(module, spec, target, kind, launch_name(number, kind), tables[kind]).emit(steps)
+            _Launch(module, spec, target, kind, launch_name(number, kind), tables[kind]).emit(
+                steps, ends_run=number == len(parts) - 1
+            )
             for number, steps in enumerate(parts)
         ]
         singles[kind] = {subop: _function(module, _single_name(subop, kind), 2) for subop in tables[kind]}
@@ -179,7 +185,14 @@ def emit_singles(spec: ProgramSpec, target: AicoreTarget) -> str:
     return str(module)
 
 
-def _single_name(subop: int, kind: CoreKind) -> str:
+def runs_on(role: Role, kind: HartKind) -> bool:
+    """Whether harts of a type have a role."""
+    if kind is AICPU:
+        return role is Role.AICPU
+    return role.is_cube if kind is CoreKind.CUBE else role.is_vector
+
+
+def _single_name(subop: int, kind: HartKind) -> str:
     return f"sk_single{subop}_{kind.value}"
 
 
@@ -214,12 +227,12 @@ def _issue(b: ir.IRBuilder, target: AicoreTarget, made: Command) -> None:
 def _emit_main(
     module: ir.Module,
     spec: ProgramSpec,
-    fused: Mapping[CoreKind, Sequence[ir.Function]],
-    singles: Mapping[CoreKind, Mapping[int, ir.Function]],
+    fused: Mapping[HartKind, Sequence[ir.Function]],
+    singles: Mapping[HartKind, Mapping[int, ir.Function]],
     services: Mapping[int, ir.Function],
 ) -> None:
-    """`sk_main(hart)`: the launch that the private memory asks for, for this type of core; the hart behind the cores is
-    the service hart."""
+    """`sk_main(hart)`: the launch that the private memory asks for, for this type of core; behind the cores the hart
+    that computes tilings, where the plan has one, and the service hart."""
     function, b = _define(module, "sk_main", 1)
     hart = function.args[0]
     base = ir.GlobalVariable(module, ir.IntType(8), "sk_private")
@@ -234,11 +247,18 @@ def _emit_main(
     service = _emit_service_cases(function, private, number, idle, services) if services else idle
     beyond = function.append_basic_block("beyond")
     b.cbranch(b.icmp_unsigned("<", hart, _word(spec.plan.total)), vector, beyond)
+    blocks: dict[HartKind, ir.Block] = {CoreKind.CUBE: cube, CoreKind.VECTOR: vector}
     b.position_at_end(beyond)
-    b.cbranch(b.icmp_unsigned("==", hart, _word(spec.plan.total)), service, idle)
-    for kind, block in ((CoreKind.CUBE, cube), (CoreKind.VECTOR, vector)):
-        b.position_at_end(block)
-        core = hart if kind is CoreKind.CUBE else b.sub(hart, _word(spec.plan.cube_cores))
+    if AICPU in fused:
+        tiling, beyond = (function.append_basic_block(n) for n in ("tiling", "behind"))
+        b.cbranch(b.icmp_unsigned("==", hart, _word(spec.plan.total)), tiling, beyond)
+        blocks[AICPU] = tiling
+        b.position_at_end(beyond)
+    b.cbranch(b.icmp_unsigned("==", hart, _word(spec.plan.harts)), service, idle)
+    for kind in fused:
+        b.position_at_end(blocks[kind])
+        first = spec.plan.cores(kind).start
+        core = b.sub(hart, _word(first)) if first else hart
         cases = b.switch(number, idle)
         numbered = [*enumerate(fused[kind]), *((SINGLE + i, f) for i, f in singles[kind].items())]
         for value, launch in numbered:
@@ -273,7 +293,7 @@ class _Launch:
         module: ir.Module,
         spec: ProgramSpec,
         target: AicoreTarget,
-        kind: CoreKind,
+        kind: HartKind,
         name: str,
         table: Mapping[int, int],
     ) -> None:
@@ -281,14 +301,15 @@ class _Launch:
         self.function, self.b = _define(module, name, 2)
         self.core, self.private = self.function.args
         plan = spec.plan
-        per_group = (plan.vector_cores if kind is CoreKind.VECTOR else plan.cube_cores) // plan.groups
+        per_group = max(1, len(plan.cores(kind)) // plan.groups)
         self.group = self.b.udiv(self.core, _word(per_group))
         self.lane = self.b.urem(self.core, _word(per_group))
         self.stubs = spec.stubs.get(name, ())
         self.runs = 0
         self.pending: dict[LocalUse, set[Engine]] = {}  # buffers of earlier kernels, and engines that waited for all
+        self.words = MemoryEvents(module, self.b, plan, self.private, target)
 
-    def emit(self, steps: Iterable[Step]) -> ir.Function:
+    def emit(self, steps: Iterable[Step], *, ends_run: bool = False) -> ir.Function:
         outside = len(self.spec.calls)
         self._mark(outside, PHASE_ENTRY)
         self._stub()
@@ -302,16 +323,17 @@ class _Launch:
             elif isinstance(step, Await):
                 self._await(self.spec.plan.events[step.event])
             elif isinstance(step, Signal):
-                event = self.spec.plan.events[step.event]
-                made = command("cross_set", engine=STORE_ENGINE[self.kind], flag=event.flag, mode=event.mode.value)
-                _issue(self.b, self.target, made)
+                self._signal(self.spec.plan.events[step.event])
             elif isinstance(step, Notify):
+                assert isinstance(self.kind, CoreKind)
                 emit_notify(self.module, self.b, self.kind, self.core, self.private, self.target)
             elif isinstance(step, Drain):
-                _issue(self.b, self.target, command("drain"))
+                self._drain()
         for source, later, flag in credits:
             _issue(self.b, self.target, command("wait_flag", engine=later, peer=source.title, flag=flag))
-        _issue(self.b, self.target, command("drain"))
+        self._drain()
+        if ends_run:
+            self.words.end_run()
         self._mark(outside, PHASE_BEHIND)
         self.b.ret_void()
         return self.function
@@ -323,12 +345,29 @@ class _Launch:
             for step in steps
             if isinstance(step, Run) and (call := self.spec.calls[step.subop]) is not None
             for role, code in call.codes.items()
-            if role.is_cube == (self.kind is CoreKind.CUBE)
+            if runs_on(role, self.kind)
         ]
         found = {credit for code in codes for credit in code.credits}
         return sorted(found, key=lambda c: (c[0].value, c[1].value, c[2]))
 
+    def _drain(self) -> None:
+        """All that was begun is done; an aicpu hart has begun nothing but its own stores."""
+        if self.kind is AICPU:
+            self._call(FENCE_FUNCTION, [])
+        else:
+            _issue(self.b, self.target, command("drain"))
+
+    def _signal(self, event: Event) -> None:
+        engine = STORE_ENGINE.get(self.kind, Engine.CONTROL)
+        if event.mode is Mode.NOTIFY:
+            self.words.signal(event, engine)
+        else:
+            _issue(self.b, self.target, command("cross_set", engine=engine, flag=event.flag, mode=event.mode.value))
+
     def _await(self, event: Event) -> None:
+        if event.mode is Mode.NOTIFY:
+            self.words.wait(event)
+            return
         _issue(self.b, self.target, command("cross_wait", flag=event.flag))
 
     def _mark(self, subop: int, phase: int) -> None:
@@ -344,8 +383,9 @@ class _Launch:
             for event in {e: None for wait in step.waits for e in wait.events}:
                 self._await(self.spec.plan.events[event])
             return
-        roles = [role for role in call.codes if role.is_cube == (self.kind is CoreKind.CUBE)]
-        waits = self._wait_entries(step, call, call.codes[roles[0]])
+        roles = [role for role in call.codes if runs_on(role, self.kind)]
+        # On the aicpu hart nothing waits inside a kernel, and its own stores are behind a fence.
+        waits = _Waits(0, {}, 0, ()) if self.kind is AICPU else self._wait_entries(step, call, call.codes[roles[0]])
         self._mark(step.subop, PHASE_ENTRY)
         if self.runs:
             self._stub()

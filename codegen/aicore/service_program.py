@@ -1,9 +1,10 @@
 """The service hart's part of a program, as LLVM IR: its launches, and the cores' notifications.
 
-Model: the first `aicpu` hart runs `sk_service<k>(private)` in launch k: `wait_memory` on the words that the cores count
-up, SDMA commands, and at the end a notify queued on SDMA itself that the hart waits for, so that no command is under
-way when the launch ends. The words (`sk_words`, a line of L2 each) are never set back: the hart and each notifying core
-keep in their private memory how far theirs have come, so that every launch finds them where the last one left them.
+Model: the first `aicpu` hart that the plan leaves runs `sk_service<k>(private)` in launch k: `wait_memory` on the words
+that the cores count up, SDMA commands, and at the end a notify queued on SDMA itself that the hart waits for, so that
+no command is under way when the launch ends. The words (`sk_words`, a line of L2 each) are never set back: the hart and
+each notifying core keep in their private memory how far theirs have come, so that every launch finds them where the
+last one left them.
 
 Private memory, from WORDS_WORD on: of a core one word, its notifications so far; of the service hart three, those of
 the cube type, the vector type, and its own of SDMA, as of the launch's begin.
@@ -61,7 +62,7 @@ def emit_notify(
         value = b.add(load_volatile(b, Scalar(b, at), I64), _word(1))
         _store(b, at, value)
         made = command("notify", engine=Engine.CONTROL, address=0, value=0, mode="store")
-        _issue(b, target, made, {"address": _address(module, b, _NUMBER[kind]), "value": value})
+        issue(b, target, made, {"address": _address(module, b, _NUMBER[kind]), "value": value})
 
 
 class _Service:
@@ -81,10 +82,10 @@ class _Service:
                 self._wait(number, b.add(before[number], _word(step.count)))
             elif isinstance(step, Prefetch):
                 address = self.constants + step.offset
-                _issue(b, self.target, command("sdma_prefetch", address=address, bytes=step.nbytes), {})
+                issue(b, self.target, command("sdma_prefetch", address=address, bytes=step.nbytes), {})
         done = b.add(self._load(_SDMA), _word(1))
         made = command("notify", engine=Engine.SDMA, address=0, value=0, mode="store")
-        _issue(b, self.target, made, {"address": _address(self.module, b, _SDMA), "value": done})
+        issue(b, self.target, made, {"address": _address(self.module, b, _SDMA), "value": done})
         self._wait(_SDMA, done)
         self._keep(_SDMA, done)
         for kind in used:
@@ -93,7 +94,7 @@ class _Service:
 
     def _wait(self, number: int, value: ir.Value) -> None:
         made = command("wait_memory", address=0, value=0)
-        _issue(self.b, self.target, made, {"address": _address(self.module, self.b, number), "value": value})
+        issue(self.b, self.target, made, {"address": _address(self.module, self.b, number), "value": value})
 
     def _load(self, number: int) -> ir.Value:
         at = self.b.add(self.private, _word(8 * (WORDS_WORD + number)))
@@ -114,7 +115,7 @@ def _address(module: ir.Module, b: ir.IRBuilder, number: int) -> ir.Value:
     return b.add(b.ptrtoint(words, I64), _word(number * LINE_BYTES))
 
 
-def _issue(b: ir.IRBuilder, target: AicoreTarget, made: Command, values: dict[str, ir.Value]) -> None:
+def issue(b: ir.IRBuilder, target: AicoreTarget, made: Command, values: dict[str, ir.Value]) -> None:
     """The stores that issue a command, with some operands, 0 in `made`, from registers."""
     base = target.map.page_address
     slots = [slot for slot in layout(made.spec) if slot.operand in values]

@@ -53,7 +53,7 @@ def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
         _Product(kb, body, tiling).emit()
     elif isinstance(tiling, GroupTableTiling):
         with kb.when(kb.compare("<", kb.begin, kb.end)):
-            _Table(kb, body).emit()
+            TableCode(kb, body).emit()
     else:
         raise InternalError("wrong tiling for a grouped product", found=type(tiling).__name__)
 
@@ -61,7 +61,7 @@ def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
 # The table ------------------------------------------------------------------------------------------------------------
 
 
-class _Table:
+class TableCode:
     """A tiling: counts are checked and added up, tiles are listed, units and rows to clear are dealt out."""
 
     def __init__(self, kb: KernelBuilder, body: Body) -> None:
@@ -71,7 +71,8 @@ class _Table:
         self.dtype = body.operands[view.operand].type.dtype
         self.outs = [(kb.operands[o.target], o.offset) for o in body.epilogue.outputs]
 
-    def emit(self) -> None:
+    def emit(self) -> ir.Value:
+        """Everything; returns the status, an i64."""
         kb, table = self.kb, self.table
         status, where, found = self._checked()
         fine = kb.compare("==", status, FINE)
@@ -89,6 +90,7 @@ class _Table:
         begin = kb.add(kb.mul(tiles, TILE_WORDS), table.tiles_word)
         with kb.loop(begin, table.words, name="rest") as word:
             self._put(word, 0)
+        return status
 
     def _checked(self) -> list[ir.Value]:
         """Status, expert and count of the first that is wrong."""

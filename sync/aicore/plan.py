@@ -92,6 +92,11 @@ class Event:
     to: HartKind | None = None
 
     @property
+    def signallers(self) -> tuple[HartKind, ...]:
+        """The types that set it."""
+        return tuple(CoreKind) if self.setters is None else (self.setters,)
+
+    @property
     def receivers(self) -> tuple[HartKind, ...]:
         """The types whose counts grow, or that wait for the word."""
         if self.to is not None:

@@ -27,7 +27,7 @@ Architecture invariant: imports plain data types only, nothing of the planner.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -166,7 +166,7 @@ def _check_events(plan: AicorePlan) -> Iterator[Violation]:
         signalled = [s.event for s in program if isinstance(s, Signal)]
         taken = [e for s in program for e in awaited(s)]
         for name, found, expected in (
-            ("signalled", signalled, [e.index for e in plan.events if e.setters in (None, kind)]),
+            ("signalled", signalled, [e.index for e in plan.events if kind in e.signallers]),
             ("awaited", _unique_per_step(program, taken), [e.index for e in plan.events if kind in e.receivers]),
         ):
             for index in sorted({*found, *expected}):
@@ -223,7 +223,7 @@ def _check_flag_order(plan: AicorePlan) -> Iterator[Violation]:
             last: dict[int, int] = {}
             for index in taken:
                 event = plan.events[index]
-                if event.mode is Mode.NOTIFY or index not in signalled or event.setters not in (None, setter):
+                if event.mode is Mode.NOTIFY or index not in signalled or setter not in event.signallers:
                     continue
                 if signalled[index] < last.get(event.flag, -1):
                     yield Violation(
@@ -307,8 +307,7 @@ class _Replay:
         return True
 
     def _complete(self, event: Event) -> bool:
-        kinds: Iterable[HartKind] = CoreKind if event.setters is None else (event.setters,)
-        return all((kind, event.index) in self.at_signal for kind in kinds)
+        return all((kind, event.index) in self.at_signal for kind in event.signallers)
 
     def _step(self, kind: HartKind, step: object) -> bool:
         if isinstance(step, (Pause, Cut)):

@@ -10,9 +10,9 @@ from superkernel.body import Body
 from superkernel.codegen.aicore.boot import EXIT_DATA
 from superkernel.codegen.aicore.kernels.scalar import ControlBuilder
 from superkernel.codegen.aicore.layer import KernelBuilder
-from superkernel.codegen.host.emitters import emitter_of as host_emitter_of
-from superkernel.dtypes import DType
-from superkernel.ops.grouped import FINE, STATUS_WORD
+from superkernel.codegen.aicore.scalar import Scalar
+from superkernel.codegen.host.grouped import TableCode
+from superkernel.ops.grouped import FINE
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.tiling import TableTiling
 
@@ -23,10 +23,8 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     kb.acquire(*kb.wait_operands)
     with kb.when(kb.compare("<", kb.begin, kb.end)):
         control = ControlBuilder(kb, len(body.operands), tiling.inner.units, tiling.width)
-        host_emitter_of(tiling.kernel)(control, body, tiling.inner)
-        out = body.epilogue.outputs[0]
-        status = kb.load(kb.operand(out.target, (out.offset + STATUS_WORD) * DType.I32.itemsize), DType.I32)
-        with kb.when(kb.compare("!=", status, FINE)):
+        status = TableCode(control, body).emit()
+        with kb.when(kb.compare("!=", Scalar(kb.b, status), FINE)):
             kb.end_program(EXIT_DATA)
 
 
