@@ -22,8 +22,9 @@ from superkernel.body import PointwiseProgram, Role
 from superkernel.codegen.aicore.boot import DONE, FIRMWARE
 from superkernel.codegen.aicore.image import AicoreImage
 from superkernel.codegen.aicore.program import SINGLE
-from superkernel.errors import InternalError, SimulationError, Violation
+from superkernel.errors import DataError, InternalError, SimulationError, Violation
 from superkernel.executors.finished import check_finished
+from superkernel.ops.grouped import STATUS_WORD, TILINGS
 from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
 from superkernel.scheduler.aicore.place import Workspaces
@@ -78,7 +79,11 @@ class SimExecutable:
     def simulate(
         self, io: Sequence[Array], *, mode: Mode = "both", single: bool = False, trace: bool = False, **options: Any
     ) -> SimRun:
-        """A run: fused, or with `single` one launch per sub-operator."""
+        """A run: fused, or with `single` one launch per sub-operator. Where tilings depend on data, mode `timing`
+        computes it. Raises DataError where such data is out of range, SimulationError."""
+        if mode == "timing" and self._tilings():
+            mode = "both"
+            options = {"races": False, **options}
         device = Device(self.target, self.image.elf, mode=mode, trace=trace, **options)
         self.fill(device, io)
         self._declare(device)
@@ -89,10 +94,10 @@ class SimExecutable:
                 if sub.index in calls:
                     self.host_call(device, sub.index)
                 elif self.image.calls[sub.index] is not None:
-                    launches.append(device.launch(number=SINGLE + sub.index, cold=True))
+                    launches.append(self._launch(device, SINGLE + sub.index))
         else:
             for number in range(self.image.launches):
-                launches.append(device.launch(number=number, cold=True))
+                launches.append(self._launch(device, number))
                 if number < len(self.image.between) and (call := self.image.between[number]) is not None:
                     self.host_call(device, call)
         if mode != "functional":  # counts nothing
@@ -100,6 +105,30 @@ class SimExecutable:
         if mode != "timing":
             self.collect(device, io)
         return SimRun(tuple(launches), device)
+
+    def _launch(self, device: Device, number: int) -> LaunchResult:
+        try:
+            return device.launch(number=number, cold=True)
+        except SimulationError as error:
+            if error.kind == "program_failed":
+                self.tell_data(device, error)
+            raise
+
+    def _tilings(self) -> list[int]:
+        """Sub-operators that compute tilings."""
+        return [sub.index for sub in self.schedule.subops if sub.body.op in TILINGS]
+
+    def tell_data(self, memory: GlobalMemory, error: SimulationError) -> None:
+        """After a program that ended itself: raises DataError where a table says that its data was out of range."""
+        for index in self._tilings():
+            body = self.schedule.subops[index].body
+            out = body.epilogue.outputs[0]
+            address = self.image.addresses.of(self.schedule.places[index][out.target])
+            if any(memory.read(address + 4 * (out.offset + STATUS_WORD), 4)):
+                try:
+                    self.host_call(memory, index)
+                except DataError as told:
+                    raise told from error
 
     # Memory -----------------------------------------------------------------------------------------------------------
 
