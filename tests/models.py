@@ -207,3 +207,60 @@ def decode_step(
             )
     b.output(x @ _weight(b, rng, "head", width, vocabulary), name="logits")
     return b.graph()
+
+
+def moe_layer(
+    *,
+    tokens: int = 32,
+    width: int = 256,
+    inner: int = 256,
+    experts: int = 8,
+    top: int = 2,
+    gated: bool = True,
+    seed: int = 0,
+) -> Graph:
+    """A mixture-of-experts layer with a residual, [tokens, width] to the same: the router's `top` experts per token,
+    rows sorted by expert (stably: by counting), SwiGLU (`gated`) or ReLU experts, weighted sums."""
+    rng = np.random.default_rng(seed)
+    b = GraphBuilder("moe_layer")
+    x = b.input("x", (tokens, width))
+    rows = tokens * top
+    scores, chosen = b.topk(x @ _weight(b, rng, "router", width, experts), k=top)
+    weights = b.softmax(scores, axis=-1)
+    flags = b.constant(np.array([0, 1], np.int32), name="off_on")
+    hot = b.one_hot(chosen.reshape(rows), flags, depth=experts)
+    counts = b.reduce_sum(hot, axes=(0,), keepdims=False)
+    first = b.cumsum(counts, axis=0) - counts
+    place = b.reduce_sum(hot * (b.cumsum(hot, axis=0) + (first - 1)), axes=(1,), keepdims=False)
+    owners = b.constant(np.repeat(np.arange(tokens, dtype=np.int32), top), name="owners")
+    zeros = b.constant(np.zeros(rows, np.int32), name="nowhere")
+    ordered = b.gather(x, b.scatter_elements(zeros, place, owners, axis=0), axis=0)
+
+    def each(name: str, value: Tensor, columns: int) -> Tensor:
+        depth = value.shape[-1]
+        w = rng.standard_normal((experts, depth, columns), np.float32) / np.float32(np.sqrt(depth))
+        return b.grouped_matmul(value, b.constant(w, name=name), counts)
+
+    up = each("up", ordered, inner)
+    hidden = b.silu(each("gate", ordered, inner)) * up if gated else b.relu(up)
+    back = b.gather(each("down", hidden, width), place, axis=0).reshape(tokens, top, width)
+    b.output(x + b.reduce_sum(back * weights.reshape(tokens, top, 1), axes=(1,), keepdims=False), name="y")
+    return b.graph()
+
+
+def ragged_attention(
+    *, batch: int = 4, tokens: int = 32, width: int = 128, heads: int = 4, causal: bool = False, seed: int = 0
+) -> Graph:
+    """Self-attention of a padded batch [batch, tokens, width] whose lengths are computed from a mask of what is there
+    [batch, tokens]: no row looks at keys behind its sequence's end."""
+    rng = np.random.default_rng(seed)
+    b = GraphBuilder("ragged_attention")
+    x, present = b.input("x", (batch, tokens, width)), b.input("present", (batch, tokens), "i32")
+    lengths = b.reduce_sum(present, axes=(1,), keepdims=False)
+    q, k, v = (
+        (x @ _weight(b, rng, part, width, width)).reshape(batch, tokens, heads, width // heads).transpose(0, 2, 1, 3)
+        for part in "qkv"
+    )
+    mixed = b.attention(q, k, v, length=lengths, causal=causal).transpose(0, 2, 1, 3).reshape(batch, tokens, width)
+    b.output(x + mixed @ _weight(b, rng, "o", width, width), name="y")
+    return b.graph()
