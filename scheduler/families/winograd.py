@@ -192,7 +192,9 @@ class WinogradFamily(ConvFamily):
         self._require(body)
         form, m = conv_form(body), KERNELS[kernel]
         high = -(-form.out_height // m)
-        heights = sorted({n for n in (1, 2, 4, high) if n <= max(1, high)})
+        budget = near_elements(target)
+        fits = (n for n in (2, 4, high) if n <= high and line_elements(form, m, n, 0) <= budget)
+        heights = sorted({1, *fits})
         best = []
         for axis in (PIXELS, CHANNELS):
             found = [
@@ -202,6 +204,18 @@ class WinogradFamily(ConvFamily):
             ]
             best.append(min(found, key=lambda t: t.cost_ns(body, 0, t.units, target)))
         return sorted(dict.fromkeys(best), key=lambda t: t.cost_ns(body, 0, t.units, target))
+
+
+def near_elements(target: CpuTarget) -> int:
+    """Elements of scratch that leave room for a panel's filters in the second-level cache."""
+    return target.l2_bytes // 4 * 5 // 8
+
+
+def line_elements(form: ConvForm, m: int, rows: int, panel: int) -> int:
+    """Elements of scratch that so many rows of squares take with panels of so many channels."""
+    wide, planes = max(1, -(-form.out_width // m)), (m + 2) ** 2
+    patch = (rows * m + 2) * (wide * m + 2) * form.channels
+    return planes * rows * wide * form.channels + max(planes * rows * wide * panel, patch)
 
 
 def _shapes(form: ConvForm, m: int, rows: int, target: CpuTarget) -> list[tuple[int, int, int]]:
@@ -227,15 +241,8 @@ def winograd_tiling(
     panel = vectors * lanes
     wide = max(1, -(-form.out_width // m))
     blocks = -(-form.out_height // (m * rows))
-    side = m + 2
-
-    def elements(lines: int) -> int:
-        squares = lines * rows * wide
-        patch = (lines * rows * m + 2) * (wide * m + 2) * form.channels
-        return side * side * squares * form.channels + max(side * side * squares * panel, patch)
-
     lines = max(1, blocks)
-    while lines > 1 and elements(lines) > target.l2_bytes // 4 * 5 // 8:
+    while lines > 1 and line_elements(form, m, lines * rows, panel) > near_elements(target):
         lines -= 1
     lines = -(-blocks // -(-blocks // lines)) if blocks else 1
     return WinogradTiling(

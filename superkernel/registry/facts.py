@@ -6,6 +6,7 @@ Names (an absent fact reads as None)
   attribute
 - `cpu.tier cpu.features cpu.flops_per_ns cpu.l1_bytes ...` of a CPU, `aicore.*` of one core of an accelerator;
   `device core_type`, `free.REGION`, `policy.*`
+- `layout` of images: row_major or channels_last
 - `program.steps`: pointwise operators, each with the element types of its operand and its result
 - matrix products: `batch m n k` as the kernels see them (leading dimensions that only the left factor has are rows, a
   matrix times a column is turned round); `weight`, the slot of the factor that is reused over rows, with
@@ -69,6 +70,7 @@ def facts_of(requirement: Requirement) -> dict[str, FactValue]:
     facts["program"] = requirement.program
     facts["program.dtypes"] = requirement.program_dtypes
     facts["deadline_ns"] = requirement.deadline_ns
+    facts["layout"] = requirement.layout
     facts["program.steps"] = requirement.program_steps
     depths = facts.get("aicore.cube_depths")
     if depths is not None and first is not None:

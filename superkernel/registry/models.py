@@ -28,6 +28,9 @@ REFERENCE_CALL_NS = 30_000.0
 _HIDDEN_ACCUMULATORS = 8.0
 """Independent vector accumulators that hide the latency of a multiply-add (4 cycles, 2 units)."""
 
+WINOGRAD_INPUT, WINOGRAD_OUTPUT = {2: 60.0, 4: 240.0}, {2: 50.0, 4: 170.0}
+"""Vector instructions that transform a square of inputs, of outputs, by the side of a square of outputs."""
+
 _BLOCK_POSITIONS = 512  # output positions of a convolution that share a patch
 _BLOCK_ROWS = 56  # query rows of attention that share a block of keys
 
@@ -92,6 +95,40 @@ def _depthwise(facts: Facts, row: Capability) -> float:
     return float(CALL_NS + max(arithmetic, nbytes / bandwidth(facts, nbytes)))
 
 
+def _lanes(facts: Facts) -> int:
+    """f32 elements of a vector."""
+    return max(1, int(facts["cpu.vector_bytes"]) // 4)
+
+
+def _conv_nhwc(facts: Facts, row: Capability) -> float:
+    """Vectors of output channels, all positions: narrow vectors where channels are few, the rest wasted."""
+    lanes, filters = _lanes(facts), facts["m"]
+    while lanes > 4 and lanes // 2 >= filters:
+        lanes //= 2
+    padded = -(-filters // lanes) * lanes
+    positions = facts["batch"] * facts["n"]
+    arithmetic = 2.0 * positions * padded * facts["k"] / (_peak(facts, row) * row.parameter("efficiency", 0.92))
+    finish = positions * padded * 4.0 / _peak(facts, row)
+    copied = 0.0 if facts["taps"] == 1 else 4.0 * facts["in0.elements"] / float(facts["cpu.l2_bytes_per_ns"])
+    return float(CALL_NS + max(arithmetic, facts["weight_ns"]) + finish + copied)
+
+
+def _winograd(facts: Facts, row: Capability) -> float:
+    """Squares of m x m outputs: products of the transformed inputs, and the transforms; the transformed filters stream
+    past once."""
+    m = int(row.figures["m"])
+    side, lanes, filters, channels = m + 2, _lanes(facts), facts["m"], facts["channels"]
+    columns = max(1, facts["out_columns"])
+    squares = facts["batch"] * -(-facts["pixels"] // columns // m) * -(-columns // m)
+    vectors = -(-filters // lanes)
+    vector_ns = 2.0 * lanes / _peak(facts, row)
+    arithmetic = side * side * channels * max(squares * vectors, _HIDDEN_ACCUMULATORS) * vector_ns / 0.85
+    weights = 4.0 * side * side * channels * filters
+    coming = squares * -(-channels // lanes) * WINOGRAD_INPUT[m] * vector_ns
+    going = squares * vectors * WINOGRAD_OUTPUT[m] * vector_ns
+    return float(2 * CALL_NS + coming + going + max(arithmetic, weights / bandwidth(facts, 2.0 * weights)))
+
+
 def _attention(facts: Facts, row: Capability) -> float:
     """Two products and an exponential per score, keys and values read once per block of queries."""
     scores = facts["batch"] * facts["heads"] * facts["queries"] * facts["keys"]
@@ -104,6 +141,8 @@ def _window(facts: Facts, row: Capability) -> float:
     """Pooling: `taps` operations per output element."""
     nbytes = facts["bytes"]
     arithmetic = facts["elements"] * facts.get("taps", 1) / (_peak(facts, row) * 0.25)
+    if facts.get("layout") == "channels_last":
+        arithmetic *= row.parameter("turned", 1.0)
     return float(CALL_NS + max(arithmetic, nbytes / bandwidth(facts, nbytes)))
 
 
@@ -162,6 +201,8 @@ COST_MODELS: Mapping[str, CostModel] = MappingProxyType(
         "gemm": _gemm,
         "gemv": _gemv,
         "depthwise": _depthwise,
+        "conv_nhwc": _conv_nhwc,
+        "winograd": _winograd,
         "attention": _attention,
         "window": _window,
         "reference": _reference,
@@ -222,6 +263,49 @@ def _patch(facts: Facts, row: Capability) -> Mapping[str, int]:
     return {"scratch": min(patch, max(facts["cpu.l2_bytes"], patch // rows)) + tile}
 
 
+def _channel_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """Constant filters in panels of whole vectors of output channels, zero-padded."""
+    return {"packed": 4 * facts["groups"] * _padded_filters(facts) * facts["k"]}
+
+
+def _squares_filters(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """Transformed filters in such panels."""
+    side = int(row.figures["m"]) + 2
+    return {"packed": 4 * side * side * facts["channels"] * _padded_filters(facts)}
+
+
+def _padded_filters(facts: Facts) -> int:
+    """The last panel may be half empty, its last vector too."""
+    lanes, filters = _lanes(facts), int(facts["m"])
+    return filters + max(lanes, filters // 2) + 2 * lanes
+
+
+def _patch_nhwc(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """The padded input under some output rows, all channels of a group, and a parked register tile."""
+    columns, lanes = max(1, facts["out_columns"]), _lanes(facts)
+    rows = max(1, facts["pixels"] // columns)
+    wide = columns * facts["stride_columns"] + facts["window_columns"]
+    line = 4 * facts["channels"] // facts["groups"] * wide
+    lines, high = (n * facts["stride_rows"] + facts["window_rows"] for n in (1, rows))
+    return {"scratch": min(line * high, max(facts["cpu.l2_bytes"] // 2, line * lines)) + 4 * 14 * 6 * lanes}
+
+
+def _squares(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """Transformed inputs and products of some rows of squares, or their padded inputs."""
+    m, lanes = int(row.figures["m"]), _lanes(facts)
+    columns = max(1, facts["out_columns"])
+    wide, high = -(-columns // m), -(-facts["pixels"] // columns // m)
+    panel = 6 * lanes
+
+    def near(rows: int) -> int:
+        squares = rows * wide
+        patch = (rows * m + 2) * (wide * m + 2) * facts["channels"]
+        planes = (m + 2) ** 2
+        return int(4 * (planes * (squares * facts["channels"] + 32) + max(planes * squares * panel, patch)))
+
+    return {"scratch": min(near(high), max(facts["cpu.l2_bytes"] * 3 // 4, near(1))) + 4 * m * m * lanes}
+
+
 def _lines(facts: Facts, row: Capability) -> Mapping[str, int]:
     """Two lines of windows in the accumulator's type."""
     return {"scratch": 2 * 8 * (facts["input_columns"] + 4 * facts["cpu.vector_bytes"])}
@@ -252,6 +336,10 @@ BYTES_MODELS: Mapping[str, BytesModel] = MappingProxyType(
         "filter_panels": _filter_panels,
         "product_scratch": _product_scratch,
         "patch": _patch,
+        "patch_nhwc": _patch_nhwc,
+        "channel_panels": _channel_panels,
+        "squares": _squares,
+        "squares_filters": _squares_filters,
         "lines": _lines,
         "one_row": _one_row,
         "score_block": _score_block,

@@ -226,7 +226,8 @@ class TensorNeed:
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """One problem. `program` are the pointwise operators fused around the anchor (or, for op "pointwise", all there
-    is), `program_steps` each with the element types of its operand and its result."""
+    is), `program_steps` each with the element types of its operand and its result. `layout`: how images lie, "row_major"
+    or "channels_last"."""
 
     op: str
     inputs: tuple[TensorNeed | None, ...]
@@ -240,12 +241,13 @@ class Requirement:
     quantisation: str = "none"
     activation: str | None = None
     deadline_ns: float | None = None
+    layout: str = "row_major"
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         parts = (self.op, self.inputs, self.outputs, self.attrs, self.platform, self.policy, self.program)
         rest = (self.program_dtypes, self.program_steps, self.quantisation, self.activation, self.deadline_ns)
-        object.__setattr__(self, "_hash", hash((*parts, *rest)))
+        object.__setattr__(self, "_hash", hash((*parts, *rest, self.layout)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -262,6 +264,7 @@ class Requirement:
             "program_steps": sorted([op, a.value, b.value] for op, a, b in self.program_steps),
             "quantisation": self.quantisation,
             "activation": self.activation,
+            **({"layout": self.layout} if self.layout != "row_major" else {}),
         }
 
     @property
@@ -286,6 +289,7 @@ class Requirement:
     def __str__(self) -> str:
         args = ", ".join("_" if i is None else str(i) for i in self.inputs)
         attrs = "".join(f"; {name}={plain(value)}" for name, value in self.attrs)
+        attrs += "; layout=channels_last" if self.layout == "channels_last" else ""
         program = " + {" + ", ".join(sorted(self.program)) + "}" if self.program else ""
         return f"{self.op}({args}{attrs}){program} -> {', '.join(map(str, self.outputs))}"
 

@@ -4,7 +4,7 @@
 
 Model: a body without an anchor is the pseudo-operator `pointwise`; its program's operators are then what is to be
 computed. The reverse, from text, goes through the operator table: shapes are inferred, attributes completed with their
-defaults.
+defaults; `layout=channels_last` says so of the images of a convolution or pool.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from math import prod
 
 from superkernel.body import AnchorInput, Body, Operand, PointwiseProgram, Role, View
 from superkernel.dtypes import DType
@@ -25,6 +26,12 @@ from superkernel.tensor import TensorType
 
 POINTWISE = "pointwise"
 """Operator of a body without an anchor."""
+
+ROW_MAJOR, CHANNELS_LAST = "row_major", "channels_last"
+"""Layouts of images."""
+
+IMAGE_OPS = frozenset({"conv", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool"})
+"""Operators whose kernels ask how images lie."""
 
 VARIABLE_EXPONENT = "variable_exponent"
 """What a program has besides its operators where it raises to a power that is not known when compiling."""
@@ -68,7 +75,23 @@ def requirement_of(body: Body, target: Target, policy: Policy) -> Requirement:
         program_dtypes=dtypes,
         program_steps=steps | own_steps,
         activation=_activation(body.epilogue),
+        layout=_layout(body),
     )
+
+
+def _layout(body: Body) -> str:
+    """How the images of a convolution or pool lie: as its first result that is stored with several channels and pixels,
+    else as its first input."""
+    if body.op not in IMAGE_OPS or len(body.anchor_outputs[0].shape) not in (3, 4):
+        return ROW_MAJOR
+    kind = body.anchor_input_types[0]
+    walks = [(body.epilogue.shape, o.strides) for o in body.epilogue.outputs if o.target >= 0]
+    if isinstance(body.anchor_inputs[0], View) and kind is not None:
+        walks.append((kind.shape, body.anchor_inputs[0].strides))
+    for shape, strides in walks:
+        if shape[1] > 1 and prod(shape[2:]) > 1:
+            return CHANNELS_LAST if strides[1] == 1 else ROW_MAJOR
+    return ROW_MAJOR
 
 
 def _has_variable_exponent(program: PointwiseProgram) -> bool:
@@ -137,6 +160,9 @@ def parse_requirement(text: str, target: Target, policy: Policy) -> Requirement:
     arguments, _, attributes = inside.partition(";")
     needs = tuple(_argument(text, a.strip()) for a in re.split(r",(?![^\[]*\])", arguments) if a.strip())
     given = dict(_attribute(text, a) for a in re.split(r",(?![^(\[]*[)\]])", attributes) if a.strip())
+    layout = given.pop("layout", ROW_MAJOR) if name in IMAGE_OPS else ROW_MAJOR
+    if layout not in (ROW_MAJOR, CHANNELS_LAST):
+        raise InputError("no such layout", f"operator {name!r}", f"{ROW_MAJOR} or {CHANNELS_LAST}", repr(layout))
     try:
         attrs = canonical_attrs(definition, given)
         outputs = definition.infer([None if n is None else n.type for n in needs], attrs)
@@ -148,7 +174,15 @@ def parse_requirement(text: str, target: Target, policy: Policy) -> Requirement:
         raise InputError("the inputs do not fit", location=place, expected=expected, found=arguments) from error
     own, steps = _own_step(name, needs, outputs)
     return Requirement(
-        name, needs, outputs, tuple(attrs.items()), platform_of(target), policy, own, program_steps=steps
+        name,
+        needs,
+        outputs,
+        tuple(attrs.items()),
+        platform_of(target),
+        policy,
+        own,
+        program_steps=steps,
+        layout=str(layout),
     )
 
 

@@ -40,6 +40,8 @@ NAME_DTYPES = {
 _F32, _F16, _BF16 = DType.F32, DType.F16, DType.BF16
 _FACTOR_INTS = frozenset({DType.I8, DType.U8, DType.I32, DType.I64, DType.U32, DType.U64})
 _INDICES = frozenset({DType.I32, DType.I64})
+_ROW_MAJOR = one_of(Reason.LAYOUT, "layout", "row_major")
+_CHANNELS_LAST = one_of(Reason.LAYOUT, "layout", "channels_last")
 _CONSTANT_WEIGHT = one_of(Reason.CONSTANT, "weight.constant", True)
 
 # Register tiles of matrix products: rows, vectors of the accumulator.
@@ -149,12 +151,12 @@ def _conv_kernels() -> Iterable[_Kernel]:
     plane, volume = within(Reason.RANK, "spatial", 1, 2), within(Reason.RANK, "spatial", 1, 3)
     yield _Kernel(
         "host.conv.igemm", ("conv",), "igemm", narrow, True, same, tiles=tuple(_GEMM_TILES.items()),
-        limits=(_CONSTANT_WEIGHT, plane), workspace="patch", persistent="filter_panels", transforms=(pack, patch),
-        cost="gemm", code_bytes=12288, precision=sums,
+        limits=(_CONSTANT_WEIGHT, plane, _ROW_MAJOR), workspace="patch", persistent="filter_panels",
+        transforms=(pack, patch), cost="gemm", code_bytes=12288, precision=sums,
     )  # fmt: skip
     yield _Kernel(
         "host.conv.depthwise", ("conv",), "dwconv2d_chw", narrow, True, same,
-        limits=(one_of(Reason.GROUPS, "depthwise", True), plane), workspace="patch", transforms=(patch,),
+        limits=(one_of(Reason.GROUPS, "depthwise", True), plane, _ROW_MAJOR), workspace="patch", transforms=(patch,),
         cost="depthwise", code_bytes=6144, precision=sums,
     )  # fmt: skip
     for kernel, op, micro in (("generic", "conv", "conv"), ("transpose", "conv_transpose", "convtranspose")):
@@ -162,6 +164,40 @@ def _conv_kernels() -> Iterable[_Kernel]:
             f"host.conv.{kernel}", (op,), micro, FLOATS, False, any_float, KernelRole.GENERIC, limits=(volume,),
             workspace="lines", cost="depthwise", cost_parameters=slow, precision=sums,
         )  # fmt: skip
+
+
+def _channels_last_kernels() -> Iterable[_Kernel]:
+    """Convolutions and pools of images that lie channels last. Minimal filtering (Winograd) is f32 only: its error
+    grows with the rounding of transformed inputs."""
+    same, sums, narrow = (None, None), _PRODUCT_SUMS, frozenset({_F32, _F16, _BF16})
+    plane = within(Reason.RANK, "spatial", 1, 2)
+    pack, patch = Transform("pack", 1, True, "filter_panels"), Transform("reorder", 0, False, "patch")
+    yield _Kernel(
+        "host.conv.nhwc", ("conv",), "conv", narrow, True, same, limits=(_CONSTANT_WEIGHT, plane, _CHANNELS_LAST),
+        modifier="nhwc", workspace="patch_nhwc", persistent="channel_panels", transforms=(pack, patch),
+        cost="conv_nhwc", code_bytes=12288, precision=sums,
+    )  # fmt: skip
+    ones = [one_of(Reason.STRIDE, f"stride_{name}", 1) for name in ("rows", "columns")]
+    threes = [one_of(Reason.SHAPE, f"window_{name}", 3) for name in ("rows", "columns")]
+    squares = (one_of(Reason.SHAPE, "taps", 9), *threes, *ones, one_of(Reason.GROUPS, "groups", 1))
+    for m in (2, 4):
+        yield _Kernel(
+            f"host.conv.winograd{m}", ("conv",), "conv", frozenset({_F32}), True, same,
+            limits=(_CONSTANT_WEIGHT, one_of(Reason.RANK, "spatial", 2), _CHANNELS_LAST, *squares),
+            modifier=f"winograd{m}", workspace="squares", persistent="squares_filters", transforms=(pack, patch),
+            cost="winograd", cost_parameters=(("m", float(m)),), code_bytes=16384, precision=sums,
+        )  # fmt: skip
+    depthwise = (one_of(Reason.GROUPS, "depthwise", True), one_of(Reason.GROUPS, "multiplier", 1), _CONSTANT_WEIGHT)
+    yield _Kernel(
+        "host.conv.depthwise_nhwc", ("conv",), "conv", narrow, True, same,
+        limits=(*depthwise, plane, _CHANNELS_LAST), modifier="depthwise", transforms=(pack,), cost="depthwise",
+        cost_parameters=(("efficiency", 0.5),), code_bytes=6144, precision=sums,
+    )  # fmt: skip
+    pools = ("max_pool", "avg_pool", "global_avg_pool", "global_max_pool")
+    yield _Kernel(
+        "host.pool_nhwc", pools, "pool", narrow, True, limits=(plane, _CHANNELS_LAST), modifier="nhwc", cost="window",
+        precision=_ROW_SUMS,
+    )  # fmt: skip
 
 
 def _pointwise_kernels() -> Iterable[_Kernel]:
@@ -208,7 +244,7 @@ def _row_kernels() -> Iterable[_Kernel]:
     pools = _ops_of(Family.POOL)
     yield _Kernel(
         "host.pool", pools, "pool", NUMERIC, limits=(within(Reason.RANK, "spatial", 1, 3),), workspace="lines",
-        cost="window", precision=_ROW_SUMS,
+        cost="window", cost_parameters=(("turned", 8.0),), precision=_ROW_SUMS,
     )  # fmt: skip
 
 
@@ -297,7 +333,7 @@ def _reference_row() -> Capability:
 @cache
 def host_rows() -> tuple[Capability, ...]:
     """All rows of the host."""
-    products = (_matmul_kernels, _grouped_kernels, _conv_kernels)
+    products = (_matmul_kernels, _grouped_kernels, _conv_kernels, _channels_last_kernels)
     groups = (_pointwise_kernels, _move_kernels, _row_kernels, *products, _sequence_kernels)
     kernels = [kernel for group in groups for kernel in group()]
     return (*(row for kernel in kernels for row in _variants(kernel)), _reference_row())

@@ -26,6 +26,7 @@ from superkernel.registry.requirement import parse_requirement
 from superkernel.registry.rows_host import host_rows
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.matmul import _TILES as MATMUL_TILES
+from superkernel.scheduler.storage import channels_last_strides
 from superkernel.target.cpu import TIERS
 from superkernel.tensor import TensorType
 from tests.ut.registry_cases import TARGETS, row
@@ -39,6 +40,9 @@ TEMPLATES = (
     "matmul({t}[3,5], {t}[5,7])",
     "conv({t}[1,3,9,9], const {t}[5,3,3,3]; pads=(1,1,1,1))",
     "conv({t}[1,6,9,9], const {t}[6,1,3,3]; groups=6, pads=(1,1,1,1))",
+    "conv({t}[1,3,9,9], const {t}[5,3,3,3]; pads=(1,1,1,1), layout=channels_last)",
+    "conv({t}[1,6,9,9], const {t}[6,1,3,3]; groups=6, pads=(1,1,1,1), layout=channels_last)",
+    "max_pool({t}[1,3,8,8]; kernel=(2,2), strides=(2,2), layout=channels_last)",
     "conv({t}[1,2,4,4,4], {t}[3,2,2,2,2])",
     "conv_transpose({t}[1,2,4,4], {t}[2,3,2,2]; strides=(2,2))",
     "concat({t}[2,3], {t}[2,5]; axis=1)",
@@ -113,20 +117,33 @@ def _problems(tier: str) -> tuple[Requirement, ...]:
 
 
 def _body(problem: Requirement) -> Body:
-    """The body of a lone operator: dense operands, results stored as they are."""
+    """The body of a lone operator: dense operands, results stored as they are; images in their layout."""
     slots: list[View | None] = []
     operands: list[Operand] = []
-    for need in problem.inputs:
-        slots.append(None if need is None else View(len(operands), need.type.shape, need.type.strides))
+    for slot, need in enumerate(problem.inputs):
+        strides = () if need is None else _strides(problem, need.type) if slot == 0 else need.type.strides
+        slots.append(None if need is None else View(len(operands), need.type.shape, strides))
         if need is not None:
             operands.append(Operand(Role.CONSTANT if need.constant else Role.INPUT, need.type))
     first = len(operands)
     operands += [Operand(Role.OUTPUT, t) for t in problem.outputs]
     inputs = tuple(ProgramInput(-1 - k, t.dtype) for k, t in enumerate(problem.outputs))
-    outputs = tuple(ProgramOutput(k, first + k, t.strides) for k, t in enumerate(problem.outputs))
+    outputs = tuple(ProgramOutput(k, first + k, _strides(problem, t)) for k, t in enumerate(problem.outputs))
     epilogue = PointwiseProgram(problem.outputs[0].shape, inputs, (), outputs)
     types = tuple(None if n is None else n.type for n in problem.inputs)
     return Body(problem.op, problem.attrs, tuple(operands), tuple(slots), types, problem.outputs, epilogue)
+
+
+def _strides(problem: Requirement, kind: TensorType) -> tuple[int, ...]:
+    return channels_last_strides(kind.shape) if problem.layout == "channels_last" else kind.strides
+
+
+def _turned(problem: Requirement, array: NDArray[Any]) -> NDArray[Any]:
+    """The array's bytes as the image that they are in the problem's layout."""
+    if problem.layout == "row_major":
+        return array
+    images, channels, *space = array.shape
+    return np.moveaxis(array.reshape(images, *space, channels), -1, 1)
 
 
 def _program_body(kernel: str) -> tuple[Body, Any]:
@@ -193,9 +210,10 @@ def test_a_case_of_every_row_runs(candidate: Capability, rng: np.random.Generato
     assert definition is not None
     slots = iter(arrays)
     given = [None if n is None else next(slots) for n in problem.inputs]
+    given[0] = None if given[0] is None else _turned(problem, given[0])
     wanted = definition.reference(given, dict(problem.attrs), problem.outputs)
     for got, want, kind in zip(slots, wanted, problem.outputs, strict=True):
-        _compare(got, want, kind.dtype)
+        _compare(_turned(problem, got), want, kind.dtype)
 
 
 LARGE = (
@@ -209,6 +227,11 @@ LARGE = (
     ("host.conv.igemm", "conv(f32[1,3,224,224], const f32[64,3,7,7]; pads=(3,3,3,3), strides=(2,2))"),
     ("host.conv.igemm", "conv(f32[1,512,7,7], const f32[512,512,3,3]; pads=(1,1,1,1))"),
     ("host.conv.depthwise", "conv(f32[1,64,112,112], const f32[64,1,3,3]; groups=64, pads=(1,1,1,1), strides=(2,2))"),
+    ("host.conv.nhwc", "conv(f32[1,64,56,56], const f32[64,64,3,3]; pads=(1,1,1,1), layout=channels_last)"),
+    ("host.conv.nhwc", "conv(f32[1,512,7,7], const f32[512,512,3,3]; pads=(1,1,1,1), layout=channels_last)"),
+    ("host.conv.winograd2", "conv(f32[1,64,56,56], const f32[64,64,3,3]; pads=(1,1,1,1), layout=channels_last)"),
+    ("host.conv.winograd4", "conv(f32[1,64,56,56], const f32[64,64,3,3]; pads=(1,1,1,1), layout=channels_last)"),
+    ("host.conv.winograd4", "conv(f32[1,256,14,14], const f32[256,256,3,3]; pads=(1,1,1,1), layout=channels_last)"),
     ("host.conv.generic", "conv(f64[1,3,8,40,40], f64[4,3,3,3,3])"),
     ("host.conv.transpose", "conv_transpose(f32[1,8,20,20], f32[8,3,4,4]; strides=(2,2))"),
     ("host.softmax", "softmax(f32[64,384]; axis=-1)"),
