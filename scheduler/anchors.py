@@ -17,6 +17,7 @@ from superkernel.scheduler.join import as_prologue
 from superkernel.scheduler.schedule import Space
 from superkernel.scheduler.storage import CHANNEL, IMAGE_OPS, channels_inside
 from superkernel.scheduler.workspace import Buffer, Reg, Workspace, only_dense
+from superkernel.target.cpu import CpuTarget
 from superkernel.tensor import TensorType, row_major_strides
 
 
@@ -46,7 +47,8 @@ def add_anchor(ws: Workspace, node: Node) -> None:
 
 
 def plain_body(ws: Workspace, node: Node) -> Body:
-    """The node alone, on dense operands: what kernel selection sees before anything is joined to it."""
+    """The node alone, on dense operands: what kernel selection sees before anything is joined to it. On the host, where
+    kernels differ by the layout of images, images have their strides."""
     types, outputs = ws.graph.input_types(node), ws.graph.output_types(node)
     constant = {v: _whole_constant(ws, v) for v in node.inputs if v is not None}
     ins = [(v, t) for v, t in zip(node.inputs, types, strict=True) if v is not None and t is not None]
@@ -55,16 +57,23 @@ def plain_body(ws: Workspace, node: Node) -> Body:
     kinds = dict(ordered)
     operands = [Operand(Role.CONSTANT if constant[v] else Role.INPUT, kinds[v]) for v in names]
     feeds = tuple(
-        None if v is None or t is None else View(names.index(v), t.shape, t.strides)
-        for v, t in zip(node.inputs, types, strict=True)
+        None if v is None or t is None else View(names.index(v), t.shape, _plain_strides(ws, node, v, slot))
+        for slot, (v, t) in enumerate(zip(node.inputs, types, strict=True))
     )
     stores, results = [], []
     for k, kind in enumerate(outputs):
         results.append(ProgramInput(-1 - k, kind.dtype))
-        stores.append(ProgramOutput(k, len(operands) + k, kind.strides))
+        stores.append(ProgramOutput(k, len(operands) + k, _plain_strides(ws, node, node.outputs[k], 0)))
     operands += [Operand(Role.OUTPUT, kind) for kind in outputs]
     program = PointwiseProgram(outputs[0].shape, tuple(results), (), tuple(stores))
     return Body(node.op, tuple(node.attrs.items()), tuple(operands), feeds, types, outputs, program)
+
+
+def _plain_strides(ws: Workspace, node: Node, value: str, slot: int) -> tuple[int, ...]:
+    """Strides of a whole value as a lone operator reads it in a slot, or stores it."""
+    kind = ws.graph.types[value]
+    image = slot == 0 and node.op in IMAGE_OPS and isinstance(ws.target, CpuTarget)
+    return (ws.preferred(value) if image else None) or kind.strides
 
 
 def _whole_constant(ws: Workspace, value: str) -> bool:
@@ -93,7 +102,8 @@ def _feed_from_memory(ws: Workspace, cluster: Cluster, anchor: Anchor, slot: int
         if ref.buffer in ws.buffers and ws.buffers[ref.buffer].is_constant:  # may be packed: the whole of it
             return ref.is_dense and ws.buffers[ref.buffer].type == kind
         if wanted is not None:
-            if not channels_inside(ref.shape, ref.strides):
+            inside = channels_inside(ref.shape, ref.strides)
+            if not inside and not ws.family_of(anchor.kernel).reads_any_order(anchor.kernel, slot):
                 return False
             if not ws.options.fuse:
                 return same_strides(ref.shape, ref.strides, wanted)

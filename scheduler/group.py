@@ -32,12 +32,12 @@ from superkernel.scheduler.families.aicore import CONTROL_UNIT
 from superkernel.scheduler.finish import place_outputs, place_updates
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.join import add_pointwise
+from superkernel.scheduler.layout import storage_policy
 from superkernel.scheduler.moves import add_concat, add_view, materialise
 from superkernel.scheduler.program_builder import build_body
 from superkernel.scheduler.storage import StoragePolicy
 from superkernel.scheduler.tiling import Family as KernelFamily
 from superkernel.scheduler.workspace import Buffer, GroupNote, Workspace
-from superkernel.target.aicore import AicoreTarget
 
 Choose = Callable[[Body], str]
 
@@ -71,8 +71,7 @@ def group(
     storage: StoragePolicy | None = None,
 ) -> Grouping:
     """Group the graph for a target. `choose` gives the kernel id for a body (`host.reference`: NumPy), `families` the
-    family behind it, `storage` the layout of what is materialised (default: channels last on the accelerator, else
-    row-major). Grouping itself asks no figure of the target; families may."""
+    family behind it, `storage` the layout of what is materialised (default: see `layout.py`). Grouping itself asks no figure of the target; families may."""
     known: dict[Body, str] = {}
 
     def remembered(body: Body) -> str:
@@ -81,7 +80,7 @@ def group(
             found = known[body] = choose(body)
         return found
 
-    policy = storage or (StoragePolicy.CHANNELS_LAST if isinstance(target, AicoreTarget) else StoragePolicy.ROW_MAJOR)
+    policy = storage or storage_policy(graph, remembered, target, options or Options())
     ws = Workspace(graph, remembered, options or Options(), families, policy.of(graph), target)
     ws.start()
     for node in graph.nodes:

@@ -10,7 +10,8 @@ in both.
 Concatenations along the channels interleave their parts, row by row. Where one concatenation is a run of another one's
 parts (the stages of a dense block), all of them share the bytes of the largest: `homes` says which lies in which.
 
-`ROW_MAJOR`, the host's policy, has no images, and nothing here applies.
+`ROW_MAJOR` has no images, and nothing here applies. The accelerator's policy is always channels last; the host's is what
+pays for a graph (`layout.py`).
 
 Invariants: constants, inputs, outputs and states are never images' homes; homes of one concatenation are disjoint runs
 of its channels.
@@ -121,12 +122,13 @@ def _images(graph: Graph) -> frozenset[str]:
         value = fresh.pop()
         producer = graph.producers.get(value)
         for node in (*([producer] if producer else []), *graph.consumers.get(value, ())):
-            if _connects(graph, node):
+            if connects(graph, node):
                 enter((*node.inputs, *node.outputs))
     return frozenset(found)
 
 
-def _connects(graph: Graph, node: Node) -> bool:
+def connects(graph: Graph, node: Node) -> bool:
+    """True of operators that work on images in any layout alike: pointwise work, concatenations and the like."""
     return node.op in _CONNECTING or graph.definition(node).family is Family.POINTWISE
 
 

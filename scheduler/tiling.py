@@ -98,6 +98,10 @@ class Family(ABC):
         accepted."""
         return view.is_dense
 
+    def reads_any_order(self, kernel: str, slot: int) -> bool:
+        """Whether a kernel of channels-last images reads anchor slot `slot` as well where it lies otherwise."""
+        return False
+
     def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
         """Whether the kernel evaluates a pointwise program in front of anchor slot `slot` while reading it."""
         return False

@@ -32,10 +32,12 @@ from superkernel.dumps import with_dumps
 from superkernel.errors import InputError, MachineError
 from superkernel.executors.host import HostExecutable
 from superkernel.graph import Graph
+from superkernel.ops.grouped import TILINGS
 from superkernel.options import Options
 from superkernel.progress import Progress
 from superkernel.scheduler.families.grouped import host_cut
 from superkernel.scheduler.group import Grouping, group
+from superkernel.scheduler.layout import storage_policy
 from superkernel.scheduler.place import place
 from superkernel.scheduler.schedule import Schedule
 from superkernel.sync.plan import Plan
@@ -187,11 +189,12 @@ def compile_graph(
         graph = SinkTilings(lambda x, w: host_cut(cpu.tier)).apply(graph)
     run.dump("simplified", graph)
     with run.stage("group"):
-        grouping = group(graph, chooser.choose, cpu, options)
+        layout = storage_policy(graph, chooser.choose, cpu, options)
+        grouping = group(graph, chooser.choose, cpu, options, storage=layout)
         dumps: dict[str, int] = {}
         if options.dump:
             graph, dumps = with_dumps(graph, grouping.subops, options.dump)
-            grouping = group(graph, chooser.choose, cpu, options)
+            grouping = group(graph, chooser.choose, cpu, options, storage=layout)
     run.dump("subops", grouping)
     with run.stage("place"):
         schedule = place(grouping, graph, cpu, cores, options)
@@ -233,7 +236,7 @@ def _image(
         inputs=len(graph.inputs),
         outputs=len(graph.outputs),
         states=len(graph.states),
-        early_start=options.starts_early,
+        prefetch=options.starts_early and options.weight_strength != "none",
         progress=run.progress.update,
         keep_ir="ir" in run.dumps,
     )
@@ -242,9 +245,10 @@ def _image(
 
 def tell_fallbacks(options: Options, schedule: Schedule, host_calls: Sequence[int], where: str) -> None:
     """Warn of sub-operators that have no kernel, where the options ask for it."""
-    if options.fallback != "warn" or not host_calls:
+    asked = TILINGS if options.tiling == "host" else ()
+    names = [f"{s.name} ({s.body.op})" for s in (schedule.subops[i] for i in host_calls) if s.body.op not in asked]
+    if options.fallback != "warn" or not names:
         return
-    names = [f"{schedule.subops[i].name} ({schedule.subops[i].body.op})" for i in host_calls]
     listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     warnings.warn(
         f"no kernel for {listed}: computed by NumPy {where} (hint: Options(fallback='allow') silences this)",
