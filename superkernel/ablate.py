@@ -10,12 +10,14 @@ that a row's split sums to its time. `gain` of a row: 1 - its time / the row's a
 
 Predictions, from the row above (its split per sub-operator i, `wait` = pure + imbalance) and the plan of the step:
 
+    tiling        the launches that are saved x launch_ns
     fused         (launches - 1) x launch_ns - sum of cost_i of the plan's boundaries
     sync levels   sum of pure_i x (1 - cost_i of the new plan / cost_i of the old one), nothing where it does not fall
     early start   sum of min(wait_i, misses_i + control_i + movement_i x constants' part of the bytes that i reads):
                   what precedes the first access of an operand runs during the wait
     preload       all cycles of instruction misses
     split         cycles that fetches of one line by several cores wait for one another, mean over cores
+    weights       what the schedule of SDMA's tasks says, from the families' costs (`codegen/aicore/weight_prefetch.py`)
 
 They are what a planner could know; the difference to `gain` is what overlaps, or comes up elsewhere.
 """
@@ -30,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superkernel.errors import InputError, UnsupportedError
+from superkernel.ops.grouped import TILINGS
 from superkernel.options import Options
 from superkernel.scheduler.schedule import Space
 from superkernel.timeline import Activity, Timeline, summed
@@ -79,6 +82,7 @@ class Step:
     off: Mapping[str, Any]
     on: Mapping[str, Any]
     predict: Prediction | None = None
+    needs: tuple[str, ...] = ()  # operators: a graph without any of them has no such step
 
 
 def _predict_fused(above: Measured, step: AicoreCompiled) -> float:
@@ -127,16 +131,25 @@ def _predict_split(above: Measured, step: AicoreCompiled) -> float:
     return step.target.nanoseconds(1) * above.same_line
 
 
+def _predict_weights(above: Measured, step: AicoreCompiled) -> float:
+    return step.target.nanoseconds(1) * step.weights.gain_cycles
+
+
+def _predict_tiling(above: Measured, step: AicoreCompiled) -> float:
+    return (above.launches - step.image.launches) * float(step.target.dispatch.launch_ns)
+
+
 STEPS: tuple[Step, ...] = (
     Step("type-range sync", {"sync": "full"}, {"sync": "type-range"}, _predict_sync),
     Step("minimal sync", {"sync": "full"}, {"sync": "minimal"}, _predict_sync),
     Step("early start", {"early_start": False}, {"early_start": True}, _predict_early_start),
     Step("preload", {"preload": "none"}, {"preload": "auto"}, _predict_preload),
     Step("split", {"split": 1}, {"split": "auto"}, _predict_split),
-    Step("weight prefetch", {"weight_prefetch": False}, {"weight_prefetch": True}),
+    Step("weight prefetch", {"weight_prefetch": "none"}, {"weight_prefetch": "auto"}, _predict_weights),
+    Step("tiling sinking", {"tiling": "host"}, {"tiling": "sunk"}, _predict_tiling, TILINGS),
     Step("stream fusion", {"stream_fusion": False}, {"stream_fusion": True}),
 )
-_SCHEDULING = frozenset({"stream_fusion"})  # options that need another schedule
+_SCHEDULING = frozenset({"tiling", "stream_fusion"})  # options that need another schedule
 
 
 @dataclass(frozen=True)
@@ -249,6 +262,8 @@ class _Ablation:
         off = {name: value for step in self.steps for name, value in step.off.items()}
         self.options = dataclasses.replace(options, dump=(), debug_sync_all=False, launches="fused", **off)
         self.base = compile_for_aicore(graph, target, options=self.options)
+        used = {node.op for node in self.base.graph.nodes}
+        self.steps = tuple(step for step in self.steps if not step.needs or used & set(step.needs))
         kernel = Kernel(self.base)
         arrays = kernel._random() if inputs is None else kernel._arrays(inputs)
         self.io = kernel._io(list(arrays.values()))

@@ -30,6 +30,7 @@ class Explanation:
     cost_ns: float
     alternatives: tuple[tuple[str, float], ...]
     waits: tuple[str, ...]
+    prefetch: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -44,6 +45,7 @@ class Explanation:
         lines.append(f"boundary: {self.form}, about {self.cost_ns:.0f} ns: {self.reason}")
         lines += [f"  instead: {form}, about {cost:.0f} ns" for form, cost in self.alternatives]
         lines += [f"  {w}" for w in self.waits]
+        lines += [f"constants: {self.prefetch}"] if self.prefetch else []
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -74,7 +76,23 @@ def explain(compiled: Compiled, node: str | int) -> Explanation:
             + (f" (orders {r.conflicts} conflicts)" if r.conflicts > 1 else "")
             for r in reasons
         ),
+        prefetch=_prefetch_text(compiled, sub.index),
     )
+
+
+def _prefetch_text(compiled: Compiled, subop: int) -> str:
+    """What of a sub-operator's constants its workers fetch while they wait ahead of it."""
+    from superkernel.codegen.host.image import prefetched
+
+    options, plan = compiled.options, compiled.plan
+    waiting = {r.core for r in plan.reasons if r.wait.subop == subop}
+    sizes = {t.core: prefetched(plan, t.index)[1] for t in plan.tasks if t.subop == subop}
+    if not any(sizes.values()):
+        return ""
+    if not options.starts_early or options.weight_strength == "none":
+        return "not prefetched: off"
+    found = [f"core {core} {size} bytes" for core, size in sizes.items() if core in waiting and size]
+    return f"prefetched while waiting: {', '.join(found)}" if found else "not prefetched: nobody waits ahead of it"
 
 
 def subop_index(compiled: Compiled | AicoreCompiled, node: str | int) -> int:

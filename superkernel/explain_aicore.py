@@ -33,6 +33,7 @@ class AicoreExplanation:
     alternatives: tuple[tuple[str, float], ...]
     events: tuple[str, ...]
     witnesses: tuple[str, ...]
+    weights: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -49,6 +50,8 @@ class AicoreExplanation:
         lines += [f"  {e}" for e in self.events]
         lines += [f"  because: {w}" for w in self.witnesses]
         lines += [f"  instead: {form}, {cost:.0f} ns" for form, cost in self.alternatives]
+        if self.weights:
+            lines.append(f"constants: {self.weights}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -80,6 +83,7 @@ def explain_aicore(compiled: AicoreCompiled, node: str | int) -> AicoreExplanati
         alternatives=tuple((form.value, cost) for form, cost in boundary.alternatives),
         events=tuple(_event_text(plan.events[e], schedule.subops[plan.events[e].after].name) for e in boundary.events),
         witnesses=tuple(map(str, boundary.witnesses)),
+        weights=compiled.weights.note_of(sub.index),
     )
 
 

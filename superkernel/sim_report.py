@@ -121,6 +121,7 @@ class SimReport:
     fallbacks: tuple[str, ...]
     prefetched: dict[str, int]
     copies: int
+    weights: str = ""  # what was decided about prefetching them into L2
     baseline: Baseline | None = None
     parts: tuple[PartRow, ...] = ()
 
@@ -354,6 +355,7 @@ def _text(report: SimReport) -> list[str]:
         + ", ".join(f"{report.prefetched[fate]} {fate}" for fate in FATES)
         + f"; waits for them {missed:.0f} cycles per core; {copies} of the code"
     )
+    lines.append(_weights_line(report))
     lines += ["", *_engine_lines(report), "", *_subop_lines(report)]
     return lines
 
@@ -370,6 +372,13 @@ def _part_lines(report: SimReport) -> list[str]:
     if len(report.parts) > ROWS_SHOWN:
         found.append(f"... and {len(report.parts) - ROWS_SHOWN} more parts")
     return found
+
+
+def _weights_line(report: SimReport) -> str:
+    """The lines of L2 that SDMA was asked for."""
+    asked = [(fate, report.memory[f"prefetched_{fate}"]) for fate in (*FATES, "present")]
+    said = ", ".join(f"{lines} {fate}" for fate, lines in asked)
+    return f"weights prefetched into L2: {said}" if any(n for _, n in asked) else f"weight prefetch {report.weights}"
 
 
 def _engine_lines(report: SimReport) -> list[str]:

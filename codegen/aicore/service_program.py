@@ -28,6 +28,7 @@ from superkernel.target.engines.layout import layout, word_offset
 WORDS = "sk_words"
 LINE_BYTES = 512
 _NUMBER = {CoreKind.CUBE: 0, CoreKind.VECTOR: 1}
+_STORES = {CoreKind.CUBE: Engine.FIX, CoreKind.VECTOR: Engine.MTE3}
 _SDMA = 2  # the word that SDMA notifies
 
 
@@ -56,12 +57,12 @@ def emit_services(
 def emit_notify(
     module: ir.Module, b: ir.IRBuilder, kind: CoreKind, core: ir.Value, private: ir.Value, target: AicoreTarget
 ) -> None:
-    """The first core of a type counts the type's word up. `core`: its number within the type."""
+    """The first core of a type counts the type's word up, behind its stores. `core`: its number within the type."""
     with b.if_then(b.icmp_unsigned("==", core, _word(0))):
         at = b.add(private, _word(8 * WORDS_WORD))
         value = b.add(load_volatile(b, Scalar(b, at), I64), _word(1))
         _store(b, at, value)
-        made = command("notify", engine=Engine.CONTROL, address=0, value=0, mode="store")
+        made = command("notify", engine=_STORES[kind], address=0, value=0, mode="store")
         issue(b, target, made, {"address": _address(module, b, _NUMBER[kind]), "value": value})
 
 

@@ -15,7 +15,7 @@ Not in it: misses of activations (what a launch has written is in L2), traffic o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.schedule import MemoryAccess, Schedule, Space, Task
-from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Cut, Mode, Pause, Run
+from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Cut, HartKind, Mode, Pause, Run
 from superkernel.target.aicore import AicoreTarget
 
 PAGE_BYTES = 4096  # what is known about first touches
@@ -42,7 +42,7 @@ class Demand:
     and whether they read all that they declare."""
 
     subop: int
-    kinds: tuple[CoreKind, ...]
+    kinds: tuple[HartKind, ...]
     hit_cycles: float
     cold_cycles: float
     missing_cycles: float
@@ -99,8 +99,8 @@ def times_of(
     demands: Sequence[Demand], plan: AicorePlan, target: AicoreTarget, prefetched: Collection[int] = ()
 ) -> Times:
     """The launch played through, with the constants of some sub-operators in L2."""
-    free = dict.fromkeys(CoreKind, 0.0)
-    done: dict[CoreKind, list[float]] = {kind: [] for kind in CoreKind}  # by sub-operator: all up to it
+    free: dict[HartKind, float] = dict.fromkeys(plan.programs, 0.0)
+    done: dict[HartKind, list[float]] = {kind: [] for kind in plan.programs}  # by sub-operator: all up to it
     entry: dict[int, float] = {}
     begin: dict[int, float] = {}
     end: dict[int, float] = {}
@@ -114,16 +114,17 @@ def times_of(
             start = max(free[kind] for kind in demand.kinds)
             for index in boundary.events:
                 event = plan.events[index]
-                latency = target.cycles(sync.group_ns if event.mode is Mode.GROUP else sync.core_full_ns)
-                setters = CoreKind if event.setters is None else (event.setters,)
+                narrow = {Mode.GROUP: sync.group_ns, Mode.NOTIFY: sync.memory_flag_ns}
+                latency = target.cycles(narrow.get(event.mode, sync.core_full_ns))
+                setters: Iterable[HartKind] = CoreKind if event.setters is None else (event.setters,)
                 start = max(start, max(done[kind][event.after] for kind in setters) + latency)
             gain[demand.subop] = demand.gain_cycles(start - entry[demand.subop])
             cycles = demand.hit_cycles + (0.0 if demand.subop in prefetched else gain[demand.subop])
             begin[demand.subop] = start
             end[demand.subop] = start + cycles
             free.update(dict.fromkeys(demand.kinds, start + cycles))
-        for kind in CoreKind:
-            done[kind].append(free[kind])
+        for kind, row in done.items():
+            row.append(free[kind])
     return Times(entry, begin, end, gain)
 
 
@@ -183,7 +184,11 @@ def _demand(
     ranges: list[tuple[int, int]] = []
     whole = True
     for task in tasks:
-        rate = target.mb_per_s(_PATH[plan.kind(task.core)]) / target.device.clock_mhz
+        kind = plan.kind(task.core)
+        if not isinstance(kind, CoreKind):  # an aicpu hart loads word by word
+            hit = cold = max(hit, cost[task.begin, task.end][0])
+            continue
+        rate = target.mb_per_s(_PATH[kind]) / target.device.clock_mhz
         read = missed = constant = 0.0
         for access, region in ((a, r) for a in task.accesses if not a.write for r in a.regions):
             read += region.nbytes
@@ -200,7 +205,7 @@ def _demand(
         hit = max(hit, cycles)
         cold = max(cold, cycles + (slowly - cycles) * (missed / read if read else 0.0))
         missing = max(missing, missed / miss_rate)
-        early = max(early, room[plan.kind(task.core)] / miss_rate)
+        early = max(early, room[kind] / miss_rate)
     seen.touch(outside)
     kinds = tuple(dict.fromkeys(plan.kind(t.core) for t in tasks))
     return Demand(tasks[0].subop, kinds, hit, cold, missing, early, hbm, moved, _merged(ranges), whole)

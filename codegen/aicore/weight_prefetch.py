@@ -11,8 +11,9 @@ L2 is played through as a list of stretches, least recently used out first. A re
 nothing that would have been there is missed, and nothing that was prefetched has gone out before its use: where L2 is
 short, that is the distance that fits.
 
-The service hart issues the tasks (`sync.aicore.service`): a release is a `Notify` of the cores and an `AwaitCount` of
-the hart, which comes `sync.memory_flag_ns` later; what is released with the launch needs neither.
+The service hart issues the tasks (`sync.aicore.service`): a release is a `Notify` of the cores, behind the stores of
+the sub-operator before (control units run ahead of their engines), and an `AwaitCount` of the hart, which comes
+`sync.memory_flag_ns` later; what is released with the launch needs neither.
 
 Strength: `none`; `auto`, what gains, if it gains WORTH of the launch in all; `max`, whatever there is time and room
 for, in the order of use.
@@ -27,7 +28,7 @@ from typing import Final
 
 from superkernel.codegen.aicore.weight_demand import Demand, Times, demands_of, launches_of, times_of
 from superkernel.scheduler.schedule import Schedule, Space
-from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Cut, Pause, Run, Step
+from superkernel.sync.aicore.plan import AICPU, AicorePlan, CoreKind, Cut, Pause, Run, Step
 from superkernel.sync.aicore.service import AwaitCount, Notify, Prefetch, ServiceProgram, ServiceStep
 from superkernel.target.aicore import AicoreTarget
 
@@ -67,6 +68,10 @@ class WeightPrefetch:
     def nbytes(self) -> int:
         return sum(task.nbytes for task in self.tasks)
 
+    def note_of(self, subop: int) -> str:
+        """What was decided about a sub-operator's constants."""
+        return self.notes.get(subop, "" if self.tasks else self.reason)
+
 
 NO_PREFETCH: Final = WeightPrefetch(NONE, (), 0.0, "off: as asked for")
 
@@ -77,9 +82,11 @@ def plan_weight_prefetch(
     """Decide for a schedule and the plan of its synchronisation."""
     if strength == NONE:
         return NO_PREFETCH
-    if not target.device.sdma_engines or not target.device.aicpu_harts:
-        lacking = "SDMA engine" if not target.device.sdma_engines else "aicpu hart to issue its tasks"
+    if not target.device.sdma_engines or target.cores + target.device.aicpu_harts <= plan.harts:
+        lacking = "SDMA engine" if not target.device.sdma_engines else "aicpu hart left to issue its tasks"
         return WeightPrefetch(NONE, (), 0.0, f"off: the device has no {lacking}")
+    if AICPU in plan.programs:
+        return WeightPrefetch(NONE, (), 0.0, "off: the aicpu hart computes tilings")
     demands = demands_of(schedule, plan, target)
     if not any(demand.ranges for demand in demands):
         return WeightPrefetch(NONE, (), 0.0, "off: nothing reads constants")
@@ -91,22 +98,22 @@ def with_prefetch(plan: AicorePlan, prefetch: WeightPrefetch) -> AicorePlan:
     if not prefetch.tasks:
         return plan
     launch_of = launches_of(plan)
-    first = {launch: subop for subop, launch in sorted(launch_of.items(), reverse=True)}
-    kind_of = {s.subop: kind for kind, program in plan.programs.items() for s in program if isinstance(s, Run)}
-    counts: dict[tuple[int, CoreKind], list[int]] = {}  # the sub-operators ahead of which a type notifies
+    kind_of = {s.subop: kind for kind in CoreKind for s in plan.programs[kind] if isinstance(s, Run)}
+    before = _before(launch_of, kind_of)
+    counts: dict[tuple[int, CoreKind], list[int]] = {}  # the sub-operators behind which a type notifies
     for task in prefetch.tasks:
-        launch = launch_of[task.demand.subop]
-        if task.release != first[launch]:
-            row = counts.setdefault((launch, kind_of[task.release]), [])
-            row += [task.release] if task.release not in row else []
+        behind = before[task.release]
+        if behind is not None:
+            row = counts.setdefault((launch_of[behind], kind_of[behind]), [])
+            row += [behind] if behind not in row else []
     for row in counts.values():
         row.sort()
     services: list[list[ServiceStep]] = [[] for _ in range(max(launch_of.values(), default=0) + 1)]
     for task in sorted(prefetch.tasks, key=lambda t: (launch_of[t.demand.subop], t.release, t.demand.subop)):
-        launch, kind = launch_of[task.demand.subop], kind_of[task.release]
+        launch, behind = launch_of[task.demand.subop], before[task.release]
         steps = services[launch]
-        if task.release != first[launch]:
-            wait = AwaitCount(kind, counts[launch, kind].index(task.release) + 1)
+        if behind is not None:
+            wait = AwaitCount(kind_of[behind], counts[launch, kind_of[behind]].index(behind) + 1)
             steps += [wait] if wait not in steps else []
         steps += [Prefetch(task.demand.subop, begin, end - begin) for begin, end in task.demand.ranges]
     programs = {
@@ -117,13 +124,24 @@ def with_prefetch(plan: AicorePlan, prefetch: WeightPrefetch) -> AicorePlan:
     return replace(plan, programs=programs, service=service)
 
 
+def _before(launch_of: Mapping[int, int], kind_of: Mapping[int, CoreKind]) -> dict[int, int | None]:
+    """The sub-operator on cores ahead of each in its launch."""
+    last: dict[int, int] = {}
+    found: dict[int, int | None] = {}
+    for subop, launch in sorted(launch_of.items()):
+        found[subop] = last.get(launch)
+        if subop in kind_of:
+            last[launch] = subop
+    return found
+
+
 def _notifying(program: Sequence[Step], counts: Mapping[int, Sequence[int]]) -> Iterable[Step]:
     launch = 0
     for step in program:
+        yield step
         if isinstance(step, Run) and step.subop in counts.get(launch, ()):
             yield Notify(counts[launch].index(step.subop) + 1)
         launch += isinstance(step, (Pause, Cut))
-        yield step
 
 
 class _Chooser:
@@ -140,6 +158,8 @@ class _Chooser:
         self.first: dict[int, int] = {}  # sub-operator of each launch
         for subop, launch in sorted(self.launch_of.items()):
             self.first.setdefault(launch, subop)
+        on_cores = {d.subop: CoreKind.CUBE for d in demands if set(d.kinds) & set(CoreKind)}
+        self.before = _before(self.launch_of, on_cores)
         self.of = {demand.subop: demand for demand in demands}
         self.names = [sub.name for sub in schedule.subops]
         self.startup = target.cycles(target.sdma.startup_ns) + target.cycles(target.hbm.latency_ns)
@@ -223,7 +243,11 @@ class _Chooser:
     def _releases(self, demand: Demand) -> list[int]:
         """Sub-operators of the launch that stand ahead, the first one first, then nearer and nearer."""
         launch = self.launch_of[demand.subop]
-        ahead = [d.subop for d in self.demands if d.subop < demand.subop and self.launch_of[d.subop] == launch]
+        ahead = [
+            d.subop
+            for d in self.demands
+            if d.subop < demand.subop and self.launch_of[d.subop] == launch and set(d.kinds) & set(CoreKind)
+        ]
         if len(ahead) <= 8:
             return ahead
         steps = sorted({len(ahead) * n // 8 for n in range(8)} | {len(ahead) - 1, len(ahead) - 2})
@@ -236,8 +260,8 @@ class _Chooser:
             its = self.launch_of[task.demand.subop]
             if its != launch:
                 at, launch = times.entry[self.first[its]], its
-            notified = task.release != self.first[its]
-            at = max(at, times.entry[task.release] + (self.flag if notified else 0))
+            behind = self.before[task.release]
+            at = max(at, times.end[behind] + self.flag if behind is not None else 0.0)
             at = self._done(at, self._work(task.demand), task.release, times)
             if at > times.start[task.demand.subop]:
                 return False

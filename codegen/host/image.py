@@ -40,7 +40,7 @@ from superkernel.sync.plan import Body, Plan, Set
 from superkernel.target.cpu import CpuTarget
 
 HOST_CALL = "host.reference"
-GENERATOR = 2  # raise when emitters change what they emit for an unchanged body
+GENERATOR = 3  # raise when emitters change what they emit for an unchanged body
 PREFETCH_BYTES_MAX = 256 * 1024
 CHUNK_KERNELS = 16
 _BLOB_ALIGN = 64
@@ -99,14 +99,14 @@ class ImageBuilder:
         inputs: int,
         outputs: int,
         states: int,
-        early_start: bool = True,
+        prefetch: bool = True,
         progress: Progress | None = None,
         keep_ir: bool = False,
     ) -> None:
         self.schedule, self.plan, self.cpu, self.cache = schedule, plan, cpu, cache
         self.slots = {Space.INPUT: 0, Space.OUTPUT: inputs, Space.STATE: inputs + outputs}
         self.io_count = inputs + outputs + states
-        self.early_start, self.progress, self.keep_ir = early_start, progress, keep_ir
+        self.prefetch, self.progress, self.keep_ir = prefetch, progress, keep_ir
         self.ir_texts: dict[str, str] = {}
         self.compiled = 0
 
@@ -231,22 +231,9 @@ class ImageBuilder:
                 steps.append(SetCount(step.count))
             else:
                 coming = next((s.task for s in program[at:] if isinstance(s, Body)), None)
-                prefetch = self._prefetch(coming) if self.early_start and coming is not None else (0, 0)
+                prefetch = prefetched(self.plan, coming) if self.prefetch and coming is not None else (0, 0)
                 steps.append(WaitFor(step.producer, step.count, step.index, prefetch))
         return tuple(steps)
-
-    def _prefetch(self, task: int) -> tuple[int, int]:
-        """The longest run of constants that a task reads, its first PREFETCH_BYTES_MAX bytes."""
-        runs = [
-            (region.nbytes, region.start)
-            for access in self.plan.tasks[task].accesses
-            if access.space is Space.CONSTANT
-            for region in access.regions
-        ]
-        if not runs:
-            return (0, 0)
-        nbytes, start = max(runs)
-        return (start, min(nbytes, PREFETCH_BYTES_MAX))
 
     def _blob(self, values: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
         """All constants, packed, at their offsets; 64-byte aligned."""
@@ -262,3 +249,18 @@ class ImageBuilder:
 def _checked_operand(sub: SubOperator) -> int | None:
     """Where a kernel stores whether its data was in range."""
     return sub.body.epilogue.outputs[0].target if sub.body.op in TILINGS and sub.kernel != HOST_CALL else None
+
+
+def prefetched(plan: Plan, task: int) -> tuple[int, int]:
+    """(offset, bytes) of what a worker that waits ahead of a task prefetches: the longest run of constants that the task
+    reads, its first PREFETCH_BYTES_MAX bytes."""
+    runs = [
+        (region.nbytes, region.start)
+        for access in plan.tasks[task].accesses
+        if access.space is Space.CONSTANT
+        for region in access.regions
+    ]
+    if not runs:
+        return (0, 0)
+    nbytes, start = max(runs)
+    return (start, min(nbytes, PREFETCH_BYTES_MAX))

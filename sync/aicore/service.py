@@ -1,4 +1,5 @@
-"""What the service hart (the first `aicpu` hart) does beside a launch: SDMA tasks, tied to the cores' progress.
+"""What the service hart (the first `aicpu` hart that computes no tilings) does beside a launch: SDMA tasks, tied to the
+cores' progress.
 
 Model: per type of core there is one word in global memory, which only grows, over launches too. `Notify` in the program
 of a type: its first core counts the word up. The service program of a launch is a straight line of `AwaitCount` (stand
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """The first core of the type counts the type's word up. `count`: how often it has in this launch then."""
+    """The first core of the type counts the type's word up, behind all its stores so far: queued on the engine that
+    stores. `count`: how often it has in this launch then."""
 
     count: int
 

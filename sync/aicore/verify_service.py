@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from superkernel.errors import Violation
 from superkernel.scheduler.schedule import Space
-from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Cut, Pause, Run
+from superkernel.sync.aicore.plan import AicorePlan, Cut, HartKind, Pause, Run
 from superkernel.sync.aicore.service import AwaitCount, Notify, Prefetch
 
 LINE_BYTES = 512  # what a prefetch may be rounded to at either end
@@ -26,10 +26,10 @@ LINE_BYTES = 512  # what a prefetch may be rounded to at either end
 
 @dataclass
 class _Progress:
-    """What the cores' programs say: `ahead[launch, type]` has, per notification, the sub-operator of that type that
-    comes next (the number of sub-operators where none does); `launch_of` a sub-operator's launch."""
+    """What the cores' programs say: `behind[launch, type]` has, per notification, the last sub-operator of that type
+    ahead of it (-1: none in the launch); `launch_of` a sub-operator's launch."""
 
-    ahead: dict[tuple[int, CoreKind], list[int]] = field(default_factory=dict)
+    behind: dict[tuple[int, HartKind], list[int]] = field(default_factory=dict)
     launch_of: dict[int, int] = field(default_factory=dict)
     launches: int = 1
 
@@ -45,46 +45,44 @@ def check_service(plan: AicorePlan) -> Iterator[Violation]:
         yield from _check(plan, launch, progress)
 
 
-def _read(plan: AicorePlan, kind: CoreKind, progress: _Progress) -> Iterator[Violation]:
+def _read(plan: AicorePlan, kind: HartKind, progress: _Progress) -> Iterator[Violation]:
     launch = counted = 0
-    none = 1 + max((task.subop for task in plan.tasks), default=-1)
+    last = -1
     for step in plan.programs[kind]:
-        row = progress.ahead.setdefault((launch, kind), [])
         if isinstance(step, Notify):
             counted += 1
-            row.append(none)
+            progress.behind.setdefault((launch, kind), []).append(last)
             if step.count != counted:
-                yield Violation(
-                    "notifications are not counted from 1", f"program {kind.value}", str(counted), str(step)
-                )
+                where = f"program {kind.value}, launch {launch}"
+                yield Violation("notifications are not counted from 1", where, str(counted), str(step.count))
         elif isinstance(step, Run):
             progress.launch_of[step.subop] = launch
-            row[:] = [step.subop if ahead == none else ahead for ahead in row]
+            last = step.subop
         elif isinstance(step, (Pause, Cut)):
-            launch, counted = launch + 1, 0
+            launch, counted, last = launch + 1, 0, -1
     progress.launches = max(progress.launches, launch + 1)
 
 
 def _check(plan: AicorePlan, launch: int, progress: _Progress) -> Iterator[Violation]:
-    reached = -1  # the cores are ahead of this sub-operator, or further
-    last: dict[CoreKind, int] = {}
+    reached = -1  # the cores are behind this sub-operator, or further
+    last: dict[HartKind, int] = {}
     for number, step in enumerate(plan.service[launch]):
         where = f"service of launch {launch}, step {number}: {step}"
         if isinstance(step, AwaitCount):
-            ahead = progress.ahead.get((launch, step.kind), [])
-            if not 1 <= step.count <= len(ahead):
-                yield Violation("deadlock: nobody notifies so often", where, f"1 to {len(ahead)}", str(step.count))
+            behind = progress.behind.get((launch, step.kind), [])
+            if not 1 <= step.count <= len(behind):
+                yield Violation("deadlock: nobody notifies so often", where, f"1 to {len(behind)}", str(step.count))
                 continue
             if step.count < last.get(step.kind, 0):
                 yield Violation("awaits what it has awaited", where, f"at least {last[step.kind]}", str(step.count))
             last[step.kind] = step.count
-            reached = max(reached, ahead[step.count - 1])
+            reached = max(reached, behind[step.count - 1])
         elif isinstance(step, Prefetch):
             if progress.launch_of.get(step.subop) != launch:
                 found = f"launch {progress.launch_of.get(step.subop)}"
                 yield Violation("a prefetch for another launch", where, f"launch {launch}", found)
-            if reached > step.subop:
-                yield Violation("a prefetch waits until its use is over", where, f"at most {step.subop}", str(reached))
+            if reached >= step.subop:
+                yield Violation("a prefetch waits until its use is over", where, f"below {step.subop}", str(reached))
             if not _is_read(plan, step):
                 yield Violation("a prefetch of what its sub-operator does not read", where, "its constants")
 
