@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from superkernel.bound import BoundKernel
     from superkernel.critical import CriticalReport
     from superkernel.executors.host import HostExecutable
-    from superkernel.executors.qemu import QemuRun, Schedule
+    from superkernel.executors.qemu import QemuExecutable, QemuRun, Schedule
     from superkernel.executors.sim import SimExecutable
     from superkernel.explain import Explanation
     from superkernel.explain_aicore import AicoreExplanation
@@ -212,12 +212,17 @@ class Kernel(_core.DirectCall):
         return (self.executor, EMULATOR, REFERENCE) if self.executor == "sim" else (self.executor, REFERENCE)
 
     def emulate(
-        self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, schedule: Schedule | None = None
+        self,
+        inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+        schedule: Schedule | None = None,
+        *,
+        log: bool = False,
+        count: bool = False,
     ) -> tuple[dict[str, Array], QemuRun]:
         """Run an accelerator's program once on the emulator: outputs by name, and counts. `schedule`
-        (executors/qemu.py) says when engine commands are carried out: at once, as late as legal, or at random. Raises
-        UnsupportedError for a kernel of the host, MachineError without an emulator, WatchdogError where the program
-        does not end."""
+        (executors/qemu_schedule.py) says when engine commands are carried out: at once, as late as legal, or at random;
+        `log` keeps all commands, `count` counts instructions. Raises UnsupportedError for a kernel of the host,
+        MachineError without an emulator, WatchdogError where the program does not end."""
         from superkernel.executors.qemu import QemuExecutable, Schedule
         from superkernel.executors.sim import SimExecutable
 
@@ -225,8 +230,20 @@ class Kernel(_core.DirectCall):
             raise UnsupportedError("only an accelerator's program can be emulated", location=f"kernel {self.name!r}")
         results = self._new_outputs()
         io = [*map(self._apart, self._arrays(inputs).values()), *results, *self._states.values()]
-        run = QemuExecutable(self._executable).run(io, schedule or Schedule())
+        run = QemuExecutable(self._executable).run(io, schedule or Schedule(), log=log, count=count)
         return dict(zip(self._output_types, results, strict=False)), run
+
+    def emulation(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None) -> tuple[QemuExecutable, list[Array]]:
+        """The executable of the emulator, and a table of copies of inputs, new outputs and copies of states for it."""
+        from superkernel.executors.qemu import QemuExecutable
+        from superkernel.executors.sim import SimExecutable
+
+        if not isinstance(self._executable, SimExecutable):
+            raise UnsupportedError("only an accelerator's program can be emulated", location=f"kernel {self.name!r}")
+        given, states = self._arrays(inputs).values(), self._states.values()
+        return QemuExecutable(self._executable), [
+            *(np.array(a) for a in given), *self._new_outputs(), *(np.array(a) for a in states)
+        ]  # fmt: skip
 
     def _arrays(self, inputs: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Array]:
         if inputs is None:

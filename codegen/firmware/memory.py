@@ -60,7 +60,7 @@ STATE: Final = {
     for at, name in enumerate(
         ("fcsr", "mepc", "mcause", "mtval", "stack", "hart", "is_cube", "engines", "active", "waiting", "wait_kind",
          "wait_what", "wait_value", "last_flag", "commands", "inexact", "orderings",
-         "timing", "pause", "log", "log_end", "logged", "random", *(f"bias{e}" for e in range(ENGINES)),
+         "timing", "pause", "patience", "log", "log_end", "logged", "random", *(f"bias{e}" for e in range(ENGINES)),
          *(f"pending{e}" for e in range(ENGINES)), *(m.value for m in Local), "scratch")
     )
 }  # fmt: skip

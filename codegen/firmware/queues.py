@@ -5,7 +5,7 @@ of its own, say when it leaves:
 
 - now: as soon as nothing it waits for is missing;
 - late: when it must, and not before: another engine's `wait_flag`, the control unit's `wait_flag` or `drain`, a full
-  queue, and a signal to other cores (`cross_set`, `notify`) ahead of a wait of this control unit for other cores;
+  queue, and a signal to other cores (`cross_set`, `notify`) while this control unit waits for other cores;
 - random: between the two, by chances per engine that the host draws from a seed, or says.
 
 What must happen is asked for (`fw_force`): the queue's first command is carried out, and if that is a `wait_flag`, the
@@ -138,7 +138,8 @@ class QueueCode(FirmwarePart):
         state, engine, asked = c.args
         with c.when(self._empty(c, engine)):
             c.ret(0)
-        record = self._record(c, engine, c.load_number(self._ends(c, engine)[0]))
+        number = c.load_number(self._ends(c, engine)[0])
+        record = self._record(c, engine, number)
         with c.when(c.compare("==", c.load_number(record) & 0xFF, OPCODES["wait_flag"])):
             o = Operands(c, "wait_flag", record)
             peer, flag = o["peer"], self._flag(c, o["peer"], engine, o["flag"])
@@ -149,7 +150,10 @@ class QueueCode(FirmwarePart):
                     c.ret(0)
                 with c.when(c.compare("==", c.call("fw_force", state, peer, asked, result=True), 0)):
                     c.ret(0)
+                with c.when(c.compare("!=", c.load_number(self._ends(c, engine)[0]), number)):
+                    c.ret(1)  # an eager engine, which has gone on by itself
         c.call("fw_leave", state, engine)
+        c.call("fw_pump", state)
         c.ret(1)
 
     def _pump(self) -> None:
@@ -185,16 +189,20 @@ class QueueCode(FirmwarePart):
         c.ret()
 
     def _publish(self) -> None:
-        """`fw_publish(state)`: carry out queued signals to other cores, as far as they can be."""
-        c = self._code("fw_publish", 1)
+        """`fw_publish(state)`: carry out one queued signal to other cores; 0 where none can be."""
+        c = self._code("fw_publish", 1, result=True)
         state = c.args[0]
         for engine in QUEUED:
             going = c.variable(1)
+            pending = c.get(f"pending{engine.value}")
 
-            def more(e: Engine = engine, going: Variable = going) -> ir.Value:
-                waits = c.compare("!=", c.get(f"pending{e.value}"), 0)
-                return c.b.and_(waits, c.compare("!=", going.get(), 0))
+            def more(e: Engine = engine, going: Variable = going, pending: Scalar = pending) -> ir.Value:
+                same = c.compare("==", c.get(f"pending{e.value}"), pending)
+                return c.b.and_(same, c.compare("!=", going.get(), 0))
 
-            with c.loop_while(more):
-                going.set(c.call("fw_force", state, engine.value, 0, result=True))
-        c.ret()
+            with c.when(c.compare("!=", pending, 0)):
+                with c.loop_while(more):
+                    going.set(c.call("fw_force", state, engine.value, 0, result=True))
+                with c.when(c.compare("!=", going.get(), 0)):
+                    c.ret(1)
+        c.ret(0)

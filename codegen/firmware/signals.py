@@ -22,6 +22,8 @@ from superkernel.codegen.firmware.code import Code, Operands, scalar
 from superkernel.codegen.firmware.memory import FAIL_CROSS, MODES, STATE, WAIT_CROSS, WAIT_MEMORY, WAIT_NOTHING
 
 POLL_TICKS = 1000  # 100 us: how often a waiting hart looks at a word that no command wrote
+PATIENT = 2  # a hart's `waiting` while it has not yet given up; 1 when only others can help
+_MTIMECMP, _MTIME = 0x4000, 0xBFF8
 Condition: TypeAlias = Callable[[], ir.Value]
 
 
@@ -35,6 +37,7 @@ class SignalCode(FirmwarePart):
         self._count()
         self._pause()
         self._cross_wait()
+        self._reached()
         self._wait_memory()
 
     def _wake(self) -> None:
@@ -113,7 +116,37 @@ class SignalCode(FirmwarePart):
 
     def _alarm(self, c: Code, ticks: Number) -> None:
         clint = self.target.map.clint_address
-        c.call("fw_alarm", clint + 0x4000 + c.get("hart") * 8, clint + 0xBFF8, ticks)
+        c.call("fw_alarm", clint + _MTIMECMP + c.get("hart") * 8, clint + _MTIME, ticks)
+
+    def _publish_until(self, c: Code, holds: Condition) -> None:
+        """Carry out queued signals, one after the other, while a condition does not hold: others may wait for them. A
+        hart that has patience gives the others time ahead of each."""
+        going = c.variable(1)
+        with c.loop_while(lambda: c.b.and_(c.b.not_(holds()), c.compare("!=", going.get(), 0))):
+            self._be_patient(c, holds)
+            with c.either(holds()) as (done, still):
+                with done:
+                    going.set(0)
+                with still:
+                    going.set(c.call("fw_publish", c.args[0], result=True))
+
+    def _be_patient(self, c: Code, holds: Condition) -> None:
+        """Sleep until a condition holds, but no longer than the hart's patience."""
+        clint, waiting = self.target.map.clint_address, c.pointer(c.args[0] + STATE["waiting"])
+
+        def now() -> Scalar:
+            return c.load_number(clint + _MTIME)
+
+        with c.when(c.compare("!=", c.get("patience"), 0)):
+            end = now() + c.get("patience")
+            with c.loop_while(lambda: c.b.and_(c.b.not_(holds()), c.compare("<", now(), end))):
+                c.b.atomic_rmw("xchg", waiting, ir.Constant(I64, PATIENT), "seq_cst")
+                c.call("fw_poke", clint + c.get("hart") * 4, 0)
+                c.fence()
+                with c.when(c.b.not_(holds())):
+                    self._alarm(c, c.get("patience"))
+                    c.call("fw_sleep", SOFTWARE | TIMER)
+            c.b.atomic_rmw("xchg", waiting, ir.Constant(I64, 0), "seq_cst")
 
     def _sleep_until(self, c: Code, holds: Condition, interrupts: int, *, timer: bool = False) -> None:
         """Sleep until a condition holds: it is looked at after this hart has said that it waits."""
@@ -140,11 +173,11 @@ class SignalCode(FirmwarePart):
             c.store_number(c.load_number(taken) + 1, taken)
             c.ret()
         self._waits(c, WAIT_CROSS, flag)
-        c.call("fw_publish", state)
 
         def holds() -> ir.Value:
             return c.compare(">", c.call("fw_count", state, flag, result=True), c.load_number(taken))
 
+        self._publish_until(c, holds)
         self._sleep_until(c, holds, SOFTWARE)
         count = c.call("fw_count", state, flag, result=True) - c.load_number(taken)
         with c.when(c.compare(">", count, self.target.sync.flag_count_max)):
@@ -158,19 +191,27 @@ class SignalCode(FirmwarePart):
         number = c.compare("==", self._config(c, "pass_number"), c.get("orderings"))
         return c.b.and_(number, c.compare("==", self._config(c, "skip_hart"), c.get("hart") + 1))
 
+    def _reached(self) -> None:
+        """`fw_reached(state, address, value)`: whether a word is large enough; what SDMA has to do for that is done."""
+        c = self._code("fw_reached", 3, result=True)
+        state, address, value = c.args
+        going = c.variable(1)
+        with c.loop_while(lambda: c.compare("!=", going.get(), 0)):
+            with c.when(c.compare(">=", self._atomic(c, address), value)):
+                c.ret(1)
+            going.set(c.call("fw_sdma", state, result=True))
+        c.ret(0)
+
     def _wait_memory(self) -> None:
         """`fw_wait_memory(state, address, value)`: others may write the word by plain stores, so a timer wakes too."""
         c = self._code("fw_wait_memory", 3)
         state, address, value = c.args
         self._waits(c, WAIT_MEMORY, address, value)
-        c.call("fw_publish", state)
 
         def holds() -> ir.Value:
-            return c.compare(">=", self._atomic(c, address), value)
+            return c.compare("!=", c.call("fw_reached", state, address, value, result=True), 0)
 
-        going = c.variable(1)
-        with c.loop_while(lambda: c.b.and_(c.b.not_(holds()), c.compare("!=", going.get(), 0))):
-            going.set(c.call("fw_sdma", state, result=True))
+        self._publish_until(c, holds)
         self._sleep_until(c, holds, SOFTWARE | TIMER, timer=True)
         c.put("wait_kind", WAIT_NOTHING)
         c.ret()

@@ -9,6 +9,7 @@ outputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,6 +20,8 @@ from numpy.typing import NDArray
 from superkernel import settings
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.firmware.image import Firmware, build_firmware
+from superkernel.executors.qemu_counts import Counting, HartCounts, plugin_path
+from superkernel.executors.qemu_log import Logged, read_log
 from superkernel.executors.qemu_machine import Emulator
 from superkernel.executors.qemu_process import PROGRAM, find_qemu
 from superkernel.executors.qemu_schedule import AT_ONCE, Fault, Schedule, Timing
@@ -32,14 +35,15 @@ Array = NDArray[Any]
 @dataclass(frozen=True)
 class QemuRun:
     """Engine commands that moved or computed something, per hart, all launches together; `inexact` of them all may
-    differ from the simulator's in the last place (exp, ln). `orderings`: commands that set or take flags, per hart."""
+    differ from the simulator's in the last place (exp, ln). `orderings`: commands for order, per hart. `flags`: those
+    between engines that the last launch set, per hart. `logs`, `counts`: per launch and hart, where asked for."""
 
     commands: tuple[int, ...]
     orderings: tuple[int, ...]
     inexact: int
-    flags: tuple[
-        tuple[tuple[Engine, Engine, int], ...], ...
-    ]  # those between engines that the last launch set, per hart
+    flags: tuple[tuple[tuple[Engine, Engine, int], ...], ...]
+    logs: tuple[tuple[tuple[Logged, ...], ...], ...] = ()
+    counts: tuple[tuple[HartCounts, ...], ...] = ()
 
 
 @cache
@@ -58,26 +62,40 @@ class QemuExecutable:
     def __init__(self, program: SimExecutable) -> None:
         self.program = program
 
-    def run(self, io: Sequence[Array], schedule: Schedule = AT_ONCE) -> QemuRun:
-        """One fused run: outputs and states are written in place. Raises MachineError where there is no emulator."""
+    def run(
+        self, io: Sequence[Array], schedule: Schedule = AT_ONCE, *, log: bool = False, count: bool = False
+    ) -> QemuRun:
+        """One fused run: outputs and states are written in place; `log` keeps all commands, `count` counts instructions
+        where the plugin for that can be loaded. Raises MachineError where there is no emulator."""
         program = self.program
         image, target = program.image, program.target
         names = [sub.name for sub in program.schedule.subops]
         find_qemu()
-        with Emulator(target, image.image, firmware_of(target), names) as machine:
+        with ExitStack() as stack:
+            machine = stack.enter_context(Emulator(target, image.image, firmware_of(target), names, log))
+            counting = None
+            if count and (plugin := plugin_path()) is not None:
+                counting = stack.enter_context(Counting(image.image, target, machine.places.memory.harts, plugin))
+                machine.arguments, machine.files = counting.arguments, (counting.file,)
             machine.forget(image.addresses.begin, image.addresses.end)
             program.fill(machine, io)
             harts = range(machine.places.memory.harts)
-            counts, inexact = np.zeros((2, len(harts)), np.int64), 0
+            totals, inexact = np.zeros((2, len(harts)), np.int64), 0
+            logs, counts = [], []
             for number in range(image.launches):
                 machine.launch(number, schedule)
-                counts += [[machine.state_word(hart, n) for hart in harts] for n in ("commands", "orderings")]
+                totals += [[machine.state_word(hart, n) for hart in harts] for n in ("commands", "orderings")]
                 inexact += sum(machine.state_word(hart, "inexact") for hart in harts)
+                if log:
+                    logs.append(read_log(machine))
+                if counting is not None:
+                    counts.append(counting.take())
                 if number < len(image.between) and (call := image.between[number]) is not None:
                     program.host_call(machine, call)
             program.collect(machine, io)
             flags = tuple(tuple(machine.flags_used(hart)) for hart in harts)
-        return QemuRun(tuple(counts[0].tolist()), tuple(counts[1].tolist()), inexact, flags)
+        commands, orderings = (tuple(row) for row in totals.tolist())
+        return QemuRun(commands, orderings, inexact, flags, tuple(logs), tuple(counts))
 
 
 __all__ = [

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.codegen.aicore.boot import DONE, EXIT_SUCCESS, EXIT_TRAP, FIRMWARE
+from superkernel.codegen.aicore.boot import DONE, EXIT_DATA, EXIT_SUCCESS, EXIT_TRAP, FIRMWARE
 from superkernel.codegen.aicore.linking import Image
 from superkernel.codegen.aicore.memory_map import CAUSE_WORD, LAUNCH_WORD, MARKER_WORD
 from superkernel.codegen.firmware.image import Firmware
@@ -180,6 +180,7 @@ class Emulator:
             "is_cube": int(kind is CoreType.AIC),
             "engines": sum(1 << e.value for e in ENGINES_OF[kind]),
             "timing": TIMINGS.index(timing),
+            "patience": _TICKS_PER_US * schedule.patience_us * (hart in schedule.patient),
             "pause": _TICKS_PER_US * schedule.pause_us * (hart in schedule.slow),
             "random": draw.getrandbits(63) | 1,
             **{f"bias{engine.value}": chance for engine, chance in (eager or _chances(draw)).items()},
@@ -252,9 +253,10 @@ class Emulator:
         if self.program is None:
             return False
         before = self._look()
-        waiting = {hart: row for hart, row in enumerate(before) if row[0]}
+        waiting = {hart: row for hart, row in enumerate(before) if row[0] == 1}
         ended = self.word(self.program.symbol(DONE).address)
-        if not waiting or len(waiting) + ended < len(before):
+        shared = [self.word(self.places.config + CONFIG[name]) for name in ("sdma_taken", "sdma_put")]
+        if not waiting or len(waiting) + ended < len(before) or shared[0] != shared[1]:
             return False
         for hart, (_, kind, what, value, *_) in waiting.items():
             if kind not in (WAIT_CROSS, WAIT_MEMORY):
@@ -273,6 +275,9 @@ class Emulator:
             raise WatchdogError(violations=qemu_report.stuck(self, schedule, forever=ended.stuck))
         if ended.status == FAILURE_EXIT and self.word(self.places.config + CONFIG["failure"]):
             raise qemu_report.failure(self)
+        if ended.status == EXIT_DATA >> 16:
+            found = "data out of the range of a tiling"
+            raise SimulationError("the program says that it failed", kind="program_failed", found=found)
         if ended.status == EXIT_TRAP >> 16:
             raise SimulationError("an exception in the program", kind="trap", location="the emulated machine")
         if ended.status:

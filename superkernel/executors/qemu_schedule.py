@@ -39,7 +39,8 @@ class Schedule:
     """When commands leave their queues; `seed` draws the chances of `random`. `watchdog_s`: wall-clock of a launch.
 
     With timing `late`, `eager` (hart, engine) names engines that carry their commands out as soon as they can all the
-    same, and `slow` harts that sleep for `pause_us` ahead of each command that reaches global memory. All of these are
+    same, `slow` harts that sleep for `pause_us` ahead of each command that reaches global memory, `patient` harts that
+    wait for `patience_us` before they believe that others need a signal which stands in a queue. All of these are
     legal: a right program gives the same results. `fault` is for tests of what tests notice."""
 
     timing: Timing = "now"
@@ -48,16 +49,22 @@ class Schedule:
     eager: tuple[tuple[int, Engine], ...] = ()
     slow: tuple[int, ...] = ()
     pause_us: int = 0
+    patient: tuple[int, ...] = ()
+    patience_us: int = 0
     fault: Fault | None = None
 
     def __post_init__(self) -> None:
         if self.timing not in TIMINGS:
             raise InputError("no such timing", expected=", ".join(TIMINGS), found=repr(self.timing))
-        if not 0 < self.watchdog_s < 1e6 or not 0 <= self.seed < 1 << 63 or not 0 <= self.pause_us < 1 << 20:
+        if (
+            not 0 < self.watchdog_s < 1e6
+            or not 0 <= self.seed < 1 << 63
+            or not all(0 <= us < 1 << 20 for us in (self.pause_us, self.patience_us))
+        ):
             raise InputError(
-                "out of range", location="watchdog_s, seed, pause_us",
+                "out of range", location="watchdog_s, seed, pause_us, patience_us",
                 expected="above 0; from 0 to 2^63 - 1; from 0 to 2^20 - 1",
-                found=f"{self.watchdog_s}, {self.seed}, {self.pause_us}",
+                found=f"{self.watchdog_s}, {self.seed}, {self.pause_us}, {self.patience_us}",
             )  # fmt: skip
         if self.eager and self.timing != "late":
             raise InputError("eager engines need timing late", location="eager", found=self.timing)
