@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from superkernel import _core
 from superkernel.pipeline import Compiled
-from superkernel.report import Boundary, Report, Timing
+from superkernel.report import Boundary, Report, Timing, Work
 from superkernel.sync.plan import Body, Plan, Set, Wait
 
 PROFILED_RUNS = 31
@@ -82,7 +82,27 @@ def measure(compiled: Compiled, io: Sequence[Array], rounds: int) -> Report:
         ),
         fused=fused,
         one_by_one=one_by_one,
+        work=_work(compiled, figures),
     )
+
+
+def _work(compiled: Compiled, figures: Sequence[RunFigures]) -> tuple[Work, ...]:
+    """A row per sub-operator."""
+    graph, schedule = compiled.graph, compiled.schedule
+    nodes = {node.name: node for node in graph.nodes}
+    cores: dict[int, set[int]] = {}
+    for task in schedule.tasks:
+        cores.setdefault(task.subop, set()).add(task.core)
+    rows = []
+    for sub in schedule.subops:
+        flops = 0.0
+        for node in (nodes[name] for name in sub.nodes if name in nodes):
+            flops += graph.definition(node).flops(graph.input_types(node), graph.output_types(node), node.attrs)
+        busy = float(np.median([f.subop.get(sub.index, 0.0) for f in figures]))
+        nbytes = sum(operand.type.nbytes for operand in sub.body.operands)
+        on = len(cores.get(sub.index, ()))
+        rows.append(Work(sub.index, sub.name, sub.kernel, on, busy, flops, nbytes))
+    return tuple(rows)
 
 
 def read_stamps(plan: Plan, events: NDArray[np.uint64], ns_per_tick: float) -> RunFigures:

@@ -6,9 +6,10 @@ is a sub-operator whose tasks wait. For a wait of core c for producer p, from `b
     imbalance = time in [begin, end] before `set`: the producer still had work to do, no sync could be faster;
     pure      = the rest: what the synchronisation itself costs.
 
-A set's own time counts as pure. Figures of one run vary; `Report` therefore holds medians over several profiled runs,
-and the comparison of fused against one by one alternates both in one process and gives medians with a 95 % interval
-(binomial, distribution-free).
+A set's own time counts as pure. A *row of work* is a sub-operator's own time, that of its busiest core, with the
+operations that its nodes stand for (a multiply-add counts as two). Figures of one run vary; `Report` therefore holds
+medians over several profiled runs, and the comparison of fused against one by one alternates both in one process and
+gives medians with a 95 % interval (binomial, distribution-free).
 """
 
 from __future__ import annotations
@@ -37,6 +38,24 @@ class Boundary:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What one sub-operator itself took, in ns, medians: its busiest core's time from begin to end of its body."""
+
+    subop: int
+    name: str
+    kernel: str
+    cores: int
+    busy_ns: float
+    flops: float  # of its graph nodes, on all cores together
+    operand_bytes: int  # sizes of its operands: what a cold run must move at most
+
+    @property
+    def gflops(self) -> float:
+        """10^9 operations per second over all of its cores."""
+        return self.flops / self.busy_ns if self.busy_ns else 0.0
+
+
+@dataclass(frozen=True)
 class Timing:
     """Median of samples with its 95 % interval, in ns."""
 
@@ -61,7 +80,8 @@ class Timing:
 
 @dataclass(frozen=True)
 class Report:
-    """See the module docstring. `busy_ns` per core; `fused` and `one_by_one` None where not compared."""
+    """See the module docstring. `busy_ns` per core; `fused` and `one_by_one` None where not compared; `work` in the
+    order of execution."""
 
     graph: str
     target: str
@@ -80,6 +100,7 @@ class Report:
     fallbacks: tuple[str, ...]
     fused: Timing | None = None
     one_by_one: Timing | None = None
+    work: tuple[Work, ...] = ()
 
     @property
     def speedup(self) -> float | None:
@@ -113,6 +134,7 @@ class Report:
                 f"(medians with 95 % intervals, {self.fused.samples} alternating pairs)"
             )
         lines += [f"fallback to NumPy: {text}" for text in self.fallbacks]
+        lines += self._work_lines(boundaries_max)
         costliest = sorted(self.boundaries, key=lambda b: (-b.pure_ns - b.imbalance_ns, -b.arrivals, b.subop))
         shown = sorted(costliest[:boundaries_max], key=lambda b: b.subop)
         forms = Counter(b.form for b in self.boundaries)
@@ -120,18 +142,38 @@ class Report:
             lines.append("boundaries: " + ", ".join(f"{n} {form}" for form, n in sorted(forms.items())))
             lines.append(f"{'boundary':<40} {'form':<15} {'arrivals':>8} {'pure':>10} {'imbalance':>10}  reason")
             for b in shown:
-                label = f"{b.subop} {b.name}"
-                label = label if len(label) <= 40 else label[:39] + "…"
                 lines.append(
-                    f"{label:<40} {b.form:<15} {b.arrivals:>8} {format_ns(b.pure_ns):>10} "
+                    f"{_label(b.subop, b.name):<40} {b.form:<15} {b.arrivals:>8} {format_ns(b.pure_ns):>10} "
                     f"{format_ns(b.imbalance_ns):>10}  {b.reason}"
                 )
             if len(shown) < len(self.boundaries):
                 lines.append(f"(the {len(shown)} costliest of {len(self.boundaries)}; all of them in the JSON form)")
         return "\n".join(lines)
 
+    def _work_lines(self, rows_max: int) -> list[str]:
+        """The sub-operators that took longest, longest first."""
+        if not self.work:
+            return []
+        total = sum(w.busy_ns for w in self.work) or 1.0
+        lines = [f"{'sub-operator':<40} {'busy':>10} {'share':>7} {'cores':>5} {'GFLOP/s':>9} {'GB/s':>7}  kernel"]
+        longest = sorted(self.work, key=lambda w: (-w.busy_ns, w.subop))
+        for w in longest[:rows_max]:
+            rate = w.operand_bytes / w.busy_ns if w.busy_ns else 0.0
+            lines.append(
+                f"{_label(w.subop, w.name):<40} {format_ns(w.busy_ns):>10} {100 * w.busy_ns / total:>5.1f} % "
+                f"{w.cores:>5} {w.gflops:>9.1f} {rate:>7.1f}  {w.kernel}"
+            )
+        if len(longest) > rows_max:
+            lines.append(f"(the {rows_max} longest of {len(longest)})")
+        return lines
+
     def __str__(self) -> str:
         return self.text()
+
+
+def _label(subop: int, name: str) -> str:
+    label = f"{subop} {name}"
+    return label if len(label) <= 40 else label[:39] + "…"
 
 
 def format_ns(ns: float) -> str:

@@ -354,6 +354,15 @@ class KernelBuilder:
         function = self.intrinsic(f"{name}.{mangle(kind)}", kind, [kind] * len(args))
         return self.b.call(function, list(args))
 
+    def forget_vectors(self) -> None:
+        """Nothing stays in a vector register from before this point to behind it: no instruction, but the register
+        allocator must not keep anything there. Around a loop that fills all registers this keeps the constants of
+        later code, which LLVM hoists to the function's entry, from pushing the loop's own values out to the stack."""
+        count = 32 if self.cpu.tier == "avx512" or "x86" not in self.cpu.triple else 16
+        kind = "v" if "x86" not in self.cpu.triple else "xmm"
+        clobbers = ",".join(f"~{{{kind}{i}}}" for i in range(count))
+        self.b.asm(ir.FunctionType(VOID, []), "", clobbers, [], side_effect=True)
+
     def intrinsic(self, name: str, result: ir.Type, args: Sequence[ir.Type]) -> ir.Function:
         """Declare (once per module) and return an intrinsic."""
         found = self.module.globals.get(name)

@@ -136,6 +136,7 @@ def accumulate(
                     values[i] = multiply_add(kb, scalar, vector, values[i], tile.acc)
         return values
 
+    kb.forget_vectors()
     if tile.phases == 1:
         state = fold(kb, 0, depth, 1, state, lambda k, s: steps(k, s, 1))
     else:

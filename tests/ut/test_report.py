@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+import superkernel as sk
 from superkernel.profile import read_stamps
 from superkernel.report import Boundary, Report, Timing, format_ns
 from superkernel.scheduler.schedule import Task
@@ -105,3 +106,20 @@ def test_json_has_everything() -> None:
         "subop": 3, "name": "node3", "form": "full", "reason": "because", "arrivals": 2, "pure_ns": 30.0,
         "imbalance_ns": 1.0,
     }  # fmt: skip
+
+
+def test_work_names_what_took_longest() -> None:
+    b = sk.GraphBuilder("g")
+    x = b.input("x", (8, 512), "f32")
+    w = b.constant(np.ones((512, 1024), np.float32))
+    b.output(b.softmax(b.matmul(x, w)), "y")
+    report = sk.compile(b.graph(), threads=1).report(inputs={"x": np.ones((8, 512), np.float32)}, rounds=0)
+    product, rows = report.work
+    assert product.kernel.startswith("host.matmul")
+    assert product.flops == 2 * 8 * 512 * 1024
+    assert product.operand_bytes == 4 * (8 * 512 + 512 * 1024 + 8 * 1024)
+    assert (product.cores, rows.cores) == (1, 1)
+    assert product.busy_ns > rows.busy_ns > 0
+    assert product.busy_ns + rows.busy_ns <= 1.05 * report.run_ns
+    assert report.text().index(product.name) < report.text().index(f"{rows.subop} {rows.name}")
+    assert "(the 1 longest of 2)" in report.text(boundaries_max=1)
