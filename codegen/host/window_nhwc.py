@@ -7,12 +7,12 @@ windows lie inside the image share their code, the others have their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
 from superkernel.body import Body, View
-from superkernel.codegen.host.builder import Index, KernelBuilder, storage_type
+from superkernel.codegen.host.builder import Index, KernelBuilder, mangle, storage_type
 from superkernel.codegen.host.conv_nhwc import ChannelStores
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Values, fold
@@ -130,17 +130,54 @@ class WindowEmitter:
         column0 = kb.sub(kb.mul(column, wide.stride), wide.begin)
 
         def one_row(i: Index, state: Values) -> Values:
-            line = kb.add(line0, kb.mul(i, high.dilation))
-            at = kb.add(base, kb.add(kb.mul(line, s[2]), kb.mul(column0, s[3])))
+            at = kb.add(base, self._row_start(line0, i, column0))
             weights = kb.mul(i, wide.kernel)
             if unrolled_taps(form):
                 return self._unrolled(at, weights, column, channel, lanes, state)
             return self._looped(at, weights, column0, channel, lanes, state)
 
-        results = fold(kb, *taps, 1, [self._neutral(lanes)] * size, one_row)
+        if self.is_max and unrolled_taps(form):
+            results = self._maxima(lambda i: kb.add(base, self._row_start(line0, i, column0)), taps, column, size, lanes)
+        else:
+            results = fold(kb, *taps, 1, [self._neutral(lanes)] * size, one_row)
         for q, value in enumerate(results):
             place = self.stores.coords(image, row, kb.add(column, q))
             self.stores.put(place, channel, [self._finish(value, row, kb.add(column, q), lanes)])
+
+    def _row_start(self, line0: Index, tap: Index, column0: Index) -> Index:
+        """Element offset of the inputs under a kernel row."""
+        kb, s = self.kb, self.form.x_strides
+        line = kb.add(line0, kb.mul(tap, self.form.rows.dilation))
+        return kb.add(kb.mul(line, s[2]), kb.mul(column0, s[3]))
+
+    def _maxima(
+        self, start: Callable[[Index], Index], taps: tuple[Index, Index], column: Index, size: int, lanes: int
+    ) -> Values:
+        """Maxima of neighbouring windows: down each input column first, which they share, then across."""
+        kb, form, wide = self.kb, self.form, self.form.columns
+        offsets = [[q * wide.stride + t * wide.dilation for t in range(wide.kernel)] for q in range(size)]
+        if isinstance(column, int):
+            first = column * wide.stride - wide.begin
+            offsets = [[o for o in window if 0 <= first + o < wide.extent] for window in offsets]
+        used = sorted({o for window in offsets for o in window})
+
+        def one_row(tap: Index, state: Values) -> Values:
+            at = start(tap)
+            found = []
+            for value, offset in zip(state, used, strict=True):
+                index = kb.add(at, offset * form.x_strides[3])
+                x = kb.load(self.source, index, form.dtype, lanes, form.x_strides[1])
+                found.append(self._combine(value, x, None))
+            return found
+
+        highest = dict(zip(used, fold(kb, *taps, 1, [self._neutral(lanes)] * len(used), one_row), strict=True))
+        results = []
+        for window in offsets:
+            total = highest[window[0]] if window else self._neutral(lanes)
+            for offset in window[1:]:
+                total = self._combine(total, highest[offset], None)
+            results.append(total)
+        return results
 
     def _unrolled(
         self, at: Index, weights: Index, column: Index, channel: Index, lanes: int, state: Values
@@ -218,7 +255,10 @@ class WindowEmitter:
         kb = self.kb
         if filters is not None:
             return kb.fma(x, filters, total)
-        return kb.call_float("llvm.maximum", total, x) if self.is_max else kb.b.fadd(total, x)
+        if not self.is_max:
+            return kb.b.fadd(total, x)
+        function = kb.intrinsic(f"llvm.maximum.{mangle(x.type)}", x.type, [x.type] * 2)
+        return kb.b.call(function, [total, x], fastmath=("nsz",))  # NaN is kept; the sign of a zero is nobody's
 
     def _filter(self, tap: Index, channel: Index, lanes: int) -> ir.Value | None:
         """The filters' values at a tap, None of pools."""
