@@ -9,10 +9,13 @@ from typing import Any
 from superkernel.body import Body
 from superkernel.codegen.host.abi import ABI_VERSION
 from superkernel.errors import InputError, Violation, raise_all
+from superkernel.ops.grouped import TILINGS
 from superkernel.options import Options
 from superkernel.registry import registry_for
 from superkernel.registry.records import Policy
 from superkernel.registry.selection import Registry, Selection
+from superkernel.scheduler.hostcall import HOST_REFERENCE
+from superkernel.target.aicore import AicoreTarget
 from superkernel.target.kinds import Target
 
 
@@ -23,6 +26,7 @@ class KernelChooser:
         self.target = target
         self.registry = registry or registry_for(target)
         self.policy = Policy.of(options)
+        self.sinks_tilings = options.tiling == "sunk" or not isinstance(target, AicoreTarget)
         self._check_patterns(options)
 
     def _check_patterns(self, options: Options) -> None:
@@ -38,6 +42,8 @@ class KernelChooser:
 
     def choose(self, body: Body) -> str:
         """The kernel id for a body. Raises UnsupportedError where the policy leaves none."""
+        if body.op in TILINGS and not self.sinks_tilings:
+            return HOST_REFERENCE
         return self.select(body).kernel
 
     def select(self, body: Body) -> Selection:

@@ -18,6 +18,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "objective": ("latency", "size", "memory"),
     "launches": ("auto", "fused", "single"),
     "strict_scope": ("split", "abort"),
+    "tiling": ("sunk", "host"),
 }
 
 SPLIT_MAX = 64
@@ -46,6 +47,8 @@ class Options:
     nothing between two sub-operators.
     scopes: accelerator: entries "scope:pattern", or a mapping scope -> patterns, that put nodes into scopes by name.
     strict_scope: accelerator: an operator without a kernel splits its scope ("split") or is refused ("abort").
+    tiling: accelerator: tilings that depend on what the graph computes: "sunk", by an aicpu hart beside the cores;
+    "host", between two launches. On the host a worker computes them.
     fuse: join pointwise chains, prologues and epilogues; off: one sub-operator per node.
     simplify: run the graph passes (constant folding, pattern fusion); off: the graph as given.
     cost_placement: decide the number of cores per sub-operator by cost; off: every sub-operator on all cores.
@@ -74,6 +77,7 @@ class Options:
     launches: str = "auto"
     scopes: tuple[str, ...] = ()
     strict_scope: str = "split"
+    tiling: str = "sunk"
     objective: str = "latency"
     deny: tuple[str, ...] = ()
     pin: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ from superkernel.codegen.aicore.program import PHASE_BEHIND, PHASE_BODY
 from superkernel.sim.counters import STALLS, LaunchResult
 from superkernel.sim.trace import COMMAND, FLOW_IN, FLOW_OUT, MARKER, STALL, records
 from superkernel.sim_report import span_of
-from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Run, awaited
+from superkernel.sync.aicore.plan import AicorePlan, CoreKind, HartKind, Mode, Run, awaited
 from superkernel.target.engines import Engine
 
 if TYPE_CHECKING:
@@ -133,21 +133,22 @@ class Timeline:
         return tuple(found)
 
     @cached_property
-    def _events(self) -> dict[CoreKind, dict[int, list[int]]]:
-        """By type of core, for each flag the events that it takes, in order."""
-        found: dict[CoreKind, dict[int, list[int]]] = {kind: {} for kind in CoreKind}
+    def _events(self) -> dict[HartKind, dict[int, list[int]]]:
+        """By type of core, for each flag the events that it takes, in order; words in memory are no flags."""
+        found: dict[HartKind, dict[int, list[int]]] = {kind: {} for kind in self.plan.programs}
         if self.single:
             return found
         for kind, program in self.plan.programs.items():
             for step in program:
                 for event in dict.fromkeys(awaited(step)):
-                    found[kind].setdefault(self.plan.events[event].flag, []).append(event)
+                    if self.plan.events[event].mode is not Mode.NOTIFY:
+                        found[kind].setdefault(self.plan.events[event].flag, []).append(event)
         return found
 
     @cached_property
-    def _next(self) -> dict[CoreKind, dict[int, int]]:
+    def _next(self) -> dict[HartKind, dict[int, int]]:
         """By type of core, the sub-operator that it runs behind another; `subops` stands for the launch's start."""
-        found: dict[CoreKind, dict[int, int]] = {}
+        found: dict[HartKind, dict[int, int]] = {}
         for kind, program in self.plan.programs.items():
             runs = [step.subop for step in program if isinstance(step, Run)]
             found[kind] = dict(zip([self.subops, *runs], runs, strict=False))

@@ -44,6 +44,8 @@ from superkernel.scheduler.families.grouped import (
 from superkernel.scheduler.families.matmul_form import Factor
 from superkernel.scheduler.tiling import Tiling
 
+COPIED_MAX, SIDE_BY_SIDE = 64, 8
+
 
 def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     """Write the kernel."""
@@ -70,6 +72,17 @@ class TableCode:
         self.counts, self.stride, self.first = kb.operands[view.operand], view.strides[0], view.offset
         self.dtype = body.operands[view.operand].type.dtype
         self.outs = [(kb.operands[o.target], o.offset) for o in body.epilogue.outputs]
+        self.copied = self._copied() if self.table.experts <= COPIED_MAX else None
+
+    def _copied(self) -> ir.Value:
+        """The counts on the stack: loads side by side, so that a control unit waits for one trip, not for each."""
+        kb, experts = self.kb, self.table.experts
+        stack = kb.stack(max(1, experts) * DType.I64.itemsize)
+        for first in range(0, experts, SIDE_BY_SIDE):
+            group = range(first, min(first + SIDE_BY_SIDE, experts))
+            for expert, value in zip(group, [self._load(e) for e in group], strict=True):
+                kb.store(value, stack, expert, DType.I64)
+        return stack
 
     def emit(self) -> ir.Value:
         """Everything; returns the status, an i64."""
@@ -125,6 +138,9 @@ class TableCode:
         return [kb.i64(kb.add(tiles, more)), kb.i64(kb.add(first, count))]
 
     def _count(self, expert: Index) -> ir.Value:
+        return self._load(expert) if self.copied is None else self.kb.load(self.copied, expert, DType.I64)
+
+    def _load(self, expert: Index) -> ir.Value:
         kb = self.kb
         value = kb.load(self.counts, kb.add(kb.mul(expert, self.stride), self.first), self.dtype)
         return value if self.dtype is DType.I64 else kb.b.sext(value, I64)
