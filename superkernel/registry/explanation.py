@@ -16,10 +16,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from superkernel.registry.models import BYTES_MODELS
-from superkernel.registry.predicates import Facts, Failure
+from superkernel.registry.predicates import Facts, Failure, Reason
 from superkernel.registry.records import Capability, KernelRole, Requirement, plain
 from superkernel.registry.score import SOURCES, Score, deciding_element
 
+_ELSEWHERE = frozenset({Reason.DTYPE, Reason.CPU_FEATURE})  # hide a candidate from the text where one was chosen
 _NEAREST = 3  # rejected kernels that a fallback's reason names
 
 
@@ -201,9 +202,15 @@ class Explanation:
         for candidate in self.eligible[1:]:
             assert candidate.score is not None
             lines.append(f"eligible   {candidate.row.id}: {candidate.score.time_ns:.0f} ns")
+        elsewhere = 0
         for candidate in self.rejected:
+            if self.fallback is None and any(failure.reason in _ELSEWHERE for failure in candidate.failures):
+                elsewhere += 1
+                continue
             lines.append(f"rejected   {candidate.row.id}")
             lines += [f"             {failure}" for failure in candidate.failures]
+        if elsewhere:
+            lines.append(f"rejected   {elsewhere} rows for other dtypes or machines (the JSON form lists them)")
         lines.append(f"selected in {self.elapsed_ns / 1000:.1f} us")
         return lines
 

@@ -269,6 +269,9 @@ def test_explanation_prints_and_diffs() -> None:
     assert len(data["eligible"]) + len(data["rejected"]) == len(registry.rows_of("matmul"))
     assert "runner-up  host.matmul.packed/f32/avx512: time_ns" in one.text
     assert "shape: m must be 1..6, is 64" in few.text
+    away = sum(any(f.reason in (Reason.DTYPE, Reason.CPU_FEATURE) for f in c.failures) for c in few.rejected)
+    assert f"rejected   {away} rows for other dtypes or machines" in few.text
+    assert "/f64/" not in few.text
     changes = {c.what: (c.before, c.after) for c in diff(one, few)}
     assert changes["fact m"] == ("1", "64")
     assert changes["chosen"] == ("host.matmul.gemv/f32/avx512", "host.matmul.packed/f32/avx512")
