@@ -16,15 +16,21 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES
+from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, CHANNEL_FLAGS
 from superkernel.scheduler.families.aicore.rounding import ceil_to
+from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine
 
 if TYPE_CHECKING:
     from superkernel.codegen.aicore.commands import Address
     from superkernel.codegen.aicore.layer import KernelBuilder
 
-CHANNELS_MAX = 4  # a kernel has the last flags, the plan the others
+CHANNELS_MAX = CHANNEL_FLAGS  # a kernel has the last flags, the plan the others
+
+
+def meeting_flag(target: AicoreTarget) -> int:
+    """The flag of meetings inside kernels."""
+    return int(target.sync.flags_per_core) - 1 - CHANNELS_MAX
 
 
 class Channel:

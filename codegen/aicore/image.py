@@ -166,8 +166,9 @@ class AicoreImageBuilder:
             codes,
             tuple(self.addresses.of(place) for place in self.schedule.places[index]),
             self.addresses.start(Space.SCRATCH) + self.spaces.offset(index, 0),
-            self.spaces.stride,
+            0 if tiling.meetings else self.spaces.stride,
             self._everywhere(tiling),
+            tiling.meetings,
         )
 
     def _everywhere(self, tiling: AicoreTiling) -> bool:

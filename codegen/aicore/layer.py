@@ -33,7 +33,7 @@ from typing import TypeAlias, cast
 from llvmlite import ir
 
 from superkernel.body import Body
-from superkernel.codegen.aicore.channel import CHANNELS_MAX, Channel
+from superkernel.codegen.aicore.channel import CHANNELS_MAX, Channel, meeting_flag
 from superkernel.codegen.aicore.commands import SCRATCH, Address, Commands, OperandValue
 from superkernel.codegen.aicore.rings import (
     Buffer,
@@ -319,6 +319,12 @@ class KernelBuilder(Commands):
             self._flag("set_flag", before, after, OWN_FENCE)
             self._flag("wait_flag", before, after, OWN_FENCE)
             self._order_loads_behind(after)
+
+    def meet(self) -> None:
+        """All cores of the type are here, and what they stored before is visible (`AicoreTiling.meetings`)."""
+        flag = meeting_flag(self.target)
+        self.issue("cross_set", engine=Engine.MTE3, flag=flag, mode="type")
+        self.issue("cross_wait", engine=Engine.CONTROL, flag=flag)
 
     def load(self, address: Address, dtype: DType) -> Scalar:
         """An element of global memory, read by the control unit (slow: a whole trip): an integer, sign- or

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 
 from llvmlite import ir
 
+from superkernel.codegen.aicore.channel import meeting_flag
 from superkernel.codegen.aicore.commands import SCRATCH
 from superkernel.codegen.aicore.layer import (
     FENCE_FUNCTION,
@@ -86,6 +87,7 @@ class KernelCall:
     scratch: int
     scratch_stride: int
     everywhere: bool  # every core of its types has units
+    meetings: int = 0  # of all cores of its type, inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,9 @@ def emit_singles(spec: ProgramSpec, target: AicoreTarget) -> str:
     module = ir.Module(name="singles")
     for kind, table in ranges_of(spec.plan, spec.calls).items():
         for subop in table:
-            _Launch(module, spec, target, kind, _single_name(subop, kind), table).emit([Run(subop)])
+            _Launch(module, spec, target, kind, _single_name(subop, kind), table).emit(
+                [Run(subop, feeds=call.meetings if (call := spec.calls[subop]) is not None else 0)]
+            )
     return str(module)
 
 
@@ -397,17 +401,26 @@ class _Launch:
         begin = self.b.and_(pair, _word(0xFFFFFFFF))
         end = self.b.lshr(pair, _word(32))
         busy = self.b.icmp_unsigned("<", begin, end)
-        if waits.flags:
+        if waits.flags or step.feeds:
             with self.b.if_else(busy) as (then, otherwise):
                 with then:
                     self._kernel(step.subop, call, roles, waits, begin, end)
                 with otherwise:
-                    self._call(WAIT_FUNCTION, [_word(waits.flags), _word(waits.entries)])
+                    if waits.flags:
+                        self._call(WAIT_FUNCTION, [_word(waits.flags), _word(waits.entries)])
+                    self._feed(step.feeds)
         else:
             with self.b.if_then(busy):
                 self._kernel(step.subop, call, roles, waits, begin, end)
         self._settle(call, roles)
         self._mark(step.subop, PHASE_BEHIND)
+
+    def _feed(self, meetings: int) -> None:
+        """A core without units at the meetings of those that have some."""
+        for _ in range(meetings):
+            flag = meeting_flag(self.target)
+            _issue(self.b, self.target, command("cross_set", engine=Engine.CONTROL, flag=flag, mode="type"))
+            _issue(self.b, self.target, command("cross_wait", flag=flag))
 
     def _stub(self) -> None:
         """Prefetch what the plan says for the kernel that comes next."""

@@ -28,7 +28,7 @@ Text form: `str(plan)`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from superkernel.scheduler.schedule import Task
@@ -148,13 +148,16 @@ class OperandWait:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run a sub-operator's kernel for the core's units, if it has any."""
+    """Run a sub-operator's kernel for the core's units, if it has any. `feeds`: a core without units takes part in so
+    many meetings of those that have some."""
 
     subop: int
     waits: tuple[OperandWait, ...] = ()
+    feeds: int = 0
 
     def __str__(self) -> str:
-        return f"run {self.subop}" + "".join(f" [{w}]" for w in self.waits)
+        feeds = f" feeds {self.feeds}" if self.feeds else ""
+        return f"run {self.subop}{feeds}" + "".join(f" [{w}]" for w in self.waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +220,7 @@ class AicorePlan:
     flags: int  # per core, of the plan; the kernels have the ones above
     flag_count_max: int
     service: tuple[ServiceProgram, ...] = ()  # of the service hart, by launch
+    meetings: Mapping[int, int] = field(default_factory=dict)  # sub-operator -> of all cores of its type, inside it
 
     def cores(self, kind: HartKind) -> range:
         """The cores of a type, or the hart that stands behind them."""

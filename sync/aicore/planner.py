@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from superkernel.errors import UnsupportedError
 from superkernel.scheduler.aicore.place import Cores
-from superkernel.scheduler.families.aicore.base import AicoreTiling
+from superkernel.scheduler.families.aicore.base import CHANNEL_FLAGS, AicoreTiling
 from superkernel.scheduler.schedule import Schedule, Task
 from superkernel.sync.aicore.plan import (
     AICPU,
@@ -49,7 +49,6 @@ from superkernel.sync.hazards import Conflict, find_conflicts
 from superkernel.sync.plan import Hazard
 from superkernel.target.aicore import AicoreTarget
 
-CHANNEL_FLAGS = 4  # the last ones belong to the kernels
 _FAMILIES = (Mode.ALL, Mode.TYPE, Mode.GROUP)
 _WITNESSES = 4  # kept per boundary
 
@@ -83,10 +82,11 @@ def plan_aicore(
 def _flags_of(schedule: Schedule, target: AicoreTarget) -> int:
     """Cross-core flags of a core that the plan has; there may be none. The kernels' own are theirs where any kernel has
     some. Raises UnsupportedError where not even they are there."""
-    flags = int(target.sync.flags_per_core)
+    tilings = [t for t in schedule.tilings if isinstance(t, AicoreTiling)]
+    flags = int(target.sync.flags_per_core) - any(t.meetings for t in tilings)
     if flags >= CHANNEL_FLAGS + len(_FAMILIES):
         return flags - CHANNEL_FLAGS
-    if not any(isinstance(t, AicoreTiling) and t.crosses for t in schedule.tilings):
+    if not any(t.crosses for t in tilings):
         return flags
     if flags < CHANNEL_FLAGS:
         raise UnsupportedError(
@@ -124,6 +124,8 @@ class _Planner:
         self.pending: dict[HartKind, list[Event]] = {kind: [] for kind in self.types}
         self.boundaries: list[Boundary] = []
         self.start = 0  # of the launch
+        tilings = enumerate(schedule.tilings)
+        self.meetings = {i: t.meetings for i, t in tilings if isinstance(t, AicoreTiling) and t.meetings}
         per_group = self.cores.vector // self.cores.groups
         cubes = self.cores.cube // self.cores.groups
         self.group = np.array(
@@ -190,7 +192,7 @@ class _Planner:
         cores = self.cores
         return AicorePlan(
             tasks, cores.cube, cores.vector, cores.groups, programs, tuple(self.events), tuple(self.boundaries),
-            self.flags, self.count_max,
+            self.flags, self.count_max, meetings=self.meetings,
         )  # fmt: skip
 
     def _open(self) -> None:
@@ -246,7 +248,7 @@ class _Planner:
             row = self.steps[kind][subop]
             row += [Await(e, subop) for e in before[kind]]
             if kind in self.kinds(subop):
-                self._add_run(row, subop, waits[kind], fences.get(kind, set()))
+                self._add_run(row, subop, kind, waits[kind], fences.get(kind, set()))
             else:
                 assert not waits[kind]
         events = tuple(dict.fromkeys([e for k in self.types for e in before[k]] + [
@@ -254,13 +256,18 @@ class _Planner:
         ]))  # fmt: skip
         self._note(subop, events, tuple(fences), witnesses, implied)
 
-    def _add_run(self, row: list[Step], subop: int, waits: dict[int, list[int]], fences: set[int]) -> None:
+    def _add_run(
+        self, row: list[Step], subop: int, kind: HartKind, waits: dict[int, list[int]], fences: set[int]
+    ) -> None:
+        idle = any(core not in self.busy[subop] for core in range(self.total)[self.of(kind)])
+        feeds = self.meetings.get(subop, 0) if idle else 0
         if self.early_start:
             operands = sorted({*waits, *fences})
-            row.append(Run(subop, tuple(OperandWait(o, tuple(waits.get(o, ())), o in fences) for o in operands)))
+            entries = tuple(OperandWait(o, tuple(waits.get(o, ())), o in fences) for o in operands)
+            row.append(Run(subop, entries, feeds))
             return
         row += [Await(e, subop) for e in sorted({e for es in waits.values() for e in es})]
-        row.append(Run(subop))
+        row.append(Run(subop, feeds=feeds))
 
     def _missing(
         self, conflicts: Iterable[Conflict]

@@ -13,7 +13,8 @@ It reads tasks, events and the programs: the two of the cores, and that of the a
      different cores conflict in its workspace only, and where they write what is dealt out among them at run time;
  A6  no count of a flag can exceed its limit, however far the setters run ahead;
  A7  no event is under way where a launch ends; inputs and constants are never written;
- A8  the service hart comes to the end of its programs, and prefetches what is used (`verify_service`).
+ A8  the service hart comes to the end of its programs, and prefetches what is used (`verify_service`);
+ A9  where all cores of a type meet inside a kernel, cores without units of it come as often.
 
 Happens-before: a signal publishes what its core has completed and learnt; an await brings what the signals it needs
 have published. Knowledge is a vector per core: up to which step of each other core's program. A wait inside a kernel
@@ -79,7 +80,7 @@ class AicoreCertificate:
 
 
 def verify_aicore(plan: AicorePlan, units: Mapping[int, int] | None = None) -> AicoreCertificate:
-    """Check A1 to A8. `units`: number of units by sub-operator. Raises VerificationError with every violation."""
+    """Check A1 to A9. `units`: number of units by sub-operator. Raises VerificationError with every violation."""
     wrong, certificate = check_aicore_plan(plan, units)
     if certificate is None or wrong:
         raise VerificationError(violations=wrong)
@@ -91,7 +92,7 @@ def check_aicore_plan(
 ) -> tuple[list[Violation], AicoreCertificate | None]:
     """As `verify_aicore`, but returns the violations."""
     wrong = [*_check_runs(plan), *_check_units(plan, units or {}), *_check_events(plan), *_check_writes(plan)]
-    wrong += check_service(plan)
+    wrong += [*check_service(plan), *_check_meetings(plan)]
     if wrong:
         return wrong, None
     wrong = list(_check_flag_order(plan))
@@ -187,6 +188,22 @@ def _unique_per_step(program: Sequence[object], taken: Sequence[int]) -> list[in
         elif isinstance(step, Await):
             found.append(step.event)
     return found
+
+
+def _check_meetings(plan: AicorePlan) -> Iterator[Violation]:
+    """A9. Where cores of a type meet inside a kernel, those without units must come too, as often."""
+    for subop, meetings in plan.meetings.items():
+        busy = {task.core for task in plan.tasks if task.subop == subop}
+        for kind in dict.fromkeys(plan.kind(core) for core in busy):
+            idle = [core for core in plan.cores(kind) if core not in busy]
+            feeds = sum(s.feeds for s in plan.programs[kind] if isinstance(s, Run) and s.subop == subop)
+            if idle and feeds != meetings:
+                yield Violation(
+                    "deadlock: cores meet inside a kernel, and others never come",
+                    f"sub-operator {subop}, {kind.value} cores {idle[0]} to {idle[-1]} without units",
+                    f"{meetings} meetings fed",
+                    f"{feeds}",
+                )
 
 
 def _check_writes(plan: AicorePlan) -> Iterator[Violation]:

@@ -26,6 +26,11 @@ CHANNEL_ALIGN_BYTES = 512
 """Slots of channels in the workspace of a MIX kernel start at multiples of it: lines of L2."""
 
 
+CHANNEL_FLAGS = 4
+"""Cross-core flags of channels, the last ones of a core. The one ahead of them is the meetings' (`meetings`): a core that
+is ahead may use a channel's flag while others still wait for a meeting."""
+
+
 class KernelType(Enum):
     """Which cores a kernel needs; the value is the graph's `kernel_type` attribute (AICPU: none of them)."""
 
@@ -122,7 +127,13 @@ class AicoreTiling(Tiling):
     @property
     def crosses(self) -> bool:
         """Whether cores of a range, or ranges, signal one another inside the kernel: it has cross-core flags."""
-        return len(self.roles()) > 1
+        return len(self.roles()) > 1 or self.meetings > 0
+
+    @property
+    def meetings(self) -> int:
+        """How often all cores of the kernel's type meet inside it (`KernelBuilder.meet`): all of the device, so that
+        the program feeds meetings on cores without units. Its ranges share one workspace."""
+        return 0
 
     @property
     def launch_type(self) -> KernelType:

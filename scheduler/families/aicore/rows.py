@@ -19,7 +19,7 @@ from math import prod
 from superkernel.body import Body, View
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
-from superkernel.scheduler.families.aicore.base import VectorTiling
+from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.row_buffers import (
     FOLD_COLUMNS,
@@ -28,6 +28,7 @@ from superkernel.scheduler.families.aicore.row_buffers import (
     code_before,
     code_behind,
 )
+from superkernel.scheduler.families.aicore.meeting import meeting_tiling
 from superkernel.scheduler.families.aicore.row_modes import FLOATS, Mode, is_reduction, mode_of, tile_dims, work_of
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX
 from superkernel.scheduler.families.rowops import space_of
@@ -201,7 +202,12 @@ class RowsFamily(Family):
 
     kernels = ("aicore.norm", "aicore.softmax", "aicore.reduce")
 
-    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[RowsTiling]:
+    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
+        """One way to cut rows; for the sum of a whole tensor also one over all cores, which meet."""
+        alone, together = self._alone(body, target), meeting_tiling(body, target)
+        return alone if together is None else (*alone, together)
+
+    def _alone(self, body: Body, target: AicoreTarget) -> Sequence[RowsTiling]:
         space = space_of(body)
         budget = _Budget(body, target)
         pd, qd = tile_dims(space)
