@@ -27,8 +27,8 @@ CHANNEL_ALIGN_BYTES = 512
 
 
 CHANNEL_FLAGS = 4
-"""Cross-core flags of channels, the last ones of a core. The one ahead of them is the meetings' (`meetings`): a core that
-is ahead may use a channel's flag while others still wait for a meeting."""
+"""Cross-core flags of channels, the last ones of a core. The one ahead of them is the meetings' (`meetings`): a core
+that is ahead may use a channel's flag while others still wait for a meeting."""
 
 
 class KernelType(Enum):

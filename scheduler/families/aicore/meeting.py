@@ -2,8 +2,8 @@
 
 Model: the tensor lies in one run of memory and is cut into chunks. In the first phase each core reduces the chunks of
 its units, each to one f32 in the workspace, which all cores share. Then all vector cores of the device meet (one signal
-each, one wait each): those without units too, for which the program feeds the meeting. In the second phase the core that
-has the first unit reduces the numbers of all chunks, in their order, and stores the result.
+each, one wait each): those without units too, for which the program feeds the meeting. In the second phase the core
+that has the first unit reduces the numbers of all chunks, in their order, and stores the result.
 
 Invariants: chunks depend on the tensor and the target, not on which cores have them, so that the result has the same
 bits wherever the kernel is placed. Floats are computed in f32. What a chunk reads is read once.

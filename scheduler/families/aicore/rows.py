@@ -20,6 +20,7 @@ from superkernel.body import Body, View
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
+from superkernel.scheduler.families.aicore.meeting import meeting_tiling
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.row_buffers import (
     FOLD_COLUMNS,
@@ -28,7 +29,6 @@ from superkernel.scheduler.families.aicore.row_buffers import (
     code_before,
     code_behind,
 )
-from superkernel.scheduler.families.aicore.meeting import meeting_tiling
 from superkernel.scheduler.families.aicore.row_modes import FLOATS, Mode, is_reduction, mode_of, tile_dims, work_of
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX
 from superkernel.scheduler.families.rowops import space_of
