@@ -3,6 +3,7 @@ be the bottleneck is."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -116,6 +117,29 @@ def test_small_memories(a: tuple[int, ...], b: tuple[int, ...], kept: str, const
     assert tiling.cut.groups > 1
     assert tiling.units > 1
     check_aicore(KERNEL, case.body, case.arrays, case.expected, tiling=tiling, target=tiny())
+
+
+@pytest.mark.parametrize("kept", [LEFT, RIGHT])
+def test_panels_begin_elsewhere(kept: str) -> None:
+    """Other first tiles and first groups than usual: the same accesses, and every split gives the same bits."""
+    case = anchor_case("matmul", {}, [((70, 333), F16), ((333, 90), F16)])
+    tiling = replace(with_tile(case.body, tiny(), 32, 32, kept), drift=2, stagger=2)
+    assert tiling.cut.groups > 2
+    check_aicore(KERNEL, case.body, case.arrays, case.expected, tiling=tiling, target=tiny())
+
+
+def test_cores_work_on_different_tiles_and_depths() -> None:
+    """4096 columns lie a power of two apart: of 24 cores, few begin with the same columns, and few with the same depths
+    of theirs."""
+    target = load_target("a3")
+    tiling = candidates(_body((4096, 4096, 4096), constant=False), target)[0]
+    groups, count, cores = tiling.cut.groups, tiling.panel_tiles, target.device.cube_cores
+    firsts = [divmod(core * tiling.units // cores, count) for core in range(cores)]
+    columns = Counter((position + panel // tiling.stagger) % count for panel, position in firsts)
+    depths = Counter((panel * tiling.drift - position) % groups for panel, position in firsts)
+    assert max(columns.values()) <= 2
+    assert max(depths.values()) <= cores // 2
+    assert len(depths) > 1
 
 
 @pytest.mark.parametrize("epilogue", ["store", "mixed"])

@@ -58,11 +58,11 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
 
 @dataclass(frozen=True)
 class _Tile:
-    """What is known of a tile: the number of its panel over all batches, its place among the panel's tiles, where it
-    lies in the result (in tiles), and the bytes from each operand's start to it."""
+    """What is known of a tile: the number of its panel over all batches, the group that it begins with, where it lies
+    in the result (in tiles), and the bytes from each operand's start to it."""
 
     panel: Variable
-    position: Variable
+    start: Variable
     kept: Variable
     streamed: Variable
     row: Variable
@@ -70,7 +70,7 @@ class _Tile:
     out: Variable
 
     def fields(self) -> tuple[Variable, ...]:
-        return (self.panel, self.position, self.kept, self.streamed, self.row, self.column, self.out)
+        return (self.panel, self.start, self.kept, self.streamed, self.row, self.column, self.out)
 
 
 class _Cube:
@@ -217,11 +217,12 @@ class _Cube:
     # Depth ------------------------------------------------------------------------------------------------------------
 
     def _group_of(self, group: Number, tile: _Tile) -> Number:
-        """Which group a tile has at a place: every second tile of a panel goes backwards."""
-        kb, last = self.kb, self.cut.groups - 1
-        if last == 0:
-            return 0
-        return kb.select(kb.compare("!=", tile.position.get() & 1, 0), last - group, group)
+        """Which group a tile has at a place: all of them in turn, from its first one on."""
+        kb, groups = self.kb, self.cut.groups
+        if groups == 1 or self.tiling.units == 1:
+            return group
+        place = tile.start.get() + group
+        return kb.select(kb.compare(">=", place, groups), place - groups, place)
 
     def _chunks_of(self, group: Number) -> Number:
         kb, cut = self.kb, self.cut
@@ -295,7 +296,8 @@ class _Cube:
         """Where the tile of unit `unit` lies."""
         kb, tiling, product, tile = self.kb, self.tiling, self.product, self.next
         panel, position, batch, row, column = locate(kb, tiling, product.batch_dims, self.unit.get())
-        tile.position.set(position)
+        if self.cut.groups > 1 and tiling.units > 1:
+            tile.start.set((panel * tiling.drift + position * (self.cut.groups - 1)) % self.cut.groups)
         tile.row.set(row)
         tile.column.set(column)
         kept, streamed = (row, column) if tiling.kept == LEFT else (column, row)

@@ -29,6 +29,6 @@ def locate(
     for extent in reversed(batch_dims):
         batch.insert(0, rest % extent)
         rest = rest // extent
-    other = (position + inner) % count
+    other = (position + inner // tiling.stagger) % count
     row, column = (inner, other) if tiling.kept == LEFT else (other, inner)
     return panel, position, batch, row, column

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -131,8 +131,8 @@ class Factor:
         """What one slot in L1 takes."""
         return chunk_bytes(self.layout, self.item, self.tile, self.resident, self.block_bytes, self.line_block)
 
-    def load_cycles(self, lines: int, depths: int, target: AicoreTarget) -> int:
-        """Cycles of MTE2 for a chunk."""
+    def load_cycles(self, lines: int, depths: int, target: AicoreTarget, fresh: float = 0.0) -> int:
+        """Cycles of MTE2 for a chunk; `fresh`: the share of its bytes that L2 does not have yet."""
         row, rows = depths * self.item, lines
         stride = self.line_stride
         if self.layout is Layout.DEPTHS:
@@ -141,10 +141,18 @@ class Factor:
             row, rows = ceil_to(lines, self.line_block) * ceil_to(depths * self.item, self.block_bytes), 1
         if self.is_run:
             row, rows = row * rows, 1
-        aligned = stride * self.item if rows > 1 else 0
-        aligned |= (self.resident * self.item) if self.layout is Layout.LINES and self.resident < self.cut.depth else 0
-        beats = target.global_transfer_cycles("rates.gm_to_l1_gb_per_s", row * rows, aligned)
-        return target.dma.startup_cycles + beats + (rows - 1) * target.dma.row_cycles
+        aligned = (stride if rows > 1 else 0) | (0 if self.layout is Layout.PACKED else self.offset)
+        aligned |= self.resident if self.layout is Layout.LINES and self.resident < self.cut.depth else 0
+        path = "rates.gm_to_l1_gb_per_s"
+        beats = target.global_transfer_cycles(path, row * rows, aligned * self.item)
+        if self.layout is Layout.DEPTHS and self.tile < self.lines:
+            # Of tiles side by side, one in so many begins at such an address.
+            every = target.dma.aligned_bytes // gcd(self.tile * self.item, target.dma.aligned_bytes)
+            poor = target.global_transfer_cycles(path, row * rows, 1)
+            beats += (poor - beats) * (every - 1) // every
+        beats += (rows - 1) * target.dma.row_cycles
+        missed = row * rows // target.hbm.core_bytes_per_cycle + target.cycles(target.hbm.latency_ns)
+        return target.dma.startup_cycles + beats + round(fresh * max(0, missed - beats))
 
     def feed_cycles(self, lines: int, depths: int, target: AicoreTarget) -> int:
         """Cycles of MTE1 for a step."""

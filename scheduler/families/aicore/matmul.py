@@ -3,8 +3,9 @@
 Model: a unit is one tile of `rows` x `columns` of one batch. One factor is *kept*: its tile (a panel) stays in L1 while
 the tiles of the other one, the *streamed* factor, come past it; units are numbered panel by panel, so that a contiguous
 range shares panels. Where a panel is too deep for L1 it is kept in groups of its depth: each tile goes through all
-groups, every second one backwards, so that the group which is there is used by two tiles. Panel p begins with streamed
-tile p, not 0: cores that begin with different panels then read different tiles, and not all the same one at once.
+groups in turn and begins with the one that the tile ahead ended with, so that the group which is there is used by two
+tiles. Panel p begins with streamed tile p // `stagger`, not 0, and with group p x `drift`: cores that begin with
+different panels then read different tiles and depths, and not all the same banks of L2 at once.
 
 Epilogues: what FIX can do on the way (`conv_fix`), the cube core does alone (FIX). Everything else is MIX: tiles of
 sums go through the group's workspace, each vector core of the group takes half of each tile (of its rows, or of its
@@ -67,6 +68,8 @@ class MatmulTiling(AicoreTiling):
     column_tiles: int
     block_bytes: int
     line_block: int
+    drift: int = 1
+    stagger: int = 1
 
     @property
     def part(self) -> tuple[int, int]:
@@ -122,7 +125,7 @@ class MatmulTiling(AicoreTiling):
             batch, panels, (first, last) = box[:-2], box[-2], box[-1]
             spans: list[Span] = [(first, last)]
             if last - first < count:
-                start = (first + panels[0]) % count
+                start = (first + panels[0] // self.stagger) % count
                 stop = start + last - first
                 spans = [(start, min(stop, count)), *([(0, stop - count)] if stop > count else [])]
             for span in spans:

@@ -5,7 +5,9 @@ fills the slots of L1, MTE1 and the cube work chunks off together, FIX stores ti
 been worked off. A few tiles are played, the others take as long as the later ones of these. What MTE2 needs is what
 is short: hence large tiles, and few and large transfers, because each costs a start-up.
 
-Not in it: traffic of other cores, L2 misses, the wait for what others produce.
+Everything comes from HBM once, at a core's own rate of misses, in equal shares to those who read it.
+
+Not in it: banks and channels that others are at, the wait for what others produce.
 """
 
 from __future__ import annotations
@@ -68,15 +70,21 @@ def _figures(tiling: MatmulTiling, body: Body, target: AicoreTarget) -> _Figures
     def chunk(depths: int) -> tuple[int, int]:
         whole, rest = divmod(depths, cut.step)
         cube, feed = (whole * a + (b if rest else 0) for a, b in zip(step(cut.step), step(rest or 1), strict=True))
-        return streamed.load_cycles(streamed_lines, depths, target), max(cube, feed)
+        return streamed.load_cycles(streamed_lines, depths, target, 1 / tiling.panels), max(cube, feed)
 
     depths = [min(cut.group, cut.depth - at) for at in range(0, cut.depth, cut.group)]
     chunks = tuple(tuple(chunk(min(cut.chunk, d - at)) for at in range(0, d, cut.chunk)) for d in depths)
     count = sum(map(len, chunks))
     control = tiling.halves * -(-cut.depth // cut.step) * STEP_CONTROL + count * CHUNK_CONTROL + TILE_CONTROL
-    loads = tuple(kept.load_cycles(kept_lines, d, target) for d in depths)
+    fresh = 1 / max(1, tiling.panel_tiles - 1) if len(depths) > 1 else _share_of_panel(tiling, target)
+    loads = tuple(kept.load_cycles(kept_lines, d, target, fresh) for d in depths)
     vectors, fix, vector = _store_cycles(tiling, body, *part, target)
     return _Figures(loads, chunks, vectors, fix, vector, control, kept.layout is Layout.PACKED)
+
+
+def _share_of_panel(tiling: MatmulTiling, target: AicoreTarget) -> float:
+    """Of a panel that several cores keep, each one's share."""
+    return min(1.0, -(-tiling.units // target.device.cube_cores) / max(1, tiling.panel_tiles))
 
 
 def _store_cycles(tiling: MatmulTiling, body: Body, m: int, n: int, target: AicoreTarget) -> tuple[int, int, float]:
@@ -165,8 +173,9 @@ class _Player:
         return self.fix
 
     def _order(self, unit: int) -> list[tuple[int, int]]:
-        """(group, chunk) of a tile: every second tile goes through the groups backwards."""
-        groups = list(range(len(self.figures.groups)))
-        if unit % self.tiling.panel_tiles % 2:
-            groups.reverse()
+        """(group, chunk) of a tile: it begins with the group that the tile ahead ended with."""
+        count = len(self.figures.groups)
+        panel, position = divmod(unit, self.tiling.panel_tiles)
+        start = (panel * self.tiling.drift + position * (count - 1)) % count
+        groups = [(start + i) % count for i in range(count)]
         return [(g, c) for g in groups for c in range(len(self.figures.chunks[g]))]

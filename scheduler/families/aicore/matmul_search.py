@@ -7,7 +7,8 @@ too small for a single step is refused by the field that is too small.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product as pairs
@@ -27,6 +28,8 @@ LINES_MAX = 2048  # of a tile
 GROUPS_MAX = 12
 DETAILED = 16  # tile shapes whose division of L1 is searched
 RETURNED = 4
+STAGGERS = (1, 2)  # panels that begin with the same tile
+WATCHED = 12  # tiles of each core
 
 
 @lru_cache(maxsize=256)
@@ -51,7 +54,33 @@ def candidates(body: Body, target: AicoreTarget) -> tuple[MatmulTiling, ...]:
         )
     best = sorted(found, key=lambda t: found[t])
     distinct = {(t.kept, t.rows, t.columns): t for t in reversed(best)}
-    return tuple(t for t in best if distinct[t.kept, t.rows, t.columns] is t)[:RETURNED]
+    chosen = [t for t in best if distinct[t.kept, t.rows, t.columns] is t][:RETURNED]
+    return tuple(_spread(t, product, cores) for t in chosen)
+
+
+def _spread(tiling: MatmulTiling, product: Product, cores: int) -> MatmulTiling:
+    """Tiles and groups with which panels begin, such that cores work on different ones at a time. Those that read the
+    same columns, or the same depths, want the same banks of L2 where rows are a power of two apart. What is packed
+    lies in all banks."""
+    groups, count, panels = tiling.cut.groups, tiling.panel_tiles, tiling.panels
+    active = min(cores, tiling.units)
+    ranges = [(core * tiling.units // active, (core + 1) * tiling.units // active) for core in range(active)]
+    steps = range(min(WATCHED, max((end - begin for begin, end in ranges), default=0)))
+    at_once = [[divmod(begin + i, count) for begin, end in ranges if begin + i < end] for i in steps]
+
+    def crowd(place: Callable[[int, int], int]) -> int:
+        return sum(n * n for units in at_once for n in Counter(place(*unit) for unit in units).values())
+
+    def tiles(stagger: int) -> int:
+        return crowd(lambda panel, position: (position + panel % panels // stagger) % count)
+
+    def depths(drift: int) -> int:
+        return crowd(lambda panel, position: (panel * drift - position) % groups)
+
+    streamed = product.right if tiling.kept == LEFT else product.left
+    staggers = (1,) if streamed.constant or count == 1 or panels == 1 else STAGGERS
+    drifts = range(1, groups + 1) if groups > 1 else (1,)
+    return replace(tiling, stagger=min(staggers, key=tiles), drift=min(drifts, key=depths))
 
 
 def _sizes(total: int, unit: int, cores: int) -> list[int]:
