@@ -812,10 +812,12 @@ class OperatorMethods:
         v: TensorLike,
         mask: TensorLike | None = None,
         length: TensorLike | None = None,
+        tiling: TensorLike | None = None,
         *,
         scale: float = 0.0,
         causal: bool = False,
         softcap: float = 0.0,
+        ragged: bool = False,
         name: str | None = None,
     ) -> Tensor:
         """softmax(softcap(q k^T * scale) + mask) v over the visible keys."""
@@ -823,8 +825,9 @@ class OperatorMethods:
             "scale": scale,
             "causal": causal,
             "softcap": softcap,
+            "ragged": ragged,
         }
-        return self._apply("attention", (q, k, v, mask, length), attrs, name)[0]
+        return self._apply("attention", (q, k, v, mask, length, tiling), attrs, name)[0]
 
     def rope(
         self,
@@ -872,3 +875,7 @@ class OperatorMethods:
             "slots": slots,
         }
         return self._apply("tile_groups", (counts,), attrs, name)[0]
+
+    def tile_lengths(self, lengths: TensorLike, *, keys: int, slots: int = 1, name: str | None = None) -> Tensor:
+        """The tiling of attention over a padded batch as a table: bounds along the batches, by lengths."""
+        return self._apply("tile_lengths", (lengths,), {"keys": keys, "slots": slots}, name)[0]

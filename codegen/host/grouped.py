@@ -1,4 +1,4 @@
-"""Code for products of rows grouped by expert, and for their tilings (the model is ops/grouped.py's).
+"""Code for products of rows grouped by expert (the model is ops/grouped.py's), and for tables that depend on data.
 
 A tiling is scalar code; the accelerator's aicpu hart runs the same (`codegen/aicore/kernels/tiling.py`).
 
@@ -30,12 +30,14 @@ from superkernel.ops.grouped import (
     TOO_MANY,
     WHERE_WORD,
 )
+from superkernel.ops.ragged import LENGTH_BLOCK, PART_BITS
 from superkernel.scheduler.families.grouped import (
     TABLE,
     GroupedTiling,
-    GroupTableTiling,
+    TableTiling,
     W,
     X,
+    lengths_table,
     output_operands,
     product_table,
     tiling_table,
@@ -53,44 +55,129 @@ def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
         return
     if isinstance(tiling, GroupedTiling):
         _Product(kb, body, tiling).emit()
-    elif isinstance(tiling, GroupTableTiling):
+    elif isinstance(tiling, TableTiling):
         with kb.when(kb.compare("<", kb.begin, kb.end)):
-            TableCode(kb, body).emit()
+            emit_table(kb, body)
     else:
         raise InternalError("wrong tiling for a grouped product", found=type(tiling).__name__)
 
 
-# The table ------------------------------------------------------------------------------------------------------------
+def emit_table(kb: KernelBuilder, body: Body) -> ir.Value:
+    """A table of either kind; the status as an i64."""
+    return LengthsCode(kb, body).emit() if body.op == "tile_lengths" else GroupsCode(kb, body).emit()
 
 
-class TableCode:
-    """A tiling: counts are checked and added up, tiles are listed, units and rows to clear are dealt out."""
+# Tables -----------------------------------------------------------------------------------------------------------
 
-    def __init__(self, kb: KernelBuilder, body: Body) -> None:
-        self.kb, self.table = kb, tiling_table(body)
+
+class _Code:
+    """What makes a table out of `count` numbers."""
+
+    def __init__(self, kb: KernelBuilder, body: Body, count: int) -> None:
+        self.kb, self.count = kb, count
         view = view_of(body, 0)
-        self.counts, self.stride, self.first = kb.operands[view.operand], view.strides[0], view.offset
+        self.numbers, self.stride, self.first = kb.operands[view.operand], view.strides[0], view.offset
         self.dtype = body.operands[view.operand].type.dtype
         self.outs = [(kb.operands[o.target], o.offset) for o in body.epilogue.outputs]
-        self.copied = self._copied() if self.table.experts <= COPIED_MAX else None
+        self.copied = self._copied() if count <= COPIED_MAX else None
 
     def _copied(self) -> ir.Value:
-        """The counts on the stack: loads side by side, so that a control unit waits for one trip, not for each."""
-        kb, experts = self.kb, self.table.experts
-        stack = kb.stack(max(1, experts) * DType.I64.itemsize)
-        for first in range(0, experts, SIDE_BY_SIDE):
-            group = range(first, min(first + SIDE_BY_SIDE, experts))
-            for expert, value in zip(group, [self._load(e) for e in group], strict=True):
-                kb.store(value, stack, expert, DType.I64)
+        """The numbers on the stack: loads side by side, so that a control unit waits for one trip, not for each."""
+        kb = self.kb
+        stack = kb.stack(max(1, self.count) * DType.I64.itemsize)
+        for first in range(0, self.count, SIDE_BY_SIDE):
+            group = range(first, min(first + SIDE_BY_SIDE, self.count))
+            for number, value in zip(group, [self._load(n) for n in group], strict=True):
+                kb.store(value, stack, number, DType.I64)
         return stack
+
+    def _number(self, index: Index) -> ir.Value:
+        return self._load(index) if self.copied is None else self.kb.load(self.copied, index, DType.I64)
+
+    def _load(self, index: Index) -> ir.Value:
+        kb = self.kb
+        value = kb.load(self.numbers, kb.add(kb.mul(index, self.stride), self.first), self.dtype)
+        return value if self.dtype is DType.I64 else kb.b.sext(value, I64)
+
+    def _put(self, word: Index, value: Index) -> None:
+        kb = self.kb
+        for base, offset in self.outs:
+            kb.store(kb.b.trunc(kb.i64(value), I32), base, kb.add(word, offset), DType.I32)
+
+    def _put_status(self, status: ir.Value, where: ir.Value, found: ir.Value) -> ir.Value:
+        """The head of the table; True where nothing is wrong."""
+        for word, value in ((STATUS_WORD, status), (WHERE_WORD, where), (FOUND_WORD, found)):
+            self._put(word, value)
+        return self.kb.compare("==", status, FINE)
+
+    def _first_wrong(self, state: list[ir.Value], index: Index, own: ir.Value, found: ir.Value) -> list[ir.Value]:
+        """Status, place and number with one more looked at, whose own status is `own`."""
+        kb, b = self.kb, self.kb.b
+        status, where, what = state[:3]
+        first = b.and_(b.icmp_signed("==", status, kb.i64(FINE)), b.icmp_signed("!=", own, kb.i64(FINE)))
+        return [b.select(first, own, status), b.select(first, kb.i64(index), where), b.select(first, found, what)]
+
+
+class LengthsCode(_Code):
+    """The table of a padded batch: lengths are checked, their costs added up, then the bounds that lie in each batch
+    are computed."""
+
+    def __init__(self, kb: KernelBuilder, body: Body) -> None:
+        self.table = lengths_table(body)
+        super().__init__(kb, body, self.table.batches)
+
+    def emit(self) -> ir.Value:
+        """Everything; returns the status, an i64."""
+        kb = self.kb
+        status, where, found, whole = fold(kb, 0, self.count, 1, [kb.i64(0)] * 4, self._check)
+        fine = self._put_status(status, where, found)
+        self._put(TILES_WORD, 0)
+        limit = kb.b.select(fine, kb.i64(self.count), kb.i64(0))
+        self.whole = kb.b.select(fine, whole, kb.i64(1))
+        fold(kb, 0, limit, 1, [kb.i64(0), kb.i64(0)], self._batch)
+        with kb.loop(0, kb.b.select(fine, kb.i64(0), kb.i64(self.table.slots + 1)), name="none") as slot:
+            self._put(kb.add(slot, BOUNDS_WORD), 0)
+        return status
+
+    def _cost(self, length: ir.Value) -> ir.Value:
+        kb = self.kb
+        return kb.i64(kb.maximum(kb.div(kb.add(length, LENGTH_BLOCK - 1), LENGTH_BLOCK), 1))
+
+    def _check(self, batch: Index, state: list[ir.Value]) -> list[ir.Value]:
+        kb, b = self.kb, self.kb.b
+        length = self._number(batch)
+        negative, long = kb.compare("<", length, 0), kb.compare(">", length, self.table.keys)
+        own = b.select(negative, kb.i64(NEGATIVE), b.select(long, kb.i64(TOO_MANY), kb.i64(FINE)))
+        return [*self._first_wrong(state, batch, own, length), b.add(state[3], self._cost(length))]
+
+    def _batch(self, batch: Index, state: list[ir.Value]) -> list[ir.Value]:
+        """The bounds from `place` on that lie in a batch; `before` it others cost so much."""
+        kb, b, slots = self.kb, self.kb.b, self.table.slots
+        before, place = state
+        cost = self._cost(self._number(batch))
+        after = b.add(before, cost)
+        stop = b.add(b.udiv(kb.i64(kb.mul(after, slots)), self.whole), kb.i64(1))
+        start, span = kb.i64(kb.mul(before, slots)), kb.i64(kb.mul(cost, slots))
+        with kb.loop(place, stop, name="bound") as number:
+            part = b.shl(b.sub(b.mul(kb.i64(number), self.whole), start), kb.i64(PART_BITS))
+            whole = b.shl(kb.i64(batch), kb.i64(PART_BITS))
+            self._put(kb.add(number, BOUNDS_WORD), b.add(whole, b.udiv(part, span)))
+        return [after, kb.i64(kb.maximum(place, stop))]
+
+
+class GroupsCode(_Code):
+    """The table of a grouped product: counts are checked and added up, tiles are listed, units and rows to clear are
+    dealt out."""
+
+    def __init__(self, kb: KernelBuilder, body: Body) -> None:
+        self.table = tiling_table(body)
+        super().__init__(kb, body, self.table.experts)
 
     def emit(self) -> ir.Value:
         """Everything; returns the status, an i64."""
         kb, table = self.kb, self.table
         status, where, found = self._checked()
-        fine = kb.compare("==", status, FINE)
-        for word, value in ((STATUS_WORD, status), (WHERE_WORD, where), (FOUND_WORD, found)):
-            self._put(word, value)
+        fine = self._put_status(status, where, found)
         limit = kb.b.select(fine, kb.i64(table.experts), kb.i64(0))
         tiles, rows = fold(kb, 0, limit, 1, [kb.i64(0), kb.i64(0)], self._expert)
         left = kb.b.select(fine, kb.i64(kb.sub(table.rows, rows)), kb.i64(0))
@@ -110,15 +197,13 @@ class TableCode:
         kb, b = self.kb, self.kb.b
 
         def step(expert: Index, state: list[ir.Value]) -> list[ir.Value]:
-            status, where, found, total = state
-            count = self._count(expert)
+            total = state[3]
+            count = self._number(expert)
             negative = b.icmp_signed("<", count, kb.i64(0))
             many = b.icmp_signed(">", count, b.sub(kb.i64(self.table.rows), total))
             own = b.select(negative, kb.i64(NEGATIVE), b.select(many, kb.i64(TOO_MANY), kb.i64(FINE)))
-            first = b.and_(b.icmp_signed("==", status, kb.i64(FINE)), b.icmp_signed("!=", own, kb.i64(FINE)))
-            status = b.select(first, own, status)
+            status, where, found = self._first_wrong(state, expert, own, count)
             added = b.select(b.icmp_signed("==", status, kb.i64(FINE)), count, kb.i64(0))
-            where, found = b.select(first, kb.i64(expert), where), b.select(first, count, found)
             return [status, where, found, b.add(total, added)]
 
         return fold(kb, 0, self.table.experts, 1, [kb.i64(0)] * 4, step)[:3]
@@ -127,7 +212,7 @@ class TableCode:
         """The tiles of an expert."""
         kb, table = self.kb, self.table
         tiles, first = state
-        count = self._count(expert)
+        count = self._number(expert)
         with kb.loop(0, count, table.tile, name="tile") as at:
             number = kb.add(tiles, kb.div(at, table.tile))
             word = kb.add(kb.mul(number, TILE_WORDS), table.tiles_word)
@@ -136,19 +221,6 @@ class TableCode:
                 self._put(kb.add(word, place), value)
         more = kb.div(kb.add(count, table.tile - 1), table.tile)
         return [kb.i64(kb.add(tiles, more)), kb.i64(kb.add(first, count))]
-
-    def _count(self, expert: Index) -> ir.Value:
-        return self._load(expert) if self.copied is None else self.kb.load(self.copied, expert, DType.I64)
-
-    def _load(self, expert: Index) -> ir.Value:
-        kb = self.kb
-        value = kb.load(self.counts, kb.add(kb.mul(expert, self.stride), self.first), self.dtype)
-        return value if self.dtype is DType.I64 else kb.b.sext(value, I64)
-
-    def _put(self, word: Index, value: Index) -> None:
-        kb = self.kb
-        for base, offset in self.outs:
-            kb.store(kb.b.trunc(kb.i64(value), I32), base, kb.add(word, offset), DType.I32)
 
 
 # The product ----------------------------------------------------------------------------------------------------------

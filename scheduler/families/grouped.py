@@ -16,6 +16,7 @@ from superkernel.body import Body, Role, View
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.ops.grouped import GroupTable, group_table, table_of
+from superkernel.ops.ragged import LengthTable, length_table, table_words
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
 from superkernel.scheduler.families.matmul import PackPanels
@@ -39,6 +40,13 @@ def tiling_table(body: Body) -> GroupTable:
     counts = body.anchor_input_types[0]
     assert counts is not None
     return group_table(counts, body.attr)
+
+
+def lengths_table(body: Body) -> LengthTable:
+    """What a table of lengths is made from."""
+    lengths = body.anchor_input_types[0]
+    assert lengths is not None
+    return length_table(lengths, body.attr)
 
 
 def view_of(body: Body, slot: int) -> View:
@@ -128,10 +136,11 @@ class GroupedTiling(Tiling):
 
 
 @dataclass(frozen=True)
-class GroupTableTiling(Tiling):
-    """One unit."""
+class TableTiling(Tiling):
+    """A table of either kind: one unit. `count`: numbers that it is made from; `words` of it."""
 
-    experts: int
+    count: int
+    words: int
     work: int
 
     @property
@@ -143,24 +152,32 @@ class GroupTableTiling(Tiling):
         if begin >= end:
             return ()
         view = view_of(body, 0)
-        found.view(view.operand, ((0, self.experts),), view.strides, view.offset)
+        found.view(view.operand, ((0, self.count),), view.strides, view.offset)
         for out in body.epilogue.outputs:
-            found.view(out.target, ((0, tiling_table(body).words),), out.strides, out.offset, write=True)
+            found.view(out.target, ((0, self.words),), out.strides, out.offset, write=True)
         return found.result()
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         return CALL_NS + self.work * _ROW_NS if begin < end else 0.0
 
 
+def table_tiling(body: Body) -> TableTiling:
+    """Of a body that computes a table."""
+    if body.op == "tile_lengths":
+        lengths = lengths_table(body)
+        return TableTiling(lengths.batches, table_words(lengths.slots), 2 * lengths.batches + lengths.slots)
+    table = tiling_table(body)
+    return TableTiling(table.experts, table.words, table.experts + table.tiles_max + table.slots)
+
+
 class GroupedFamily(Family):
-    """Grouped products and their tilings."""
+    """Grouped products, and the tables that depend on data."""
 
     kernels = ("host.grouped_matmul", "host.tiling")
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         if kernel == "host.tiling":
-            table = tiling_table(body)
-            return (GroupTableTiling(table.experts, table.experts + table.tiles_max + table.slots),)
+            return (table_tiling(body),)
         x, w = body.anchor_input_types[X], body.anchor_input_types[W]
         assert x is not None
         assert w is not None

@@ -35,6 +35,7 @@ from superkernel.ops.common import (
     to_f64,
 )
 from superkernel.ops.opdef import BOOLS, FLOATS, ArgDef, Array, Attrs, Family, OpDef, Types
+from superkernel.ops.ragged import check_lengths, slots_of
 from superkernel.tensor import Box, TensorType
 
 Arrays = Sequence[Array | None]
@@ -42,12 +43,14 @@ Outputs = tuple[TensorType, ...]
 Boxes = tuple[Box | None, ...]
 
 _INDEX = frozenset({DType.I64, DType.I32})
+_TABLE = frozenset({DType.I32})
 _ARGS = (
     ArgDef("q", FLOATS, doc="[B, Hq, Sq, D]"),
     ArgDef("k", FLOATS, doc="[B, Hkv, Skv, D]; Hq a multiple of Hkv"),
     ArgDef("v", FLOATS, doc="[B, Hkv, Skv, Dv]"),
     ArgDef("mask", FLOATS | BOOLS, optional=True, doc="broadcasts to [B, Hq, Sq, Skv]; added, or bool: True keeps"),
     ArgDef("length", _INDEX, optional=True, doc="valid keys, one value or [B], clamped to 0 .. Skv; absent: all"),
+    ArgDef("tiling", _TABLE, optional=True, doc="of tile_lengths for these lengths; put in by the compiler"),
 )
 
 
@@ -74,6 +77,12 @@ def _attention_infer(inputs: Types, attrs: Attrs) -> Outputs:
     if length is not None:
         legal = length.shape in ((), (1,), (batch,))
         require(legal, "length has the wrong shape", f"a scalar, [1] or [{batch}]", list(length.shape), slot(_ARGS, 4))
+    ragged, tiling = get_bool(attrs, "ragged"), optional(inputs, 5)
+    if ragged or tiling is not None:
+        legal = ragged and length is not None and length.shape == (batch,) and batch > 0
+        require(legal, "ragged attention has a length per batch", f"lengths [{batch}]", length, slot(_ARGS, 4))
+    if tiling is not None:
+        require(tiling.rank == 1 and slots_of(tiling) > 0, "no table of lengths", "a table", tiling, slot(_ARGS, 5))
     return (TensorType(q.dtype, (batch, heads, rows, v.shape[3])),)
 
 
@@ -87,6 +96,8 @@ def _attention_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tupl
     mask, length = optional_array(inputs, 3), optional_array(inputs, 4)
     batch, heads, rows, depth = q.shape
     keys, group = k.shape[2], heads // k.shape[1]
+    if get_bool(attrs, "ragged") and length is not None:
+        check_lengths(length, keys)
     valid = np.full((batch, 1), keys) if length is None else np.clip(length.astype(np.int64), 0, keys).reshape(-1, 1)
     position = np.arange(keys)
     stored = np.broadcast_to(position < valid, (batch, keys))
@@ -134,6 +145,8 @@ def _attention_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int,
     for i, kind in enumerate(inputs[3:], 3):
         if kind is None:
             boxes.append(None)
+        elif i == 5:
+            boxes.append(box_full(kind))
         elif i == 3:
             boxes.append(box_broadcast(kind.shape, (batch, heads, rows, keys)))
         else:
@@ -262,6 +275,7 @@ OPS: tuple[OpDef, ...] = (
             float_attr("scale", 0.0, "0: 1 / sqrt(D)"),
             bool_attr("causal", False, "query i sees keys j <= i + length - Sq"),
             float_attr("softcap", 0.0, "scores become softcap * tanh(scores / softcap); 0: off"),
+            bool_attr("ragged", False, "a padded batch: work is dealt out by lengths [B]; one out of range is an error"),
         ),
         _attention_infer,
         _attention_reference,

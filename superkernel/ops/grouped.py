@@ -50,7 +50,7 @@ Arrays = Sequence[Array | None]
 Outputs = tuple[TensorType, ...]
 Boxes = tuple[Box | None, ...]
 
-TILINGS = ("tile_groups",)
+TILINGS = ("tile_groups", "tile_lengths")
 """Operators that compute tilings; the first word of what they make tells whether their data is in range."""
 
 FINE, NEGATIVE, TOO_MANY = 0, 1, 2

@@ -133,7 +133,7 @@ def _grouped_kernels() -> Iterable[_Kernel]:
         precision=_PRODUCT_SUMS, modifier="grouped",
     )  # fmt: skip
     yield _Kernel(
-        "aicore.tiling", ("tile_groups",), "index", "aicpu", None, precision=_EXACT, modifier="tiling", cost="control",
+        "aicore.tiling", ("tile_groups", "tile_lengths"), "index", "aicpu", None, precision=_EXACT, modifier="tiling", cost="control",
         limits=(within(Reason.DEVICE, "aicore.aicpu_harts", 1),), code_bytes=1024,
     )  # fmt: skip
 

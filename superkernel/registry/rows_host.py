@@ -139,7 +139,7 @@ def _grouped_kernels() -> Iterable[_Kernel]:
         limits=(tiled,), tiles=tuple(_GROUPED_TILES.items()), modifier="grouped", cost="gemm",
         workspace="product_scratch", precision=_PRODUCT_SUMS, code_bytes=8192,
     )  # fmt: skip
-    yield _Kernel("host.tiling", ("tile_groups",), "index", None, modifier="tiling", precision=_EXACT, code_bytes=1024)
+    yield _Kernel("host.tiling", ("tile_groups", "tile_lengths"), "index", None, modifier="tiling", precision=_EXACT, code_bytes=1024)
 
 
 def _conv_kernels() -> Iterable[_Kernel]:

@@ -4,7 +4,9 @@ Model: a grouped product's pieces of work follow from its counts, which are data
 of each such product, shared where cuts are equal; what computes it is then decided as for any operator: on the
 accelerator an aicpu hart, beside the cores, told by words in memory when the counts are there; on the host a worker.
 
-`TilingCut` says how fine: it depends on the target, on shapes and on nothing else.
+Ragged attention is dealt out likewise, by a `tile_lengths`.
+
+`TilingCut` says how fine: it depends on the target, on shapes and on nothing else. `slots`: shares of attention.
 """
 
 from __future__ import annotations
@@ -32,13 +34,17 @@ class SinkTilings:
     name: ClassVar[str] = "sink-tilings"
     description: ClassVar[str] = "compute tilings that depend on data where the data is"
     cut: TilingCut
+    slots: int = 1
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor(graph)
+        tables: dict[tuple[str, int], str] = {}
         made: dict[tuple[str, int, tuple[int, int, int]], str] = {}
         for node in editor.walk():
             if node.op == "grouped_matmul" and (len(node.inputs) < 4 or node.inputs[3] is None):
                 self._sink(editor, node, made)
+            elif node.op == "attention" and node.attrs.get("ragged") and (len(node.inputs) < 6 or not node.inputs[5]):
+                self._sink_lengths(editor, node, tables)
         return editor.finish()
 
     def _sink(self, editor: Editor, node: Node, made: dict[tuple[str, int, tuple[int, int, int]], str]) -> None:
@@ -57,3 +63,15 @@ class SinkTilings:
             assert table is not None, node.name
             made[counts, rows, cut] = table
         editor.set_inputs(node, (x, w, counts, table), {**node.attrs, "cut": cut})
+
+    def _sink_lengths(self, editor: Editor, node: Node, tables: dict[tuple[str, int], str]) -> None:
+        keys, lengths = node.inputs[1], node.inputs[4]
+        assert keys is not None
+        assert lengths is not None
+        count = editor.type(keys).shape[2]
+        table = tables.get((lengths, count))
+        if table is None:
+            table = editor.emit("tile_lengths", (lengths,), {"keys": count, "slots": self.slots}, node)
+            assert table is not None, node.name
+            tables[lengths, count] = table
+        editor.set_inputs(node, (*node.inputs[:5], table))

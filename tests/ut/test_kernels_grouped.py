@@ -11,7 +11,9 @@ from op_cases import check_op, op_body
 from superkernel import DataError, GraphBuilder, compile
 from superkernel.body import Role
 from superkernel.ops.grouped import STATUS_WORD, TILE_WORDS, TILES_WORD, GroupTable
+from superkernel.ops.ragged import LENGTH_BLOCK, PART_BITS, LengthTable
 from superkernel.ops.table import find_op
+from superkernel.reference import evaluate
 
 COUNTS = {
     "even": [8, 8, 8, 8],
@@ -117,3 +119,43 @@ def test_the_kernel_tells_what_is_wrong() -> None:
         expected = np.zeros(table.words, np.int32)
         expected[STATUS_WORD : TILES_WORD + 1] = head
         check_body("host.tiling", body, [np.array(counts), *arrays[1:]], {1: expected}, tol=0, splits=0)
+
+
+LENGTHS = ([0, 0, 0], [64, 64, 64], [1, 0, 64, 17, 33], [5], [0, 64, 0, 0, 0, 0, 0, 1])
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("slots", [1, 2, 7, 24])
+def test_the_table_of_lengths(lengths: list[int], slots: int) -> None:
+    for dtype in ("i4", "i8"):
+        attrs = {"keys": 64, "slots": slots}
+        check_op("host.tiling", "tile_lengths", [np.array(lengths, dtype)], attrs, tol=0, splits=1)
+
+
+def test_lengths_are_dealt_out_evenly() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        batches, slots = int(rng.integers(1, 9)), int(rng.integers(1, 30))
+        lengths = rng.integers(0, 500, batches)
+        bounds = LengthTable(batches, 500, slots).made(lengths)[4:]
+        assert bounds[0] == 0
+        assert bounds[-1] == batches << PART_BITS
+        costs = np.maximum(1, -(-lengths // LENGTH_BLOCK))
+        cost = np.diff(np.interp(bounds / (1 << PART_BITS), np.arange(batches + 1), np.cumsum([0, *costs])))
+        assert np.abs(cost - costs.sum() / slots).max() < 0.01
+
+
+def test_a_length_out_of_range_is_told() -> None:
+    b = GraphBuilder("ragged")
+    q, n = b.input("q", (3, 2, 16, 8)), b.input("n", (3,), "i64")
+    b.output(b.attention(q, q, q, length=n, ragged=True), name="y")
+    graph = b.graph()
+    kernel = compile(graph, threads=2, options={"fallback": "forbid"})
+    values = np.random.default_rng(0).standard_normal((3, 2, 16, 8)).astype(np.float32)
+    for lengths in ([0, 16, 5], [1, 1, 1]):
+        given = {"q": values, "n": np.array(lengths)}
+        np.testing.assert_allclose(kernel.run(given).outputs["y"], evaluate(graph, given)["y"], atol=2e-6)
+    for lengths in ([0, 17, 5], [3, 4, -1]):
+        for call in (kernel.run, lambda given: evaluate(graph, given)):
+            with pytest.raises(DataError, match="a length out of range"):
+                call({"q": values, "n": np.array(lengths)})

@@ -11,7 +11,7 @@ from superkernel.codegen.aicore.boot import EXIT_DATA
 from superkernel.codegen.aicore.kernels.scalar import ControlBuilder
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Scalar
-from superkernel.codegen.host.grouped import TableCode
+from superkernel.codegen.host.grouped import emit_table
 from superkernel.ops.grouped import FINE
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.tiling import TableTiling
@@ -23,7 +23,7 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     kb.acquire(*kb.wait_operands)
     with kb.when(kb.compare("<", kb.begin, kb.end)):
         control = ControlBuilder(kb, len(body.operands), tiling.inner.units, tiling.width)
-        status = TableCode(control, body).emit()
+        status = emit_table(control, body)
         with kb.when(kb.compare("!=", Scalar(kb.b, status), FINE)):
             kb.end_program(EXIT_DATA)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from superkernel.body import Body
 from superkernel.scheduler.families.aicore.base import KernelType
-from superkernel.scheduler.families.aicore.scalar import CALL_CYCLES, INSTRUCTION_CYCLES, ScalarTiling, control_unit
-from superkernel.scheduler.families.grouped import GroupedFamily as HostFamily
-from superkernel.scheduler.families.grouped import GroupTableTiling
+from superkernel.scheduler.families.aicore.scalar import CALL_CYCLES, INSTRUCTION_CYCLES, ScalarTiling
+from superkernel.scheduler.families.grouped import TableTiling as HostTiling
+from superkernel.scheduler.families.grouped import table_tiling
 from superkernel.scheduler.tiling import Family, Tiling
 from superkernel.target.aicore import AicoreTarget
 
@@ -36,20 +36,19 @@ class TableTiling(ScalarTiling):
         """Counts are read some side by side; the table is written word by word."""
         if begin >= end:
             return 0.0
-        assert isinstance(self.inner, GroupTableTiling)
+        assert isinstance(self.inner, HostTiling)
         control, words = target.control, body.anchor_outputs[0].size
-        each = -(-self.inner.experts // SIDE_BY_SIDE) * control.global_load_cycles + control.global_store_cycles * words
+        each = -(-self.inner.count // SIDE_BY_SIDE) * control.global_load_cycles + control.global_store_cycles * words
         return CALL_CYCLES + each + INSTRUCTION_CYCLES * _WORK_INSTRUCTIONS * self.inner.work
 
 
 class TilingFamily(Family):
-    """Tables of grouped products."""
+    """Tables that depend on data."""
 
     kernels = ("aicore.tiling",)
 
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[Tiling]:
-        inner = HostFamily().tilings(HOST_KERNEL, body, control_unit(4))[0]
-        return (TableTiling(HOST_KERNEL, inner, 1, 4),)
+        return (TableTiling(HOST_KERNEL, table_tiling(body), 1, 4),)
 
     def accepts_epilogue(self, kernel: str, target: object) -> bool:
         return False
