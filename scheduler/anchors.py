@@ -122,9 +122,9 @@ def _feed_from_memory(ws: Workspace, cluster: Cluster, anchor: Anchor, slot: int
 def _image_strides(ws: Workspace, anchor: Anchor, slot: int) -> tuple[int, ...] | None:
     """Strides of an image in the layout that the kernel reads in this slot; None where it has no such demand."""
     value = anchor.node.inputs[slot]
-    if value is None or slot != 0 or anchor.node.op not in IMAGE_OPS or anchor.kernel == HOST_REFERENCE:
+    if value is None or anchor.kernel == HOST_REFERENCE:
         return None
-    return ws.preferred(value)
+    return ws.preferred(value) if ws.moves_images(anchor) or (slot == 0 and anchor.node.op in IMAGE_OPS) else None
 
 
 def _prologue_part(ws: Workspace, node: Node, anchor: Anchor, slot: int) -> Cluster | None:

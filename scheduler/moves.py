@@ -10,7 +10,7 @@ from superkernel.graph import Node
 from superkernel.scheduler.affine import Coords, Ref, permutation, same_strides, view_refs
 from superkernel.scheduler.anchors import add_anchor
 from superkernel.scheduler.cluster import Store
-from superkernel.scheduler.storage import stored_shape
+from superkernel.scheduler.storage import IMAGE_OPS, stored_shape
 from superkernel.scheduler.workspace import Accept, Buffer, Derived, Reg, Workspace, any_view, only_dense
 from superkernel.tensor import TensorType, row_major_strides
 
@@ -53,9 +53,11 @@ def _bijection(node: Node, coords: Coords, shape: tuple[int, ...]) -> Coords | N
 
 
 def materialise(ws: Workspace, node: Node) -> None:
-    """Without fusion every node's outputs lie dense in memory, in their layout, before the next node looks at them."""
+    """Without fusion every node's outputs lie dense in memory, in their layout, before the next node looks at them.
+    What the caller gets lies row-major at once, where the node can store it so."""
     for out in node.outputs:
-        wanted = ws.preferred(out)
+        handed_out = out in ws.graph.outputs and node.op not in IMAGE_OPS
+        wanted = None if handed_out else ws.preferred(out)
         ws.values[out] = ws.demand(out, only_dense if wanted is None else _only(wanted))
 
 

@@ -32,6 +32,9 @@ from superkernel.tensor import TensorType, row_major_strides
 IMAGE_OPS = frozenset({"conv", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool"})
 """Operators that read images in slot 0 and compute images; their kernels store channels last and in no other order."""
 
+MOVED = frozenset({"concat", "pad"})
+"""Operators that move images, in whatever order they lie."""
+
 IMAGE_RANKS = (3, 4)
 CHANNEL = 1  # the dimension of an image that counts channels
 _CONNECTING = frozenset({"concat", "slice", "split", "pad"})

@@ -26,10 +26,17 @@ from superkernel.graph import Graph, Node
 from superkernel.ops.opdef import Family
 from superkernel.options import Options
 from superkernel.scheduler.affine import Coords, Ref, Shape, dense_ref, view_refs
-from superkernel.scheduler.cluster import Cluster, ClusterSet, Load, Prologue, Store
+from superkernel.scheduler.cluster import Anchor, Cluster, ClusterSet, Load, Prologue, Store
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.schedule import Place, Space
-from superkernel.scheduler.storage import IMAGE_OPS, Storage, channels_inside, channels_last_strides, stored_shape
+from superkernel.scheduler.storage import (
+    IMAGE_OPS,
+    MOVED,
+    Storage,
+    channels_inside,
+    channels_last_strides,
+    stored_shape,
+)
 from superkernel.scheduler.tiling import Family as KernelFamily
 from superkernel.target.aicore import AicoreTarget
 from superkernel.tensor import TensorType, row_major_strides
@@ -229,9 +236,15 @@ class Workspace:
     def is_image_anchor(self, cluster: Cluster) -> bool:
         """True where the cluster's anchor computes images and so stores channels last only."""
         anchor = cluster.anchor
-        if anchor is None or anchor.node.op not in IMAGE_OPS or anchor.kernel == HOST_REFERENCE:
+        if anchor is None or anchor.kernel == HOST_REFERENCE:
+            return False
+        if anchor.node.op not in IMAGE_OPS and not self.moves_images(anchor):
             return False
         return self.preferred(anchor.node.outputs[0]) is not None
+
+    def moves_images(self, anchor: Anchor) -> bool:
+        """True of what moves images by one kernel where nothing is fused: it reads and stores them as they lie."""
+        return anchor.node.op in MOVED and not self.options.fuse and self.preferred(anchor.node.outputs[0]) is not None
 
     def can_store(self, reg: Reg, strides: Shape | None) -> bool:
         """True where the value's cluster can store it with these iteration-space strides, besides what it stores
@@ -251,11 +264,11 @@ class Workspace:
     def _orders(self, value: str, found: Reg) -> list[Shape]:
         """Iteration-space strides of dense stores of the value that its cluster can make, favourite first."""
         base = row_major_strides(found.coords.base)
+        cluster = self.clusters.find(found.cluster)
+        if found.slot < 0 and self.is_image_anchor(cluster):  # with or without fusion
+            return [channels_last_strides(cluster.shape)]
         if not self.can_store_freely(found):
             return [base]
-        cluster = self.clusters.find(found.cluster)
-        if found.slot < 0 and self.is_image_anchor(cluster):
-            return [channels_last_strides(cluster.shape)]
         orders = []
         for name in (value, self.names.get((cluster.id, found.slot, found.cell), value)):
             strides, origin = self.preferred(name), self.values[name]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from superkernel.body import Body
 from superkernel.codegen.host.abi import ABI_VERSION
-from superkernel.errors import InputError, Violation, raise_all
+from superkernel.errors import InputError, UnsupportedError, Violation, raise_all
 from superkernel.ops.grouped import TILINGS
 from superkernel.options import Options
 from superkernel.registry import registry_for
@@ -26,6 +27,8 @@ class KernelChooser:
         self.target = target
         self.registry = registry or registry_for(target)
         self.policy = Policy.of(options)
+        self._refused: dict[Hashable, Policy] = {}
+        self.refusals: dict[Hashable, list[str]] = {}
         self.sinks_tilings = options.tiling == "sunk" or not isinstance(target, AicoreTarget)
         self._check_patterns(options)
 
@@ -48,7 +51,25 @@ class KernelChooser:
 
     def select(self, body: Body) -> Selection:
         """The whole selection, with its explanation."""
-        return self.registry.select_body(body, self.target, self.policy)
+        return self.registry.select_body(body, self.target, self._refused.get(_problem(body), self.policy))
+
+    def refuse(self, body: Body, error: UnsupportedError) -> None:
+        """The kernel chosen for a body cannot be cut for it: choose another one from now on, the reference at last.
+        Raises `error` where there is none, or the policy forbids what is left."""
+        problem = _problem(body)
+        policy, kernel = self._refused.get(problem, self.policy), self.select(body).kernel
+        if kernel in policy.deny:
+            raise error
+        self._refused[problem] = replace(policy, deny=(*policy.deny, kernel))
+        try:
+            self.select(body)
+        except UnsupportedError:
+            raise error from None
+        self.refusals.setdefault(problem, []).append(f"{kernel}: {error}")
+
+    def refused(self, body: Body) -> tuple[str, ...]:
+        """Kernels that were chosen for a body and could not be cut for it, with their reasons."""
+        return tuple(self.refusals.get(_problem(body), ()))
 
     def code_bytes(self, kernel: str) -> int:
         """Size of a kernel's code, by its rows; 0 where it has none."""
@@ -59,3 +80,8 @@ class KernelChooser:
         from superkernel.registry.manifest import dump
 
         return dump(model, [self.select(body) for body in bodies], self.registry, ABI_VERSION)
+
+
+def _problem(body: Body) -> Hashable:
+    """What a refusal is about: an anchor with its types, whatever is joined to it; a program as it is."""
+    return body if body.op is None else (body.op, body.attrs, body.anchor_input_types, body.anchor_outputs)

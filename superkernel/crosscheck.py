@@ -28,6 +28,7 @@ from superkernel.graph import Graph
 from superkernel.options import Options
 from superkernel.reference import evaluate
 from superkernel.transforms.precision import error_bound
+from superkernel.transforms.selections import no_bound, selections
 
 if TYPE_CHECKING:
     from superkernel.kernel import Kernel
@@ -59,12 +60,14 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class CrossCheck:
-    """All runs of one model. `bound`: what the accelerator may differ from the reference by."""
+    """All runs of one model. `bound`: what the accelerator may differ from the reference by; None where no bound can
+    be, because of the `selections`: the accelerator's floats are then held against one another only."""
 
     model: str
     target: str
-    bound: float
+    bound: float | None
     rows: tuple[CheckRow, ...]
+    selections: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -74,12 +77,14 @@ class CrossCheck:
     def to_json(self) -> dict[str, Any]:
         """The machine-readable form."""
         rows = [asdict(row) for row in self.rows]
-        return {"model": self.model, "target": self.target, "bound": self.bound, "ok": self.ok, "runs": rows}
+        head = {"model": self.model, "target": self.target, "bound": self.bound, "selections": list(self.selections)}
+        return {**head, "ok": self.ok, "runs": rows}
 
     def text(self) -> str:
         """A table."""
+        bound = f"bound {self.bound:.1e}" if self.bound is not None else no_bound(self.selections)
         lines = [
-            f"{self.model} on {self.target}, bound {self.bound:.1e}",
+            f"{self.model} on {self.target}, {bound}",
             f"{'executor':10} {'timing':10} {'difference':>11} {'as sim':>7} {'ms':>9}  verdict",
         ]
         for row in self.rows:
@@ -110,6 +115,7 @@ class _Checker:
         self.expected |= {f"state {n}": a for n, a in results.states.items()}
         self.lowered = precision is not DType.F32
         self.bound = error_bound(graph, precision) if self.lowered else _BOUND_F32
+        self.selections = selections(graph) if self.lowered else ()
 
     def run(self, kernel: Kernel, launch: Callable[[], Arrays]) -> tuple[Arrays, float]:
         """Outputs and next states, and how long it took."""
@@ -134,7 +140,7 @@ class _Checker:
         if got.dtype.kind not in "fV":
             return lowered or np.array_equal(got, want)
         bound = self.bound if executor != "host" else HOST_BOUND_16 if got.dtype.itemsize < 4 else HOST_BOUND
-        return _relative(got, want, want) <= bound
+        return bound is None or _relative(got, want, want) <= bound
 
     def emulated(self, schedule: Schedule) -> CheckRow:
         """A run on the emulator, held against the simulator's."""
@@ -156,7 +162,7 @@ class _Checker:
         verdict = "agrees"
         if not bits and not inexact:
             verdict = "other bits than the simulator, without exp or ln"
-        elif apart > self.bound:
+        elif self.bound is not None and apart > self.bound:
             verdict = f"differs from the simulator by {apart:.1e}"
         return CheckRow("qemu", str(schedule), difference, bits, run_ms, verdict)
 
@@ -200,4 +206,4 @@ def crosscheck(
         checker.row(kernel, lambda: kernel.run(inputs).outputs, "sim"),
     ]
     rows += [checker.emulated(schedule) for schedule in runs]
-    return CrossCheck(graph.name, target, checker.bound, tuple(rows))
+    return CrossCheck(graph.name, target, checker.bound, tuple(rows), checker.selections)

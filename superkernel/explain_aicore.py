@@ -73,7 +73,10 @@ def explain_aicore(compiled: AicoreCompiled, node: str | int) -> AicoreExplanati
         nodes=sub.nodes,
         kernel=sub.kernel,
         selection=compiled.chooser.select(sub.body).explanation,
-        grouping=tuple(str(n) for n in compiled.grouping.notes if n.node in sub.nodes),
+        grouping=(
+            *(str(n) for n in compiled.grouping.notes if n.node in sub.nodes),
+            *(f"{sub.name}: cannot be cut for {why}" for why in compiled.chooser.refused(sub.body)),
+        ),
         placement=schedule.notes[sub.index],
         launch=_launch_text(compiled, sub.index),
         tasks=tuple(shown),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,7 +38,7 @@ from superkernel.graph import Graph
 from superkernel.options import Options
 from superkernel.pipeline import CacheFactory, Stages, names_of_outputs, tell_fallbacks
 from superkernel.scheduler.aicore.launches import Part, by_scope
-from superkernel.scheduler.aicore.place import Workspaces, place_aicore
+from superkernel.scheduler.aicore.place import CannotCut, Workspaces, place_aicore
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.grouped import grouped_cut
 from superkernel.scheduler.group import Grouping, group
@@ -50,7 +51,8 @@ from superkernel.sync.aicore.plan import AicorePlan, Form
 from superkernel.sync.aicore.verify import AicoreCertificate, verify_aicore
 from superkernel.target.aicore import AicoreTarget
 from superkernel.transforms import simplify
-from superkernel.transforms.precision import lower_precision
+from superkernel.transforms.precision import error_bound, lower_precision
+from superkernel.transforms.selections import selections
 from superkernel.transforms.tilings import SinkTilings
 
 _PRECISIONS = {"auto": DType.F16, "f16": DType.F16, "bf16": DType.BF16}
@@ -83,6 +85,19 @@ class AicoreCompiled:
         self.output_names = names_of_outputs(self.graph)
 
     executor: ClassVar[str] = "sim"
+
+    @cached_property
+    def selections(self) -> tuple[str, ...]:
+        """Operators that a rounding may tip over; none where nothing is lowered."""
+        return () if self.options.precision == "f32" else selections(self.source)
+
+    @property
+    def error_bound(self) -> float | None:
+        """What outputs may be off by because of narrow values (`transforms.precision`); None: no bound can be given.
+        0: nothing is lowered."""
+        if self.options.precision == "f32":
+            return 0.0
+        return error_bound(self.source, _PRECISIONS[self.options.precision])
 
     def run(self, io: Sequence[NDArray[Any]]) -> SimReport:
         """One fused run on the simulator; outputs and states are written in place."""
@@ -138,6 +153,8 @@ class AicoreCompiled:
             "weight_prefetch_bytes": self.weights.nbytes,
             "weight_prefetch_reason": self.weights.reason,
             "fallbacks": [self.schedule.subops[i].name for i in self.image.host_calls],
+            "error_bound": self.error_bound,
+            "selections": list(self.selections),
             "inputs": {n: str(t) for n, t in self.graph.inputs.items()},
             "outputs": {
                 n: str(self.graph.types[v]) for n, v in zip(self.output_names, self.graph.outputs, strict=True)
@@ -184,16 +201,22 @@ def compile_for_aicore(
             graph = simplify(graph) if options.simplify else graph
         graph = SinkTilings(lambda x, w: grouped_cut(x, w, target)).apply(graph)
     run.dump("simplified", graph)
-    with run.stage("group"):
-        grouping = group(graph, chooser.choose, target, options, families=family_of)
-        dumps: dict[str, int] = {}
-        if options.dump:
-            graph, dumps = with_dumps(graph, grouping.subops, options.dump)
+    while True:
+        with run.stage("group"):
             grouping = group(graph, chooser.choose, target, options, families=family_of)
-        grouping = by_scope(grouping)
-    run.dump("subops", grouping)
-    with run.stage("place"):
-        schedule, workspaces = place_aicore(grouping, target)
+            dumped, dumps = graph, dict[str, int]()
+            if options.dump:
+                dumped, dumps = with_dumps(graph, grouping.subops, options.dump)
+                grouping = group(dumped, chooser.choose, target, options, families=family_of)
+            grouping = by_scope(grouping)
+        run.dump("subops", grouping)
+        try:
+            with run.stage("place"):
+                schedule, workspaces = place_aicore(grouping, target)
+            break
+        except CannotCut as found:  # once for each kernel that does not do, at most
+            chooser.refuse(found.sub.body, found.error)
+    graph = dumped
     run.dump("schedule", schedule)
     scheduled = _Scheduled(source, graph, target, chooser, grouping, schedule, workspaces, dumps)
     return _complete(run, scheduled, options, cache)

@@ -31,6 +31,7 @@ from superkernel.codegen.aicore.program import PHASE_BEHIND, PHASE_ENTRY
 from superkernel.sim.counters import STALLS, ControlCounts, CoreCounts, LaunchResult, MarkerCounts
 from superkernel.sync.aicore.plan import AicorePlan, Mode
 from superkernel.target.aicore import AicoreTarget
+from superkernel.transforms.selections import no_bound
 
 if TYPE_CHECKING:
     from superkernel.pipeline_aicore import AicoreCompiled
@@ -105,7 +106,8 @@ class Baseline:
 @dataclass(frozen=True)
 class SimReport:
     """See the module docstring. `memory`: bytes and events of L2 and HBM over the run. `prefetched`: lines of code, all
-    cores; `copies` of the code."""
+    cores; `copies` of the code. `error_bound`: what outputs may be off by, relative to their largest value, because
+    values are narrow; None: no bound can be given, because of the `selections`."""
 
     graph: str
     target: str
@@ -124,6 +126,8 @@ class SimReport:
     weights: str = ""  # what was decided about prefetching them into L2
     baseline: Baseline | None = None
     parts: tuple[PartRow, ...] = ()
+    error_bound: float | None = None
+    selections: tuple[str, ...] = ()
 
     @property
     def speedup(self) -> float | None:
@@ -192,6 +196,8 @@ def report_of(compiled: AicoreCompiled, launches: Sequence[LaunchResult]) -> Sim
         _prefetched(core.control for launch in launches for core in launch.cores),
         compiled.image.code.copies,
         parts=tuple(_part_rows(compiled, launches)),
+        error_bound=compiled.error_bound,
+        selections=compiled.selections,
     )
 
 
@@ -336,6 +342,8 @@ def _text(report: SimReport) -> list[str]:
         )
     if report.fallbacks:
         lines.append(f"computed by NumPy between launches: {', '.join(report.fallbacks)}")
+    if report.selections:
+        lines.append(no_bound(report.selections))
     lines += _part_lines(report)
     wait = sum(r.wait for r in report.subops)
     lines.append(

@@ -104,6 +104,14 @@ class Cores:
         return self.cube + slot * (self.vector // self.groups) + role.lane
 
 
+class CannotCut(UnsupportedError):
+    """The kernel chosen for a sub-operator turns out not to do for it: `sub`, and the kernel's own words."""
+
+    def __init__(self, sub: SubOperator, error: UnsupportedError) -> None:
+        super().__init__(violations=error.violations)
+        self.sub, self.error = sub, error
+
+
 def place_aicore(
     grouping: Grouping,
     target: AicoreTarget,
@@ -207,8 +215,12 @@ def _tiling(
     """The best tiling of a sub-operator, and why."""
     if sub.kernel == HOST_REFERENCE:
         return HostCallTiling(), "no kernel: NumPy between two launches"
+    try:
+        cuts = families(sub.kernel).tilings(sub.kernel, sub.body, target)
+    except UnsupportedError as error:
+        raise CannotCut(sub, error) from error
     offered = []
-    for tiling in families(sub.kernel).tilings(sub.kernel, sub.body, target):
+    for tiling in cuts:
         if not isinstance(tiling, AicoreTiling):
             raise InternalError("not a tiling for the accelerator", location=sub.name, found=type(tiling).__name__)
         offered.append(tiling)

@@ -18,15 +18,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.body import PointwiseProgram, Role
+from superkernel.body import Role
 from superkernel.codegen.aicore.boot import DONE, FIRMWARE
 from superkernel.codegen.aicore.image import AicoreImage
 from superkernel.codegen.aicore.program import SINGLE
-from superkernel.errors import DataError, InternalError, SimulationError, Violation
+from superkernel.errors import DataError, SimulationError, Violation
+from superkernel.executors.fallback import compute
 from superkernel.executors.finished import check_finished
 from superkernel.ops.grouped import STATUS_WORD, TILINGS
-from superkernel.ops.table import find_op
-from superkernel.reference import run_reference
 from superkernel.scheduler.aicore.place import Workspaces
 from superkernel.scheduler.schedule import Schedule, Space
 from superkernel.sim.counters import LaunchResult
@@ -177,31 +176,12 @@ class SimExecutable:
         """Compute one sub-operator with NumPy on the device's memory."""
         sub = self.schedule.subops[index]
         body = sub.body
-        definition = find_op(body.op or "")
-        if definition is None:
-            raise InternalError("a fallback without an operator", location=sub.name)
         addresses = [self.image.addresses.of(place) for place in self.schedule.places[index]]
         buffers = [
             np.frombuffer(bytearray(device.read(a, o.type.nbytes)), o.type.dtype.numpy)
             for a, o in zip(addresses, body.operands, strict=True)
         ]
-        arrays: list[Array | None] = []
-        for source, kind in zip(body.anchor_inputs, body.anchor_input_types, strict=True):
-            if source is None or kind is None:
-                arrays.append(None)
-                continue
-            if isinstance(source, PointwiseProgram):
-                raise InternalError("a fallback with a prologue", location=sub.name)
-            flat = buffers[source.operand]
-            strides = tuple(s * flat.itemsize for s in source.strides)
-            arrays.append(np.lib.stride_tricks.as_strided(flat[source.offset :], source.shape, strides))
-        results = run_reference(definition, arrays, body.attr, body.anchor_outputs, where=sub.name)
-        for output in body.epilogue.outputs:
-            result = -1 - body.epilogue.inputs[output.value].source
-            target = buffers[output.target][output.offset :]
-            strides = tuple(s * target.itemsize for s in output.strides)
-            view = np.lib.stride_tricks.as_strided(target, body.anchor_outputs[result].shape, strides)
-            view[...] = results[result]
+        compute(body, buffers, sub.name)
         for address, buffer, operand in zip(addresses, buffers, body.operands, strict=True):
             if operand.role in (Role.OUTPUT, Role.INOUT):
                 device.write(address, buffer.tobytes())

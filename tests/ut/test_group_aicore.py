@@ -10,6 +10,7 @@ from interpret import interpret_grouping
 from random_graphs import GraphMaker, random_graph
 from test_storage_layout import NETS, Net, copies
 
+import superkernel as sk
 from superkernel.body import Body, PointwiseProgram, View
 from superkernel.choice import KernelChooser
 from superkernel.dtypes import DType
@@ -201,3 +202,32 @@ def test_a_fallback_reads_and_writes_dense() -> None:
 def test_small_models_without_fusion() -> None:
     for graph in (mlp(), residual()):
         check_meaning(graph, grouped(graph, fuse=False))
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_without_fusion_images_lie_channels_last_too(net: str) -> None:
+    """A baseline that copied every image from one layout to the other would flatter fusion."""
+    graph = NETS[net](1)
+    grouping = grouped(graph, fuse=False)
+    given, returned = {*graph.inputs}, {*graph.outputs}
+    inside = [
+        s for s in copies(grouping) if s.body.op is None and not given & {*s.values} and not returned & {*s.values}
+    ]
+    assert not inside
+    stores = [s.body.epilogue for s in grouping.subops if s.body.op in IMAGE_OPS]
+    assert stores
+    assert all(channels_inside(program.shape, out.strides) for program in stores for out in program.outputs)
+    check_meaning(graph, grouping)
+
+
+def test_a_convolution_gives_the_same_bits_with_and_without_fusion() -> None:
+    rng, b = np.random.default_rng(0), sk.GraphBuilder("image")
+    x = b.input("x", (1, 16, 9, 9), "f16")
+    first, second = ((rng.standard_normal(s) / 8).astype(np.float16) for s in ((32, 16, 3, 3), (16, 32, 1, 1)))
+    y = b.relu(b.conv(x, b.constant(first), pads=(1, 1, 1, 1)))
+    b.output(b.conv(y, b.constant(second)), "y")
+    graph = b.graph()
+    inputs = inputs_of(graph)
+    fused, apart = (sk.compile(graph, target="mini", options={"fuse": fuse}) for fuse in (True, False))
+    assert len(apart._compiled.schedule.subops) == len(fused._compiled.schedule.subops) + 1
+    assert np.array_equal(fused.run(inputs).outputs["y"], apart.run(inputs).outputs["y"])

@@ -14,7 +14,15 @@ from superkernel.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.scheduler.group import group
 from superkernel.transforms import simplify
-from superkernel.transforms.precision import LowerPrecision, error_bound, lower_precision, lowering_of, narrowed
+from superkernel.transforms.precision import (
+    LowerPrecision,
+    chain_bound,
+    error_bound,
+    lower_precision,
+    lowering_of,
+    narrowed,
+)
+from superkernel.transforms.selections import no_bound, selections
 from tests.models import decode_step, mlp, transformer
 
 F16, BF16, F32 = DType.F16, DType.BF16, DType.F32
@@ -161,3 +169,53 @@ def test_only_narrow_types_are_taken() -> None:
     with pytest.raises(InputError, match="not a narrow float type"):
         lower_precision(ENCODER, DType.F64)
     assert LowerPrecision(BF16).apply(ENCODER).types[ENCODER.nodes[0].outputs[0]].dtype is BF16
+
+
+# ---- where no bound can be
+
+JUMPS = {
+    "argmax": lambda b, x, y: b.argmax(x, axis=-1),
+    "topk": lambda b, x, y: b.topk(x, k=2)[1],
+    "where": lambda b, x, y: b.where(x > y, x * 4.0, y),
+    "sign": lambda b, x, y: b.sign(x - y),
+    "floor": lambda b, x, y: b.floor(x * 8.0) + y,
+    "cast": lambda b, x, y: b.cast(x * 8.0, dtype="i32"),
+}
+
+
+@pytest.mark.parametrize("name", JUMPS)
+def test_selections_have_no_bound(name: str) -> None:
+    """And rightly so: two inputs that f16 cannot tell apart give results far from one another."""
+    b = GraphBuilder(name)
+    x, y = b.input("x", (4, 6)), b.input("y", (4, 6))
+    b.output(JUMPS[name](b, x, y), "r")
+    graph = b.graph()
+    (found,) = selections(graph)
+    assert error_bound(graph) is None
+    assert found in no_bound(selections(graph))
+    assert 0 < chain_bound(graph) < 0.01
+    rng = np.random.default_rng(0)
+    base = rng.standard_normal((4, 6)).round(2).astype(np.float32)
+    near = base + np.float32(1e-6) * rng.choice([-1, 1], base.shape).astype(np.float32)
+    if name in ("argmax", "topk"):
+        near[:] = 1 + 1e-6 * rng.permuted(np.tile(np.arange(6), (4, 1)), axis=1)
+    elif name in ("floor", "cast"):
+        near = np.float32(0.125) * np.clip(np.round(base * 8), 1, 4) - np.float32(1e-6)
+    given = {"x": near, "y": base}
+    want, got = evaluate(graph, given)["r"], evaluate(lower_precision(graph), given)["r"]
+    scale = np.abs(want.astype(float)).max()
+    assert np.abs(got.astype(float) - want.astype(float)).max() > 0.05 * scale
+
+
+def test_what_is_continuous_exact_or_unused_keeps_its_bound() -> None:
+    b = GraphBuilder("smooth")
+    x, i, h = b.input("x", (4, 6)), b.input("i", (4, 6), "i64"), b.input("h", (4, 6), "f16")
+    b.sign(x)  # nobody asks
+    values, _ = b.topk(x, k=2)
+    masked = b.where(i > b.constant(np.array(3)), b.relu(x), b.clip(x, b.constant(np.float32(0)), None))
+    b.output(masked, "y")
+    b.output(values, "v")
+    b.output(h > b.constant(np.float16(0.5)), "exact")
+    graph = b.graph()
+    assert selections(graph) == ()
+    assert error_bound(graph) == chain_bound(graph)
