@@ -1,12 +1,16 @@
 // A plugin of the emulator that counts, per hart, the instructions of a program and the instruction-cache lines it
 // misses.
 //
-// Model: this process and the emulator share a file of 64-bit words (kHeader words, kHart words per hart, two words per
-// special instruction); the plugin maps it and counts into it, so that nothing has to be reported at the end. Counted
-// is what lies in [begin, end): the program, not the firmware, and not instructions marked kSkip (wfi, which sleeps).
-// The cache is set-associative, least recently used out first, and is looked up when execution enters a line; a special
-// instruction with a target is a prefetch of the target's line. superkernel/executors/qemu_counts.py writes and reads
-// it.
+// Model: this process and the emulator share a file of 64-bit words (kHeader words, kHart words per hart, kRow words
+// per instruction of the program: pc, its word with compressed ones expanded, what is special); the plugin maps it and
+// counts into it, so that nothing has to be reported at the end. Counted is what the rows name: the program, not the
+// firmware, and not instructions marked kSkip (wfi, which sleeps). The cache is set-associative, least recently used
+// out first, and is looked up when execution enters a line; an instruction marked with kEnter and an address enters
+// that line as well.
+//
+// A plugin sees no registers. What prefetch.i asks for is computed along: registers and places on the stack that auipc,
+// lui, addi and add make from constants, all else being unknown. Addresses that are not known are counted.
+// superkernel/executors/qemu_counts.py writes the file and reads it.
 //
 // Invariants: a hart's words are written by its thread only. The header of the emulator is not installed with it: the
 // few declarations here are version 1 of its documented interface.
@@ -16,10 +20,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -43,9 +49,10 @@ __attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t 
 
 namespace {
 
-enum Header : std::size_t { kBegin, kEnd, kLineShift, kWays, kHarts, kSpecials, kHeader = 8 };
-enum Hart : std::size_t { kSets, kInstructions, kLines, kMisses, kPrefetches, kHart = 8 };
-constexpr std::uint64_t kSkip = ~std::uint64_t{0}, kNone = ~std::uint64_t{0};
+enum Header : std::size_t { kBegin, kEnd, kLineShift, kWays, kHarts, kRows, kHeader = 8 };
+enum Hart : std::size_t { kSets, kInstructions, kLines, kMisses, kPrefetches, kUnknown, kHart = 8 };
+constexpr std::size_t kRow = 3;
+constexpr std::uint64_t kSkip = ~std::uint64_t{0}, kNone = ~std::uint64_t{0}, kEnter = std::uint64_t{1} << 63;
 
 struct Way {
   std::uint64_t line = kNone;
@@ -58,15 +65,31 @@ struct Cache {
   std::uint64_t current = kNone;
 };
 
+struct Row {
+  std::uint32_t word = 0;
+  std::uint64_t special = 0;
+};
+
 struct Instruction {
+  std::uint64_t pc;
   std::uint64_t first_line;
   std::uint64_t last_line;
-  std::uint64_t target_line;  // of a prefetch, else kNone
+  std::uint32_t word;
+};
+
+// What is known of a hart's registers and stack. The stack pointer counts from where it was at the start.
+struct Shadow {
+  std::array<std::optional<std::uint64_t>, 32> x{};
+  std::int64_t stack_pointer = 0;
+  std::unordered_map<std::int64_t, std::uint64_t> stack;
 };
 
 std::uint64_t* words = nullptr;
 std::vector<Cache> caches;
-std::unordered_map<std::uint64_t, std::uint64_t> specials;  // by pc
+std::vector<Shadow> shadows;
+std::unordered_map<std::uint64_t, Row> rows;  // by pc
+
+std::uint64_t line_of(std::uint64_t address) { return (address - words[kBegin]) >> words[kLineShift]; }
 
 std::uint64_t* hart_words(unsigned hart) { return words + kHeader + hart * kHart; }
 
@@ -98,34 +121,99 @@ void enter(unsigned hart, std::uint64_t line) {
   if (!held) ++hart_words(hart)[kMisses];
 }
 
+void prefetch(unsigned hart, std::uint64_t line) {
+  bool held = false;
+  Way& way = way_of(hart, line, held);
+  if (held) return;
+  way = {line, ++caches[hart].uses};
+  ++hart_words(hart)[kPrefetches];
+}
+
+constexpr std::uint32_t kLoad = 0x03, kAddImmediate = 0x13, kAuipc = 0x17, kStore = 0x23, kFloatStore = 0x27,
+                        kAdd = 0x33, kLui = 0x37, kBranch = 0x63, kStackPointer = 2, kDouble = 3, kOr = 6;
+
+std::int64_t immediate_of(std::uint32_t word) { return static_cast<std::int32_t>(word) >> 20; }
+
+std::int64_t store_offset(std::uint32_t word) {
+  return static_cast<std::int64_t>(static_cast<std::int32_t>(word) >> 25) * 32 + (word >> 7 & 31);
+}
+
+bool is_prefetch(std::uint32_t word) {
+  return (word & 0x7F) == kAddImmediate && (word >> 12 & 7) == kOr && (word >> 7 & 31) == 0 && (word >> 20 & 31) == 0;
+}
+
+void store(Shadow& shadow, std::uint32_t word) {
+  if ((word >> 15 & 31) != kStackPointer) return;
+  const std::int64_t place = shadow.stack_pointer + store_offset(word);
+  const auto& value = shadow.x[word >> 20 & 31];
+  if ((word >> 12 & 7) == kDouble && value) {
+    shadow.stack[place] = *value;
+  } else {
+    shadow.stack.erase(place);
+  }
+}
+
+// What an instruction leaves in its destination, if that is known.
+std::optional<std::uint64_t> result_of(const Shadow& shadow, std::uint64_t pc, std::uint32_t word) {
+  const std::uint32_t opcode = word & 0x7F, function = word >> 12 & 7;
+  const auto& a = shadow.x[word >> 15 & 31];
+  const auto upper = static_cast<std::uint64_t>(std::int64_t{static_cast<std::int32_t>(word & 0xFFFFF000U)});
+  if (opcode == kAuipc) return pc + upper;
+  if (opcode == kLui) return upper;
+  if (opcode == kAddImmediate && function == 0 && a) return *a + static_cast<std::uint64_t>(immediate_of(word));
+  if (opcode == kAdd && function == 0 && word >> 25 == 0 && a) {
+    const auto& b = shadow.x[word >> 20 & 31];
+    return b ? std::optional(*a + *b) : std::nullopt;
+  }
+  if (opcode == kLoad && function == kDouble && (word >> 15 & 31) == kStackPointer) {
+    const auto found = shadow.stack.find(shadow.stack_pointer + immediate_of(word));
+    return found == shadow.stack.end() ? std::nullopt : std::optional(found->second);
+  }
+  return std::nullopt;
+}
+
+void follow(Shadow& shadow, std::uint64_t pc, std::uint32_t word) {
+  const std::uint32_t opcode = word & 0x7F, destination = word >> 7 & 31;
+  if (opcode == kStore) return store(shadow, word);
+  if (opcode == kFloatStore || opcode == kBranch || destination == 0) return;
+  if (destination == kStackPointer) {
+    const bool moves = opcode == kAddImmediate && (word >> 15 & 31) == kStackPointer;
+    if (moves) {
+      shadow.stack_pointer += immediate_of(word);
+    } else {
+      shadow.stack.clear();
+    }
+    return;
+  }
+  shadow.x[destination] = result_of(shadow, pc, word);
+}
+
 void executed(unsigned hart, void* data) {
   if (hart >= words[kHarts]) return;
   const Instruction& instruction = *static_cast<const Instruction*>(data);
   ++hart_words(hart)[kInstructions];
   enter(hart, instruction.first_line);
   enter(hart, instruction.last_line);
-  if (instruction.target_line == kNone) return;
-  bool held = false;
-  Way& way = way_of(hart, instruction.target_line, held);
-  if (held) return;
-  way = {instruction.target_line, ++caches[hart].uses};
-  ++hart_words(hart)[kPrefetches];
+  if (!is_prefetch(instruction.word)) return follow(shadows[hart], instruction.pc, instruction.word);
+  const auto& base = shadows[hart].x[instruction.word >> 15 & 31];
+  if (base) {
+    prefetch(hart, line_of(*base + static_cast<std::uint64_t>(immediate_of(instruction.word))));
+  } else {
+    ++hart_words(hart)[kUnknown];
+  }
 }
 
 void translated(qemu_plugin_id_t, qemu_plugin_tb* tb) {
   const std::size_t count = qemu_plugin_tb_n_insns(tb);
-  const std::uint64_t begin = words[kBegin];
   for (std::size_t i = 0; i < count; ++i) {
     qemu_plugin_insn* const insn = qemu_plugin_tb_get_insn(tb, i);
     const std::uint64_t pc = qemu_plugin_insn_vaddr(insn);
-    if (pc < begin || pc >= words[kEnd]) continue;
-    const auto line_of = [begin](std::uint64_t address) { return (address - begin) >> words[kLineShift]; };
-    const auto special = specials.find(pc);
-    if (special != specials.end() && special->second == kSkip) continue;
-    const std::uint64_t target = special == specials.end() ? kNone : line_of(special->second);
+    const auto row = rows.find(pc);
+    if (row == rows.end() || row->second.special == kSkip) continue;
+    const std::uint64_t special = row->second.special;
+    const std::uint64_t last = (special & kEnter) != 0 ? special & ~kEnter : pc + qemu_plugin_insn_size(insn) - 1;
     // Translations live as long as the emulator.
-    auto record =
-        std::make_unique<Instruction>(Instruction{line_of(pc), line_of(pc + qemu_plugin_insn_size(insn) - 1), target});
+    auto record = std::make_unique<Instruction>(Instruction{pc, line_of(pc), line_of(last), row->second.word});
     qemu_plugin_register_vcpu_insn_exec_cb(insn, executed, 0, record.release());
   }
 }
@@ -153,11 +241,15 @@ int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t*, int argc, char*
   }
   if (words == nullptr) return -1;
   caches.resize(words[kHarts]);
+  shadows.resize(words[kHarts]);
   for (unsigned hart = 0; hart < words[kHarts]; ++hart) {
     caches[hart].ways.resize(hart_words(hart)[kSets] * words[kWays]);
+    shadows[hart].x[0] = 0;
   }
-  const std::uint64_t* const rows = words + kHeader + words[kHarts] * kHart;
-  for (std::uint64_t i = 0; i < words[kSpecials]; ++i) specials[rows[2 * i]] = rows[2 * i + 1];
+  const std::uint64_t* const first = words + kHeader + words[kHarts] * kHart;
+  for (const std::uint64_t* row = first; row != first + words[kRows] * kRow; row += kRow) {
+    rows[row[0]] = {static_cast<std::uint32_t>(row[1]), row[2]};
+  }
   qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
   return 0;
 }

@@ -2,11 +2,10 @@
 
 Model: a plugin of the emulator (csrc/qemu/counts.cpp) counts what the program executes, not the firmware, with the
 cache geometry of the target, into memory shared with this process. Waits do not count: they trap, and `wfi` is left
-out. The plugin cannot see registers, so that the lines that `prefetch.i` asks for are found in the code: an address is
-made by `auipc` and `addi` ahead of its use.
+out. A plugin cannot see registers: this one is given the instructions and computes what `prefetch.i` asks for along
+with the program, which makes those addresses from constants.
 
-Invariant: the simulator's counts of the same launch are the same (`simulated_counts`), where it starts as the emulator
-does: with the firmware's word set, which leaves out the set-up of a trap vector.
+Invariant: the simulator's counts of the same launch are the same (`simulated_counts`).
 """
 
 from __future__ import annotations
@@ -21,29 +20,31 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from superkernel import _core
-from superkernel.codegen.aicore.linking import Image
-from superkernel.errors import InternalError, MachineError
+from superkernel.codegen.aicore.boot import START
+from superkernel.codegen.aicore.linking import Image, Segment
+from superkernel.errors import MachineError
 from superkernel.executors.qemu_process import find_qemu
 from superkernel.sim.counters import LaunchResult
 from superkernel.target.aicore import AicoreTarget
 
 PLUGIN: Final = "_qemu_counts.so"
-_HEADER, _HART, _PAGE = 8, 8, 4096
-_SKIP = (1 << 64) - 1
-_WFI, _PREFETCH, _PREFETCH_MASK = 0x10500073, 0x6013, 0x01F07FFF
-_AUIPC, _ADDI = 0x17, 0x13
-_CALLS, _WRITE_NONE = (0x67, 0x6F), (0x23, 0x27, 0x63)  # jalr, jal; stores and branches
-_SAVED = (8, 9, *range(18, 28))  # registers that calls keep
+_HEADER, _HART, _ROW, _PAGE = 8, 8, 3, 4096
+_SKIP, _ENTER = (1 << 64) - 1, 1 << 63
+_WFI, _AMO, _BRANCH = 0x10500073, 0x2F, 0x63
+_TRAP_VECTOR = 4  # instructions that the start code leaves out where a firmware takes the traps
 
 
 @dataclass(frozen=True)
 class HartCounts:
-    """What one hart executed: instructions but `wfi`, lines of code missed, lines that `prefetch.i` fetched."""
+    """What one hart executed up to where it counts itself as ended: instructions, lines of code missed, lines that
+    `prefetch.i` fetched; None where the plugin could not follow an address."""
 
     instructions: int
-    misses: int
-    prefetches: int
+    misses: int | None
+    prefetches: int | None
 
 
 @cache
@@ -100,19 +101,19 @@ class Counting:
     _words: _Words = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        code = next(s for s in self.image.segments if self.image.entry in range(s.address, s.address + len(s.data)))
-        specials = list(_specials(code.address, bytes(code.data)))
+        code = _code(self.image)
+        special = dict(_tail(self.image, code))
+        rows = [(pc, word, special.get(pc, _SKIP if word == _WFI else 0)) for pc, word in _instructions(code)]
         icache = self.target.icache
-        self._words = _Words(_HEADER + self.harts * _HART + 2 * len(specials))
+        self._words = _Words(_HEADER + self.harts * _HART + _ROW * len(rows))
         begin = code.address // _PAGE * _PAGE
         end, shift = code.address + len(code.data), icache.line_bytes.bit_length() - 1
-        self._words.put(0, begin, end, shift, icache.ways, self.harts, len(specials))
+        self._words.put(0, begin, end, shift, icache.ways, self.harts, len(rows))
         for hart in range(self.harts):
             size = icache.aicpu_bytes if hart >= self.target.cores else icache.vector_bytes
             size = icache.cube_bytes if hart < self.target.device.cube_cores else size
             self._words.put(_HEADER + hart * _HART, size // (icache.line_bytes * icache.ways))
-        for n, row in enumerate(specials):
-            self._words.put(_HEADER + self.harts * _HART + 2 * n, *row)
+        self._words.put(_HEADER + self.harts * _HART, *(value for row in rows for value in row))
 
     @property
     def file(self) -> int:
@@ -127,9 +128,9 @@ class Counting:
         found = []
         for hart in range(self.harts):
             at = _HEADER + hart * _HART + 1
-            instructions, _, misses, prefetches = self._words.get(at, 4)
-            self._words.put(at, 0, 0, 0, 0)
-            found.append(HartCounts(instructions, misses, prefetches))
+            instructions, _, misses, prefetches, unknown = self._words.get(at, 5)
+            self._words.put(at, *[0] * 5)
+            found.append(HartCounts(instructions, None if unknown else misses, None if unknown else prefetches))
         return tuple(found)
 
     def __enter__(self) -> Counting:
@@ -139,36 +140,46 @@ class Counting:
         self._words.__exit__()
 
 
-def simulated_counts(launch: LaunchResult) -> tuple[HartCounts, ...]:
-    """The same of a simulated launch."""
-    return tuple(HartCounts(core.instructions, core.control.misses, core.control.prefetches) for core in launch.cores)
+def simulated_counts(launch: LaunchResult, image: Image) -> tuple[HartCounts, ...]:
+    """The same of a simulated launch: less the set-up of a trap vector, and what is behind the counting of harts that
+    have ended: `wfi`, or the end of the program on the last of them."""
+    tail = len(_tail(image, _code(image))) - 1
+    last = max(range(len(launch.cores)), key=lambda n: launch.cores[n].cycles)
+    return tuple(
+        HartCounts(
+            core.instructions - _TRAP_VECTOR - (tail if n == last else 1), core.control.misses, core.control.prefetches
+        )
+        for n, core in enumerate(launch.cores)
+    )  # fmt: skip
 
 
-def _specials(address: int, code: bytes) -> Iterator[tuple[int, int]]:
-    """The instructions that are not simply counted: (pc, line that a prefetch asks for, or that it is left out)."""
-    known: dict[int, int] = {}
+def _code(image: Image) -> Segment:
+    return next(s for s in image.segments if image.entry in range(s.address, s.address + len(s.data)))
+
+
+def _tail(image: Image, code: Segment) -> list[tuple[int, int]]:
+    """Behind the branch that only the last hart to end does not take: left out, because who is last differs. The line
+    of the `wfi` there is entered with the branch."""
+    start = image.symbol(START)
+    at = start.address - code.address
+    words = np.frombuffer(bytes(code.data[at : at + start.size]), "<u4").tolist()
+    counted = next(n for n, word in enumerate(words) if word & 0x7F == _AMO)
+    branch = next(n for n in range(counted, len(words)) if words[n] & 0x7F == _BRANCH)
+    sleep = next(n for n in range(branch, len(words)) if words[n] == _WFI)
+    pcs = [start.address + 4 * n for n in range(len(words))]
+    return [(pcs[branch], _ENTER | pcs[sleep]), *((pc, _SKIP) for pc in pcs[branch + 1 : sleep])]
+
+
+def _instructions(code: Segment) -> Iterator[tuple[int, int]]:
+    """Each instruction's pc and word, compressed ones expanded."""
+    data = bytes(code.data)
     at = 0
-    while at < len(code):
-        half = int.from_bytes(code[at : at + 2], "little")
-        pc, size = address + at, 4 if half & 3 == 3 else 2
-        word = int.from_bytes(code[at : at + 4], "little") if size == 4 else _core.sim_expand_compressed(half)
+    while at < len(data):
+        half = int.from_bytes(data[at : at + 2], "little")
+        size = 4 if half & 3 == 3 else 2
+        word = int.from_bytes(data[at : at + 4], "little") if size == 4 else _core.sim_expand_compressed(half)
+        yield code.address + at, word
         at += size
-        opcode, rd, rs1 = word & 0x7F, word >> 7 & 31, word >> 15 & 31
-        immediate = (word >> 20 ^ 0x800) - 0x800
-        if word == _WFI:
-            yield pc, _SKIP
-        elif word & _PREFETCH_MASK == _PREFETCH:
-            if rs1 not in known:
-                raise InternalError("a prefetch whose address is not made ahead of it", location=f"pc {pc:#x}")
-            yield pc, known[rs1] + immediate
-        elif opcode == _AUIPC:
-            known[rd] = pc + ((word & 0xFFFFF000 ^ 0x80000000) - 0x80000000)
-        elif opcode == _ADDI and word >> 12 & 7 == 0 and rs1 in known:
-            known[rd] = known[rs1] + immediate
-        elif opcode in _CALLS:
-            known = {register: value for register, value in known.items() if register in _SAVED}
-        elif opcode not in _WRITE_NONE:
-            known.pop(rd, None)
 
 
 __all__ = ["Counting", "HartCounts", "plugin_path", "simulated_counts"]
