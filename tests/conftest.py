@@ -38,6 +38,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--graphs", default="300", help="random graphs to try (default 300)")
+    parser.addoption("--sequences", default="3200", help="random instruction sequences against QEMU (default 3200)")
 
 
 def pytest_configure(config: pytest.Config) -> None:

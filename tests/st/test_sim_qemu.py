@@ -1,7 +1,10 @@
 """The simulator against QEMU: the same bytes, random instructions, all registers compared. Skipped without QEMU.
 
 The program loads random registers, executes a few random instructions, stores every register and the flags, and starts
-over, some hundred times. QEMU's memory is a file; the program ends there by a store to the test device, which the
+over, some hundred times. In half of the programs some instructions are loads, stores and atomics on the row that the
+registers came from, loads and stores at any alignment. `pytest --sequences N` tries N sequences.
+
+QEMU's memory is a file; the program ends there by a store to the test device, which the
 simulator never reaches, because tohost has ended it before.
 """
 
@@ -14,13 +17,33 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from rv64_asm import CODE, DATA, EXIT, PROLOGUE, TABLE, code_bytes, csr, elf, i, jal, lui, mv, r, s
+from rv64_asm import (
+    AMO,
+    CODE,
+    DATA,
+    EXIT,
+    I_TYPE,
+    PROLOGUE,
+    S_TYPE,
+    TABLE,
+    amo,
+    code_bytes,
+    csr,
+    elf,
+    i,
+    jal,
+    lui,
+    mv,
+    r,
+    s,
+)
 
 from superkernel._core import sim_expand_compressed, sim_instructions
 from superkernel.sim import Machine
 
 QEMU = shutil.which("qemu-system-riscv64")
 BLOCKS, BLOCK = 400, 6
+SHARDS = 4
 ROW = 512  # bytes of a row of registers: x at 0, f0 to f30 at 256, the flags at 504
 RESULTS = 4 << 20  # where the rows of results start, from the rows of operands
 MEMORY = 1 << 24
@@ -54,6 +77,7 @@ def usable(row: tuple[str, int, int, str]) -> bool:
     return operands != "" and not set("(paE") & set(operands) and name not in ("auipc", "fence")
 
 
+MEMORY_NAMES = [n for n in I_TYPE if n[0] in "lf"] + list(S_TYPE) + [n for n in AMO if n not in ("lr", "sc")] + ["pair"]
 ROWS = [row for row in sim_instructions() if usable(row)]
 
 
@@ -75,7 +99,21 @@ def state_moves(load: bool, row: int) -> list[int]:
     return x + f
 
 
-def program(seed: int) -> bytes:
+def random_memory(generator: random.Random) -> list[int]:
+    """A load, store or atomic on the operands' row, or a pair of lr and sc."""
+    name = generator.choice(MEMORY_NAMES)
+    x, y = generator.choice(KEPT_X), generator.choice(KEPT_X)
+    if name == "pair":
+        width = generator.choice("wd")
+        return [amo("lr", width, x, 0, 10, generator.randrange(4)), amo("sc", width, y, x, 10, generator.randrange(4))]
+    if name in AMO:
+        return [amo(name, generator.choice("wd"), x, y, 10, generator.randrange(4))]
+    register = generator.randrange(31) if name.startswith("f") else x
+    place = generator.randrange(0, ROW - 8)
+    return [s(name, register, 10, place) if name in S_TYPE else i(name, register, 10, place)]
+
+
+def program(seed: int, memory: bool) -> bytes:
     generator = random.Random(seed)
     words: list[int | bytes] = [i("addi", 10, 8, TABLE), lui(11, RESULTS >> 12), r("add", 11, 11, 10)]
     for _ in range(BLOCKS):
@@ -84,6 +122,10 @@ def program(seed: int) -> bytes:
         words.append(csr("csrrwi", 0, 2, generator.randrange(5)))
         chosen = 0
         while chosen < BLOCK:
+            if memory and generator.random() < 0.5:
+                words += random_memory(generator)
+                chosen += 1
+                continue
             draw = random_word if generator.random() < 0.8 else random_compressed
             if (word := draw(generator)) is not None:
                 words.append(word)
@@ -114,15 +156,29 @@ def on_qemu(machine: Machine, path: Path) -> bytes:
 
 
 @pytest.mark.skipif(QEMU is None, reason="no qemu-system-riscv64")
-@pytest.mark.parametrize("seed", range(4))
-def test_random_instructions_agree_with_qemu(seed: int, tmp_path: Path) -> None:
-    machine = Machine(program(seed), memory_bytes=MEMORY)
-    theirs = on_qemu(machine, tmp_path / "ram")
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_random_instructions_agree_with_qemu(
+    shard: int, memory: bool, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    programs = -(-int(request.config.getoption("--sequences")) // (BLOCKS * SHARDS * 2))
+    for seed in range(shard, programs * SHARDS, SHARDS):
+        _compare(seed, memory, tmp_path / "ram")
+
+
+def _compare(seed: int, memory: bool, path: Path) -> None:
+    machine = Machine(program(seed, memory), memory_bytes=MEMORY)
+    operands, results, size = DATA + TABLE, DATA + TABLE + RESULTS, ROW * BLOCKS
+    given = machine.read(operands, size)
+    theirs = on_qemu(machine, path)
     assert machine.run(10_000_000) == "exited", machine.hart(0)
-    start = DATA + TABLE + RESULTS
-    ours = machine.read(start, ROW * BLOCKS)
+    ours = machine.read(results, size)
     for block in range(BLOCKS):
         at = ROW * block
-        expected = theirs[start - CODE + at :][:ROW]
+        expected = theirs[results - CODE + at :][:ROW]
         assert any(expected)
-        assert struct.unpack("<64Q", ours[at : at + ROW]) == struct.unpack("<64Q", expected), f"block {block}"
+        found = ours[at : at + ROW]
+        assert struct.unpack("<64Q", found) == struct.unpack("<64Q", expected), f"seed {seed}, block {block}"
+    left = theirs[operands - CODE :][:size]
+    assert machine.read(operands, size) == left, f"seed {seed}"
+    assert (left != given) is memory
