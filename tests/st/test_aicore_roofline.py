@@ -3,7 +3,7 @@
 Of one sub-operator alone, with T its cycles from first entry to last end: no core's engine has more to do than T (sum
 of its commands' own cycles, and of the bytes it moves at its peak rate); and T is no more than if nothing overlapped,
 on the core or group that would take longest: all its engines' commands, its control unit's work, its flags' latencies.
-What is faster is wrong; what is slower waits for something that is not there.
+What is faster is wrong; what is slower waits for something that is not there. Every kernel of the registry has a case.
 
 Beside that, two figures of what the kernels reach: streaming through vector cores, and the cube in a large product.
 """
@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import superkernel
 from superkernel.builder import GraphBuilder, Tensor
@@ -23,6 +22,8 @@ from superkernel.codegen.aicore.program import PHASE_BEHIND
 from superkernel.graph import Graph
 from superkernel.kernel import Kernel
 from superkernel.pipeline_aicore import AicoreCompiled
+from superkernel.registry.rows_aicore import aicore_rows
+from superkernel.scheduler.families.aicore import CONTROL_UNIT, MODULES
 from superkernel.sim.counters import CoreCounts, LaunchResult
 from superkernel.sim.device import Device
 from superkernel.sim_report import SimReport, report_of, span_of
@@ -65,32 +66,81 @@ def _gather(rows: int, columns: int, count: int) -> Make:
     return lambda b, rng: b.gather(_x(b, rows, columns), b.input("i", (count,), "i32"), axis=0)
 
 
-CASES: dict[str, Make] = {
-    "exp, 64 Ki": lambda b, rng: b.exp(_x(b, 512, 128)),
-    "exp, 100": lambda b, rng: b.exp(_x(b, 100)),
-    "add, 1 Mi": lambda b, rng: _x(b, 1024, 1024) + b.input("y", (1024, 1024), "f16"),
-    "silu, odd": lambda b, rng: b.silu(_x(b, 333, 77)),
-    "f32 chain": lambda b, rng: b.cast(b.tanh(b.cast(_x(b, 256, 256), dtype="f32")), dtype="f16"),
-    "concat": lambda b, rng: b.concat(_x(b, 256, 96), b.input("y", (256, 160), "f16"), axis=1),
-    "pad": lambda b, rng: b.pad(_x(b, 200, 120), pads=(3, 5, 7, 9)),
-    "transpose": lambda b, _: b.concat(b.transpose(_x(b, 256, 64), perm=(1, 0)), b.input("y", (8, 256), "f16"), axis=0),
-    "gather rows": _gather(500, 128, 300),
-    "gather long rows": _gather(40, 4096, 64),
-    "product 128": _product(128, 128, 128),
-    "product 512": _product(512, 512, 512),
-    "product, one row": _product(1, 1024, 1024),
-    "product, odd": _product(77, 130, 201),
-    "product, relu": _product(256, 256, 256, "relu"),
-    "product, silu": _product(256, 256, 256, "silu"),
-    "conv 3x3": _conv(32, 64, 28),
-    "conv 1x1": _conv(64, 128, 14, 1),
-    "conv, stride": _conv(16, 32, 31, 3, 2),
-    "conv, depthwise": _conv(64, 64, 20, groups=64),
-    "max pool": lambda b, rng: b.max_pool(_x(b, 1, 32, 28, 28), kernel=(3, 3), strides=(2, 2)),
-    "global average": lambda b, rng: b.global_avg_pool(_x(b, 1, 64, 14, 14)),
-    "softmax": lambda b, rng: b.softmax(_x(b, 128, 512)),
-    "layer norm": lambda b, rng: b.rms_norm(_x(b, 128, 512), b.constant(np.ones(512, np.float16), name="s")),
-    "sum": lambda b, rng: b.reduce_sum(_x(b, 256, 384), axes=(1,)),
+def _grouped(counts: tuple[int, ...]) -> Make:
+    def make(b: GraphBuilder, rng: np.random.Generator) -> Tensor:
+        w = b.constant(rng.standard_normal((len(counts), 64, 96)).astype(np.float16), name="w")
+        return b.grouped_matmul(_x(b, 128, 64), w, b.constant(np.array(counts, np.int64), name="n"))
+
+    return make
+
+
+def _transposed(rows: int, columns: int, more: int) -> Make:
+    def make(b: GraphBuilder, rng: np.random.Generator) -> Tensor:
+        return b.concat(b.transpose(_x(b, rows, columns), perm=(1, 0)), b.input("y", (more, rows), "f16"), axis=0)
+
+    return make
+
+
+def _attention(queries: int, keys: int, heads: int, causal: bool = False) -> Make:
+    def make(b: GraphBuilder, rng: np.random.Generator) -> Tensor:
+        k, v = (b.input(n, (1, heads, keys, 64), "f16") for n in "kv")
+        return b.attention(_x(b, 1, heads, queries, 64), k, v, causal=causal)
+
+    return make
+
+
+def _rope(interleaved: bool) -> Make:
+    def make(b: GraphBuilder, rng: np.random.Generator) -> Tensor:
+        cos, sin = (b.constant(rng.standard_normal((64, 32)).astype(np.float16), name=n) for n in ("cos", "sin"))
+        return b.rope(_x(b, 1, 8, 64, 64), cos, sin, interleaved=interleaved)
+
+    return make
+
+
+def _kv_update(heads: int, positions: int, new: int) -> Make:
+    def make(b: GraphBuilder, rng: np.random.Generator) -> Tensor:
+        cache = b.state("cache", np.zeros((1, heads, positions, 64), np.float16))
+        rows = b.kv_update(cache, _x(b, 1, heads, new, 64), b.constant(np.int32(17), name="at"))
+        b.update(cache, rows)
+        return b.relu(rows)
+
+    return make
+
+
+CASES: dict[str, tuple[str, Make]] = {
+    "exp, 64 Ki": ("pointwise", lambda b, rng: b.exp(_x(b, 512, 128))),
+    "exp, 100": ("pointwise", lambda b, rng: b.exp(_x(b, 100))),
+    "add, 1 Mi": ("pointwise", lambda b, rng: _x(b, 1024, 1024) + b.input("y", (1024, 1024), "f16")),
+    "silu, odd": ("pointwise", lambda b, rng: b.silu(_x(b, 333, 77))),
+    "f32 chain": ("pointwise", lambda b, rng: b.cast(b.tanh(b.cast(_x(b, 256, 256), dtype="f32")), dtype="f16")),
+    "concat": ("movement", lambda b, rng: b.concat(_x(b, 256, 96), b.input("y", (256, 160), "f16"), axis=1)),
+    "pad": ("movement", lambda b, rng: b.pad(_x(b, 200, 120), pads=(3, 5, 7, 9))),
+    "transpose": ("movement", _transposed(256, 64, 8)),
+    "gather rows": ("gather", _gather(500, 128, 300)),
+    "gather long rows": ("gather", _gather(40, 4096, 64)),
+    "product 128": ("matmul", _product(128, 128, 128)),
+    "product 512": ("matmul", _product(512, 512, 512)),
+    "product, one row": ("matmul", _product(1, 1024, 1024)),
+    "product, odd": ("matmul", _product(77, 130, 201)),
+    "product, relu": ("matmul", _product(256, 256, 256, "relu")),
+    "product, silu": ("matmul", _product(256, 256, 256, "silu")),
+    "conv 3x3": ("conv", _conv(32, 64, 28)),
+    "conv 1x1": ("conv", _conv(64, 128, 14, 1)),
+    "conv, stride": ("conv", _conv(16, 32, 31, 3, 2)),
+    "conv, depthwise": ("conv", _conv(64, 64, 20, groups=64)),
+    "max pool": ("pool", lambda b, rng: b.max_pool(_x(b, 1, 32, 28, 28), kernel=(3, 3), strides=(2, 2))),
+    "global average": ("pool", lambda b, rng: b.global_avg_pool(_x(b, 1, 64, 14, 14))),
+    "softmax": ("softmax", lambda b, rng: b.softmax(_x(b, 128, 512))),
+    "layer norm": ("norm", lambda b, rng: b.rms_norm(_x(b, 128, 512), b.constant(np.ones(512, np.float16), name="s"))),
+    "sum": ("reduce", lambda b, rng: b.reduce_sum(_x(b, 256, 384), axes=(1,))),
+    "attention, decode": ("attention", _attention(1, 256, 4)),
+    "attention, prefill": ("attention", _attention(128, 128, 4, True)),
+    "rope": ("rope", _rope(False)),
+    "rope, interleaved": ("rope", _rope(True)),
+    "kv update": ("kv_update", _kv_update(8, 64, 1)),
+    "kv update, many": ("kv_update", _kv_update(4, 128, 40)),
+    "grouped product": ("grouped_matmul", _grouped((20, 0, 37, 60))),
+    "cumulative sum": ("scalar", lambda b, rng: b.cumsum(_x(b, 8, 40), axis=1)),
 }  # fmt: skip
 
 
@@ -107,10 +157,16 @@ def _graph(make: Make) -> Graph:
     return b.graph()
 
 
+REFERENCE = "host.reference"
+TILING = "aicore.tiling"
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_between_roofline_and_serialisation(name: str) -> None:
-    kernel, compiled = _compiled(_graph(CASES[name]))
+    family, make = CASES[name]
+    kernel, compiled = _compiled(_graph(make))
     assert not compiled.image.host_calls
+    assert f"aicore.{family}" in {sub.kernel for sub in compiled.schedule.subops}
     launches = compiled.executable.simulate(kernel._io(list(kernel._random().values())), single=True).launches
     for sub, launch in zip(compiled.schedule.subops, launches, strict=True):
         cycles = span_of(compiled, launch)[1]
@@ -120,6 +176,14 @@ def test_between_roofline_and_serialisation(name: str) -> None:
             f"{sub.name} ({sub.kernel}) is slower than one thing after the other: {cycles} > {serial}"
         )
         print(f"{name}, {sub.kernel}: {roofline} <= {cycles} <= {serial}")
+
+
+def test_every_kernel_has_a_case() -> None:
+    kernels = {row.kernel for row in aicore_rows() if row.kernel != REFERENCE}
+    assert kernels == set(MODULES)
+    assert kernels == {f"aicore.{family}" for family, _ in CASES.values()} | {
+        TILING
+    }  # the one ahead of a grouped product
 
 
 def _roofline(compiled: AicoreCompiled, launch: LaunchResult) -> int:
@@ -154,12 +218,14 @@ def _serial(compiled: AicoreCompiled, launch: LaunchResult, subop: int) -> int:
     plan, tiling = compiled.plan, compiled.schedule.tilings[subop]
     sums: dict[int, int] = {}
     outside = len(compiled.schedule.subops)
-    for core in launch.cores[: plan.total]:
+    # A control unit that computes drains ahead of it and behind it.
+    drains = (3 if compiled.schedule.subops[subop].kernel == CONTROL_UNIT else 2) * MINI.cycles(MINI.sync.drain_ns)
+    beside = compiled.schedule.subops[subop].kernel == TILING  # by a hart that is none of the cores
+    for core in launch.cores[plan.total :] if beside else launch.cores[: plan.total]:
         inside = [m.control for m in core.markers if m.phase and (m.sub_operator, m.phase) != (outside, PHASE_BEHIND)]
         own = sum(m.cycles - sum(m.stalls[s] for s in WAITING) for m in inside)
         engines = sum(e.busy for e in core.engines.values())
         flags = sum(e.flags for e in core.engines.values()) * MINI.queue.flag_cycles
-        drains = 2 * MINI.cycles(MINI.sync.drain_ns)
         place = plan.group(core.core) if tiling.kernel_type.is_mix else -1 - core.core  # type: ignore[attr-defined]
         sums[place] = sums.get(place, 0) + own + engines + flags + drains
         if tiling.kernel_type.is_mix:  # type: ignore[attr-defined]
@@ -215,23 +281,28 @@ def test_streaming(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert share >= STREAM_SHARE_MIN
 
 
-CUBE_SHARE_MIN = 0.5
-"""Of the large product below. What stands in the way is the bandwidth into L1: see `bench/simulator.py`, which prints
-where the cycles go."""
+CUBE_SHARE_MIN = {"computed": 0.57, "constant": 0.65}
+"""Of the large product below, all of it from HBM. What stands in the way is the transfers into L1, `bench/simulator.py`
+prints where the cycles go: a tile of 128 x 256 that fills L0C takes 24576 cycles of the cube and 2.4 MB, of which L1
+keeps 0.25 MB for the next: 28.7 thousand cycles at `rates.gm_to_l1_gb_per_s`, 4 in start-ups of transfers, and 6 more
+where rows of 512 bytes of a computed factor come one by one."""
 
 
 @pytest.mark.slow
 @pytest.mark.serial
-def test_a_large_product_keeps_the_cube_busy() -> None:
-    report = large_product(3072)
+@pytest.mark.parametrize("right", CUBE_SHARE_MIN)
+def test_a_large_product_keeps_the_cube_busy(right: str) -> None:
+    report = large_product(3072, right == "constant")
     print(f"3072^3 in f16 on a3: cube busy {report.engine_share('cube', 'm'):.1%}\n{report.text()}")
-    assert report.engine_share("cube", "m") >= CUBE_SHARE_MIN
+    assert report.engine_share("cube", "m") >= CUBE_SHARE_MIN[right]
 
 
-def large_product(size: int) -> SimReport:
+def large_product(size: int, constant: bool) -> SimReport:
     """A product of two square f16 matrices on a3, timing only."""
     b = GraphBuilder("product")
-    b.output(b.matmul(b.input("a", (size, size), "f16"), b.input("b", (size, size), "f16")), name="y")
-    _, compiled = _compiled(b.graph(), "a3")
-    io: list[NDArray[Any]] = [np.zeros((size, size), np.float16) for _ in range(3)]
+    ones = np.ones((size, size), np.float16)
+    left, right = b.input("a", ones.shape, "f16"), b.constant(ones) if constant else b.input("b", ones.shape, "f16")
+    b.output(left @ right, name="y")
+    kernel, compiled = _compiled(b.graph(), "a3")
+    io = kernel._io(list(kernel._random().values()))
     return report_of(compiled, compiled.executable.simulate(io, mode="timing", races=False).launches)
