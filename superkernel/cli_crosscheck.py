@@ -26,6 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser, add_model: Callable[[argparse
     )
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"runs of timing `random` (default {SEEDS})")
     parser.add_argument(
+        "--mutants",
+        type=int,
+        default=0,
+        metavar="N",
+        help="leave out N waits, sets and flags, one at a time (default 0)",
+    )
+    parser.add_argument(
+        "--plain", type=int, default=0, metavar="N", help="runs of the program as it is beside the mutants (default 0)"
+    )
+    parser.add_argument(
         "--watchdog", type=float, default=WATCHDOG_S, metavar="SECONDS", help=f"of a launch (default {WATCHDOG_S:g})"
     )
 
@@ -42,4 +52,6 @@ def run(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> C
         inputs = random_inputs(graph.inputs, args.random_inputs)
     names = [name for name in args.timings.split(",") if name]
     runs = schedules(names, args.seeds, args.watchdog)
-    return crosscheck(graph, inputs, target=args.target or "mini", options=options, runs=runs)
+    return crosscheck(
+        graph, inputs, target=args.target or "mini", options=options, runs=runs, mutants=args.mutants, plain=args.plain
+    )

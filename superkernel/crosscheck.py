@@ -5,7 +5,10 @@ What is asked of each, relative to the largest magnitude of an output (or state)
 - the host stays within HOST_BOUND of the reference, 16-bit outputs within HOST_BOUND_16;
 - the simulator stays within the bound of the precision that the accelerator computes with (transforms/precision.py);
 - the emulator has the simulator's bits. Where commands ran that may differ in their last place (exp, ln), and only
-  there, it may differ from the simulator by as much as the simulator may from the reference.
+  there, it may differ from the simulator by as much as the simulator may from the reference;
+- each hart executes as many instructions and misses as many lines of code on the emulator as on the simulator, where
+  the emulator's plugin is there to count;
+- events are ordered alike: executors/qemu_events.py.
 
 Integer outputs are held to the reference's only where nothing is computed with less precision than declared: an
 argmax may turn over.
@@ -16,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,10 +27,15 @@ from numpy.typing import NDArray
 
 from superkernel.dtypes import DType
 from superkernel.errors import SuperKernelError, UnsupportedError
-from superkernel.executors.qemu import Schedule, find_qemu
+from superkernel.executors.qemu import QemuRun, Schedule, find_qemu
+from superkernel.executors.qemu_counts import HartCounts, simulated_counts
+from superkernel.executors.qemu_events import EventOrder
+from superkernel.executors.qemu_order import Order
 from superkernel.graph import Graph
+from superkernel.mutation import MutationTable, MutationTest
 from superkernel.options import Options
 from superkernel.reference import evaluate
+from superkernel.sim.trace import records
 from superkernel.transforms.precision import error_bound
 from superkernel.transforms.selections import no_bound, selections
 
@@ -35,16 +44,19 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
+Counts = Sequence[Sequence[HartCounts]]
 
 HOST_BOUND: Final = 1e-4
 HOST_BOUND_16: Final = 1e-2
+EVENTS_MAX: Final = 20_000
 _BOUND_F32: Final = 1e-4
 
 
 @dataclass(frozen=True)
 class CheckRow:
     """One run. `difference`: to the reference, relative; `bits`: the same bits as the simulator's (None: not asked);
-    `verdict`: "agrees", or what is wrong."""
+    `counts`: as many instructions and missed lines per hart; `events`: so many pairs of events in the same order (both
+    None: not compared); `verdict`: "agrees", or what is wrong."""
 
     executor: str
     timing: str
@@ -52,6 +64,8 @@ class CheckRow:
     bits: bool | None
     run_ms: float
     verdict: str = "agrees"
+    counts: bool | None = None
+    events: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -68,31 +82,37 @@ class CrossCheck:
     bound: float | None
     rows: tuple[CheckRow, ...]
     selections: tuple[str, ...] = ()
+    mutants: MutationTable | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether all agree."""
-        return all(row.ok for row in self.rows)
+        """Whether all agree, and mutants were noticed."""
+        return all(row.ok for row in self.rows) and (self.mutants is None or self.mutants.ok)
 
     def to_json(self) -> dict[str, Any]:
         """The machine-readable form."""
         rows = [asdict(row) for row in self.rows]
         head = {"model": self.model, "target": self.target, "bound": self.bound, "selections": list(self.selections)}
-        return {**head, "ok": self.ok, "runs": rows}
+        mutants = {} if self.mutants is None else {"mutants": self.mutants.to_json()}
+        return {**head, "ok": self.ok, "runs": rows, **mutants}
 
     def text(self) -> str:
         """A table."""
         bound = f"bound {self.bound:.1e}" if self.bound is not None else no_bound(self.selections)
         lines = [
             f"{self.model} on {self.target}, {bound}",
-            f"{'executor':10} {'timing':10} {'difference':>11} {'as sim':>7} {'ms':>9}  verdict",
+            f"{'executor':10} {'timing':10} {'difference':>11} {'as sim':>7} {'counts':>7} {'events':>7} {'ms':>9}  "
+            "verdict",
         ]
         for row in self.rows:
             bits = {None: "", True: "bits", False: "close"}[row.bits]
+            counts = {None: "", True: "same", False: "other"}[row.counts]
+            events = "" if row.events is None else str(row.events)
             lines.append(
-                f"{row.executor:10} {row.timing:10} {row.difference:11.2e} {bits:>7} {row.run_ms:9.1f}  {row.verdict}"
+                f"{row.executor:10} {row.timing:10} {row.difference:11.2e} {bits:>7} {counts:>7} {events:>7} "
+                f"{row.run_ms:9.1f}  {row.verdict}"
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, *(["", self.mutants.text()] if self.mutants else [])])
 
 
 def schedules(timings: Sequence[str], seeds: int, watchdog_s: float) -> list[Schedule]:
@@ -113,6 +133,7 @@ class _Checker:
         names = dict(zip(kernel.outputs, graph.outputs, strict=True))
         self.expected: Arrays = {n: results[v] for n, v in names.items()}
         self.expected |= {f"state {n}": a for n, a in results.states.items()}
+        self.events: list[EventOrder] | None = None
         self.lowered = precision is not DType.F32
         self.bound = error_bound(graph, precision) if self.lowered else _BOUND_F32
         self.selections = selections(graph) if self.lowered else ()
@@ -144,27 +165,65 @@ class _Checker:
 
     def emulated(self, schedule: Schedule) -> CheckRow:
         """A run on the emulator, held against the simulator's."""
-        inexact = 0
+        runs: list[QemuRun] = []
 
         def launch() -> Arrays:
-            nonlocal inexact
-            outputs, run = self.kernel.emulate(self.inputs, schedule)
-            inexact = run.inexact
+            outputs, run = self.kernel.emulate(self.inputs, schedule, log=self.events is not None, count=True)
+            runs.append(run)
             return outputs
 
         try:
             found, run_ms = self.run(self.kernel, launch)
+            events, disagreements = self._events(runs[0])
         except SuperKernelError as error:
             return CheckRow("qemu", str(schedule), float("inf"), False, 0.0, str(error))
         difference = max((_relative(found[n], self.expected[n], self.expected[n]) for n in found), default=0.0)
         bits = all(found[n].tobytes() == self.simulated[n].tobytes() for n in found)
         apart = max((_relative(found[n], self.simulated[n], self.expected[n]) for n in found), default=0.0)
+        counts = _same_counts(runs[0].counts, self.counts) if runs[0].counts else None
         verdict = "agrees"
-        if not bits and not inexact:
+        if not bits and not runs[0].inexact:
             verdict = "other bits than the simulator, without exp or ln"
         elif self.bound is not None and apart > self.bound:
             verdict = f"differs from the simulator by {apart:.1e}"
-        return CheckRow("qemu", str(schedule), difference, bits, run_ms, verdict)
+        elif counts is False:
+            verdict = "other numbers of instructions or missed lines than on the simulator"
+        elif disagreements:
+            verdict = "; ".join(disagreements)
+        return CheckRow("qemu", str(schedule), difference, bits, run_ms, verdict, counts, events)
+
+    def observe(self) -> None:
+        """Simulate once more, for counts and events."""
+        executable, io = self.kernel.emulation(self.inputs)
+        program = executable.program
+        launches = program.simulate(io, trace=True, races=False).launches
+        self.counts = tuple(simulated_counts(launch, program.image.image) for launch in launches)
+        self.traces = [records(launch.trace) for launch in launches]
+        small = sum(len(trace) for trace in self.traces) <= EVENTS_MAX
+        self.events = [] if small else None
+
+    def _events(self, run: QemuRun) -> tuple[int | None, list[str]]:
+        """How many pairs of events were compared, and what is wrong with them."""
+        if self.events is None:
+            return None, []
+        if not self.events:
+            try:
+                orders = [Order(logs, self.kernel.emulation(self.inputs)[0].program.target) for logs in run.logs]
+            except UnsupportedError:
+                self.events = None
+                return None, []
+            self.events = [EventOrder(order, trace) for order, trace in zip(orders, self.traces, strict=True)]
+        texts = [text for e, logs in zip(self.events, run.logs, strict=True) for text in e.disagreements(logs)]
+        return sum(e.pairs for e in self.events), texts
+
+
+def _same_counts(emulated: Counts, simulated: Counts) -> bool:
+    """Lines are compared where the plugin could follow all prefetches."""
+    for mine, theirs in zip(chain(*emulated), chain(*simulated), strict=True):
+        lines = mine.misses is None or (mine.misses, mine.prefetches) == (theirs.misses, theirs.prefetches)
+        if mine.instructions != theirs.instructions or not lines:
+            return False
+    return True
 
 
 def _relative(got: Array, want: Array, scale_of: Array) -> float:
@@ -188,9 +247,12 @@ def crosscheck(
     target: str = "mini",
     options: Mapping[str, Any] | None = None,
     runs: Sequence[Schedule] = (Schedule("now"), Schedule("late"), Schedule("random")),
+    mutants: int = 0,
+    plain: int = 0,
 ) -> CrossCheck:
     """Compile a graph for an accelerator (with `options`) and for this machine, and run it on everything; `runs` are
-    those on the emulator. Runs that fail there become rows. Raises what `compile` raises, MachineError without an
+    those on the emulator, where `mutants` of the synchronisation and `plain` runs of the program as it is are tried,
+    too (mutation.py). Runs that fail there become rows. Raises what `compile` raises, MachineError without an
     emulator, UnsupportedError where the target is no accelerator."""
     from superkernel.api import compile
 
@@ -205,5 +267,7 @@ def crosscheck(
         checker.row(host, lambda: host.run(inputs).outputs, "host"),
         checker.row(kernel, lambda: kernel.run(inputs).outputs, "sim"),
     ]
+    checker.observe()
     rows += [checker.emulated(schedule) for schedule in runs]
-    return CrossCheck(graph.name, target, checker.bound, tuple(rows), checker.selections)
+    table = MutationTest(kernel, inputs).table(mutants, plain) if mutants or plain else None
+    return CrossCheck(graph.name, target, checker.bound, tuple(rows), checker.selections, table)
