@@ -149,6 +149,7 @@ class AicoreCompiled:
             "preload": self.image.code.strength,
             "prefetched_lines": self.image.code.lines,
             "code_reasons": list(self.image.code.reasons),
+            "streams": dict(self.schedule.arrangements),
             "weight_prefetch": self.weights.strength,
             "weight_prefetch_bytes": self.weights.nbytes,
             "weight_prefetch_reason": self.weights.reason,
@@ -199,7 +200,8 @@ def compile_for_aicore(
         if options.precision != "f32":
             graph = lower_precision(graph, _PRECISIONS[options.precision], narrow_states=True)
             graph = simplify(graph) if options.simplify else graph
-        graph = SinkTilings(lambda x, w: grouped_cut(x, w, target)).apply(graph)
+        slots = int(target.device.groups)
+        graph = SinkTilings(lambda x, w: grouped_cut(x, w, target), slots).apply(graph)
     run.dump("simplified", graph)
     while True:
         with run.stage("group"):
@@ -212,7 +214,7 @@ def compile_for_aicore(
         run.dump("subops", grouping)
         try:
             with run.stage("place"):
-                schedule, workspaces = place_aicore(grouping, target)
+                schedule, workspaces = place_aicore(grouping, target, streams=options.streams)
             break
         except CannotCut as found:  # once for each kernel that does not do, at most
             chooser.refuse(found.sub.body, found.error)

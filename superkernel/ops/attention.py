@@ -82,7 +82,9 @@ def _attention_infer(inputs: Types, attrs: Attrs) -> Outputs:
         legal = ragged and length is not None and length.shape == (batch,) and batch > 0
         require(legal, "ragged attention has a length per batch", f"lengths [{batch}]", length, slot(_ARGS, 4))
     if tiling is not None:
-        require(tiling.rank == 1 and slots_of(tiling) > 0, "no table of lengths", "a table", tiling, slot(_ARGS, 5))
+        require(
+            tiling.rank == 1 and slots_of(tiling.shape[0]) > 0, "no table of lengths", "a table", tiling, slot(_ARGS, 5)
+        )
     return (TensorType(q.dtype, (batch, heads, rows, v.shape[3])),)
 
 
@@ -275,7 +277,9 @@ OPS: tuple[OpDef, ...] = (
             float_attr("scale", 0.0, "0: 1 / sqrt(D)"),
             bool_attr("causal", False, "query i sees keys j <= i + length - Sq"),
             float_attr("softcap", 0.0, "scores become softcap * tanh(scores / softcap); 0: off"),
-            bool_attr("ragged", False, "a padded batch: work is dealt out by lengths [B]; one out of range is an error"),
+            bool_attr(
+                "ragged", False, "a padded batch: work is dealt out by lengths [B]; one out of range is an error"
+            ),
         ),
         _attention_infer,
         _attention_reference,

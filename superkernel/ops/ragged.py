@@ -44,9 +44,9 @@ def table_words(slots: int) -> int:
     return BOUNDS_WORD + slots + 1
 
 
-def slots_of(tiling: TensorType) -> int:
-    """Slots of a table."""
-    return tiling.shape[0] - BOUNDS_WORD - 1
+def slots_of(words: int) -> int:
+    """Slots of a table of so many words."""
+    return words - BOUNDS_WORD - 1
 
 
 @dataclass(frozen=True)

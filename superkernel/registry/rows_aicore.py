@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from superkernel.dtypes import DType
+from superkernel.ops.grouped import TILINGS
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import op_table
 from superkernel.registry.facts import MAX_SLOTS
@@ -38,6 +39,7 @@ _FLOATS = frozenset({_F32, _F16, _BF16})
 _INTEGERS, _BYTES = frozenset({DType.I32, DType.I16}), frozenset({_I8, DType.U8})
 _EXTREMES = ("reduce_max", "reduce_min")
 _INDICES = frozenset({DType.I32, DType.I64})
+_TABLE = frozenset({DType.I32})
 _MASKS = frozenset({*_FLOATS, DType.BOOL})
 _STEP = 16  # rows and columns of the matrix engine's step
 _INTEGERS_MAX, _FLOATS_MAX = 4096, 1024  # elements that a control unit may be given
@@ -118,7 +120,7 @@ def _cube_kernels() -> Iterable[_Kernel]:
         limits=(*known, plane), precision=sums, code_bytes=8192,
     )  # fmt: skip
     yield _Kernel(
-        "aicore.attention", ("attention",), "attention", "mix", _FLOATS, (None, None, _MASKS, _INDICES),
+        "aicore.attention", ("attention",), "attention", "mix", _FLOATS, (None, None, _MASKS, _INDICES, _TABLE),
         limits=(one_of(Reason.DEVICE, "aicore.group", (1, 1), (1, 2)),), stepped=True, cost="cube",
         cost_parameters=(("efficiency", 0.4),), precision=sums, code_bytes=8192,
     )  # fmt: skip
@@ -126,14 +128,13 @@ def _cube_kernels() -> Iterable[_Kernel]:
 
 def _grouped_kernels() -> Iterable[_Kernel]:
     """Products of rows grouped by expert on cube cores, their tilings on an aicpu hart."""
-    table = frozenset({DType.I32})
     yield _Kernel(
-        "aicore.grouped_matmul", ("grouped_matmul",), "gemm", "aic", _FLOATS, (None, _INDICES, table), stepped=True,
+        "aicore.grouped_matmul", ("grouped_matmul",), "gemm", "aic", _FLOATS, (None, _INDICES, _TABLE), stepped=True,
         deep=True, cost="cube", limits=(within(Reason.SHAPE, "k", 1), one_of(Reason.DTYPE, "in3.dtype", DType.I32)),
         precision=_PRODUCT_SUMS, modifier="grouped",
     )  # fmt: skip
     yield _Kernel(
-        "aicore.tiling", ("tile_groups", "tile_lengths"), "index", "aicpu", None, precision=_EXACT, modifier="tiling", cost="control",
+        "aicore.tiling", TILINGS, "index", "aicpu", None, precision=_EXACT, modifier="tiling", cost="control",
         limits=(within(Reason.DEVICE, "aicore.aicpu_harts", 1),), code_bytes=1024,
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from superkernel.dtypes import DType
+from superkernel.ops.grouped import TILINGS
 from superkernel.ops.opdef import FLOATS, INTS, NUMERIC, Family
 from superkernel.ops.table import op_table
 from superkernel.registry.names import KernelName, format_name, make_params
@@ -39,7 +40,7 @@ NAME_DTYPES = {
 
 _F32, _F16, _BF16 = DType.F32, DType.F16, DType.BF16
 _FACTOR_INTS = frozenset({DType.I8, DType.U8, DType.I32, DType.I64, DType.U32, DType.U64})
-_INDICES = frozenset({DType.I32, DType.I64})
+_INDICES, _TABLE = frozenset({DType.I32, DType.I64}), frozenset({DType.I32})
 _ROW_MAJOR = one_of(Reason.LAYOUT, "layout", "row_major")
 _CHANNELS_LAST = one_of(Reason.LAYOUT, "layout", "channels_last")
 _CONSTANT_WEIGHT = one_of(Reason.CONSTANT, "weight.constant", True)
@@ -135,11 +136,11 @@ def _grouped_kernels() -> Iterable[_Kernel]:
     """Products of rows grouped by expert, and what computes their tilings."""
     tiled = one_of(Reason.DTYPE, "in3.dtype", DType.I32)
     yield _Kernel(
-        "host.grouped_matmul", ("grouped_matmul",), "gemm", FLOATS, True, (None, _INDICES, frozenset({DType.I32})),
+        "host.grouped_matmul", ("grouped_matmul",), "gemm", FLOATS, True, (None, _INDICES, _TABLE),
         limits=(tiled,), tiles=tuple(_GROUPED_TILES.items()), modifier="grouped", cost="gemm",
         workspace="product_scratch", precision=_PRODUCT_SUMS, code_bytes=8192,
     )  # fmt: skip
-    yield _Kernel("host.tiling", ("tile_groups", "tile_lengths"), "index", None, modifier="tiling", precision=_EXACT, code_bytes=1024)
+    yield _Kernel("host.tiling", TILINGS, "index", None, modifier="tiling", precision=_EXACT, code_bytes=1024)
 
 
 def _conv_kernels() -> Iterable[_Kernel]:
@@ -252,7 +253,8 @@ def _sequence_kernels() -> Iterable[_Kernel]:
     """Attention and rotary embeddings."""
     types, masks = frozenset({_F32, _F16, _BF16}), FLOATS | {DType.BOOL}
     yield _Kernel(
-        "host.attention", ("attention",), "attention", types, True, (None, None, masks, _INDICES), cost="attention",
+        "host.attention", ("attention",), "attention", types, True, (None, None, masks, _INDICES, _TABLE),
+        cost="attention",
         tiles=tuple(_GEMM_TILES.items()), workspace="score_block", precision=_PRODUCT_SUMS,
         code_bytes=16384,
     )  # fmt: skip

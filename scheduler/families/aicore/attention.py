@@ -8,13 +8,21 @@ L1 (keys and values). See `attention_tiling` for how the parts work together and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from functools import lru_cache
 
 from superkernel.body import Body, View
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
+from superkernel.ops.ragged import slots_of
 from superkernel.scheduler.families.aicore.attention_cost import L0_SLOTS, overflows
-from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack
+from superkernel.scheduler.families.aicore.attention_tiling import (
+    F32_BYTES,
+    AttentionTiling,
+    RaggedTiling,
+    Stack,
+    table_view,
+)
 from superkernel.scheduler.families.aicore.base import check_group
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.attention import AttentionForm, attention_form
@@ -56,7 +64,8 @@ class AttentionFamily(Family):
                 found=f"{form.depth} x {form.value_depth} deep",
                 hint="use smaller heads or a target with larger memories",
             )
-        return found
+        table = table_view(body)
+        return found if table is None else tuple(_ragged(t, slots_of(table.shape[0])) for t in found)
 
 
 @lru_cache(maxsize=1024)
@@ -70,6 +79,10 @@ def _search(body: Body, target: AicoreTarget) -> tuple[AttentionTiling, ...]:
             best.append(min(costs, key=lambda pair: pair[0]))
     best.sort(key=lambda pair: pair[0])
     return tuple(dict.fromkeys(t for _, t in best))
+
+
+def _ragged(tiling: AttentionTiling, slots: int) -> RaggedTiling:
+    return RaggedTiling(**{f.name: getattr(tiling, f.name) for f in fields(tiling)}, slots_dealt=slots)
 
 
 def _least(body: Body, target: AicoreTarget) -> AttentionTiling:

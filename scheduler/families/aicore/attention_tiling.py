@@ -10,6 +10,9 @@ sums. *Steps* are the blocks of keys of all units, one after the other; the cube
     PAIR    two heads, all positions; a lane takes a head
     HEADS   some heads of one position (decoding); a lane takes the first or the second half of the heads
 
+Of ragged attention (`RaggedTiling`) a range is a slot of the table that `tile_lengths` has computed: which units it
+has, the table says.
+
 Invariants: the reduction over keys is never split over units; what a row computes depends on its place and on the
 tiling alone. A lane's rows are a rectangle with one dimension that moves: `Rows`.
 """
@@ -19,8 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
-from superkernel.body import Body
+from superkernel.body import Body, View
 from superkernel.collapse import runs_of_range
 from superkernel.dtypes import DType
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role
@@ -29,7 +33,9 @@ from superkernel.scheduler.families.attention import AttentionForm, attention_fo
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.tiling import Access
 from superkernel.target.aicore import AicoreTarget
+from superkernel.tensor import Region
 
+TABLE = 5  # input slot
 F32_BYTES = 4
 WEIGHT_SLOTS, SUM_SLOTS = 2, 2  # of the channels
 Span = tuple[int, int]
@@ -199,6 +205,53 @@ class AttentionTiling(AicoreTiling):
         from superkernel.scheduler.families.aicore.attention_cost import range_cycles
 
         return range_cycles(self, body, begin, end, target)
+
+
+@dataclass(frozen=True)
+class RaggedTiling(AttentionTiling):
+    """Dealt out at run time, to `slots` groups: each declares what all of them touch."""
+
+    engines_write_all: ClassVar[bool] = False
+    dealt_out: ClassVar[bool] = True
+    slots_dealt: int
+
+    @property
+    def work(self) -> int:
+        """Units that are dealt out."""
+        return super().units
+
+    @property
+    def units(self) -> int:
+        return self.slots_dealt if self.work else 0
+
+    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
+        if begin >= end:
+            return ()
+        return (table_access(body), *super().accesses(body, 0, self.work))
+
+    def role_accesses(self, body: Body, begin: int, end: int, role: Role) -> tuple[Access, ...]:
+        if begin >= end:
+            return ()
+        return (table_access(body), *super().role_accesses(body, 0, self.work, role))
+
+    def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+        """Of an even share; lengths are not known."""
+        share = -(-self.work // max(1, self.slots_dealt)) * (end - begin)
+        return super().cost_cycles(body, 0, min(share, self.work), target)
+
+
+def table_access(body: Body) -> Access:
+    """All of the table is read."""
+    view = table_view(body)
+    assert view is not None
+    size = body.operands[view.operand].type.dtype.itemsize
+    return Access(view.operand, False, (Region(view.offset * size, view.shape[0] * size),))
+
+
+def table_view(body: Body) -> View | None:
+    """The table of ragged attention; None where a body has none."""
+    found = body.anchor_inputs[TABLE] if len(body.anchor_inputs) > TABLE else None
+    return found if isinstance(found, View) else None
 
 
 def _half(start: int, stop: int, lane: int, each: int) -> Span:
