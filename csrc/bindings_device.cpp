@@ -69,10 +69,11 @@ void add_engine(Words& words, std::uint64_t row, std::uint64_t engine, const Eng
 py::dict core_of(const Core& core) {
   Words control, by_marker;
   std::uint64_t row = 0;
-  for (const auto& [marker, stats] : core.markers) {
-    add_control(control, marker, stats.control);
-    for (std::size_t e = 1; e < stats.engines.size(); ++e) {
-      if (stats.engines[e].commands + stats.engines[e].flags != 0) add_engine(by_marker, row, e, stats.engines[e]);
+  for (const sk::sim::MarkerStats* const stats : core.markers.sorted()) {
+    add_control(control, stats->marker, stats->control);
+    for (std::size_t e = 1; stats->engines && e < stats->engines->size(); ++e) {
+      const EngineStats& engine = (*stats->engines)[e];
+      if (engine.commands + engine.flags != 0) add_engine(by_marker, row, e, engine);
     }
     ++row;
   }

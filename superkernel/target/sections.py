@@ -92,10 +92,7 @@ class L2Cache:
     capacity_bytes: int = quantity("size", 4096, _TERA)
     line_bytes: int = quantity("line; unit of serialisation", 32, 65536, power_of_two=True)
     banks: int = quantity("banks, interleaved by line", 1, 4096, power_of_two=True)
-    hit_latency_cycles: int = quantity("access that hits, without transfer", 0, 100_000)
     aggregate_gb_per_s: float = quantity("all cores together", 0.001, 1e6)
-    core_read_bytes_per_cycle: int = quantity("one core reading", 1, 65536)
-    core_write_bytes_per_cycle: int = quantity("one core writing", 1, 65536)
     same_line_interval_cycles: int = quantity("between accesses of several cores to the same line", 0, 10_000)
     same_line_loss_percent: float = quantity(
         "loss of rate seen where cores share lines: what the serialisation is checked against", 0, 99

@@ -35,8 +35,6 @@ PUBLISHED: list[tuple[str, Any]] = [
     ("l2.capacity_bytes", 192 * 1024 * 1024),
     ("l2.line_bytes", 512),
     ("l2.aggregate_gb_per_s", 5000.0),
-    ("l2.core_read_bytes_per_cycle", 110),
-    ("l2.core_write_bytes_per_cycle", 86),
     ("hbm.core_bytes_per_cycle", 32),
     ("rates.gm_to_ub_gb_per_s", 100.9),
     ("rates.gm_to_l1_gb_per_s", 135.0),

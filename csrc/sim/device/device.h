@@ -33,6 +33,7 @@
 #include "sim/device/control_unit.h"
 #include "sim/device/engine_queue.h"
 #include "sim/device/failure.h"
+#include "sim/device/marker_table.h"
 #include "sim/device/memory_system.h"
 #include "sim/device/ranges.h"
 #include "sim/device/shadow.h"
@@ -66,11 +67,6 @@ struct DeviceConfig {
   std::uint64_t instructions_max = 0;  // of all cores of one launch together
 };
 
-struct MarkerStats {
-  ControlStats control;
-  std::array<EngineStats, kWindows> engines;
-};
-
 // Why a control unit stands still until somebody wakes it.
 struct Blocked {
   bool is = false;
@@ -97,7 +93,7 @@ struct Core {
   std::vector<std::vector<Token>> flags;  // by setter, waiter, number
   std::vector<std::vector<Token>> cross;  // by flag
   std::vector<std::uint64_t> cross_stalls;
-  std::map<std::uint32_t, MarkerStats> markers;
+  MarkerTable markers;
 };
 
 class Device final : public ControlSpace {

@@ -227,7 +227,7 @@ void Device::end_command(EngineQueue& queue, std::uint64_t now) {
 
 void Device::account(EngineQueue& queue, const QueuedCommand& command, const EngineStats& share) {
   queue.stats.add(share);
-  stats_of(*cores_[command.core], command.marker).engines[static_cast<std::size_t>(queue.engine)].add(share);
+  stats_of(*cores_[command.core], command.marker).engine(static_cast<std::size_t>(queue.engine)).add(share);
 }
 
 void Device::complete(EngineQueue& queue, std::uint64_t now) {

@@ -66,10 +66,7 @@ struct Target {
     std::uint64_t capacity_bytes = 0;
     std::uint64_t line_bytes = 0;
     std::uint64_t banks = 0;
-    std::uint64_t hit_latency_cycles = 0;
     double aggregate_gb_per_s = 0;
-    std::uint64_t core_read_bytes_per_cycle = 0;
-    std::uint64_t core_write_bytes_per_cycle = 0;
     std::uint64_t same_line_interval_cycles = 0;
     double same_line_loss_percent = 0;
   } l2;
