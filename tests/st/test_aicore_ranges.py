@@ -1,0 +1,202 @@
+"""The range of synchronisation by kernel type: for all pairs of predecessor and successor, who sets and who waits; that
+it is right, that a narrower one is not, and that kernels of every type run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+
+import superkernel as sk
+from superkernel.errors import UnsupportedError
+from superkernel.kernel import Kernel
+from superkernel.pipeline_aicore import AicoreCompiled
+from superkernel.scheduler.schedule import Space
+from superkernel.sync.aicore.plan import (
+    AicpuKind,
+    AicorePlan,
+    Await,
+    CoreKind,
+    Event,
+    Mode,
+    OperandWait,
+    Run,
+    Signal,
+    awaited,
+)
+from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
+from superkernel.target.aicore import load_target
+
+PAIRS = load_target("mini")  # one cube core and two vector cores per group
+TWINS = PAIRS.replaced({"device.vector_cores_per_group": 1, "device.vector_cores": 2})
+CUBE, VECTOR = CoreKind.CUBE, CoreKind.VECTOR
+USES = {
+    "AIC_ONLY": (CUBE,),
+    "AIV_ONLY": (VECTOR,),
+    "MIX_AIC_1_0": (CUBE,),
+    "MIX_AIV_1_0": (VECTOR,),
+    "MIX_AIC_1_1": (CUBE, VECTOR),
+    "MIX_AIC_1_2": (CUBE, VECTOR),
+}
+SIZE = 256
+
+
+VECTOR_ONLY = ("AIV_ONLY", "MIX_AIV_1_0")
+
+
+def add(b: sk.GraphBuilder, x: sk.Tensor, kind: str, name: str, before: str = "") -> sk.Tensor:
+    """A sub-operator of a kernel type. Softmax over rows is cut by rows, over columns by columns; a product by columns
+    where x is its right operand, by rows where it is the left one. The second is cut across what the first is cut by,
+    so that each of its cores reads what all of them wrote."""
+    rng = np.random.default_rng(len(name))
+    by_rows = before not in ("", *VECTOR_ONLY) or (not before and kind in VECTOR_ONLY)
+    with b.kernel_type(kind):
+        if kind in VECTOR_ONLY:
+            return b.softmax(x, axis=int(by_rows), name=name)
+        weight = b.constant(rng.standard_normal((SIZE, SIZE)).astype(np.float16) / 16)
+        y = b.matmul(x, weight, name=name) if by_rows else b.matmul(weight, x, name=name)
+        return y if len(USES[kind]) == 1 else b.gelu(y)
+
+
+@cache
+def pair(first: str, second: str, lanes: int) -> tuple[Kernel, AicoreCompiled]:
+    """first -> second, both between f16 values."""
+    b = sk.GraphBuilder("pair")
+    x = b.input("x", (SIZE, SIZE), "f16")
+    y = add(b, add(b, x, first, "first"), second, "second", first)
+    b.output(y, "y")
+    target = PAIRS if lanes == 2 else TWINS
+    kernel = sk.compile(b.graph(), target=target, options={"sync": "type-range", "launches": "fused"})
+    made = kernel._compiled
+    assert isinstance(made, AicoreCompiled)
+    return kernel, made
+
+
+def cases() -> Iterator[tuple[str, str, int]]:
+    for lanes, missing in ((2, "MIX_AIC_1_1"), (1, "MIX_AIC_1_2")):
+        kinds = [kind for kind in USES if kind != missing]
+        for first, second in product(kinds, kinds):
+            if lanes == 2 or "MIX_AIC_1_1" in (first, second):
+                yield first, second, lanes
+
+
+def numbers(made: AicoreCompiled) -> tuple[int, int]:
+    first, second = (next(s.index for s in made.schedule.subops if n in s.nodes) for n in ("first", "second"))
+    return first, second
+
+
+def least(first: str, second: str) -> tuple[Mode, set[CoreKind], set[CoreKind]]:
+    """Mode, who sets, who waits ahead of the second: the table."""
+    before, behind = USES[first], USES[second]
+    if before == behind and len(before) == 1:
+        return Mode.TYPE, set(before), set(before)
+    return Mode.ALL, {CUBE, VECTOR}, set(behind)
+
+
+def waiting(plan: AicorePlan, kind: CoreKind, subop: int) -> set[int]:
+    """Events that a type takes between the sub-operator before it and its own."""
+    found: set[int] = set()
+    for step in plan.programs[kind]:
+        if isinstance(step, Run) and step.subop > subop:
+            break
+        if getattr(step, "subop", -1) == subop:
+            found |= set(awaited(step))
+    return found
+
+
+@pytest.mark.parametrize(("first", "second", "lanes"), list(cases()))
+def test_the_least_legal_range(first: str, second: str, lanes: int) -> None:
+    kernel, made = pair(first, second, lanes)
+    here, there = numbers(made)
+    assert [made.schedule.tilings[i].launch_type.value for i in (here, there)] == [first, second]  # type: ignore[attr-defined]
+    verify_aicore(made.plan)
+    mode, setters, waiters = least(first, second)
+    (event,) = (e for e in made.plan.events if e.after == here)
+    assert event.mode is mode
+    assert set(CoreKind if event.setters is None else {event.setters}) == setters
+    took = {kind for kind in CoreKind if event.index in waiting(made.plan, kind, there)}
+    assert took == waiters
+    x = np.random.default_rng(0).standard_normal((SIZE, SIZE)).astype(np.float16)
+    got, want = kernel.run([x]).outputs["y"], kernel.run([x], executor="reference").outputs["y"]
+    assert np.abs(got - want).max() <= 5e-3 * np.abs(want).max()
+
+
+@pytest.mark.parametrize(("first", "second", "lanes"), list(cases()))
+def test_a_narrower_range_is_refused(first: str, second: str, lanes: int) -> None:
+    """The event made narrower in every way that there is, signalled and taken by whom that concerns."""
+    _, made = pair(first, second, lanes)
+    here, _ = numbers(made)
+    (event,) = (e for e in made.plan.events if e.after == here)
+    for mode, setters in narrower(event):
+        if mode is Mode.TYPE and touching(made) == {setters}:
+            continue  # of a MIX kernel only one type touches these bytes: types alone do not tell, level `minimal` does
+        wrong, certificate = check_aicore_plan(renamed(made.plan, event, mode, setters))
+        assert certificate is None, (mode, setters)
+        assert any("race" in v.message for v in wrong), (mode, setters, wrong)
+
+
+def touching(made: AicoreCompiled) -> set[CoreKind | AicpuKind]:
+    """The types of cores that write the first one's result or read it."""
+    here, there = numbers(made)
+    return {
+        made.plan.kind(task.core)
+        for task in made.plan.tasks
+        for access in task.accesses
+        if access.space is Space.ARENA and access.write == (task.subop == here) and task.subop in (here, there)
+    }
+
+
+def narrower(event: Event) -> list[tuple[Mode, CoreKind]]:
+    if event.setters is not None:
+        assert isinstance(event.setters, CoreKind)
+        return [(Mode.GROUP, event.setters)]
+    return [(mode, kind) for mode in (Mode.GROUP, Mode.TYPE) for kind in CoreKind]
+
+
+def renamed(plan: AicorePlan, event: Event, mode: Mode, setters: CoreKind) -> AicorePlan:
+    """The plan with the event in another mode: only its new setters signal it, only its new receivers take it."""
+    flag = max((e.flag for e in plan.events), default=0) + 1
+    new = replace(event, mode=mode, setters=setters, flag=flag)
+    programs = {}
+    for kind, program in plan.programs.items():
+        steps: list[object] = []
+        for step in program:
+            if isinstance(step, Signal) and step.event == event.index and kind is not setters:
+                continue
+            if isinstance(step, Await) and step.event == event.index and kind not in new.receivers:
+                continue
+            if isinstance(step, Run) and kind not in new.receivers:
+                waits = (
+                    OperandWait(w.operand, tuple(e for e in w.events if e != event.index), w.fence) for w in step.waits
+                )
+                step = replace(step, waits=tuple(waits))
+            steps.append(step)
+        if kind in new.receivers and not any(event.index in awaited(s) for s in program):  # type: ignore[arg-type]
+            steps.append(Await(event.index, event.after + 1))
+        programs[kind] = tuple(steps)
+    events = tuple(new if e.index == event.index else e for e in plan.events)
+    return replace(plan, events=events, programs=programs)  # type: ignore[arg-type]
+
+
+def test_kernels_of_one_core_per_group_leave_the_others_idle() -> None:
+    _, made = pair("MIX_AIC_1_0", "MIX_AIV_1_0", 2)
+    here, there = numbers(made)
+    cores = {i: {t.core for t in made.plan.tasks if t.subop == i} for i in (here, there)}
+    assert cores[here] == set(made.plan.cores(CUBE))
+    assert cores[there] == set(list(made.plan.cores(VECTOR))[:: made.plan.vector_cores // made.plan.groups])
+    assert "groups" in made.schedule.notes[there]
+
+
+def test_a_type_that_the_kernel_has_not_is_refused() -> None:
+    b = sk.GraphBuilder("wrong")
+    x = b.input("x", (SIZE, SIZE))
+    with b.kernel_type("AIC_ONLY"):
+        y = b.softmax(x, axis=0, name="s")
+    b.output(y, "y")
+    with pytest.raises(UnsupportedError, match="AIV_ONLY or MIX_AIV_1_0; found AIC_ONLY") as caught:
+        sk.compile(b.graph(), target="mini")
+    assert "node 's'" in str(caught.value)
