@@ -533,8 +533,17 @@ class _Planner:
 
     def _cost_ns(self, form: Form) -> float:
         sync = self.target.sync
-        wide, narrow, word = float(sync.core_full_ns), float(sync.group_ns), float(sync.memory_flag_ns)
+        wide, narrow, word = float(sync.core_full_ns), float(sync.group_ns), float(sync.memory_flag_ns + sync.atomic_ns)
         return {Form.NONE: 0.0, Form.FENCE: 0.0, Form.GROUP: narrow, Form.NOTIFY: word}.get(form, wide)
+
+    def _shortage(self, events: Iterable[int]) -> str:
+        """What a lack of flags has done to a boundary."""
+        found = [self.events[e] for e in events]
+        if any(e.mode is Mode.NOTIFY and AICPU not in (e.setters, e.to) for e in found):
+            return f"; words in memory: no cross-core flag is free ({self.flags} for the plan, counts to {self.count_max})"
+        if len(self.modes) < len(_FAMILIES) and any(e.mode is Mode.ALL for e in found):
+            return f"; of all cores: {self.flags} cross-core flags for the plan are too few for narrower ranges"
+        return ""
 
     def _note(
         self,
@@ -563,6 +572,7 @@ class _Planner:
             reason = "every core reads only what it wrote itself"
         else:
             reason = "nothing is read or overwritten that earlier synchronisation does not order"
+        reason += self._shortage(events)
         order = (Form.GROUP, Form.TYPE, Form.ALL)
         wider = tuple(
             (f, self._cost_ns(f))
