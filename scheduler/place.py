@@ -6,9 +6,9 @@ waiting for data of other cores is part of the estimate; small work therefore st
 row-wise chains keep their partition, and independent branches go side by side where that beats splitting each of
 them. With one core nothing is reordered.
 
-Invariants: deterministic; the global order is a topological order of all reads, writes and overwrites; each
-sub-operator has at most one task per core; a host call runs on core 0. Memory is planned from the resulting order,
-then accesses become absolute.
+Invariants: deterministic; the global order is a topological order of all reads, writes and overwrites, and of the
+streams that nodes name; each sub-operator has at most one task per core; a host call runs on core 0. Memory is planned
+from the resulting order, then accesses become absolute.
 """
 
 from __future__ import annotations
@@ -152,6 +152,17 @@ def dependences(grouping: Grouping) -> list[set[int]]:
     return before
 
 
+def issued(grouping: Grouping) -> list[set[int]]:
+    """`dependences`, and the order of streams that nodes name: each sub-operator of one behind the one before it."""
+    before = dependences(grouping)
+    last: dict[int | str, int] = {}
+    for index, sub in enumerate(grouping.subops):
+        if sub.stream is not None:
+            before[index] |= {last[sub.stream]} if sub.stream in last else set()
+            last[sub.stream] = index
+    return before
+
+
 class _Placer:
     """The list scheduler's state."""
 
@@ -164,7 +175,7 @@ class _Placer:
         self.free = [0.0] + [2 * self.handover_ns] * (self.cores - 1)
         self.known = Knowledge(self.cores)
         self.written: dict[str, list[Written]] = {}
-        self.before = dependences(grouping)
+        self.before = issued(grouping)
         self.placed: dict[int, Placement] = {}
 
     def run(self) -> list[int]:

@@ -113,6 +113,7 @@ class Schedule:
     arena_bytes: int
     scratch_bytes: int
     notes: tuple[str, ...] = ()  # per sub-operator: why it was placed so
+    arrangements: tuple[tuple[str, float], ...] = ()  # (name, estimated cycles) of those tried, the chosen one first
 
     @cached_property
     def tasks_of_core(self) -> tuple[tuple[Task, ...], ...]:

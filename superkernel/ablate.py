@@ -17,6 +17,7 @@ Predictions, from the row above (its split per sub-operator i, `wait` = pure + i
                   what precedes the first access of an operand runs during the wait
     preload       all cycles of instruction misses
     split         cycles that fetches of one line by several cores wait for one another, mean over cores
+    streams       estimated cycles as given - those of the arrangement that is taken (`scheduler/aicore/streams.py`)
     weights       what the schedule of SDMA's tasks says, from the families' costs (`codegen/aicore/weight_prefetch.py`)
 
 They are what a planner could know; the difference to `gain` is what overlaps, or comes up elsewhere.
@@ -34,6 +35,7 @@ import numpy as np
 from superkernel.errors import InputError, UnsupportedError
 from superkernel.ops.grouped import TILINGS
 from superkernel.options import Options
+from superkernel.scheduler.aicore.streams import AS_GIVEN
 from superkernel.scheduler.schedule import Space
 from superkernel.timeline import Activity, Timeline, summed
 
@@ -135,6 +137,11 @@ def _predict_weights(above: Measured, step: AicoreCompiled) -> float:
     return step.target.nanoseconds(1) * step.weights.gain_cycles
 
 
+def _predict_streams(above: Measured, step: AicoreCompiled) -> float:
+    tried = dict(step.schedule.arrangements)
+    return step.target.nanoseconds(1) * (tried[AS_GIVEN] - step.schedule.arrangements[0][1])
+
+
 def _predict_tiling(above: Measured, step: AicoreCompiled) -> float:
     return (above.launches - step.image.launches) * float(step.target.dispatch.launch_ns)
 
@@ -147,9 +154,9 @@ STEPS: tuple[Step, ...] = (
     Step("split", {"split": 1}, {"split": "auto"}, _predict_split),
     Step("weight prefetch", {"weight_prefetch": "none"}, {"weight_prefetch": "auto"}, _predict_weights),
     Step("tiling sinking", {"tiling": "host"}, {"tiling": "sunk"}, _predict_tiling, TILINGS),
-    Step("stream fusion", {"stream_fusion": False}, {"stream_fusion": True}),
+    Step("streams", {"streams": "off"}, {"streams": "auto"}, _predict_streams),
 )
-_SCHEDULING = frozenset({"tiling", "stream_fusion"})  # options that need another schedule
+_SCHEDULING = frozenset({"tiling", "streams"})  # options that need another schedule
 
 
 @dataclass(frozen=True)

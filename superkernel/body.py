@@ -169,5 +169,5 @@ class SubOperator:
     nodes: tuple[str, ...]  # names of all graph nodes it computes, topological order
     kernel: str  # registry id, e.g. "host.matmul.packed"
     scope: str | None = None
-    stream: int | None = None
+    stream: int | str | None = None
     kernel_type: str | None = None  # what its node asks for

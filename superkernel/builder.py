@@ -48,7 +48,7 @@ class _Record:
         inputs: Sequence[Value | None],
         attrs: Mapping[str, Any],
         scope: str | None,
-        stream: int | None,
+        stream: int | str | None,
         kernel_type: KernelType | None,
     ) -> None:
         self.name, self.op, self.inputs, self.attrs = name, op, tuple(inputs), attrs
@@ -84,7 +84,7 @@ class GraphBuilder(OperatorMethods):
         self._counters: dict[str, int] = {}
         self._scopes: list[str] = []
         self._sections: list[str] = []  # scopes and sections, as names begin with them
-        self._streams: list[int] = []
+        self._streams: list[int | str] = []
         self._kernel_types: list[KernelType] = []
 
     # -- values
@@ -168,9 +168,9 @@ class GraphBuilder(OperatorMethods):
             self._sections.pop()
 
     @contextmanager
-    def stream(self, index: int) -> Iterator[None]:
-        """Nodes made inside belong to stream `index`."""
-        self._streams.append(index)
+    def stream(self, name: int | str) -> Iterator[None]:
+        """Nodes made inside belong to stream `name`: they are issued in the order in which they are made."""
+        self._streams.append(name)
         try:
             yield
         finally:

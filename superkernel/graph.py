@@ -52,7 +52,7 @@ class Node:
     outputs: tuple[str, ...]
     attrs: Attrs = field(default_factory=dict)
     kernel_type: KernelType | None = None
-    stream: int | None = None
+    stream: int | str | None = None
     scope: str | None = None
 
     def __str__(self) -> str:

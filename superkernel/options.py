@@ -12,6 +12,7 @@ from superkernel.errors import InputError, Violation, raise_all
 _CHOICES: dict[str, tuple[str, ...]] = {
     "preload": ("auto", "none", "per-func", "max"),
     "weight_prefetch": ("auto", "none", "max"),
+    "streams": ("auto", "off"),
     "sync": ("minimal", "type-range", "full"),
     "precision": ("auto", "f32", "f16", "bf16"),
     "fallback": ("forbid", "warn", "allow"),
@@ -49,6 +50,8 @@ class Options:
     strict_scope: accelerator: an operator without a kernel splits its scope ("split") or is refused ("abort").
     tiling: accelerator: tilings that depend on what the graph computes: "sunk", by an aicpu hart beside the cores;
     "host", between two launches. On the host a worker computes them.
+    streams: independent branches side by side or in turn where that is faster by estimate ("auto"), or in the order of
+    the graph ("off"). A stream that nodes name is an order of issue in both.
     fuse: join pointwise chains, prologues and epilogues; off: one sub-operator per node.
     simplify: run the graph passes (constant folding, pattern fusion); off: the graph as given.
     cost_placement: decide the number of cores per sub-operator by cost; off: every sub-operator on all cores.
@@ -70,6 +73,7 @@ class Options:
     preload: str = "auto"
     split: int | str = "auto"
     weight_prefetch: str = "auto"
+    streams: str = "auto"
     fuse: bool = True
     simplify: bool = True
     cost_placement: bool = True

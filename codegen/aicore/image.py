@@ -40,11 +40,11 @@ from superkernel.codegen.aicore.program import (
 )
 from superkernel.codegen.cache import ObjectCache
 from superkernel.errors import UnsupportedError
-from superkernel.scheduler.aicore.place import Cores, Workspaces
+from superkernel.scheduler.aicore.place import Workspaces
 from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.scheduler.schedule import Schedule, Space
 from superkernel.scheduler.tiling import pack_bytes
-from superkernel.sync.aicore.plan import AicorePlan
+from superkernel.sync.aicore.plan import AicorePlan, CoreKind
 from superkernel.target.aicore import AicoreTarget
 
 Progress = Callable[[str, int, int], None]
@@ -97,6 +97,9 @@ class AicoreImageBuilder:
     ) -> None:
         self.schedule, self.spaces, self.plan, self.target = schedule, spaces, plan, target
         self.addresses, self.cache, self.code, self.progress = addresses, cache, code, progress
+        self.busy: list[set[int]] = [set() for _ in schedule.subops]  # cores with units
+        for task in schedule.tasks:
+            self.busy[task.subop].add(task.core)
         self.texts: dict[str, str] = {}
         self.codes: dict[tuple[str, Role], KernelCode] = {}
 
@@ -167,16 +170,15 @@ class AicoreImageBuilder:
             tuple(self.addresses.of(place) for place in self.schedule.places[index]),
             self.addresses.start(Space.SCRATCH) + self.spaces.offset(index, 0),
             0 if tiling.meetings else self.spaces.stride,
-            self._everywhere(tiling),
+            self._everywhere(index, tiling),
             tiling.meetings,
         )
 
-    def _everywhere(self, tiling: AicoreTiling) -> bool:
+    def _everywhere(self, index: int, tiling: AicoreTiling) -> bool:
         """Whether every core of the kernel's types has units."""
-        cores, roles = Cores(self.target), tiling.roles()
-        ranges = cores.slots(tiling.launch_type)
-        parts = ((sum(r.is_cube for r in roles), cores.cube), (sum(r.is_vector for r in roles), cores.vector))
-        return tiling.units >= ranges and all(not each or each * ranges == total for each, total in parts)
+        busy, roles = self.busy[index], tiling.roles()
+        kinds = {CoreKind.CUBE if role.is_cube else CoreKind.VECTOR for role in roles}
+        return all(busy.issuperset(self.plan.cores(kind)) for kind in kinds)
 
     def _code(self, index: int, role: Role) -> KernelCode:
         """The kernel function of a role, emitted once for equal sub-operators."""

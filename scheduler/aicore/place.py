@@ -1,10 +1,11 @@
 """Sub-operators onto the accelerator's cores.
 
-Model: the sub-operators run in the order of the grouping; each is cut for all cores of its type (MIX: for all groups),
-in contiguous ranges of nearly equal size. What may overlap is not decided here: cores of the two types run on their
-own, and wait only where bytes conflict. Of the tilings that a family offers, the one whose longest range is shortest
-is taken. A sub-operator with fewer units than cores goes where it is done first by estimate: behind its producer on the
-same cores, which costs no synchronisation, or beside others on cores that are idle.
+Model: each sub-operator is cut for all cores of its type (MIX: for all groups), in contiguous ranges of nearly equal
+size, or for a share of them where streams run side by side: `streams` decides on that, and on the order. What may
+overlap else is not decided here: cores of the two types run on their own, and wait only where bytes conflict. Of the
+tilings that a family offers, the one whose longest range is shortest is taken. A sub-operator with fewer units than
+cores goes where it is done first by estimate: behind its producer on the same cores, which costs no synchronisation, or
+beside others on cores that are idle.
 
 Cores are numbered as harts: cube cores first, then vector cores, those of a group next to one another. A MIX range is
 one task on each core of its group. Kernels with a workspace get one per core (MIX: per group, that of its cube core),
@@ -21,13 +22,14 @@ from dataclasses import dataclass, replace
 
 from superkernel.body import SubOperator
 from superkernel.errors import InternalError, UnsupportedError
+from superkernel.scheduler.aicore.streams import AUTO, Site, arrange
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
 from superkernel.scheduler.group import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.memory import plan_memory
 from superkernel.scheduler.memory_check import check_memory
-from superkernel.scheduler.place import absolute, dependences
+from superkernel.scheduler.place import absolute
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.aicore import AicoreTarget
@@ -116,23 +118,26 @@ def place_aicore(
     grouping: Grouping,
     target: AicoreTarget,
     families: Callable[[str], Family] = family_of,
+    streams: str = AUTO,
 ) -> tuple[Schedule, Workspaces]:
-    """Place a grouping on a target. Raises MachineError, UnsupportedError where kernels cannot be cut for it."""
+    """Place a grouping on a target. `streams`: "off" keeps the order of the grouping. Raises MachineError,
+    UnsupportedError where kernels cannot be cut for it."""
     cores = Cores(target)
-    subops = tuple(replace(sub, index=i) for i, sub in enumerate(grouping.subops))
-    tilings: list[Tiling] = []
-    notes = []
-    for sub in subops:
-        tiling, note = _tiling(sub, target, cores, families)
-        tilings.append(tiling)
-        notes.append(note)
-    memory = plan_memory(subops, tilings, grouping.buffers, grouping.constants, align=ALIGN_BYTES)
+    cut = [_tiling(sub, target, cores, families) for sub in grouping.subops]
+    arranged = arrange(grouping, [tiling for tiling, _ in cut], target, cores, streams)
+    subops = tuple(replace(grouping.subops[i], index=at) for at, i in enumerate(arranged.order))
+    tilings: list[Tiling] = [cut[i][0] for i in arranged.order]
+    notes = ["; ".join(filter(None, (cut[i][1], arranged.notes[i]))) for i in arranged.order]
+    sites = [arranged.sites[i] for i in arranged.order]
+    touched, roomy = arranged.touched(subops, grouping.buffers), int(target.l2.capacity_bytes) // 2
+    memory = plan_memory(
+        subops, tilings, grouping.buffers, grouping.constants, touched, roomy if touched else 0, ALIGN_BYTES
+    )
     check_memory(subops, memory.places, grouping.buffers)
     spaces = _workspaces(tilings, cores)
     tasks: list[Task] = []
-    first = _first_slots(grouping, tilings, target, cores)
     for sub, tiling, places in zip(subops, tilings, memory.places, strict=True):
-        for core, begin, end, role in ranges(tiling, cores, first[sub.index]):
+        for core, begin, end, role in ranges(tiling, cores, sites[sub.index]):
             if isinstance(tiling, AicoreTiling):
                 accesses = _of_operands(tiling.role_accesses(sub.body, begin, end, role), places)
                 if tiling.dealt_out:
@@ -151,6 +156,7 @@ def place_aicore(
         memory.arena_bytes,
         spaces.nbytes,
         tuple(notes),
+        arranged.tried,
     )
     return schedule, spaces
 
@@ -159,53 +165,18 @@ def _on_aicpu(tiling: Tiling) -> bool:
     return isinstance(tiling, AicoreTiling) and tiling.kernel_type.on_aicpu
 
 
-def ranges(tiling: Tiling, cores: Cores, first: int = 0) -> list[tuple[int, int, int, Role]]:
-    """(core, begin, end, role) of every task of a sub-operator, from slot `first` on. A fallback runs on no core: it is
-    told as core 0."""
+def ranges(tiling: Tiling, cores: Cores, site: Site | None = None) -> list[tuple[int, int, int, Role]]:
+    """(core, begin, end, role) of every task of a sub-operator at a site; None: as many ranges as can be, from the
+    first slot on. A fallback runs on no core: it is told as core 0."""
     if not isinstance(tiling, AicoreTiling):
         return [(0, 0, tiling.units, Role.CUBE)] if tiling.units else []
     kind = tiling.launch_type
-    count = min(cores.slots(kind), tiling.units)
+    site = site or Site(0, min(cores.slots(kind), tiling.units))
+    count, first = site.count, site.first
     found = []
     for slot in range(count):
         begin, end = slot * tiling.units // count, (slot + 1) * tiling.units // count
         found += [(cores.core(kind, first + slot, role), begin, end, role) for role in tiling.roles()]
-    return found
-
-
-def _first_slots(grouping: Grouping, tilings: Sequence[Tiling], target: AicoreTarget, cores: Cores) -> list[int]:
-    """The slot from which on each sub-operator's ranges lie. Estimated times in cycles; a core that reads what others
-    wrote waits for a flag of all cores, one that reads what it wrote itself does not."""
-    sync = float(target.cycles(target.sync.core_full_ns))
-    free = [0.0] * cores.harts
-    finish: list[float] = []
-    used: list[tuple[int, ...]] = []
-    found = []
-    for index, before in enumerate(dependences(grouping)):
-        tiling = tilings[index]
-        if not isinstance(tiling, AicoreTiling) or not tiling.units:
-            now = max([*free, 0.0])
-            free = [now] * cores.harts
-            finish.append(now)
-            used.append(())
-            found.append(0)
-            continue
-        count = min(cores.slots(tiling.launch_type), tiling.units)
-        body = grouping.subops[index].body
-        work = tiling.cost_cycles(body, 0, -(-tiling.units // count), target)
-        best, best_first = 0.0, -1
-        best_cores: tuple[int, ...] = ()
-        for first in range(0, cores.slots(tiling.launch_type) - count + 1, count):
-            mine = tuple(core for core, _, _, _ in ranges(tiling, cores, first))
-            ready = max((finish[p] + (0.0 if used[p] == mine else sync) for p in before), default=0.0)
-            done = max(ready, *(free[core] for core in mine)) + work
-            if best_first < 0 or done < best:
-                best, best_first, best_cores = done, first, mine
-        for core in best_cores:
-            free[core] = best
-        finish.append(best)
-        used.append(best_cores)
-        found.append(best_first)
     return found
 
 

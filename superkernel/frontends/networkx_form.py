@@ -138,8 +138,8 @@ class _Reader:
                 expected = ", ".join(k.value for k in KernelType)
                 raise GraphError("unknown kernel_type", expected=expected, found=repr(kind)) from error
         stream = data.get("stream")
-        if stream is not None and not isinstance(stream, int):
-            raise GraphError("stream must be an integer", found=repr(stream))
+        if stream is not None and (isinstance(stream, bool) or not isinstance(stream, (int, str))):
+            raise GraphError("stream must be an integer or a text", found=repr(stream))
         scope = None if data.get("scope") is None else str(data["scope"])
         outputs = self.value_names(key, op, data)
         return Node(name, op, self.operands(key, op), outputs, {**attrs, **nested}, kind, stream, scope)

@@ -114,7 +114,7 @@ def broken(change: str) -> nx.DiGraph:
     elif change == "kernel_type":
         g.nodes["s"]["kernel_type"] = "AIX"
     elif change == "stream":
-        g.nodes["s"]["stream"] = "one"
+        g.nodes["s"]["stream"] = 1.5
     elif change == "attribute twice":
         g.nodes["y"]["alpha"] = 0.5
     elif change == "unknown attribute":
@@ -149,7 +149,7 @@ def broken(change: str) -> nx.DiGraph:
         ("shape", "not a shape"),
         ("no shape", "'shape' is missing"),
         ("kernel_type", "unknown kernel_type"),
-        ("stream", "stream must be an integer"),
+        ("stream", "stream must be an integer or a text"),
         ("attribute twice", "given twice"),
         ("unknown attribute", "unknown attribute 'alpha_'"),
         ("output feeds", "feeds nothing"),
@@ -165,7 +165,7 @@ def test_refused(change: str, message: str) -> None:
 def test_all_violations_at_once() -> None:
     g: Any = small()
     g.nodes["x"]["dtype"] = "f33"
-    g.nodes["s"]["stream"] = "one"
+    g.nodes["s"]["stream"] = 1.5
     with pytest.raises(GraphError) as caught:
         load_graph(g)
     assert len(caught.value.violations) == 2
@@ -181,7 +181,7 @@ def rich() -> Graph:
     x = b.input("x", (4, 6))
     total = b.state("total", np.ones((4, 6), np.float32))
     b.state("fixed", np.arange(3, dtype=np.int8))
-    with b.scope("part"), b.stream(2):
+    with b.scope("part"), b.stream("left"):
         new = b.add(total, x, name="sum")
     b.update(total, new)
     left, right = b.split(new, axis=1, sizes=(2, 4))

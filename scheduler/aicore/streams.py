@@ -1,0 +1,388 @@
+"""In which order sub-operators are issued, and on which of their type's cores each of them runs.
+
+Model: what nothing orders may run side by side: on cores of two types, on disjoint sets of cores of one type, or in
+turn on all cores, so that the synchronisation of one branch passes while the other computes. *Streams* are chains that
+cover the graph. A node may name its own; the sub-operators of a named stream are issued in the order of the graph.
+Others are found: a sub-operator goes on the stream of the last of its producers that nobody goes on from yet, or begins
+one.
+
+Each arrangement is played through: cores of a type pass one straight line, a core's start waits for the flag of all
+cores that produce for it, and so for all that these issue before. Three are played:
+
+    as given      the order of the grouping, every sub-operator on all cores that it has units for
+    in turn       always the one next that can begin first, on all cores that it has units for
+    side by side  the same; streams that run at a time have each a share of the cores, in ratio to their work
+
+The fastest one is taken; another than the first must be faster by GAIN. A share of the cores is taken to need at least
+so much longer as it is smaller: what kernels hide of their start-up behind others' work on the same cores is in no
+estimate. Streams that are not issued as given get memory of their own as far as L2 has room, so that the reuse of an
+address orders nothing that could run at a time. Sub-operators that others cannot stand beside
+(NumPy's, those of an aicpu hart, kernels whose cores meet inside, or divide their work at run time) keep all cores.
+
+Invariants: the order is a topological order of all reads, writes and overwrites, and of named streams; launches and
+scopes stay where they are: only what stands between two of their ends is reordered. Which units there are does not
+depend on any of it, and so no bit of a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from superkernel.body import Role, SubOperator
+from superkernel.scheduler.families.aicore.base import AicoreTiling
+from superkernel.scheduler.group import Grouping
+from superkernel.scheduler.memory import Touched
+from superkernel.scheduler.place import Knowledge, dependences, issued, lineage
+from superkernel.scheduler.tiling import Tiling
+from superkernel.scheduler.workspace import Buffer
+from superkernel.target.aicore import AicoreTarget
+
+if TYPE_CHECKING:
+    from superkernel.scheduler.aicore.place import Cores
+
+AUTO, OFF = "auto", "off"
+AS_GIVEN = "as given"
+GAIN = 0.97  # another arrangement must come in below this part of the first one's time
+SHARES_MAX = 4  # streams that get cores of their own at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Ranges [0, count) of a sub-operator lie in slots `first` + 0, 1, ..."""
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """`order` of the grouping's sub-operators; `sites` and `notes` by their numbers in the grouping."""
+
+    name: str
+    order: tuple[int, ...]
+    sites: tuple[Site, ...]
+    cycles: float
+    notes: tuple[str, ...]
+    streams: tuple[int | str, ...]
+    before: tuple[frozenset[int], ...]  # data alone
+    tried: tuple[tuple[str, float], ...] = ()  # names and cycles, the chosen one first
+
+    def touched(self, subops: Sequence[SubOperator], buffers: Mapping[str, Buffer]) -> dict[str, Touched] | None:
+        """Who uses each buffer, streams in place of cores, by position in the order; `subops` stand in it already. None
+        where reuse is free for everybody."""
+        if self.name == AS_GIVEN:
+            return None
+        numbers = {stream: n for n, stream in enumerate(dict.fromkeys(self.streams))}
+        of = [numbers[self.streams[i]] for i in self.order]
+        position = {i: at for at, i in enumerate(self.order)}
+        known = Knowledge(len(numbers))
+        found: dict[str, Touched] = {}
+        for at, (i, sub) in enumerate(zip(self.order, subops, strict=True)):
+            known.run(at, of[at], [(position[p], of[position[p]]) for p in self.before[i]])
+            ready = known.at(at, [of[at]])
+            for value in sub.values:
+                *_, (name, _, _) = lineage(buffers, value)
+                row = found.setdefault(name, Touched({}, ready))
+                row.last[of[at]] = at
+        return found
+
+
+def arrange(
+    grouping: Grouping, tilings: Sequence[Tiling], target: AicoreTarget, cores: Cores, streams: str = AUTO
+) -> Arrangement:
+    """Decide for a grouping, whose order is one that is legal."""
+    board = _Board(grouping, tilings, target, cores)
+    tried = [board.play(AS_GIVEN, lanes=False, reorder=False)]
+    if streams == AUTO and board.has_branches:
+        tried += [
+            board.play("in turn", lanes=False, reorder=True),
+            board.play("side by side", lanes=True, reorder=True),
+        ]
+    best = min(tried[1:], key=lambda a: a.cycles, default=tried[0])
+    chosen = best if best.cycles < GAIN * tried[0].cycles else tried[0]
+    return board.noted(chosen, tried)
+
+
+def streams_of(grouping: Grouping, before: Sequence[set[int]]) -> list[int | str]:
+    """The stream of each sub-operator: the one that it names, or a number that nobody names."""
+    named = {sub.stream for sub in grouping.subops if sub.stream is not None}
+    unused = (n for n in range(len(grouping.subops) + len(named) + 1) if n not in named)
+    tails: dict[int, int | str] = {}
+    found: list[int | str] = []
+    for index, sub in enumerate(grouping.subops):
+        ends = [p for p in sorted(before[index], reverse=True) if p in tails and tails[p] not in named]
+        if sub.stream is not None:
+            stream: int | str = sub.stream
+        else:
+            stream = tails.pop(ends[0]) if ends else next(unused)
+        tails[index] = stream
+        found.append(stream)
+    return found
+
+
+class _Board:
+    """One grouping, to be played in several ways."""
+
+    def __init__(self, grouping: Grouping, tilings: Sequence[Tiling], target: AicoreTarget, cores: Cores) -> None:
+        self.subops, self.tilings, self.target, self.cores = grouping.subops, tilings, target, cores
+        self.data = dependences(grouping)
+        self.before = issued(grouping)
+        self.streams = streams_of(grouping, self.before)
+        self.segments = self._segments()
+        self.owns: dict[tuple[int, int, int], bool] = {}
+        self.works: dict[tuple[int, int], float] = {}
+        self.sync = float(target.cycles(target.sync.core_full_ns))
+        self.rank = self._ranks()
+        self.beside = self._beside()
+        self.shares = self._shares()
+
+    @property
+    def has_branches(self) -> bool:
+        return any(self.beside)
+
+    # Properties of the graph ------------------------------------------------------------------------------------------
+
+    def _segments(self) -> list[list[int]]:
+        """What may be reordered: neighbours of one scope, between sub-operators that run on no core."""
+        found: list[list[int]] = []
+        for index, sub in enumerate(self.subops):
+            last = found[-1][-1] if found else -1
+            on_cores = last >= 0 and all(isinstance(self.tilings[i], AicoreTiling) for i in (last, index))
+            if on_cores and self.subops[last].scope == sub.scope:
+                found[-1].append(index)
+            else:
+                found.append([index])
+        return found
+
+    def full(self, index: int) -> int:
+        """How many ranges a sub-operator has at most."""
+        tiling = self.tilings[index]
+        if not isinstance(tiling, AicoreTiling):
+            return tiling.units
+        return min(self.cores.slots(tiling.launch_type), tiling.units)
+
+    def work(self, index: int, count: int) -> float:
+        """Cycles of the longest of so many ranges."""
+        if (index, count) not in self.works:
+            tiling, cycles = self.tilings[index], 0.0
+            if isinstance(tiling, AicoreTiling) and count:
+                cycles = tiling.cost_cycles(self.subops[index].body, 0, -(-tiling.units // count), self.target)
+                if count < self.full(index):
+                    cycles = max(cycles, self.work(index, self.full(index)) * self.full(index) / count)
+            self.works[index, count] = cycles
+        return self.works[index, count]
+
+    def wait(self, index: int, count: int) -> float:
+        """What is left of a flag's latency beside the constants that Early-Start brings meanwhile."""
+        operands = self.subops[index].body.operands
+        constants = sum(o.type.nbytes for o in operands if o.role is Role.CONSTANT)
+        return max(0.0, self.sync - constants / max(1, count) / self.target.hbm.core_bytes_per_cycle)
+
+    def own(self, p: int, i: int, count: int) -> bool:
+        """Whether a core that has a range of both reads of the first what it wrote itself: seen at the last range."""
+        if (p, i, count) not in self.owns:
+            self.owns[p, i, count] = self._own(p, i, count)
+        return self.owns[p, i, count]
+
+    def _own(self, p: int, i: int, count: int) -> bool:
+        hulls: list[dict[str, tuple[int, int]]] = []
+        for index, writes in ((p, True), (i, False)):
+            sub, tiling = self.subops[index], self.tilings[index]
+            span = ((count - 1) * tiling.units // count, tiling.units)
+            found: dict[str, tuple[int, int]] = {}
+            for access in tiling.accesses(sub.body, *span):
+                if access.write is writes and access.regions:
+                    low, high = min(r.start for r in access.regions), max(r.stop for r in access.regions)
+                    name = sub.values[access.operand]
+                    low, high = min(low, found.get(name, (low, high))[0]), max(high, found.get(name, (low, high))[1])
+                    found[name] = (low, high)
+            hulls.append(found)
+        wrote, reads = hulls
+        shared = wrote.keys() & reads.keys()
+        return bool(shared) and all(wrote[n][0] <= reads[n][0] and reads[n][1] <= wrote[n][1] for n in shared)
+
+    def movable(self, index: int) -> bool:
+        """Whether a sub-operator may have fewer cores than it has units for, and stand beside others."""
+        tiling = self.tilings[index]
+        plain = isinstance(tiling, AicoreTiling) and not tiling.kernel_type.on_aicpu
+        return plain and not tiling.dealt_out and not tiling.meetings and tiling.units > 0
+
+    def _ranks(self) -> list[float]:
+        """Longest path to the end."""
+        rank = [self.work(i, self.full(i)) for i in range(len(self.subops))]
+        tail = [0.0] * len(rank)
+        for i in range(len(rank) - 1, -1, -1):
+            for p in self.before[i]:
+                tail[p] = max(tail[p], rank[i] + tail[i] + self.sync)
+        return [own + rest for own, rest in zip(rank, tail, strict=True)]
+
+    def _beside(self) -> list[set[int]]:
+        """For each sub-operator those of other streams in its segment that nothing orders before or behind it."""
+        ancestors = [0] * len(self.subops)
+        for i, row in enumerate(self.before):
+            for p in row:
+                ancestors[i] |= ancestors[p] | 1 << p
+        found: list[set[int]] = [set() for _ in self.subops]
+        for segment in self.segments:
+            for at, i in enumerate(segment):
+                for j in segment[at + 1 :] if self.movable(i) else ():
+                    apart = self.streams[i] != self.streams[j] and self.movable(j)
+                    if apart and not ancestors[j] >> i & 1:
+                        found[i].add(j)
+                        found[j].add(i)
+        return found
+
+    def _shares(self) -> list[tuple[float, float]]:
+        """The part of the machine (from, to) of each sub-operator when streams run side by side. Streams that have
+        something beside one another get different shares, in ratio to their work there."""
+        rows: dict[int | str, set[int | str]] = {}
+        work: dict[int | str, float] = {}
+        for i, others in enumerate(self.beside):
+            here = {j for j in others if self._same_cores(i, j)}
+            if here:
+                rows.setdefault(self.streams[i], set()).update(self.streams[j] for j in here)
+                work[self.streams[i]] = work.get(self.streams[i], 0.0) + self.work(i, self.full(i))
+        lane: dict[int | str, int] = {}
+        for stream in sorted(rows, key=lambda s: (-work[s], str(s))):
+            taken = {lane[other] for other in rows[stream] if other in lane}
+            lane[stream] = next(n for n in range(len(rows) + 1) if n not in taken) % SHARES_MAX
+        weights = [0.0] * (1 + max(lane.values(), default=0))
+        for stream, number in lane.items():
+            weights[number] = max(weights[number], work[stream])
+        total = sum(weights) or 1.0
+        ends = [sum(weights[: n + 1]) / total for n in range(len(weights))]
+        found = []
+        for i, others in enumerate(self.beside):
+            number = lane.get(self.streams[i])
+            if number is None or not any(self._same_cores(i, j) for j in others):
+                found.append((0.0, 1.0))
+            else:
+                found.append((ends[number - 1] if number else 0.0, ends[number]))
+        return found
+
+    def _same_cores(self, i: int, j: int) -> bool:
+        """Whether two sub-operators use cores of a common type."""
+        return bool(self.kinds(i) & self.kinds(j))
+
+    def kinds(self, index: int) -> set[str]:
+        tiling = self.tilings[index]
+        if not isinstance(tiling, AicoreTiling):
+            return set()
+        if tiling.kernel_type.on_aicpu:
+            return {"aicpu"}
+        return {"cube" if role.is_cube else "vector" for role in tiling.roles()}
+
+    # Playing ----------------------------------------------------------------------------------------------------------
+
+    def play(self, name: str, *, lanes: bool, reorder: bool) -> Arrangement:
+        """The order, the sites, and the cycles that they take."""
+        state = _State(self)
+        order: list[int] = []
+        sites: dict[int, Site] = {}
+        for segment in self.segments:
+            left = list(segment)
+            while left:
+                ready = [i for i in left if not self.before[i] & set(left)] if reorder else left[:1]
+                i = min(ready, key=lambda i: (state.begins(i, self._sites(i, lanes)), -self.rank[i], i))
+                site = min(self._sites(i, lanes), key=lambda site: (state.end(i, site), site.first))
+                state.take(i, site)
+                sites[i] = site
+                order.append(i)
+                left.remove(i)
+        found = tuple(sites[i] for i in range(len(self.subops)))
+        before = tuple(map(frozenset, self.data))
+        return Arrangement(name, tuple(order), found, state.now, ("",) * len(found), tuple(self.streams), before)
+
+    def _sites(self, index: int, lanes: bool) -> list[Site]:
+        tiling, count = self.tilings[index], self.full(index)
+        if not isinstance(tiling, AicoreTiling) or not count:
+            return [Site(0, count)]
+        slots = self.cores.slots(tiling.launch_type)
+        if lanes and self.shares[index] != (0.0, 1.0):
+            low, high = (round(part * slots) for part in self.shares[index])
+            low = min(low, slots - 1)
+            return [Site(low, min(count, max(1, high - low)))]
+        if tiling.meetings or tiling.dealt_out:
+            return [Site(0, count)]
+        return [Site(first, count) for first in range(0, slots - count + 1, count)]
+
+    def noted(self, chosen: Arrangement, tried: Sequence[Arrangement]) -> Arrangement:
+        """With what is to be said of each sub-operator."""
+        others = [a for a in tried if a is not chosen]
+        chosen = replace(chosen, tried=tuple((a.name, a.cycles) for a in (chosen, *others)))
+        if len(tried) == 1:
+            return chosen
+        said = ", ".join(f"{a.name} {a.cycles:.0f} cycles" for a in tried)
+        notes = []
+        for i, beside in enumerate(self.beside):
+            if not beside:
+                notes.append("")
+                continue
+            site = chosen.sites[i]
+            where = f", {site.count} from {site.first} on" if chosen.name == "side by side" else ""
+            notes.append(f"stream {self.streams[i]}: {chosen.name}{where} (estimated: {said})")
+        return replace(chosen, notes=tuple(notes))
+
+
+class _State:
+    """How far cores are. Times in cycles."""
+
+    def __init__(self, board: _Board) -> None:
+        self.board = board
+        self.free = [0.0] * board.cores.harts
+        self.reached: dict[
+            int, tuple[float, float, float]
+        ] = {}  # by sub-operator: cube, vector, all cores are behind it
+        self.used: dict[int, tuple[int, ...]] = {}
+        self.now = 0.0
+
+    def cores(self, index: int, site: Site) -> tuple[int, ...]:
+        tiling = self.board.tilings[index]
+        if not isinstance(tiling, AicoreTiling):
+            return ()
+        slots = range(site.first, site.first + site.count)
+        return tuple(self.board.cores.core(tiling.launch_type, s, role) for s in slots for role in tiling.roles())
+
+    def ready(self, index: int, site: Site, mine: tuple[int, ...]) -> float:
+        """When what others write for it is there: a core that reads what it wrote itself waits for no flag."""
+        kinds = self.board.kinds(index)
+        latest, waits = 0.0, False
+        for p in self.board.data[index]:
+            if p not in self.used or (self.used[p] == mine and self.board.own(p, index, site.count)):
+                continue
+            same = self.board.kinds(p) == kinds and len(kinds) == 1 and "aicpu" not in kinds
+            cube, vector, everybody = self.reached[p]
+            latest = max(latest, ((cube if "cube" in kinds else vector) if same else everybody))
+            waits = True
+        return latest + self.board.wait(index, site.count) if waits else 0.0
+
+    def begin(self, index: int, site: Site) -> float:
+        mine = self.cores(index, site)
+        return max([self.ready(index, site, mine), *(self.free[c] for c in mine)], default=self.now)
+
+    def begins(self, index: int, sites: Sequence[Site]) -> float:
+        return min(self.begin(index, site) for site in sites)
+
+    def end(self, index: int, site: Site) -> float:
+        return self.begin(index, site) + self.board.work(index, site.count)
+
+    def take(self, index: int, site: Site) -> None:
+        """It runs there. All cores of its types stand still until what it waits for is there."""
+        board, mine = self.board, self.cores(index, site)
+        if not mine:  # NumPy, or nothing at all: everybody is done before
+            top = max([*self.free, self.now])
+            self.free = [top] * len(self.free)
+        ready, end = self.ready(index, site, mine), self.end(index, site)
+        cube, total = board.cores.cube, board.cores.total
+        if ready:
+            for kind, its in (("cube", range(cube)), ("vector", range(cube, total))):
+                for core in its if kind in board.kinds(index) else ():
+                    self.free[core] = max(self.free[core], ready)
+        for core in mine:
+            self.free[core] = end
+        self.used[index] = mine
+        levels = max(self.free[:cube], default=0.0), max(self.free[cube:total], default=0.0)
+        self.reached[index] = (*levels, max(*levels, *self.free[total:]) if self.free[total:] else max(levels))
+        self.now = max(self.now, *self.free) if self.free else self.now
