@@ -279,10 +279,8 @@ def _prefetched(counts: Iterable[ControlCounts]) -> dict[str, int]:
 def _latency_cycles(target: AicoreTarget, plan: AicorePlan, events: Iterable[int]) -> int:
     """What the boundary's events cost a core that finds everybody ready: they run side by side."""
     sync = target.sync
-    return max(
-        (target.cycles(sync.group_ns if plan.events[e].mode is Mode.GROUP else sync.core_full_ns) for e in events),
-        default=0,
-    )
+    cost = {Mode.GROUP: sync.group_ns, Mode.NOTIFY: sync.memory_flag_ns + sync.atomic_ns}
+    return max((target.cycles(cost.get(plan.events[e].mode, sync.core_full_ns)) for e in events), default=0)
 
 
 def _mean(values: Sequence[float]) -> float:

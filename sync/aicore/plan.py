@@ -75,7 +75,7 @@ class Form(Enum):
     GROUP = "group"  # cube core and its vector cores
     TYPE = "type"  # all cores of one type
     ALL = "all"  # all cores
-    NOTIFY = "notify"  # words in memory, to or from an aicpu hart
+    NOTIFY = "notify"  # words in memory: to or from an aicpu hart, or where no flag is free
     SEVERAL = "several"  # more than one of these
 
 

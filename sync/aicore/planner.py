@@ -540,7 +540,8 @@ class _Planner:
         """What a lack of flags has done to a boundary."""
         found = [self.events[e] for e in events]
         if any(e.mode is Mode.NOTIFY and AICPU not in (e.setters, e.to) for e in found):
-            return f"; words in memory: no cross-core flag is free ({self.flags} for the plan, counts to {self.count_max})"
+            flags = f"{self.flags} for the plan, counts to {self.count_max}"
+            return f"; words in memory: no cross-core flag is free ({flags})"
         if len(self.modes) < len(_FAMILIES) and any(e.mode is Mode.ALL for e in found):
             return f"; of all cores: {self.flags} cross-core flags for the plan are too few for narrower ranges"
         return ""
