@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from superkernel.critical_path import Piece, critical_path
 from superkernel.errors import SimulationError
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Mode, Run, Signal, Step
+from superkernel.sync.aicore.plan import AicorePlan, Await, HartKind, Mode, Run, Signal, Step
 from superkernel.timeline import Activity, Timeline
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def without_events(plan: AicorePlan, events: Collection[int]) -> AicorePlan:
             return replace(step, waits=tuple(w for w in waits if w.events or w.fence))
         return step
 
-    programs: dict[CoreKind, tuple[Step, ...]] = {
+    programs: dict[HartKind, tuple[Step, ...]] = {
         kind: tuple(made for step in program if (made := kept(step)) is not None)
         for kind, program in plan.programs.items()
     }

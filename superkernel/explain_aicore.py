@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from superkernel.explain import subop_index
+from superkernel.ops.grouped import TILINGS
 from superkernel.registry.explanation import Explanation as KernelExplanation
+from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.sync.aicore.plan import Event
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class AicoreExplanation:
     events: tuple[str, ...]
     witnesses: tuple[str, ...]
     weights: str = ""
+    tiling: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -45,6 +48,8 @@ class AicoreExplanation:
         lines += ["", self.selection.text, "", f"placement: {self.placement}"]
         lines += [f"  {t}" for t in self.tasks]
         lines += [f"grouping: {n}" for n in self.grouping]
+        if self.tiling:
+            lines.append(f"tiling: {self.tiling}")
         lines.append(f"launch: {self.launch}")
         lines.append(f"boundary: {self.form}, {self.cost_ns:.0f} ns if nothing hides it: {self.reason}")
         lines += [f"  {e}" for e in self.events]
@@ -87,6 +92,7 @@ def explain_aicore(compiled: AicoreCompiled, node: str | int) -> AicoreExplanati
         events=tuple(_event_text(plan.events[e], schedule.subops[plan.events[e].after].name) for e in boundary.events),
         witnesses=tuple(map(str, boundary.witnesses)),
         weights=compiled.weights.note_of(sub.index),
+        tiling=_tiling_text(compiled, sub.index),
     )
 
 
@@ -102,6 +108,22 @@ def _launch_text(compiled: AicoreCompiled, subop: int) -> str:
     return f"{number} of {compiled.image.launches}; {part}"
 
 
+def _tiling_text(compiled: AicoreCompiled, subop: int) -> str:
+    """How a tiling that depends on data comes about, or by which one a sub-operator is dealt out."""
+    schedule = compiled.schedule
+    sub, tiling = schedule.subops[subop], schedule.tilings[subop]
+    if sub.body.op in TILINGS:
+        if not isinstance(tiling, AicoreTiling):
+            return f"computed by NumPy between two launches (option tiling={compiled.options.tiling!r})"
+        return "computed by an aicpu hart beside the cores, from data of this launch; out of range it ends the program"
+    if not isinstance(tiling, AicoreTiling) or not tiling.dealt_out:
+        return ""
+    makers = {v: s.name for s in schedule.subops if s.body.op in TILINGS for v in s.values[-1:]}
+    maker = next((makers[v] for v in sub.values if v in makers), "an input")
+    return f"work is dealt out to {tiling.units} shares at run time, by the table of {maker!r}"
+
+
 def _event_text(event: Event, after: str) -> str:
     who = "all cores" if event.setters is None else f"{event.setters.value} cores"
-    return f"event {event.index}: {who} behind {after!r}, mode {event.mode.value}, flag {event.flag}"
+    what = f"flag {event.flag}" if event.to is None else f"word {event.flag} to {event.to.value}"
+    return f"event {event.index}: {who} behind {after!r}, mode {event.mode.value}, {what}"

@@ -188,6 +188,8 @@ class KernelBuilder(Commands):
         self._whole: dict[Ring, ExitStack] = {}
         self.wait_operands = waits
         args = [Scalar(self.b, a) for a in self.function.args]
+        self.begin: Number
+        self.end: Number
         self.begin, self.end, self.core, self._scratch = args[:4]
         self._entries, masks = args[4], args[5 : 5 + len(waits)]
         self._masks = dict(zip(waits, masks, strict=True))

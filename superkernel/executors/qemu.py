@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from superkernel import settings
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.firmware.image import Firmware, build_firmware
+from superkernel.errors import SimulationError
 from superkernel.executors.qemu_counts import Counting, HartCounts, plugin_path
 from superkernel.executors.qemu_log import Logged, read_log
 from superkernel.executors.qemu_machine import Emulator
@@ -83,7 +84,7 @@ class QemuExecutable:
             totals, inexact = np.zeros((2, len(harts)), np.int64), 0
             logs, counts = [], []
             for number in range(image.launches):
-                machine.launch(number, schedule)
+                self._launch(machine, number, schedule)
                 totals += [[machine.state_word(hart, n) for hart in harts] for n in ("commands", "orderings")]
                 inexact += sum(machine.state_word(hart, "inexact") for hart in harts)
                 if log:
@@ -96,6 +97,14 @@ class QemuExecutable:
             flags = tuple(tuple(machine.flags_used(hart)) for hart in harts)
         commands, orderings = (tuple(row) for row in totals.tolist())
         return QemuRun(commands, orderings, inexact, flags, tuple(logs), tuple(counts))
+
+    def _launch(self, machine: Emulator, number: int, schedule: Schedule) -> None:
+        try:
+            machine.launch(number, schedule)
+        except SimulationError as error:
+            if error.kind == "program_failed":
+                self.program.tell_data(machine, error)
+            raise
 
 
 __all__ = [

@@ -58,6 +58,11 @@ HartKind = CoreKind | AicpuKind
 AICPU = AicpuKind.AICPU
 
 
+def across(kind: HartKind) -> HartKind:
+    """The other type of core in a group; an aicpu hart is in none."""
+    return kind.other if isinstance(kind, CoreKind) else kind
+
+
 class Mode(Enum):
     """How a flag is signalled; the values are those of the command `cross_set`, but for `notify`."""
 
@@ -103,8 +108,7 @@ class Event:
             return (self.to,)
         if self.setters is None:
             return tuple(CoreKind)
-        assert isinstance(self.setters, CoreKind)
-        return (self.setters.other,) if self.mode is Mode.GROUP else (self.setters,)
+        return (across(self.setters) if self.mode is Mode.GROUP else self.setters,)
 
     def __str__(self) -> str:
         who = "all" if self.setters is None else self.setters.value

@@ -44,6 +44,7 @@ from superkernel.sync.aicore.plan import (
     Run,
     Signal,
     Step,
+    across,
 )
 from superkernel.sync.hazards import Conflict, find_conflicts
 from superkernel.sync.plan import Hazard
@@ -384,7 +385,7 @@ class _Planner:
             if others and all(self._brought(others, *pair) for pair in pairs):
                 gone = families.pop(family)
                 for (mode, setters), keys in families.items():
-                    hears = setters.other if mode is Mode.GROUP and setters is not None else setters
+                    hears = across(setters) if mode is Mode.GROUP and setters is not None else setters
                     keys += [k for k in gone if k not in keys and k[1] is hears]
         return families
 
@@ -392,20 +393,20 @@ class _Planner:
         """Whether events of the families, set behind the given sub-operators, tell a receiver enough of a setter."""
         for (mode, setters), last in families.items():
             assert setters is not None
-            if self.kind(receiver) is (setters.other if mode is Mode.GROUP else setters):
+            if self.kind(receiver) is (across(setters) if mode is Mode.GROUP else setters):
                 heard = self._heard(mode, setters, receiver)
                 if self.after[last][heard, setter].max() >= subop:
                     return True
         return False
 
-    def _heard(self, mode: Mode, setters: CoreKind | None, core: int) -> list[int]:
+    def _heard(self, mode: Mode, setters: HartKind | None, core: int) -> list[int]:
         """The setters that a receiver listens to."""
         if setters is None:
             return list(range(self.cores.total))
         found = range(self.total)[self.of(setters)]
         return [s for s in found if mode is not Mode.GROUP or self.group[s] == self.group[core]]
 
-    def _find(self, family: Family, last: int, receivers: set[CoreKind]) -> Event | None:
+    def _find(self, family: Family, last: int, receivers: set[HartKind]) -> Event | None:
         """A pending event of the family that brings enough, if all who need it still have it before them."""
         for event in self.events:
             fits = (event.mode, event.setters) == family and event.after >= last
@@ -444,11 +445,11 @@ class _Planner:
             self.known[core] = np.maximum(self.known[core], learnt)
             self.fenced[core] = max(self.fenced[core], learnt[core])  # others saw its stores: they are done
 
-    def _signals_once(self, setter: CoreKind) -> bool:
+    def _signals_once(self, setter: HartKind) -> bool:
         """Whether a group event of the type is one signal: each cube core of a group adds to the count by itself."""
         return setter is CoreKind.VECTOR or self.cores.cube == self.cores.groups
 
-    def _may_run_ahead(self, setter: CoreKind, after: int) -> bool:
+    def _may_run_ahead(self, setter: HartKind, after: int) -> bool:
         """Whether one more group event can overflow no count: the setters know that receivers took the one that used
         the flag `count_max` times before (one type does not listen to the other by itself)."""
         if Mode.GROUP not in self.modes:
@@ -457,10 +458,10 @@ class _Planner:
         back = len(uses) - self.width * self.count_max
         if back < 0:
             return True
-        taken = self.taken.get((uses[back].index, setter.other))
+        taken = self.taken.get((uses[back].index, across(setter)))
         if taken is None:
             return False
-        knew = self.after[after][self.of(setter), self.of(setter.other)]
+        knew = self.after[after][self.of(setter), self.of(across(setter))]
         return bool((knew >= taken).all())
 
     def _relieve(self, subop: int) -> None:
@@ -510,7 +511,8 @@ class _Planner:
             return self._by_rule_with_aicpu(subop)
         here, there = self.kinds(subop), self.kinds(subop - 1)
         if self.sync == "full":
-            family, who = (Mode.ALL, None), tuple[HartKind, ...](CoreKind)
+            family: Family = (Mode.ALL, None)
+            who: tuple[HartKind, ...] = tuple(CoreKind)
         elif len(here) == 1 and here == there:
             family, who = (Mode.TYPE, here[0]), here
         else:
