@@ -17,8 +17,8 @@ from superkernel.kernel import Kernel
 from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.scheduler.schedule import Space
 from superkernel.sync.aicore.plan import (
-    AicpuKind,
     AicorePlan,
+    AicpuKind,
     Await,
     CoreKind,
     Event,
