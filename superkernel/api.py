@@ -116,7 +116,7 @@ def thread_count(threads: int | None) -> int:
 
 def _existing_file(name: str | PathLike[str]) -> Path:
     """The path of a model. Raises InputError on what can be none, where the system would raise ValueError."""
-    from superkernel.saved import is_saved_kernel
+    from superkernel.saved import ELF_HINT, is_elf, is_saved_kernel
 
     text = fspath(name)
     if not isinstance(text, str) or not text or "\0" in text:
@@ -126,6 +126,8 @@ def _existing_file(name: str | PathLike[str]) -> Path:
         raise InputError("a directory, not a file", location=f"file {text!r}", expected="an .onnx or .json file")
     if is_saved_kernel(path):
         raise InputError("a saved kernel, not a model", location=f"file {text!r}", hint="read it with superkernel.load")
+    if is_elf(path):
+        raise InputError("an accelerator's program, not a model", location=f"file {text!r}", hint=ELF_HINT)
     return path
 
 

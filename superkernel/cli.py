@@ -273,7 +273,8 @@ def _run(args: argparse.Namespace) -> int:
     rows = {
         name: {"dtype": str(kinds[name].dtype), "shape": list(a.shape), **_statistics(a)} for name, a in outputs.items()
     }
-    summary = {"outputs": rows, "run_us": elapsed_ns / 1000, "threads": kernel.threads, "executor": args.executor}
+    summary = {"outputs": rows, "run_us": elapsed_ns / 1000, "threads": kernel.threads}
+    summary["executor"] = args.executor or kernel.executor
     _print(args, summary, lambda: "\n".join(_row(kinds[name], name, row) for name, row in rows.items()))
     return 0
 
@@ -357,7 +358,13 @@ def _lines(data: dict[str, Any]) -> str:
 
 def _sim(args: argparse.Namespace) -> int:
     from superkernel.sim.command import run
+    from superkernel.sim.machine import read_program
 
+    if args.target is not None:
+        from superkernel.made_for import check_made_for
+        from superkernel.target.aicore import load_target
+
+        check_made_for(read_program(Path(args.program)), load_target(args.target), args.program)
     result = run(args)
     _print(args, result.to_json(), result.text)
     return result.exit_status

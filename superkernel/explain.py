@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from superkernel.errors import InputError
+from superkernel.ineffective import without_effect
 from superkernel.pipeline import Compiled
 from superkernel.registry.explanation import Explanation as KernelExplanation
 
@@ -23,6 +24,7 @@ class Explanation:
     kernel: str
     selection: KernelExplanation
     grouping: tuple[str, ...]
+    options: tuple[str, ...]
     placement: str
     tasks: tuple[str, ...]
     form: str
@@ -42,6 +44,7 @@ class Explanation:
         lines += ["", self.selection.text, "", f"placement: {self.placement}"]
         lines += [f"  {t}" for t in self.tasks]
         lines += [f"grouping: {n}" for n in self.grouping]
+        lines += [f"option: {o}" for o in self.options]
         lines.append(f"boundary: {self.form}, about {self.cost_ns:.0f} ns: {self.reason}")
         lines += [f"  instead: {form}, about {cost:.0f} ns" for form, cost in self.alternatives]
         lines += [f"  {w}" for w in self.waits]
@@ -65,6 +68,7 @@ def explain(compiled: Compiled, node: str | int) -> Explanation:
         kernel=sub.kernel,
         selection=compiled.chooser.select(sub.body).explanation,
         grouping=tuple(str(n) for n in compiled.grouping.notes if n.node in sub.nodes),
+        options=without_effect(compiled.options, host=True),
         placement=f"{schedule.tilings[sub.index]}" + (f"; {schedule.notes[sub.index]}" if schedule.notes else ""),
         tasks=tuple(f"core {t.core}: units {t.begin}..{t.end}" for t in schedule.tasks if t.subop == sub.index),
         form=boundary.form.value,

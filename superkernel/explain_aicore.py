@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from superkernel.explain import subop_index
+from superkernel.ineffective import without_effect
 from superkernel.ops.grouped import TILINGS
 from superkernel.registry.explanation import Explanation as KernelExplanation
 from superkernel.scheduler.families.aicore.base import AicoreTiling
@@ -26,6 +27,7 @@ class AicoreExplanation:
     kernel: str
     selection: KernelExplanation
     grouping: tuple[str, ...]
+    options: tuple[str, ...]
     placement: str
     launch: str
     tasks: tuple[str, ...]
@@ -48,6 +50,7 @@ class AicoreExplanation:
         lines += ["", self.selection.text, "", f"placement: {self.placement}"]
         lines += [f"  {t}" for t in self.tasks]
         lines += [f"grouping: {n}" for n in self.grouping]
+        lines += [f"option: {o}" for o in self.options]
         if self.tiling:
             lines.append(f"tiling: {self.tiling}")
         lines.append(f"launch: {self.launch}")
@@ -82,6 +85,7 @@ def explain_aicore(compiled: AicoreCompiled, node: str | int) -> AicoreExplanati
             *(str(n) for n in compiled.grouping.notes if n.node in sub.nodes),
             *(f"{sub.name}: cannot be cut for {why}" for why in compiled.chooser.refused(sub.body)),
         ),
+        options=without_effect(compiled.options, host=False),
         placement=schedule.notes[sub.index],
         launch=_launch_text(compiled, sub.index),
         tasks=tuple(shown),

@@ -32,6 +32,7 @@ from superkernel.dumps import with_dumps
 from superkernel.errors import InputError, MachineError
 from superkernel.executors.host import HostExecutable
 from superkernel.graph import Graph
+from superkernel.ineffective import without_effect
 from superkernel.ops.grouped import TILINGS
 from superkernel.options import Options
 from superkernel.progress import Progress
@@ -122,6 +123,7 @@ class Compiled:
             "name": self.graph.name,
             "target": f"host {self.cpu.tier}",
             "threads": self.cores,
+            "options_without_effect": list(without_effect(self.options, host=True)),
             "nodes": len(self.source.nodes),
             "sub_operators": len(self.schedule.subops),
             "distinct_kernels": len({s for s in self.image.symbols if s is not None}),

@@ -35,6 +35,7 @@ from superkernel.executors.sim import SimExecutable
 from superkernel.explain_aicore import AicoreExplanation, explain_aicore
 from superkernel.files import file_name, replacing
 from superkernel.graph import Graph
+from superkernel.ineffective import without_effect
 from superkernel.options import Options
 from superkernel.pipeline import CacheFactory, Stages, names_of_outputs, tell_fallbacks
 from superkernel.scheduler.aicore.launches import Part, by_scope
@@ -135,6 +136,7 @@ class AicoreCompiled:
             "target": self.target.name,
             "cube_cores": self.plan.cube_cores,
             "vector_cores": self.plan.vector_cores,
+            "options_without_effect": list(without_effect(self.options, host=False)),
             "nodes": len(self.source.nodes),
             "sub_operators": len(self.schedule.subops),
             "distinct_kernels": len({s for row in self.image.symbols for s in row.values()}),

@@ -65,6 +65,18 @@ class _StoredObjects(ObjectCache):
         return found if found is not None else super().get(key)
 
 
+ELF_HINT = "superkernel sim run PROGRAM --target NAME runs it; results come from the kernel that saved it"
+
+
+def is_elf(path: str | PathLike[str]) -> bool:
+    """True of a program that an accelerator's kernel saved, or of any other ELF file."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except (OSError, ValueError):
+        return False
+
+
 def is_saved_kernel(path: str | PathLike[str]) -> bool:
     """True where the file looks like one that `save` wrote (a zip archive with the header member)."""
     try:
@@ -115,6 +127,10 @@ def _with_free_names(graph: Graph) -> Graph:
 def load_saved(path: str | PathLike[str], cores: int | None = None) -> Compiled:
     """Read a saved kernel. Raises InputError where there is no such file, FileFormatError where it is damaged."""
     path = file_name(path)
+    if is_elf(path):
+        raise FileFormatError(
+            "an accelerator's program, not a saved kernel", location=f"file {str(path)!r}", hint=ELF_HINT
+        )
     header, members = _read(path)
     try:
         with tempfile.TemporaryDirectory(prefix="superkernel-") as folder:

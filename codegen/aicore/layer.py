@@ -316,10 +316,12 @@ class KernelBuilder(Commands):
 
     def order(self, before: Engine, after: Engine) -> None:
         """What `after` is told from here on starts when what `before` was told so far is done. For data that a kernel
-        sends through global memory to itself; buffers need no such thing."""
+        sends through global memory to itself; buffers need no such thing. `before` goes on when `after` has come so
+        far: it could else order again while `after` still has to take this flag."""
         with self._node():
-            self._flag("set_flag", before, after, OWN_FENCE)
-            self._flag("wait_flag", before, after, OWN_FENCE)
+            for source, target in ((before, after), (after, before)):
+                self._flag("set_flag", source, target, OWN_FENCE)
+                self._flag("wait_flag", source, target, OWN_FENCE)
             self._order_loads_behind(after)
 
     def meet(self) -> None:

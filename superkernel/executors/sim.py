@@ -99,8 +99,7 @@ class SimExecutable:
                 launches.append(self._launch(device, number))
                 if number < len(self.image.between) and (call := self.image.between[number]) is not None:
                     self.host_call(device, call)
-        if mode != "functional":  # counts nothing
-            check_finished(self.schedule, launches)
+        check_finished(self.schedule, launches, counted=mode != "functional")
         if mode != "timing":
             self.collect(device, io)
         return SimRun(tuple(launches), device)

@@ -1,0 +1,43 @@
+"""Whether an accelerator's program was compiled for a target: its private memories lie where the target has them.
+
+Their address follows from the number of harts, the size of memory and `control.private_bytes`, so that it tells targets
+of different shapes apart; targets that differ in times only run one another's programs.
+"""
+
+from __future__ import annotations
+
+import io
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from superkernel.codegen.aicore.memory_map import MemoryMap
+from superkernel.codegen.aicore.program import launch_name
+from superkernel.errors import InputError
+from superkernel.sync.aicore.plan import CoreKind
+from superkernel.target.aicore import AicoreTarget
+
+
+def check_made_for(data: bytes, target: AicoreTarget, name: str) -> None:
+    """Raises InputError for a fused kernel of a target of another shape; other programs are nobody's."""
+    symbols = _symbols(data)
+    found, expected = symbols.get("sk_private"), MemoryMap.of(target).private_address
+    if launch_name(0, CoreKind.CUBE) not in symbols or found is None or found == expected:
+        return
+    raise InputError(
+        "a program for another target",
+        location=f"file {name!r}, symbol 'sk_private'",
+        expected=f"private memories at {expected:#x}, where target {target.name!r} has them",
+        found=f"{found:#x}",
+        hint="--target must name what the program was compiled for",
+    )
+
+
+def _symbols(data: bytes) -> dict[str, int]:
+    """Symbols by name; none of a file that is no ELF file, which whoever runs it says."""
+    try:
+        tables = [s for s in ELFFile(io.BytesIO(data)).iter_sections() if isinstance(s, SymbolTableSection)]
+        return {symbol.name: symbol["st_value"] for table in tables for symbol in table.iter_symbols()}
+    except (ELFError, ValueError, KeyError, UnicodeDecodeError, OverflowError, MemoryError):
+        return {}
