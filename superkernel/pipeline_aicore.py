@@ -47,7 +47,6 @@ from superkernel.scheduler.schedule import Schedule
 from superkernel.scoping import with_scopes
 from superkernel.sim_report import SimReport, measure
 from superkernel.sync.aicore.launching import plan_launches
-from superkernel.sync.aicore.limits import check_limits
 from superkernel.sync.aicore.plan import AicorePlan, Form
 from superkernel.sync.aicore.verify import AicoreCertificate, verify_aicore
 from superkernel.target.aicore import AicoreTarget
@@ -266,25 +265,17 @@ class _Scheduled:
 def _complete(run: Stages, front: _Scheduled, options: Options, cache: ObjectCache) -> AicoreCompiled:
     """From the schedule to the executable."""
     graph, target, schedule, workspaces = front.graph, front.target, front.schedule, front.workspaces
-
-    def planned(target: AicoreTarget) -> tuple[AicorePlan, Any]:
-        return plan_launches(
+    with run.stage("sync"):
+        plan, parts = plan_launches(
             schedule, target, sync=options.sync_level, early_start=options.starts_early, launches=options.launches,
             strict=options.strict_scope, code_bytes=lambda i: front.chooser.code_bytes(schedule.subops[i].kernel),
         )  # fmt: skip
-
-    with run.stage("sync"):
-        plan, parts = planned(target)
         weights = plan_weight_prefetch(schedule, plan, target, options.weight_strength)
         plan = with_prefetch(plan, weights)
     run.dump("plan", plan)
     with run.stage("verify"):
         units = {s.index: t.units for s, t in zip(schedule.subops, schedule.tilings, strict=True)}
-        try:
-            certificate = verify_aicore(plan, units)
-        except VerificationError:
-            check_limits(lambda other: planned(other)[0], target, units)
-            raise
+        certificate = verify_aicore(plan, units)
     with run.stage("image"):
         types = [graph.types[v] for v in graph.outputs]
         states = [graph.types[s] for s in graph.states]
