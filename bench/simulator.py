@@ -181,8 +181,8 @@ def vector_product(quick: bool) -> list[Figure]:
 
 
 def attention(quick: bool) -> list[Figure]:
-    """The busiest engines of attention. With many queries FIX has most to do: it stores the scores in f32
-    for the vector cores. With one query keys and values come from HBM, and only as many groups work as there are heads."""
+    """The busiest engines of attention. With many queries FIX has most to do: it stores the scores in f32 for vector
+    cores. With one query keys and values come from HBM, and only as many groups work as there are heads."""
     found = []
     for queries, keys, heads in ((512, 512, 8), (1, 512, 8)) if quick else ((2048, 2048, 16), (1, 4096, 24)):
         b = sk.GraphBuilder("attention")
