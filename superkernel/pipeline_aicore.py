@@ -30,7 +30,7 @@ from superkernel.codegen.aicore.weight_prefetch import (
 from superkernel.codegen.cache import ObjectCache
 from superkernel.dtypes import DType
 from superkernel.dumps import with_dumps
-from superkernel.errors import InputError, VerificationError
+from superkernel.errors import InputError
 from superkernel.executors.sim import SimExecutable
 from superkernel.explain_aicore import AicoreExplanation, explain_aicore
 from superkernel.files import file_name, replacing

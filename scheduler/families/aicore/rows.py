@@ -204,10 +204,11 @@ class RowsFamily(Family):
 
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         """One way to cut rows; for the sum of a whole tensor also one over all cores, which meet."""
-        alone, together = self._alone(body, target), meeting_tiling(body, target)
+        alone, together = self.by_rows(body, target), meeting_tiling(body, target)
         return alone if together is None else (*alone, together)
 
-    def _alone(self, body: Body, target: AicoreTarget) -> Sequence[RowsTiling]:
+    def by_rows(self, body: Body, target: AicoreTarget) -> Sequence[RowsTiling]:
+        """Rows on cores that know nothing of one another."""
         space = space_of(body)
         budget = _Budget(body, target)
         pd, qd = tile_dims(space)
