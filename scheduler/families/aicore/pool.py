@@ -249,7 +249,7 @@ class PoolFamily(Family):
 
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         if body.op in GLOBAL:
-            found = ROWS.tilings("aicore.reduce", reduction_of(body), target)
+            found = ROWS.by_rows(reduction_of(body), target)
             return [GlobalPoolTiling(t) for t in found]
         return _tilings(body, target)
 
