@@ -1,0 +1,116 @@
+"""The host's layout of images: chosen where it pays, without transposes inside, equal results, and overruled by pins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import superkernel
+from superkernel.builder import GraphBuilder, Tensor
+from superkernel.graph import Graph
+from superkernel.reference import evaluate
+from superkernel.scheduler.layout import CHANNEL_KERNELS
+
+CONV_KERNELS = ("host.conv.nhwc", "host.conv.winograd*", "host.conv.depthwise_nhwc")
+
+
+class Net:
+    """Layers with seeded weights."""
+
+    def __init__(self) -> None:
+        self.b, self.rng = GraphBuilder("net"), np.random.default_rng(3)
+
+    def noise(self, *shape: int) -> Tensor:
+        return self.b.constant(self.rng.standard_normal(shape).astype(np.float32) / np.float32(np.sqrt(shape[0])))
+
+    def conv(self, x: Tensor, outputs: int, size: int = 3, stride: int = 1, groups: int = 1) -> Tensor:
+        weight = self.noise(outputs, x.shape[1] // groups, size, size)
+        y = self.b.conv(x, weight, self.noise(outputs), strides=(stride,) * 2, pads=(size // 2,) * 4, groups=groups)
+        return self.b.relu(y)
+
+
+def network() -> Graph:
+    """A stem, a residual block, a branch, a depthwise layer, a pool, a classifier."""
+    n = Net()
+    x = n.conv(n.b.input("x", (1, 3, 20, 24)), 16, stride=2)
+    x = n.conv(n.conv(x, 16), 16) + x
+    x = n.b.max_pool(n.b.concat(n.conv(x, 16, 1), n.conv(x, 16), axis=1), kernel=(3, 3), strides=(2, 2))
+    x = n.conv(n.conv(x, 32, groups=32), 24, 1)
+    x = n.b.reshape(n.b.global_avg_pool(x), shape=(1, 24))
+    n.b.output(x @ n.noise(24, 5), name="y")
+    return n.b.graph()
+
+
+def run(graph: Graph, threads: int = 1, **options: Any) -> tuple[superkernel.Kernel, NDArray[np.float32]]:
+    kernel = superkernel.compile(graph, threads=threads, options=options)
+    x = np.random.default_rng(1).standard_normal((1, 3, 20, 24)).astype(np.float32)
+    return kernel, np.array(kernel.run({"x": x}).outputs["y"])
+
+
+def kernels_of(kernel: superkernel.Kernel) -> list[str]:
+    return [line.split()[3] for line in kernel.stage_text("subops").splitlines() if line.startswith("subop")]
+
+
+def test_a_network_lies_channels_last_without_copies() -> None:
+    graph = network()
+    kernel, got = run(graph)
+    used = kernels_of(kernel)
+    assert {k for k in used if ".conv." in k or ".pool" in k} <= CHANNEL_KERNELS
+    assert "host.conv.depthwise_nhwc" in used
+    assert not {"host.transpose", "host.pointwise", "host.concat"} & set(used)
+    x = np.random.default_rng(1).standard_normal((1, 3, 20, 24)).astype(np.float32)
+    want = evaluate(graph, {"x": x})["y"]
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_results_do_not_depend_on_threads_or_synchronisation() -> None:
+    graph = network()
+    _, one = run(graph)
+    for threads, options in ((2, {}), (3, {"cost_placement": False}), (2, {"sync": "full"})):
+        np.testing.assert_array_equal(run(graph, threads, **options)[1], one)
+
+
+def test_dumps_do_not_change_the_layout() -> None:
+    """Every dumped image is an output and so a border, but the layout was decided before."""
+    graph = network()
+    np.testing.assert_array_equal(run(graph, dump=("*",))[1], run(graph)[1])
+
+
+@pytest.mark.parametrize("options", [{"deny": CONV_KERNELS}, {"pin": ("host.conv.igemm",)}], ids=["deny", "pin"])
+def test_patterns_of_kernels_overrule_the_layout(options: dict[str, Any]) -> None:
+    graph = network()
+    kernel, got = run(graph, **options)
+    assert not CHANNEL_KERNELS & set(kernels_of(kernel))
+    np.testing.assert_allclose(got, run(graph)[1], rtol=1e-5, atol=1e-5)
+
+
+def single(n: Net) -> Tensor:
+    return n.conv(n.b.input("x", (1, 3, 20, 24)), 16)
+
+
+def turned(n: Net) -> Tensor:
+    """Each convolution's result is needed row-major."""
+    x = n.conv(n.b.input("x", (1, 3, 20, 24)), 16)
+    x = n.b.softmax(n.b.reshape(x, shape=(1, 16, 480)), axis=-1)
+    x = n.conv(n.b.reshape(x, shape=(1, 16, 20, 24)), 16)
+    return n.b.softmax(n.b.reshape(x, shape=(1, 16, 480)), axis=-1)
+
+
+@pytest.mark.parametrize("make", [single, turned])
+def test_borders_keep_a_graph_row_major(make: Callable[[Net], Tensor]) -> None:
+    n = Net()
+    n.b.output(make(n), name="y")
+    kernel, _ = run(n.b.graph())
+    assert "host.conv.igemm" in kernels_of(kernel)
+
+
+def test_explanations_show_the_candidates() -> None:
+    graph = network()
+    kernel, _ = run(graph)
+    node = next(n.name for n in graph.nodes if n.op == "conv" and graph.types[n.outputs[0]].shape[1:] == (16, 10, 12))
+    text = str(kernel.explain(node))
+    assert all(name in text for name in ("host.conv.nhwc", "host.conv.winograd2", "host.conv.winograd4"))
