@@ -91,6 +91,11 @@ class _Group:
             assert max(self.flags.values(), default=0) <= 15, "cross-core flag above 15"
             self.meet.notify_all()
 
+    def meet_all(self, role: Role, flag: int) -> None:
+        """All other ranges have come to the meeting before: what they left is in the workspace."""
+        with self.meet:
+            self.flags[role.value, flag] += 1
+
     def cross_wait(self, role: Role, flag: int) -> None:
         with self.meet:
             ready = self.meet.wait_for(lambda: self.failure or self.flags[role.value, flag] > 0, TIMEOUT_S)
@@ -165,8 +170,12 @@ class _Core:
             self.flags[pair] += 1 if name == "set_flag" else -1
             assert 0 <= self.flags[pair] <= 1, f"flag {pair} is {self.flags[pair]} after {command}"
         elif name == "cross_set":
-            assert command.operand("mode") == "group", command
-            self.group.cross_set(self.role, int(command.operand("flag")), self.kernel.tiling.roles())
+            if self.kernel.tiling.meetings:
+                assert command.operand("mode") == "type", command
+                self.group.meet_all(self.role, int(command.operand("flag")))
+            else:
+                assert command.operand("mode") == "group", command
+                self.group.cross_set(self.role, int(command.operand("flag")), self.kernel.tiling.roles())
         elif name == "cross_wait":
             self.group.cross_wait(self.role, int(command.operand("flag")))
         elif name == "drain":
@@ -312,6 +321,7 @@ class _Check:
             at += len(p) + GUARD
         self.scratch = -(-at // 512) * 512
         self.total = self.scratch + tiling.scratch_bytes + GUARD
+        self.full = bytearray()
         self.full = self._execute(0, tiling.units, 0x00, None)
 
     def _execute(self, begin: int, end: int, canary: int, poison: int | None) -> bytearray:
@@ -324,6 +334,8 @@ class _Check:
             if poison is not None and operand.role is not Use.INOUT:
                 data[~reads[k]] = poison & 1 if operand.type.dtype.name == "BOOL" else poison
             memory[self.offsets[k] : self.offsets[k] + len(data)] = data.tobytes()
+        if self.tiling.meetings and self.full:
+            memory[self.scratch :] = self.full[self.scratch :]
         addresses = [self.kernel.base + o for o in self.offsets]
         self.kernel.run(memory, addresses, self.kernel.base + self.scratch, begin, end)
         return memory
