@@ -21,7 +21,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 KINDS: Final = ("set", "wait", "cross set", "cross wait", "flag", "cross order", "drain")
 WAYS: Final = ("numbers", "watchdog", "flags", "trap")
-WATCHDOG_S: Final = 20.0
+WATCHDOG_S: Final = 60.0
 PAUSE_US: Final = 200
 PATIENCE_US: Final = 1000
+PAUSE_SCALES: Final = (1, 8, 64)  # a busy machine needs longer pauses for one hart to come ahead of another
 UNNOTICED: Final = "unnoticed"
 _SINGLE = {"set_flag": "set", "wait_flag": "wait", "cross_set": "cross set", "cross_wait": "cross wait"}
 _IMPLIED = "implied by other synchronisation"
@@ -246,10 +247,14 @@ class MutationTest:
         return UNNOTICED if [a.tobytes() for a in io] == self.expected else "numbers"
 
     def try_mutant(self, mutant: Mutant) -> Tried:
-        """Run a mutant until something notices it; of equivalent ones the first timing only."""
-        for schedule in mutant.attempts[: 1 if mutant.equivalent else None]:
-            if (noticed := self.outcome(schedule)) != UNNOTICED:
-                return Tried(mutant, noticed)
+        """Run a mutant until something notices it, with ever longer pauses; of equivalent ones the first timing only."""
+        scales, attempts = ((1,), mutant.attempts[:1]) if mutant.equivalent else (PAUSE_SCALES, mutant.attempts)
+        for scale in scales:
+            for schedule in attempts:
+                pause_us, patience_us = schedule.pause_us * scale, schedule.patience_us * scale
+                slower = replace(schedule, pause_us=pause_us, patience_us=patience_us)
+                if (noticed := self.outcome(slower)) != UNNOTICED:
+                    return Tried(mutant, noticed)
         return Tried(mutant, UNNOTICED)
 
     def unmutated(self, number: int, seed: int) -> Schedule:

@@ -39,6 +39,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--graphs", default="300", help="random graphs to try (default 300)")
     parser.addoption("--sequences", default="3200", help="random instruction sequences against QEMU (default 3200)")
+    parser.addoption("--mutants", default="40", help="mutants of synchronisation on the emulator (default 40)")
+    parser.addoption("--plain", default="10", help="runs on the emulator without a mutant (default 10)")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ pytestmark = needs_qemu
 
 RUNS = schedules(("now", "late", "random"), 3, 60.0)
 EXACT = {"precision": "f32", "fallback": "allow"}
-MUTANTS = 50
 RING_FLAGS = 3  # flags below are fences between kernels, which small shapes may not need
 GraphMaker = Callable[[sk.GraphBuilder], Any]
 
@@ -47,6 +45,9 @@ def agree(graph: Graph, inputs: dict[str, Any] | None = None, **options: Any) ->
     result = crosscheck(graph, inputs or random_inputs(graph.inputs, 0), runs=RUNS, options=options)
     assert len(result.rows) == 2 + len(RUNS)
     assert result.ok, result.text()
+    emulated = result.rows[2:]
+    assert all(row.counts for row in emulated), result.text()  # compared, and the same
+    assert all(row.events is not None for row in emulated)
 
 
 def weight(b: sk.GraphBuilder, *shape: int) -> Any:
@@ -139,25 +140,6 @@ def outcome(kernel: Any, inputs: dict[str, Any], expected: bytes, schedule: Sche
     return "unnoticed" if outputs["y"].tobytes() == expected else "numbers"
 
 
-def test_forgotten_flags_are_noticed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Leave out single sets and waits, commands as late as legal. A set or wait without its partner shows as numbers,
-    as a deadlock or as a flag left over; few waits are implied by others and harmless."""
-    kernel, inputs = encoder()
-    outputs, run = kernel.emulate(inputs, Schedule("late"))
-    expected = outputs["y"].tobytes()
-    rng = random.Random(20)
-    found: Counter[str] = Counter()
-    for _ in range(MUTANTS):
-        core = rng.choices(range(len(run.orderings)), weights=run.orderings)[0]
-        mutant = Schedule("late", watchdog_s=2.0, fault=Fault(core, (rng.randrange(run.orderings[core]),)))
-        found[outcome(kernel, inputs, expected, mutant)] += 1
-    caught = MUTANTS - found["unnoticed"]
-    with capsys.disabled():
-        print(f"\nforgotten flags: {caught} of {MUTANTS} noticed: {dict(found)}")
-    assert caught >= 0.9 * MUTANTS
-    assert found["numbers"] + found["watchdog"] + found["deadlock"] > 0
-
-
 def test_flags_that_announce_data_are_all_needed() -> None:
     """A flag between two engines forgotten altogether, sets and waits: each flag that says that data is there is
     noticed when commands run as late as legal, whoever waits."""
@@ -174,28 +156,6 @@ def test_flags_that_announce_data_are_all_needed() -> None:
                 if outcome(kernel, inputs, expected, schedule) == "unnoticed":
                     missed.append((core, setter.title, waiter.title, flag))
     assert len(missed) <= 1, missed  # a flag may be implied by another one of the same pair of engines
-
-
-def test_the_watchdog_says_where_every_core_is() -> None:
-    """Without one cross_set a core that waits for it never goes on."""
-    kernel, inputs = encoder()
-    _, run = kernel.emulate(inputs, Schedule())
-    core = 0
-    for n in range(run.orderings[core]):
-        try:
-            kernel.emulate(inputs, Schedule("now", watchdog_s=1.5, fault=Fault(core, (n,))))
-        except WatchdogError as error:
-            found = error
-            break
-        except SimulationError:
-            continue
-    else:
-        raise AssertionError("no command of core 0 that others wait for")
-    report = str(found)
-    assert len(found.violations) == 1 + len(run.orderings)
-    assert "waits for cross-core flag" in report
-    assert "sub-operator" in report
-    assert "pc 0x8" in report
 
 
 def test_deadlocks_and_wrong_programs_are_errors_not_hangs() -> None:
