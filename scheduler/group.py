@@ -71,7 +71,8 @@ def group(
     storage: StoragePolicy | None = None,
 ) -> Grouping:
     """Group the graph for a target. `choose` gives the kernel id for a body (`host.reference`: NumPy), `families` the
-    family behind it, `storage` the layout of what is materialised (default: see `layout.py`). Grouping itself asks no figure of the target; families may."""
+    family behind it, `storage` the layout of what is materialised (default: see `layout.py`). Grouping itself asks no
+    figure of the target; families may."""
     known: dict[Body, str] = {}
 
     def remembered(body: Body) -> str:

@@ -34,9 +34,7 @@ _BORDER_FACTOR = 2  # a conversion moves each element twice, strided
 _FEWEST = 2  # convolutions
 
 
-def storage_policy(
-    graph: Graph, choose: Callable[[Body], str], target: object, options: Options
-) -> StoragePolicy:
+def storage_policy(graph: Graph, choose: Callable[[Body], str], target: object, options: Options) -> StoragePolicy:
     """The layout policy of a graph on a target."""
     if isinstance(target, AicoreTarget):
         return StoragePolicy.CHANNELS_LAST

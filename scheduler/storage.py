@@ -10,8 +10,8 @@ in both.
 Concatenations along the channels interleave their parts, row by row. Where one concatenation is a run of another one's
 parts (the stages of a dense block), all of them share the bytes of the largest: `homes` says which lies in which.
 
-`ROW_MAJOR` has no images, and nothing here applies. The accelerator's policy is always channels last; the host's is what
-pays for a graph (`layout.py`).
+`ROW_MAJOR` has no images, and nothing here applies. The accelerator's policy is always channels last; the host's is
+what pays for a graph (`layout.py`).
 
 Invariants: constants, inputs, outputs and states are never images' homes; homes of one concatenation are disjoint runs
 of its channels.

@@ -137,7 +137,9 @@ class WindowEmitter:
             return self._looped(at, weights, column0, channel, lanes, state)
 
         if self.is_max and unrolled_taps(form):
-            results = self._maxima(lambda i: kb.add(base, self._row_start(line0, i, column0)), taps, column, size, lanes)
+            results = self._maxima(
+                lambda i: kb.add(base, self._row_start(line0, i, column0)), taps, column, size, lanes
+            )
         else:
             results = fold(kb, *taps, 1, [self._neutral(lanes)] * size, one_row)
         for q, value in enumerate(results):
@@ -179,9 +181,7 @@ class WindowEmitter:
             results.append(total)
         return results
 
-    def _unrolled(
-        self, at: Index, weights: Index, column: Index, channel: Index, lanes: int, state: Values
-    ) -> Values:
+    def _unrolled(self, at: Index, weights: Index, column: Index, channel: Index, lanes: int, state: Values) -> Values:
         """One kernel row, its columns written out; columns known to lie in the padding are left out."""
         kb, wide = self.kb, self.form.columns
         inputs: dict[int, ir.Value] = {}
@@ -198,9 +198,7 @@ class WindowEmitter:
                 values[q] = self._combine(values[q], inputs[offset], filters)
         return values
 
-    def _looped(
-        self, at: Index, weights: Index, column0: Index, channel: Index, lanes: int, state: Values
-    ) -> Values:
+    def _looped(self, at: Index, weights: Index, column0: Index, channel: Index, lanes: int, state: Values) -> Values:
         """One kernel row as a loop over its columns, for each output column apart."""
         kb, form, wide = self.kb, self.form, self.form.columns
         found = []
@@ -211,7 +209,7 @@ class WindowEmitter:
             above = kb.div(kb.add(kb.maximum(kb.sub(wide.extent, start), 0), d - 1), d)
 
             def step(tap: Index, inner: Values, q: int = q) -> Values:
-                offset = kb.add(q * wide.stride, kb.mul(tap, d))
+                offset = kb.add(q * wide.stride, kb.mul(tap, wide.dilation))
                 index = kb.add(at, kb.mul(offset, form.x_strides[3]))
                 x = kb.load(self.source, index, form.dtype, lanes, form.x_strides[1])
                 return [self._combine(inner[0], x, self._filter(kb.add(weights, tap), channel, lanes))]

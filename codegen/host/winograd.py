@@ -8,7 +8,8 @@ square x panel]; the padded patch lies where the products come later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 
 from llvmlite import ir
@@ -175,19 +176,11 @@ class WinogradEmitter:
             self.stores.put([image, 0, kb.add(at[0], i), kb.add(at[1], j)], channel, [value])
 
 
-class _where:  # noqa: N801 - reads as a statement
+@contextmanager
+def _where(kb: KernelBuilder, index: Index, limit: int | None) -> Iterator[None]:
     """`if index < limit:`; without a limit, always."""
-
-    def __init__(self, kb: KernelBuilder, index: Index, limit: int | None) -> None:
-        self.inner = None if limit is None else kb.when(kb.compare("<", index, limit))
-
-    def __enter__(self) -> None:
-        if self.inner is not None:
-            self.inner.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        if self.inner is not None:
-            self.inner.__exit__(None, None, None)
+    with nullcontext() if limit is None else kb.when(kb.compare("<", index, limit)):
+        yield
 
 
 # Transforms -----------------------------------------------------------------------------------------------------------

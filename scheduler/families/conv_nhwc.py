@@ -4,9 +4,9 @@ over neighbouring output positions.
 Model: a matrix product per tap, taps outside, channels inside. Each output row (of a 1 x 1 convolution without strides
 each image, rows and columns being one dimension) is dealt out in tiles of `positions` neighbours; a *panel* is the
 `tile_rows` output channels that one register tile computes. A *line* is an output row, or a piece of it where there is
-only one. The unit axis is *pixels* (one unit = one line of one image, all panels) or *channels* (one unit = one panel of
-one image and group, all lines), the latter for late layers with few positions and many weights. As many lines as have
-their input in the second-level cache go through a panel before the next one is taken up. Weights are packed when
+only one. The unit axis is *pixels* (one unit = one line of one image, all panels) or *channels* (one unit = one panel
+of one image and group, all lines), the latter for late layers with few positions and many weights. As many lines as
+have their input in the second-level cache go through a panel before the next one is taken up. Weights are packed when
 compiling as [group][panel][tap][channel][tile_rows], zero-padded, in f32.
 
 Where nothing is padded, converted or computed ahead, inputs are read where they are, in whatever layout: they are
@@ -34,13 +34,12 @@ from superkernel.scheduler.tiling import Pack, Tiling
 from superkernel.target.cpu import CpuTarget
 
 # Positions x vectors of the register tile: 28 accumulators leave registers for the operands of a step.
-_ACCUMULATORS = {"avx512": 28, "avx2": 12, "plain": 12}
-_POSITIONS_MOST = {"avx512": 14, "avx2": 6, "plain": 6}
-_VECTORS_MOST = {"avx512": 6, "avx2": 4, "plain": 4}
+ACCUMULATORS = {"avx512": 28, "avx2": 12, "plain": 12}
+POSITIONS_MOST = {"avx512": 14, "avx2": 6, "plain": 6}
+VECTORS_MOST = {"avx512": 6, "avx2": 4, "plain": 4}
 _CALL_NS = 30.0
 _RATE = 0.95  # of the peak, of a register tile that hides all latencies
-_HIDDEN = 6  # accumulators that hide the latency of a multiply-add
-_UNROLLED_CHANNELS = 4
+HIDDEN = 6  # accumulators that hide the latency of a multiply-add
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,8 @@ class Walk:
 
 @dataclass(frozen=True)
 class NhwcTiling(ConvTiling):
-    """One cut, see the module docstring. `tile_rows` are the output channels of a panel, blocks are lines; `columns` are
-    whole tiles of `positions` where a row is cut into several lines; `lines` go together."""
+    """One cut, see the module docstring. `tile_rows` are the output channels of a panel, blocks are lines; `columns`
+    are whole tiles of `positions` where a row is cut into several lines; `lines` go together."""
 
     positions: int
     lines: int
@@ -104,7 +103,9 @@ class NhwcTiling(ConvTiling):
         form, view = conv_form(body), body.anchor_inputs[1]
         assert isinstance(view, View)
         depth = view.shape[1:]
-        return {view.operand: PackTaps(form.groups, form.out_channels, depth, view.strides, view.offset, self.tile_rows)}
+        return {
+            view.operand: PackTaps(form.groups, form.out_channels, depth, view.strides, view.offset, self.tile_rows)
+        }
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         form = conv_form(body)
@@ -131,7 +132,7 @@ def tile_cycles(form: ConvForm, positions: int, vectors: int) -> float:
     whole, rest = divmod(form.out_width, positions)
 
     def one(count: int) -> float:
-        work = max(count * vectors, _HIDDEN * 0.75)
+        work = max(count * vectors, HIDDEN * 0.75)
         return work + 0.04 * (count + 2 * vectors)
 
     return form.out_height * (whole * one(positions) + (one(rest) if rest else 0.0))
@@ -201,9 +202,9 @@ def _shapes(form: ConvForm, target: CpuTarget) -> list[tuple[int, int, int]]:
         lanes //= 2
     vectors_needed = max(1, -(-form.out_channels // lanes))
     found = []
-    for most in range(1, _VECTORS_MOST[target.tier] + 1):
+    for most in range(1, VECTORS_MOST[target.tier] + 1):
         vectors = -(-vectors_needed // -(-vectors_needed // most))
-        tall = max(1, min(_POSITIONS_MOST[target.tier], _ACCUMULATORS[target.tier] // vectors))
+        tall = max(1, min(POSITIONS_MOST[target.tier], ACCUMULATORS[target.tier] // vectors))
         tiles = max(1, -(-form.out_width // tall))
         found.append((max(1, -(-form.out_width // tiles)), vectors, lanes))
         found.append((min(tall, max(1, form.out_width)), vectors, lanes))

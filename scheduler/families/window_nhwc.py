@@ -175,7 +175,12 @@ class WindowFamily(Family):
 
     def _serves(self, body: Body) -> bool:
         x = body.anchor_input_types[0]
-        if x is None or x.rank not in (3, 4) or x.dtype not in FLOAT_TYPES or not isinstance(body.anchor_inputs[0], View):
+        if (
+            x is None
+            or x.rank not in (3, 4)
+            or x.dtype not in FLOAT_TYPES
+            or not isinstance(body.anchor_inputs[0], View)
+        ):
             return False
         if body.op != "conv":
             return body.op in POOLS
@@ -189,7 +194,7 @@ class WindowFamily(Family):
             raise UnsupportedError(
                 "no window that this kernel computes",
                 location=kernel,
-                expected="a depthwise conv with constant filters, or a pool, in one or two dimensions, f32, f16 or bf16",
+                expected="a depthwise conv with constant filters or a pool, one or two dimensions, f32, f16 or bf16",
                 found=f"{body.op} of {body.anchor_input_types[0]}",
                 hint="host.conv.generic and host.pool compute the others",
             )

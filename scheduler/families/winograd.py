@@ -29,7 +29,7 @@ from superkernel.dtypes import DType
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.conv import CHANNELS, PIXELS, ConvFamily, ConvTiling
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
-from superkernel.scheduler.families.conv_nhwc import _ACCUMULATORS, _HIDDEN, _POSITIONS_MOST, _VECTORS_MOST, filters_of
+from superkernel.scheduler.families.conv_nhwc import ACCUMULATORS, HIDDEN, POSITIONS_MOST, VECTORS_MOST, filters_of
 from superkernel.scheduler.families.costing import elements_ns, program_weight
 from superkernel.scheduler.tiling import Pack, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -90,7 +90,6 @@ class PackWinograd(Pack):
         packed[:, :, : self.out] = whole.transpose(2, 3, 1, 0).reshape(side * side, channels, self.out)
         shape = (side * side, channels, panels, self.rows)
         return np.ascontiguousarray(packed.reshape(shape).transpose(2, 0, 1, 3))
-
 
     def packed_bytes(self, kind: object) -> int:
         return 4 * (self.m + 2) ** 2 * self.depth[0] * -(-self.out // self.rows) * self.rows
@@ -157,7 +156,7 @@ class WinogradTiling(ConvTiling):
         whole, rest = divmod(self.squares, self.positions)
 
         def one(count: int) -> float:
-            return max(count * self.vectors, _HIDDEN * 0.75) + 0.04 * (count + 2 * self.vectors)
+            return max(count * self.vectors, HIDDEN * 0.75) + 0.04 * (count + 2 * self.vectors)
 
         steps = planes * form.channels * self.channel_tiles * form.images * self.blocks
         compute = steps * (whole * one(self.positions) + (one(rest) if rest else 0.0)) * cycle / _RATE
@@ -226,9 +225,9 @@ def _shapes(form: ConvForm, m: int, rows: int, target: CpuTarget) -> list[tuple[
     needed = max(1, -(-form.out_channels // lanes))
     squares = max(1, rows * -(-form.out_width // m))
     found = []
-    for most in range(1, _VECTORS_MOST[target.tier] + 1):
+    for most in range(1, VECTORS_MOST[target.tier] + 1):
         vectors = -(-needed // -(-needed // most))
-        tall = max(1, min(_POSITIONS_MOST[target.tier], _ACCUMULATORS[target.tier] // vectors))
+        tall = max(1, min(POSITIONS_MOST[target.tier], ACCUMULATORS[target.tier] // vectors))
         found.append((-(-squares // -(-squares // tall)), vectors, lanes))
     return list(dict.fromkeys(found))
 

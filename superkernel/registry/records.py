@@ -226,8 +226,8 @@ class TensorNeed:
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """One problem. `program` are the pointwise operators fused around the anchor (or, for op "pointwise", all there
-    is), `program_steps` each with the element types of its operand and its result. `layout`: how images lie, "row_major"
-    or "channels_last"."""
+    is), `program_steps` each with the element types of its operand and its result. `layout`: how images lie,
+    "row_major" or "channels_last"."""
 
     op: str
     inputs: tuple[TensorNeed | None, ...]

@@ -162,7 +162,8 @@ def parse_requirement(text: str, target: Target, policy: Policy) -> Requirement:
     given = dict(_attribute(text, a) for a in re.split(r",(?![^(\[]*[)\]])", attributes) if a.strip())
     layout = given.pop("layout", ROW_MAJOR) if name in IMAGE_OPS else ROW_MAJOR
     if layout not in (ROW_MAJOR, CHANNELS_LAST):
-        raise InputError("no such layout", f"operator {name!r}", f"{ROW_MAJOR} or {CHANNELS_LAST}", repr(layout))
+        place, expected = f"operator {name!r}", f"{ROW_MAJOR} or {CHANNELS_LAST}"
+        raise InputError("no such layout", location=place, expected=expected, found=repr(layout))
     try:
         attrs = canonical_attrs(definition, given)
         outputs = definition.infer([None if n is None else n.type for n in needs], attrs)

@@ -140,7 +140,10 @@ def test_transforms_are_exact_in_rationals(m: int) -> None:
         even, odd = (sum(c * d[2 * k + at] for k, c in enumerate(rest)) for at in (2, 1))
         transformed += [even + p * odd, even - p * odd]
     transformed.append(sum(c * d[2 * k + 1] for k, c in enumerate(whole)))
-    products = [v * sum(a * b for a, b in zip(row, g, strict=True)) for v, row in zip(transformed, filter_matrix(m), strict=True)]
+    products = [
+        v * sum(a * b for a, b in zip(row, g, strict=True))
+        for v, row in zip(transformed, filter_matrix(m), strict=True)
+    ]
     for i in range(m):
         got = sum(p**i * v for p, v in zip(points, products, strict=False)) + (products[-1] if i == m - 1 else 0)
         assert got == sum(d[i + k] * g[k] for k in range(3))
@@ -185,9 +188,7 @@ def test_depthwise(x: tuple[int, ...], kernel: tuple[int, ...], attrs: dict[str,
     case.check(DEPTHWISE)
 
 
-@pytest.mark.parametrize(
-    ("op", "x", "attrs"), [c for c in WINDOWED if c[0] != "lp_pool" and len(c[1]) < 5], ids=str
-)
+@pytest.mark.parametrize(("op", "x", "attrs"), [c for c in WINDOWED if c[0] != "lp_pool" and len(c[1]) < 5], ids=str)
 @pytest.mark.parametrize("channels", [3, 37])
 def test_pools(op: str, x: tuple[int, ...], attrs: dict[str, Any], channels: int) -> None:
     shape = (x[0], channels, *x[2:])

@@ -1,4 +1,4 @@
-"""The host's layout of images: chosen where it pays, without transposes inside, equal results, and overruled by pins."""
+"""The host's layout of images: chosen where it pays, no transposes inside, equal results, overruled by patterns."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import superkernel
 from superkernel.builder import GraphBuilder, Tensor
 from superkernel.graph import Graph
 from superkernel.reference import evaluate
+from superkernel.registry import requirement
+from superkernel.scheduler import storage
 from superkernel.scheduler.layout import CHANNEL_KERNELS
 
 CONV_KERNELS = ("host.conv.nhwc", "host.conv.winograd*", "host.conv.depthwise_nhwc")
@@ -106,6 +108,10 @@ def test_borders_keep_a_graph_row_major(make: Callable[[Net], Tensor]) -> None:
     n.b.output(make(n), name="y")
     kernel, _ = run(n.b.graph())
     assert "host.conv.igemm" in kernels_of(kernel)
+
+
+def test_scheduler_and_registry_agree_on_what_computes_images() -> None:
+    assert requirement.IMAGE_OPS == storage.IMAGE_OPS
 
 
 def test_explanations_show_the_candidates() -> None:
