@@ -247,7 +247,7 @@ class MutationTest:
         return UNNOTICED if [a.tobytes() for a in io] == self.expected else "numbers"
 
     def try_mutant(self, mutant: Mutant) -> Tried:
-        """Run a mutant until something notices it, with ever longer pauses; of equivalent ones the first timing only."""
+        """Run a mutant until something notices it, with ever longer pauses; an equivalent one in its first timing."""
         scales, attempts = ((1,), mutant.attempts[:1]) if mutant.equivalent else (PAUSE_SCALES, mutant.attempts)
         for scale in scales:
             for schedule in attempts:
