@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,20 @@ def test_flags_that_announce_data_are_all_needed() -> None:
                 if outcome(kernel, inputs, expected, schedule) == "unnoticed":
                     missed.append((core, setter.title, waiter.title, flag))
     assert len(missed) <= 1, missed  # a flag may be implied by another one of the same pair of engines
+
+
+@pytest.mark.serial
+def test_a_small_run_is_well_under_a_second() -> None:
+    """From the call to the outputs: the start and the end of the emulator, and next to no work."""
+    kernel = sk.compile(models.mlp(), target="mini")
+    inputs = random_inputs(kernel.inputs, 0)
+    kernel.emulate(inputs)
+    times_s = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        kernel.emulate(inputs)
+        times_s.append(time.perf_counter() - begun)
+    assert min(times_s) < 0.7
 
 
 def test_deadlocks_and_wrong_programs_are_errors_not_hangs() -> None:
