@@ -2,9 +2,11 @@
 
 Model: L2 is cold where a run begins. A sub-operator's first touch of a constant misses: its cores bring the bytes at
 `hbm.core_bytes_per_cycle` each, those that several cores read in equal shares. What is in L2 comes at the rate of the
-core's own path. What that makes of a kernel, which may hide much of it behind its other engines, its family says: its
-cost on the target, and on one whose paths are as slow as misses; by how much of what it reads misses, it lies between
-the two. Sub-operators follow one another on the cores of their types, and wait for the plan's events.
+core's own path. What that makes of a kernel, which may hide much of it behind its other engines, its family says, by
+its cost on targets that differ. A family that has misses in its cost is asked with HBM as it is and with an HBM that
+costs nothing; one that has not, on the target and on one whose paths are as slow as misses. By how much of what could
+miss is a constant that does, the sub-operator lies between the two. Sub-operators follow one another on the cores of
+their types, and wait for the plan's events.
 
 Early-Start: a kernel that waits for its operands brings constants meanwhile, as long as the wait is and as far as its
 local memory has room (HELD of it).
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.schedule import MemoryAccess, Schedule, Space, Task
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Cut, HartKind, Mode, Pause, Run
@@ -28,6 +31,7 @@ from superkernel.target.aicore import AicoreTarget
 
 PAGE_BYTES = 4096  # what is known about first touches
 GAP_BYTES = 8192  # ranges nearer to one another are brought as one
+FREE_BYTES_PER_CYCLE = 4096
 HELD = 0.25  # of the memory that MTE2 fills
 PARTS = 1.25  # a kernel that would need so much longer to read all that it declares reads only parts
 _PATH = {CoreKind.CUBE: "rates.gm_to_l1_gb_per_s", CoreKind.VECTOR: "rates.gm_to_ub_gb_per_s"}
@@ -83,16 +87,28 @@ def demands_of(schedule: Schedule, plan: AicorePlan, target: AicoreTarget) -> tu
     seen = _Seen(schedule)
     miss_gb_per_s = target.hbm.core_bytes_per_cycle * target.device.clock_mhz / 1000
     slow = target.replaced({path: min(miss_gb_per_s, float(str(target.value(path)))) for path in _PATH.values()})
+    warm = target.replaced({"hbm.core_bytes_per_cycle": FREE_BYTES_PER_CYCLE, "hbm.latency_ns": 0})
     found = []
     for sub, tiling, tasks in zip(schedule.subops, schedule.tilings, rows, strict=True):
         if isinstance(tiling, AicoreTiling) and tasks:
             spans = {(t.begin, t.end) for t in tasks}
-            cost = {
-                span: (tiling.cost_cycles(sub.body, *span, target), tiling.cost_cycles(sub.body, *span, slow))
-                for span in spans
-            }
+            cost = {span: _costs(tiling, sub.body, span, target, warm, slow) for span in spans}
             found.append(_demand(tasks, cost, plan, target, seen))
     return tuple(found)
+
+
+def _costs(
+    tiling: AicoreTiling,
+    body: Body,
+    span: tuple[int, int],
+    target: AicoreTarget,
+    warm: AicoreTarget,
+    slow: AicoreTarget,
+) -> tuple[float, float, bool]:
+    """Cycles with all in L2, with all missing, and whether the family itself has misses in its cost, those of what
+    several cores read in equal shares."""
+    cold, hit = tiling.cost_cycles(body, *span, target), tiling.cost_cycles(body, *span, warm)
+    return (hit, cold, True) if cold > hit else (hit, tiling.cost_cycles(body, *span, slow), False)
 
 
 def times_of(
@@ -170,13 +186,13 @@ class _Seen:
 
 def _demand(
     tasks: Sequence[Task],
-    cost: Mapping[tuple[int, int], tuple[float, float]],
+    cost: Mapping[tuple[int, int], tuple[float, float, bool]],
     plan: AicorePlan,
     target: AicoreTarget,
     seen: _Seen,
 ) -> Demand:
     outside = [a for t in tasks for a in t.accesses if a.space in _FIRST_TOUCHED]
-    sharers = Counter((a.space, a.slot, r) for a in outside if not a.write for r in a.regions)
+    sharers = Counter((a.space, a.slot, r) for t in tasks for a in t.accesses if not a.write for r in a.regions)
     miss_rate = float(target.hbm.core_bytes_per_cycle)
     room = {CoreKind.CUBE: HELD * target.memory.l1_bytes, CoreKind.VECTOR: HELD * target.memory.ub_bytes}
     hit = cold = missing = early = hbm = 0.0
@@ -189,9 +205,10 @@ def _demand(
             hit = cold = max(hit, cost[task.begin, task.end][0])
             continue
         rate = target.mb_per_s(_PATH[kind]) / target.device.clock_mhz
-        read = missed = constant = 0.0
+        read = share = missed = constant = 0.0
         for access, region in ((a, r) for a in task.accesses if not a.write for r in a.regions):
             read += region.nbytes
+            share += region.nbytes / sharers[access.space, access.slot, region]
             constant += region.nbytes if access.space is Space.CONSTANT else 0
             if access.space in _FIRST_TOUCHED:
                 fresh = seen.fresh(access, region.start, region.stop)
@@ -200,10 +217,11 @@ def _demand(
                 if access.space is Space.CONSTANT and fresh:
                     missed += own
                     ranges.append((region.start, region.stop))
-        cycles, slowly = cost[task.begin, task.end]
+        cycles, slowly, shared = cost[task.begin, task.end]
+        could = share if shared else read  # miss
         whole &= constant / rate <= PARTS * max(cycles, float(target.dma.startup_cycles))
         hit = max(hit, cycles)
-        cold = max(cold, cycles + (slowly - cycles) * (missed / read if read else 0.0))
+        cold = max(cold, cycles + (slowly - cycles) * (missed / could if could else 0.0))
         missing = max(missing, missed / miss_rate)
         early = max(early, room[kind] / miss_rate)
     seen.touch(outside)

@@ -15,8 +15,8 @@ cores that produce for it, and so for all that these issue before. Three are pla
 
 The fastest one is taken; another than the first must be faster by GAIN. A share of the cores is taken to need at least
 so much longer as it is smaller: what kernels hide of their start-up behind others' work on the same cores is in no
-estimate. Streams that are not issued as given get memory of their own as far as L2 has room, so that the reuse of an
-address orders nothing that could run at a time. Sub-operators that others cannot stand beside
+estimate. Streams get memory of their own as far as L2 has room, so that the reuse of an address orders nothing that
+could run at a time. Sub-operators that others cannot stand beside
 (NumPy's, those of an aicpu hart, kernels whose cores meet inside, or divide their work at run time) keep all cores.
 
 Invariants: the order is a topological order of all reads, writes and overwrites, and of named streams; launches and
@@ -71,8 +71,8 @@ class Arrangement:
 
     def touched(self, subops: Sequence[SubOperator], buffers: Mapping[str, Buffer]) -> dict[str, Touched] | None:
         """Who uses each buffer, streams in place of cores, by position in the order; `subops` stand in it already. None
-        where reuse is free for everybody."""
-        if self.name == AS_GIVEN:
+        where there are no branches, or nobody asks for them to run at a time."""
+        if len(self.tried) < 2:
             return None
         numbers = {stream: n for n, stream in enumerate(dict.fromkeys(self.streams))}
         of = [numbers[self.streams[i]] for i in self.order]
