@@ -166,7 +166,12 @@ def maker_of(op: str) -> Maker:
     return _unary(op) if len(definition.args) == 1 else _binary(op)
 
 
-_LEADING = (DType.F32, DType.I8, DType.BOOL)  # the type that gets every variant: the first of these that is taken
+_LEADING = (
+    DType.F32,
+    DType.I8,
+    DType.BOOL,
+    DType.I64,
+)  # the type that gets every variant: the first of these that is taken
 
 
 def dtypes_of(op: str) -> list[DType]:

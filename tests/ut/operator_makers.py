@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from superkernel.dtypes import DType
+from superkernel.ops.grouped import GroupTable
 
 Array = np.ndarray[Any, Any]
 Instance = tuple[list[Array | None], dict[str, Any]]
@@ -283,6 +284,31 @@ def _kv_update(rng: Rng, dtype: DType) -> Iterator[Instance]:
         yield [values(rng, (1, 2, 6, 3), dtype), values(rng, (1, 2, 2, 3), dtype), position], {}
 
 
+def _grouped_matmul(rng: Rng, dtype: DType) -> Iterator[Instance]:
+    for counts, kind in (
+        ([2, 0, 3], DType.I64),
+        ([0, 6, 0], DType.I32),
+        ([0, 0, 0], DType.I64),
+        ([1, 2, 3], DType.I32),
+    ):
+        given = np.array(counts, kind.numpy)
+        inputs = [values(rng, (6, 5), dtype), values(rng, (3, 5, 4), dtype), given]
+        yield inputs, {}
+        yield [*inputs, GroupTable(3, 6, 2, 1, 2).made(given)], {"cut": (2, 1, 2)}
+
+
+def _tile_groups(rng: Rng, dtype: DType) -> Iterator[Instance]:
+    for counts in ([2, 0, 3], [0, 9, 0], [0, 0, 0], [9]):
+        for attrs in ({"rows": 9, "tile": 2}, {"rows": 9, "tile": 4, "columns": 3, "slots": 2}):
+            yield [np.array(counts, dtype.numpy)], attrs
+
+
+def _tile_lengths(rng: Rng, dtype: DType) -> Iterator[Instance]:
+    for lengths in ([2, 0, 70], [0], [64, 64, 64, 64], [0, 0, 0]):
+        for slots in (1, 3):
+            yield [np.array(lengths, dtype.numpy)], {"keys": 70, "slots": slots}
+
+
 _AXIS_ROWS = _plain(
     ((4, 9), {}),
     ((2, 3, 5), {"axis": 1}),
@@ -325,6 +351,9 @@ ANCHOR_MAKERS: dict[str, Maker] = {
     "attention": _attention,
     "rope": _rope,
     "kv_update": _kv_update,
+    "grouped_matmul": _grouped_matmul,
+    "tile_groups": _tile_groups,
+    "tile_lengths": _tile_lengths,
     "group_norm": _channels(2, {"groups": 2}, {"groups": 4}, {"groups": 1}),
     "instance_norm": _channels(2, {}, {"epsilon": 1e-2}),
     "batch_norm": _channels(4, {}),

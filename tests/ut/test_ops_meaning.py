@@ -13,6 +13,7 @@ import pytest
 from operator_cases import cases
 
 from superkernel.dtypes import DType
+from superkernel.errors import DataError
 from superkernel.ops.table import op_table
 from superkernel.reference import apply
 
@@ -220,12 +221,31 @@ def test_reductions_over_nothing() -> None:
     assert np.isnan(apply("reduce_mean", [empty], {"axes": (1,)})[0]).all()
 
 
+def test_a_grouped_product_is_a_product_per_expert() -> None:
+    """Their tilings are checked with their kernels."""
+    x, w = np.arange(12.0).reshape(6, 2), np.array([[[1.0], [0.0]], [[0.0], [1.0]], [[7.0], [7.0]]])
+    found = apply("grouped_matmul", [x, w, np.array([2, 3, 0])])[0]
+    assert found.reshape(-1).tolist() == [0.0, 2.0, 5.0, 7.0, 9.0, 0.0]
+    for counts in ([2, 3, 2], [-1, 0, 0]):
+        with pytest.raises(DataError):
+            apply("grouped_matmul", [x, w, np.array(counts)])
+
+
+def test_ragged_attention_takes_no_length_that_is_none() -> None:
+    q = np.ones((2, 1, 3, 4))
+    assert (apply("attention", [q, q, q, None, np.array([3, 1])], {"ragged": True})[0] == 1).all()
+    assert (apply("attention", [q, q, q, None, np.array([9, -1])])[0][0] == 1).all()
+    for lengths in ([4, 1], [3, -1]):
+        with pytest.raises(DataError, match="length"):
+            apply("attention", [q, q, q, None, np.array(lengths)], {"ragged": True})
+
+
 def test_every_operator_is_checked_somewhere() -> None:
     pytest.importorskip("onnx")
     from test_ops_onnx import ROWS
 
     here = {
         "attention", "rope", "rms_norm", "silu", "square", "rsqrt", "expm1", "log1p", "trunc", "not_equal", "cast",
-        "quantize", "dequantize", "kv_update", "lrn",
+        "quantize", "dequantize", "kv_update", "lrn", "grouped_matmul", "tile_groups", "tile_lengths",
     }  # fmt: skip
     assert set(op_table()) == set(ROWS) | here

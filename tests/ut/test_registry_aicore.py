@@ -102,6 +102,10 @@ CASES = (
     ("shift_left(i32[64], i32[64])", CONTROL),
     ("scatter_elements(i64[8,4], i64[2,4], i64[2,4]; axis=0)", CONTROL),
     ("lrn(f16[1,8,9,9]; size=3)", REFERENCE),
+    ("grouped_matmul(f16[32,16], const f16[4,16,32], i64[4], i32[32]; cut=(16,1,2))", "aicore.grouped_matmul"),
+    ("grouped_matmul(f16[32,16], const f16[4,16,32], i64[4])", REFERENCE),
+    ("tile_groups(i64[8]; rows=64, tile=16)", "aicore.tiling"),
+    ("tile_lengths(i32[8]; keys=64)", "aicore.tiling"),
     ("transpose(i64[64,32]; perm=(1,0))", "aicore.pointwise"),
 )
 

@@ -16,6 +16,7 @@ from superkernel.codegen.host.emitters import emitter_of
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.dtypes import DType
+from superkernel.ops.grouped import GroupTable
 from superkernel.ops.table import find_op
 from superkernel.registry import Capability, KernelRole, Policy, Requirement, requirement_of
 from superkernel.registry.eligibility import clauses_of
@@ -60,6 +61,8 @@ TEMPLATES = (
     "max_pool({t}[1,3,8,8]; kernel=(2,2), strides=(2,2))",
     "attention({t}[1,4,3,16], {t}[1,2,9,16], {t}[1,2,9,16])",
     "rope({t}[1,2,3,8], {t}[3,4], {t}[3,4])",
+    "grouped_matmul({t}[6,5], const {t}[3,5,7], i64[3], i32[24]; cut=(2,1,1))",
+    "tile_groups(i64[3]; rows=6, tile=2)",
 )
 TYPES = (DType.F32, DType.F64, DType.F16, DType.BF16, DType.I8, DType.I32)
 TOLERANCES = {DType.F64: 1e-11, DType.F32: 2e-5, DType.F16: 4e-3, DType.BF16: 3e-2}
@@ -111,7 +114,7 @@ def _problems(tier: str) -> tuple[Requirement, ...]:
         definition = find_op(template.split("(")[0])
         assert definition is not None
         for dtype in TYPES:
-            if dtype in definition.args[0].dtypes:
+            if "{t}" not in template or dtype in definition.args[0].dtypes:
                 found.append(parse_requirement(template.format(t=dtype.value), TARGETS[tier], Policy()))
     return tuple(found)
 
@@ -205,6 +208,8 @@ def test_a_case_of_every_row_runs(candidate: Capability, rng: np.random.Generato
     body = _body(problem)
     assert _is_eligible(candidate, requirement_of(body, TARGETS[tier], Policy()))
     arrays = [_values(rng, o) for o in body.operands]
+    if problem.op == "grouped_matmul":  # a table is no random data
+        arrays[3] = GroupTable(3, 6, 2, 1, 1).made(arrays[2])
     _run(candidate.kernel, body, tier, arrays)
     definition = find_op(problem.op)
     assert definition is not None
