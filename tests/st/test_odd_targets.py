@@ -195,8 +195,8 @@ def test_the_least_of_all_times_at_once() -> None:
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("flags", [1, 2, 3, 4, 5, 6])
 def test_too_few_flags_between_engines(flags: int, name: str) -> None:
-    """A kernel whose rings have one slot each may still lack flags: it says how many it needs. Fewer than four are enough
-    for none; attention gives way to NumPy before that."""
+    """A kernel whose rings have one slot each may still lack flags: it says how many it needs. Fewer than four are
+    enough for none; attention gives way to NumPy before that."""
     found = _outcome({"queue.flag_ids": flags}, GRAPHS[name])
     assert found in (REFUSED, RIGHT)
     assert found == REFUSED or flags >= 4
