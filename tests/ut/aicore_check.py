@@ -335,7 +335,8 @@ class _Check:
                 data[~reads[k]] = poison & 1 if operand.type.dtype.name == "BOOL" else poison
             memory[self.offsets[k] : self.offsets[k] + len(data)] = data.tobytes()
         if self.tiling.meetings and self.full:
-            memory[self.scratch :] = self.full[self.scratch :]
+            workspace = slice(self.scratch, self.scratch + self.tiling.scratch_bytes)
+            memory[workspace] = self.full[workspace]
         addresses = [self.kernel.base + o for o in self.offsets]
         self.kernel.run(memory, addresses, self.kernel.base + self.scratch, begin, end)
         return memory
