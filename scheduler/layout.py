@@ -32,6 +32,7 @@ CHANNEL_KERNELS = frozenset(
 _ROW_KERNELS = ("host.conv.igemm", "host.conv.depthwise", "host.pool")
 _BORDER_FACTOR = 2  # a conversion moves each element twice, strided
 _FEWEST = 2  # convolutions
+_ALONG_CHANNELS = frozenset({"lrn"})  # their rows are the channels of a pixel, read and stored in any layout
 
 
 def storage_policy(graph: Graph, choose: Callable[[Body], str], target: object, options: Options) -> StoragePolicy:
@@ -91,4 +92,4 @@ def _reads_any_order(node: Node, kernels: dict[str, str]) -> bool:
 
 def _keeps(graph: Graph, node: Node, kernels: dict[str, str]) -> bool:
     """True where a node reads and computes images as they lie."""
-    return connects(graph, node) or kernels.get(node.name) in CHANNEL_KERNELS
+    return connects(graph, node) or node.op in _ALONG_CHANNELS or kernels.get(node.name) in CHANNEL_KERNELS

@@ -38,6 +38,7 @@ class WinogradEmitter:
         assert isinstance(weights, View)
         self.weights = kb.operands[weights.operand]
         self.stores = ChannelStores(kb, body, self.form)
+        self.stores.inline &= tiling.m == 2  # code for 16 outputs takes longer to compile than it gains
         t = tiling
         planes = t.side * t.side
         self.inputs = kb.offset(kb.scratch, 4 * t.parked)

@@ -50,6 +50,7 @@ _GEMM_TILES = {"avx512": (14, 2), "avx2": (6, 2), "plain": (6, 2)}
 _GROUPED_TILES = {"avx512": (8, 3), "avx2": (4, 2), "plain": (4, 2)}
 _GEMV_VECTORS = 4
 _GEMV_ROWS_MAX = 6
+_WINOGRAD_CHANNELS_MIN = 8  # transforms of half empty vectors, and of an input that is not channels last, do not pay
 
 
 @dataclass(frozen=True)
@@ -181,10 +182,11 @@ def _channels_last_kernels() -> Iterable[_Kernel]:
     ones = [one_of(Reason.STRIDE, f"stride_{name}", 1) for name in ("rows", "columns")]
     threes = [one_of(Reason.SHAPE, f"window_{name}", 3) for name in ("rows", "columns")]
     squares = (one_of(Reason.SHAPE, "taps", 9), *threes, *ones, one_of(Reason.GROUPS, "groups", 1))
+    some = within(Reason.SHAPE, "channels", _WINOGRAD_CHANNELS_MIN)
     for m in (2, 4):
         yield _Kernel(
             f"host.conv.winograd{m}", ("conv",), "conv", frozenset({_F32}), True, same,
-            limits=(_CONSTANT_WEIGHT, one_of(Reason.RANK, "spatial", 2), _CHANNELS_LAST, *squares),
+            limits=(_CONSTANT_WEIGHT, one_of(Reason.RANK, "spatial", 2), _CHANNELS_LAST, *squares, some),
             modifier=f"winograd{m}", workspace="squares", persistent="squares_filters", transforms=(pack, patch),
             cost="winograd", cost_parameters=(("m", float(m)),), code_bytes=16384, precision=sums,
         )  # fmt: skip

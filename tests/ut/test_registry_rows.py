@@ -41,7 +41,7 @@ TEMPLATES = (
     "matmul({t}[3,5], {t}[5,7])",
     "conv({t}[1,3,9,9], const {t}[5,3,3,3]; pads=(1,1,1,1))",
     "conv({t}[1,6,9,9], const {t}[6,1,3,3]; groups=6, pads=(1,1,1,1))",
-    "conv({t}[1,3,9,9], const {t}[5,3,3,3]; pads=(1,1,1,1), layout=channels_last)",
+    "conv({t}[1,8,9,9], const {t}[5,8,3,3]; pads=(1,1,1,1), layout=channels_last)",
     "conv({t}[1,6,9,9], const {t}[6,1,3,3]; groups=6, pads=(1,1,1,1), layout=channels_last)",
     "max_pool({t}[1,3,8,8]; kernel=(2,2), strides=(2,2), layout=channels_last)",
     "conv({t}[1,2,4,4,4], {t}[3,2,2,2,2])",
