@@ -206,8 +206,9 @@ class _Board:
     def movable(self, index: int) -> bool:
         """Whether a sub-operator may have fewer cores than it has units for, and stand beside others."""
         tiling = self.tilings[index]
-        plain = isinstance(tiling, AicoreTiling) and not tiling.kernel_type.on_aicpu
-        return plain and not tiling.dealt_out and not tiling.meetings and tiling.units > 0
+        if not isinstance(tiling, AicoreTiling) or tiling.kernel_type.on_aicpu:
+            return False
+        return not tiling.dealt_out and not tiling.meetings and tiling.units > 0
 
     def _ranks(self) -> list[float]:
         """Longest path to the end."""
@@ -255,11 +256,11 @@ class _Board:
         ends = [sum(weights[: n + 1]) / total for n in range(len(weights))]
         found = []
         for i, others in enumerate(self.beside):
-            number = lane.get(self.streams[i])
-            if number is None or not any(self._same_cores(i, j) for j in others):
+            place = lane.get(self.streams[i])
+            if place is None or not any(self._same_cores(i, j) for j in others):
                 found.append((0.0, 1.0))
             else:
-                found.append((ends[number - 1] if number else 0.0, ends[number]))
+                found.append((ends[place - 1] if place else 0.0, ends[place]))
         return found
 
     def _same_cores(self, i: int, j: int) -> bool:

@@ -93,7 +93,7 @@ def test_weights_that_come_beside_other_work_make_the_program_faster() -> None:
     assert 0.5 * gained < compiled.weights.gain_cycles < 1.5 * gained
     found = lines(report)
     asked = compiled.weights.nbytes // 512
-    assert found["timely"] > 0.85 * asked
+    assert found["timely"] > 0.8 * asked
     assert found["useless"] == 0
     assert sum(found.values()) == asked == 3 * 4096
     assert lines(plain) == dict.fromkeys(found, 0)
