@@ -876,6 +876,8 @@ class OperatorMethods:
         }
         return self._apply("tile_groups", (counts,), attrs, name)[0]
 
-    def tile_lengths(self, lengths: TensorLike, *, keys: int, slots: int = 1, name: str | None = None) -> Tensor:
+    def tile_lengths(
+        self, lengths: TensorLike, *, keys: int, slots: int = 1, fixed: int = 256, name: str | None = None
+    ) -> Tensor:
         """The tiling of attention over a padded batch as a table: bounds along the batches, by lengths."""
-        return self._apply("tile_lengths", (lengths,), {"keys": keys, "slots": slots}, name)[0]
+        return self._apply("tile_lengths", (lengths,), {"keys": keys, "slots": slots, "fixed": fixed}, name)[0]

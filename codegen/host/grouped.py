@@ -30,7 +30,7 @@ from superkernel.ops.grouped import (
     TOO_MANY,
     WHERE_WORD,
 )
-from superkernel.ops.ragged import LENGTH_BLOCK, PART_BITS
+from superkernel.ops.ragged import PART_BITS
 from superkernel.scheduler.families.grouped import (
     TABLE,
     GroupedTiling,
@@ -140,8 +140,7 @@ class LengthsCode(_Code):
         return status
 
     def _cost(self, length: ir.Value) -> ir.Value:
-        kb = self.kb
-        return kb.i64(kb.maximum(kb.div(kb.add(length, LENGTH_BLOCK - 1), LENGTH_BLOCK), 1))
+        return self.kb.i64(self.kb.add(length, self.table.fixed))
 
     def _check(self, batch: Index, state: list[ir.Value]) -> list[ir.Value]:
         kb, b = self.kb, self.kb.b

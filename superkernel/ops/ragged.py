@@ -1,7 +1,7 @@
 """The tiling of attention over a padded batch: whose share of the work is what, by the lengths that the graph computes.
 
-Model: a batch costs as many blocks of LENGTH_BLOCK keys as its sequence has, at least one, however it is cut into
-units. `tile_lengths` deals the whole out evenly to `slots`, as bounds along the batches in parts of 2^16: a kernel with
+Model: a batch costs as much as the keys of its sequence, and `fixed` keys more for what work takes however few keys it
+sees, whatever it is cut into. `tile_lengths` deals the whole out evenly to `slots`, as bounds along the batches in parts of 2^16: a kernel with
 so many units per batch begins at bound x units / 2^16. The table is i32 words:
 
     0 status       0 fine, 1 a negative length, 2 one above `keys`
@@ -31,7 +31,7 @@ Arrays = Sequence[Array | None]
 Outputs = tuple[TensorType, ...]
 Boxes = tuple[Box | None, ...]
 
-LENGTH_BLOCK = 16
+FIXED_KEYS = 256  # what a unit of attention takes beside its keys, on the simulated accelerator: 250 to 500 keys' time
 PART_BITS = 16  # of a batch
 BOUNDS_WORD = 4
 _LENGTHS = frozenset({DType.I64, DType.I32})
@@ -56,11 +56,12 @@ class LengthTable:
     batches: int
     keys: int
     slots: int
+    fixed: int
 
     def made(self, lengths: Array) -> Array:
         """The table of some lengths. Raises DataError."""
         check_lengths(lengths, self.keys)
-        costs = [max(1, -(-length // LENGTH_BLOCK)) for length in lengths.tolist()]
+        costs = [self.fixed + length for length in lengths.tolist()]
         whole, slots = sum(costs), self.slots
         words = np.zeros(table_words(slots), np.int32)
         before, place = 0, 0
@@ -83,14 +84,14 @@ def check_lengths(lengths: Array, keys: int) -> None:
 
 def length_table(lengths: TensorType, attrs: Attrs) -> LengthTable:
     """What the attributes ask for."""
-    return LengthTable(lengths.shape[0], get_int(attrs, "keys"), get_int(attrs, "slots"))
+    return LengthTable(lengths.shape[0], get_int(attrs, "keys"), get_int(attrs, "slots"), get_int(attrs, "fixed"))
 
 
 def _infer(inputs: Types, attrs: Attrs) -> Outputs:
     lengths = present(inputs, 0)
     require_rank(lengths, 1, 1, slot(_ARGS, 0))
     require(0 < lengths.shape[0] <= _BATCHES_MAX, "too few or too many batches", f"1 to {_BATCHES_MAX}", lengths)
-    for name, low, high in (("keys", 0, _KEYS_MAX), ("slots", 1, _SLOTS_MAX)):
+    for name, low, high in (("keys", 0, _KEYS_MAX), ("slots", 1, _SLOTS_MAX), ("fixed", 1, _KEYS_MAX)):
         value = get_int(attrs, name)
         require(low <= value <= high, "out of range", f"{low} to {high}", value, f"attribute {name!r}")
     return (TensorType(DType.I32, (table_words(get_int(attrs, "slots")),)),)
@@ -119,6 +120,7 @@ OPS: tuple[OpDef, ...] = (
         (
             int_attr("keys", doc="of the attention, Skv: lengths are no larger"),
             int_attr("slots", 1, "how many shares the work is dealt out in"),
+            int_attr("fixed", FIXED_KEYS, "what a batch costs beside its keys, in keys"),
         ),
         _infer,
         _reference,
