@@ -1,8 +1,8 @@
 """The tiling of attention over a padded batch: whose share of the work is what, by the lengths that the graph computes.
 
 Model: a batch costs as much as the keys of its sequence, and `fixed` keys more for what work takes however few keys it
-sees, whatever it is cut into. `tile_lengths` deals the whole out evenly to `slots`, as bounds along the batches in parts of 2^16: a kernel with
-so many units per batch begins at bound x units / 2^16. The table is i32 words:
+sees, whatever it is cut into. `tile_lengths` deals the whole out evenly to `slots`, as bounds along the batches in
+parts of 2^16: a kernel with so many units per batch begins at bound x units / 2^16. The table is i32 words:
 
     0 status       0 fine, 1 a negative length, 2 one above `keys`
     1 where        of what is wrong: the batch

@@ -11,7 +11,19 @@ from superkernel.ops.opdef import OpDef
 @cache
 def op_table() -> dict[str, OpDef]:
     """name -> OpDef for every operator, in a fixed order."""
-    from superkernel.ops import attention, conv, grouped, matmul, movement, pointwise, pool, ragged, reduce, rowwise, update
+    from superkernel.ops import (
+        attention,
+        conv,
+        grouped,
+        matmul,
+        movement,
+        pointwise,
+        pool,
+        ragged,
+        reduce,
+        rowwise,
+        update,
+    )
 
     modules = (pointwise, movement, reduce, rowwise, matmul, conv, pool, attention, update, grouped, ragged)
     rows = [row for module in modules for row in module.OPS]
