@@ -1,7 +1,7 @@
 """A/B tool for kernel tuning: one body, every tiling, GFLOP/s and GB/s against the measured peaks of this machine.
 
     python bench/kernels.py matmul 1024 1024 1024 [--tier avx512] [--dynamic] [--trans-b] [--dtype f32] [--threads 2]
-    python bench/kernels.py conv N C H W OC K stride [--groups G]
+    python bench/kernels.py conv N C H W OC K stride [--groups G] [--nhwc] [--kernel host.conv.winograd4]
     python bench/kernels.py attention B HQ HKV SQ SKV D [--causal]
     python bench/kernels.py peak
 
@@ -28,6 +28,7 @@ from superkernel.codegen.host.standalone import StandaloneKernel, aligned_bytes
 from superkernel.dtypes import DType
 from superkernel.ops.opdef import AttrValue
 from superkernel.scheduler.families import family_of
+from superkernel.scheduler.storage import channels_last_strides
 from superkernel.target.cpu import CpuTarget
 from superkernel.tensor import TensorType, row_major_strides
 
@@ -37,11 +38,16 @@ def plain_body(
     attrs: dict[str, AttrValue],
     inputs: list[tuple[TensorType, Role]],
     output: TensorType,
+    nhwc: bool = False,
 ) -> Body:
-    """An anchor on dense operands whose epilogue only stores."""
+    """An anchor on dense operands whose epilogue only stores; with `nhwc` its first input and its output lie channels
+    last."""
+    order = channels_last_strides if nhwc else row_major_strides
     operands = [Operand(role, kind) for kind, role in inputs] + [Operand(Role.OUTPUT, output)]
-    views = tuple(View(i, kind.shape, kind.strides) for i, (kind, _) in enumerate(inputs))
-    store = ProgramOutput(0, len(inputs), row_major_strides(output.shape))
+    views = tuple(
+        View(i, kind.shape, order(kind.shape) if i == 0 else kind.strides) for i, (kind, _) in enumerate(inputs)
+    )
+    store = ProgramOutput(0, len(inputs), order(output.shape))
     epilogue = PointwiseProgram(output.shape, (ProgramInput(-1, output.dtype),), (), (store,))
     return Body(op, tuple(attrs.items()), tuple(operands), views, tuple(k for k, _ in inputs), (output,), epilogue)
 
@@ -153,7 +159,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="f32")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--groups", type=int, default=1)
-    for flag in ("--dynamic", "--trans-b", "--causal"):
+    for flag in ("--dynamic", "--trans-b", "--causal", "--nhwc"):
         parser.add_argument(flag, action="store_true")
     args = parser.parse_args()
     cpu, dtype = detect_cpu(args.tier), DType.of(args.dtype)
@@ -193,8 +199,10 @@ def _conv(args: argparse.Namespace, cpu: CpuTarget, dtype: DType) -> None:
         "pads": (pad,) * 4,
         "groups": args.groups,
     }
-    body = plain_body("conv", attrs, inputs, out)
-    kernel = args.kernel or ("host.conv.depthwise" if args.groups == c else "host.conv.igemm")
+    nhwc = args.nhwc or (args.kernel or "").endswith(("nhwc", "winograd2", "winograd4"))
+    body = plain_body("conv", attrs, inputs, out, nhwc)
+    depthwise, direct = ("depthwise_nhwc", "nhwc") if nhwc else ("depthwise", "igemm")
+    kernel = args.kernel or f"host.conv.{depthwise if args.groups == c else direct}"
     moved = sum(kind.nbytes for kind, _ in inputs) + out.nbytes
     compare(kernel, body, 2.0 * out.size * weight.size / oc, moved, cpu, args.threads)
 
