@@ -145,10 +145,10 @@ def accumulate(
         state = fold(kb, 0, whole, tile.phases, state, lambda k, s: steps(k, s, tile.phases))
         if depth > whole:
             state = steps(whole, state, depth - whole)
-    return _join_phases(kb, tile, state)
+    return join_phases(kb, tile, state)
 
 
-def _join_phases(kb: KernelBuilder, tile: Tile, state: Values) -> list[Values]:
+def join_phases(kb: KernelBuilder, tile: Tile, state: Values) -> list[Values]:
     """Pairwise sum of the phases, in fixed order."""
     size = tile.rows * tile.vectors
     parts = [state[p * size : (p + 1) * size] for p in range(tile.phases)]

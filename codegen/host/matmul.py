@@ -103,16 +103,22 @@ class MatmulEmitter:
                 skip, first = kb.sub(first, start), start
             base, line, depth = kb.operands[form.left.operand], form.left.line, form.left.depth
             at = kb.add(self._batch_offset(form.left, batch), kb.mul(first, line))
-        origin = kb.at(base, at, t.acc)
-
-        def left(row: int, k: Index) -> ir.Value:
-            return kb.load(origin, kb.add(kb.mul(k, depth), row * line), t.acc)
-
-        results = accumulate(kb, self.tile, form.depth, left, self._right(source, zeros), self._prefetch(source))
+        results = self._results(kb.at(base, at, t.acc), line, depth, source, zeros)
         store_tile(kb, self.tile, results, kb.scratch, t.panel)
         with kb.loop(skip, rows, name="row") as row:
             coords = [*batch, *split_index(kb, kb.add(first, row), form.row_dims)]
             self._store_row(coords, row, panel)
+
+    def _results(
+        self, origin: ir.Value, line: int, depth: int, source: Panel, zeros: list[ir.Value] | None
+    ) -> list[list[ir.Value]]:
+        """The depth loop of one tile: left rows `line` apart, their elements `depth` apart, from `origin` on."""
+        kb, t = self.kb, self.t
+
+        def left(row: int, k: Index) -> ir.Value:
+            return kb.load(origin, kb.add(kb.mul(k, depth), row * line), t.acc)
+
+        return accumulate(kb, self.tile, self.form.depth, left, self._right(source, zeros), self._prefetch(source))
 
     def _right(self, source: Panel, zeros: list[ir.Value] | None) -> LoadVector:
         """The depth loop's loader of right vectors."""
@@ -152,8 +158,8 @@ class MatmulEmitter:
             matrix: Index = 0
             for coordinate, step in zip(batch, steps, strict=True):
                 matrix = kb.add(matrix, kb.mul(coordinate, step))
-            index = kb.mul(kb.add(kb.mul(matrix, t.panels), panel), form.depth * t.panel)
-            return Panel(kb.at(kb.operands[right.operand], index, right.dtype), t.panel, False)
+            at = kb.mul(kb.add(kb.mul(matrix, t.panels), panel), t.panel_bytes(form))
+            return Panel(kb.offset(kb.operands[right.operand], at), t.panel, False)
         if t.right == COPY:
             self._copy_right(batch, panel)
             return Panel(self.right_copy, t.panel, True)
@@ -242,9 +248,17 @@ class MatmulEmitter:
                 value = convert(kb, value, form.left.dtype, t.acc)
                 if zero is not None:
                     value = kb.b.sub(value, kb.splat(zero, lanes))
-                kb.store(value, self.left_copy, kb.add(to, k), t.acc)
+                self._keep(value, to, k)
 
             strips(kb, form.depth, t.lanes, part)
+            self._finish_row(to)
+
+    def _keep(self, value: ir.Value, row: Index, k: Index) -> None:
+        """Elements of the left factor from depth `k` on into its copy, whose row begins at `row`."""
+        self.kb.store(value, self.left_copy, self.kb.add(row, k), self.t.acc)
+
+    def _finish_row(self, row: Index) -> None:
+        """What is to be done behind the last element of a row of the copy."""
 
     def _left_zero(self, coords: list[Index]) -> ir.Value | None:
         """The zero point of a row; `coords` are the batch coordinates and the row."""

@@ -187,9 +187,12 @@ class MatmulTiling(Tiling):
         """True where the slot's last dimension is the line (rows or columns) and not the depth."""
         return factor.transposed == (factor.slot == 0)
 
+    def panel_bytes(self, form: MatmulForm) -> int:
+        """Size of one packed panel of the right factor."""
+        return form.depth * self.panel * form.right.dtype.itemsize
+
     def _packed(self, found: AccessSet, form: MatmulForm, batch: Box, columns: tuple[int, int]) -> None:
-        item = form.right.dtype.itemsize
-        size = form.depth * self.panel * item
+        size = self.panel_bytes(form)
         first, last = columns[0] // self.panel, -(-columns[1] // self.panel)
         steps = packed_batch_strides(form)
         box = (*batch, (first * size, last * size))
@@ -210,7 +213,7 @@ class MatmulTiling(Tiling):
         form = form_of(body)
         share = (end - begin) / max(1, self.units)
         rows = self.row_tiles * self.tile_rows
-        speed = target.flops_per_ns * (1.0 if self.acc is DType.F32 else 0.5 if self.acc is DType.F64 else 0.4)
+        speed = self._flops_per_ns(target)
         fill = min(1.0, self.tile_rows * self.vectors * self.phases / 8)
         compute = 2.0 * self.batch * rows * self.panels * self.panel * self.depth / (speed * fill * 0.97)
         tiles = self.batch * self.row_tiles * self.panels * _TILE_NS * (1 + self.tile_rows * self.vectors / 16)
@@ -220,10 +223,13 @@ class MatmulTiling(Tiling):
             + self._copy_ns(form, share, target)
         )
 
+    def _flops_per_ns(self, target: CpuTarget) -> float:
+        return target.flops_per_ns * (1.0 if self.acc is DType.F32 else 0.5 if self.acc is DType.F64 else 0.4)
+
     def _stream_ns(self, form: MatmulForm, target: CpuTarget) -> float:
         """Time to bring the right factor near once; packed panels are fetched ahead, faster than plain reads."""
         gain = _FETCHED_AHEAD if self.right == PACKED and self.row_tiles == 1 else 1.0
-        size = form.right.dtype.itemsize * form.depth * self.panels * self.panel * self.batch
+        size = self.panel_bytes(form) * self.panels * self.batch
         if size < target.l2_bytes // 2:
             return size / target.l2_bytes_per_ns
         return size / gain / (target.l3_bytes_per_ns if size < target.l3_bytes // 2 else target.dram_bytes_per_ns)

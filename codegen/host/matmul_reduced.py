@@ -1,0 +1,257 @@
+"""Code for matrix products in narrow formats: how rows are copied, and the step of the depth loop of each format.
+
+Model: the loops, panels and epilogues are those of `matmul`; a row of the left factor is copied as words of 32 bits
+(two bf16, or four bytes), a step of the depth loop multiplies one word per row by a vector of words.
+
+- bf16: the CPU's own instruction adds both products of a pair to an f32 sum. Without it the pair is taken apart into
+  two f32 values by shifts, and the row's copy holds rounded f32 values: the same numbers, multiplied one by one.
+- two bf16 parts: three such products, the smallest first; low times low is below what is left out anyway.
+- bytes: rows are unsigned, 0 of a row is its zero point. The sum of products is exact in 32 bits; what the zero point
+  adds is known from the sum of the weights, and taken off before the two scales are put on.
+- bytes as weights only: widened to f32 in registers, the column's scale put on the finished sum.
+
+Invariant: as of all tiles, the operations behind a result depend on the depth and the tile's shape only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from llvmlite import ir
+
+from superkernel.body import Body
+from superkernel.codegen.host.builder import I8, I16, I32, Index, KernelBuilder
+from superkernel.codegen.host.emitters import Emitter
+from superkernel.codegen.host.gemm_core import Values, join_phases, accumulate, fold, strips, zero
+from superkernel.codegen.host.matmul import MatmulEmitter, Panel
+from superkernel.codegen.host.narrow import Bf16, dot_bf16, dot_bytes
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError
+from superkernel.scheduler.families.matmul_reduced import BF16X3, INT8, WEIGHTS8, NarrowTiling
+from superkernel.scheduler.tiling import Tiling
+
+_MAGIC = 1.5 * 2.0**23  # added to a float below 2^22 it leaves the nearest integer in the low bits
+_PREFETCH_BYTES = 2048
+
+LeftWord = Callable[[int, Index], list[ir.Value]]
+RightWords = Callable[[Index, int], list[ir.Value]]
+
+
+class NarrowEmitter(MatmulEmitter):
+    """Writes the kernel of one body and tiling in a narrow format."""
+
+    t: NarrowTiling
+
+    def __init__(self, kb: KernelBuilder, body: Body, tiling: NarrowTiling) -> None:
+        super().__init__(kb, body, tiling)
+        self.row = kb.offset(kb.scratch, tiling.scratch_bytes - 4 * tiling.row_words)
+        self.bf16 = Bf16(kb, tiling.native)
+
+    # Depth loop -------------------------------------------------------------------------------------------------------
+
+    def _results(
+        self, origin: ir.Value, line: int, depth: int, source: Panel, zeros: list[ir.Value] | None
+    ) -> list[Values]:
+        if self.t.format == WEIGHTS8:
+            return self._weights8(origin, line, depth, source)
+        if self.t.format == INT8:
+            return self._int8(origin, line, source)
+        return self._bf16(origin, line, source)
+
+    def _steps(self, acc: DType, source: Panel, step: Callable[[Values, Index], Values]) -> list[Values]:
+        """The depth loop over words: `step(sums, word)` with the sums of one phase."""
+        kb, t = self.kb, self.t
+        size = t.tile_rows * t.vectors
+        prefetch = self._prefetch_words(source)
+
+        def steps(k: Index, values: Values, count: int) -> Values:
+            prefetch(k)
+            for phase in range(count):
+                part = slice(phase * size, (phase + 1) * size)
+                values[part] = step(values[part], kb.add(k, phase))
+            return values
+
+        state = [zero(acc, t.lanes)] * (size * t.phases)
+        kb.forget_vectors()
+        whole = t.words - t.words % t.phases
+        state = fold(kb, 0, whole, t.phases, state, lambda k, s: steps(k, s, t.phases))
+        if t.words > whole:
+            state = steps(whole, state, t.words - whole)
+        return join_phases(kb, replace(self.tile, acc=acc), state)
+
+    def _prefetch_words(self, source: Panel) -> Callable[[Index], None]:
+        """Streamed weights are fetched ahead, one prefetch per cache line."""
+        kb, t = self.kb, self.t
+        word = t.panel * 4 * (2 if t.format == BF16X3 else 1)
+
+        def before(k: Index) -> None:
+            here = kb.offset(source.base, kb.mul(k, word))
+            for at in range(0, word * t.phases if t.row_tiles == 1 else 0, 64):
+                kb.prefetch(kb.b.gep(here, [kb.i64(_PREFETCH_BYTES + at)], source_etype=I8))
+
+        return before
+
+    def _word(self, base: ir.Value, at: Index, lanes: int = 1) -> ir.Value:
+        return self.kb.load(base, at, DType.I32, lanes)
+
+    def _bf16(self, origin: ir.Value, line: int, source: Panel) -> list[Values]:
+        kb, t = self.kb, self.t
+        parts = 2 if t.format == BF16X3 else 1
+
+        def step(sums: Values, k: Index) -> Values:
+            vectors = [
+                [
+                    self.bf16.right(self._word(source.base, kb.add(kb.mul(k, parts * t.panel), p * t.panel + v), t.lanes))
+                    for p in range(parts)
+                ]
+                for v in range(0, t.panel, t.lanes)
+            ]
+            for row in range(t.tile_rows):
+                left = [self.bf16.left(origin, row * line + p * t.plane, k, t.lanes) for p in range(parts)]
+                for v, right in enumerate(vectors):
+                    i = row * t.vectors + v
+                    for a, b in [(1, 0), (0, 1), (0, 0)] if parts == 2 else [(0, 0)]:
+                        sums[i] = dot_bf16(kb, sums[i], left[a], right[b])
+            return sums
+
+        return self._steps(DType.F32, source, step)
+
+    def _int8(self, origin: ir.Value, line: int, source: Panel) -> list[Values]:
+        kb, t = self.kb, self.t
+
+        def step(sums: Values, k: Index) -> Values:
+            vectors = [
+                self._word(source.base, kb.add(kb.mul(k, t.panel), v), t.lanes) for v in range(0, t.panel, t.lanes)
+            ]
+            for row in range(t.tile_rows):
+                left = kb.splat(self._word(origin, kb.add(k, row * line)), t.lanes)
+                for v, right in enumerate(vectors):
+                    i = row * t.vectors + v
+                    sums[i] = dot_bytes(kb, sums[i], left, right, t.native)
+            return sums
+
+        results = self._steps(DType.I32, source, step)
+        behind = kb.offset(source.base, t.words * t.panel * 4)
+        for row, sums in enumerate(results):
+            row_scale = kb.load(origin, row * line + t.words, DType.F32)
+            row_zero = kb.splat(self._word(origin, row * line + t.words + 1), t.lanes)
+            for v in range(t.vectors):
+                scale = kb.load(behind, v * t.lanes, DType.F32, t.lanes)
+                total = self._word(behind, t.panel + v * t.lanes, t.lanes)
+                exact = kb.b.sub(sums[v], kb.b.mul(row_zero, total))
+                value = kb.b.sitofp(exact, scale.type)
+                sums[v] = kb.b.fmul(value, kb.b.fmul(scale, kb.splat(row_scale, t.lanes)))
+        return results
+
+    def _weights8(self, origin: ir.Value, line: int, depth: int, source: Panel) -> list[Values]:
+        kb, t = self.kb, self.t
+
+        def left(row: int, k: Index) -> ir.Value:
+            return kb.load(origin, kb.add(kb.mul(k, depth), row * line), DType.F32)
+
+        def right(k: Index, v: int) -> ir.Value:
+            raw = kb.load(source.base, kb.add(kb.mul(k, t.panel), v * t.lanes), DType.I8, t.lanes)
+            return kb.b.sitofp(kb.b.sext(raw, ir.VectorType(I32, t.lanes)), ir.VectorType(ir.FloatType(), t.lanes))
+
+        def ahead(k: Index) -> None:
+            here = kb.offset(source.base, kb.mul(k, t.panel))
+            for at in range(0, t.panel * t.phases if t.row_tiles == 1 else 0, 64):
+                kb.prefetch(kb.b.gep(here, [kb.i64(_PREFETCH_BYTES + at)], source_etype=I8))
+
+        results = accumulate(kb, self.tile, t.depth, left, right, ahead)
+        behind = kb.offset(source.base, t.depth * t.panel)
+        for sums in results:
+            for v in range(t.vectors):
+                sums[v] = kb.b.fmul(sums[v], kb.load(behind, v * t.lanes, DType.F32, t.lanes))
+        return results
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def _keep(self, value: ir.Value, row: Index, k: Index) -> None:
+        kb, t = self.kb, self.t
+        if t.format == WEIGHTS8:
+            super()._keep(value, row, k)
+        elif t.format == INT8:
+            kb.store(value, self.row, k, DType.F32)
+        else:
+            self._keep_bf16(value, kb.at(self.left_copy, row, DType.F32), k)
+
+    def _keep_bf16(self, value: ir.Value, row: ir.Value, k: Index) -> None:
+        """As bf16, or as two parts; the low part of an infinity or NaN is 0, the high part says it all."""
+        kb, t = self.kb, self.t
+        rounded = self.bf16.store(value, row, k)
+        if t.format == BF16X3:
+            rest = kb.b.fsub(value, rounded)
+            rest = kb.b.select(kb.b.fcmp_ordered("ord", rest, rest), rest, ir.Constant(rest.type, None))
+            self.bf16.store(rest, kb.at(row, t.plane, DType.F32), k)
+
+    def _finish_row(self, row: Index) -> None:
+        t = self.t
+        if t.format == INT8:
+            self._quantise_row(self.kb.at(self.left_copy, row, DType.F32))
+        elif t.format != WEIGHTS8 and t.depth % 2:
+            self._keep(ir.Constant(ir.FloatType(), 0.0), row, t.depth)
+
+    def _quantise_row(self, row: ir.Value) -> None:
+        """The row in `self.row` as unsigned bytes: 0 is always one of the numbers, so that padding adds nothing."""
+        kb, t = self.kb, self.t
+        strips(kb, t.row_words - t.depth, t.lanes, lambda at, n: self._clear(kb.add(at, t.depth), n))
+        none = [zero(DType.F32, t.lanes)] * 8
+
+        def extremes(k: Index, state: Values) -> Values:
+            for i in range(4):
+                value = kb.load(self.row, kb.add(k, i * t.lanes), DType.F32, t.lanes)
+                state[i] = kb.call_float("llvm.minimum", state[i], value)
+                state[4 + i] = kb.call_float("llvm.maximum", state[4 + i], value)
+            return state
+
+        found = fold(kb, 0, t.row_words, 4 * t.lanes, none, extremes)
+        low, high = found[0], found[4]
+        for i in range(1, 4):
+            low = kb.call_float("llvm.minimum", low, found[i])
+            high = kb.call_float("llvm.maximum", high, found[4 + i])
+        low, high = kb.reduce_lanes("fmin", low), kb.reduce_lanes("fmax", high)
+        width = kb.b.fsub(high, low)
+        some = kb.b.fcmp_unordered("une", width, ir.Constant(width.type, 0.0))
+        inverse = kb.b.fdiv(ir.Constant(width.type, 255.0), kb.b.select(some, width, ir.Constant(width.type, 1.0)))
+        start = self._integer(kb.b.fmul(kb.b.fneg(low), inverse), ir.Constant(I32, 0))
+        factor, zero_point = kb.splat(inverse, t.lanes), kb.splat(start, t.lanes)
+        with kb.loop(0, t.words * 4, t.lanes, name="byte") as k:
+            value = kb.b.fmul(kb.load(self.row, k, DType.F32, t.lanes), factor)
+            code = self._clamped(self._integer(value, zero_point))
+            kb.store(kb.b.trunc(code, ir.VectorType(I8, t.lanes)), row, k, DType.I8)
+        # The last vector of bytes may have gone over these two words.
+        kb.store(kb.b.fdiv(width, ir.Constant(width.type, 255.0)), row, t.words, DType.F32)
+        kb.store(start, row, t.words + 1, DType.I32)
+
+    def _clear(self, at: Index, lanes: int) -> None:
+        self.kb.store(zero(DType.F32, lanes), self.row, at, DType.F32)
+
+    def _integer(self, value: ir.Value, offset: ir.Value) -> ir.Value:
+        """The nearest integer of a small float, plus an offset; of NaN any integer."""
+        kb = self.kb
+        lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
+        shifted = kb.b.fadd(value, kb.const(_MAGIC, DType.F32, lanes))
+        magic = kb.b.bitcast(kb.const(_MAGIC, DType.F32, lanes), offset.type)
+        return kb.b.add(kb.b.sub(kb.b.bitcast(shifted, offset.type), magic), offset)
+
+    def _clamped(self, code: ir.Value) -> ir.Value:
+        kb, kind = self.kb, code.type
+        for name, bound in (("llvm.smax", 0), ("llvm.smin", 255)):
+            function = kb.intrinsic(f"{name}.v{kind.count}i32", kind, [kind, kind])
+            code = kb.b.call(function, [code, kb.const(bound, DType.I32, kind.count)])
+        return code
+
+
+def emit_narrow(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+    """Emit the kernel of a matrix product in a narrow format."""
+    if not isinstance(tiling, NarrowTiling):
+        raise InternalError("wrong tiling for a narrow matrix product", found=type(tiling).__name__)
+    NarrowEmitter(kb, body, tiling).emit()
+
+
+EMIT: dict[str, Emitter] = dict.fromkeys(
+    ("host.matmul.bf16", "host.matmul.gemv_bf16", "host.matmul.tf32", "host.matmul.int8", "host.matmul.gemv_int8"),
+    emit_narrow,
+)

@@ -1,0 +1,114 @@
+"""Products of narrow numbers in words of 32 bits: pairs of bf16, fours of bytes.
+
+Model: a right vector holds one word per lane, a left word is the same in all lanes. With the CPU's own instructions
+(AVX-512 BF16 and VNNI) a word is one operand; without, a pair of bf16 is a list of two f32 vectors (bf16 is the upper
+half of an f32), and bytes are widened to 16 bits.
+
+The CPU's bf16 instructions take denormal numbers as zeros; the other way keeps them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from superkernel.codegen.host.builder import I8, I16, I32, Index, KernelBuilder, vector_type
+from superkernel.dtypes import DType
+
+Pair = list[ir.Value]
+"""A pair of bf16 as operands of `dot_bf16`: one vector of words, or two vectors of f32."""
+
+
+class BFloat(ir.types._BaseFloatType):  # type: ignore[misc]
+    """LLVM's bfloat, which llvmlite lacks."""
+
+    null = "0.0"
+    intrinsic_name = "bf16"
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+    def format_constant(self, val: Any) -> str:
+        raise NotImplementedError("bfloat constants are written as bits")
+
+
+BFloat._create_instance()
+
+
+class Bf16:
+    """Loads and stores of bf16 for one kernel; `native`: words stay words."""
+
+    def __init__(self, kb: KernelBuilder, native: bool) -> None:
+        self.kb, self.native = kb, native
+
+    def right(self, words: ir.Value) -> Pair:
+        """A vector of words, low halves the earlier depth."""
+        b, lanes = self.kb.b, words.type.count
+        if self.native:
+            return [b.bitcast(words, ir.VectorType(BFloat(), 2 * lanes))]
+        floats = ir.VectorType(ir.FloatType(), lanes)
+        early = b.shl(words, self.kb.const(16, DType.I32, lanes))
+        late = b.and_(words, self.kb.const(-65536, DType.I32, lanes))
+        return [b.bitcast(early, floats), b.bitcast(late, floats)]
+
+    def left(self, base: ir.Value, row: int, k: Index, lanes: int) -> Pair:
+        """Word `k` of a row whose copy begins `row` words from `base`, in all lanes."""
+        kb = self.kb
+        if self.native:
+            word = kb.splat(kb.load(base, kb.add(k, row), DType.I32), lanes)
+            return [kb.b.bitcast(word, ir.VectorType(BFloat(), 2 * lanes))]
+        at = kb.add(kb.mul(k, 2), row)
+        return [kb.splat(kb.load(base, kb.add(at, i), DType.F32), lanes) for i in range(2)]
+
+    def store(self, value: ir.Value, row: ir.Value, k: Index) -> ir.Value:
+        """Depths from `k` on of a row's copy: bf16, or without `native` f32 that are bf16 in value. Returns the
+        rounded f32."""
+        kb, b = self.kb, self.kb.b
+        lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
+        if not self.native:
+            rounded = kb.widen(kb.narrow(value, DType.BF16), DType.BF16)
+            kb.store(rounded, row, k, DType.F32)
+            return rounded
+        bits = b.bitcast(b.fptrunc(value, vector_type(BFloat(), lanes)), vector_type(I16, lanes))
+        b.store(bits, kb.at(row, k, DType.BF16), align=2)
+        return kb.widen(bits, DType.BF16)
+
+
+def dot_bf16(kb: KernelBuilder, total: ir.Value, left: Pair, right: Pair) -> ir.Value:
+    """total + the products of both halves, per lane."""
+    if len(left) == 2:
+        return kb.fma(left[0], right[0], kb.fma(left[1], right[1], total))
+    bits = 32 * total.type.count
+    kind = total.type
+    function = kb.intrinsic(f"llvm.x86.avx512bf16.dpbf16ps.{bits}", kind, [kind, left[0].type, right[0].type])
+    return kb.b.call(function, [total, left[0], right[0]])
+
+
+def dot_bytes(kb: KernelBuilder, total: ir.Value, left: ir.Value, right: ir.Value, native: bool) -> ir.Value:
+    """total + the products of four unsigned by four signed bytes, per lane of words, exactly."""
+    b, kind = kb.b, total.type
+    if native:
+        octets = ir.VectorType(I8, 4 * kind.count)
+        function = kb.intrinsic(f"llvm.x86.avx512.vpdpbusd.{32 * kind.count}", kind, [kind, octets, octets])
+        return b.call(function, [total, b.bitcast(left, octets), b.bitcast(right, octets)])
+    halves = ir.VectorType(I16, 2 * kind.count)
+    eight = ir.Constant(halves, [8] * halves.count)
+    l16, r16 = b.bitcast(left, halves), b.bitcast(right, halves)
+    even = _madd(kb, b.and_(l16, ir.Constant(halves, [255] * halves.count)), b.ashr(b.shl(r16, eight), eight), kind)
+    odd = _madd(kb, b.lshr(l16, eight), b.ashr(r16, eight), kind)
+    return b.add(total, b.add(even, odd))
+
+
+_MADD = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd", 4: "llvm.x86.sse2.pmadd.wd"}
+
+
+def _madd(kb: KernelBuilder, a: ir.Value, c: ir.Value, kind: ir.VectorType) -> ir.Value:
+    """Products of 16-bit integers, added in pairs to 32 bits."""
+    if "x86" in kb.cpu.triple:
+        return kb.b.call(kb.intrinsic(_MADD[kind.count], kind, [a.type, a.type]), [a, c])
+    b, sixteen = kb.b, kb.const(16, DType.I32, kind.count)
+    wide = [b.bitcast(v, vector_type(I32, kind.count)) for v in (a, c)]
+    low = [b.ashr(b.shl(v, sixteen), sixteen) for v in wide]
+    high = [b.ashr(v, sixteen) for v in wide]
+    return b.add(b.mul(low[0], low[1]), b.mul(high[0], high[1]))
