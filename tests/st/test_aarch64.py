@@ -30,6 +30,7 @@ from superkernel.codegen.host.standalone import emit_ir
 from superkernel.dtypes import DType
 from superkernel.graph import Graph
 from superkernel.ops.attributes import canonical_attrs
+from superkernel.ops.grouped import GroupTable
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import op_table
 from superkernel.options import Options
@@ -261,7 +262,12 @@ def sequences() -> list[Case]:
     q, k, v = numbers(1, 4, 9, 16), numbers(1, 2, 21, 16, seed=1), numbers(1, 2, 21, 16, seed=2)
     angles = np.arange(32 * 4).reshape(32, 4) / 9
     turning = [numbers(1, 2, 6, 8), np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)]
+    counts = np.array([3, 0, 5, 1])
+    rows = [numbers(11, 13), numbers(4, 13, 19, seed=1), counts, GroupTable(4, 11, 4, 1, 1).made(counts)]
     return [
+        case("host.grouped_matmul", "grouped_matmul", rows, [1], cut=(4, 1, 1)),
+        case("host.tiling", "tile_groups", [counts], rows=11, tile=2, columns=3, slots=2),
+        case("host.tiling", "tile_lengths", [np.array([3, 0, 7], np.int32)], keys=7, slots=4),
         case("host.attention", "attention", [q, k, v]),
         case("host.attention", "attention", [x.astype(np.float16) for x in (q, k, v)]),
         case("host.rope", "rope", [*turning, np.array([3])]),
