@@ -84,11 +84,17 @@ def check_options(options: Options, device: AicoreTarget | None, threads: int | 
     """What an option cannot mean on the target. Raises UnsupportedError with all of them."""
     wrong: list[Violation] = []
     if device is None:
-        if options.precision not in ("auto", "f32"):
-            wrong.append(Violation("not on the host", "option 'precision'", "auto, f32", repr(options.precision)))
+        if options.precision == "f16":
+            expected = "auto, f32, tf32-like, bf16, int8"
+            wrong.append(Violation("not on the host", "option 'precision'", expected, repr(options.precision)))
         if options.sync == "type-range":
             wrong.append(Violation("the host has one type of cores", "option 'sync'", "minimal, full", "'type-range'"))
-    elif threads is not None:
+        raise_all(UnsupportedError, wrong)
+        return
+    if options.precision in ("tf32-like", "int8"):
+        expected = "auto, f32, f16, bf16"
+        wrong.append(Violation("not on an accelerator", "option 'precision'", expected, repr(options.precision)))
+    if threads is not None:
         cores = f"{device.device.cube_cores} cube and {device.device.vector_cores} vector cores"
         wrong.append(Violation("an accelerator has cores, not threads", "threads", cores, repr(threads)))
     raise_all(UnsupportedError, wrong)

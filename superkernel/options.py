@@ -14,7 +14,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "weight_prefetch": ("auto", "none", "max"),
     "streams": ("auto", "off"),
     "sync": ("minimal", "type-range", "full"),
-    "precision": ("auto", "f32", "f16", "bf16"),
+    "precision": ("auto", "f32", "tf32-like", "f16", "bf16", "int8"),
     "fallback": ("forbid", "warn", "allow"),
     "objective": ("latency", "size", "memory"),
     "launches": ("auto", "fused", "single"),
@@ -35,7 +35,9 @@ class Options:
     early_start: host: prefetch weights while waiting (see `weight_prefetch`); accelerator: wait ahead of the first
     access of an operand, signal behind the last store. Off: wait first, prefetch never, signal behind a drain.
     precision: of f32 values between inputs and outputs: "auto" is f32 on the host, f16 on the accelerator, whose cube
-    multiplies f16 sixteen times as fast; sums are f32 always. The host has "f32" only.
+    multiplies f16 sixteen times as fast; sums are f32 always. On the host values stay f32, and "bf16", "int8" and
+    "tf32-like" (f32 in two bf16 parts) say what products with constant weights may be computed in where that is faster
+    (docs/numerics.md); on the accelerator "f16" and "bf16" are the choices.
     func_align: accelerator: alignment of functions in bytes, a power of two; 0 = a line of the instruction cache.
     preload: accelerator: stubs that prefetch code: "none"; "per-func", the whole next kernel; "max", as far ahead as
     fits into the instruction cache; "auto", what pays.

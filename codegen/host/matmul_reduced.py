@@ -21,9 +21,9 @@ from dataclasses import replace
 from llvmlite import ir
 
 from superkernel.body import Body
-from superkernel.codegen.host.builder import I8, I16, I32, Index, KernelBuilder
+from superkernel.codegen.host.builder import I8, I32, Index, KernelBuilder
 from superkernel.codegen.host.emitters import Emitter
-from superkernel.codegen.host.gemm_core import Values, join_phases, accumulate, fold, strips, zero
+from superkernel.codegen.host.gemm_core import Values, accumulate, fold, join_phases, strips, zero
 from superkernel.codegen.host.matmul import MatmulEmitter, Panel
 from superkernel.codegen.host.narrow import Bf16, dot_bf16, dot_bytes
 from superkernel.dtypes import DType
@@ -102,7 +102,9 @@ class NarrowEmitter(MatmulEmitter):
         def step(sums: Values, k: Index) -> Values:
             vectors = [
                 [
-                    self.bf16.right(self._word(source.base, kb.add(kb.mul(k, parts * t.panel), p * t.panel + v), t.lanes))
+                    self.bf16.right(
+                        self._word(source.base, kb.add(kb.mul(k, parts * t.panel), p * t.panel + v), t.lanes)
+                    )
                     for p in range(parts)
                 ]
                 for v in range(0, t.panel, t.lanes)

@@ -1,4 +1,4 @@
-"""How matrix products of f32 values are cut when less precision is allowed: narrow packed weights, narrow copies of rows.
+"""How matrix products of f32 values are cut where less precision is allowed: narrow weights, narrow copies of rows.
 
 Model: the cuts of `matmul`, with a constant right factor packed in one of four *formats*, the panels each on their own:
 

@@ -6,7 +6,8 @@
     selection.explanation.text    # every candidate and every clause it failed
 
 Files, in reading order: predicates (clauses), records (rows and requirements), facts, models (time, bytes),
-eligibility, score, selection, explanation; names and lint; rows_host, rows_aicore; manifest, timings; commands.
+eligibility, score, selection, explanation; names and lint; rows_host, rows_reduced, rows_aicore; manifest, timings;
+commands.
 Architecture invariant: the registry knows kernels by id only and imports neither scheduler nor codegen.
 """
 
@@ -54,8 +55,9 @@ __all__ = [
 def default_registry() -> Registry:
     """The registry of everything this version has for the host."""
     from superkernel.registry.rows_host import host_rows
+    from superkernel.registry.rows_reduced import reduced_rows
 
-    return Registry(host_rows())
+    return Registry((*host_rows(), *reduced_rows()))
 
 
 @cache

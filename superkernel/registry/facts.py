@@ -134,6 +134,7 @@ def _policy_facts(policy: Policy) -> dict[str, FactValue]:
         "policy.max_workspace_bytes": policy.max_workspace_bytes,
         "policy.tolerance": policy.tolerance,
         "policy.fallback": policy.fallback,
+        "policy.precision": policy.precision,
     }
 
 

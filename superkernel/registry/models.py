@@ -79,13 +79,17 @@ def _gemm(facts: Facts, row: Capability) -> float:
     padded = facts["batch"] * tiles * height * (-(-facts["n"] // nr) * nr) * facts["k"]
     arithmetic = 2.0 * padded / (_peak(facts, row) * rate) if rate else 0.0
     packing = 2.0 * weight_ns if row.transforms and any(not t.amortised for t in row.transforms) else 0.0
+    packing += facts["batch"] * m * facts["k"] * figures.get("copy_ns", 0.0)
+    weight_ns *= figures.get("weights", 1.0)
     return float(CALL_NS + 12.0 * tiles + packing + max(arithmetic, weight_ns))
 
 
 def _gemv(facts: Facts, row: Capability) -> float:
     """Few rows: the weights stream past, a panel of nr columns wide enough that its accumulators hide the latency."""
     rate = _peak(facts, row) * row.parameter("efficiency", 0.9)
-    return float(CALL_NS + max(facts["flops_estimate"] / rate, facts["weight_ns"]))
+    copied = facts["batch"] * facts["m"] * facts["k"] * row.parameter("copy_ns", 0.0)
+    weight_ns = facts["weight_ns"] * row.parameter("weights", 1.0)
+    return float(CALL_NS + copied + max(facts["flops_estimate"] / rate, weight_ns))
 
 
 def _depthwise(facts: Facts, row: Capability) -> float:
@@ -224,6 +228,13 @@ def _weight_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
     return {"packed": facts["batch"] * (-(-facts["n"] // nr) * nr) * facts["k"] * _itemsize(facts, 1)}
 
 
+def _narrow_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """Such panels of a share of the bytes, depths padded to words, with a scale and a sum per column."""
+    nr = row.tile_size("nr")
+    columns = facts["batch"] * (-(-facts["n"] // nr) * nr)
+    return {"packed": int(columns * (4 * (facts["k"] + 3) * row.parameter("weights", 1.0) + 8))}
+
+
 def _filter_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
     """Constant filters in panels of mr output channels, zero-padded."""
     mr, groups = row.tile_size("mr"), facts["groups"]
@@ -246,6 +257,15 @@ def _product_scratch(facts: Facts, row: Capability) -> Mapping[str, int]:
     if row.persistent == "none":
         total += k * vector * (8 if m <= 6 else 4)
     return {"scratch": total}
+
+
+def _narrow_scratch(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """The parked register tile, narrow copies of rows (at most as f32 values of all parts), as many as are near, and
+    the row that is being copied."""
+    m, k, vector = facts["m"], facts["k"], facts["cpu.vector_bytes"]
+    line = (row.parameter("parts", 1.0) * k + 64) * 4
+    near = min((m + 16) * line, facts["cpu.l2_bytes"] * 2 // 5 + 16 * line)
+    return {"scratch": int(64 + 32 * vector + near + 4 * k + 4 * vector)}
 
 
 def _patch(facts: Facts, row: Capability) -> Mapping[str, int]:
@@ -333,8 +353,10 @@ BYTES_MODELS: Mapping[str, BytesModel] = MappingProxyType(
     {
         "none": _no_bytes,
         "weight_panels": _weight_panels,
+        "narrow_panels": _narrow_panels,
         "filter_panels": _filter_panels,
         "product_scratch": _product_scratch,
+        "narrow_scratch": _narrow_scratch,
         "patch": _patch,
         "patch_nhwc": _patch_nhwc,
         "channel_panels": _channel_panels,

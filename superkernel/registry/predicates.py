@@ -44,6 +44,7 @@ class Reason(Enum):
     MEMORY_REGION = "memory-region"
     DETERMINISM = "determinism"
     TOLERANCE = "tolerance"
+    PRECISION = "precision"  # narrower than the policy allows
     DEADLINE = "deadline"
     FALLBACK = "fallback"  # the policy forbids the reference
     ALLOWED = "allowed"  # not among the policy's allow patterns

@@ -138,6 +138,8 @@ class _PolicyOptions(Protocol):
     @property
     def fallback(self) -> str: ...
     @property
+    def precision(self) -> str: ...
+    @property
     def objective(self) -> str: ...
     @property
     def deny(self) -> tuple[str, ...]: ...
@@ -150,6 +152,7 @@ ALL_CORES = "all"
 
 OBJECTIVES = ("latency", "size", "memory")
 FALLBACKS = ("forbid", "warn", "allow")
+PRECISIONS = ("f32", "bf16", "int8", "tf32-like")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,7 @@ class Policy:
     """What governs the choice. Patterns are shell-like and match a row's id, kernel or canonical name.
 
     max_workspace_bytes: of one core. tolerance: relative error that is acceptable. fallback: whether the reference may
-    be taken.
+    be taken. precision: what f32 problems may be computed in on a CPU.
     """
 
     objective: str = "latency"
@@ -168,10 +171,11 @@ class Policy:
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     pin: tuple[str, ...] = ()
+    precision: str = "f32"
 
     def __post_init__(self) -> None:
         wrong: list[Violation] = []
-        for name, choices in (("objective", OBJECTIVES), ("fallback", FALLBACKS)):
+        for name, choices in (("objective", OBJECTIVES), ("fallback", FALLBACKS), ("precision", PRECISIONS)):
             if getattr(self, name) not in choices:
                 found = repr(getattr(self, name))
                 wrong.append(Violation("not a legal choice", f"policy {name!r}", " | ".join(choices), found))
@@ -188,7 +192,10 @@ class Policy:
     @staticmethod
     def of(options: _PolicyOptions) -> Policy:
         """The policy that compile options express."""
-        return Policy(options.objective, fallback=options.fallback, deny=options.deny, pin=options.pin)
+        allowed = options.precision if options.precision in PRECISIONS else "f32"
+        return Policy(
+            options.objective, fallback=options.fallback, deny=options.deny, pin=options.pin, precision=allowed
+        )
 
 
 @dataclass(frozen=True, slots=True)

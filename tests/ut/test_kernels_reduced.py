@@ -6,7 +6,6 @@ rounding of f32 sums. The distance of the model itself to the exact product is w
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,8 @@ from numpy.typing import NDArray
 from superkernel.body import Role
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.matmul import COLUMNS, ROWS
-from superkernel.scheduler.families.matmul_form import form_of
 from superkernel.scheduler.families.matmul_reduced import BF16, BF16X3, FORMATS, INT8, WEIGHTS8, NarrowTiling
-from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import CpuTarget
 
 Array = NDArray[Any]

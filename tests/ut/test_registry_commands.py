@@ -19,7 +19,10 @@ def test_list_shows_all_rows_or_those_asked_for() -> None:
     everything = json.loads(kernels_list(as_json=True))
     assert [r["id"] for r in everything] == [r.id for r in default_registry().rows]
     some = json.loads(kernels_list(op="matmul", dtype="f32", role="tuned", tier="avx2", as_json=True))
-    assert [r["id"] for r in some] == [f"host.matmul.{k}/f32/avx2" for k in ("dynamic", "gemv", "packed")]
+    assert [r["id"] for r in some] == [
+        f"host.matmul.{k}/f32/avx2"
+        for k in ("bf16", "dynamic", "gemv", "gemv_bf16", "gemv_int8", "int8", "packed", "tf32")
+    ]
     text = kernels_list(op="lrn", tier="plain")
     assert "sk_f32_lrn_ukernel__scalar" in text
     assert "every operator" in text

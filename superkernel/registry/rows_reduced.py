@@ -1,0 +1,120 @@
+"""The host's rows of reduced precision: f32 problems computed in narrow formats where the policy allows it.
+
+Model: a row is eligible only where `policy.precision` names its precision; the f32 rows stay eligible, so that what is
+taken is the faster by estimate and a problem without a narrow kernel is computed in f32. Rates are multiply-adds per
+f32 multiply-add. A CPU that has the instructions of a format has two rows of its tier, with and without them.
+
+The numbers of `error_ulps` are relative to the largest sum of |x| |w|; docs/numerics.md has the bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from superkernel.dtypes import DType
+from superkernel.registry.names import KernelName, format_name, make_params
+from superkernel.registry.predicates import Clause, Reason, one_of, within
+from superkernel.registry.records import Capability, KernelRole, NumericClass, Transform
+from superkernel.registry.rows_host import TIER_FEATURES, TIER_NAMES
+
+REDUCED = ("bf16", "int8", "tf32-like")
+"""Precisions that a policy may allow."""
+
+_TILES = {"avx512": (14, 32), "avx2": (6, 16), "plain": (6, 8)}
+_STREAM_TILES = {"avx512": (1, 64), "avx2": (1, 32), "plain": (1, 16)}
+_FEW_ROWS = within(Reason.SHAPE, "m", 1, 6)
+_INT8_DEPTHS = within(Reason.SHAPE, "k", 1, 1 << 16)
+
+
+@dataclass(frozen=True)
+class _Narrow:
+    """What the variants of a kernel share. `share`: its weights' bytes of those in f32; `copy_ns`: per element of the
+    rows that it copies."""
+
+    kernel: str
+    precision: str
+    words: tuple[str, ...]  # of the canonical name, behind f32
+    micro: str
+    rate: float
+    native_rate: float
+    share: float
+    copy_ns: float
+    error_ulps: float
+    instruction: str = ""  # LLVM's feature that computes it, "" where none does
+    modifier: str = ""
+    limits: tuple[Clause, ...] = ()
+
+
+_KERNELS = (
+    _Narrow("host.matmul.bf16", "bf16", ("bf16",), "gemm", 0.85, 2.0, 0.5, 0.12, 2.0**16, "avx512bf16"),
+    _Narrow(
+        "host.matmul.gemv_bf16", "bf16", ("bf16",), "gemv", 0.85, 2.0, 0.5, 0.12, 2.0**16, "avx512bf16",
+        limits=(_FEW_ROWS,),
+    ),
+    _Narrow("host.matmul.tf32", "tf32-like", ("bf16",), "gemm", 0.3, 0.66, 1.0, 0.25, 2.0**9, "avx512bf16", "x3"),
+    _Narrow(
+        "host.matmul.int8", "int8", ("qd8", "qc8w"), "gemm", 0.8, 3.6, 0.25, 0.3, 2.0**18, "avx512vnni",
+        limits=(_INT8_DEPTHS,),
+    ),
+    _Narrow(
+        "host.matmul.gemv_int8", "int8", ("qc8w",), "gemv", 0.4, 0.4, 0.25, 0.0, 2.0**17, limits=(_FEW_ROWS,)
+    ),
+)  # fmt: skip
+
+
+def _variants(kernel: _Narrow) -> Iterable[Capability]:
+    for tier in TIER_NAMES:
+        yield _row(kernel, tier, native=False)
+        if tier == "avx512" and kernel.instruction:
+            yield _row(kernel, tier, native=True)
+
+
+def _row(kernel: _Narrow, tier: str, *, native: bool) -> Capability:
+    rows, columns = (_STREAM_TILES if kernel.micro == "gemv" else _TILES)[tier]
+    tile = (("mr", rows), ("nr", columns))
+    words = [kernel.modifier, kernel.instruction.removeprefix("avx512") + "dot" if native else ""]
+    name = KernelName(
+        "sk",
+        ("f32", *kernel.words),
+        kernel.micro,
+        (TIER_NAMES[tier], *(w for w in words if w)),
+        params=make_params(kernel.micro, dict(tile)),
+    )
+    return Capability(
+        id="/".join([kernel.kernel, "f32", tier, *([kernel.instruction] if native else [])]),
+        kernel=kernel.kernel,
+        ops=("matmul",),
+        name=format_name(name),
+        role=KernelRole.TUNED,
+        input_dtypes=(frozenset({DType.F32}),),
+        accumulator=DType.F32,
+        limits=(
+            one_of(Reason.PRECISION, "policy.precision", kernel.precision),
+            one_of(Reason.CONSTANT, "weight.constant", True),
+            *kernel.limits,
+        ),
+        tier=tier,
+        features=TIER_FEATURES[tier] | ({kernel.instruction} if native else frozenset()),
+        tile=tile,
+        transforms=(Transform("quantise", 1, True, "narrow_panels"),),
+        workspace="narrow_scratch",
+        persistent="narrow_panels",
+        numeric=NumericClass.ACCUMULATED,
+        error_ulps=kernel.error_ulps,
+        cost=kernel.micro,
+        cost_parameters=(
+            ("rate", kernel.native_rate if native else kernel.rate),
+            ("weights", kernel.share),
+            ("copy_ns", kernel.copy_ns),
+            ("parts", 2.0 if kernel.precision == "tf32-like" else 1.0),
+        ),
+        code_bytes=12288 if kernel.micro == "gemm" else 6144,
+    )
+
+
+@cache
+def reduced_rows() -> tuple[Capability, ...]:
+    """All rows of reduced precision."""
+    return tuple(row for kernel in _KERNELS for row in _variants(kernel))
