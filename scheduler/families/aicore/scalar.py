@@ -33,7 +33,7 @@ INSTRUCTION_CYCLES = 2.0  # of what a host counts as one, with its loop's and it
 LANES = ((12.0, 8), (32.0, 4))  # up to so many instructions per element: so many elements on their way together
 FEWER = {"argmax": 2, "argmin": 2}  # searches join lanes step by step: half as many
 SUMS = 4  # running statistics that the host's reductions keep side by side: LLVM waits for each one's load in turn
-COSTLY = frozenset({"reduce_log_sum_exp", "reduce_log_sum", "topk", "scatter_elements", "scatter_nd"})
+COSTLY = frozenset({"reduce_log_sum_exp", "reduce_log_sum", "scatter_elements", "scatter_nd"})
 TRIPLE = "riscv64-unknown-elf"
 
 _INDEXING = ("gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "one_hot", "topk")
