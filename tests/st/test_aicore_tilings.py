@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 import superkernel as sk
 from superkernel.builder import GraphBuilder
+from superkernel.codegen.aicore.kernels import grouped as grouped_code
 from superkernel.crosscheck import crosscheck
 from superkernel.errors import SimulationError
 from superkernel.executors.qemu_process import find_qemu
@@ -259,6 +260,15 @@ def test_a_tiling_that_is_not_run_is_noticed(kernel: sk.Kernel) -> None:
     io = kernel._io(list(kernel._arrays(grouped_inputs(COUNTS["even"])).values()))
     with pytest.raises(SimulationError):
         unverified_program(kernel._compiled, broken).simulate(io)  # type: ignore[arg-type]
+
+
+def test_shares_that_overlap_are_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verifier takes the kernel's word that what is dealt out is disjoint; the simulator does not."""
+    given = grouped_code._Grouped.slot
+    monkeypatch.setattr(grouped_code._Grouped, "slot", lambda self, slot: given(self, 0))
+    with pytest.raises(SimulationError) as caught:
+        compiled(grouped()).run(grouped_inputs(COUNTS["uneven"]))
+    assert caught.value.kind == "race"
 
 
 def test_two_harts_that_wait_for_one_another_are_refused(kernel: sk.Kernel) -> None:
