@@ -131,6 +131,7 @@ class _Board:
         self.before = issued(grouping)
         self.streams = streams_of(grouping, self.before)
         self.segments = self._segments()
+        self.places: dict[tuple[int, Site], tuple[int, ...]] = {}
         self.owns: dict[tuple[int, int, int], bool] = {}
         self.works: dict[tuple[int, int], float] = {}
         self.sync = float(target.cycles(target.sync.core_full_ns))
@@ -283,15 +284,25 @@ class _Board:
         order: list[int] = []
         sites: dict[int, Site] = {}
         for segment in self.segments:
-            left = list(segment)
-            while left:
-                ready = [i for i in left if not self.before[i] & set(left)] if reorder else left[:1]
-                i = min(ready, key=lambda i: (state.begins(i, self._sites(i, lanes)), -self.rank[i], i))
+            inside = set(segment)
+            after: dict[int, list[int]] = {i: [] for i in segment}
+            for i in segment:
+                for p in self.before[i] & inside:
+                    after[p].append(i)
+            missing = {i: len(self.before[i] & inside) for i in segment}
+            ready = [i for i in segment if not missing[i]]
+            while ready:
+                i = min(ready)
+                if reorder:
+                    i = min(ready, key=lambda i: (state.begins(i, self._sites(i, lanes)), -self.rank[i], i))
                 site = min(self._sites(i, lanes), key=lambda site: (state.end(i, site), site.first))
                 state.take(i, site)
                 sites[i] = site
                 order.append(i)
-                left.remove(i)
+                ready.remove(i)
+                for later in after[i]:
+                    missing[later] -= 1
+                    ready += [] if missing[later] else [later]
         found = tuple(sites[i] for i in range(len(self.subops)))
         before = tuple(map(frozenset, self.data))
         return Arrangement(name, tuple(order), found, state.now, ("",) * len(found), tuple(self.streams), before)
@@ -340,6 +351,13 @@ class _State:
         self.now = 0.0
 
     def cores(self, index: int, site: Site) -> tuple[int, ...]:
+        """The cores of a site."""
+        found = self.board.places.get((index, site))
+        if found is None:
+            found = self.board.places[index, site] = self._cores(index, site)
+        return found
+
+    def _cores(self, index: int, site: Site) -> tuple[int, ...]:
         tiling = self.board.tilings[index]
         if not isinstance(tiling, AicoreTiling):
             return ()
