@@ -131,6 +131,8 @@ class _Board:
         self.before = issued(grouping)
         self.streams = streams_of(grouping, self.before)
         self.segments = self._segments()
+        self.kinds = [self._kinds(i) for i in range(len(tilings))]
+        self.movable = [self._movable(i) for i in range(len(tilings))]
         self.places: dict[tuple[int, Site], tuple[int, ...]] = {}
         self.owns: dict[tuple[int, int, int], bool] = {}
         self.works: dict[tuple[int, int], float] = {}
@@ -204,7 +206,7 @@ class _Board:
         shared = wrote.keys() & reads.keys()
         return bool(shared) and all(wrote[n][0] <= reads[n][0] and reads[n][1] <= wrote[n][1] for n in shared)
 
-    def movable(self, index: int) -> bool:
+    def _movable(self, index: int) -> bool:
         """Whether a sub-operator may have fewer cores than it has units for, and stand beside others."""
         tiling = self.tilings[index]
         if not isinstance(tiling, AicoreTiling) or tiling.kernel_type.on_aicpu:
@@ -229,8 +231,8 @@ class _Board:
         found: list[set[int]] = [set() for _ in self.subops]
         for segment in self.segments:
             for at, i in enumerate(segment):
-                for j in segment[at + 1 :] if self.movable(i) else ():
-                    apart = self.streams[i] != self.streams[j] and self.movable(j)
+                for j in segment[at + 1 :] if self.movable[i] else ():
+                    apart = self.streams[i] != self.streams[j] and self.movable[j]
                     if apart and not ancestors[j] >> i & 1:
                         found[i].add(j)
                         found[j].add(i)
@@ -266,15 +268,16 @@ class _Board:
 
     def _same_cores(self, i: int, j: int) -> bool:
         """Whether two sub-operators use cores of a common type."""
-        return bool(self.kinds(i) & self.kinds(j))
+        return not self.kinds[i].isdisjoint(self.kinds[j])
 
-    def kinds(self, index: int) -> set[str]:
+    def _kinds(self, index: int) -> frozenset[str]:
+        """The types of cores that a sub-operator runs on."""
         tiling = self.tilings[index]
         if not isinstance(tiling, AicoreTiling):
-            return set()
+            return frozenset()
         if tiling.kernel_type.on_aicpu:
-            return {"aicpu"}
-        return {"cube" if role.is_cube else "vector" for role in tiling.roles()}
+            return frozenset({"aicpu"})
+        return frozenset("cube" if role.is_cube else "vector" for role in tiling.roles())
 
     # Playing ----------------------------------------------------------------------------------------------------------
 
@@ -366,12 +369,12 @@ class _State:
 
     def ready(self, index: int, site: Site, mine: tuple[int, ...]) -> float:
         """When what others write for it is there: a core that reads what it wrote itself waits for no flag."""
-        kinds = self.board.kinds(index)
+        kinds = self.board.kinds[index]
         latest, waits = 0.0, False
         for p in self.board.data[index]:
             if p not in self.used or (self.used[p] == mine and self.board.own(p, index, site.count)):
                 continue
-            same = self.board.kinds(p) == kinds and len(kinds) == 1 and "aicpu" not in kinds
+            same = self.board.kinds[p] == kinds and len(kinds) == 1 and "aicpu" not in kinds
             cube, vector, everybody = self.reached[p]
             latest = max(latest, ((cube if "cube" in kinds else vector) if same else everybody))
             waits = True
@@ -397,7 +400,7 @@ class _State:
         cube, total = board.cores.cube, board.cores.total
         if ready:
             for kind, its in (("cube", range(cube)), ("vector", range(cube, total))):
-                for core in its if kind in board.kinds(index) else ():
+                for core in its if kind in board.kinds[index] else ():
                     self.free[core] = max(self.free[core], ready)
         for core in mine:
             self.free[core] = end
