@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import moe_layer, ragged_attention
+from models import mlp, moe_layer, ragged_attention
 from numpy.typing import NDArray
 
 import superkernel as sk
+from superkernel.ablate import ablate
 from superkernel.builder import GraphBuilder
 from superkernel.codegen.aicore.kernels import grouped as grouped_code
 from superkernel.crosscheck import crosscheck
@@ -169,6 +170,18 @@ def test_without_sinking_the_launch_splits() -> None:
     assert len(plan_of(sunk).between) == 0
     inputs = moe_inputs(SMALL["tokens"], SMALL["width"])
     assert sunk.run(inputs).outputs["y"].tobytes() == host.run(inputs).outputs["y"].tobytes()
+
+
+def test_ablation_has_a_step_for_it() -> None:
+    """Only where there is something to sink: a launch is saved, the hart may be waited for."""
+    found = ablate(grouped(), load_target("mini"), inputs=grouped_inputs(COUNTS["uneven"]))
+    rows = {row.name: row for row in found.rows}
+    sunk = rows["tiling sinking"]
+    assert sunk.split["launch"] * 2 == rows["fused, full sync"].split["launch"]
+    assert sunk.gain is not None
+    assert -0.5 < sunk.gain < 0.5
+    plain = ablate(mlp((32, 16), 4), load_target("mini"))
+    assert "tiling sinking" not in {row.name for row in plain.rows}
 
 
 def test_explain_tells_of_tilings(kernel: sk.Kernel) -> None:
