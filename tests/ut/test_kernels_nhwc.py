@@ -226,7 +226,9 @@ def test_windows_refuse_what_they_are_not_for() -> None:
 
 
 def test_pointwise_convolutions_read_in_place_along_both_axes() -> None:
-    body = anchor_case("conv", {}, [((1, 64, 14, 14), F32), ((40, 64, 1, 1), F32)], constants=[1], layouts=last(4)).body
+    body = anchor_case(
+        "conv", {}, [((1, 128, 14, 14), F32), ((40, 128, 1, 1), F32)], constants=[1], layouts=last(4)
+    ).body
     tilings = family_of(NHWC).tilings(NHWC, body, detect_cpu())
     assert all(isinstance(t, NhwcTiling) and t.in_place for t in tilings)
     assert {t.axis for t in tilings if isinstance(t, NhwcTiling)} == {PIXELS, CHANNELS}
