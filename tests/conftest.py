@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 
+import aicore_emulated
 import numpy as np
 import pytest
 
@@ -39,8 +41,16 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--graphs", default="300", help="random graphs to try (default 300)")
     parser.addoption("--sequences", default="3200", help="random instruction sequences against QEMU (default 3200)")
+    parser.addoption("--combinations", default="12", help="combinations of options per model (default 12)")
     parser.addoption("--mutants", default="40", help="mutants of synchronisation on the emulator (default 40)")
     parser.addoption("--plain", default="10", help="runs on the emulator without a mutant (default 10)")
+    parser.addoption(
+        "--emulator",
+        choices=aicore_emulated.CHOICES,
+        default="sample",
+        help="programs of the accelerator's unit tests that run on the emulator too: none, a sample, or all of them, "
+        "commands as late as legal or at random as well (default sample)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,3 +58,24 @@ def pytest_configure(config: pytest.Config) -> None:
         import superkernel._core  # noqa: F401
     except ImportError as error:
         raise pytest.UsageError(f"superkernel._core cannot be imported ({error}); run `make build` first") from error
+    aicore_emulated.CHOICE[0] = config.getoption("--emulator")
+
+
+@pytest.fixture(autouse=True)
+def _tally(record_property: Callable[[str, object], None]) -> Iterator[None]:
+    """What a test compared on the emulator is a property of its report, which reaches the summary from any process."""
+    aicore_emulated.TALLY.clear()
+    yield
+    if aicore_emulated.TALLY:
+        record_property("emulated", dict(aicore_emulated.TALLY))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many programs ran on the emulator beside the simulator."""
+    reports = [report for rows in terminalreporter.stats.values() for report in rows]
+    total: Counter[str] = Counter()
+    for report in reports:
+        if getattr(report, "when", None) == "teardown":
+            total.update(dict(report.user_properties).get("emulated", {}))
+    if total:
+        terminalreporter.write_line(aicore_emulated.summary(total))

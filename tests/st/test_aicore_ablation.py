@@ -1,13 +1,16 @@
-"""No optimisation changes a bit: outputs and states of small models are the same under all options, free of races.
+"""No optimisation changes a bit: outputs and states of small models are the same under all options, free of races, and
+those of the sub-operators launched one by one.
 
-Levels of synchronisation x strengths of preloading are run in full; the other options' values are dealt out over them
-so that each meets each of the levels.
+`pytest --combinations N` runs N combinations of the options per model (default 12; 64 and more on `a3` as well as on
+`mini`, fewer there otherwise). Levels of synchronisation x strengths of preloading come first and in full; whatever is
+free in a row is set so that as many pairs of values as can be meet that have not met yet.
 """
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import models
@@ -20,12 +23,26 @@ from superkernel.builder import GraphBuilder, Tensor
 from superkernel.graph import Graph
 from superkernel.kernel import Kernel
 from superkernel.options import Options
-from superkernel.pipeline_aicore import AicoreCompiled, with_other_code
+from superkernel.pipeline_aicore import AicoreCompiled, compile_for_aicore, with_other_code
 from superkernel.random_inputs import random_inputs
+from superkernel.target.aicore import load_target
 
-SYNC = ("minimal", "type-range", "full")
-PRELOAD = ("auto", "none", "per-func", "max")
-SPLIT = (1, 3, "auto")
+Row = dict[str, Any]
+AXES: dict[str, tuple[Any, ...]] = {
+    "sync": ("minimal", "type-range", "full"),
+    "preload": ("auto", "none", "per-func", "max"),
+    "early_start": (True, False),
+    "split": ("auto", 1, 3),
+    "weight_prefetch": ("auto", "none", "max"),
+    "streams": ("auto", "off"),
+    "tiling": ("sunk", "host"),
+    "launches": ("fused", "auto", "single"),
+    "func_align": (0, 256),
+}
+GRID = ("sync", "preload")
+SCHEDULING = ("streams", "tiling")  # another schedule; all else is other code for the same
+ALL_PAIRS = 64  # combinations in which all pairs of values meet
+TRIES = 30
 
 
 def _conv(b: GraphBuilder, rng: np.random.Generator, x: Tensor, channels: int, size: int, stride: int = 1) -> Tensor:
@@ -75,38 +92,87 @@ def mixed() -> Graph:
     return fused_model()
 
 
-def combinations() -> list[dict[str, Any]]:
-    """All levels of synchronisation with all strengths of preloading, each pair with other values of the rest."""
-    found = []
-    for number, (sync, preload) in enumerate(product(SYNC, PRELOAD)):
-        row, column = divmod(number, len(PRELOAD))
-        options = {"sync": sync, "preload": preload, "split": SPLIT[(row + column) % len(SPLIT)]}
-        found.append({**options, "early_start": (row + column // 2) % 2 == 0, "debug_sync_all": number == 7})
-    return found
+def experts() -> Graph:
+    return models.moe_layer(tokens=16, width=64, inner=64, experts=4)
 
 
-def test_combinations_hold_what_is_promised() -> None:
-    rows = combinations()
-    for a, b in (("sync", "preload"), ("sync", "early_start"), ("preload", "early_start"), ("sync", "split")):
-        want = {(x[a], y[b]) for x in rows for y in rows}
-        assert {(row[a], row[b]) for row in rows} == want, (a, b)
+MODELS = (encoder, decoder, residual_chain, branching, mixed, experts)
 
 
-@pytest.mark.parametrize("make", [encoder, decoder, residual_chain, branching, mixed], ids=lambda f: f.__name__)
-def test_every_option_gives_the_same_bits(make: Any) -> None:
-    graph = make()
-    inputs = random_inputs(graph.inputs, 0)
-    base = sk.compile(graph, target="mini", options={"fallback": "forbid"})
-    compiled = base._compiled
-    assert isinstance(compiled, AicoreCompiled)
-    expected = _results(base, inputs)
+def dealt(count: int) -> list[Row]:
+    """`count` different combinations, the same every time: see the module docstring. The first ones of many are those
+    of few."""
+    rng = random.Random(0)
+    grid = [dict(zip(GRID, values, strict=True)) for values in product(*(AXES[axis] for axis in GRID))]
+    rows: list[Row] = []
+    met: set[tuple[Any, ...]] = set()
+    while len(rows) < count:
+        fixed = grid[len(rows)] if len(rows) < len(grid) else {}
+        tried = [{axis: fixed.get(axis, rng.choice(AXES[axis])) for axis in AXES} for _ in range(TRIES)]
+        fresh = [row for row in tried if row not in rows]
+        if fresh:
+            rows.append(max(fresh, key=lambda row: len(pairs(row) - met)))
+            met |= pairs(rows[-1])
+    return rows
+
+
+def pairs(row: Row) -> set[tuple[Any, ...]]:
+    """Any two options with their values."""
+    return {(a, row[a], b, row[b]) for a, b in combinations(AXES, 2)}
+
+
+@pytest.mark.parametrize("count", [12, ALL_PAIRS])
+def test_combinations_hold_what_is_promised(count: int) -> None:
+    rows = dealt(count)
+    assert len({tuple(row.items()) for row in rows}) == count
+    assert rows[:12] == dealt(12)
+    met = set().union(*map(pairs, rows))
+    wanted = {(a, x, b, y) for a, b in combinations(AXES, 2) for x in AXES[a] for y in AXES[b]}
+    left = {(a, b) for a, _, b, _ in wanted - met}
+    assert GRID not in left
+    assert {row[axis] for row in rows for axis in AXES} == {value for axis in AXES for value in AXES[axis]}
+    assert len(met) >= (len(wanted) if count >= ALL_PAIRS else 0.8 * len(wanted)), left
+
+
+@pytest.mark.parametrize("target", ["mini", "a3"])
+@pytest.mark.parametrize("make", MODELS, ids=lambda f: f.__name__)
+def test_every_option_gives_the_same_bits(make: Any, target: str, request: pytest.FixtureRequest) -> None:
+    count = int(request.config.getoption("--combinations"))
+    rows = dealt(count if target == "mini" or count >= ALL_PAIRS else count // 6)
+    bench = Bench(make(), target)
+    expected = bench.results(bench.made({}), single=True)
     assert any(np.frombuffer(raw, np.uint8).any() for raw in expected.values())
     plans = set()
-    for row in combinations():
-        other = with_other_code(compiled, replace(Options(), **row))
+    for row in ({}, {"debug_sync_all": True}, *rows):
+        other = bench.made(row)
         plans.add(str(other.plan))
-        assert _results(Kernel(other), inputs) == expected, row
-    assert len(plans) >= 4  # the options do something
+        assert bench.results(other) == expected, row
+    assert len(plans) >= min(4, len(rows))  # the options do something
+
+
+class Bench:
+    """A model under any options: what does not depend on them is made once."""
+
+    def __init__(self, graph: Graph, target: str) -> None:
+        self.graph, self.target = graph, load_target(target)
+        self.inputs = random_inputs(graph.inputs, 0)
+        self.schedules: dict[tuple[Any, ...], AicoreCompiled] = {}
+
+    def made(self, row: Row) -> AicoreCompiled:
+        options = Options(**{"fallback": "forbid", **row})
+        key = tuple(getattr(options, axis) for axis in SCHEDULING)
+        base = self.schedules.get(key)
+        if base is None:
+            base = self.schedules[key] = compile_for_aicore(self.graph, self.target, options=options)
+        return base if base.options == options else with_other_code(base, options)
+
+    def results(self, compiled: AicoreCompiled, *, single: bool = False) -> dict[str, bytes]:
+        """Outputs and states; `single`: of every sub-operator in a launch of its own, from one end to the other."""
+        kernel = Kernel(compiled)
+        io = kernel._io(list(kernel._arrays(self.inputs).values()))
+        compiled.executable.simulate(io, single=single)
+        names = [*compiled.output_names, *(f"state {name}" for name in compiled.graph.states)]
+        return {name: a.tobytes() for name, a in zip(names, io[len(self.graph.inputs) :], strict=True)}
 
 
 def test_what_is_rebuilt_is_what_is_compiled() -> None:
@@ -118,9 +184,3 @@ def test_what_is_rebuilt_is_what_is_compiled() -> None:
     whole = sk.compile(graph, target="mini", options=options)._compiled
     assert isinstance(whole, AicoreCompiled)
     assert with_other_code(base, options).image.elf == whole.image.elf
-
-
-def _results(kernel: Kernel, inputs: dict[str, Any]) -> dict[str, bytes]:
-    result = kernel.run(inputs)
-    states = {f"state {name}": array.tobytes() for name, array in kernel.states.items()}
-    return {**states, **{name: array.tobytes() for name, array in result.outputs.items()}}
