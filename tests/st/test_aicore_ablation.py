@@ -9,7 +9,6 @@ free in a row is set so that as many pairs of values as can be meet that have no
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import combinations, product
 from typing import Any
 
