@@ -22,6 +22,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
+from aicore_emulated import check_emulated, chosen
 from kernel_check import GUARD, _mark, compare
 from llvmlite import ir
 from numpy.typing import NDArray
@@ -299,6 +300,8 @@ def check_aicore(
         run = _Check(kernel, body, candidate, given, device)
         run.whole(expected, tol)
         run.ranges(random.Random(seed), splits, exact_writes)
+        if chosen(kernel, body, candidate, device):
+            run.emulated(kernel, given, device, tol)
         assert candidate.cost_cycles(body, 0, candidate.units, device) >= 0
     return list(tilings)
 
@@ -370,6 +373,16 @@ class _Check:
             got = self._operand(self.full, k).view(operand.type.dtype.numpy).reshape(operand.type.shape)
             limit = tol[k] if isinstance(tol, Mapping) else tol
             compare(got, np.asarray(want).reshape(operand.type.shape), limit, f"{self.where}, operand {k}")
+
+    def emulated(
+        self, kernel: str, arrays: list[Array], target: AicoreTarget, tol: float | Mapping[int, float]
+    ) -> None:
+        """The same as whole programs (`aicore_emulated`)."""
+        written = {k: o for k, o in enumerate(self.body.operands) if o.role in (Use.OUTPUT, Use.INOUT)}
+        expected = {k: self._operand(self.full, k) for k in written}
+        near = {k: tol.get(k, 0.0) if isinstance(tol, Mapping) else tol for k in written}
+        masks = self._declared(0, self.tiling.units, write=True)
+        check_emulated(kernel, self.body, self.tiling, target, arrays, masks, expected, near)
 
     def ranges(self, rng: random.Random, splits: int, exact_writes: bool) -> None:
         units = self.tiling.units
