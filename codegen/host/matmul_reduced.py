@@ -8,6 +8,7 @@ Model: the loops, panels and epilogues are those of `matmul`; a row of the left 
 - two bf16 parts: three such products, the smallest first; low times low is below what is left out anyway.
 - bytes: rows are unsigned, 0 of a row is its zero point. The sum of products is exact in 32 bits; what the zero point
   adds is known from the sum of the weights, and taken off before the two scales are put on.
+- 16 bits in two bytes: two such sums, of high and of low bytes.
 - bytes as weights only: widened to f32 in registers, the column's scale put on the finished sum.
 
 Invariant: as of all tiles, the operations behind a result depend on the depth and the tile's shape only.
@@ -28,7 +29,7 @@ from superkernel.codegen.host.matmul import MatmulEmitter, Panel
 from superkernel.codegen.host.narrow import Bf16, dot_bf16, dot_bytes
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
-from superkernel.scheduler.families.matmul_reduced import BF16X3, INT8, WEIGHTS8, NarrowTiling
+from superkernel.scheduler.families.matmul_reduced import BF16X3, WEIGHTS8, NarrowTiling
 from superkernel.scheduler.tiling import Tiling
 
 _MAGIC = 1.5 * 2.0**23  # added to a float below 2^22 it leaves the nearest integer in the low bits
@@ -55,14 +56,15 @@ class NarrowEmitter(MatmulEmitter):
     ) -> list[Values]:
         if self.t.format == WEIGHTS8:
             return self._weights8(origin, line, depth, source)
-        if self.t.format == INT8:
+        if self.t.is_bytes:
             return self._int8(origin, line, source)
         return self._bf16(origin, line, source)
 
     def _steps(self, acc: DType, source: Panel, step: Callable[[Values, Index], Values]) -> list[Values]:
         """The depth loop over words: `step(sums, word)` with the sums of one phase."""
         kb, t = self.kb, self.t
-        size = t.tile_rows * t.vectors
+        rows = t.tile_rows * (t.parts if t.is_bytes else 1)
+        size = rows * t.vectors
         prefetch = self._prefetch_words(source)
 
         def steps(k: Index, values: Values, count: int) -> Values:
@@ -78,7 +80,7 @@ class NarrowEmitter(MatmulEmitter):
         state = fold(kb, 0, whole, t.phases, state, lambda k, s: steps(k, s, t.phases))
         if t.words > whole:
             state = steps(whole, state, t.words - whole)
-        return join_phases(kb, replace(self.tile, acc=acc), state)
+        return join_phases(kb, replace(self.tile, acc=acc, rows=rows), state)
 
     def _prefetch_words(self, source: Panel) -> Callable[[Index], None]:
         """Streamed weights are fetched ahead, one prefetch per cache line."""
@@ -122,29 +124,44 @@ class NarrowEmitter(MatmulEmitter):
     def _int8(self, origin: ir.Value, line: int, source: Panel) -> list[Values]:
         kb, t = self.kb, self.t
 
+        parts = [(row, part) for row in range(t.tile_rows) for part in range(t.parts)]
+
         def step(sums: Values, k: Index) -> Values:
             vectors = [
                 self._word(source.base, kb.add(kb.mul(k, t.panel), v), t.lanes) for v in range(0, t.panel, t.lanes)
             ]
-            for row in range(t.tile_rows):
-                left = kb.splat(self._word(origin, kb.add(k, row * line)), t.lanes)
+            for i, (row, part) in enumerate(parts):
+                left = kb.splat(self._word(origin, kb.add(k, row * line + part * t.plane)), t.lanes)
                 for v, right in enumerate(vectors):
-                    i = row * t.vectors + v
-                    sums[i] = dot_bytes(kb, sums[i], left, right, t.native)
+                    at = i * t.vectors + v
+                    sums[at] = dot_bytes(kb, sums[at], left, right, t.native)
             return sums
 
         results = self._steps(DType.I32, source, step)
         behind = kb.offset(source.base, t.words * t.panel * 4)
-        for row, sums in enumerate(results):
-            row_scale = kb.load(origin, row * line + t.words, DType.F32)
-            row_zero = kb.splat(self._word(origin, row * line + t.words + 1), t.lanes)
-            for v in range(t.vectors):
-                scale = kb.load(behind, v * t.lanes, DType.F32, t.lanes)
-                total = self._word(behind, t.panel + v * t.lanes, t.lanes)
-                exact = kb.b.sub(sums[v], kb.b.mul(row_zero, total))
-                value = kb.b.sitofp(exact, scale.type)
-                sums[v] = kb.b.fmul(value, kb.b.fmul(scale, kb.splat(row_scale, t.lanes)))
-        return results
+        rows: list[Values] = []
+        for row in range(t.tile_rows):
+            at = row * line + t.plane * t.parts
+            row_scale = kb.splat(kb.load(origin, at, DType.F32), t.lanes)
+            row_zero = kb.splat(self._word(origin, at + 1), t.lanes)
+            sums = results[row * t.parts : (row + 1) * t.parts]
+            rows.append([self._scaled([s[v] for s in sums], behind, v, row_scale, row_zero) for v in range(t.vectors)])
+        return rows
+
+    def _scaled(self, sums: Values, behind: ir.Value, v: int, row_scale: ir.Value, row_zero: ir.Value) -> ir.Value:
+        """Exact sums of one vector of columns (of high and of low bytes) as f32: zero point off, scales on."""
+        kb, t = self.kb, self.t
+        scale = kb.load(behind, v * t.lanes, DType.F32, t.lanes)
+        total = self._word(behind, t.panel + v * t.lanes, t.lanes)
+        zeros = [row_zero]
+        if t.parts == 2:
+            zeros = [
+                kb.b.lshr(row_zero, kb.const(8, DType.I32, t.lanes)),
+                kb.b.and_(row_zero, kb.const(255, DType.I32, t.lanes)),
+            ]
+        parts = [kb.b.sitofp(kb.b.sub(s, kb.b.mul(z, total)), scale.type) for s, z in zip(sums, zeros, strict=True)]
+        value = parts[0] if t.parts == 1 else kb.fma(parts[0], kb.const(256.0, DType.F32, t.lanes), parts[1])
+        return kb.b.fmul(value, kb.b.fmul(scale, row_scale))
 
     def _weights8(self, origin: ir.Value, line: int, depth: int, source: Panel) -> list[Values]:
         kb, t = self.kb, self.t
@@ -174,7 +191,7 @@ class NarrowEmitter(MatmulEmitter):
         kb, t = self.kb, self.t
         if t.format == WEIGHTS8:
             super()._keep(value, row, k)
-        elif t.format == INT8:
+        elif t.is_bytes:
             kb.store(value, self.row, k, DType.F32)
         else:
             self._keep_bf16(value, kb.at(self.left_copy, row, DType.F32), k)
@@ -190,7 +207,7 @@ class NarrowEmitter(MatmulEmitter):
 
     def _finish_row(self, row: Index) -> None:
         t = self.t
-        if t.format == INT8:
+        if t.is_bytes:
             self._quantise_row(self.kb.at(self.left_copy, row, DType.F32))
         elif t.format != WEIGHTS8 and t.depth % 2:
             self._keep(ir.Constant(ir.FloatType(), 0.0), row, t.depth)
@@ -216,16 +233,21 @@ class NarrowEmitter(MatmulEmitter):
         low, high = kb.reduce_lanes("fmin", low), kb.reduce_lanes("fmax", high)
         width = kb.b.fsub(high, low)
         some = kb.b.fcmp_unordered("une", width, ir.Constant(width.type, 0.0))
-        inverse = kb.b.fdiv(ir.Constant(width.type, 255.0), kb.b.select(some, width, ir.Constant(width.type, 1.0)))
+        largest = 65535 if t.parts == 2 else 255
+        inverse = kb.b.fdiv(
+            ir.Constant(width.type, float(largest)), kb.b.select(some, width, ir.Constant(width.type, 1.0))
+        )
         start = self._integer(kb.b.fmul(kb.b.fneg(low), inverse), ir.Constant(I32, 0))
         factor, zero_point = kb.splat(inverse, t.lanes), kb.splat(start, t.lanes)
         with kb.loop(0, t.words * 4, t.lanes, name="byte") as k:
             value = kb.b.fmul(kb.load(self.row, k, DType.F32, t.lanes), factor)
-            code = self._clamped(self._integer(value, zero_point))
-            kb.store(kb.b.trunc(code, ir.VectorType(I8, t.lanes)), row, k, DType.I8)
-        # The last vector of bytes may have gone over these two words.
-        kb.store(kb.b.fdiv(width, ir.Constant(width.type, 255.0)), row, t.words, DType.F32)
-        kb.store(start, row, t.words + 1, DType.I32)
+            code = self._clamped(self._integer(value, zero_point), largest)
+            for part in range(t.parts):
+                byte = kb.b.lshr(code, kb.const(8 * (t.parts - 1 - part), DType.I32, t.lanes))
+                to = kb.add(k, part * t.plane * 4)
+                kb.store(kb.b.trunc(byte, ir.VectorType(I8, t.lanes)), row, to, DType.I8)
+        kb.store(kb.b.fdiv(width, ir.Constant(width.type, float(largest))), row, t.plane * t.parts, DType.F32)
+        kb.store(start, row, t.plane * t.parts + 1, DType.I32)
 
     def _clear(self, at: Index, lanes: int) -> None:
         self.kb.store(zero(DType.F32, lanes), self.row, at, DType.F32)
@@ -238,9 +260,9 @@ class NarrowEmitter(MatmulEmitter):
         magic = kb.b.bitcast(kb.const(_MAGIC, DType.F32, lanes), offset.type)
         return kb.b.add(kb.b.sub(kb.b.bitcast(shifted, offset.type), magic), offset)
 
-    def _clamped(self, code: ir.Value) -> ir.Value:
+    def _clamped(self, code: ir.Value, largest: int) -> ir.Value:
         kb, kind = self.kb, code.type
-        for name, bound in (("llvm.smax", 0), ("llvm.smin", 255)):
+        for name, bound in (("llvm.smax", 0), ("llvm.smin", largest)):
             function = kb.intrinsic(f"{name}.v{kind.count}i32", kind, [kind, kind])
             code = kb.b.call(function, [code, kb.const(bound, DType.I32, kind.count)])
         return code

@@ -4,6 +4,8 @@ Model: a row is eligible only where `policy.precision` names its precision; the 
 taken is the faster by estimate and a problem without a narrow kernel is computed in f32. Rates are multiply-adds per
 f32 multiply-add. A CPU that has the instructions of a format has two rows of its tier, with and without them.
 
+Of few rows only the weights are bytes: more exact, and what streams past decides the time anyway.
+
 The numbers of `error_ulps` are relative to the largest sum of |x| |w|; docs/numerics.md has the bounds.
 """
 
@@ -25,6 +27,7 @@ REDUCED = ("bf16", "int8", "tf32-like")
 _TILES = {"avx512": (14, 32), "avx2": (6, 16), "plain": (6, 8)}
 _STREAM_TILES = {"avx512": (1, 64), "avx2": (1, 32), "plain": (1, 16)}
 _FEW_ROWS = within(Reason.SHAPE, "m", 1, 6)
+_MANY_ROWS = within(Reason.SHAPE, "m", 7)
 _INT8_DEPTHS = within(Reason.SHAPE, "k", 1, 1 << 16)
 
 
@@ -56,10 +59,11 @@ _KERNELS = (
     _Narrow("host.matmul.tf32", "tf32-like", ("bf16",), "gemm", 0.3, 0.66, 1.0, 0.25, 2.0**9, "avx512bf16", "x3"),
     _Narrow(
         "host.matmul.int8", "int8", ("qd8", "qc8w"), "gemm", 0.8, 3.6, 0.25, 0.3, 2.0**18, "avx512vnni",
-        limits=(_INT8_DEPTHS,),
+        limits=(_MANY_ROWS, _INT8_DEPTHS),
     ),
     _Narrow(
-        "host.matmul.gemv_int8", "int8", ("qc8w",), "gemv", 0.4, 0.4, 0.25, 0.0, 2.0**17, limits=(_FEW_ROWS,)
+        "host.matmul.gemv_int8", "int8", ("qc8w",), "gemv", 0.4, 2.0, 0.25, 0.4, 2.0**17, "avx512vnni",
+        limits=(_FEW_ROWS, _INT8_DEPTHS),
     ),
 )  # fmt: skip
 

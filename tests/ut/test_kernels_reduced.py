@@ -18,7 +18,16 @@ from superkernel.body import Role
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.dtypes import DType
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.matmul_reduced import BF16, BF16X3, FORMATS, INT8, WEIGHTS8, NarrowTiling
+from superkernel.scheduler.families.matmul_reduced import (
+    BF16,
+    BF16X3,
+    FORMATS,
+    INT8,
+    INT8X2,
+    WEIGHTS8,
+    NarrowTiling,
+    format_of,
+)
 from superkernel.target.cpu import CpuTarget
 
 Array = NDArray[Any]
@@ -26,7 +35,7 @@ F32 = DType.F32
 KERNELS = tuple(FORMATS)
 
 # Error of a result, relative to the sum of |x| |w| behind it (INT8: to the largest |x| and |w| times the depth).
-BOUNDS = {BF16: 2.0**-7.9, BF16X3: 2.0**-15.5, INT8: 2.0**-7, WEIGHTS8: 2.0**-8}
+BOUNDS = {BF16: 2.0**-7.9, BF16X3: 2.0**-15.5, INT8: 2.0**-7, INT8X2: 2.0**-8, WEIGHTS8: 2.0**-8}
 
 
 def bf16(x: Array) -> Array:
@@ -41,15 +50,15 @@ def weights8(w: Array) -> Array:
     return np.clip(np.rint(w / safe), -127, 127) * scale
 
 
-def rows8(x: Array) -> Array:
-    """Rows of unsigned bytes with a scale and a zero point, widened again."""
+def rows_of_codes(x: Array, largest: int) -> Array:
+    """Rows of unsigned integers with a scale and a zero point, widened again."""
     low = np.minimum(x.min(axis=-1, keepdims=True, initial=0.0), 0.0)
     high = np.maximum(x.max(axis=-1, keepdims=True, initial=0.0), 0.0)
     width = (high - low).astype(np.float32)
-    inverse = np.float32(255) / np.where(width > 0, width, np.float32(1))
+    inverse = np.float32(largest) / np.where(width > 0, width, np.float32(1))
     start = np.rint((-low).astype(np.float32) * inverse)
-    code = np.clip(np.rint(x.astype(np.float32) * inverse) + start, 0, 255)
-    return (code - start) * (width / np.float32(255)).astype(np.float64)
+    code = np.clip(np.rint(x.astype(np.float32) * inverse) + start, 0, largest)
+    return (code - start) * (width / np.float32(largest)).astype(np.float64)
 
 
 def expected_product(a: Array, b: Array, form: str) -> Array:
@@ -59,7 +68,8 @@ def expected_product(a: Array, b: Array, form: str) -> Array:
     if form == BF16X3:
         (ah, al), (bh, bl) = ((bf16(x), bf16(x - bf16(x))) for x in (a, b))
         return np.matmul(ah, bh) + np.matmul(ah, bl) + np.matmul(al, bh)
-    return np.matmul(rows8(a), weights8(b)) if form == INT8 else np.matmul(a, weights8(b))
+    rows = {INT8: rows_of_codes(a, 255), INT8X2: rows_of_codes(a, 65535)}.get(form, a)
+    return np.matmul(rows, weights8(b))
 
 
 def narrow_case(a: tuple[int, ...], b: tuple[int, ...], seed: int = 0, **how: Any) -> tuple[AnchorCase, Array, Array]:
@@ -97,4 +107,5 @@ SHAPES = [
 @pytest.mark.parametrize(("a", "b"), SHAPES, ids=str)
 def test_products(kernel: str, a: tuple[int, ...], b: tuple[int, ...], tier: str) -> None:
     case, x, w = narrow_case(a, b)
-    check(kernel, case, expected_product(x.astype(float), w.astype(float), FORMATS[kernel]), tier, tol=1e-4)
+    form = format_of(kernel, detect_cpu(tier))
+    check(kernel, case, expected_product(x.astype(float), w.astype(float), form), tier, tol=1e-4)
