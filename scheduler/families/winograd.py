@@ -80,16 +80,16 @@ class PackWinograd(Pack):
     rows: int
 
     def apply(self, array: Array) -> Array:
-        filters = filters_of(array, self.out, self.depth, self.strides, self.offset).astype(np.float64)
-        g = np.array([[float(c) for c in row] for row in filter_matrix(self.m)])
-        side, channels = self.m + 2, self.depth[0]
-        panels = -(-self.out // self.rows)
-        packed = np.zeros((side * side, channels, panels * self.rows), np.float32)
-        half = np.tensordot(filters, g, ([2], [1]))  # out, channels, 3, t
-        whole = np.tensordot(half, g, ([2], [1]))  # out, channels, t (rows), t (columns)
-        packed[:, :, : self.out] = whole.transpose(2, 3, 1, 0).reshape(side * side, channels, self.out)
-        shape = (side * side, channels, panels, self.rows)
-        return np.ascontiguousarray(packed.reshape(shape).transpose(2, 0, 1, 3))
+        channels = self.depth[0]
+        panels, planes = -(-self.out // self.rows), (self.m + 2) ** 2
+        packed = np.zeros((panels * self.rows, planes, channels), np.float32)
+        if channels and self.out:
+            g = np.array([[float(c) for c in row] for row in filter_matrix(self.m)])
+            filters = filters_of(array, self.out, self.depth, self.strides, self.offset).astype(np.float64)
+            squares = filters.reshape(self.out * channels, 9) @ np.kron(g, g).T  # row by row of a square
+            packed[: self.out] = squares.reshape(self.out, channels, planes).transpose(0, 2, 1)
+        parts = packed.reshape(panels, self.rows, planes, channels).transpose(0, 2, 3, 1)
+        return np.ascontiguousarray(parts)
 
     def packed_bytes(self, kind: object) -> int:
         return 4 * (self.m + 2) ** 2 * self.depth[0] * -(-self.out // self.rows) * self.rows
