@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from superkernel.computed_in import precision_text
 from superkernel.errors import InputError
 from superkernel.ineffective import without_effect
 from superkernel.pipeline import Compiled
@@ -33,6 +34,7 @@ class Explanation:
     alternatives: tuple[tuple[str, float], ...]
     waits: tuple[str, ...]
     prefetch: str = ""
+    precision: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -49,6 +51,7 @@ class Explanation:
         lines += [f"  instead: {form}, about {cost:.0f} ns" for form, cost in self.alternatives]
         lines += [f"  {w}" for w in self.waits]
         lines += [f"constants: {self.prefetch}"] if self.prefetch else []
+        lines += [f"precision: {self.precision}"] if self.precision else []
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -81,6 +84,7 @@ def explain(compiled: Compiled, node: str | int) -> Explanation:
             for r in reasons
         ),
         prefetch=_prefetch_text(compiled, sub.index),
+        precision=precision_text(compiled, sub.index),
     )
 
 

@@ -90,8 +90,8 @@ class Compiled:
         """One launch on the io table: inputs, outputs, states."""
         self.executable.run(io)
 
-    def profile(self, io: Sequence[NDArray[Any]], rounds: int) -> Report:
-        """See `Kernel.report`. States change."""
+    def profile(self, io: Sequence[NDArray[Any]], rounds: int, warm: bool = True) -> Report:
+        """See `Kernel.report`. States change. Runs are warm, whatever is asked for."""
         from superkernel.profile import measure
 
         return measure(self, io, rounds)
@@ -119,6 +119,8 @@ class Compiled:
 
     def summary(self) -> dict[str, Any]:
         """Counts and sizes."""
+        from superkernel.computed_in import formats_in_force
+
         return {
             "name": self.graph.name,
             "target": f"host {self.cpu.tier}",
@@ -126,6 +128,7 @@ class Compiled:
             "options_without_effect": list(without_effect(self.options, host=True)),
             "nodes": len(self.source.nodes),
             "sub_operators": len(self.schedule.subops),
+            "computed_in": formats_in_force(self),
             "distinct_kernels": len({s for s in self.image.symbols if s is not None}),
             "waits": self.plan.waits,
             "sets": sum(self.plan.sets),

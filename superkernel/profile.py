@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
+from superkernel.computed_in import computed_in, formats_in_force, formats_text
 from superkernel.pipeline import Compiled
 from superkernel.report import Boundary, Report, Timing, Work
 from superkernel.sync.plan import Body, Plan, Set, Wait
@@ -83,6 +84,7 @@ def measure(compiled: Compiled, io: Sequence[Array], rounds: int) -> Report:
         fused=fused,
         one_by_one=one_by_one,
         work=_work(compiled, figures),
+        precision=formats_text(compiled.options.precision, tuple(formats_in_force(compiled).items())),
     )
 
 
@@ -101,7 +103,8 @@ def _work(compiled: Compiled, figures: Sequence[RunFigures]) -> tuple[Work, ...]
         busy = float(np.median([f.subop.get(sub.index, 0.0) for f in figures]))
         nbytes = sum(operand.type.nbytes for operand in sub.body.operands)
         on = len(cores.get(sub.index, ()))
-        rows.append(Work(sub.index, sub.name, sub.kernel, on, busy, flops, nbytes))
+        what = computed_in(sub, schedule.tilings[sub.index])
+        rows.append(Work(sub.index, sub.name, sub.kernel, on, busy, flops, nbytes, what))
     return tuple(rows)
 
 

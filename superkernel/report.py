@@ -48,6 +48,7 @@ class Work:
     busy_ns: float
     flops: float  # of its graph nodes, on all cores together
     operand_bytes: int  # sizes of its operands: what a cold run must move at most
+    computed_in: str = ""  # format of its products, or the type of its result
 
     @property
     def gflops(self) -> float:
@@ -101,6 +102,7 @@ class Report:
     fused: Timing | None = None
     one_by_one: Timing | None = None
     work: tuple[Work, ...] = ()
+    precision: str = ""  # where less than the declared precision is allowed: what was computed in what
 
     @property
     def speedup(self) -> float | None:
@@ -133,6 +135,7 @@ class Report:
                 f"fused {self.fused}, one by one {self.one_by_one}: {self.speedup:.2f}x "
                 f"(medians with 95 % intervals, {self.fused.samples} alternating pairs)"
             )
+        lines += [self.precision] if self.precision else []
         lines += [f"fallback to NumPy: {text}" for text in self.fallbacks]
         lines += self._work_lines(boundaries_max)
         costliest = sorted(self.boundaries, key=lambda b: (-b.pure_ns - b.imbalance_ns, -b.arrivals, b.subop))
