@@ -142,8 +142,9 @@ def decode_step(quick: bool) -> list[Figure]:
 
 
 def product(quick: bool) -> list[Figure]:
-    """How busy the cube is in a large product, and with what its cores' engines spend their time. All of it comes from
-    HBM; the right factor is computed (an input) or constant (packed when compiling).
+    """How busy the cube is in a large product, and with what its cores' engines spend their time. The right factor is
+    computed (an input) or constant (packed when compiling). Cold, all of it comes from HBM; warm, L2 holds what a run
+    before left.
 
     What is in the way is MTE2. A tile of 128 x 256 sums fills L0C; of 3072 deep it takes 24.6 thousand cycles of the
     cube and 2.4 MB of factors, of which L1 keeps 0.25 MB for the next tile: 28.7 thousand cycles of transfers, and 4
@@ -155,12 +156,13 @@ def product(quick: bool) -> list[Figure]:
         b = sk.GraphBuilder("product")
         ones = np.ones((size, size), np.float16)
         b.output(b.input("a", ones.shape, "f16") @ (b.constant(ones) if constant else b.input("b", ones.shape, "f16")))
-        report = _timed(b.graph())
-        shares = ", ".join(f"{e} {report.engine_share('cube', e):.0%}" for e in ("mte2", "mte1", "m", "fix"))
-        waits = _mean_share(report, "mte2", "memory_wait")
-        note = f"busy: {shares}; mte2 waits for memory {waits:.0%}; {report.memory['read_bytes'] / 1e6:.0f} MB read"
-        name = f"cube busy, {size}^3 f16 on a3, {'constant' if constant else 'computed'}"
-        found.append(Figure(name, 100 * report.engine_share("cube", "m"), "%", note, f"goal {CUBE_GOAL:.0%}"))
+        for warm in (False, True):
+            report = _timed(b.graph(), warm=warm)
+            shares = ", ".join(f"{e} {report.engine_share('cube', e):.0%}" for e in ("mte2", "mte1", "m", "fix"))
+            waits = _mean_share(report, "mte2", "memory_wait")
+            note = f"busy: {shares}; mte2 waits for memory {waits:.0%}; {report.memory['read_bytes'] / 1e6:.0f} MB read"
+            name = f"cube busy, {size}^3 f16 a3, {'constant' if constant else 'computed'}, {'warm' if warm else 'cold'}"
+            found.append(Figure(name, 100 * report.engine_share("cube", "m"), "%", note, f"goal {CUBE_GOAL:.0%}"))
     return found
 
 
@@ -210,11 +212,11 @@ def streaming(quick: bool) -> list[Figure]:
     return [Figure(f"loads busy, add of {rows}x{columns} f16 on a3", 100 * busy, "%", note)]
 
 
-def _timed(graph: sk.Graph) -> SimReport:
-    """The report of one run on a3, timing only."""
+def _timed(graph: sk.Graph, *, warm: bool = False) -> SimReport:
+    """The report of one run on a3, timing only; with `warm` of the second of two."""
     kernel, compiled = _compiled(graph, "a3")
     io = kernel._io(list(kernel._random().values()))
-    return report_of(compiled, compiled.executable.simulate(io, mode="timing", races=False).launches)
+    return report_of(compiled, compiled.executable.simulate(io, mode="timing", races=False, warm=warm).launches)
 
 
 def _mean_share(report: SimReport, engine: str, field: str) -> float:

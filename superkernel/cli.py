@@ -128,6 +128,8 @@ def _parser() -> argparse.ArgumentParser:
     sub = add("report", _report, "Show what synchronisation costs, and fused against one by one.")
     _input_arguments(sub)
     sub.add_argument("--rounds", type=int, default=100, help="alternating pairs of the comparison (default 100)")
+    text = "on an accelerator: the second of two runs, with L2 as the first one left it"
+    sub.add_argument("--warm", action="store_true", help=text)
     text = "on an accelerator: the critical path, and what each boundary's synchronisation costs"
     sub.add_argument("--critical", action="store_true", help=text)
     text = "with --critical: boundaries that are tried out without their synchronisation (default 5)"
@@ -303,7 +305,7 @@ def _report(args: argparse.Namespace) -> int:
     if args.critical:
         report = kernel.critical(inputs, confirm=args.confirm)
     else:
-        report = kernel.report(inputs, rounds=args.rounds)
+        report = kernel.report(inputs, rounds=args.rounds, warm=args.warm)
     _print(args, report.to_json(), report.text)
     return 0
 

@@ -271,13 +271,14 @@ class Kernel(_core.DirectCall):
     # Understanding ----------------------------------------------------------------------------------------------------
 
     def report(
-        self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100
+        self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100, warm: bool = False
     ) -> Report | SimReport:
         """Where the time goes and fused against one by one: on the host medians of profiled runs and `rounds`
         alternating pairs, on the simulator one run of each. States are put back afterwards. Without inputs, random ones
-        of seed 0."""
+        of seed 0. `warm`: on the simulator the second of two runs, with L2 as the first one left it (the host's runs
+        are warm anyway)."""
         return self._profile(
-            self._arrays(inputs) if inputs is not None else self._random(), _count("rounds", rounds, 0)
+            self._arrays(inputs) if inputs is not None else self._random(), _count("rounds", rounds, 0), warm
         )
 
     def critical(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, confirm: int = 5) -> CriticalReport:
@@ -319,9 +320,9 @@ class Kernel(_core.DirectCall):
             for name, array in kept.items():
                 self._states[name][...] = array
 
-    def _profile(self, arrays: Mapping[str, Array], rounds: int) -> Report | SimReport:
+    def _profile(self, arrays: Mapping[str, Array], rounds: int, warm: bool = False) -> Report | SimReport:
         with self._kept_states():
-            return self._compiled.profile(self._io(list(arrays.values())), rounds)
+            return self._compiled.profile(self._io(list(arrays.values())), rounds, warm)
 
     def explain(self, node: str | int) -> Explanation | AicoreExplanation:
         """Everything decided about the sub-operator that computes a node (or has that index): kernel choice with

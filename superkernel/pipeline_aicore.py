@@ -103,9 +103,9 @@ class AicoreCompiled:
         """One fused run on the simulator; outputs and states are written in place."""
         return measure(self, io, baseline=False)
 
-    def profile(self, io: Sequence[NDArray[Any]], rounds: int) -> SimReport:
+    def profile(self, io: Sequence[NDArray[Any]], rounds: int, warm: bool = False) -> SimReport:
         """A fused run and, with `rounds` above 0, the baseline of single launches. States change."""
-        return measure(self, io, baseline=rounds > 0)
+        return measure(self, io, baseline=rounds > 0, warm=warm)
 
     def time(self, io: Sequence[NDArray[Any]], rounds: int) -> NDArray[np.int64]:
         """Simulated ns of a fused run, the same every time."""

@@ -128,6 +128,7 @@ class SimReport:
     parts: tuple[PartRow, ...] = ()
     error_bound: float | None = None
     selections: tuple[str, ...] = ()
+    warm: bool = False
 
     @property
     def speedup(self) -> float | None:
@@ -156,21 +157,22 @@ class SimReport:
         return self.text()
 
 
-def measure(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], *, baseline: bool) -> SimReport:
-    """Run on the simulator and account for it. Outputs and states are those of the fused run."""
+def measure(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], *, baseline: bool, warm: bool = False) -> SimReport:
+    """Run on the simulator and account for it. Outputs and states are those of the fused run. `warm`: as in
+    `SimExecutable.simulate`."""
     executable, kept = compiled.executable, None
     states = io[len(compiled.graph.inputs) + len(compiled.graph.outputs) :]
     if baseline:
         kept = [state.copy() for state in states]
-    run = executable.simulate(io)
-    report = report_of(compiled, run.launches)
+    run = executable.simulate(io, warm=warm)
+    report = replace(report_of(compiled, run.launches), warm=warm)
     if not baseline:
         return report
     assert kept is not None
     spare = [*io[: len(compiled.graph.inputs)], *(a.copy() for a in io[len(compiled.graph.inputs) :])]
     for state, old in zip(spare[len(spare) - len(kept) :], kept, strict=True):
         state[...] = old
-    single = executable.simulate(spare, single=True)
+    single = executable.simulate(spare, single=True, warm=warm)
     return _with_baseline(compiled, report, single.launches)
 
 
@@ -338,6 +340,8 @@ def _text(report: SimReport) -> list[str]:
             f"one by one: {base.launches} launches of {base.launch_ns / 1000:.2f} us, {base.time_us:.2f} us in all: "
             f"{report.speedup:.2f}x the fused time"
         )
+    if report.warm:
+        lines.append("the second of two runs: L2 is as the first one left it")
     if report.fallbacks:
         lines.append(f"computed by NumPy between launches: {', '.join(report.fallbacks)}")
     if report.selections:

@@ -76,16 +76,33 @@ class SimExecutable:
         self.simulate(io)
 
     def simulate(
-        self, io: Sequence[Array], *, mode: Mode = "both", single: bool = False, trace: bool = False, **options: Any
+        self,
+        io: Sequence[Array],
+        *,
+        mode: Mode = "both",
+        single: bool = False,
+        trace: bool = False,
+        warm: bool = False,
+        **options: Any,
     ) -> SimRun:
-        """A run: fused, or with `single` one launch per sub-operator. Where tilings depend on data, mode `timing`
-        computes it. Raises DataError where such data is out of range, SimulationError."""
+        """A run: fused, or with `single` one launch per sub-operator; with `warm` the second of two on one device, so
+        that L2 holds what the first one left (instruction caches are cold at every launch). Where tilings depend on
+        data, mode `timing` computes it. Raises DataError where such data is out of range, SimulationError."""
         if mode == "timing" and self._tilings():
             mode = "both"
             options = {"races": False, **options}
         device = Device(self.target, self.image.elf, mode=mode, trace=trace, **options)
-        self.fill(device, io)
         self._declare(device)
+        for _ in range(2 if warm else 1):
+            self.fill(device, io)
+            launches = self._launches(device, single)
+        check_finished(self.schedule, launches, counted=mode != "functional")
+        if mode != "timing":
+            self.collect(device, io)
+        return SimRun(tuple(launches), device)
+
+    def _launches(self, device: Device, single: bool) -> list[LaunchResult]:
+        """One run on a filled device."""
         launches: list[LaunchResult] = []
         calls = set(self.image.host_calls)
         if single:
@@ -99,10 +116,7 @@ class SimExecutable:
                 launches.append(self._launch(device, number))
                 if number < len(self.image.between) and (call := self.image.between[number]) is not None:
                     self.host_call(device, call)
-        check_finished(self.schedule, launches, counted=mode != "functional")
-        if mode != "timing":
-            self.collect(device, io)
-        return SimRun(tuple(launches), device)
+        return launches
 
     def _launch(self, device: Device, number: int) -> LaunchResult:
         try:
