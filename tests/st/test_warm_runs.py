@@ -19,7 +19,8 @@ def test_a_warm_run_reads_weights_from_l2(target: str) -> None:
     assert (cold.warm, warm.warm) == (False, True)
     assert warm.memory["misses"] == 0 < cold.memory["misses"]
     assert warm.cycles < cold.cycles
-    assert warm.baseline is not None and cold.baseline is not None
+    assert warm.baseline is not None
+    assert cold.baseline is not None
     assert warm.baseline.time_us < cold.baseline.time_us
     assert warm.instructions == cold.instructions
     assert "the second of two runs" in warm.text()
