@@ -21,6 +21,8 @@ Predictions, from the row above (its split per sub-operator i, `wait` = pure + i
     weights       what the schedule of SDMA's tasks says, from the families' costs (`codegen/aicore/weight_prefetch.py`)
 
 They are what a planner could know; the difference to `gain` is what overlaps, or comes up elsewhere.
+
+Below the rows stand three figures of the whole, each with its bound: `ablate_figures.py`.
 """
 
 from __future__ import annotations
@@ -30,13 +32,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from superkernel.ablate_figures import (
+    Figures,
+    Measure,
+    ahead_cycles,
+    constant_shares,
+    longest_chain,
+    unsynchronised_cycles,
+)
 from superkernel.errors import InputError, UnsupportedError
 from superkernel.ops.grouped import TILINGS
 from superkernel.options import Options
 from superkernel.scheduler.aicore.streams import AS_GIVEN
-from superkernel.scheduler.schedule import Space
 from superkernel.timeline import Activity, Timeline, summed
 
 if TYPE_CHECKING:
@@ -105,24 +112,10 @@ def _predict_sync(above: Measured, step: AicoreCompiled) -> float:
 
 
 def _predict_early_start(above: Measured, step: AicoreCompiled) -> float:
-    constants = _constant_shares(step)
-    saved = 0.0
-    for split in above.splits:
-        for subop, row in split.items():
-            ahead = row[Activity.MISSES] + row[Activity.CONTROL] + row[Activity.MOVEMENT] * constants[subop]
-            saved += min(row[Activity.PURE] + row[Activity.IMBALANCE], ahead)
+    ahead = ahead_cycles(above.splits, constant_shares(step))
+    rows = [item for split in above.splits for item in split.items()]
+    saved = sum(min(row[Activity.PURE] + row[Activity.IMBALANCE], ahead[subop]) for subop, row in rows)
     return step.target.nanoseconds(1) * saved
-
-
-def _constant_shares(compiled: AicoreCompiled) -> list[float]:
-    """The constants' part of the bytes that each sub-operator reads."""
-    read = np.zeros((len(compiled.schedule.subops), 2))
-    for task in compiled.schedule.tasks:
-        for access in task.accesses:
-            if not access.write:
-                is_constant = access.space is Space.CONSTANT
-                read[task.subop] += sum(r.nbytes for r in access.regions) * np.array([is_constant, 1])
-    return list(read[:, 0] / np.maximum(read[:, 1], 1))
 
 
 def _predict_preload(above: Measured, step: AicoreCompiled) -> float:
@@ -198,13 +191,15 @@ class Ablation:
     target: str
     subops: int
     rows: tuple[Row, ...]
+    figures: Figures
     sweeps: tuple[Sweep, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, one row per step."""
         rows = [{**asdict(row), "verdict": row.verdict} for row in self.rows]
         found = {"schema": "superkernel.ablation/1", "graph": self.graph, "target": self.target}
-        return {**found, "subops": self.subops, "rows": rows, "sweeps": [asdict(s) for s in self.sweeps]}
+        sweeps = [asdict(s) for s in self.sweeps]
+        return {**found, "subops": self.subops, "rows": rows, "figures": self.figures.to_json(), "sweeps": sweeps}
 
     def text(self) -> str:
         """For a terminal."""
@@ -221,6 +216,7 @@ class Ablation:
             line = f"{row.name:<17}{row.cycles:>10}{row.us:>9.2f}{shown}{row.speedup:>8.2f}x{'':>9}{parts}"
             lines.append(f"{line}  {row.verdict}".rstrip())
         lines += ["", "gain: against the row above; alone: on top of 'fused, full sync'; speedup: against one by one"]
+        lines += ["", *self.figures.lines()]
         for sweep in self.sweeps:
             lines += ["", *_sweep_lines(sweep)]
         return "\n".join(lines)
@@ -240,6 +236,17 @@ def ablate(
     """Compile and simulate a graph with the optimisations switched on one after the other. `options`: for everything
     that no step decides. `inputs`: random ones of seed 0 by default."""
     return _Ablation(graph, target, options or Options(), inputs).run(sensitivity)
+
+
+def figures(
+    graph: Graph,
+    target: AicoreTarget,
+    *,
+    options: Options | None = None,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+) -> Figures:
+    """The three figures of `ablate` alone: what stands between the first two rows and the last one is left out."""
+    return _Ablation(graph, target, options or Options(), inputs).figures()
 
 
 def available(steps: Sequence[Step] = STEPS) -> tuple[Step, ...]:
@@ -274,12 +281,11 @@ class _Ablation:
         kernel = Kernel(self.base)
         arrays = kernel._random() if inputs is None else kernel._arrays(inputs)
         self.io = kernel._io(list(arrays.values()))
-        self.known: dict[Options, Measured] = {}
+        self.known: dict[tuple[Options, bool], Measured] = {}
 
     def run(self, sensitivity: bool) -> Ablation:
         """All rows."""
-        single = self.measure(self.base, single=True)
-        fused = self.measured({})
+        single, fused = self.measured({}, single=True), self.measured({})
         chain = [single, fused]
         rows = [self.row(ONE_BY_ONE, single, None, None, None, single)]
         rows.append(self.row(FUSED, fused, single, None, _predict_fused, single))
@@ -290,7 +296,23 @@ class _Ablation:
             alone = 1 - self.measured(step.on).time_us() / fused.time_us()
             rows.append(self.row(step.name, chain[-1], chain[-2], alone, step.predict, single))
         sweeps = [self.sweep(path, chain) for path in SWEEPS if self.target.range_of(path)] if sensitivity else []
-        return Ablation(self.graph.name, self.target.name, len(self.base.schedule.subops), tuple(rows), tuple(sweeps))
+        subops = len(self.base.schedule.subops)
+        return Ablation(self.graph.name, self.target.name, subops, tuple(rows), self.figures(), tuple(sweeps))
+
+    def figures(self) -> Figures:
+        """Of the first two rows and the last one."""
+        single = self.measured({}, single=True)
+        full, fused = (self.measured(on) for on in ({}, {n: v for step in self.steps for n, v in step.on.items()}))
+        apart = self.measure(fused.compiled, single=True)
+        cycle_ns = self.target.nanoseconds(1)
+        ahead = ahead_cycles(apart.splits, constant_shares(fused.compiled))
+        chain = longest_chain(fused.compiled.plan, self.target, {i: cycle_ns * n for i, n in ahead.items()})
+        free = unsynchronised_cycles(fused.compiled, self.io)
+        free_us = None if free is None else dataclasses.replace(fused, cycles=free).time_us()
+        before, after = (
+            Measure(run.time_us(), summed(run.splits)[Activity.PURE] * cycle_ns / 1000) for run in (full, fused)
+        )
+        return Figures(single.time_us(), before, after, free_us, chain)
 
     def row(
         self,
@@ -313,12 +335,12 @@ class _Ablation:
 
     # Programs ---------------------------------------------------------------------------------------------------------
 
-    def measured(self, on: Mapping[str, Any]) -> Measured:
-        """The fused kernel with some options switched on."""
+    def measured(self, on: Mapping[str, Any], *, single: bool = False) -> Measured:
+        """The fused kernel with some options switched on; `single`: its sub-operators launched one by one."""
         from superkernel.pipeline_aicore import compile_for_aicore, with_other_code
 
         options = dataclasses.replace(self.options, **on)
-        found = self.known.get(options)
+        found = self.known.get((options, single))
         if found is None:
             if options == self.options:
                 compiled = self.base
@@ -326,7 +348,7 @@ class _Ablation:
                 compiled = compile_for_aicore(self.graph, self.target, options=options)
             else:
                 compiled = with_other_code(self.base, options)
-            found = self.known[options] = self.measure(compiled)
+            found = self.known[options, single] = self.measure(compiled, single=single)
         return found
 
     def measure(self, compiled: AicoreCompiled, *, single: bool = False) -> Measured:

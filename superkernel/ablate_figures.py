@@ -1,0 +1,186 @@
+"""What an ablation comes to in three figures, and what no synchronisation of these sub-operators could exceed.
+
+    speedup    one by one / everything on, launches included
+    saved      1 - everything on / the fused kernel with a barrier between any two sub-operators and nothing else on
+    pure cut   1 - pure synchronisation of everything on / that of the barriers
+
+*Unsynchronised* bounds the first two: the kernel with everything on, built again without the events between its cores
+and simulated for timing alone (its results would be wrong). Kernels, their order and the launch stay; so does what an
+aicpu hart says, without which a control unit would read tables that are not there. None where such a program ends in a
+fault.
+
+*Floor* bounds the third: the longest chain of events in the plan, where each costs its latency less what its
+sub-operator can do ahead of the first access of an operand (its instruction misses, its control unit's work, the part
+of its movement that is of constants, all as launched alone). Between sub-operators that follow from one another nothing
+else can hide a flag. Work of another branch can, and a mean over cores does not see those outside the chain: a graph
+with branches may fall below its floor, which then says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from superkernel.critical import without_events
+from superkernel.errors import SimulationError
+from superkernel.scheduler.schedule import Space
+from superkernel.sync.aicore.plan import AICPU, AicorePlan, Event, HartKind, Mode, Run, awaited
+from superkernel.target.aicore import AicoreTarget
+from superkernel.timeline import Activity
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from superkernel.ablate import Split
+    from superkernel.pipeline_aicore import AicoreCompiled
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A kernel's time with its launches, and the pure synchronisation in it; us."""
+
+    us: float
+    pure_us: float
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Events that follow from one another: how many, their latency, and what of it nothing can hide; ns."""
+
+    events: int = 0
+    latency_ns: float = 0.0
+    floor_ns: float = 0.0
+
+
+@dataclass(frozen=True)
+class Figures:
+    """See the module docstring."""
+
+    single_us: float
+    full: Measure
+    fused: Measure
+    unsynchronised_us: float | None
+    chain: Chain
+
+    @property
+    def speedup(self) -> float:
+        return self.single_us / self.fused.us
+
+    @property
+    def saved(self) -> float:
+        return 1 - self.fused.us / self.full.us
+
+    @property
+    def pure_cut(self) -> float:
+        """0 where there is nothing to cut."""
+        return 1 - self.fused.pure_us / self.full.pure_us if self.full.pure_us else 0.0
+
+    @property
+    def bounds(self) -> tuple[float | None, float | None, float]:
+        """The most that each figure could be, in the same order."""
+        free, pure = self.unsynchronised_us, self.full.pure_us
+        ways = (None, None) if free is None else (self.single_us / free, 1 - free / self.full.us)
+        return (*ways, 1 - self.chain.floor_ns / 1000 / pure if pure else 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        speedup, saved, pure_cut = self.bounds
+        found = {"speedup": self.speedup, "saved": self.saved, "pure_cut": self.pure_cut}
+        return {**found, "bounds": {"speedup": speedup, "saved": saved, "pure_cut": pure_cut}, **asdict(self)}
+
+    def lines(self) -> list[str]:
+        """For a terminal: each figure, its bound, and where the bound is from."""
+        speedup, saved, pure_cut = self.bounds
+        free = "cannot be simulated" if self.unsynchronised_us is None else f"{self.unsynchronised_us:.2f} us"
+        chain, pure_us = self.chain, self.fused.pure_us
+        return [
+            f"{'everything on':<30}{'':>9}{'at most':>10}",
+            f"{'  against one by one':<30}{self.speedup:>8.2f}x" + ("" if speedup is None else f"{speedup:>9.2f}x"),
+            f"{'  against fused, full sync':<30}{-self.saved:>9.1%}" + ("" if saved is None else f"{-saved:>10.1%}"),
+            f"{'  its pure synchronisation':<30}{-self.pure_cut:>9.1%}{-pure_cut:>10.1%}",
+            f"without waiting for one another: {free}",
+            f"{chain.events} events in turn: {chain.latency_ns / 1000:.2f} us, of which {pure_us:.2f} us are pure; "
+            f"{chain.floor_ns / 1000:.2f} us of it exceed what can be done ahead",
+        ]
+
+
+def unsynchronised_cycles(compiled: AicoreCompiled, io: Sequence[NDArray[Any]]) -> int | None:
+    """Cycles of a program without the events between its cores."""
+    from superkernel.pipeline_aicore import unverified_program
+    from superkernel.sim_report import span_of
+
+    plan = compiled.plan
+    between_cores = [e.index for e in plan.events if AICPU not in (e.setters, e.to)]
+    program = unverified_program(compiled, without_events(plan, between_cores))
+    try:
+        run = program.simulate(io, mode="timing", races=False, unwritten=False)
+    except SimulationError:
+        return None
+    return sum(span_of(compiled, launch)[1] for launch in run.launches)
+
+
+def longest_chain(plan: AicorePlan, target: AicoreTarget, ahead_ns: Mapping[int, float]) -> Chain:
+    """The chain with the largest floor. `ahead_ns`: by sub-operator, what it can do ahead of its first operand."""
+    behind: dict[int, Chain] = {}  # up to the sub-operator's end
+    latest: dict[HartKind, Chain] = {}
+    taken: dict[int, set[int]] = {}
+    for program in plan.programs.values():
+        pending: set[int] = set()
+        for step in program:
+            pending |= set(awaited(step))
+            if isinstance(step, Run):  # what stands ahead of a kernel belongs to it
+                taken.setdefault(step.subop, set()).update(pending)
+                pending = set()
+    runs: dict[int, list[HartKind]] = {}
+    for kind, program in plan.programs.items():
+        for step in program:
+            if isinstance(step, Run):
+                runs.setdefault(step.subop, []).append(kind)
+    for subop in sorted(runs):
+        ways = [latest.get(kind, Chain()) for kind in runs[subop]]
+        for event in sorted(taken.get(subop, ())):
+            before = behind.get(plan.events[event].after, Chain())
+            latency = _latency_ns(target, plan.events[event])
+            left = max(0.0, latency - ahead_ns.get(subop, 0.0))
+            ways.append(
+                replace(
+                    before,
+                    events=before.events + 1,
+                    latency_ns=before.latency_ns + latency,
+                    floor_ns=before.floor_ns + left,
+                )
+            )
+        behind[subop] = max(ways, key=lambda chain: (chain.floor_ns, chain.latency_ns))
+        latest |= dict.fromkeys(runs[subop], behind[subop])
+    return max(behind.values(), key=lambda chain: (chain.floor_ns, chain.latency_ns), default=Chain())
+
+
+def constant_shares(compiled: AicoreCompiled) -> list[float]:
+    """The constants' part of the bytes that each sub-operator reads."""
+    read = np.zeros((len(compiled.schedule.subops), 2))
+    for task in compiled.schedule.tasks:
+        for access in task.accesses:
+            if not access.write:
+                is_constant = access.space is Space.CONSTANT
+                read[task.subop] += sum(r.nbytes for r in access.regions) * np.array([is_constant, 1])
+    return [float(part) for part in read[:, 0] / np.maximum(read[:, 1], 1)]
+
+
+def ahead_cycles(splits: Sequence[Split], constants: Sequence[float]) -> dict[int, float]:
+    """What each sub-operator can do ahead of its first operand, from the times of its parts. `constants`: their part of
+    the bytes that it reads."""
+    return {
+        subop: row[Activity.MISSES] + row[Activity.CONTROL] + row[Activity.MOVEMENT] * constants[subop]
+        for split in splits
+        for subop, row in split.items()
+    }
+
+
+def _latency_ns(target: AicoreTarget, event: Event) -> float:
+    sync = target.sync
+    if event.mode is Mode.NOTIFY:
+        return float(sync.memory_flag_ns) + float(sync.atomic_ns)
+    return float(sync.group_ns if event.mode is Mode.GROUP else sync.core_full_ns)
