@@ -267,7 +267,8 @@ def page(results: Results) -> str:
     lines += [
         *_table(*rival_rows(results)),
         "",
-        "`openvino-bf16` computes in another precision; it is no f32 rival.",
+        "`openvino-bf16`, `superkernel-bf16` and `superkernel-int8` compute in another precision; "
+        "they are no f32 rivals.",
         "",
     ]
     lines += [

@@ -27,7 +27,7 @@ from superkernel.graph import Graph
 Arrays = Mapping[str, NDArray[Any]]
 Outputs = dict[str, NDArray[Any]]
 OURS = "superkernel"
-F32, BF16 = "f32", "bf16"
+F32, BF16, INT8 = "f32", "bf16", "int8"
 
 
 @dataclass
@@ -88,10 +88,10 @@ def _named(graph: Graph, arrays: Any) -> Outputs:
 # Ours -----------------------------------------------------------------------------------------------------------------
 
 
-def _superkernel(task: Task) -> Runner:
+def _superkernel(task: Task, precision: str = "f32") -> Runner:
     import superkernel
 
-    kernel = superkernel.compile(task.graph, threads=task.threads)
+    kernel = superkernel.compile(task.graph, threads=task.threads, options={"precision": precision})
     arguments = [task.inputs[name] for name in kernel.inputs]
     call = partial(kernel, *arguments)
     if hasattr(kernel, "bind"):  # fixed buffers, where this version has them
@@ -102,6 +102,7 @@ def _superkernel(task: Task) -> Runner:
     facts = {
         "sub_operators": summary["sub_operators"],
         "waits": summary.get("waits"),
+        "computed_in": summary.get("computed_in"),
         "launch_ns": float(np.median(launches)),  # without Python around it
     }
     return Runner(call, lambda: {n: np.array(a) for n, a in kernel.run(task.inputs).outputs.items()}, facts)
@@ -320,6 +321,22 @@ _ALL = (
     Peer(OURS, "superkernel", "superkernel._core", _superkernel, own=True),
     Peer(f"{OURS}-again", "superkernel", "superkernel._core", _superkernel, own=True),  # the control: the noise
     Peer(f"{OURS}-1t", "superkernel", "superkernel._core", _superkernel, own=True, threads=1),
+    Peer(
+        f"{OURS}-bf16",
+        "superkernel",
+        "superkernel._core",
+        partial(_superkernel, precision=BF16),
+        precision=BF16,
+        own=True,
+    ),
+    Peer(
+        f"{OURS}-int8",
+        "superkernel",
+        "superkernel._core",
+        partial(_superkernel, precision=INT8),
+        precision=INT8,
+        own=True,
+    ),
     Peer("onnxruntime", "onnxruntime", "onnxruntime", _onnxruntime),
     Peer("onnxruntime-bound", "onnxruntime", "onnxruntime", _onnxruntime_bound),
     Peer("onnxruntime-fused", "onnxruntime", "onnxruntime", _onnxruntime_fused, kinds=_TRANSFORMERS),

@@ -13,6 +13,8 @@ from typing import Any
 
 ROW, LEFT, WIDTH, TOP = 20.0, 150.0, 620.0, 64.0  # px
 STYLES = {
+    "superkernel-bf16": ("#ff7f0e", "square"),
+    "superkernel-int8": ("#ff7f0e", "diamond"),
     "onnxruntime": ("#1f77b4", "circle"),
     "onnxruntime-bound": ("#1f77b4", "square"),
     "onnxruntime-fused": ("#1f77b4", "diamond"),

@@ -37,6 +37,7 @@ from superkernel.options import Options
 from superkernel.reference import evaluate
 from superkernel.scheduler.default_choice import default_choice
 from superkernel.scheduler.families import MODULES, family_of
+from superkernel.scheduler.families.matmul_reduced import FORMATS
 from superkernel.scheduler.group import group
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.place import place
@@ -50,6 +51,7 @@ from tests.models import decode_step, transformer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "ut"))
 from kernel_check import compare, dense_strides, operand, undefined_symbols
+from narrow_model import expected_product
 from op_cases import op_body
 from operator_cases import cases
 
@@ -223,6 +225,16 @@ def products() -> list[Case]:
     ]
 
 
+def narrow_products() -> list[Case]:
+    """Products in narrow formats, which this CPU multiplies as f32 and 16-bit integers."""
+    found = []
+    for kernel, (_, form) in FORMATS.items():
+        x, w = numbers(3 if "gemv" in kernel else 19, 37), numbers(37, 45)
+        name, body, arrays, expected = case(kernel, "matmul", [x, w], [1])
+        found.append((name, body, arrays, dict.fromkeys(expected, expected_product(x, w, form))))
+    return found
+
+
 def rows() -> list[Case]:
     x, scale = numbers(9, 77), numbers(77)
     image = numbers(2, 6, 9, 10)
@@ -321,7 +333,7 @@ def programs() -> list[Case]:
     ]
 
 
-@pytest.mark.parametrize("make", [products, rows, moves, sequences, programs])
+@pytest.mark.parametrize("make", [products, narrow_products, rows, moves, sequences, programs])
 def test_kernels(make: Callable[[], list[Case]], cpu: CpuTarget, tmp_path: Path) -> None:
     check(make(), cpu, tmp_path)
 
@@ -349,7 +361,7 @@ def test_operators(cpu: CpuTarget, tmp_path: Path) -> None:
 
 
 def test_every_family_has_a_case() -> None:
-    tested = {c[0] for make in (products, rows, moves, sequences, programs) for c in make()}
+    tested = {c[0] for make in (products, narrow_products, rows, moves, sequences, programs) for c in make()}
     assert set(MODULES) - tested == {"host.kv_update"}, "which the decoder below has"
 
 

@@ -1,7 +1,7 @@
 """Matrix products in narrow formats: held to a model of their rounding, against declared accesses, on every tier.
 
-Model: `expected_product` rounds the factors as the format says and multiplies them in float64; what is left is the
-rounding of f32 sums. The distance of the model itself to the exact product is what docs/numerics.md states.
+Model: `narrow_model.expected_product` rounds the factors as the format says and multiplies them in float64; what is
+left is the rounding of f32 sums. The distance of the model itself to the exact product is what docs/numerics.md states.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 from anchor_bodies import AnchorCase, anchor_case
 from kernel_check import check_body, tiers
+from narrow_model import expected_product
 from numpy.typing import NDArray
 
 from superkernel.body import Role
 from superkernel.codegen.host.features import detect_cpu
+from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.matmul_reduced import (
     BF16,
@@ -28,6 +31,7 @@ from superkernel.scheduler.families.matmul_reduced import (
     NarrowTiling,
     format_of,
 )
+from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import CpuTarget
 
 Array = NDArray[Any]
@@ -36,40 +40,6 @@ KERNELS = tuple(FORMATS)
 
 # Error of a result, relative to the sum of |x| |w| behind it (INT8: to the largest |x| and |w| times the depth).
 BOUNDS = {BF16: 2.0**-7.9, BF16X3: 2.0**-15.5, INT8: 2.0**-7, INT8X2: 2.0**-8, WEIGHTS8: 2.0**-8}
-
-
-def bf16(x: Array) -> Array:
-    return x.astype(np.float32).astype(DType.BF16.numpy).astype(np.float64)
-
-
-def weights8(w: Array) -> Array:
-    """Columns of signed bytes with a scale, widened again."""
-    largest = np.abs(w).max(axis=-2, keepdims=True) if w.shape[-2] else np.zeros((1, w.shape[-1]))
-    scale = (largest.astype(np.float32) / np.float32(127)).astype(np.float64)
-    safe = np.where(scale > 0, scale, 1.0)
-    return np.clip(np.rint(w / safe), -127, 127) * scale
-
-
-def rows_of_codes(x: Array, largest: int) -> Array:
-    """Rows of unsigned integers with a scale and a zero point, widened again."""
-    low = np.minimum(x.min(axis=-1, keepdims=True, initial=0.0), 0.0)
-    high = np.maximum(x.max(axis=-1, keepdims=True, initial=0.0), 0.0)
-    width = (high - low).astype(np.float32)
-    inverse = np.float32(largest) / np.where(width > 0, width, np.float32(1))
-    start = np.rint((-low).astype(np.float32) * inverse)
-    code = np.clip(np.rint(x.astype(np.float32) * inverse) + start, 0, largest)
-    return (code - start) * (width / np.float32(largest)).astype(np.float64)
-
-
-def expected_product(a: Array, b: Array, form: str) -> Array:
-    """What a format computes but for the rounding of sums."""
-    if form == BF16:
-        return np.matmul(bf16(a), bf16(b))
-    if form == BF16X3:
-        (ah, al), (bh, bl) = ((bf16(x), bf16(x - bf16(x))) for x in (a, b))
-        return np.matmul(ah, bh) + np.matmul(ah, bl) + np.matmul(al, bh)
-    rows = {INT8: rows_of_codes(a, 255), INT8X2: rows_of_codes(a, 65535)}.get(form, a)
-    return np.matmul(rows, weights8(b))
 
 
 def narrow_case(a: tuple[int, ...], b: tuple[int, ...], seed: int = 0, **how: Any) -> tuple[AnchorCase, Array, Array]:
@@ -109,3 +79,114 @@ def test_products(kernel: str, a: tuple[int, ...], b: tuple[int, ...], tier: str
     case, x, w = narrow_case(a, b)
     form = format_of(kernel, detect_cpu(tier))
     check(kernel, case, expected_product(x.astype(float), w.astype(float), form), tier, tol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("a", "b", "attrs"),
+    [
+        ((9, 33), (65, 33), {"trans_b": True}),
+        ((33, 9), (33, 65), {"trans_a": True}),
+        ((2, 1, 8, 35), (1, 3, 35, 30), {}),
+        ((64, 4096), (4096, 7), {}),
+    ],
+    ids=str,
+)
+def test_forms(kernel: str, a: tuple[int, ...], b: tuple[int, ...], attrs: dict[str, bool]) -> None:
+    """Transposed and batched factors, rows in several blocks."""
+    case, x, w = narrow_case(a, b, **attrs)
+    left, right = (m.swapaxes(-1, -2) if attrs.get(t) else m for m, t in ((x, "trans_a"), (w, "trans_b")))
+    tier = tiers()[len(str(a)) % len(tiers())]
+    form = format_of(kernel, detect_cpu(tier))
+    want = expected_product(left.astype(float), right.astype(float), form)
+    check(kernel, case, want, tier, tol=2e-4)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_matrix_of_weights_times_a_column(kernel: str) -> None:
+    """Turned round: the matrix is what is packed."""
+    rng = np.random.default_rng(5)
+    w, x = rng.standard_normal((65, 33)).astype(np.float32), rng.standard_normal((33, 1)).astype(np.float32)
+    tier = tiers()[0]
+    want = expected_product(x.T.astype(float), w.T.astype(float), format_of(kernel, detect_cpu(tier))).T
+    check(kernel, anchor_case("matmul", {}, [w, x], constants=[0]), want, tier, tol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("store", ["mixed", "sliced"])
+def test_prologues_and_epilogues(kernel: str, store: str) -> None:
+    """Held to the exact product: a tolerance as wide as the format's error, accesses and splits as strict as ever."""
+    slots = [((2, 9, 24), F32), ((24, 37), F32)]
+    case = anchor_case("matmul", {}, slots, constants=[1], prologue=0, epilogue=store)
+    case.check(kernel, tol=0.15)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("tier", tiers())
+def test_error_bounds(kernel: str, tier: str) -> None:
+    """What docs/numerics.md states, over rows and columns of very different sizes."""
+    rng = np.random.default_rng(7)
+    x = (rng.standard_normal((24, 512)) * 10.0 ** rng.integers(-6, 6, (24, 1))).astype(np.float32)
+    w = (rng.standard_normal((512, 40)) * 10.0 ** rng.integers(-6, 6, (1, 40))).astype(np.float32)
+    rows = 4 if "gemv" in kernel else 24
+    case = anchor_case("matmul", {}, [x[:rows], w], constants=[1])
+    cpu = detect_cpu(tier)
+    form = format_of(kernel, cpu)
+    tiling = tilings_of(kernel, case, cpu)[0]
+    got = np.zeros((rows, 40), np.float32)
+    StandaloneKernel(kernel, case.body, tiling, cpu).run([x[:rows], w, got])
+    wide, weights = x[:rows].astype(np.float64), w.astype(np.float64)
+    scale = np.abs(wide) @ np.abs(weights)
+    if form in (INT8, INT8X2, WEIGHTS8):
+        largest_x, largest_w = np.abs(wide).max(axis=1, keepdims=True), np.abs(weights).max(axis=0, keepdims=True)
+        scale = 512 * largest_x * largest_w
+    assert (np.abs(got - wide @ weights) <= BOUNDS[form] * scale).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_weights_of_zeros_and_rows_of_zeros(kernel: str) -> None:
+    """No scale divides by zero; zeros give zeros."""
+    x, w = np.zeros((3, 20), np.float32), np.ones((20, 9), np.float32)
+    x[1], w[:, 4] = 1.5, 0.0
+    want = x.astype(float) @ w.astype(float)
+    check(kernel, anchor_case("matmul", {}, [x, w], constants=[1]), want, tiers()[0], tol=1e-2)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_rows_that_are_not_finite_stay_so(kernel: str, special: float) -> None:
+    """And the rows beside them are none the worse."""
+    x, w = np.ones((9, 33), np.float32), np.ones((33, 17), np.float32)
+    x[4, 3] = special
+    case, got = anchor_case("matmul", {}, [x, w], constants=[1]), np.zeros((9, 17), np.float32)
+    cpu = detect_cpu(tiers()[0])
+    StandaloneKernel(kernel, case.body, tilings_of(kernel, case, cpu)[0], cpu).run([x, w, got])
+    assert not np.isfinite(got[4]).any()
+    np.testing.assert_allclose(np.delete(got, 4, axis=0), 33.0, rtol=1e-2)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("shape", [((1, 5), (5, 3)), ((40, 1001), (1001, 70)), ((3, 4, 33), (3, 33, 20))], ids=str)
+def test_packed_sizes_are_told_ahead(kernel: str, shape: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    case, _, w = narrow_case(*shape)
+    for tier in tiers():
+        for tiling in tilings_of(kernel, case, detect_cpu(tier)):
+            for operand, pack in tiling.packs(case.body).items():
+                kind = case.body.operands[operand].type
+                assert pack.packed_bytes(kind) == pack_bytes(pack, w).nbytes
+
+
+def test_a_factor_that_is_computed_is_refused() -> None:
+    case = anchor_case("matmul", {}, [((9, 5), F32), ((5, 7), F32)])
+    with pytest.raises(UnsupportedError, match="constant factor"):
+        family_of("host.matmul.bf16").tilings("host.matmul.bf16", case.body, detect_cpu())
+
+
+def test_bytes_streamed_are_a_half_and_a_quarter() -> None:
+    """What few rows are about."""
+    case, _, w = narrow_case((1, 4096), (4096, 1024))
+    sizes = {}
+    for kernel in ("host.matmul.gemv_bf16", "host.matmul.gemv_int8"):
+        tiling = tilings_of(kernel, case, detect_cpu())[0]
+        sizes[kernel] = sum(pack_bytes(p, w).nbytes for p in tiling.packs(case.body).values()) / w.nbytes
+    assert sizes == {"host.matmul.gemv_bf16": 0.5, "host.matmul.gemv_int8": pytest.approx(0.25, rel=0.01)}
