@@ -13,7 +13,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from superkernel.codegen.aicore.memory_map import MemoryMap
-from superkernel.codegen.aicore.program import launch_name
+from superkernel.codegen.aicore.program_spec import launch_name
 from superkernel.errors import InputError
 from superkernel.sync.aicore.plan import CoreKind
 from superkernel.target.aicore import AicoreTarget

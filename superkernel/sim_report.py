@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.codegen.aicore.program import PHASE_BEHIND, PHASE_ENTRY
+from superkernel.codegen.aicore.program_spec import PHASE_BEHIND, PHASE_ENTRY
 from superkernel.sim.counters import STALLS, ControlCounts, CoreCounts, LaunchResult, MarkerCounts
 from superkernel.sync.aicore.plan import AicorePlan, Mode
 from superkernel.target.aicore import AicoreTarget

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.codegen.aicore.program import PHASE_BEHIND, PHASE_BODY
+from superkernel.codegen.aicore.program_spec import PHASE_BEHIND, PHASE_BODY
 from superkernel.sim.counters import STALLS, LaunchResult
 from superkernel.sim.trace import COMMAND, FLOW_IN, FLOW_OUT, MARKER, STALL, records
 from superkernel.sim_report import span_of

@@ -17,7 +17,7 @@ from typing import Final
 
 from superkernel.codegen.aicore.footprint import Footprint
 from superkernel.codegen.aicore.preload import CacheShape, Preload, Strength, plan_preload
-from superkernel.codegen.aicore.program import CodeLine
+from superkernel.codegen.aicore.program_spec import CodeLine
 from superkernel.sync.aicore.plan import CoreKind
 from superkernel.target.aicore import AicoreTarget
 

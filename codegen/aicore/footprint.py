@@ -15,20 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from superkernel.codegen.aicore.launch import OFFSET_BROKEN, OFFSET_BYTES
 from superkernel.codegen.aicore.layer import FENCE_FUNCTION, WAIT_FUNCTION
 from superkernel.codegen.aicore.linking import Image
 from superkernel.codegen.aicore.linking.objects import read_object
 from superkernel.codegen.aicore.linking.relocations import NUMBERS
 from superkernel.codegen.aicore.preload import INSTRUCTION_BYTES, STUB_OVERHEAD, Segment
-from superkernel.codegen.aicore.program import (
-    OFFSET_BROKEN,
-    OFFSET_BYTES,
-    CodeLine,
-    KernelCall,
-    launch_name,
-    parts_of,
-    runs_on,
-)
+from superkernel.codegen.aicore.program_spec import CodeLine, KernelCall, launch_name, parts_of, runs_on
 from superkernel.scheduler.families.aicore.base import Role
 from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Run, Step
 

@@ -30,14 +30,8 @@ from superkernel.codegen.aicore.linking import Image, Layout, link
 from superkernel.codegen.aicore.linking.image import Segment
 from superkernel.codegen.aicore.lower import compile_modules
 from superkernel.codegen.aicore.memory_map import PARAMETERS_BYTE, STACK_BYTES, MemoryMap
-from superkernel.codegen.aicore.program import (
-    KernelCall,
-    ProgramSpec,
-    emit_program,
-    emit_singles,
-    launch_name,
-    ranges_of,
-)
+from superkernel.codegen.aicore.program import emit_program, emit_singles
+from superkernel.codegen.aicore.program_spec import KernelCall, ProgramSpec, launch_name, ranges_of
 from superkernel.codegen.cache import ObjectCache
 from superkernel.errors import UnsupportedError
 from superkernel.scheduler.aicore.place import Workspaces

@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from superkernel.codegen.aicore.memory_map import RUNS_WORD
 from superkernel.codegen.aicore.scalar import I64, Scalar, load_volatile, store_volatile
-from superkernel.codegen.aicore.service_program import LINE_BYTES, issue
+from superkernel.codegen.aicore.statements import issue, line_address, word
 from superkernel.sync.aicore.plan import AicorePlan, Event, Mode
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine, command
@@ -44,7 +44,7 @@ class MemoryEvents:
         """Stand still until all setters are."""
         assert event.setters is not None
         setters = len(self.plan.cores(event.setters))
-        value = self.b.mul(self._run(), ir.Constant(I64, setters))
+        value = self.b.mul(self._run(), word(setters))
         made = command("wait_memory", address=0, value=0)
         issue(self.b, self.target, made, {"address": self._address(event), "value": value})
 
@@ -54,22 +54,16 @@ class MemoryEvents:
             store_volatile(self.b, Scalar(self.b, self._run()), Scalar(self.b, self._counter()))
 
     def _counter(self) -> ir.Value:
-        return self.b.add(self.private, ir.Constant(I64, 8 * RUNS_WORD))
+        return self.b.add(self.private, word(8 * RUNS_WORD))
 
     def _run(self) -> ir.Value:
         """The number of this run, from 1."""
         if self._runs is None:
             with self.b.goto_entry_block():
                 before = load_volatile(self.b, Scalar(self.b, self._counter()), I64)
-                self._runs = self.b.add(before, ir.Constant(I64, 1))
+                self._runs = self.b.add(before, word(1))
         return self._runs
 
     def _address(self, event: Event) -> ir.Value:
-        words = self.module.globals.get(WORDS)
-        if words is None:
-            count = 1 + max(e.flag for e in self.plan.events if e.mode is Mode.NOTIFY)
-            kind = ir.ArrayType(I64, count * LINE_BYTES // 8)
-            words = ir.GlobalVariable(self.module, kind, WORDS)
-            words.initializer = ir.Constant(kind, [0] * kind.count)
-            words.section, words.align = f".data.{WORDS}", LINE_BYTES
-        return self.b.add(self.b.ptrtoint(words, I64), ir.Constant(I64, event.flag * LINE_BYTES))
+        count = 1 + max(e.flag for e in self.plan.events if e.mode is Mode.NOTIFY)
+        return line_address(self.module, self.b, WORDS, count, event.flag)

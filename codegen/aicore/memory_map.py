@@ -30,7 +30,7 @@ ALIGN_BYTES = 512  # lines of L2; transfers at less alignment are slower
 # Words of a hart's private memory (8 bytes each). The stack grows down from its end.
 MARKER_WORD = 0  # sub-operator * 4 + phase: where the hart is
 CAUSE_WORD = 1  # of a trap
-LAUNCH_WORD = 2  # 0: the fused kernel; n + 1: sub-operator n alone
+LAUNCH_WORD = 2  # which launch the hart is to run (`program`)
 WORDS_WORD = 3  # and the next two: how far the words have come that this hart notifies, or waits for
 RUNS_WORD = 6  # how often the program has run to its end
 PARAMETERS_BYTE = 64  # from here on: the hart's unit ranges

@@ -17,16 +17,14 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from superkernel.codegen.aicore.memory_map import WORDS_WORD
-from superkernel.codegen.aicore.scalar import I64, VOID, Scalar, load_volatile, store_volatile
+from superkernel.codegen.aicore.scalar import I64, Scalar, load_volatile
+from superkernel.codegen.aicore.statements import define, issue, line_address, store, word
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind
 from superkernel.sync.aicore.service import AwaitCount, Prefetch
 from superkernel.target.aicore import AicoreTarget
-from superkernel.target.engines import Command, Engine, command
-from superkernel.target.engines.encoding import stores
-from superkernel.target.engines.layout import layout, word_offset
+from superkernel.target.engines import Engine, command
 
 WORDS = "sk_words"
-LINE_BYTES = 512
 _NUMBER = {CoreKind.CUBE: 0, CoreKind.VECTOR: 1}
 _STORES = {CoreKind.CUBE: Engine.FIX, CoreKind.VECTOR: Engine.MTE3}
 _SDMA = 2  # the word that SDMA notifies
@@ -45,11 +43,8 @@ def emit_services(
     found = {}
     for launch, steps in enumerate(plan.service):
         if steps:
-            function = ir.Function(module, ir.FunctionType(VOID, [I64]), service_name(launch))
-            function.attributes.add("nounwind")
-            function.attributes.add("noinline")
-            function.section = f".text.{function.name}"
-            _Service(module, function, constants, target).emit(steps, notified[launch])
+            function, b = define(module, service_name(launch), 1)
+            _Service(module, function, b, constants, target).emit(steps, notified[launch])
             found[launch] = function
     return found
 
@@ -58,10 +53,10 @@ def emit_notify(
     module: ir.Module, b: ir.IRBuilder, kind: CoreKind, core: ir.Value, private: ir.Value, target: AicoreTarget
 ) -> None:
     """The first core of a type counts the type's word up, behind its stores. `core`: its number within the type."""
-    with b.if_then(b.icmp_unsigned("==", core, _word(0))):
-        at = b.add(private, _word(8 * WORDS_WORD))
-        value = b.add(load_volatile(b, Scalar(b, at), I64), _word(1))
-        _store(b, at, value)
+    with b.if_then(b.icmp_unsigned("==", core, word(0))):
+        at = b.add(private, word(8 * WORDS_WORD))
+        value = b.add(load_volatile(b, Scalar(b, at), I64), word(1))
+        store(b, at, value)
         made = command("notify", engine=_STORES[kind], address=0, value=0, mode="store")
         issue(b, target, made, {"address": _address(module, b, _NUMBER[kind]), "value": value})
 
@@ -69,9 +64,10 @@ def emit_notify(
 class _Service:
     """One launch of the service hart."""
 
-    def __init__(self, module: ir.Module, function: ir.Function, constants: int, target: AicoreTarget) -> None:
-        self.module, self.constants, self.target = module, constants, target
-        self.b = ir.IRBuilder(function.append_basic_block("entry"))
+    def __init__(
+        self, module: ir.Module, function: ir.Function, b: ir.IRBuilder, constants: int, target: AicoreTarget
+    ) -> None:
+        self.module, self.b, self.constants, self.target = module, b, constants, target
         (self.private,) = function.args
 
     def emit(self, steps: Sequence[object], notified: dict[CoreKind, int]) -> None:
@@ -80,17 +76,17 @@ class _Service:
         for step in steps:
             if isinstance(step, AwaitCount):
                 number = _NUMBER[step.kind]
-                self._wait(number, b.add(before[number], _word(step.count)))
+                self._wait(number, b.add(before[number], word(step.count)))
             elif isinstance(step, Prefetch):
                 address = self.constants + step.offset
-                issue(b, self.target, command("sdma_prefetch", address=address, bytes=step.nbytes), {})
-        done = b.add(self._load(_SDMA), _word(1))
+                issue(b, self.target, command("sdma_prefetch", address=address, bytes=step.nbytes))
+        done = b.add(self._load(_SDMA), word(1))
         made = command("notify", engine=Engine.SDMA, address=0, value=0, mode="store")
         issue(b, self.target, made, {"address": _address(self.module, b, _SDMA), "value": done})
         self._wait(_SDMA, done)
         self._keep(_SDMA, done)
         for kind in used:
-            self._keep(_NUMBER[kind], b.add(before[_NUMBER[kind]], _word(notified[kind])))
+            self._keep(_NUMBER[kind], b.add(before[_NUMBER[kind]], word(notified[kind])))
         b.ret_void()
 
     def _wait(self, number: int, value: ir.Value) -> None:
@@ -98,39 +94,13 @@ class _Service:
         issue(self.b, self.target, made, {"address": _address(self.module, self.b, number), "value": value})
 
     def _load(self, number: int) -> ir.Value:
-        at = self.b.add(self.private, _word(8 * (WORDS_WORD + number)))
+        at = self.b.add(self.private, word(8 * (WORDS_WORD + number)))
         return load_volatile(self.b, Scalar(self.b, at), I64)
 
     def _keep(self, number: int, value: ir.Value) -> None:
-        _store(self.b, self.b.add(self.private, _word(8 * (WORDS_WORD + number))), value)
+        store(self.b, self.b.add(self.private, word(8 * (WORDS_WORD + number))), value)
 
 
 def _address(module: ir.Module, b: ir.IRBuilder, number: int) -> ir.Value:
     """The address of a word."""
-    words = module.globals.get(WORDS)
-    if words is None:
-        kind = ir.ArrayType(I64, 3 * LINE_BYTES // 8)
-        words = ir.GlobalVariable(module, kind, WORDS)
-        words.initializer = ir.Constant(kind, [0] * kind.count)
-        words.section, words.align = f".data.{WORDS}", LINE_BYTES
-    return b.add(b.ptrtoint(words, I64), _word(number * LINE_BYTES))
-
-
-def issue(b: ir.IRBuilder, target: AicoreTarget, made: Command, values: dict[str, ir.Value]) -> None:
-    """The stores that issue a command, with some operands, 0 in `made`, from registers."""
-    base = target.map.page_address
-    slots = [slot for slot in layout(made.spec) if slot.operand in values]
-    for address, word in stores(made, target):
-        value: ir.Value = _word(word)
-        for slot in slots:
-            if base + word_offset(made.engine, slot.word) == address:
-                value = b.or_(value, b.shl(values[slot.operand], _word(slot.shift)))
-        _store(b, _word(address), value)
-
-
-def _word(value: int) -> ir.Constant:
-    return ir.Constant(I64, value)
-
-
-def _store(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
-    store_volatile(b, Scalar(b, value), Scalar(b, address))
+    return line_address(module, b, WORDS, 3, number)

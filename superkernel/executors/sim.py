@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from superkernel.body import Role
 from superkernel.codegen.aicore.boot import DONE, FIRMWARE
 from superkernel.codegen.aicore.image import AicoreImage
-from superkernel.codegen.aicore.program import SINGLE
+from superkernel.codegen.aicore.program_spec import SINGLE
 from superkernel.errors import DataError, SimulationError, Violation
 from superkernel.executors.fallback import compute
 from superkernel.executors.finished import check_finished

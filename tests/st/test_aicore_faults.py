@@ -40,8 +40,8 @@ from aicore_spoilers import (
 )
 from aicore_systems import Workbench, alone_model, fused_model, random_model
 
-from superkernel.codegen.aicore import program
 from superkernel.codegen.aicore.image import AicoreImageBuilder
+from superkernel.codegen.aicore.launch import Launch
 from superkernel.codegen.aicore.memory_map import PARAMETERS_BYTE, MemoryMap
 from superkernel.errors import SimulationError
 from superkernel.executors.sim import SimExecutable
@@ -326,7 +326,7 @@ def test_fences_of_local_memory_are_needed(monkeypatch: pytest.MonkeyPatch) -> N
     """Buffers of successive kernels overlap, and the later kernel does not wait. One fence alone is often implied by
     flags of rings; without any, models race."""
     benches = [bench_of(seed) for seed in (FUSED, *MODELS)]
-    monkeypatch.setattr(program._Launch, "_local_fences", lambda *_: [])
+    monkeypatch.setattr(Launch, "_local_fences", lambda *_: [])
     found = Counter(outcome(bench, bench.build()) for bench in benches)
     assert set(found) == {"race", HARMLESS}
     assert found["race"] >= 3

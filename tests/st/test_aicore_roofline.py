@@ -18,7 +18,7 @@ import pytest
 
 import superkernel
 from superkernel.builder import GraphBuilder, Tensor
-from superkernel.codegen.aicore.program import PHASE_BEHIND
+from superkernel.codegen.aicore.program_spec import PHASE_BEHIND
 from superkernel.graph import Graph
 from superkernel.kernel import Kernel
 from superkernel.pipeline_aicore import AicoreCompiled

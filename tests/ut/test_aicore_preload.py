@@ -9,6 +9,7 @@ import pytest
 
 from superkernel.codegen.aicore.code_choice import CodeOptions, choose
 from superkernel.codegen.aicore.footprint import Footprint
+from superkernel.codegen.aicore.launch import OFFSET_BROKEN, OFFSET_BYTES
 from superkernel.codegen.aicore.linking.objects import read_object
 from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.codegen.aicore.preload import (
@@ -21,7 +22,7 @@ from superkernel.codegen.aicore.preload import (
     plan_preload,
     replay,
 )
-from superkernel.codegen.aicore.program import OFFSET_BROKEN, OFFSET_BYTES, CodeLine
+from superkernel.codegen.aicore.program_spec import CodeLine
 from superkernel.sync.aicore.plan import CoreKind
 from superkernel.target.aicore import load_target
 
