@@ -20,7 +20,8 @@ from llvmlite import ir
 
 from superkernel.codegen.aicore.channel import meeting_flag
 from superkernel.codegen.aicore.commands import SCRATCH
-from superkernel.codegen.aicore.layer import FENCE_FUNCTION, LOCAL_FENCE, WAIT_FUNCTION, KernelCode, LocalUse
+from superkernel.codegen.aicore.emission import KernelCode, LocalUse
+from superkernel.codegen.aicore.layer import FENCE_FUNCTION, LOCAL_FENCE, WAIT_FUNCTION
 from superkernel.codegen.aicore.memory_events import MemoryEvents
 from superkernel.codegen.aicore.memory_map import MARKER_WORD, PARAMETERS_BYTE
 from superkernel.codegen.aicore.program_spec import (

@@ -19,44 +19,30 @@ work units, the core's number within its type, its workspace in global memory, w
 dependent operand which of it, one address per operand. Each entry is executed once, ahead of the first access that
 needs it. It does not drain: its last commands are still running when it returns.
 
-Invariants: an emitter is run twice (`rings`) and must take the same path both times. Flags end as they began. What a
-kernel leaves in its queues is ordered against the next kernel's local memory by `LocalUse` (see `program`).
+Invariants: an emitter is run twice (`emission`) and must take the same path both times. Flags end as they began. What a
+kernel leaves in its queues is ordered against the next kernel's local memory by `LocalUse` (see `launch`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import cast
 
 from llvmlite import ir
 
 from superkernel.body import Body
 from superkernel.codegen.aicore.channel import CHANNELS_MAX, Channel, meeting_flag
 from superkernel.codegen.aicore.commands import SCRATCH, Address, Commands, OperandValue
-from superkernel.codegen.aicore.rings import (
-    Buffer,
-    FlagPlan,
-    FlagsExhausted,
-    FlagUse,
-    Part,
-    Ring,
-    StreamFlags,
-    Touch,
-    flags_needed,
-    plan_flags,
-)
+from superkernel.codegen.aicore.rings import Buffer, FlagPlan, FlagUse, Part, Ring, StreamFlags, Touch
 from superkernel.codegen.aicore.scalar import I8, I16, I32, I64, MASK64, Number, Scalar, Variable, ir_of
 from superkernel.codegen.aicore.stream import Stream, ends
 from superkernel.dtypes import DType
-from superkernel.errors import InternalError, UnsupportedError
+from superkernel.errors import InternalError
 from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import CommandSpec, Engine, Local, spec_of
-
-Emitter: TypeAlias = "Callable[[KernelBuilder, Body, AicoreTiling], None]"
 
 # Flags per pair of engines that no ring has: a core's stores ahead of its loads, a kernel's own `order`, local memory
 # between kernels.
@@ -64,96 +50,6 @@ STORE_FENCE, OWN_FENCE, LOCAL_FENCE = 0, 1, 2
 RESERVED_FLAGS = 3
 WAIT_FUNCTION, FENCE_FUNCTION = "sk_wait", "sk_fence"
 _BITS: dict[int, ir.IntType] = {1: I8, 2: I16, 4: I32, 8: I64}
-
-
-@dataclass(frozen=True)
-class LocalUse:
-    """Bytes [begin, end) of a local memory: who touches them, and who first."""
-
-    memory: Local
-    begin: int
-    end: int
-    first: Engine
-    engines: tuple[Engine, ...]
-
-
-@dataclass(frozen=True)
-class KernelCode:
-    """What the program needs to know of an emitted kernel: which operands it waits for, which of them the control unit
-    reads itself, its local memory, and the flags (source, target, number) that must stand at 1 when it begins."""
-
-    symbol: str
-    waits: tuple[int, ...]
-    scalar: frozenset[int]
-    operands: int
-    uses: tuple[LocalUse, ...]
-    credits: tuple[tuple[Engine, Engine, int], ...]
-
-
-def emit_kernel(
-    module: ir.Module,
-    symbol: str,
-    emitter: Emitter,
-    body: Body,
-    tiling: AicoreTiling,
-    role: Role,
-    target: AicoreTarget,
-    builder: type[KernelBuilder] | None = None,
-) -> KernelCode:
-    """Add the kernel function of one role to a module. Where flags do not suffice for the slots of its rings, rings are
-    left with one slot: less overlap, fewer flags. `builder`: another maker of its stores, for tests."""
-    make = builder or KernelBuilder
-    single: set[int] = set()
-    while True:
-        dry = make(ir.Module(name="record"), symbol, body, tiling, role, target, None, single)
-        emitter(dry, body, tiling)
-        dry.finish()
-        if target.queue.flag_ids < RESERVED_FLAGS:
-            raise _too_few_flags(dry, target)
-        try:
-            plan = plan_flags(dry.touches, dry.turns, target.queue.flag_ids - RESERVED_FLAGS, dry.streams)
-        except FlagsExhausted as short:
-            if short.ring is None:
-                raise _too_few_flags(dry, target) from short
-            single.add(short.ring)
-            continue
-        break
-    kb = make(module, symbol, body, tiling, role, target, plan, single)
-    if dry.scalar:
-        kb.order_loads()
-    emitter(kb, body, tiling)
-    kb.finish()
-    if (kb.nodes, len(kb.turns)) != (dry.nodes, len(dry.turns)):
-        raise InternalError("the emitter took another path the second time", location=symbol)
-    return KernelCode(
-        symbol,
-        kb.wait_operands,
-        frozenset(dry.scalar),
-        len(body.operands),
-        tuple(_local_uses(dry)),
-        tuple((c.source, c.target, c.base + slot + RESERVED_FLAGS) for c in plan.credits for slot in range(c.depth)),
-    )
-
-
-def _too_few_flags(dry: KernelBuilder, target: AicoreTarget) -> UnsupportedError:
-    """What a recorded kernel, whose rings have one slot each, needs of the target."""
-    need = flags_needed(dry.touches, dry.turns, dry.streams) + RESERVED_FLAGS
-    return UnsupportedError(
-        f"too few flags between engines for {dry.symbol}",
-        location="target field 'queue.flag_ids'",
-        expected=f"at least {need}",
-        found=target.queue.flag_ids,
-        hint="a target file with more flags",
-    )
-
-
-def _local_uses(dry: KernelBuilder) -> Iterator[LocalUse]:
-    """Each buffer with its engines."""
-    touched: dict[Buffer, dict[Engine, None]] = {}
-    for touch in dry.touches:
-        touched.setdefault(touch.buffer, {}).setdefault(touch.engine)
-    for buffer, engines in touched.items():
-        yield LocalUse(buffer.memory, buffer.start, buffer.end, next(iter(engines)), tuple(engines))
 
 
 class KernelBuilder(Commands):

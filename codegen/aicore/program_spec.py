@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from superkernel.codegen.aicore.layer import KernelCode
+from superkernel.codegen.aicore.emission import KernelCode
 from superkernel.scheduler.families.aicore.base import Role
 from superkernel.sync.aicore.plan import AICPU, AicorePlan, CoreKind, Cut, HartKind, Pause, Run, Step
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from superkernel.codegen.aicore.layer import STORE_FENCE, WAIT_FUNCTION, KernelCode
+from superkernel.codegen.aicore.emission import KernelCode
+from superkernel.codegen.aicore.layer import STORE_FENCE, WAIT_FUNCTION
 from superkernel.codegen.aicore.scalar import I64
 from superkernel.codegen.aicore.statements import define, store, word
 from superkernel.errors import InternalError

@@ -20,8 +20,9 @@ from superkernel import Options, compile
 from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput
 from superkernel.body import Role as Use
 from superkernel.builder import GraphBuilder
+from superkernel.codegen.aicore.emission import emit_kernel
 from superkernel.codegen.aicore.emitters import emitter_of
-from superkernel.codegen.aicore.layer import KernelBuilder, emit_kernel
+from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.dtypes import DType
 from superkernel.errors import VerificationError

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from superkernel.body import Body, View
 from superkernel.codegen.aicore.commands import OperandValue
+from superkernel.codegen.aicore.emission import Emitter
 from superkernel.codegen.aicore.kernels.conv_lanes import emit_lane, result_channel
 from superkernel.codegen.aicore.kernels.conv_units import Unit, unit_of
 from superkernel.codegen.aicore.kernels.depthwise import emit_depthwise
-from superkernel.codegen.aicore.layer import Emitter, KernelBuilder
+from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.dtypes import DType
