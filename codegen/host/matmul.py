@@ -292,11 +292,20 @@ class MatmulEmitter:
 
         def store(column: Index, at: Index, lanes: int) -> None:
             value = kb.load(kb.scratch, kb.add(kb.mul(row, t.panel), at), t.acc, lanes)
-            program.eval(column, lanes, [as_result(kb, value, t.acc, dtype)])
+            program.eval(column, lanes, [self._with_bias(as_result(kb, value, t.acc, dtype), column, lanes)])
 
         with self._vectors_of_row(panel) as (column, at, lanes):
             store(column, at, lanes)
         self._tail_of_row(panel, store)
+
+    def _with_bias(self, value: ir.Value, column: Index, lanes: int) -> ir.Value:
+        """Plus the term of each column, where there is one."""
+        kb, slot = self.kb, self.form.bias
+        if slot is None:
+            return value
+        view = view_of(self.body, slot)
+        at, dtype = kb.add(view.offset, kb.mul(column, view.strides[0])), self.body.operands[view.operand].type.dtype
+        return kb.b.fadd(value, kb.load(kb.operands[view.operand], at, dtype, lanes, view.strides[0]))
 
     @contextmanager
     def _vectors_of_row(self, panel: Index) -> Iterator[tuple[Index, Index, int]]:

@@ -41,6 +41,8 @@ MODULES: dict[str, str] = {
     "host.conv.winograd4": "winograd",
     "host.conv.depthwise_nhwc": "window_nhwc",
     "host.pool_nhwc": "window_nhwc",
+    "host.conv.bf16": "conv_reduced",
+    "host.conv.int8": "conv_reduced",
     "host.conv.generic": "conv_generic",
     "host.conv.transpose": "conv_generic",
     "host.pool": "pool",

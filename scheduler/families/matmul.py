@@ -152,7 +152,7 @@ class MatmulTiling(Tiling):
                 self._factor(found, form, form.right, batch, columns)
             for row_box in runs_of_range(form.row_dims, *rows):
                 found.program(body.epilogue, output_box(form, batch, row_box, columns))
-        for slot in (form.left_zero, form.right_zero):
+        for slot in (form.left_zero, form.right_zero, form.bias):
             source = body.anchor_inputs[slot] if slot is not None else None
             if isinstance(source, View):
                 found.add(source.operand, False, source.regions(body.operands[source.operand].type.dtype.itemsize))

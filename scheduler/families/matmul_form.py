@@ -58,6 +58,7 @@ class MatmulForm:
     batch_rank: int  # batch dimensions of the output
     left_zero: int | None  # input slots of the zero points (matmul_integer)
     right_zero: int | None
+    bias: int | None = None  # input slot of a term per column (1 x 1 convolutions)
 
     @property
     def batch(self) -> int:
@@ -80,7 +81,12 @@ def accumulator(dtype: DType, output: DType) -> DType:
 
 @lru_cache(maxsize=1024)
 def form_of(body: Body) -> MatmulForm:
-    """The normal form of a body whose anchor is a matrix product. Raises InternalError on another anchor."""
+    """The normal form of a body whose anchor is a matrix product, or a convolution that is one. Raises InternalError on
+    another anchor."""
+    if body.op == "conv":
+        from superkernel.scheduler.families.conv_reduced import pointwise_form
+
+        return pointwise_form(body)
     if body.op not in ("matmul", "matmul_integer"):
         raise InternalError("not a matrix product", found=str(body.op))
     types = body.anchor_input_types

@@ -57,6 +57,9 @@ FORMATS: Mapping[str, tuple[str, str]] = {
 }
 """Kernel id -> format where the CPU multiplies it itself, and where it does not."""
 
+CONV_FORMATS: Mapping[str, tuple[str, str]] = {"host.conv.bf16": (BF16, BF16), "host.conv.int8": (INT8, INT8)}
+"""The same of 1 x 1 convolutions (`conv_reduced`)."""
+
 INT8_DEPTH_MAX = 1 << 16
 """Longest sum of products of bytes that surely fits into 32 bits, zero points included."""
 
@@ -75,7 +78,7 @@ def depth_step(form: str) -> int:
 
 def format_of(kernel: str, target: CpuTarget) -> str:
     """The format of a kernel on a CPU."""
-    native, plain = FORMATS[kernel]
+    native, plain = FORMATS[kernel] if kernel in FORMATS else CONV_FORMATS[kernel]
     return native if is_native(native, target) else plain
 
 

@@ -114,6 +114,7 @@ def _conv_nhwc(facts: Facts, row: Capability) -> float:
     arithmetic = 2.0 * positions * padded * facts["k"] / (_peak(facts, row) * row.parameter("efficiency", 0.92))
     finish = positions * padded * 4.0 / _peak(facts, row)
     copied = 0.0 if facts["taps"] == 1 else 4.0 * facts["in0.elements"] / float(facts["cpu.l2_bytes_per_ns"])
+    copied += positions * facts["k"] * row.parameter("copy_ns", 0.0)
     return float(CALL_NS + max(arithmetic, facts["weight_ns"]) + finish + copied)
 
 
@@ -230,8 +231,9 @@ def _weight_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
 
 def _narrow_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
     """Such panels of a share of the bytes, depths padded to words, with a scale and a sum per column."""
-    nr = row.tile_size("nr")
-    columns = facts["batch"] * (-(-facts["n"] // nr) * nr)
+    nr = row.tile_size("nr", 4 * _lanes(facts))
+    count = facts["m"] if "taps" in facts else facts["batch"] * facts["n"]
+    columns = -(-count // nr) * nr if "taps" in facts else count + facts["batch"] * nr
     return {"packed": int(columns * (4 * (facts["k"] + 3) * row.parameter("weights", 1.0) + 8))}
 
 
@@ -262,7 +264,7 @@ def _product_scratch(facts: Facts, row: Capability) -> Mapping[str, int]:
 def _narrow_scratch(facts: Facts, row: Capability) -> Mapping[str, int]:
     """The parked register tile, narrow copies of rows (at most as f32 values of all parts), as many as are near, and
     the row that is being copied."""
-    m, k, vector = facts["m"], facts["k"], facts["cpu.vector_bytes"]
+    m, k, vector = facts["n" if "taps" in facts else "m"] * facts["batch"], facts["k"], facts["cpu.vector_bytes"]
     line = (row.parameter("parts", 1.0) * k + 64) * 4
     near = min((m + 16) * line, facts["cpu.l2_bytes"] * 2 // 5 + 16 * line)
     return {"scratch": int(64 + 32 * vector + near + 4 * k + 4 * vector)}

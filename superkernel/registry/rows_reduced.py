@@ -28,6 +28,15 @@ _TILES = {"avx512": (14, 32), "avx2": (6, 16), "plain": (6, 8)}
 _STREAM_TILES = {"avx512": (1, 64), "avx2": (1, 32), "plain": (1, 16)}
 _FEW_ROWS = within(Reason.SHAPE, "m", 1, 6)
 _MANY_ROWS = within(Reason.SHAPE, "m", 7)
+_POINTWISE = (
+    one_of(Reason.LAYOUT, "layout", "channels_last"),
+    within(Reason.RANK, "spatial", 1, 2),
+    one_of(Reason.SHAPE, "taps", 1),
+    *(one_of(Reason.STRIDE, f"stride_{name}", 1) for name in ("rows", "columns")),
+    one_of(Reason.GROUPS, "groups", 1),
+    one_of(Reason.PADDING, "attr.pads", None, (), (0, 0), (0, 0, 0, 0)),
+)
+_MANY_PIXELS = within(Reason.SHAPE, "n", 7)
 _INT8_DEPTHS = within(Reason.SHAPE, "k", 1, 1 << 16)
 
 
@@ -48,6 +57,7 @@ class _Narrow:
     instruction: str = ""  # LLVM's feature that computes it, "" where none does
     modifier: str = ""
     limits: tuple[Clause, ...] = ()
+    op: str = "matmul"
 
 
 _KERNELS = (
@@ -65,6 +75,14 @@ _KERNELS = (
         "host.matmul.gemv_int8", "int8", ("qc8w",), "gemv", 0.4, 2.0, 0.25, 0.4, 2.0**17, "avx512vnni",
         limits=(_FEW_ROWS, _INT8_DEPTHS),
     ),
+    _Narrow(
+        "host.conv.bf16", "bf16", ("bf16",), "conv", 0.85, 1.9, 0.5, 0.12, 2.0**16, "avx512bf16",
+        limits=_POINTWISE, op="conv",
+    ),
+    _Narrow(
+        "host.conv.int8", "int8", ("qd8", "qc8w"), "conv", 0.8, 3.4, 0.25, 0.3, 2.0**18, "avx512vnni",
+        limits=(*_POINTWISE, _MANY_PIXELS, _INT8_DEPTHS), op="conv",
+    ),
 )  # fmt: skip
 
 
@@ -77,19 +95,19 @@ def _variants(kernel: _Narrow) -> Iterable[Capability]:
 
 def _row(kernel: _Narrow, tier: str, *, native: bool) -> Capability:
     rows, columns = (_STREAM_TILES if kernel.micro == "gemv" else _TILES)[tier]
-    tile = (("mr", rows), ("nr", columns))
+    tile = (("mr", rows), ("nr", columns)) if kernel.op == "matmul" else ()
     words = [kernel.modifier, kernel.instruction.removeprefix("avx512") + "dot" if native else ""]
     name = KernelName(
         "sk",
         ("f32", *kernel.words),
         kernel.micro,
         (TIER_NAMES[tier], *(w for w in words if w)),
-        params=make_params(kernel.micro, dict(tile)),
+        params=make_params(kernel.micro, dict(tile)) if tile else None,
     )
     return Capability(
         id="/".join([kernel.kernel, "f32", tier, *([kernel.instruction] if native else [])]),
         kernel=kernel.kernel,
-        ops=("matmul",),
+        ops=(kernel.op,),
         name=format_name(name),
         role=KernelRole.TUNED,
         input_dtypes=(frozenset({DType.F32}),),
@@ -99,6 +117,7 @@ def _row(kernel: _Narrow, tier: str, *, native: bool) -> Capability:
             one_of(Reason.CONSTANT, "weight.constant", True),
             *kernel.limits,
         ),
+        layouts=frozenset({"dense", "view", "program"} if kernel.op == "matmul" else {"dense", "view"}),
         tier=tier,
         features=TIER_FEATURES[tier] | ({kernel.instruction} if native else frozenset()),
         tile=tile,
@@ -107,7 +126,7 @@ def _row(kernel: _Narrow, tier: str, *, native: bool) -> Capability:
         persistent="narrow_panels",
         numeric=NumericClass.ACCUMULATED,
         error_ulps=kernel.error_ulps,
-        cost=kernel.micro,
+        cost=kernel.micro if kernel.op == "matmul" else "conv_nhwc",
         cost_parameters=(
             ("rate", kernel.native_rate if native else kernel.rate),
             ("weights", kernel.share),

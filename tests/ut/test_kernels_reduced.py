@@ -24,6 +24,7 @@ from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.matmul_reduced import (
     BF16,
     BF16X3,
+    CONV_FORMATS,
     FORMATS,
     INT8,
     INT8X2,
@@ -190,3 +191,58 @@ def test_bytes_streamed_are_a_half_and_a_quarter() -> None:
         tiling = tilings_of(kernel, case, detect_cpu())[0]
         sizes[kernel] = sum(pack_bytes(p, w).nbytes for p in tiling.packs(case.body).values()) / w.nbytes
     assert sizes == {"host.matmul.gemv_bf16": 0.5, "host.matmul.gemv_int8": pytest.approx(0.25, rel=0.01)}
+
+
+def conv_case(x: tuple[int, ...], filters: int, bias: bool, epilogue: str = "store") -> tuple[AnchorCase, Array]:
+    """A 1 x 1 convolution of an image that lies channels last, and its product of matrices [pixels, filters] in each
+    format."""
+    rng = np.random.default_rng(3)
+    image = rng.standard_normal(x).astype(np.float32)
+    w = rng.standard_normal((filters, x[1], *(1 for _ in x[2:]))).astype(np.float32)
+    terms = rng.standard_normal(filters).astype(np.float32) if bias else None
+    order = (0, *range(2, len(x)), 1)
+    slots = [image, w, terms]
+    case = anchor_case("conv", {}, slots, constants=[1, 2], layouts={0: order}, epilogue=epilogue, bias_axis=1)
+    return case, image
+
+
+@pytest.mark.parametrize("kernel", CONV_FORMATS)
+@pytest.mark.parametrize("tier", tiers())
+@pytest.mark.parametrize(
+    ("x", "filters", "bias"),
+    [((1, 24, 7, 9), 40, True), ((2, 33, 5, 4), 17, False), ((3, 16, 11), 8, True), ((1, 130, 4, 4), 70, True)],
+    ids=str,
+)
+def test_convolutions(kernel: str, x: tuple[int, ...], filters: int, bias: bool, tier: str) -> None:
+    case, image = conv_case(x, filters, bias)
+    arrays = [a for a in case.arrays if a is not None]
+    pixels = np.moveaxis(image, 1, -1).reshape(-1, x[1]).astype(float)
+    want = expected_product(pixels, arrays[1].reshape(filters, -1).T.astype(float), CONV_FORMATS[kernel][0])
+    want = want + (arrays[2].astype(float) if bias else 0.0)
+    shaped = np.moveaxis(want.reshape(x[0], *x[2:], filters), -1, 1)
+    check(kernel, case, shaped, tier, tol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", CONV_FORMATS)
+def test_convolutions_with_epilogues(kernel: str) -> None:
+    conv_case((2, 24, 5, 6), 37, True, "mixed")[0].check(kernel, tol=0.15)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attrs", "turned"),
+    [
+        ((1, 6, 5, 5), (4, 6, 3, 3), {}, True),
+        ((1, 6, 5, 5), (4, 6, 1, 1), {"strides": (2, 2)}, True),
+        ((1, 6, 5, 5), (4, 6, 1, 1), {"pads": (1, 1, 1, 1)}, True),
+        ((1, 6, 5, 5), (4, 3, 1, 1), {"groups": 2}, True),
+        ((1, 6, 5, 5), (4, 6, 1, 1), {}, False),
+    ],
+    ids=str,
+)
+def test_convolutions_that_are_no_product_are_refused(
+    x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any], turned: bool
+) -> None:
+    layouts = {0: (0, 2, 3, 1)} if turned else {}
+    case = anchor_case("conv", attrs, [(x, F32), (w, F32)], constants=[1], layouts=layouts)
+    with pytest.raises(UnsupportedError, match="not one matrix product"):
+        family_of("host.conv.bf16").tilings("host.conv.bf16", case.body, detect_cpu())

@@ -1,0 +1,8 @@
+"""Code for 1 x 1 convolutions in narrow formats: narrow matrix products over pixels."""
+
+from __future__ import annotations
+
+from superkernel.codegen.host.emitters import Emitter
+from superkernel.codegen.host.matmul_reduced import emit_narrow
+
+EMIT: dict[str, Emitter] = dict.fromkeys(("host.conv.bf16", "host.conv.int8"), emit_narrow)
