@@ -1,0 +1,163 @@
+"""Whether an accelerator plan is well formed: what `verify` checks of steps and events by themselves.
+
+A1 (runs, units), A2 (signals and awaits), A3 (flags, words), A7 (writes) and A9 (meetings) of `verify`. Each check
+takes the plan and yields what is wrong. None of them executes the programs.
+
+Architecture invariant: imports plain data types only, nothing of the planner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from superkernel.errors import Violation
+from superkernel.scheduler.schedule import Space
+from superkernel.sync.aicore.plan import AICPU, AicorePlan, Await, CoreKind, HartKind, Mode, Pause, Run, Signal, awaited
+
+
+def check_form(plan: AicorePlan, units: Mapping[int, int]) -> list[Violation]:
+    """What is wrong with runs, units, events, writes and meetings. `units`: number of units by sub-operator."""
+    return [
+        *_check_runs(plan),
+        *_check_units(plan, units),
+        *_check_events(plan),
+        *_check_writes(plan),
+        *_check_meetings(plan),
+    ]
+
+
+def _check_runs(plan: AicorePlan) -> Iterator[Violation]:
+    paused = {s.subop for program in plan.programs.values() for s in program if isinstance(s, Pause)}
+    needed: dict[HartKind, set[int]] = {kind: set() for kind in plan.programs}
+    for index, task in enumerate(plan.tasks):
+        if task.index != index:
+            yield Violation("task indices are not the global order", expected=str(index), found=str(task.index))
+        if not 0 <= task.core < plan.harts:
+            yield Violation("no such core", f"task {index}", f"0 to {plan.harts - 1}", str(task.core))
+        elif task.subop not in paused:
+            needed[plan.kind(task.core)].add(task.subop)
+    for kind, program in plan.programs.items():
+        runs = [s.subop for s in program if isinstance(s, (Run, Pause))]
+        if runs != sorted(set(runs)):
+            yield Violation("runs leave the global order or repeat", f"program {kind.value}", found=str(runs[:20]))
+        for subop in sorted(needed[kind] - set(runs)):
+            yield Violation("a sub-operator with tasks is not run", f"program {kind.value}, sub-operator {subop}")
+
+
+def _check_units(plan: AicorePlan, units: Mapping[int, int]) -> Iterator[Violation]:
+    """Ranges of one sub-operator tile its units; the roles of a MIX range share one."""
+    ranges: dict[int, set[tuple[int, int]]] = {}
+    for task in plan.tasks:
+        if task.begin >= task.end:
+            yield Violation("empty unit range", f"task {task.index}", found=f"{task.begin}..{task.end}")
+        ranges.setdefault(task.subop, set()).add((task.begin, task.end))
+    for subop, parts in ranges.items():
+        at = 0
+        for begin, end in sorted(parts):
+            if begin != at:
+                yield Violation("units are left out or done twice", f"sub-operator {subop}", str(at), f"{begin}..{end}")
+            at = max(at, end)
+        if subop in units and at != units[subop]:
+            yield Violation("units are left out or invented", f"sub-operator {subop}", str(units[subop]), str(at))
+
+
+def _check_events(plan: AicorePlan) -> Iterator[Violation]:
+    for index, event in enumerate(plan.events):
+        where = f"event {index}"
+        if event.index != index:
+            yield Violation("event indices are not in order", where, found=str(event.index))
+        if (event.mode is Mode.NOTIFY) != (event.to is not None) or event.to is event.setters is AICPU:
+            yield Violation("a word goes from cores to harts, or from an aicpu hart to cores", where, found=str(event))
+        if AICPU in (event.setters, event.to) and event.mode is not Mode.NOTIFY:
+            yield Violation("an aicpu hart has no cross-core flags", where, found=str(event))
+        if event.mode is not Mode.NOTIFY and not 0 <= event.flag < plan.flags:
+            yield Violation("no such flag for the plan", where, f"0 to {plan.flags - 1}", str(event.flag))
+        if (event.setters is None) != (event.mode is Mode.ALL):
+            yield Violation("mode and setters do not fit", where, found=str(event))
+        if event.mode is Mode.GROUP and event.setters is CoreKind.CUBE and plan.cube_cores != plan.groups:
+            yield Violation("one group's cube cores signal it several times", where, found=str(event))
+    for kind, program in plan.programs.items():
+        signalled = [s.event for s in program if isinstance(s, Signal)]
+        taken = [e for s in program for e in awaited(s)]
+        for name, found, expected in (
+            ("signalled", signalled, [e.index for e in plan.events if kind in e.signallers]),
+            ("awaited", _unique_per_step(program, taken), [e.index for e in plan.events if kind in e.receivers]),
+        ):
+            for index in sorted({*found, *expected}):
+                times, want = found.count(index), expected.count(index)
+                if times != want:
+                    yield Violation(
+                        f"event is not {name} as often as it must be", f"program {kind.value}, event {index}",
+                        str(want), str(times),
+                    )  # fmt: skip
+
+
+def _unique_per_step(program: Sequence[object], taken: Sequence[int]) -> list[int]:
+    """Awaited events; one that several operands of one kernel name is taken once."""
+    found: list[int] = []
+    for step in program:
+        if isinstance(step, Run):
+            found += dict.fromkeys(awaited(step))
+        elif isinstance(step, Await):
+            found.append(step.event)
+    return found
+
+
+def _check_meetings(plan: AicorePlan) -> Iterator[Violation]:
+    """A9. Where cores of a type meet inside a kernel, those without units must come too, as often."""
+    for subop, meetings in plan.meetings.items():
+        busy = {task.core for task in plan.tasks if task.subop == subop}
+        for kind in dict.fromkeys(plan.kind(core) for core in busy):
+            idle = [core for core in plan.cores(kind) if core not in busy]
+            feeds = sum(s.feeds for s in plan.programs[kind] if isinstance(s, Run) and s.subop == subop)
+            if idle and feeds != meetings:
+                yield Violation(
+                    "deadlock: cores meet inside a kernel, and others never come",
+                    f"sub-operator {subop}, {kind.value} cores {idle[0]} to {idle[-1]} without units",
+                    f"{meetings} meetings fed",
+                    f"{feeds}",
+                )
+
+
+def _check_writes(plan: AicorePlan) -> Iterator[Violation]:
+    for task in plan.tasks:
+        for access in task.accesses:
+            if access.write and access.space in (Space.INPUT, Space.CONSTANT):
+                yield Violation(f"writes to {access.space.value}{access.slot}", f"core {task.core}, task {task.index}")
+
+
+def check_flag_order(plan: AicorePlan) -> Iterator[Violation]:
+    """A3. Within one kernel, events are taken in the order of their numbers at best: those of one flag must stand at
+    one operand, in order."""
+    family: dict[tuple[int, HartKind], tuple[Mode, HartKind | None]] = {}
+    words: dict[int, int] = {}
+    for event in plan.events:
+        if event.mode is Mode.NOTIFY:  # its word only grows: nobody else may
+            other = words.setdefault(event.flag, event.index)
+            if other != event.index or event.flag < 0:
+                yield Violation(
+                    "two events have one word", f"event {event.index}, word {event.flag}", found=f"event {other}"
+                )
+            continue
+        for kind in event.receivers:
+            known = family.setdefault((event.flag, kind), (event.mode, event.setters))
+            if known != (event.mode, event.setters):
+                yield Violation(
+                    "a flag is used by two kinds of events", f"event {event.index}, flag {event.flag}",
+                    f"mode {known[0].value}", f"mode {event.mode.value}",
+                )  # fmt: skip
+    for kind, program in plan.programs.items():
+        taken = _unique_per_step(program, ())
+        for setter, its in plan.programs.items():
+            signalled = {s.event: at for at, s in enumerate(its) if isinstance(s, Signal)}
+            last: dict[int, int] = {}
+            for index in taken:
+                event = plan.events[index]
+                if event.mode is Mode.NOTIFY or index not in signalled or setter not in event.signallers:
+                    continue
+                if signalled[index] < last.get(event.flag, -1):
+                    yield Violation(
+                        "a flag is awaited in another order than it is signalled",
+                        f"program {kind.value}, event {index}, flag {event.flag}",
+                    )
+                last[event.flag] = signalled[index]
