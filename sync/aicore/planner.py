@@ -231,13 +231,13 @@ class _Planner:
                 for earlier in self._ahead(event, kind):
                     before[kind].append(earlier.index)
                     self._take(earlier, kind, subop)
-        fenced = self.fenced.copy()  # what this boundary's events bring counts for their own operands only
         lacking, witnesses, implied = self._missing(conflicts)
         for event in self._notified(lacking):
             before[event.receivers[0]].append(event.index)
             self._take(event, event.receivers[0], subop)
         if any(before.values()):  # the hart has told what it knew of others
             lacking, _, _ = self._missing(conflicts)
+        fenced = self.fenced.copy()  # what events at operands bring counts for these operands only
         waits: dict[HartKind, dict[int, list[int]]] = {kind: {} for kind in self.types}
         if lacking:
             for event, kind, operands in self._events_for(subop, lacking):
