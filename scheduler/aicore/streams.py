@@ -184,8 +184,8 @@ class _Board:
         return max(0.0, self.sync - constants / max(1, count) / self.target.hbm.core_bytes_per_cycle)
 
     def own(self, p: int, i: int, count: int) -> bool:
-        """Whether a core that has a range of both reads of the first what it wrote itself: seen at the last range. False
-        where there are no ranges."""
+        """Whether a core that has a range of both reads of the first what it wrote itself: seen at the last range; not
+        where there is none."""
         if not count:
             return False
         if (p, i, count) not in self.owns:
