@@ -261,6 +261,7 @@ def ragged_attention(
         (x @ _weight(b, rng, part, width, width)).reshape(batch, tokens, heads, width // heads).transpose(0, 2, 1, 3)
         for part in "qkv"
     )
-    mixed = b.attention(q, k, v, length=lengths, causal=causal, ragged=True).transpose(0, 2, 1, 3).reshape(batch, tokens, width)
+    heads_out = b.attention(q, k, v, length=lengths, causal=causal, ragged=True)
+    mixed = heads_out.transpose(0, 2, 1, 3).reshape(batch, tokens, width)
     b.output(x + mixed @ _weight(b, rng, "o", width, width), name="y")
     return b.graph()
