@@ -266,7 +266,8 @@ def _narrow_scratch(facts: Facts, row: Capability) -> Mapping[str, int]:
     the row that is being copied."""
     m, k, vector = facts["n" if "taps" in facts else "m"] * facts["batch"], facts["k"], facts["cpu.vector_bytes"]
     line = (row.parameter("parts", 1.0) * k + 64) * 4
-    near = min((m + 16) * line, facts["cpu.l2_bytes"] * 2 // 5 + 16 * line)
+    tall = row.tile_size("mr", 16)
+    near = min((m + tall) * line, facts["cpu.l2_bytes"] * 2 // 5 + tall * line)
     return {"scratch": int(64 + 32 * vector + near + 4 * k + 4 * vector)}
 
 

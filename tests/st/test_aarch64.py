@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
+from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
 from superkernel.choice import KernelChooser
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host import image as host_image
@@ -37,7 +37,7 @@ from superkernel.options import Options
 from superkernel.reference import evaluate
 from superkernel.scheduler.default_choice import default_choice
 from superkernel.scheduler.families import MODULES, family_of
-from superkernel.scheduler.families.matmul_reduced import FORMATS
+from superkernel.scheduler.families.matmul_reduced import CONV_FORMATS, FORMATS
 from superkernel.scheduler.group import group
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.place import place
@@ -228,6 +228,15 @@ def products() -> list[Case]:
 def narrow_products() -> list[Case]:
     """Products in narrow formats, which this CPU multiplies as f32 and 16-bit integers."""
     found = []
+    for kernel, (_, form) in CONV_FORMATS.items():
+        image, w = numbers(2, 37, 1, 5), numbers(12, 37, 1, 1)
+        name, body, arrays, expected = case(kernel, "conv", [image, w], [1])
+        last = np.ascontiguousarray(np.moveaxis(image, 1, -1))
+        pixels, weights = last.reshape(-1, 37).astype(float), w.reshape(12, 37).T.astype(float)
+        want = np.moveaxis(expected_product(pixels, weights, form).reshape(2, 1, 5, 12), -1, 1)
+        view = View(0, image.shape, (185, 1, 185, 37))
+        turned = replace(body, anchor_inputs=(view, *body.anchor_inputs[1:]))
+        found.append((name, turned, [last.reshape(image.shape), *arrays[1:]], dict.fromkeys(expected, want)))
     for kernel, (_, form) in FORMATS.items():
         x, w = numbers(3 if "gemv" in kernel else 19, 37), numbers(37, 45)
         name, body, arrays, expected = case(kernel, "matmul", [x, w], [1])

@@ -25,8 +25,26 @@ MODELS = {
     "mlp": lambda: mlp((256, 512, 64), batch=9),
     "encoder": lambda: transformer(layers=2, tokens=24, width=64, heads=4),
     "decode": lambda: decode_step(layers=2),
+    "cnn": lambda: separable(),
 }
 NATIVE = detect_cpu().has("avx512bf16") and detect_cpu().has("avx512vnni")
+
+
+def separable() -> Graph:
+    """Depthwise and 1 x 1 convolutions in turn, as small image models have them."""
+    b, rng = GraphBuilder("separable"), np.random.default_rng(2)
+    x = b.relu(b.conv(b.input("image", (1, 3, 24, 24)), b.constant(_filters(rng, 16, 3, 3)), pads=(1, 1, 1, 1)))
+    for width, wider in ((16, 32), (32, 48), (48, 48)):
+        x = b.relu(b.conv(x, b.constant(_filters(rng, width, 1, 3)), pads=(1, 1, 1, 1), groups=width))
+        bias = rng.standard_normal(wider).astype(np.float32) * np.float32(0.1)
+        x = b.relu(b.conv(x, b.constant(_filters(rng, wider, width, 1)), b.constant(bias)))
+    b.output(b.global_avg_pool(x), "features")
+    return b.graph()
+
+
+def _filters(rng: np.random.Generator, count: int, channels: int, side: int) -> np.ndarray:
+    scale = np.float32((2.0 / (channels * side * side)) ** 0.5)
+    return rng.standard_normal((count, channels, side, side)).astype(np.float32) * scale
 
 
 def error(graph: Graph, precision: str, **options: object) -> float:
@@ -88,6 +106,15 @@ def test_reports_say_what_ran(precision: str) -> None:
     assert json.loads(report.json())["precision"] == report.precision
     assert f"precision: {precision} allowed" in kernel.explain(0).text()
     assert "own instructions" in kernel.explain(0).precision
+
+
+@pytest.mark.skipif(not NATIVE, reason="the CPU multiplies neither bf16 nor bytes")
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_convolutions_of_one_tap_are_narrow_too(precision: str) -> None:
+    kernel = sk.compile(separable(), options={"precision": precision})
+    assert kernel.summary()["computed_in"][precision] >= 2
+    texts = [kernel.explain(i).precision for i in range(kernel.summary()["sub_operators"])]
+    assert any("does not fit" in t and "taps" in t for t in texts), "of the windows"
 
 
 def test_what_gains_nothing_is_computed_in_f32_and_said() -> None:

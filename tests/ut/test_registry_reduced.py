@@ -1,0 +1,120 @@
+"""Rows of reduced precision: eligible only where the policy allows it, faster only where they are, bounds of what they
+take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from anchor_bodies import AnchorCase, anchor_case
+
+from superkernel.body import Body
+from superkernel.dtypes import DType
+from superkernel.registry import Capability, Policy, Requirement, default_registry, requirement_of
+from superkernel.registry.eligibility import clauses_of
+from superkernel.registry.facts import facts_of
+from superkernel.registry.lint import lint
+from superkernel.registry.models import workspace_of
+from superkernel.registry.predicates import Reason
+from superkernel.registry.requirement import parse_requirement
+from superkernel.registry.rows_reduced import REDUCED, reduced_rows
+from superkernel.scheduler.families import family_of
+from superkernel.scheduler.tiling import pack_bytes
+from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target
+from tests.ut.registry_cases import TRIPLE
+
+ROWS = reduced_rows()
+NATIVE = ("avx512bf16", "avx512vnni")
+
+
+def target_of(row: Capability) -> CpuTarget:
+    """A CPU with the row's features, and no others of the narrow formats."""
+    assert row.tier is not None
+    found = cpu_target(TRIPLE, row.tier, {*AVX2, *AVX512, *(n for n in NATIVE if n in row.features)})
+    return replace(found, l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20)
+
+
+def precision_of(row: Capability) -> str:
+    (clause,) = [c for c in row.limits if c.reason is Reason.PRECISION]
+    return next(p for p in REDUCED if clause.test.holds(p, {}))
+
+
+def case_of(row: Capability, rows: int, depth: int, columns: int) -> AnchorCase:
+    f32 = DType.F32
+    if "conv" in row.ops:
+        slots = [((1, depth, 1, rows), f32), ((columns, depth, 1, 1), f32)]
+        return anchor_case("conv", {}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
+    return anchor_case("matmul", {}, [((rows, depth), f32), ((depth, columns), f32)], constants=[1])
+
+
+def turned(body: Body) -> Body:
+    """The body with its results channels last, as convolutions of such images have them."""
+    if body.op != "conv":
+        return body
+    _, channels, _, _ = body.epilogue.shape
+    (output,) = body.epilogue.outputs
+    strides = (body.epilogue.shape[3] * channels, 1, body.epilogue.shape[3] * channels, channels)
+    return replace(body, epilogue=replace(body.epilogue, outputs=(replace(output, strides=strides),)))
+
+
+def failures(row: Capability, body: Body, precision: str) -> list[str]:
+    facts = facts_of(requirement_of(body, target_of(row), Policy(precision=precision)))
+    return [str(c) for c in clauses_of(row) if not c.holds(facts)]
+
+
+def rows_for(row: Capability) -> int:
+    return 3 if "gemv" in row.kernel else 60
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: r.id)
+def test_a_row_is_eligible_under_its_precision_only(row: Capability) -> None:
+    body = turned(case_of(row, rows_for(row), 37, 45).body)
+    for precision in ("f32", *REDUCED):
+        assert bool(failures(row, body, precision)) == (precision != precision_of(row)), precision
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: r.id)
+@pytest.mark.parametrize(("depth", "columns"), [(37, 45), (1030, 300), (5, 500)])
+def test_workspace_is_an_upper_bound(row: Capability, depth: int, columns: int) -> None:
+    case, target = case_of(row, rows_for(row), depth, columns), target_of(row)
+    body = turned(case.body)
+    bound = workspace_of(row, facts_of(requirement_of(body, target, Policy(precision=precision_of(row)))))
+    tiling = family_of(row.kernel).tilings(row.kernel, body, target)[0]
+    packed = sum(pack_bytes(p, case.arrays[k]).nbytes for k, p in tiling.packs(body).items())
+    assert tiling.scratch_bytes <= bound["scratch"] <= 12 * tiling.scratch_bytes + 65536
+    assert packed <= bound["packed"] <= 4 * packed + 65536
+
+
+def test_names_agree_with_fields() -> None:
+    assert lint(default_registry().rows) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "features", "precision", "kernel"),
+    [
+        (128, NATIVE, "bf16", "host.matmul.bf16"),
+        (128, NATIVE, "int8", "host.matmul.int8"),
+        (128, NATIVE, "tf32-like", "host.matmul.packed"),
+        (128, NATIVE, "f32", "host.matmul.packed"),
+        (1, NATIVE, "bf16", "host.matmul.gemv_bf16"),
+        (1, NATIVE, "int8", "host.matmul.gemv_int8"),
+        (128, (), "bf16", "host.matmul.packed"),
+        (128, (), "int8", "host.matmul.packed"),
+        (1, (), "bf16", "host.matmul.gemv_bf16"),
+        (1, (), "int8", "host.matmul.gemv_int8"),
+    ],
+)
+def test_what_gains_is_chosen(rows: int, features: tuple[str, ...], precision: str, kernel: str) -> None:
+    """Of weights of 64 MB, which come from memory."""
+    target = cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *features})
+    assert default_registry().select(problem_of(rows, target, precision)).kernel == kernel
+
+
+def problem_of(rows: int, target: CpuTarget, precision: str) -> Requirement:
+    return parse_requirement(f"matmul(f32[{rows},4096], const f32[4096,4096])", target, Policy(precision=precision))
+
+
+def test_a_reason_names_the_precision() -> None:
+    problem = problem_of(128, cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *NATIVE}), "f32")
+    text = str([c.failures for c in default_registry().select(problem).explanation.rejected])
+    assert "policy.precision" in text
