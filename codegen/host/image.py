@@ -252,8 +252,8 @@ def _checked_operand(sub: SubOperator) -> int | None:
 
 
 def prefetched(plan: Plan, task: int) -> tuple[int, int]:
-    """(offset, bytes) of what a worker that waits ahead of a task prefetches: the longest run of constants that the task
-    reads, its first PREFETCH_BYTES_MAX bytes."""
+    """(offset, bytes) of what a worker that waits ahead of a task prefetches: the longest run of constants that the
+    task reads, its first PREFETCH_BYTES_MAX bytes."""
     runs = [
         (region.nbytes, region.start)
         for access in plan.tasks[task].accesses
