@@ -102,8 +102,8 @@ class Figures:
             f"{'  against fused, full sync':<30}{-self.saved:>9.1%}" + ("" if saved is None else f"{-saved:>10.1%}"),
             f"{'  its pure synchronisation':<30}{-self.pure_cut:>9.1%}{-pure_cut:>10.1%}",
             f"without waiting for one another: {free}",
-            f"{chain.events} events in turn: {chain.latency_ns / 1000:.2f} us, of which {pure_us:.2f} us are pure; "
-            f"{chain.floor_ns / 1000:.2f} us of it exceed what can be done ahead",
+            f"{chain.events} events in turn: {chain.latency_ns / 1000:.2f} us, {chain.floor_ns / 1000:.2f} us of it "
+            f"beyond what can be done ahead of them; pure in this run: {pure_us:.2f} us",
         ]
 
 
