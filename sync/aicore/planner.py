@@ -13,6 +13,8 @@ events of all cores only. With none, or where one more use of a flag could take 
 
 Levels: `full` puts an event of all cores between any two sub-operators, `type-range` the narrowest event that the
 types of the two kernels allow, whatever their data; `minimal` looks at the bytes.
+
+Here is the walk over the schedule and the choice of events; `events` keeps the books of them, `notes` says why.
 """
 
 from __future__ import annotations
@@ -20,13 +22,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
-from superkernel.errors import UnsupportedError
 from superkernel.scheduler.aicore.place import Cores
-from superkernel.scheduler.families.aicore.base import CHANNEL_FLAGS, AicoreTiling
+from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.schedule import Schedule, Task
+from superkernel.sync.aicore.events import MODES, Events, Family, Known, flags_of
+from superkernel.sync.aicore.harts import Harts
+from superkernel.sync.aicore.notes import Notes
 from superkernel.sync.aicore.plan import (
     AICPU,
     AicorePlan,
@@ -42,7 +43,6 @@ from superkernel.sync.aicore.plan import (
     OperandWait,
     Pause,
     Run,
-    Signal,
     Step,
     across,
 )
@@ -50,11 +50,7 @@ from superkernel.sync.hazards import Conflict, find_conflicts
 from superkernel.sync.plan import Hazard
 from superkernel.target.aicore import AicoreTarget
 
-_FAMILIES = (Mode.ALL, Mode.TYPE, Mode.GROUP)
 _WITNESSES = 4  # kept per boundary
-
-Family = tuple[Mode, HartKind | None]
-Known = NDArray[np.int32]
 
 
 @dataclass
@@ -80,70 +76,23 @@ def plan_aicore(
     return _Planner(schedule, target, sync, early_start, cuts).run()
 
 
-def _flags_of(schedule: Schedule, target: AicoreTarget) -> int:
-    """Cross-core flags of a core that the plan has; there may be none. The kernels' own are theirs where any kernel has
-    some. Raises UnsupportedError where not even they are there."""
-    tilings = [t for t in schedule.tilings if isinstance(t, AicoreTiling)]
-    flags = int(target.sync.flags_per_core) - any(t.meetings for t in tilings)
-    if flags >= CHANNEL_FLAGS + len(_FAMILIES):
-        return flags - CHANNEL_FLAGS
-    if not any(t.crosses for t in tilings):
-        return flags
-    if flags < CHANNEL_FLAGS:
-        raise UnsupportedError(
-            "too few cross-core flags for kernels whose cores exchange data",
-            location="target field 'sync.flags_per_core'",
-            expected=f"at least {CHANNEL_FLAGS}",
-            found=flags,
-        )
-    return flags - CHANNEL_FLAGS
-
-
 class _Planner:
     def __init__(
         self, schedule: Schedule, target: AicoreTarget, sync: str, early_start: bool, cuts: Collection[int]
     ) -> None:
-        self.schedule, self.target, self.sync, self.early_start = schedule, target, sync, early_start
-        self.cuts = cuts
+        self.schedule, self.sync, self.early_start, self.cuts = schedule, sync, early_start, cuts
         self.cores = Cores(target)
         tiled = any(isinstance(t, AicoreTiling) and t.kernel_type.on_aicpu for t in schedule.tilings)
-        self.types: tuple[HartKind, ...] = (*CoreKind, *([AICPU] if tiled else []))
-        total = self.total = self.cores.total + tiled  # harts
-        self.flags = _flags_of(schedule, target)
-        self.modes = _FAMILIES if self.flags >= len(_FAMILIES) else _FAMILIES[: min(1, self.flags)]
-        self.width = self.flags // max(1, len(self.modes))  # flags of a family
-        self.count_max = int(target.sync.flag_count_max)
-        self.known: Known = np.full((total, total), -1, np.int32)
-        self.fenced = np.full(total, -1, np.int32)
+        self.harts = Harts(self.cores, tiled)
+        flags, count_max = flags_of(schedule, target), int(target.sync.flag_count_max)
+        self.events = Events(self.harts, flags, count_max)
+        self.notes = Notes(target, sync, flags, count_max, len(self.events.modes) == len(MODES))
         self.busy: list[set[int]] = [set() for _ in schedule.subops]  # cores with units
-        self.after: list[Known] = []
-        self.steps: dict[HartKind, list[list[Step]]] = {kind: [] for kind in self.types}  # per sub-operator
-        self.signals: dict[HartKind, list[list[Step]]] = {kind: [] for kind in self.types}  # behind it
-        self.events: list[Event] = []
-        self.taken: dict[tuple[int, HartKind], int] = {}  # event, receiver -> sub-operator whose boundary takes it
-        self.returned: dict[int, dict[int, int]] = {}  # event, core -> up to where it brings the core's own stores
-        self.pending: dict[HartKind, list[Event]] = {kind: [] for kind in self.types}
+        self.steps: dict[HartKind, list[list[Step]]] = {kind: [] for kind in self.harts.types}  # per sub-operator
         self.boundaries: list[Boundary] = []
         self.start = 0  # of the launch
         tilings = enumerate(schedule.tilings)
         self.meetings = {i: t.meetings for i, t in tilings if isinstance(t, AicoreTiling) and t.meetings}
-        per_group = self.cores.vector // self.cores.groups
-        cubes = self.cores.cube // self.cores.groups
-        self.group = np.array(
-            [*(c // cubes for c in range(self.cores.cube)), *(v // per_group for v in range(self.cores.vector)), -1]
-        )  # the aicpu hart is in none
-
-    # Types ------------------------------------------------------------------------------------------------------------
-
-    def kind(self, core: int) -> HartKind:
-        if core >= self.cores.total:
-            return AICPU
-        return CoreKind.CUBE if core < self.cores.cube else CoreKind.VECTOR
-
-    def of(self, kind: HartKind) -> slice:
-        if kind is AICPU:
-            return slice(self.cores.total, self.total)
-        return slice(0, self.cores.cube) if kind is CoreKind.CUBE else slice(self.cores.cube, self.cores.total)
 
     def kinds(self, subop: int) -> tuple[HartKind, ...]:
         """The types of cores that a sub-operator runs on."""
@@ -152,7 +101,7 @@ class _Planner:
             return ()
         kernel = tiling.kernel_type
         uses = {CoreKind.CUBE: kernel.uses_cube, CoreKind.VECTOR: kernel.uses_vector, AICPU: kernel.on_aicpu}
-        return tuple(kind for kind in self.types if uses[kind])
+        return tuple(kind for kind in self.harts.types if uses[kind])
 
     # The walk ---------------------------------------------------------------------------------------------------------
 
@@ -176,30 +125,30 @@ class _Planner:
                     if not self.early_start:
                         self.steps[kind][-1].append(Drain())
             for task in of_subop[sub.index]:
-                self.known[task.core, task.core] = sub.index
-            for core in range(self.total):
-                self.known[core, core] = sub.index
-            self.after.append(self.known.copy())
+                self.events.known[task.core, task.core] = sub.index
+            for core in range(self.harts.total):
+                self.events.known[core, core] = sub.index
+            self.events.after.append(self.events.known.copy())
         self._open()
         self._flush_all(len(self.schedule.subops))
         programs = {
             kind: tuple(
                 step
-                for row, behind in zip(self.steps[kind], self.signals[kind], strict=True)
+                for row, behind in zip(self.steps[kind], self.events.signals[kind], strict=True)
                 for step in (*row, *behind)
             )
-            for kind in self.types
+            for kind in self.harts.types
         }
         cores = self.cores
         return AicorePlan(
-            tasks, cores.cube, cores.vector, cores.groups, programs, tuple(self.events), tuple(self.boundaries),
-            self.flags, self.count_max, meetings=self.meetings,
+            tasks, cores.cube, cores.vector, cores.groups, programs, tuple(self.events.made), tuple(self.boundaries),
+            self.events.flags, self.events.count_max, meetings=self.meetings,
         )  # fmt: skip
 
     def _open(self) -> None:
-        for kind in self.types:
+        for kind in self.harts.types:
             self.steps[kind].append([])
-            self.signals[kind].append([])
+            self.events.signals[kind].append([])
 
     def _counts(self, conflict: Conflict) -> bool:
         """False within one sub-operator: its kernel keeps order in the workspace, and nothing else may conflict."""
@@ -216,51 +165,54 @@ class _Planner:
     def _end_launch(self, subop: int, step: Pause | Cut, last: int) -> None:
         """Ahead of a sub-operator. Another launch begins behind `last`, which everybody knows to be complete."""
         self._flush_all(subop)
-        for kind in self.types:
+        for kind in self.harts.types:
             self.steps[kind][-1].append(step)
-        self.known[:] = last
-        self.fenced[:] = last
+        self.events.known[:] = last
+        self.events.fenced[:] = last
         self.start = last + 1
 
     # One boundary -----------------------------------------------------------------------------------------------------
 
     def _boundary(self, subop: int, conflicts: Sequence[Conflict]) -> None:
-        before: dict[HartKind, list[int]] = {kind: [] for kind in self.types}  # awaits ahead of the kernel, by type
+        # Awaits ahead of the kernel, by type.
+        before: dict[HartKind, list[int]] = {kind: [] for kind in self.harts.types}
         if self.sync != "minimal" and subop > self.start:
             for event, kind in self._by_rule(subop):
-                for earlier in self._ahead(event, kind):
+                for earlier in self.events.ahead(event, kind):
                     before[kind].append(earlier.index)
-                    self._take(earlier, kind, subop)
+                    self.events.take(earlier, kind, subop)
         lacking, witnesses, implied = self._missing(conflicts)
         for event in self._notified(lacking):
             before[event.receivers[0]].append(event.index)
-            self._take(event, event.receivers[0], subop)
+            self.events.take(event, event.receivers[0], subop)
         if any(before.values()):  # the hart has told what it knew of others
             lacking, _, _ = self._missing(conflicts)
-        fenced = self.fenced.copy()  # what events at operands bring counts for these operands only
-        waits: dict[HartKind, dict[int, list[int]]] = {kind: {} for kind in self.types}
+        fenced = self.events.fenced.copy()  # what events at operands bring counts for these operands only
+        waits: dict[HartKind, dict[int, list[int]]] = {kind: {} for kind in self.harts.types}
         if lacking:
             for event, kind, operands in self._events_for(subop, lacking):
                 for operand in operands:
                     waits[kind].setdefault(operand, []).append(event.index)
         fences = self._fences(subop, conflicts, waits, fenced)
         self._relieve(subop)
-        for kind in self.types:
+        for kind in self.harts.types:
             row = self.steps[kind][subop]
             row += [Await(e, subop) for e in before[kind]]
             if kind in self.kinds(subop):
                 self._add_run(row, subop, kind, waits[kind], fences.get(kind, set()))
             else:
                 assert not waits[kind]
-        events = tuple(dict.fromkeys([e for k in self.types for e in before[k]] + [
-            e for k in self.types for es in waits[k].values() for e in es
+        events = tuple(dict.fromkeys([e for k in self.harts.types for e in before[k]] + [
+            e for k in self.harts.types for es in waits[k].values() for e in es
         ]))  # fmt: skip
-        self._note(subop, events, tuple(fences), witnesses, implied)
+        made = [self.events.made[e] for e in events]
+        begins = subop > 0 and subop == self.start
+        self.boundaries.append(self.notes.boundary(subop, made, tuple(fences), witnesses, implied, begins=begins))
 
     def _add_run(
         self, row: list[Step], subop: int, kind: HartKind, waits: dict[int, list[int]], fences: set[int]
     ) -> None:
-        idle = any(core not in self.busy[subop] for core in range(self.total)[self.of(kind)])
+        idle = any(core not in self.busy[subop] for core in range(self.harts.total)[self.harts.of(kind)])
         feeds = self.meetings.get(subop, 0) if idle else 0
         if self.early_start:
             operands = sorted({*waits, *fences})
@@ -282,13 +234,13 @@ class _Planner:
             setter, receiver = tasks[conflict.earlier], tasks[conflict.later]
             if setter.core == receiver.core:
                 continue
-            if self.known[receiver.core, setter.core] >= setter.subop:
+            if self.events.known[receiver.core, setter.core] >= setter.subop:
                 implied += 1
                 continue
-            key = (self.kind(setter.core), self.kind(receiver.core))
+            key = (self.harts.kind(setter.core), self.harts.kind(receiver.core))
             row = lacking.setdefault(key, _Missing())
             row.last = max(row.last, setter.subop)
-            row.own_group = row.own_group and bool(self.group[setter.core] == self.group[receiver.core])
+            row.own_group = row.own_group and bool(self.harts.group[setter.core] == self.harts.group[receiver.core])
             row.operands.add(conflict.operand if conflict.operand is not None else 0)
             row.pairs.append((receiver.core, setter.core, setter.subop))
             if len(witnesses) < _WITNESSES:
@@ -301,14 +253,14 @@ class _Planner:
         """Events that bring what is missing, with the type that takes each and the operands that need it."""
         found: list[tuple[Event, HartKind, set[int]]] = []
         for family, (keys, last) in self._families(lacking).items():
-            event = self._find(family, last, {receiver for _, receiver in keys}) or self._make(family, last)
+            event = self.events.find(family, last, {receiver for _, receiver in keys}) or self.events.make(family, last)
             operands: dict[HartKind, set[int]] = {}
             for key in keys:
                 operands.setdefault(key[1], set()).update(lacking[key].operands)
             for receiver, needing in operands.items():
-                for earlier in self._ahead(event, receiver):
+                for earlier in self.events.ahead(event, receiver):
                     found.append((earlier, receiver, needing))
-                    self._take(earlier, receiver, subop)
+                    self.events.take(earlier, receiver, subop)
         return found
 
     def _families(
@@ -319,11 +271,13 @@ class _Planner:
         for (setter, receiver), row in lacking.items():
             if setter is receiver:
                 family: Family = (Mode.TYPE, setter)
-            elif row.own_group and self._signals_once(setter) and self._may_run_ahead(setter, row.last):
+            elif row.own_group and self.events.signals_once(setter) and self.events.may_run_ahead(setter, row.last):
                 family = (Mode.GROUP, setter)
             else:
                 family = (Mode.ALL, None)
-            families.setdefault(family if family[0] in self.modes else (Mode.ALL, None), []).append((setter, receiver))
+            if family[0] not in self.events.modes:
+                family = (Mode.ALL, None)
+            families.setdefault(family, []).append((setter, receiver))
         lasts = {family: max(lacking[key].last for key in keys) for family, keys in families.items()}
         widest = max((row.last for row in lacking.values()), default=0)
         chosen = self._fewest(families, lacking)
@@ -334,41 +288,18 @@ class _Planner:
         pairs = [pair for pair in lacking if AICPU in pair]
         cores = {pair: row for pair, row in lacking.items() if AICPU not in pair}
         for family, (keys, last) in self._families(cores).items():
-            found = self._find(family, last, {receiver for _, receiver in keys})
-            if found is None and not self._is_free(family, last):
+            found = self.events.find(family, last, {receiver for _, receiver in keys})
+            if found is None and not self.events.is_free(family, last):
                 pairs += keys
         return pairs
-
-    def _is_free(self, family: Family, after: int) -> bool:
-        """Whether one more event of the family, set behind `after`, takes no count above its limit: each receiver has
-        taken what used the flag `count_max` times before when it signals this one. (Group events: see
-        `_may_run_ahead`.)"""
-        mode, setters = family
-        if mode not in self.modes:
-            return False
-        uses = [e for e in self.events if (e.mode, e.setters) == family]
-        back = len(uses) - self.width * self.count_max
-        if mode is Mode.GROUP or back < 0:
-            return True
-        row = max([after, *(e.after for e in uses)])
-        kinds = CoreKind if setters is None else (setters,)
-        return all(self.taken.get((uses[back].index, kind), row + 1) <= row for kind in kinds)
 
     def _notified(self, lacking: dict[tuple[HartKind, HartKind], _Missing]) -> list[Event]:
         """Words for what no flag can bring. What they bring is taken out of `lacking`. Waits stand ahead of the kernel:
         what it does before its first access is no work where all depends on a tiling."""
         found = []
         for setter, receiver in sorted(self._without_flag(lacking), key=lambda k: (k[0].value, k[1].value)):
-            found.append(self._make_word(setter, receiver, lacking.pop((setter, receiver)).last))
+            found.append(self.events.make_word(setter, receiver, lacking.pop((setter, receiver)).last))
         return found
-
-    def _make_word(self, setter: HartKind, receiver: HartKind, after: int) -> Event:
-        number = sum(e.mode is Mode.NOTIFY for e in self.events)
-        event = Event(len(self.events), Mode.NOTIFY, setter, number, after, receiver)
-        self.events.append(event)
-        self.signals[setter][after].append(Signal(event.index))
-        self.pending[receiver].append(event)
-        return event
 
     def _fewest(
         self,
@@ -382,106 +313,31 @@ class _Planner:
         pairs = [pair for row in lacking.values() for pair in row.pairs]
         for family in sorted(families, key=lambda f: f[0] is not Mode.TYPE):
             others = {f: max(lacking[k].last for k in keys) for f, keys in families.items() if f != family}
-            if others and all(self._brought(others, *pair) for pair in pairs):
+            if others and all(self.events.brought(others, *pair) for pair in pairs):
                 gone = families.pop(family)
                 for (mode, setters), keys in families.items():
                     hears = across(setters) if mode is Mode.GROUP and setters is not None else setters
                     keys += [k for k in gone if k not in keys and k[1] is hears]
         return families
 
-    def _brought(self, families: dict[Family, int], receiver: int, setter: int, subop: int) -> bool:
-        """Whether events of the families, set behind the given sub-operators, tell a receiver enough of a setter."""
-        for (mode, setters), last in families.items():
-            assert setters is not None
-            if self.kind(receiver) is (across(setters) if mode is Mode.GROUP else setters):
-                heard = self._heard(mode, setters, receiver)
-                if self.after[last][heard, setter].max() >= subop:
-                    return True
-        return False
-
-    def _heard(self, mode: Mode, setters: HartKind | None, core: int) -> list[int]:
-        """The setters that a receiver listens to."""
-        if setters is None:
-            return list(range(self.cores.total))
-        found = range(self.total)[self.of(setters)]
-        return [s for s in found if mode is not Mode.GROUP or self.group[s] == self.group[core]]
-
-    def _find(self, family: Family, last: int, receivers: set[HartKind]) -> Event | None:
-        """A pending event of the family that brings enough, if all who need it still have it before them."""
-        for event in self.events:
-            fits = (event.mode, event.setters) == family and event.after >= last
-            if fits and all(event in self.pending[kind] for kind in receivers):
-                return event
-        return None
-
-    def _ahead(self, event: Event, kind: HartKind) -> list[Event]:
-        """The event and what of its family the receiver must take before it."""
-        same = [e for e in self.pending[kind] if (e.mode, e.setters) == (event.mode, event.setters)]
-        return [e for e in same if e.index <= event.index]
-
-    def _make(self, family: Family, after: int) -> Event:
-        mode, setters = family
-        number = sum((e.mode, e.setters) == family for e in self.events)
-        flag = self.modes.index(mode) * self.width + number % self.width
-        event = Event(len(self.events), mode, setters, flag, after)
-        self.events.append(event)
-        for kind in CoreKind if setters is None else (setters,):
-            # In the order in which events are made, so that a flag's signals come in the order of its awaits.
-            later = max((e.after for e in self.events[:-1] if (e.mode, e.setters) == family), default=after)
-            self.signals[kind][max(after, later)].append(Signal(event.index))
-        for kind in event.receivers:
-            self.pending[kind].append(event)
-        return event
-
-    def _take(self, event: Event, kind: HartKind, subop: int) -> None:
-        """A type's cores take an event ahead of a sub-operator: they learn what its setters knew."""
-        self.pending[kind].remove(event)
-        self.taken[event.index, kind] = subop
-        knew = self.after[event.after]
-        for core in range(self.total)[self.of(kind)]:
-            heard = knew[self._heard(event.mode, event.setters, core)]
-            learnt = heard.max(axis=0)
-            self.returned.setdefault(event.index, {})[core] = int(learnt[core])
-            self.known[core] = np.maximum(self.known[core], learnt)
-            self.fenced[core] = max(self.fenced[core], learnt[core])  # others saw its stores: they are done
-
-    def _signals_once(self, setter: HartKind) -> bool:
-        """Whether a group event of the type is one signal: each cube core of a group adds to the count by itself."""
-        return setter is CoreKind.VECTOR or self.cores.cube == self.cores.groups
-
-    def _may_run_ahead(self, setter: HartKind, after: int) -> bool:
-        """Whether one more group event can overflow no count: the setters know that receivers took the one that used
-        the flag `count_max` times before (one type does not listen to the other by itself)."""
-        if Mode.GROUP not in self.modes:
-            return False
-        uses = [e for e in self.events if (e.mode, e.setters) == (Mode.GROUP, setter)]
-        back = len(uses) - self.width * self.count_max
-        if back < 0:
-            return True
-        taken = self.taken.get((uses[back].index, across(setter)))
-        if taken is None:
-            return False
-        knew = self.after[after][self.of(setter), self.of(across(setter))]
-        return bool((knew >= taken).all())
-
     def _relieve(self, subop: int) -> None:
         """Take pending events before their counts come near the limit: those that all setters have passed."""
-        limit = max(1, self.width * self.count_max // 2)
-        for kind in self.types:
-            for family in {(e.mode, e.setters) for e in self.pending[kind]}:
-                waiting = [e for e in self.pending[kind] if (e.mode, e.setters) == family]
+        limit = max(1, self.events.width * self.events.count_max // 2)
+        for kind in self.harts.types:
+            for family in {(e.mode, e.setters) for e in self.events.pending[kind]}:
+                waiting = [e for e in self.events.pending[kind] if (e.mode, e.setters) == family]
                 if len(waiting) >= limit:
                     for event in waiting[: max(1, len(waiting) // 2)]:
                         self.steps[kind][subop].append(Await(event.index, subop))
-                        self._take(event, kind, subop)
+                        self.events.take(event, kind, subop)
 
     def _flush_all(self, subop: int) -> None:
         """At the end of a launch all counts are 0."""
-        for kind in self.types:
-            for event in tuple(self.pending[kind]):
+        for kind in self.harts.types:
+            for event in tuple(self.events.pending[kind]):
                 self.steps[kind][-1].append(Await(event.index, subop))
-                self.pending[kind].remove(event)
-                self.taken[event.index, kind] = subop
+                self.events.pending[kind].remove(event)
+                self.events.taken[event.index, kind] = subop
 
     def _fences(
         self, subop: int, conflicts: Sequence[Conflict], waits: dict[HartKind, dict[int, list[int]]], fenced: Known
@@ -493,16 +349,16 @@ class _Planner:
             earlier, core = tasks[conflict.earlier], tasks[conflict.later].core
             if earlier.core != core or conflict.hazard is not Hazard.RAW or not self.early_start:
                 continue
-            operand, kind = conflict.operand or 0, self.kind(core)
-            brought = max((self.returned[e][core] for e in waits[kind].get(operand, ())), default=-1)
+            operand, kind = conflict.operand or 0, self.harts.kind(core)
+            brought = max((self.events.returned[e][core] for e in waits[kind].get(operand, ())), default=-1)
             if max(fenced[core], brought) < earlier.subop:
                 found.setdefault(kind, set()).add(operand)
         for core in self.busy[subop]:  # a core without units passes no fence
-            if self.kind(core) in found:
-                self.fenced[core] = subop - 1
+            if self.harts.kind(core) in found:
+                self.events.fenced[core] = subop - 1
         return found
 
-    # Rules and notes --------------------------------------------------------------------------------------------------
+    # Rules ------------------------------------------------------------------------------------------------------------
 
     def _by_rule(self, subop: int) -> list[tuple[Event, HartKind]]:
         """The events between a sub-operator and the one before it, by the level, and who waits for them here. At level
@@ -518,71 +374,17 @@ class _Planner:
         else:
             family, who = (Mode.ALL, None), here
         setters = CoreKind if family[1] is None else (family[1],)
-        if family[0] not in self.modes:
+        if family[0] not in self.events.modes:
             family = (Mode.ALL, None)
-        if self._is_free(family, subop - 1):
-            event = self._make(family, subop - 1)
+        if self.events.is_free(family, subop - 1):
+            event = self.events.make(family, subop - 1)
             return [(event, kind) for kind in who]
-        return [(self._make_word(setter, kind, subop - 1), kind) for kind in who for setter in setters]
+        return [(self.events.make_word(setter, kind, subop - 1), kind) for kind in who for setter in setters]
 
     def _by_rule_with_aicpu(self, subop: int) -> list[tuple[Event, HartKind]]:
         """All cores -> aicpu hart -> all cores, whatever the level: nothing narrower is a rule of types."""
         if self.kinds(subop) == self.kinds(subop - 1):
             return []
         if AICPU in self.kinds(subop):
-            return [(self._make_word(kind, AICPU, subop - 1), AICPU) for kind in CoreKind]
-        return [(self._make_word(AICPU, kind, subop - 1), kind) for kind in CoreKind]
-
-    def _cost_ns(self, form: Form) -> float:
-        sync = self.target.sync
-        wide, narrow, word = float(sync.core_full_ns), float(sync.group_ns), float(sync.memory_flag_ns + sync.atomic_ns)
-        return {Form.NONE: 0.0, Form.FENCE: 0.0, Form.GROUP: narrow, Form.NOTIFY: word}.get(form, wide)
-
-    def _shortage(self, events: Iterable[int]) -> str:
-        """What a lack of flags has done to a boundary."""
-        found = [self.events[e] for e in events]
-        if any(e.mode is Mode.NOTIFY and AICPU not in (e.setters, e.to) for e in found):
-            flags = f"{self.flags} for the plan, counts to {self.count_max}"
-            return f"; words in memory: no cross-core flag is free ({flags})"
-        if len(self.modes) < len(_FAMILIES) and any(e.mode is Mode.ALL for e in found):
-            return f"; of all cores: {self.flags} cross-core flags for the plan are too few for narrower ranges"
-        return ""
-
-    def _note(
-        self,
-        subop: int,
-        events: tuple[int, ...],
-        fences: tuple[HartKind, ...],
-        witnesses: Sequence[Conflict],
-        implied: int,
-    ) -> None:
-        forms = {
-            Mode.GROUP: Form.GROUP,
-            Mode.TYPE: Form.TYPE,
-            Mode.ALL: Form.ALL,
-            Mode.NOTIFY: Form.NOTIFY,
-        }
-        used = list(dict.fromkeys(forms[self.events[e].mode] for e in events))
-        form = used[0] if len(used) == 1 else Form.SEVERAL if used else Form.FENCE if fences else Form.NONE
-        if not witnesses and events:
-            reason = f"the level of synchronisation is {self.sync!r}"
-        elif witnesses:
-            first = witnesses[0].witness
-            reason = f"{len(events)} events: {first}"
-        elif subop == self.start and subop:
-            reason = "another launch: all before it is complete"
-        elif fences:
-            reason = "every core reads only what it wrote itself"
-        else:
-            reason = "nothing is read or overwritten that earlier synchronisation does not order"
-        reason += self._shortage(events)
-        order = (Form.GROUP, Form.TYPE, Form.ALL)
-        wider = tuple(
-            (f, self._cost_ns(f))
-            for f in order
-            if Form.NOTIFY not in used and order.index(f) > max((order.index(u) for u in used), default=-1)
-        )
-        cost = max((self._cost_ns(f) for f in used), default=0.0)
-        self.boundaries.append(
-            Boundary(subop, form, reason, events, fences, tuple(c.witness for c in witnesses), implied, cost, wider)
-        )
+            return [(self.events.make_word(kind, AICPU, subop - 1), AICPU) for kind in CoreKind]
+        return [(self.events.make_word(AICPU, kind, subop - 1), kind) for kind in CoreKind]

@@ -1,0 +1,157 @@
+"""Events while a plan is made: which flag each has, who has yet to take it, and what harts know by those they took.
+
+Model: `known[c, p]` is the last sub-operator that hart c knows hart p to have completed, `after[i]` the same behind
+sub-operator i. An event brings everything that its setters knew when they set it. `fenced[c]` is the last sub-operator
+whose stores hart c need not fence any more.
+
+Flags are dealt to families (a mode, and a type of setters), to the events of each in rotation. With fewer flags than
+modes all belong to events of all cores.
+
+Invariants: awaits of one flag come in the order of its signals; a count never exceeds its limit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.errors import UnsupportedError
+from superkernel.scheduler.families.aicore.base import CHANNEL_FLAGS, AicoreTiling
+from superkernel.scheduler.schedule import Schedule
+from superkernel.sync.aicore.harts import Harts
+from superkernel.sync.aicore.plan import CoreKind, Event, HartKind, Mode, Signal, Step, across
+from superkernel.target.aicore import AicoreTarget
+
+MODES = (Mode.ALL, Mode.TYPE, Mode.GROUP)
+
+Family = tuple[Mode, HartKind | None]
+Known = NDArray[np.int32]
+
+
+def flags_of(schedule: Schedule, target: AicoreTarget) -> int:
+    """Cross-core flags of a core that the plan has; there may be none. The kernels' own are theirs where any kernel has
+    some. Raises UnsupportedError where not even they are there."""
+    tilings = [t for t in schedule.tilings if isinstance(t, AicoreTiling)]
+    flags = int(target.sync.flags_per_core) - any(t.meetings for t in tilings)
+    if flags >= CHANNEL_FLAGS + len(MODES):
+        return flags - CHANNEL_FLAGS
+    if not any(t.crosses for t in tilings):
+        return flags
+    if flags < CHANNEL_FLAGS:
+        raise UnsupportedError(
+            "too few cross-core flags for kernels whose cores exchange data",
+            location="target field 'sync.flags_per_core'",
+            expected=f"at least {CHANNEL_FLAGS}",
+            found=flags,
+        )
+    return flags - CHANNEL_FLAGS
+
+
+class Events:
+    """See the module docstring. `signals`: by type, what is set behind each sub-operator."""
+
+    def __init__(self, harts: Harts, flags: int, count_max: int) -> None:
+        self.harts, self.flags, self.count_max = harts, flags, count_max
+        self.modes = MODES if flags >= len(MODES) else MODES[: min(1, flags)]
+        self.width = flags // max(1, len(self.modes))  # flags of a family
+        self.made: list[Event] = []
+        self.signals: dict[HartKind, list[list[Step]]] = {kind: [] for kind in harts.types}
+        self.pending: dict[HartKind, list[Event]] = {kind: [] for kind in harts.types}
+        self.taken: dict[tuple[int, HartKind], int] = {}  # event, receiver -> sub-operator whose boundary takes it
+        self.returned: dict[int, dict[int, int]] = {}  # event, core -> up to where it brings the core's own stores
+        self.known: Known = np.full((harts.total, harts.total), -1, np.int32)
+        self.fenced = np.full(harts.total, -1, np.int32)
+        self.after: list[Known] = []
+
+    def find(self, family: Family, last: int, receivers: set[HartKind]) -> Event | None:
+        """A pending event of the family that brings enough, if all who need it still have it before them."""
+        for event in self.made:
+            fits = (event.mode, event.setters) == family and event.after >= last
+            if fits and all(event in self.pending[kind] for kind in receivers):
+                return event
+        return None
+
+    def ahead(self, event: Event, kind: HartKind) -> list[Event]:
+        """The event and what of its family the receiver must take before it."""
+        same = [e for e in self.pending[kind] if (e.mode, e.setters) == (event.mode, event.setters)]
+        return [e for e in same if e.index <= event.index]
+
+    def make(self, family: Family, after: int) -> Event:
+        """One more event of the family, set behind a sub-operator."""
+        mode, setters = family
+        number = sum((e.mode, e.setters) == family for e in self.made)
+        flag = self.modes.index(mode) * self.width + number % self.width
+        event = Event(len(self.made), mode, setters, flag, after)
+        self.made.append(event)
+        for kind in CoreKind if setters is None else (setters,):
+            # In the order in which events are made, so that a flag's signals come in the order of its awaits.
+            later = max((e.after for e in self.made[:-1] if (e.mode, e.setters) == family), default=after)
+            self.signals[kind][max(after, later)].append(Signal(event.index))
+        for kind in event.receivers:
+            self.pending[kind].append(event)
+        return event
+
+    def make_word(self, setter: HartKind, receiver: HartKind, after: int) -> Event:
+        """An event of mode `notify`."""
+        number = sum(e.mode is Mode.NOTIFY for e in self.made)
+        event = Event(len(self.made), Mode.NOTIFY, setter, number, after, receiver)
+        self.made.append(event)
+        self.signals[setter][after].append(Signal(event.index))
+        self.pending[receiver].append(event)
+        return event
+
+    def take(self, event: Event, kind: HartKind, subop: int) -> None:
+        """A type's cores take an event ahead of a sub-operator: they learn what its setters knew."""
+        self.pending[kind].remove(event)
+        self.taken[event.index, kind] = subop
+        knew = self.after[event.after]
+        for core in range(self.harts.total)[self.harts.of(kind)]:
+            heard = knew[self.harts.heard(event.mode, event.setters, core)]
+            learnt = heard.max(axis=0)
+            self.returned.setdefault(event.index, {})[core] = int(learnt[core])
+            self.known[core] = np.maximum(self.known[core], learnt)
+            self.fenced[core] = max(self.fenced[core], learnt[core])  # others saw its stores: they are done
+
+    def is_free(self, family: Family, after: int) -> bool:
+        """Whether one more event of the family, set behind `after`, takes no count above its limit: each receiver has
+        taken what used the flag `count_max` times before when it signals this one. (Group events: see
+        `may_run_ahead`.)"""
+        mode, setters = family
+        if mode not in self.modes:
+            return False
+        uses = [e for e in self.made if (e.mode, e.setters) == family]
+        back = len(uses) - self.width * self.count_max
+        if mode is Mode.GROUP or back < 0:
+            return True
+        row = max([after, *(e.after for e in uses)])
+        kinds = CoreKind if setters is None else (setters,)
+        return all(self.taken.get((uses[back].index, kind), row + 1) <= row for kind in kinds)
+
+    def signals_once(self, setter: HartKind) -> bool:
+        """Whether a group event of the type is one signal: each cube core of a group adds to the count by itself."""
+        return setter is CoreKind.VECTOR or self.harts.cores.cube == self.harts.cores.groups
+
+    def may_run_ahead(self, setter: HartKind, after: int) -> bool:
+        """Whether one more group event can overflow no count: the setters know that receivers took the one that used
+        the flag `count_max` times before (one type does not listen to the other by itself)."""
+        if Mode.GROUP not in self.modes:
+            return False
+        uses = [e for e in self.made if (e.mode, e.setters) == (Mode.GROUP, setter)]
+        back = len(uses) - self.width * self.count_max
+        if back < 0:
+            return True
+        taken = self.taken.get((uses[back].index, across(setter)))
+        if taken is None:
+            return False
+        knew = self.after[after][self.harts.of(setter), self.harts.of(across(setter))]
+        return bool((knew >= taken).all())
+
+    def brought(self, families: dict[Family, int], receiver: int, setter: int, subop: int) -> bool:
+        """Whether events of the families, set behind the given sub-operators, tell a receiver enough of a setter."""
+        for (mode, setters), last in families.items():
+            assert setters is not None
+            if self.harts.kind(receiver) is (across(setters) if mode is Mode.GROUP else setters):
+                heard = self.harts.heard(mode, setters, receiver)
+                if self.after[last][heard, setter].max() >= subop:
+                    return True
+        return False

@@ -1,0 +1,39 @@
+"""The harts of a plan by type and group: the cores, and behind them the aicpu hart that computes tilings."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from superkernel.scheduler.aicore.place import Cores
+from superkernel.sync.aicore.plan import AICPU, CoreKind, HartKind, Mode
+
+
+class Harts:
+    """`types`: those that a plan has programs for; `total`: their number; `group`: of each, -1 where in none."""
+
+    def __init__(self, cores: Cores, tiled: bool) -> None:
+        self.cores, self.total = cores, cores.total + tiled
+        self.types: tuple[HartKind, ...] = (*CoreKind, *([AICPU] if tiled else []))
+        cubes, vectors = cores.cube // cores.groups, cores.vector // cores.groups
+        self.group = np.array(
+            [*(c // cubes for c in range(cores.cube)), *(v // vectors for v in range(cores.vector)), -1]
+        )
+
+    def kind(self, core: int) -> HartKind:
+        """The type of a hart."""
+        if core >= self.cores.total:
+            return AICPU
+        return CoreKind.CUBE if core < self.cores.cube else CoreKind.VECTOR
+
+    def of(self, kind: HartKind) -> slice:
+        """The harts of a type."""
+        if kind is AICPU:
+            return slice(self.cores.total, self.total)
+        return slice(0, self.cores.cube) if kind is CoreKind.CUBE else slice(self.cores.cube, self.cores.total)
+
+    def heard(self, mode: Mode, setters: HartKind | None, core: int) -> list[int]:
+        """The setters that a receiver listens to."""
+        if setters is None:
+            return list(range(self.cores.total))
+        found = range(self.total)[self.of(setters)]
+        return [s for s in found if mode is not Mode.GROUP or self.group[s] == self.group[core]]

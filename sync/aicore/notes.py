@@ -1,0 +1,83 @@
+"""What is said of a boundary: its form, its cost, and the reason for it.
+
+Only words and figures: nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from superkernel.sync.aicore.plan import AICPU, Boundary, Event, Form, HartKind, Mode
+from superkernel.sync.hazards import Conflict
+from superkernel.target.aicore import AicoreTarget
+
+
+@dataclass(frozen=True)
+class Notes:
+    """For one plan. `sync`: the level; `flags`, `count_max`: what the plan has of cross-core flags; `narrow`: whether
+    they are enough for events of fewer than all cores."""
+
+    target: AicoreTarget
+    sync: str
+    flags: int
+    count_max: int
+    narrow: bool
+
+    def boundary(
+        self,
+        subop: int,
+        events: Sequence[Event],
+        fences: tuple[HartKind, ...],
+        witnesses: Sequence[Conflict],
+        implied: int,
+        *,
+        begins: bool,
+    ) -> Boundary:
+        """Ahead of a sub-operator. `events`: those awaited there; `fences`: types whose cores wait for their own
+        stores; `witnesses`: examples of what forbids less; `implied`: conflicts that earlier events order; `begins`:
+        another launch, but not the first."""
+        forms = {
+            Mode.GROUP: Form.GROUP,
+            Mode.TYPE: Form.TYPE,
+            Mode.ALL: Form.ALL,
+            Mode.NOTIFY: Form.NOTIFY,
+        }
+        used = list(dict.fromkeys(forms[e.mode] for e in events))
+        form = used[0] if len(used) == 1 else Form.SEVERAL if used else Form.FENCE if fences else Form.NONE
+        if not witnesses and events:
+            reason = f"the level of synchronisation is {self.sync!r}"
+        elif witnesses:
+            first = witnesses[0].witness
+            reason = f"{len(events)} events: {first}"
+        elif begins:
+            reason = "another launch: all before it is complete"
+        elif fences:
+            reason = "every core reads only what it wrote itself"
+        else:
+            reason = "nothing is read or overwritten that earlier synchronisation does not order"
+        reason += self._shortage(events)
+        order = (Form.GROUP, Form.TYPE, Form.ALL)
+        wider = tuple(
+            (f, self._cost_ns(f))
+            for f in order
+            if Form.NOTIFY not in used and order.index(f) > max((order.index(u) for u in used), default=-1)
+        )
+        cost = max((self._cost_ns(f) for f in used), default=0.0)
+        numbers = tuple(e.index for e in events)
+        return Boundary(subop, form, reason, numbers, fences, tuple(c.witness for c in witnesses), implied, cost, wider)
+
+    def _cost_ns(self, form: Form) -> float:
+        """Where nothing hides it."""
+        sync = self.target.sync
+        wide, narrow, word = float(sync.core_full_ns), float(sync.group_ns), float(sync.memory_flag_ns + sync.atomic_ns)
+        return {Form.NONE: 0.0, Form.FENCE: 0.0, Form.GROUP: narrow, Form.NOTIFY: word}.get(form, wide)
+
+    def _shortage(self, events: Sequence[Event]) -> str:
+        """What a lack of flags has done to a boundary."""
+        if any(e.mode is Mode.NOTIFY and AICPU not in (e.setters, e.to) for e in events):
+            flags = f"{self.flags} for the plan, counts to {self.count_max}"
+            return f"; words in memory: no cross-core flag is free ({flags})"
+        if not self.narrow and any(e.mode is Mode.ALL for e in events):
+            return f"; of all cores: {self.flags} cross-core flags for the plan are too few for narrower ranges"
+        return ""
