@@ -305,7 +305,8 @@ class _Ablation:
         full, fused = (self.measured(on) for on in ({}, {n: v for step in self.steps for n, v in step.on.items()}))
         apart = self.measure(fused.compiled, single=True)
         cycle_ns = self.target.nanoseconds(1)
-        ahead = ahead_cycles(apart.splits, constant_shares(fused.compiled))
+        cold = fused.compiled.image.code.strength == "none"
+        ahead = ahead_cycles(apart.splits, constant_shares(fused.compiled), misses=cold)
         chain = longest_chain(fused.compiled.plan, self.target, {i: cycle_ns * n for i, n in ahead.items()})
         free = unsynchronised_cycles(fused.compiled, self.io)
         free_us = None if free is None else dataclasses.replace(fused, cycles=free).time_us()

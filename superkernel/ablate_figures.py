@@ -10,10 +10,11 @@ aicpu hart says, without which a control unit would read tables that are not the
 fault.
 
 *Floor* bounds the third: the longest chain of events in the plan, where each costs its latency less what its
-sub-operator can do ahead of the first access of an operand (its instruction misses, its control unit's work, the part
-of its movement that is of constants, all as launched alone). Between sub-operators that follow from one another nothing
-else can hide a flag. Work of another branch can, and a mean over cores does not see those outside the chain: a graph
-with branches may fall below its floor, which then says nothing.
+sub-operator can do ahead of the first access of an operand (its control unit's work, the part of its movement that is
+of constants, its instruction misses where nothing preloads them, all as launched alone). Between sub-operators that
+follow from one another nothing else can hide a flag. It is generous: most of that work is often done before the setter
+has signalled. Work of another branch can hide a flag too, and a mean over cores does not see those outside the chain: a
+graph with branches may fall below its floor, which then says nothing.
 """
 
 from __future__ import annotations
@@ -169,11 +170,11 @@ def constant_shares(compiled: AicoreCompiled) -> list[float]:
     return [float(part) for part in read[:, 0] / np.maximum(read[:, 1], 1)]
 
 
-def ahead_cycles(splits: Sequence[Split], constants: Sequence[float]) -> dict[int, float]:
+def ahead_cycles(splits: Sequence[Split], constants: Sequence[float], *, misses: bool = True) -> dict[int, float]:
     """What each sub-operator can do ahead of its first operand, from the times of its parts. `constants`: their part of
-    the bytes that it reads."""
+    the bytes that it reads; `misses`: whether instruction misses are among it."""
     return {
-        subop: row[Activity.MISSES] + row[Activity.CONTROL] + row[Activity.MOVEMENT] * constants[subop]
+        subop: misses * row[Activity.MISSES] + row[Activity.CONTROL] + row[Activity.MOVEMENT] * constants[subop]
         for split in splits
         for subop, row in split.items()
     }
