@@ -324,7 +324,7 @@ class _Planner:
         """Take pending events before their counts come near the limit: those that all setters have passed."""
         limit = max(1, self.events.width * self.events.count_max // 2)
         for kind in self.harts.types:
-            for family in {(e.mode, e.setters) for e in self.events.pending[kind]}:
+            for family in dict.fromkeys((e.mode, e.setters) for e in self.events.pending[kind]):
                 waiting = [e for e in self.events.pending[kind] if (e.mode, e.setters) == family]
                 if len(waiting) >= limit:
                     for event in waiting[: max(1, len(waiting) // 2)]:
