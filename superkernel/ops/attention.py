@@ -7,7 +7,6 @@ at or beyond `length` are never looked at, whatever is stored there. A query tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
 
 import numpy as np
@@ -34,13 +33,9 @@ from superkernel.ops.common import (
     slot,
     to_f64,
 )
-from superkernel.ops.opdef import BOOLS, FLOATS, ArgDef, Array, Attrs, Family, OpDef, Types
+from superkernel.ops.opdef import BOOLS, FLOATS, ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types
 from superkernel.ops.ragged import check_lengths, slots_of
 from superkernel.tensor import Box, TensorType
-
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
-Boxes = tuple[Box | None, ...]
 
 _INDEX = frozenset({DType.I64, DType.I32})
 _TABLE = frozenset({DType.I32})

@@ -7,7 +7,6 @@ stay usable.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -27,7 +26,7 @@ from superkernel.ops.common import (
     slot,
     to_f64,
 )
-from superkernel.ops.opdef import FLOATS, ArgDef, Array, Attrs, Family, OpDef, Types
+from superkernel.ops.opdef import FLOATS, ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types
 from superkernel.ops.windows import (
     Window,
     paddings,
@@ -38,10 +37,6 @@ from superkernel.ops.windows import (
     windows,
 )
 from superkernel.tensor import Box, TensorType
-
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
-Boxes = tuple[Box | None, ...]
 
 _CONV_ARGS = (
     ArgDef("x", FLOATS, doc="[N, C, 1 to 3 spatial axes]"),

@@ -7,7 +7,7 @@ rows hold nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -38,19 +38,19 @@ from superkernel.ops.opdef import (
     AccessFn,
     ArgDef,
     Array,
+    Arrays,
     AttrDef,
     Attrs,
     Family,
     FlopsFn,
     InferFn,
     OpDef,
+    Outputs,
     ReferenceFn,
     Types,
 )
 from superkernel.tensor import Box, TensorType
 
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
 Formula = Callable[[Array, Attrs], Array]
 Formula2 = Callable[[Array, Array, Attrs], Array]
 

@@ -8,7 +8,6 @@ update of an element wins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,12 +29,21 @@ from superkernel.ops.common import (
     str_attr,
     widen,
 )
-from superkernel.ops.opdef import ANY, ArgDef, Array, AttrDef, Attrs, Family, OpDef, Types
+from superkernel.ops.opdef import (
+    ANY,
+    ArgDef,
+    Array,
+    Arrays,
+    AttrDef,
+    Attrs,
+    Boxes,
+    Family,
+    OpDef,
+    Outputs,
+    Types,
+    no_flops,
+)
 from superkernel.tensor import Box, TensorType
-
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
-Boxes = tuple[Box | None, ...]
 
 INDEX = frozenset({DType.I64, DType.I32})
 
@@ -45,10 +53,6 @@ def wrap_indices(indices: Array, extent: int | Array) -> Array:
     wide = indices.astype(np.int64)
     result: Array = np.clip(np.where(wide < 0, wide + extent, wide), 0, np.asarray(extent) - 1)
     return result
-
-
-def _no_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
-    return 0
 
 
 def _not_empty(extent: int, entries: int, what: str) -> None:
@@ -262,7 +266,7 @@ OPS: tuple[OpDef, ...] = (
         _gather_infer,
         _gather_reference,
         _gather_access,
-        _no_flops,
+        no_flops,
     ),
     OpDef(
         "gather_elements",
@@ -273,7 +277,7 @@ OPS: tuple[OpDef, ...] = (
         _gather_elements_infer,
         _gather_elements_reference,
         _gather_elements_access,
-        _no_flops,
+        no_flops,
     ),
     OpDef(
         "gather_nd",
@@ -284,7 +288,7 @@ OPS: tuple[OpDef, ...] = (
         _gather_nd_infer,
         _gather_nd_reference,
         _gather_nd_access,
-        _no_flops,
+        no_flops,
     ),
     OpDef(
         "scatter_elements",

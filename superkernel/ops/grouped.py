@@ -20,7 +20,6 @@ Counts out of range are an error (DataError) wherever the table is made: nothing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,12 +42,8 @@ from superkernel.ops.common import (
     slot,
     to_f64,
 )
-from superkernel.ops.opdef import FLOATS, ArgDef, Array, Attrs, Family, OpDef, Types
+from superkernel.ops.opdef import FLOATS, ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types, no_flops
 from superkernel.tensor import Box, TensorType
-
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
-Boxes = tuple[Box | None, ...]
 
 TILINGS = ("tile_groups", "tile_lengths")
 """Operators that compute tilings; the first word of what they make tells whether their data is in range."""
@@ -214,10 +209,6 @@ def _tile_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box:
     return (box_full(inputs[0]),)
 
 
-def _no_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
-    return 0
-
-
 OPS: tuple[OpDef, ...] = (
     OpDef(
         "grouped_matmul",
@@ -244,6 +235,6 @@ OPS: tuple[OpDef, ...] = (
         _tile_infer,
         _tile_reference,
         _tile_access,
-        _no_flops,
+        no_flops,
     ),
 )

@@ -7,7 +7,6 @@ and wrap; wider ones wrap in their own type.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -33,12 +32,8 @@ from superkernel.ops.common import (
     slot,
     to_f64,
 )
-from superkernel.ops.opdef import FLOATS, ArgDef, Array, Attrs, Family, OpDef, Types
+from superkernel.ops.opdef import FLOATS, ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types
 from superkernel.tensor import Box, TensorType
-
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
-Boxes = tuple[Box | None, ...]
 
 BYTES = frozenset({DType.I8, DType.U8})
 WIDE_INTS = frozenset({DType.I32, DType.I64, DType.U32, DType.U64})

@@ -7,8 +7,6 @@ Views are in `views.py`; gathers and scatters, whose paths are data, in `gatheri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from superkernel.dtypes import DType
@@ -39,43 +37,22 @@ from superkernel.ops.gathering import OPS as GATHERING
 from superkernel.ops.opdef import (
     ANY,
     NUMERIC,
-    AccessFn,
     ArgDef,
     Array,
-    AttrDef,
+    Arrays,
     Attrs,
+    Boxes,
     Family,
-    InferFn,
     OpDef,
-    ReferenceFn,
+    Outputs,
     Types,
+    no_flops,
 )
 from superkernel.ops.resizing import RESIZE
 from superkernel.ops.views import OPS as VIEWS
 from superkernel.tensor import Box, TensorType
 
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
-Boxes = tuple[Box | None, ...]
-
 _X = (ArgDef("x", ANY),)
-
-
-def _no_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
-    return 0
-
-
-def _row(
-    name: str,
-    family: Family,
-    doc: str,
-    args: tuple[ArgDef, ...],
-    attrs: tuple[AttrDef, ...],
-    infer: InferFn,
-    reference: ReferenceFn,
-    access: AccessFn,
-) -> OpDef:
-    return OpDef(name, family, doc, args, attrs, infer, reference, access, _no_flops)
 
 
 # concat
@@ -296,7 +273,7 @@ _AXIS = (int_attr("axis"),)
 
 OPS: tuple[OpDef, ...] = (
     *VIEWS,
-    _row(
+    OpDef(
         "concat",
         Family.MOVE,
         "The inputs one behind the other along an axis.",
@@ -305,8 +282,9 @@ OPS: tuple[OpDef, ...] = (
         _concat_infer,
         _concat_reference,
         _concat_access,
+        no_flops,
     ),
-    _row(
+    OpDef(
         "pad",
         Family.MOVE,
         "x with a border of a constant, or of its own reflected, edge or repeated elements.",
@@ -315,8 +293,9 @@ OPS: tuple[OpDef, ...] = (
         _pad_infer,
         _pad_reference,
         _pad_access,
+        no_flops,
     ),
-    _row(
+    OpDef(
         "tile",
         Family.MOVE,
         "x repeated along every axis.",
@@ -325,9 +304,10 @@ OPS: tuple[OpDef, ...] = (
         _tile_infer,
         _tile_reference,
         _tile_access,
+        no_flops,
     ),
     *GATHERING,
-    _row(
+    OpDef(
         "one_hot",
         Family.MOVE,
         "on where the level along axis equals the index, else off.",
@@ -336,8 +316,9 @@ OPS: tuple[OpDef, ...] = (
         _one_hot_infer,
         _one_hot_reference,
         _one_hot_access,
+        no_flops,
     ),
-    _row(
+    OpDef(
         "trilu",
         Family.MOVE,
         "The upper or lower triangle of the last two axes, 0 elsewhere.",
@@ -346,6 +327,7 @@ OPS: tuple[OpDef, ...] = (
         _trilu_infer,
         _trilu_reference,
         _trilu_access,
+        no_flops,
     ),
     RESIZE,
     OpDef(

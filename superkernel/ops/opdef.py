@@ -33,11 +33,14 @@ AttrValue = int | float | bool | str | DType | tuple[int, ...] | tuple[float, ..
 Attrs = Mapping[str, AttrValue]
 Array = NDArray[Any]
 Types = Sequence[TensorType | None]
+Arrays = Sequence[Array | None]
+Outputs = tuple[TensorType, ...]
+Boxes = tuple[Box | None, ...]
 
-InferFn = Callable[[Types, Attrs], tuple[TensorType, ...]]
-ReferenceFn = Callable[[Sequence[Array | None], Attrs, tuple[TensorType, ...]], tuple[Array, ...]]
-AccessFn = Callable[[Types, tuple[TensorType, ...], Attrs, int, Box], tuple[Box | None, ...]]
-FlopsFn = Callable[[Types, tuple[TensorType, ...], Attrs], int]
+InferFn = Callable[[Types, Attrs], Outputs]
+ReferenceFn = Callable[[Arrays, Attrs, Outputs], tuple[Array, ...]]
+AccessFn = Callable[[Types, Outputs, Attrs, int, Box], Boxes]
+FlopsFn = Callable[[Types, Outputs, Attrs], int]
 
 
 class Family(Enum):
@@ -97,6 +100,11 @@ class ArgDef:
     optional: bool = False
     variadic: bool = False
     doc: str = ""
+
+
+def no_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
+    """Of an operator that moves data only."""
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ everything out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -41,16 +41,16 @@ from superkernel.ops.opdef import (
     NUMERIC,
     ArgDef,
     Array,
+    Arrays,
     AttrDef,
     AttrKind,
     Attrs,
     OpDef,
+    Outputs,
     Types,
 )
 from superkernel.tensor import TensorType
 
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
 Formula = Callable[[Array, Attrs], Array]
 Formula2 = Callable[[Array, Array, Attrs], Array]
 

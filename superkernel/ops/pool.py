@@ -27,14 +27,10 @@ from superkernel.ops.common import (
     to_f64,
     widen,
 )
-from superkernel.ops.opdef import FLOATS, NUMERIC, ArgDef, Array, Attrs, Family, OpDef, Types
+from superkernel.ops.opdef import FLOATS, NUMERIC, ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types
 from superkernel.ops.reduce import lowest
 from superkernel.ops.windows import Window, spatial, trailing, window_box, window_taps, windows
 from superkernel.tensor import Box, TensorType
-
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
-Boxes = tuple[Box | None, ...]
 
 _X = (ArgDef("x", FLOATS, doc="[N, C, spatial]"),)
 

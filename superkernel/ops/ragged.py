@@ -16,7 +16,6 @@ Invariant: bounds depend on the lengths alone, not on how a kernel cuts its work
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,12 +23,8 @@ import numpy as np
 from superkernel.dtypes import DType
 from superkernel.errors import DataError
 from superkernel.ops.common import array, box_full, get_int, int_attr, present, require, require_rank, slot
-from superkernel.ops.opdef import ArgDef, Array, Attrs, Family, OpDef, Types
+from superkernel.ops.opdef import ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types
 from superkernel.tensor import Box, TensorType
-
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
-Boxes = tuple[Box | None, ...]
 
 FIXED_KEYS = 256  # what a unit of attention takes beside its keys, on the simulated accelerator: 250 to 500 keys' time
 PART_BITS = 16  # of a batch

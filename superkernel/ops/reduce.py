@@ -6,7 +6,7 @@ the identity of the operation: 0 for sums, 1 for products, the least value for m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,22 @@ from superkernel.ops.common import (
     require,
     widen,
 )
-from superkernel.ops.opdef import ANY, FLOATS, NUMERIC, ArgDef, Array, AttrDef, Attrs, Family, OpDef, Types
+from superkernel.ops.opdef import (
+    ANY,
+    FLOATS,
+    NUMERIC,
+    ArgDef,
+    Array,
+    Arrays,
+    AttrDef,
+    Attrs,
+    Family,
+    OpDef,
+    Outputs,
+    Types,
+)
 from superkernel.tensor import Box, TensorType
 
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
 Reduction = Callable[[Array, tuple[int, ...]], Array]  # keeps the reduced dimensions, as 1
 
 

@@ -7,7 +7,6 @@ the same plan as its table. Scales not given are sizes / input extents.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,11 +24,21 @@ from superkernel.ops.common import (
     str_attr,
     to_f64,
 )
-from superkernel.ops.opdef import FLOATS, INTS, ArgDef, Array, AttrDef, AttrKind, Attrs, Family, OpDef, Types
+from superkernel.ops.opdef import (
+    FLOATS,
+    INTS,
+    ArgDef,
+    Array,
+    Arrays,
+    AttrDef,
+    AttrKind,
+    Attrs,
+    Family,
+    OpDef,
+    Outputs,
+    Types,
+)
 from superkernel.tensor import Box, TensorType
-
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
 
 _ARGS = (ArgDef("x", FLOATS | INTS),)
 

@@ -6,8 +6,6 @@ bias have x's element type. Every element of a row needs all of it: the access b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from superkernel.ops.common import (
@@ -34,20 +32,19 @@ from superkernel.ops.opdef import (
     AccessFn,
     ArgDef,
     Array,
+    Arrays,
     AttrDef,
     Attrs,
+    Boxes,
     Family,
     FlopsFn,
     InferFn,
     OpDef,
+    Outputs,
     ReferenceFn,
     Types,
 )
 from superkernel.tensor import Box, TensorType
-
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
-Boxes = tuple[Box | None, ...]
 
 _X = ArgDef("x", FLOATS)
 

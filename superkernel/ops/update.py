@@ -7,15 +7,10 @@ bounds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from superkernel.dtypes import DType
 from superkernel.ops.common import array, box_full, present, require, require_rank, require_shape, slot, widen
-from superkernel.ops.opdef import ANY, ArgDef, Array, Attrs, Family, OpDef, Types
-from superkernel.tensor import Box, TensorType
-
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
+from superkernel.ops.opdef import ANY, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
+from superkernel.tensor import Box
 
 _ARGS = (
     ArgDef("cache", ANY, doc="[B, H, Smax, D]"),

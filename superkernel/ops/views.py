@@ -28,41 +28,20 @@ from superkernel.ops.common import (
 )
 from superkernel.ops.opdef import (
     ANY,
-    AccessFn,
     ArgDef,
     Array,
-    AttrDef,
+    Arrays,
     Attrs,
+    Boxes,
     Family,
-    InferFn,
     OpDef,
-    ReferenceFn,
+    Outputs,
     Types,
+    no_flops,
 )
 from superkernel.tensor import Box, TensorType, full_box
 
-Arrays = Sequence[Array | None]
-Outputs = tuple[TensorType, ...]
-Boxes = tuple[Box | None, ...]
-
 _X = (ArgDef("x", ANY),)
-
-
-def _no_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
-    return 0
-
-
-def _row(
-    name: str,
-    family: Family,
-    doc: str,
-    args: tuple[ArgDef, ...],
-    attrs: tuple[AttrDef, ...],
-    infer: InferFn,
-    reference: ReferenceFn,
-    access: AccessFn,
-) -> OpDef:
-    return OpDef(name, family, doc, args, attrs, infer, reference, access, _no_flops)
 
 
 # reshape
@@ -231,7 +210,7 @@ _SLICE_ATTRS = (
 )
 
 OPS: tuple[OpDef, ...] = (
-    _row(
+    OpDef(
         "reshape",
         Family.RESHAPE,
         "The same elements in row-major order, in another shape.",
@@ -240,8 +219,9 @@ OPS: tuple[OpDef, ...] = (
         _reshape_infer,
         _reshape_reference,
         _reshape_access,
+        no_flops,
     ),
-    _row(
+    OpDef(
         "transpose",
         Family.VIEW,
         "Axes permuted: output axis i is input axis perm[i].",
@@ -250,8 +230,9 @@ OPS: tuple[OpDef, ...] = (
         _transpose_infer,
         _transpose_reference,
         _transpose_access,
+        no_flops,
     ),
-    _row(
+    OpDef(
         "expand",
         Family.VIEW,
         "x broadcast against shape (either may have the extent 1).",
@@ -260,8 +241,9 @@ OPS: tuple[OpDef, ...] = (
         _expand_infer,
         _expand_reference,
         _expand_access,
+        no_flops,
     ),
-    _row(
+    OpDef(
         "slice",
         Family.VIEW,
         "x[start:end:step] on the given axes, clamped as in NumPy.",
@@ -270,8 +252,9 @@ OPS: tuple[OpDef, ...] = (
         _slice_infer,
         _slice_reference,
         _slice_access,
+        no_flops,
     ),
-    _row(
+    OpDef(
         "split",
         Family.VIEW,
         "Consecutive parts along an axis, one output per size.",
@@ -280,5 +263,6 @@ OPS: tuple[OpDef, ...] = (
         _split_infer,
         _split_reference,
         _split_access,
+        no_flops,
     ),
 )
