@@ -14,14 +14,14 @@ leaves a `GroupNote`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
 from superkernel.body import Body, SubOperator
-from superkernel.graph import Graph
+from superkernel.graph import Graph, Node
 from superkernel.ops.opdef import Family
 from superkernel.options import Options
 from superkernel.scheduler.anchors import add_anchor
@@ -124,9 +124,15 @@ def _build(ws: Workspace) -> tuple[SubOperator, ...]:
         names = tuple(node.name for node in nodes)
         name = lead.name if lead is not None else f"copy:{values[-1]}"
         scope, stream = (lead.scope, lead.stream) if lead is not None else (None, None)
-        wanted = lead.kernel_type.value if lead is not None and lead.kernel_type is not None else None
+        wanted = _wanted_type([lead] if cluster.anchor is not None and lead is not None else nodes)
         found.append(SubOperator(len(found), name, body, values, names, kernel, scope, stream, wanted))
     return tuple(found)
+
+
+def _wanted_type(nodes: Sequence[Node]) -> str | None:
+    """The kernel type that the last of the nodes with one names: behind a chain's last node of the user's there may be
+    a cast, which names none."""
+    return next((node.kernel_type.value for node in reversed(nodes) if node.kernel_type is not None), None)
 
 
 def _in_order(ws: Workspace) -> list[Cluster]:

@@ -151,6 +151,8 @@ class GraphBuilder(OperatorMethods):
     def scope(self, name: str) -> Iterator[None]:
         """Nodes made inside belong to scope `name`: an accelerator runs them in one launch. Scopes nest with '/': a
         scope within another is one of its own. Names of nodes begin with it."""
+        if not isinstance(name, str):
+            raise GraphError("scope must be a text", found=repr(name))
         self._scopes.append(name)
         try:
             with self.section(name):
@@ -170,6 +172,8 @@ class GraphBuilder(OperatorMethods):
     @contextmanager
     def stream(self, name: int | str) -> Iterator[None]:
         """Nodes made inside belong to stream `name`: they are issued in the order in which they are made."""
+        if isinstance(name, bool) or not isinstance(name, (int, str)):
+            raise GraphError("stream must be an integer or a text", found=repr(name))
         self._streams.append(name)
         try:
             yield

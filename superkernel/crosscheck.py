@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.dtypes import DType
-from superkernel.errors import SuperKernelError, UnsupportedError
+from superkernel.errors import InputError, SuperKernelError, UnsupportedError
 from superkernel.executors.qemu import QemuRun, Schedule, find_qemu
 from superkernel.executors.qemu_counts import HartCounts, simulated_counts
 from superkernel.executors.qemu_events import EventOrder
@@ -256,6 +256,9 @@ def crosscheck(
     emulator, UnsupportedError where the target is no accelerator."""
     from superkernel.api import compile
 
+    for name, count in (("mutants", mutants), ("plain", plain)):
+        if count < 0:
+            raise InputError("bad count", location=f"argument {name!r}", expected="0 or more", found=repr(count))
     find_qemu()
     chosen = Options.of(options)
     kernel, host = compile(graph, target, options=chosen), compile(graph)

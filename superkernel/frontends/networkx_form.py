@@ -140,7 +140,9 @@ class _Reader:
         stream = data.get("stream")
         if stream is not None and (isinstance(stream, bool) or not isinstance(stream, (int, str))):
             raise GraphError("stream must be an integer or a text", found=repr(stream))
-        scope = None if data.get("scope") is None else str(data["scope"])
+        scope = data.get("scope")
+        if scope is not None and not isinstance(scope, str):
+            raise GraphError("scope must be a text", found=repr(scope))
         outputs = self.value_names(key, op, data)
         return Node(name, op, self.operands(key, op), outputs, {**attrs, **nested}, kind, stream, scope)
 

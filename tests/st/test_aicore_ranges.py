@@ -200,3 +200,15 @@ def test_a_type_that_the_kernel_has_not_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="AIV_ONLY or MIX_AIV_1_0; found AIC_ONLY") as caught:
         sk.compile(b.graph(), target="mini")
     assert "node 's'" in str(caught.value)
+
+
+def test_a_cast_behind_a_node_does_not_hide_its_type() -> None:
+    """With f16 between inputs and outputs a chain ends with a cast, which names no type."""
+    b = sk.GraphBuilder("wrong")
+    x = b.input("x", (SIZE, SIZE))
+    with b.kernel_type("AIC_ONLY"):
+        y = b.tanh(x, name="t")
+    b.output(y, "y")
+    for precision in ("f16", "f32"):
+        with pytest.raises(UnsupportedError, match="AIV_ONLY or MIX_AIV_1_0; found AIC_ONLY"):
+            sk.compile(b.graph(), target="mini", options={"precision": precision})

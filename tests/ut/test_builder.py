@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -212,6 +214,18 @@ def test_scope_stream_and_kernel_type() -> None:
     assert (first.scope, first.stream, first.kernel_type) == ("layer0/ffn", 3, KernelType.AIV_ONLY)
     assert (second.scope, second.stream, second.kernel_type) == (None, None, None)
     assert first.name.startswith("layer0/ffn/relu")
+
+
+@pytest.mark.parametrize("name", [1.5, True, None, [1]])
+def test_a_stream_is_a_number_or_a_text(name: Any) -> None:
+    with pytest.raises(GraphError, match="stream must be an integer or a text"), GraphBuilder("g").stream(name):
+        pass
+
+
+@pytest.mark.parametrize("name", [5, None, ["a"]])
+def test_a_scope_is_a_text(name: Any) -> None:
+    with pytest.raises(GraphError, match="scope must be a text"), GraphBuilder("g").scope(name):
+        pass
 
 
 def test_several_outputs() -> None:

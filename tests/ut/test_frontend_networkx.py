@@ -115,6 +115,8 @@ def broken(change: str) -> nx.DiGraph:
         g.nodes["s"]["kernel_type"] = "AIX"
     elif change == "stream":
         g.nodes["s"]["stream"] = 1.5
+    elif change == "scope":
+        g.nodes["s"]["scope"] = 5
     elif change == "attribute twice":
         g.nodes["y"]["alpha"] = 0.5
     elif change == "unknown attribute":
@@ -150,6 +152,7 @@ def broken(change: str) -> nx.DiGraph:
         ("no shape", "'shape' is missing"),
         ("kernel_type", "unknown kernel_type"),
         ("stream", "stream must be an integer or a text"),
+        ("scope", "scope must be a text"),
         ("attribute twice", "given twice"),
         ("unknown attribute", "unknown attribute 'alpha_'"),
         ("output feeds", "feeds nothing"),
