@@ -27,6 +27,7 @@ from superkernel.registry.names import KernelName, format_name, make_params
 from superkernel.registry.predicates import Among, Clause, Facts, FactValue, Reason, Test, one_of, within
 from superkernel.registry.records import Capability, KernelRole, NumericClass
 from superkernel.registry.requirement import POINTWISE
+from superkernel.registry.rounding import EXACT, PRODUCT_SUMS, ROUNDED, ROW_SUMS, Rounding
 from superkernel.registry.rows_host import NAME_DTYPES, accumulator_of
 from superkernel.registry.vector_ops import VECTOR_OPS, Computable
 from superkernel.target.kinds import AICORE_DEVICE
@@ -47,18 +48,6 @@ _DEPTHS = {_F32: 4, _F16: 16, _BF16: 16, _I8: 32}
 
 
 @dataclass(frozen=True)
-class _Precision:
-    numeric: NumericClass
-    error_ulps: float
-
-
-_EXACT = _Precision(NumericClass.EXACT, 0.0)
-_ROUNDED = _Precision(NumericClass.ROUNDED, 4.0)
-_ROW_SUMS = _Precision(NumericClass.ACCUMULATED, 16.0)
-_PRODUCT_SUMS = _Precision(NumericClass.ACCUMULATED, 32.0)
-
-
-@dataclass(frozen=True)
 class _Kernel:
     """What the rows of a kernel id share: one row per element type in `dtypes`, or one for all types where that is
     None. `others`: types of further input slots, None = the same as the first. `stepped`: works in steps of the matrix
@@ -74,7 +63,7 @@ class _Kernel:
     stepped: bool = False
     deep: bool = False
     modifier: str = ""
-    precision: _Precision = _ROUNDED
+    precision: Rounding = ROUNDED
     cost: str = "vector"
     cost_parameters: tuple[tuple[str, float], ...] = ()
     code_bytes: int = 2048
@@ -109,7 +98,7 @@ def _ops_of(*families: Family) -> tuple[str, ...]:
 
 def _cube_kernels() -> Iterable[_Kernel]:
     """Products accumulate in f32 (i8: in i32) in the matrix engine; its vector cores do what stands around them."""
-    plane, sums = within(Reason.RANK, "spatial", 1, 2), _PRODUCT_SUMS
+    plane, sums = within(Reason.RANK, "spatial", 1, 2), PRODUCT_SUMS
     yield _Kernel(
         "aicore.matmul", ("matmul",), "gemm", "mix", _FLOATS, (None,), stepped=True, deep=True, cost="cube",
         limits=(within(Reason.SHAPE, "k", 1),), precision=sums,
@@ -131,10 +120,10 @@ def _grouped_kernels() -> Iterable[_Kernel]:
     yield _Kernel(
         "aicore.grouped_matmul", ("grouped_matmul",), "gemm", "aic", _FLOATS, (None, _INDICES, _TABLE), stepped=True,
         deep=True, cost="cube", limits=(within(Reason.SHAPE, "k", 1), one_of(Reason.DTYPE, "in3.dtype", DType.I32)),
-        precision=_PRODUCT_SUMS, modifier="grouped",
+        precision=PRODUCT_SUMS, modifier="grouped",
     )  # fmt: skip
     yield _Kernel(
-        "aicore.tiling", TILINGS, "index", "aicpu", None, precision=_EXACT, modifier="tiling", cost="control",
+        "aicore.tiling", TILINGS, "index", "aicpu", None, precision=EXACT, modifier="tiling", cost="control",
         limits=(within(Reason.DEVICE, "aicore.aicpu_harts", 1),), code_bytes=1024,
     )  # fmt: skip
 
@@ -149,19 +138,17 @@ def _pointwise_kernels() -> Iterable[_Kernel]:
 
 def _move_kernels() -> Iterable[_Kernel]:
     """Copies of bytes, of any element type."""
+    yield _Kernel("aicore.movement", ("concat", "pad", "tile"), "move", "aiv", None, modifier="concat", precision=EXACT)
     yield _Kernel(
-        "aicore.movement", ("concat", "pad", "tile"), "move", "aiv", None, modifier="concat", precision=_EXACT
-    )
-    yield _Kernel(
-        "aicore.gather", ("gather",), "move", "aiv", None, modifier="gather", precision=_EXACT,
+        "aicore.gather", ("gather",), "move", "aiv", None, modifier="gather", precision=EXACT,
         limits=(one_of(Reason.DTYPE, "in1.dtype", *_INDICES),),
     )  # fmt: skip
-    yield _Kernel("aicore.kv_update", ("kv_update",), "kvupdate", "aiv", None, precision=_EXACT, code_bytes=1024)
+    yield _Kernel("aicore.kv_update", ("kv_update",), "kvupdate", "aiv", None, precision=EXACT, code_bytes=1024)
 
 
 def _row_kernels() -> Iterable[_Kernel]:
     """Statistics over rows or windows: of floats in f32, of integers in their own type, of bytes in f16."""
-    sums = _ROW_SUMS
+    sums = ROW_SUMS
     norms = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "lp_norm")
     yield _Kernel("aicore.norm", norms, "norm", "aiv", _FLOATS, precision=sums, cost_parameters=(("operations", 8.0),))
     yield _Kernel(
@@ -174,7 +161,7 @@ def _row_kernels() -> Iterable[_Kernel]:
         (_EXTREMES, _BYTES | {DType.BOOL}),
     ):
         exact = dtypes is not _FLOATS
-        yield _Kernel("aicore.reduce", ops, "reduce", "aiv", dtypes, precision=_EXACT if exact else sums)
+        yield _Kernel("aicore.reduce", ops, "reduce", "aiv", dtypes, precision=EXACT if exact else sums)
     volume = within(Reason.RANK, "spatial", 1, 3)
     windows, whole = ("max_pool", "avg_pool", "lp_pool"), ("global_avg_pool", "global_max_pool")
     for ops, dtypes, limits in (
@@ -182,7 +169,7 @@ def _row_kernels() -> Iterable[_Kernel]:
         (("max_pool",), _INTEGERS | _BYTES, (volume,)),
     ):
         exact = dtypes is not _FLOATS
-        yield _Kernel("aicore.pool", ops, "pool", "aiv", dtypes, limits=limits, precision=_EXACT if exact else sums)
+        yield _Kernel("aicore.pool", ops, "pool", "aiv", dtypes, limits=limits, precision=EXACT if exact else sums)
     yield _Kernel(
         "aicore.rope", ("rope",), "rope", "aiv", _FLOATS, (None, None, _INDICES),
         cost_parameters=(("operations", 6.0),),
@@ -197,7 +184,7 @@ def _control_kernels() -> Iterable[_Kernel]:
     ops = (POINTWISE, *_ops_of(Family.POINTWISE, Family.VIEW, Family.RESHAPE), *reductions, *moves, *others)
     few = Clause(Reason.SHAPE, "elements", Few(_INTEGERS_MAX, _FLOATS_MAX))
     yield _Kernel(
-        "aicore.scalar", ops, "vprogram", "aiv", None, modifier="control", limits=(few,), precision=_ROW_SUMS,
+        "aicore.scalar", ops, "vprogram", "aiv", None, modifier="control", limits=(few,), precision=ROW_SUMS,
         cost="control", role=KernelRole.GENERIC,
     )  # fmt: skip
 

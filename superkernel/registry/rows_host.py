@@ -23,6 +23,7 @@ from superkernel.registry.names import KernelName, format_name, make_params
 from superkernel.registry.predicates import Clause, Reason, one_of, within
 from superkernel.registry.records import Capability, KernelRole, NumericClass, Transform
 from superkernel.registry.requirement import POINTWISE
+from superkernel.registry.rounding import EXACT, PRODUCT_SUMS, ROUNDED, ROW_SUMS, Rounding
 from superkernel.target.cpu import AVX2, AVX512
 
 TIER_NAMES = {"avx512": "avx512skx", "avx2": "avx2", "plain": "scalar"}
@@ -54,20 +55,6 @@ _WINOGRAD_CHANNELS_MIN = 8  # transforms of half empty vectors, and of an input 
 
 
 @dataclass(frozen=True)
-class _Precision:
-    """Where rounding comes from, and how much of it."""
-
-    numeric: NumericClass
-    error_ulps: float
-
-
-_EXACT = _Precision(NumericClass.EXACT, 0.0)
-_ROUNDED = _Precision(NumericClass.ROUNDED, 4.0)
-_ROW_SUMS = _Precision(NumericClass.ACCUMULATED, 16.0)
-_PRODUCT_SUMS = _Precision(NumericClass.ACCUMULATED, 32.0)
-
-
-@dataclass(frozen=True)
 class _Kernel:
     """What the variants of a kernel id share. `typed`: one row per element type in `dtypes`, else one for all of them.
 
@@ -88,7 +75,7 @@ class _Kernel:
     workspace: str = "none"
     persistent: str = "none"
     transforms: tuple[Transform, ...] = ()
-    precision: _Precision = _ROUNDED
+    precision: Rounding = ROUNDED
     cost: str = "stream"
     cost_parameters: tuple[tuple[str, float], ...] = ()
     code_bytes: int = 2048
@@ -106,7 +93,7 @@ def _ops_of(*families: Family) -> tuple[str, ...]:
 
 
 def _matmul_kernels() -> Iterable[_Kernel]:
-    op, same, sums = ("matmul",), (None,), _PRODUCT_SUMS
+    op, same, sums = ("matmul",), (None,), PRODUCT_SUMS
     tiles = tuple(_GEMM_TILES.items())
     pack, copy = Transform("pack", 1, True, "weight_panels"), Transform("pack", 1, False, "product_scratch")
     few_rows = within(Reason.SHAPE, "m", 1, _GEMV_ROWS_MAX)
@@ -139,15 +126,15 @@ def _grouped_kernels() -> Iterable[_Kernel]:
     yield _Kernel(
         "host.grouped_matmul", ("grouped_matmul",), "gemm", FLOATS, True, (None, _INDICES, _TABLE),
         limits=(tiled,), tiles=tuple(_GROUPED_TILES.items()), modifier="grouped", cost="gemm",
-        workspace="product_scratch", precision=_PRODUCT_SUMS, code_bytes=8192,
+        workspace="product_scratch", precision=PRODUCT_SUMS, code_bytes=8192,
     )  # fmt: skip
-    yield _Kernel("host.tiling", TILINGS, "index", None, modifier="tiling", precision=_EXACT, code_bytes=1024)
+    yield _Kernel("host.tiling", TILINGS, "index", None, modifier="tiling", precision=EXACT, code_bytes=1024)
 
 
 def _conv_kernels() -> Iterable[_Kernel]:
     """The direct form packs filters in f32, so it takes what f32 holds; the generic one takes any rank, type and
     direction."""
-    same, sums, narrow = (None, None), _PRODUCT_SUMS, frozenset({_F32, _F16, _BF16})
+    same, sums, narrow = (None, None), PRODUCT_SUMS, frozenset({_F32, _F16, _BF16})
     any_float, slow = (FLOATS, FLOATS), (("efficiency", 0.08),)
     pack, patch = Transform("pack", 1, True, "filter_panels"), Transform("reorder", 0, False, "patch")
     plane, volume = within(Reason.RANK, "spatial", 1, 2), within(Reason.RANK, "spatial", 1, 3)
@@ -171,7 +158,7 @@ def _conv_kernels() -> Iterable[_Kernel]:
 def _channels_last_kernels() -> Iterable[_Kernel]:
     """Convolutions and pools of images that lie channels last. Minimal filtering (Winograd) is f32 only: its error
     grows with the rounding of transformed inputs."""
-    same, sums, narrow = (None, None), _PRODUCT_SUMS, frozenset({_F32, _F16, _BF16})
+    same, sums, narrow = (None, None), PRODUCT_SUMS, frozenset({_F32, _F16, _BF16})
     plane = within(Reason.RANK, "spatial", 1, 2)
     pack, patch = Transform("pack", 1, True, "filter_panels"), Transform("reorder", 0, False, "patch")
     yield _Kernel(
@@ -199,7 +186,7 @@ def _channels_last_kernels() -> Iterable[_Kernel]:
     pools = ("max_pool", "avg_pool", "global_avg_pool", "global_max_pool")
     yield _Kernel(
         "host.pool_nhwc", pools, "pool", narrow, True, limits=(plane, _CHANNELS_LAST), modifier="nhwc", cost="window",
-        precision=_ROW_SUMS,
+        precision=ROW_SUMS,
     )  # fmt: skip
 
 
@@ -211,43 +198,43 @@ def _pointwise_kernels() -> Iterable[_Kernel]:
     yield _Kernel("host.pointwise", pointwise, "vprogram", None)
     yield _Kernel(
         "host.transpose", (POINTWISE, "transpose"), "transposec", None, limits=turned,
-        cost_parameters=(("strided_ns", 0.05),), precision=_EXACT,
+        cost_parameters=(("strided_ns", 0.05),), precision=EXACT,
     )  # fmt: skip
 
 
 def _move_kernels() -> Iterable[_Kernel]:
     """Copies that are no single affine view; they work on bytes, so element types do not matter."""
-    yield _Kernel("host.concat", ("concat",), "move", None, modifier="concat", precision=_EXACT)
-    yield _Kernel("host.pad", ("pad", "trilu"), "move", None, modifier="pad", precision=_EXACT)
-    yield _Kernel("host.tile", ("tile",), "move", None, modifier="tile", precision=_EXACT)
-    yield _Kernel("host.gather", ("gather",), "move", None, modifier="gather", precision=_EXACT)
+    yield _Kernel("host.concat", ("concat",), "move", None, modifier="concat", precision=EXACT)
+    yield _Kernel("host.pad", ("pad", "trilu"), "move", None, modifier="pad", precision=EXACT)
+    yield _Kernel("host.tile", ("tile",), "move", None, modifier="tile", precision=EXACT)
+    yield _Kernel("host.gather", ("gather",), "move", None, modifier="gather", precision=EXACT)
     indexing = ("gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "one_hot", "topk", "resize")
     yield _Kernel("host.index", indexing, "index", None, cost_parameters=(("operations", 12.0),))
-    yield _Kernel("host.kv_update", ("kv_update",), "kvupdate", None, precision=_EXACT, code_bytes=1024)
+    yield _Kernel("host.kv_update", ("kv_update",), "kvupdate", None, precision=EXACT, code_bytes=1024)
 
 
 def _row_kernels() -> Iterable[_Kernel]:
     """Reductions, scans, softmax, norms and pools: statistics over rows or windows."""
     slow = (("operations", 12.0),)
     reductions = tuple(n for n in _ops_of(Family.REDUCE) if n.startswith("reduce_"))
-    yield _Kernel("host.reduce", reductions, "reduce", NUMERIC, precision=_ROW_SUMS)
-    yield _Kernel("host.argreduce", ("argmax", "argmin"), "argreduce", NUMERIC, precision=_EXACT)
+    yield _Kernel("host.reduce", reductions, "reduce", NUMERIC, precision=ROW_SUMS)
+    yield _Kernel("host.argreduce", ("argmax", "argmin"), "argreduce", NUMERIC, precision=EXACT)
     scan = (("operations", 8.0),)
-    yield _Kernel("host.cumsum", ("cumsum",), "cumsum", NUMERIC, cost_parameters=scan, precision=_ROW_SUMS)
+    yield _Kernel("host.cumsum", ("cumsum",), "cumsum", NUMERIC, cost_parameters=scan, precision=ROW_SUMS)
     softmax = ("softmax", "log_softmax")
     norms = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "lp_norm", "batch_norm")
     yield _Kernel(
-        "host.softmax", softmax, "softmax", FLOATS, True, workspace="one_row", cost_parameters=slow, precision=_ROW_SUMS
+        "host.softmax", softmax, "softmax", FLOATS, True, workspace="one_row", cost_parameters=slow, precision=ROW_SUMS
     )
-    yield _Kernel("host.norm", norms, "norm", FLOATS, True, cost_parameters=slow, precision=_ROW_SUMS)
+    yield _Kernel("host.norm", norms, "norm", FLOATS, True, cost_parameters=slow, precision=ROW_SUMS)
     slower = (("operations", 24.0),)
     yield _Kernel(
-        "host.lrn", ("lrn",), "lrn", FLOATS, True, workspace="one_row", cost_parameters=slower, precision=_ROW_SUMS
+        "host.lrn", ("lrn",), "lrn", FLOATS, True, workspace="one_row", cost_parameters=slower, precision=ROW_SUMS
     )
     pools = _ops_of(Family.POOL)
     yield _Kernel(
         "host.pool", pools, "pool", NUMERIC, limits=(within(Reason.RANK, "spatial", 1, 3),), workspace="lines",
-        cost="window", cost_parameters=(("turned", 8.0),), precision=_ROW_SUMS,
+        cost="window", cost_parameters=(("turned", 8.0),), precision=ROW_SUMS,
     )  # fmt: skip
 
 
@@ -257,7 +244,7 @@ def _sequence_kernels() -> Iterable[_Kernel]:
     yield _Kernel(
         "host.attention", ("attention",), "attention", types, True, (None, None, masks, _INDICES, _TABLE),
         cost="attention",
-        tiles=tuple(_GEMM_TILES.items()), workspace="score_block", precision=_PRODUCT_SUMS,
+        tiles=tuple(_GEMM_TILES.items()), workspace="score_block", precision=PRODUCT_SUMS,
         code_bytes=16384,
     )  # fmt: skip
     yield _Kernel("host.rope", ("rope",), "rope", types, True, (None, None, _INDICES))
