@@ -218,6 +218,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert [row["timing"] for row in result["runs"]] == ["", "", "now", "late", "random:0"]
     assert all(row["bits"] for row in result["runs"][2:])
     assert cli.main(["crosscheck", str(model), "--timings", "soon"]) == 2
+    assert cli.main(["crosscheck", str(model), "--mutants", "-1"]) == 2
 
 
 def test_a_missing_emulator_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
