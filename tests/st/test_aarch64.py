@@ -50,6 +50,7 @@ from superkernel.transforms import simplify
 from tests.models import decode_step, transformer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "ut"))
+from anchor_bodies import anchor_case
 from kernel_check import compare, dense_strides, operand, undefined_symbols
 from narrow_model import expected_product
 from op_cases import op_body
@@ -225,6 +226,23 @@ def products() -> list[Case]:
     ]
 
 
+def images() -> list[Case]:
+    """Kernels of images that lie channels last."""
+    f32, found = DType.F32, []
+    same = {"pads": (1, 1, 1, 1)}
+    for kernel, op, attrs, slots in (
+        ("host.conv.nhwc", "conv", {**same, "strides": (2, 1)}, [((1, 6, 10, 13), f32), ((12, 6, 3, 3), f32)]),
+        ("host.conv.winograd2", "conv", same, [((2, 7, 9, 11), f32), ((10, 7, 3, 3), f32)]),
+        ("host.conv.winograd4", "conv", same, [((1, 7, 13, 12), f32), ((10, 7, 3, 3), f32)]),
+        ("host.conv.depthwise_nhwc", "conv", {**same, "groups": 19}, [((1, 19, 9, 8), f32), ((19, 1, 3, 3), f32)]),
+        ("host.pool_nhwc", "max_pool", {"kernel": (3, 3), "strides": (2, 2)}, [((2, 21, 9, 10), f32)]),
+        ("host.pool_nhwc", "global_avg_pool", {}, [((2, 5, 7, 7), f32)]),
+    ):
+        made = anchor_case(op, attrs, slots, constants=range(1, len(slots)), layouts={0: (0, 2, 3, 1)})
+        found.append((kernel, made.body, made.arrays, made.expected))
+    return found
+
+
 def narrow_products() -> list[Case]:
     """Products in narrow formats, which this CPU multiplies as f32 and 16-bit integers."""
     found = []
@@ -342,7 +360,7 @@ def programs() -> list[Case]:
     ]
 
 
-@pytest.mark.parametrize("make", [products, narrow_products, rows, moves, sequences, programs])
+@pytest.mark.parametrize("make", [products, images, narrow_products, rows, moves, sequences, programs])
 def test_kernels(make: Callable[[], list[Case]], cpu: CpuTarget, tmp_path: Path) -> None:
     check(make(), cpu, tmp_path)
 
@@ -370,7 +388,7 @@ def test_operators(cpu: CpuTarget, tmp_path: Path) -> None:
 
 
 def test_every_family_has_a_case() -> None:
-    tested = {c[0] for make in (products, narrow_products, rows, moves, sequences, programs) for c in make()}
+    tested = {c[0] for make in (products, images, narrow_products, rows, moves, sequences, programs) for c in make()}
     assert set(MODULES) - tested == {"host.kv_update"}, "which the decoder below has"
 
 
