@@ -235,7 +235,8 @@ def test_altered_steps(seed: int) -> None:
 
 
 def test_a_narrower_mode() -> None:
-    """Signals for the group where a whole type must meet: somebody waits for ever."""
+    """Signals for the group where a whole type must meet: the type waits for ever. Where the other type waits for an
+    event of the same flag, it takes the signal for that one, and the race is met first."""
     tried = 0
     for seed in (-1, *MODELS):
         bench = bench_of(seed)
@@ -243,7 +244,9 @@ def test_a_narrower_mode() -> None:
         for event in plan.events:
             if event.mode is Mode.TYPE:
                 events = tuple(replace(e, mode=Mode.GROUP) if e is event else e for e in plan.events)
-                assert outcome(bench, bench.build(replace(plan, events=events))) == "deadlock"
+                taken = any(e.flag == event.flag and e.receivers == events[event.index].receivers for e in plan.events)
+                told = {"deadlock", "race"} if taken else {"deadlock"}
+                assert outcome(bench, bench.build(replace(plan, events=events))) in told
                 tried += 1
     assert tried >= 5
 
