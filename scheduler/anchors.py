@@ -143,8 +143,8 @@ def _prologue_part(ws: Workspace, node: Node, anchor: Anchor, slot: int) -> Clus
     if not private and not family.prologue_may_store(anchor.kernel, node.op, slot):
         ws.note(node.name, f"{value!r} not taken as a prologue", "others read it too")
         return None
-    if ws.apart(part, node):
-        ws.note(node.name, f"{value!r} not taken as a prologue", "it belongs to another scope")
+    if (why := ws.apart(part, node, in_front=True)) is not None:
+        ws.note(node.name, f"{value!r} not taken as a prologue", why)
         return None
     if legality.on_control_unit(ws, part) != (anchor.kernel == CONTROL_UNIT):
         ws.note(node.name, f"{value!r} not taken as a prologue", "one is a control unit's work, the other the engines'")

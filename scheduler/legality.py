@@ -27,8 +27,8 @@ def why_not_join(ws: Workspace, node: Node, cluster: Cluster, coords: Coords, pr
     that would be absorbed and so need not run before."""
     if cluster.anchor is not None and not cluster.anchor.takes_epilogue:
         return f"{cluster.anchor.kernel} takes no epilogue"
-    if ws.apart(cluster, node):
-        return "it belongs to another scope"
+    if (why := ws.apart(cluster, node)) is not None:
+        return why
     if (why := _why_elsewhere(ws, node, cluster)) is not None:
         return why
     if coords.natural() is None:

@@ -142,12 +142,23 @@ class Workspace:
         for i, name in enumerate(graph.states):
             self._enter(name, Buffer(graph.types[name], Place(Space.STATE, i, 0)))
 
-    def apart(self, cluster: Cluster, node: Node) -> bool:
-        """Whether a cluster's nodes and another node belong to different scopes: to different launches, where there are
-        launches."""
+    def apart(self, cluster: Cluster, node: Node, *, in_front: bool = False) -> str | None:
+        """Why a cluster's nodes and another node cannot run as one, if they cannot: they belong to different scopes
+        (launches), or one names a type of kernel that the whole would not run as. `in_front`: the cluster becomes the
+        prologue of `node`, which decides the type."""
         if not isinstance(self.target, AicoreTarget) or not cluster.nodes:
-            return False
-        return self.graph.nodes[cluster.nodes[0]].scope != node.scope
+            return None
+        nodes = [self.graph.nodes[i] for i in cluster.nodes]
+        if nodes[0].scope != node.scope:
+            return "it belongs to another scope"
+        named = {other.kernel_type for other in nodes} - {None}
+        if in_front:
+            fits = named <= {node.kernel_type}
+        elif cluster.anchor is not None:
+            fits = node.kernel_type in (None, cluster.anchor.node.kernel_type)
+        else:
+            fits = len((named | {node.kernel_type}) - {None}) <= 1
+        return None if fits else "one of them names a type of kernel"
 
     def _enter(self, name: str, buffer: Buffer) -> None:
         self.buffers[name] = buffer

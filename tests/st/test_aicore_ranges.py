@@ -212,3 +212,34 @@ def test_a_cast_behind_a_node_does_not_hide_its_type() -> None:
     for precision in ("f16", "f32"):
         with pytest.raises(UnsupportedError, match="AIV_ONLY or MIX_AIV_1_0; found AIC_ONLY"):
             sk.compile(b.graph(), target="mini", options={"precision": precision})
+
+
+@pytest.mark.parametrize("asked", ["AIV_ONLY", None, "MIX_AIC_1_2"])
+def test_a_named_type_is_not_lost_by_joining(asked: str | None) -> None:
+    """A pointwise node joins a product of the same type only, or where it names none itself."""
+    b = sk.GraphBuilder("joined")
+    x = b.input("x", (SIZE, SIZE))
+    with b.kernel_type("AIC_ONLY" if asked == "AIV_ONLY" else "MIX_AIC_1_2"):
+        y = b.matmul(x, x, name="m")
+    if asked is None:
+        y = b.tanh(y, name="t")
+    else:
+        with b.kernel_type(asked):
+            y = b.tanh(y, name="t")
+    b.output(y, "y")
+    kernel = sk.compile(b.graph(), target="mini")
+    product, chain = (kernel.explain(name).name for name in ("m", "t"))
+    assert (product == chain) == (asked != "AIV_ONLY")
+    given = {"x": np.full((SIZE, SIZE), 0.01, np.float32)}
+    want = np.tanh(given["x"].astype(float) @ given["x"])
+    np.testing.assert_allclose(kernel.run(given).outputs["y"], want, rtol=2e-3)
+
+
+def test_a_type_named_in_front_of_a_product_is_kept() -> None:
+    b = sk.GraphBuilder("front")
+    x = b.input("x", (SIZE, SIZE))
+    with b.kernel_type("AIV_ONLY"):
+        y = b.relu(x, name="r")
+    b.output(b.matmul(y, x, name="m"), "y")
+    kernel = sk.compile(b.graph(), target="mini")
+    assert kernel.explain("r").name != kernel.explain("m").name
