@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from aicore_systems import Workbench
 
-from superkernel.codegen.aicore import layer, program
+from superkernel.codegen.aicore import emission, launch
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, FlagPlan, Part
@@ -70,7 +70,7 @@ def on_flags(choose: Callable[[FlagPlan], list[tuple[Any, ...]]], drop: Callable
     """Drops one of a kernel's engine flags."""
 
     def fault(spoiler: Spoiler) -> None:
-        plan_flags, kernels = layer.plan_flags, itertools.count()
+        plan_flags, kernels = emission.plan_flags, itertools.count()
 
         def planned(*arguments: Any) -> FlagPlan:
             plan, kernel = plan_flags(*arguments), next(kernels)
@@ -79,7 +79,7 @@ def on_flags(choose: Callable[[FlagPlan], list[tuple[Any, ...]]], drop: Callable
                     drop(plan, *place)
             return plan
 
-        spoiler.patch.setattr(layer, "plan_flags", planned)
+        spoiler.patch.setattr(emission, "plan_flags", planned)
 
     return fault
 
@@ -177,23 +177,27 @@ def undefined(spoiler: Spoiler) -> None:
     spoiler.patch.setattr(KernelBuilder, "_put", stored)
 
 
-def in_launch(name: str, **changed: Any) -> Faulty:
-    """One command of the program around the kernels: other operands, or (no `changed`) left out."""
+def in_launch(name: str, *, fence: bool | None = None, **changed: Any) -> Faulty:
+    """One command of the program around the kernels: other operands, or (no `changed`) left out. `fence`: only those of
+    the fences of local memory, or none of them."""
 
     def fault(spoiler: Spoiler) -> None:
-        issue = program._issue
+        issue = launch.issue
 
         def issued(b: Any, target: Any, made: Any) -> None:
-            if made.name == name and is_fused(b.function) and spoiler.here(b.function, b.function.name):
+            fits = made.name == name and is_fused(b.function)
+            if fits and fence is not None:
+                fits = fence == (made.operand("flag") == launch.LOCAL_FENCE)
+            if fits and spoiler.here(b.function, b.function.name):
                 if not changed:
                     return
                 operands = {o.name: made.operand(o.name) for o in made.spec.operands}
                 engine = changed.get("engine", made.engine)
                 others = {k: v for k, v in changed.items() if k != "engine"}
-                made = program.command(name, engine=engine, **{**operands, **others})
+                made = launch.command(name, engine=engine, **{**operands, **others})
             issue(b, target, made)
 
-        spoiler.patch.setattr(program, "_issue", issued)
+        spoiler.patch.setattr(launch, "issue", issued)
 
     return fault
 
@@ -203,10 +207,10 @@ def is_fused(function: Any) -> bool:
 
 
 def bad_marker(spoiler: Spoiler) -> None:
-    mark = program._Launch._mark
+    mark = launch.Launch._mark
 
-    def marked(launch: Any, subop: int, phase: int) -> None:
-        here = is_fused(launch.function) and spoiler.here(launch, launch.function.name)
-        mark(launch, 1 << 32 if here else subop, phase)
+    def marked(line: Any, subop: int, phase: int) -> None:
+        here = is_fused(line.function) and spoiler.here(line, line.function.name)
+        mark(line, 1 << 32 if here else subop, phase)
 
-    spoiler.patch.setattr(program._Launch, "_mark", marked)
+    spoiler.patch.setattr(launch.Launch, "_mark", marked)

@@ -287,7 +287,10 @@ PROGRAM_FAULTS: dict[str, Spoilt] = {
     "a ring's flag dropped": Spoilt(on_flags(forward_flags, drop_both), ORDER, 0.5),
     "a credit not given": Spoilt(in_launch("set_flag"), kinds("deadlock", "race")),
     "a credit not taken back": Spoilt(
-        in_launch("wait_flag"), kinds("leftover_flag", "flag_overflow", "deadlock")
+        in_launch("wait_flag", fence=False), kinds("leftover_flag", "flag_overflow", "deadlock")
+    ),
+    "a fence of local memory not waited for": Spoilt(
+        in_launch("wait_flag", fence=True), ORDER | kinds("leftover_flag", "flag_overflow")
     ),
     "a signal ahead of the stores": Spoilt(in_launch("cross_set", engine=Engine.CONTROL), ORDER, 0.5),
     "a signal of another flag": Spoilt(in_launch("cross_set", flag=3), kinds("deadlock")),

@@ -41,5 +41,5 @@ def test_what_the_target_says_cannot_be_given(
 
 
 def test_another_target_stops_it(program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sim", "run", program, "--target", "a3"]) == 15
-    assert capsys.readouterr().out.startswith("FAIL: ")
+    assert main(["sim", "run", program, "--target", "a3"]) == 2
+    assert "--target must name what the program was compiled for" in capsys.readouterr().err
