@@ -3,12 +3,12 @@ fills the machine. Streams that nodes name are an order of issue. No bit of a re
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from aicore_plans import without_event
 
 import superkernel as sk
 from superkernel.ablate import ablate, ablation_target
@@ -21,7 +21,7 @@ from superkernel.random_inputs import random_inputs
 from superkernel.scheduler.aicore.streams import streams_of
 from superkernel.scheduler.place import dependences, issued
 from superkernel.sim_report import SimReport
-from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Mode, Run, Signal
+from superkernel.sync.aicore.plan import CoreKind, Mode
 from superkernel.sync.aicore.verify import verify_aicore
 
 
@@ -111,23 +111,6 @@ def cores_of(compiled: AicoreCompiled, name: str) -> set[int]:
     return {task.core for task in compiled.schedule.tasks if task.subop == index}
 
 
-def without(plan: AicorePlan, gone: int) -> AicorePlan:
-    """The plan as if an event had never been: the others are numbered anew."""
-    number = {e.index: n for n, e in enumerate(e for e in plan.events if e.index != gone)}
-
-    def kept(step: Any) -> Any:
-        if isinstance(step, (Signal, Await)):
-            return None if step.event == gone else replace(step, event=number[step.event])
-        if isinstance(step, Run):
-            waits = (replace(w, events=tuple(number[e] for e in w.events if e != gone)) for w in step.waits)
-            return replace(step, waits=tuple(waits))
-        return step
-
-    programs = {k: tuple(s for step in p if (s := kept(step)) is not None) for k, p in plan.programs.items()}
-    events = tuple(replace(e, index=number[e.index]) for e in plan.events if e.index != gone)
-    return replace(plan, programs=programs, events=events)
-
-
 # Where it is faster ---------------------------------------------------------------------------------------------------
 
 
@@ -175,7 +158,7 @@ def test_events_between_streams_are_only_those_that_are_needed() -> None:
     for event in plan.events:
         if event.mode is Mode.TYPE:
             with pytest.raises(VerificationError, match="race"):
-                verify_aicore(without(plan, event.index))
+                verify_aicore(without_event(plan, event.index))
 
 
 def test_a_cube_chain_passes_beside_a_vector_chain() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import models
 import pytest
+from aicore_plans import without_event
 from test_aicore_ablation import Bench, branching, decoder, encoder, experts, mixed, residual_chain
 
 from superkernel.sync.aicore.plan import AicorePlan, Await, HartKind, OperandWait, Run, Signal, Step, awaited
@@ -82,23 +83,6 @@ def _other_wait(step: Run, number: int, wait: OperandWait) -> Run:
 
 def _with(plan: AicorePlan, kind: HartKind, steps: tuple[Step, ...]) -> AicorePlan:
     return replace(plan, programs={**plan.programs, kind: steps})
-
-
-def without_event(plan: AicorePlan, gone: int) -> AicorePlan:
-    """The plan as if an event had never been: not signalled, not awaited, the others numbered anew."""
-    number = {e.index: n for n, e in enumerate(e for e in plan.events if e.index != gone)}
-
-    def kept(step: Step) -> Step | None:
-        if isinstance(step, (Signal, Await)):
-            return None if step.event == gone else replace(step, event=number[step.event])
-        if isinstance(step, Run):
-            waits = (replace(w, events=tuple(number[e] for e in w.events if e != gone)) for w in step.waits)
-            return replace(step, waits=tuple(waits))
-        return step
-
-    programs = {k: tuple(s for step in p if (s := kept(step)) is not None) for k, p in plan.programs.items()}
-    events = tuple(replace(e, index=number[e.index]) for e in plan.events if e.index != gone)
-    return replace(plan, programs=programs, events=events, boundaries=())
 
 
 @pytest.mark.parametrize("options", OPTIONS)
