@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from superkernel.options import Options
     from superkernel.pipeline import FallbackWarning
     from superkernel.report import Report
+    from superkernel.scoping import ScopeWarning
     from superkernel.sim_report import SimReport
     from superkernel.target.aicore import load_target
     from superkernel.tensor import TensorType
@@ -69,6 +70,7 @@ _HOMES = {
     "Options": "options",
     "FallbackWarning": "pipeline",
     "Report": "report",
+    "ScopeWarning": "scoping",
     "SimReport": "sim_report",
     "load_target": "target.aicore",
     "TensorType": "tensor",
@@ -90,6 +92,7 @@ __all__ = [
     "Node",
     "Options",
     "Report",
+    "ScopeWarning",
     "SimReport",
     "SimulationError",
     "SuperKernelError",

@@ -48,7 +48,8 @@ class Options:
     launches: accelerator: the sub-operators of a scope (without scopes: all of them) in one launch: "fused"; each in
     its own: "single"; "auto", what is predicted to be faster. On the host there is one entry always: a launch costs
     nothing between two sub-operators.
-    scopes: accelerator: entries "scope:pattern", or a mapping scope -> patterns, that put nodes into scopes by name.
+    scopes: accelerator: entries "scope:pattern", or a mapping scope -> patterns, that put nodes into scopes by name;
+    the first that takes a node decides, and each must take one of its own (checked on the host, too).
     strict_scope: accelerator: an operator without a kernel splits its scope ("split") or is refused ("abort").
     tiling: accelerator: tilings that depend on what the graph computes: "sunk", by an aicpu hart beside the cores;
     "host", between two launches. On the host a worker computes them.

@@ -41,6 +41,7 @@ from superkernel.scheduler.group import Grouping, group
 from superkernel.scheduler.layout import storage_policy
 from superkernel.scheduler.place import place
 from superkernel.scheduler.schedule import Schedule
+from superkernel.scoping import with_scopes
 from superkernel.sync.plan import Plan
 from superkernel.sync.planner import plan_sync
 from superkernel.sync.verify import Certificate, verify
@@ -188,6 +189,7 @@ def compile_graph(
     cache = cache_factory(settings.cache_directory() if options.cache else None)
     chooser = KernelChooser(cpu, options)
 
+    with_scopes(source, options.scopes)  # for its checks: one entry needs no scopes
     run.dump("graph", source)
     with run.stage("simplify"):
         graph = simplify(source) if options.simplify else source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import networkx as nx
@@ -194,3 +195,29 @@ def test_on_the_host_scopes_change_nothing() -> None:
     scoped, plain = (sk.compile(g, threads=2) for g in (chain("a", None, "b"), chain(None, None, None)))
     assert len(scoped._compiled.schedule.subops) == len(plain._compiled.schedule.subops)
     assert np.array_equal(scoped.run(X).outputs["y"], plain.run(X).outputs["y"])
+
+
+@pytest.mark.parametrize("target", ["host", "mini"])
+def test_entries_of_scopes_that_put_no_node_anywhere_are_refused_at_once(target: str) -> None:
+    """On the host too, and all of them in one error."""
+    with pytest.raises(InputError) as caught:
+        sk.compile(chain(None, None), target, options={"scopes": ["a:n9", "b:n*", "c:n1", "b:n0"]})
+    none, shadowed = caught.value.violations
+    assert (none.message, none.location) == ("no node of the scope", "option 'scopes', entry 'a:n9'")
+    assert shadowed.location == "option 'scopes', entry 'c:n1'"
+    assert shadowed.found == "'n1' is taken by 'b:n*'"
+    assert "particular ahead" in shadowed.hint
+
+
+def test_scopes_that_cross_are_told_and_the_particular_ahead_of_the_general_is_not() -> None:
+    graph = chain(None, None, None)
+    with pytest.warns(sk.ScopeWarning) as told:
+        sk.compile(graph, options={"scopes": ["a:n[01]", "b:n[12]"]})
+    assert told[0].filename == __file__, "on the host, too"
+    with pytest.warns(sk.ScopeWarning, match=r"'n1' is matched by 'a:n\[01\]' and by 'b:n\[12\]'") as told:
+        kernel = sk.compile(graph, MINI, options={"scopes": ["a:n[01]", "b:n[12]"]})
+    assert told[0].filename == __file__, "the warning names the line that compiles"
+    assert rows(kernel._compiled) == [("a", [0, 1]), ("b", [2])]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rows(compiled(graph, scopes=["a:n1", "b:*"])[1]) == [("b", [0]), ("a", [1]), ("b", [2])]
