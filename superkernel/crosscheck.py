@@ -32,7 +32,7 @@ from superkernel.executors.qemu_counts import HartCounts, simulated_counts
 from superkernel.executors.qemu_events import EventOrder
 from superkernel.executors.qemu_order import Order
 from superkernel.graph import Graph
-from superkernel.mutation import MutationTable, MutationTest
+from superkernel.mutation import MutationTable, MutationTest, check_mutable
 from superkernel.options import Options
 from superkernel.reference import evaluate
 from superkernel.sim.trace import records
@@ -253,7 +253,8 @@ def crosscheck(
     """Compile a graph for an accelerator (with `options`) and for this machine, and run it on everything; `runs` are
     those on the emulator, where `mutants` of the synchronisation and `plain` runs of the program as it is are tried,
     too (mutation.py). Runs that fail there become rows. Raises what `compile` raises, MachineError without an
-    emulator, UnsupportedError where the target is no accelerator."""
+    emulator, UnsupportedError where the target is no accelerator, and ahead of any run where mutants are asked of a
+    program of several launches."""
     from superkernel.api import compile
 
     for name, count in (("mutants", mutants), ("plain", plain)):
@@ -261,9 +262,12 @@ def crosscheck(
             raise InputError("bad count", location=f"argument {name!r}", expected="0 or more", found=repr(count))
     find_qemu()
     chosen = Options.of(options)
-    kernel, host = compile(graph, target, options=chosen), compile(graph)
+    kernel = compile(graph, target, options=chosen)
     if kernel.executor != "sim":
         raise UnsupportedError("only accelerators have a simulator and an emulator", location=f"target {target!r}")
+    if mutants or plain:
+        check_mutable(kernel)
+    host = compile(graph)
     precision = {"auto": DType.F16, "f16": DType.F16, "bf16": DType.BF16}.get(chosen.precision, DType.F32)
     checker = _Checker(graph, inputs, kernel, precision)
     rows = [

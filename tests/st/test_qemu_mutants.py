@@ -15,11 +15,13 @@ from firmware_bench import needs_qemu
 
 import superkernel as sk
 from superkernel import cli
+from superkernel.crosscheck import crosscheck
 from superkernel.errors import InputError, SimulationError, UnsupportedError, WatchdogError
 from superkernel.executors.qemu import Fault, Schedule
 from superkernel.executors.qemu_events import EventOrder
 from superkernel.executors.qemu_order import Order
 from superkernel.frontends.json_form import save_json
+from superkernel.kernel import Kernel
 from superkernel.mutation import KINDS, UNNOTICED, MutationTest
 from superkernel.random_inputs import random_inputs
 from superkernel.sim.trace import COMMAND, FLOW_IN, records
@@ -144,10 +146,33 @@ def test_impossible_faults_are_refused() -> None:
         Schedule("late", pause_us=-1)
 
 
-def test_mutants_of_several_launches_are_refused() -> None:
+def two_launches() -> sk.Graph:
     b = sk.GraphBuilder("two")
     b.output(b.relu(b.lrn(b.relu(b.input("x", (1, 16, 8, 8))), size=3)), "y")
+    return b.graph()
+
+
+def test_mutants_of_several_launches_are_refused() -> None:
     with pytest.warns(sk.FallbackWarning):
-        kernel = sk.compile(b.graph(), target="mini")
-    with pytest.raises(UnsupportedError, match="more than one launch"):
+        kernel = sk.compile(two_launches(), target="mini")
+    with pytest.raises(UnsupportedError, match="more than one launch") as caught:
         MutationTest(kernel, random_inputs(kernel.inputs, 0))
+    assert caught.value.violations[0].location == "kernel 'two'"
+    assert "2 launches: " in caught.value.violations[0].found
+
+
+@pytest.mark.parametrize("asked", ["mutants", "plain"])
+def test_they_are_refused_ahead_of_any_run(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where none are asked for, several launches are no reason to refuse."""
+
+    def run(*_: Any, **__: Any) -> Any:
+        raise AssertionError("something ran")
+
+    for where in ("superkernel.crosscheck._Checker", "superkernel.crosscheck.evaluate", "superkernel.mutation.Order"):
+        monkeypatch.setattr(where, run)
+    monkeypatch.setattr(Kernel, "run", run)
+    options = {"fallback": "allow"}
+    with pytest.raises(UnsupportedError, match="more than one launch"):
+        crosscheck(two_launches(), {}, options=options, **{asked: 1})
+    with pytest.raises(AssertionError, match="something ran"):
+        crosscheck(two_launches(), {}, options=options)
