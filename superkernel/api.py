@@ -8,6 +8,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from superkernel.collection import paused
 from superkernel.errors import InputError, UnsupportedError, Violation, raise_all
 from superkernel.kernel import Kernel
 from superkernel.options import Options
@@ -46,19 +47,21 @@ def compile(
 
     Raises GraphError, InputError, FileFormatError (mend the input), UnsupportedError (cannot be compiled),
     MachineError."""
-    from superkernel.frontends import load_graph
-    from superkernel.pipeline import compile_graph
+    with paused():
+        from superkernel.frontends import load_graph
 
-    device = accelerator(target)
-    cores, chosen = thread_count(threads), Options.of(options)
-    check_options(chosen, device, threads)
-    source = _existing_file(graph) if isinstance(graph, (str, PathLike)) else graph
-    loaded = load_graph(source, dims=_checked_dims(dims), shapes=_checked_shapes(shapes), constants=constants)
-    if device is None:
-        return Kernel(compile_graph(loaded, cores=cores, options=chosen))
-    from superkernel.pipeline_aicore import compile_for_aicore
+        device = accelerator(target)
+        cores, chosen = thread_count(threads), Options.of(options)
+        check_options(chosen, device, threads)
+        source = _existing_file(graph) if isinstance(graph, (str, PathLike)) else graph
+        loaded = load_graph(source, dims=_checked_dims(dims), shapes=_checked_shapes(shapes), constants=constants)
+        if device is None:
+            from superkernel.pipeline import compile_graph
 
-    return Kernel(compile_for_aicore(loaded, device, options=chosen))
+            return Kernel(compile_graph(loaded, cores=cores, options=chosen))
+        from superkernel.pipeline_aicore import compile_for_aicore
+
+        return Kernel(compile_for_aicore(loaded, device, options=chosen))
 
 
 def accelerator(target: str | PathLike[str] | AicoreTarget) -> AicoreTarget | None:
@@ -103,9 +106,10 @@ def check_options(options: Options, device: AicoreTarget | None, threads: int | 
 def load(path: str | PathLike[str], *, threads: int | None = None) -> Kernel:
     """A kernel saved by `Kernel.save`. On another CPU or with another thread count it is compiled again from the
     saved graph. Raises FileFormatError on a file that is not whole."""
-    from superkernel.saved import load_saved
+    with paused():
+        from superkernel.saved import load_saved
 
-    return Kernel(load_saved(path, None if threads is None else thread_count(threads)))
+        return Kernel(load_saved(path, None if threads is None else thread_count(threads)))
 
 
 def thread_count(threads: int | None) -> int:

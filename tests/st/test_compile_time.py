@@ -38,6 +38,6 @@ def test_a_thousand_sub_operators(tmp_path: Path, widths: int, distinct_max: int
     assert not cold["from_cache"]
     assert cold["seconds"] <= 20
     assert cold["peak_mb"] <= 2048
-    warm = min((_compile(widths, tmp_path) for _ in range(3)), key=lambda figures: figures["seconds"])
+    warm = min((_compile(widths, tmp_path) for _ in range(5)), key=lambda figures: figures["seconds"])
     assert warm["from_cache"]
     assert warm["seconds"] <= 1
