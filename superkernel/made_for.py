@@ -1,7 +1,8 @@
-"""Whether an accelerator's program was compiled for a target: its private memories lie where the target has them.
+"""Whether an accelerator's program may run on a target: its file says what it was compiled for (`target/note.py`).
 
-Their address follows from the number of harts, the size of memory and `control.private_bytes`, so that it tells targets
-of different shapes apart; targets that differ in times only run one another's programs.
+A fused kernel without that note is told by its private memories, which must lie where the target has them: their
+address follows from the number of harts, the size of memory and `control.private_bytes`, so that it tells targets of
+different shapes apart, mostly. Targets that differ in times only run one another's programs.
 """
 
 from __future__ import annotations
@@ -14,13 +15,18 @@ from elftools.elf.sections import SymbolTableSection
 
 from superkernel.codegen.aicore.memory_map import MemoryMap
 from superkernel.codegen.aicore.program_spec import launch_name
-from superkernel.errors import InputError
+from superkernel.errors import InputError, raise_all
 from superkernel.sync.aicore.plan import CoreKind
 from superkernel.target.aicore import AicoreTarget
+from superkernel.target.note import SECTION, missing, noted_target
 
 
 def check_made_for(data: bytes, target: AicoreTarget, name: str) -> None:
-    """Raises InputError for a fused kernel of a target of another shape; other programs are nobody's."""
+    """Raises InputError with all that a program relies on and the target has not; programs that neither name a target
+    nor are fused kernels are nobody's. Raises FileFormatError for a note that cannot be read."""
+    if (made_for := noted_target(data, name)) is not None:
+        raise_all(InputError, missing(made_for, target, f"file {name!r}, section {SECTION!r}"))
+        return
     symbols = _symbols(data)
     found, expected = symbols.get("sk_private"), MemoryMap.of(target).private_address
     if launch_name(0, CoreKind.CUBE) not in symbols or found is None or found == expected:

@@ -116,8 +116,9 @@ class AicoreCompiled:
         return explain_aicore(self, node)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """The program with its constants as one ELF file, for `superkernel sim run --target`, a disassembler, an
-        emulator. Raises InputError on what is no file name, MachineError where the file cannot be written."""
+        """The program with its constants as one ELF file, which names its target: for `superkernel sim run`, a
+        disassembler, an emulator. Raises InputError on what is no file name, MachineError where the file cannot be
+        written."""
         name, data = file_name(path), self.image.whole_elf()
         with replacing(name, "the program") as file:
             file.write(data)

@@ -65,7 +65,7 @@ class _StoredObjects(ObjectCache):
         return found if found is not None else super().get(key)
 
 
-ELF_HINT = "superkernel sim run PROGRAM --target NAME runs it; results come from the kernel that saved it"
+ELF_HINT = "superkernel sim run PROGRAM runs it; results come from the kernel that saved it"
 
 
 def is_elf(path: str | PathLike[str]) -> bool:

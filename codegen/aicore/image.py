@@ -40,6 +40,7 @@ from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.scheduler.schedule import Schedule, Space
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind
+from superkernel.target import note
 from superkernel.target.aicore import AicoreTarget
 
 Progress = Callable[[str, int, int], None]
@@ -106,7 +107,7 @@ class AicoreImageBuilder:
             ProgramSpec(self.plan, calls, private_bytes, self.addresses.start(Space.CONSTANT))
         )
         return AicoreImage(
-            linked,
+            replace(linked, notes=((note.SECTION, note.note_bytes(self.target)),)),
             self.addresses,
             (*self._constants(values), *self._parameters(calls)),
             tuple({} if c is None else {r: k.symbol for r, k in c.codes.items()} for c in calls),

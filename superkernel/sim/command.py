@@ -12,6 +12,7 @@ from superkernel.errors import InputError
 if TYPE_CHECKING:
     from superkernel.sim.accelerator import AcceleratorResult
     from superkernel.sim.program import ProgramResult
+    from superkernel.target.aicore import AicoreTarget
 
 _PLAIN_ONLY = ("harts", "memory_bytes", "memory_base", "quantum", "icache")
 """Arguments that an accelerator's description answers."""
@@ -26,7 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser, parser_class: type[argparse.A
     )
     verb = verbs.add_parser("run", help=text, description=text)
     verb.add_argument("program", metavar="PROGRAM.elf", help="a bare-metal RV64GC program, linked at the memory's base")
-    verb.add_argument("--target", metavar="NAME|FILE", help="an accelerator: a3, a2, mini, or a target file")
+    verb.add_argument(
+        "--target",
+        metavar="NAME|FILE",
+        help="an accelerator: a3, a2, mini, or a target file; default: what the program says it is for",
+    )
     verb.add_argument("--harts", type=int, metavar="N", help="hardware threads (default 1)")
     verb.add_argument(
         "--max-instructions", type=int, default=None, metavar="N", help="give up after N (default: never)"
@@ -52,21 +57,27 @@ def run(args: argparse.Namespace) -> ProgramResult | AcceleratorResult:
     from superkernel.sim.machine import read_program
 
     plain = {name: getattr(args, name) for name in _PLAIN_ONLY if getattr(args, name) is not None}
-    if is_accelerator_program(read_program(Path(args.program))):
-        _check_accelerator(args.program, args.target, plain)
+    data, target = read_program(Path(args.program)), None
     if args.target is not None:
         from superkernel.target.aicore import load_target
 
-        target, harts = load_target(args.target), plain.get("harts", 1)
+        target = load_target(args.target)
+    if is_accelerator_program(data):
+        from superkernel.target.note import noted_target
+
+        target = target or noted_target(data, args.program)
+        _check_accelerator(args.program, target, plain)
+    if target is not None:
+        harts = plain.get("harts", 1)
         return run_on_target(Path(args.program), target, harts=harts, max_instructions=args.max_instructions)
     if "icache" in plain:
         plain["icache"] = CacheGeometry.parse(plain["icache"])
     return run_program(args.program, max_instructions=args.max_instructions, **plain)
 
 
-def _check_accelerator(program: str, target: str | None, plain: Mapping[str, object]) -> None:
-    """An accelerator program needs its target, which says how many cores, which memory and which caches there are;
-    on a plain machine it would wait for ever."""
+def _check_accelerator(program: str, target: AicoreTarget | None, plain: Mapping[str, object]) -> None:
+    """An accelerator program needs its target, given or named by its file, which says how many cores, which memory and
+    which caches there are; on a plain machine it would wait for ever."""
     where = f"file {program!r}"
     if target is None:
         hint = "give --target, what it was compiled for"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 EM_RISCV, ET_REL, ET_EXEC = 243, 1, 2
-_PROGBITS, _SYMTAB, _STRTAB, _RELA, _NOBITS = 1, 2, 3, 4, 8
+_PROGBITS, _SYMTAB, _STRTAB, _RELA, _NOTE, _NOBITS = 1, 2, 3, 4, 7, 8
 _PAGE = 4096
 _SECTION_FLAGS = {"r-x": 2 | 4, "r--": 2, "rw-": 2 | 1}
 _SEGMENT_FLAGS = {"r-x": 5, "r--": 4, "rw-": 6}
@@ -140,8 +140,9 @@ def write_elf(
     *,
     entry: int,
     flags: int,
+    notes: Sequence[tuple[str, bytes]] = (),
 ) -> bytes:
-    """An executable. Every section lies inside one segment."""
+    """An executable. Every section lies inside one segment; notes (section, contents) are not loaded."""
     file = _File(len(segments))
     program: list[bytes] = []
     offsets: list[int] = []
@@ -162,6 +163,10 @@ def write_elf(
         align = min(_PAGE, section.address & -section.address) or 1
         flag_bits = _SECTION_FLAGS[section.flags]
         file.header(section.name, kind, flag_bits, section.address, offset, section.size, align=align)
+    for name, contents in notes:
+        offset = file.align(4)
+        file.data += contents
+        file.header(name, _NOTE, 0, 0, offset, len(contents), align=4)
     file.symbols(symbols)
     return file.finish(ET_EXEC, entry, flags, program)
 

@@ -67,6 +67,7 @@ class Image:
     symbols: tuple[Symbol, ...]
     rows: tuple[MapRow, ...]
     entry: int
+    notes: tuple[tuple[str, bytes], ...] = ()  # section, contents: for whoever reads the file, not loaded
 
     @cached_property
     def _by_name(self) -> dict[str, Symbol]:
@@ -112,7 +113,8 @@ class Image:
             for s in self.symbols
         ]
         segments = [OutputSegment(s.address, s.data, s.flags, s.memory_bytes) for s in self.segments]
-        return write_elf(segments, sections, symbols, entry=self.entry, flags=FLAG_RVC | FLAG_DOUBLE_FLOAT)
+        flags = FLAG_RVC | FLAG_DOUBLE_FLOAT
+        return write_elf(segments, sections, symbols, entry=self.entry, flags=flags, notes=self.notes)
 
     def _sections(self) -> tuple[list[OutputSection], list[int]]:
         """Sections of the file, and for each row the number of its section (among these)."""
