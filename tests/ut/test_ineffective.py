@@ -72,7 +72,7 @@ def test_a_run_names_its_executor(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_program_is_no_model_and_no_saved_kernel(tmp_path: Path) -> None:
     path = tmp_path / "program.elf"
     sk.compile(_graph(), target="mini").save(path)
-    with pytest.raises(sk.InputError, match=r"not a model.*sim run PROGRAM --target"):
+    with pytest.raises(sk.InputError, match=r"not a model.*sim run PROGRAM runs it"):
         sk.compile(path)
-    with pytest.raises(sk.FileFormatError, match=r"not a saved kernel.*sim run PROGRAM --target"):
+    with pytest.raises(sk.FileFormatError, match=r"not a saved kernel.*sim run PROGRAM runs it"):
         sk.load(path)
