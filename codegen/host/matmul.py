@@ -28,7 +28,7 @@ from superkernel.scheduler.families.matmul import COPY, PACKED, ROWS, MatmulTili
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, view_of
 from superkernel.scheduler.tiling import Tiling
 
-_PREFETCH_BYTES = 2048  # how far ahead of a streamed panel
+_PREFETCH_BYTES = 4096  # how far ahead of a panel that is streamed from memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,12 @@ class MatmulEmitter:
         return right
 
     def _prefetch(self, source: Panel) -> Callable[[Index], None] | None:
-        """Streamed weights are fetched ahead, one prefetch per cache line."""
+        """Weights that can only come from memory are fetched ahead, one prefetch per cache line. Those that a cache may
+        keep are not: the hardware runs ahead of a panel by itself, and prefetches take a third of the rate at which the
+        last-level cache can be read."""
         kb, t, form = self.kb, self.t, self.form
-        if t.right != PACKED or t.row_tiles > 1:
+        streamed = form.batch * t.panels * t.panel_bytes(form) > kb.cpu.l3_bytes // 2
+        if t.right != PACKED or t.row_tiles > 1 or not streamed:
             return None
         item = form.right.dtype.itemsize
         step = t.panel * item * t.phases
