@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from superkernel.api import compile, load
+    from superkernel.bound import get_include
     from superkernel.builder import GraphBuilder
     from superkernel.dtypes import DType
     from superkernel.errors import (
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "compile": "api",
     "load": "api",
+    "get_include": "bound",
     "GraphBuilder": "builder",
     "DType": "dtypes",
     "DataError": "errors",
@@ -103,6 +105,7 @@ __all__ = [
     "WatchdogError",
     "__version__",
     "compile",
+    "get_include",
     "load",
     "load_target",
 ]

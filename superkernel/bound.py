@@ -1,8 +1,8 @@
 """Calls without checks: a kernel bound to fixed buffers, and the preparation of its direct calls.
 
 Model: `Kernel.bind` checks buffers once. From then on a launch is one C++ call on known addresses: `BoundKernel.run`
-from Python, the C function of csrc/include/superkernel_call.h from anywhere else. The buffers are the caller's own
-arrays: whoever writes the inputs and runs finds the results in the outputs.
+from Python, the C function of superkernel_call.h (in `get_include()`) from anywhere else. The buffers are the caller's
+own arrays: whoever writes the inputs and runs finds the results in the outputs.
 
 Invariants:
  - What a launch writes (outputs, states) overlaps nothing else that it uses.
@@ -15,6 +15,7 @@ import ctypes
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 FUNCTION_TYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+
+
+def get_include() -> str:
+    """The folder of `superkernel_call.h`, the C header of bound kernels' function: for a compiler's -I."""
+    return str(Path(__file__).parent / "include")
 
 
 class BoundKernel(_core.BoundCall):

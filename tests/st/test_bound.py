@@ -251,7 +251,7 @@ def test_an_exception_of_numpys_part(monkeypatch: pytest.MonkeyPatch, inputs: di
 
 
 def test_codes_are_those_of_the_header() -> None:
-    text = (ROOT / "csrc/include/superkernel_call.h").read_text()
+    text = (Path(sk.get_include()) / "superkernel_call.h").read_text()
     found = {name.lower(): int(value) for name, value in re.findall(r"SK_CALL_(\w+) = (\d+)", text)}
     assert found == _core.CALL_CODES
 
@@ -276,7 +276,7 @@ int run_many(SkCallFunction function, void* self, float* step, const float* minu
 
 def test_a_c_program_runs_the_kernel(tmp_path: Path) -> None:
     (tmp_path / "program.c").write_text(C_PROGRAM)
-    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-shared", "-fPIC", f"-I{ROOT / 'csrc/include'}"]
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-shared", "-fPIC", f"-I{sk.get_include()}"]
     subprocess.run(["gcc", *flags, "-o", "program.so", "program.c"], check=True, cwd=tmp_path, timeout=60)
     program = ctypes.CDLL(str(tmp_path / "program.so"))
     kernel = sk.compile(state_graph(), threads=2)

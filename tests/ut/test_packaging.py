@@ -107,6 +107,7 @@ def test_sdist_and_wheel_are_complete_and_work(tmp_path: Path) -> None:
         "LICENSE",
         "csrc/bindings.cpp",
         "csrc/include/superkernel_abi.h",
+        "csrc/include/superkernel_call.h",
     } <= shipped
     assert not [
         name for name in shipped if name.startswith((".venv", "build/", "dist/")) or name.endswith((".so", ".pyc"))
@@ -118,9 +119,45 @@ def test_sdist_and_wheel_are_complete_and_work(tmp_path: Path) -> None:
     assert tops == {"superkernel", f"superkernel-{importlib.metadata.version('superkernel')}.dist-info"}
     assert have <= set(names)
     code = "import superkernel._core as c, superkernel.codegen.host.abi as a; print(c.__file__); assert c.abi_layout()"
+    assert in_wheel(tmp_path, code).startswith(str(tmp_path / "site"))
+    (tmp_path / "program.c").write_text("#include <superkernel_call.h>\n" + C_PROGRAM)
+    (tmp_path / "call.py").write_text(CALLER)
+    assert in_wheel(tmp_path, "import call").splitlines() == [str(tmp_path / "site/superkernel/include"), "3.0"]
+
+
+C_PROGRAM = """
+int run(SkCallFunction function, void* self, float* in, const float* out) {
+  in[0] = -3.0f;
+  return function(self) == SK_CALL_OK && out[0] == 3.0f;
+}
+"""
+CALLER = """
+import ctypes, subprocess, numpy as np, superkernel as sk
+print(sk.get_include())
+command = ["gcc", "-std=c99", "-Wall", "-Werror", "-shared", "-fPIC", "-I" + sk.get_include(), "program.c"]
+subprocess.run([*command, "-o", "program.so"], check=True)
+b = sk.GraphBuilder("g")
+b.output(b.abs(b.input("x", (4,), "f32")), name="y")
+bound = sk.compile(b.graph(), threads=1, options={"cache": False}).bind(np.zeros(4, np.float32))
+x, y = bound.inputs["x"], bound.outputs["y"]
+arguments = (bound.function_address, bound.self_address, x.ctypes.data, y.ctypes.data)
+assert ctypes.CDLL("./program.so").run(*map(ctypes.c_void_p, arguments)) == 1
+print(y[0])
+"""
+
+
+def in_wheel(folder: Path, code: str) -> str:
+    """What a program prints that sees the unpacked wheel in `site` of a folder."""
     # -S keeps the editable install's import hook out; the dependencies come from where they are.
-    path = os.pathsep.join([str(tmp_path / "site"), sysconfig.get_path("purelib")])
+    path = os.pathsep.join([str(folder / "site"), sysconfig.get_path("purelib"), str(folder)])
     command = [sys.executable, "-S", "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(str(tmp_path / "site"))
+    return done.stdout
+
+
+def test_the_header_is_the_one_of_the_sources() -> None:
+    header = Path(superkernel.get_include()) / "superkernel_call.h"
+    assert header.is_symlink()
+    assert not os.readlink(header).startswith("/")  # relative: the checkout may move
+    assert header.resolve() == (ROOT / "csrc/include/superkernel_call.h").resolve()

@@ -1,0 +1,1 @@
+../../csrc/include/superkernel_call.h
