@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from superkernel.registry.predicates import Reason
 from superkernel.registry.rows_reduced import REDUCED
+from superkernel.scheduler.families.conv_nhwc_reduced import NarrowNhwcTiling
 from superkernel.scheduler.families.matmul_reduced import NarrowTiling
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from superkernel.scheduler.tiling import Tiling
 
 _PRODUCTS = frozenset({"matmul", "matmul_integer", "grouped_matmul", "conv", "conv_transpose", "attention"})
+
+_NARROW = NarrowTiling | NarrowNhwcTiling
+"""Tilings that name a format."""
 
 _WORDS = {
     "bf16": "bf16, sums in f32",
@@ -33,7 +37,7 @@ _WORDS = {
 
 def computed_in(sub: SubOperator, tiling: Tiling) -> str:
     """The format of a sub-operator's products, or the type of its first result."""
-    if isinstance(tiling, NarrowTiling):
+    if isinstance(tiling, _NARROW):
         return tiling.format
     kinds = sub.body.anchor_outputs or tuple(o.type for o in sub.body.operands[-1:])
     return kinds[0].dtype.value
@@ -52,7 +56,7 @@ def precision_text(compiled: Compiled, subop: int) -> str:
     if asked not in REDUCED:
         return ""
     sub, tiling = compiled.schedule.subops[subop], compiled.schedule.tilings[subop]
-    if isinstance(tiling, NarrowTiling):
+    if isinstance(tiling, _NARROW):
         how = "by the CPU's own instructions" if tiling.native else "the CPU has no instructions for it"
         return f"{asked} allowed: {_WORDS[tiling.format]}; {how}"
     words = computed_in(sub, tiling)

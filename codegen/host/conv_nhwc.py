@@ -23,7 +23,6 @@ from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.conv import PIXELS
-from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.families.conv_nhwc import NhwcTiling, Walk, patch_extent, patch_walk
 from superkernel.scheduler.families.costing import program_weight
 from superkernel.scheduler.tiling import Tiling
@@ -129,10 +128,12 @@ class ChannelStores:
 
 
 class NhwcEmitter:
-    """Writes the kernel of one body and tiling."""
+    """Writes the kernel of one body and tiling. `item`: how the inputs of a register tile lie in memory."""
+
+    item = DType.F32
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: NhwcTiling) -> None:
-        self.kb, self.t, self.form = kb, tiling, conv_form(body)
+        self.kb, self.t, self.form = kb, tiling, tiling.form_of(body)
         weights = body.anchor_inputs[1]
         assert isinstance(weights, View)
         self.weights = kb.operands[weights.operand]
@@ -145,8 +146,16 @@ class NhwcEmitter:
         else:
             most = t.columns * t.lines if self.lines_in_row else form.out_width
             columns = min(form.out_width, most)
-            self.walk = patch_walk(form, columns)
-            self.copier = NhwcPatchCopier(kb, form, self.walk, patch_extent(form, 1, columns)[1])
+            self.walk = self._walk(columns)
+            self.copier = self._copier(patch_extent(form, 1, columns)[1])
+
+    def _walk(self, columns: int) -> Walk:
+        """Strides in the patch of so many output columns."""
+        return patch_walk(self.form, columns)
+
+    def _copier(self, wide: int) -> NhwcPatchCopier:
+        """What fills the patch, of so many columns."""
+        return NhwcPatchCopier(self.kb, self.form, self.walk, wide)
 
     def emit(self) -> None:
         """The whole function."""
@@ -215,14 +224,7 @@ class NhwcEmitter:
 
         def tile(positions: int, at: ir.Value, row: Index, column: Index) -> None:
             shape = Tile(positions, vectors, t.lanes, DType.F32)
-            kernel = form.kernel
-            walk, dilations = self.walk, form.dilations
-            nest = (
-                (kernel[0], walk.row * dilations[0]),
-                (kernel[1], walk.column * dilations[1]),
-                (form.channels, walk.channel),
-            )
-            results = multiply_nest(kb, shape, nest, walk.column * form.strides[1], at, weights, t.tile_rows)
+            results = self._products(shape, at, weights)
             self._store(shape, results, self.stores.coords(image, row, column), channel, width)
 
         step = self.walk.column * form.strides[1]
@@ -230,19 +232,30 @@ class NhwcEmitter:
             start = kb.mul(first, t.columns)
             stop = kb.minimum(kb.mul(last, t.columns), whole * t.positions)
             with kb.loop(start, stop, t.positions, name="tile") as column:
-                tile(t.positions, kb.at(source, kb.mul(kb.sub(column, start), step), DType.F32), 0, column)
+                tile(t.positions, kb.at(source, kb.mul(kb.sub(column, start), step), self.item), 0, column)
             if rest:
                 with kb.when(kb.compare("==", last, t.blocks)):
                     column = whole * t.positions
-                    tile(rest, kb.at(source, kb.mul(kb.sub(column, start), step), DType.F32), 0, column)
+                    tile(rest, kb.at(source, kb.mul(kb.sub(column, start), step), self.item), 0, column)
             return
         with kb.loop(first, last, name="row") as row:
-            at = kb.at(source, kb.mul(kb.sub(row, first), self.walk.row * form.strides[0]), DType.F32)
+            at = kb.at(source, kb.mul(kb.sub(row, first), self.walk.row * form.strides[0]), self.item)
             with kb.loop(0, whole, name="tile") as index:
                 column = kb.mul(index, t.positions)
-                tile(t.positions, kb.at(at, kb.mul(column, step), DType.F32), row, column)
+                tile(t.positions, kb.at(at, kb.mul(column, step), self.item), row, column)
             if rest:
-                tile(rest, kb.at(at, whole * t.positions * step, DType.F32), row, whole * t.positions)
+                tile(rest, kb.at(at, whole * t.positions * step, self.item), row, whole * t.positions)
+
+    def _products(self, tile: Tile, source: ir.Value, weights: ir.Value) -> list[Values]:
+        """The sums of one register tile whose first input is at `source`."""
+        form, walk = self.form, self.walk
+        nest = (
+            (form.kernel[0], walk.row * form.dilations[0]),
+            (form.kernel[1], walk.column * form.dilations[1]),
+            (form.channels, walk.channel),
+        )
+        position = walk.column * form.strides[1]
+        return multiply_nest(self.kb, tile, nest, position, source, weights, self.t.tile_rows)
 
     def _store(self, tile: Tile, results: list[Values], coords: list[Index], channel: Index, width: int) -> None:
         """A register tile through the epilogue: `width` channels of each position."""

@@ -61,18 +61,40 @@ class Bf16:
         at = kb.add(kb.mul(k, 2), row)
         return [kb.splat(kb.load(base, kb.add(at, i), DType.F32), lanes) for i in range(2)]
 
+    @property
+    def item(self) -> DType:
+        """As what copies of rows are stored."""
+        return DType.BF16 if self.native else DType.F32
+
+    def pair(self, base: ir.Value, at: Index, lanes: int, whole: bool) -> Pair:
+        """Elements `at` and `at` + 1 of copies, in all lanes, at any address; with not `whole` 0 in place of the
+        second, which is not read."""
+        kb = self.kb
+        if self.native:
+            here = kb.at(base, at, DType.BF16)
+            word = kb.b.load(here, typ=I32 if whole else I16, align=2)
+            word = kb.splat(word if whole else kb.b.zext(word, I32), lanes)
+            return [kb.b.bitcast(word, ir.VectorType(BFloat(), 2 * lanes))]
+        second = kb.load(base, kb.add(at, 1), DType.F32) if whole else kb.const(0.0, DType.F32)
+        return [kb.splat(kb.load(base, at, DType.F32), lanes), kb.splat(second, lanes)]
+
+    def rounded(self, value: ir.Value) -> ir.Value:
+        """Values as copies hold them: the bits of bf16, or without `native` f32 that are bf16 in value."""
+        if not self.native:
+            return self.kb.widen(self.kb.narrow(value, DType.BF16), DType.BF16)
+        lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
+        return self.kb.b.bitcast(self.kb.b.fptrunc(value, vector_type(BFloat(), lanes)), vector_type(I16, lanes))
+
+    def put(self, raw: ir.Value, base: ir.Value, at: Index) -> None:
+        """Stores such values."""
+        self.kb.b.store(raw, self.kb.at(base, at, self.item), align=self.item.itemsize)
+
     def store(self, value: ir.Value, row: ir.Value, k: Index) -> ir.Value:
         """Depths from `k` on of a row's copy: bf16, or without `native` f32 that are bf16 in value. Returns the
         rounded f32."""
-        kb, b = self.kb, self.kb.b
-        lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
-        if not self.native:
-            rounded = kb.widen(kb.narrow(value, DType.BF16), DType.BF16)
-            kb.store(rounded, row, k, DType.F32)
-            return rounded
-        bits = b.bitcast(b.fptrunc(value, vector_type(BFloat(), lanes)), vector_type(I16, lanes))
-        b.store(bits, kb.at(row, k, DType.BF16), align=2)
-        return kb.widen(bits, DType.BF16)
+        raw = self.rounded(value)
+        self.put(raw, row, k)
+        return self.kb.widen(raw, DType.BF16) if self.native else raw
 
 
 def dot_bf16(kb: KernelBuilder, total: ir.Value, left: Pair, right: Pair) -> ir.Value:

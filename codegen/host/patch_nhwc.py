@@ -79,7 +79,7 @@ class NhwcPatchCopier:
                     kb,
                     form.channels,
                     self.lanes,
-                    lambda c, n: kb.store(load(c, n), to, kb.add(start, c), DType.F32),
+                    lambda c, n: self._store(load(c, n), to, kb.add(start, c)),
                 )
             return
         base = kb.operands[form.operand]
@@ -91,9 +91,13 @@ class NhwcPatchCopier:
 
             def move(column: Index, lanes: int, source: Index = source, start: Index = start) -> None:
                 value = kb.load(base, kb.add(source, kb.mul(column, s[3])), form.dtype, lanes, s[3])
-                kb.store(value, to, kb.add(start, column), DType.F32)
+                self._store(value, to, kb.add(start, column))
 
             self._span(low, stop, move)
+
+    def _store(self, value: ir.Value, to: ir.Value, at: Index) -> None:
+        """Elements of the patch from `at` on."""
+        self.kb.store(value, to, at, DType.F32)
 
     def _span(self, low: Index, stop: Index, move: Callable[[Index, int], None]) -> None:
         """`move` over [low, stop): full vectors, then the rest one by one (exactly, where it is known)."""
@@ -127,7 +131,7 @@ class NhwcPatchCopier:
             return
 
         def zeros(start: Index) -> Callable[[Index, int], None]:
-            return lambda i, n: kb.store(kb.const(0.0, DType.F32, n), to, kb.add(start, i), DType.F32)
+            return lambda i, n: self._store(kb.const(0.0, DType.F32, n), to, kb.add(start, i))
 
         if walk.channel == 1:
             with kb.loop(low, stop, name="column") as column:

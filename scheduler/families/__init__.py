@@ -43,6 +43,7 @@ MODULES: dict[str, str] = {
     "host.pool_nhwc": "window_nhwc",
     "host.conv.bf16": "conv_reduced",
     "host.conv.int8": "conv_reduced",
+    "host.conv.nhwc_bf16": "conv_nhwc_reduced",
     "host.conv.generic": "conv_generic",
     "host.conv.transpose": "conv_generic",
     "host.pool": "pool",

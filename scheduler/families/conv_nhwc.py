@@ -90,6 +90,18 @@ class NhwcTiling(ConvTiling):
     positions: int
     lines: int
 
+    def form_of(self, body: Body) -> ConvForm:
+        """The convolution as its kernel computes it."""
+        return conv_form(body)
+
+    def steps(self, form: ConvForm) -> int:
+        """Steps of depth behind one output."""
+        return form.channels * form.taps
+
+    def step_ns(self, target: CpuTarget) -> float:
+        """Time that one vector takes in such a step."""
+        return 2.0 * self.lanes / target.flops_per_ns
+
     @property
     def scratch_bytes(self) -> int:
         return (self.positions * self.tile_rows + self.patch_elements) * 4
@@ -108,10 +120,10 @@ class NhwcTiling(ConvTiling):
         }
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
-        form = conv_form(body)
+        form = self.form_of(body)
         share = (end - begin) / max(1, self.units)
-        steps = form.images * form.groups * form.channels * form.taps
-        cycle = 2.0 * self.lanes / target.flops_per_ns  # of one multiply-add of a vector
+        steps = form.images * form.groups * self.steps(form)
+        cycle = self.step_ns(target)
         rows = form.images * form.out_height * -(-form.out_width // self.positions) * self.groups * self.channel_tiles
         compute = steps * tile_cycles(form, self.positions, self.vectors) * self.channel_tiles * cycle / _RATE
         outputs = float(form.images * self.groups * form.out_channels * form.pixels)
@@ -184,15 +196,23 @@ class NhwcFamily(ConvFamily):
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         self._require(body)
-        form = conv_form(body)
+        form = self.form_of(body)
         axes = [PIXELS, CHANNELS] if form.pixels * 4 <= form.channels * form.taps * 8 else [PIXELS]
-        found = [nhwc_tiling(form, axis, shape, target) for axis in axes for shape in _shapes(form, target)]
+        found = [self.tiling(form, axis, shape, target) for axis in axes for shape in _shapes(form, target)]
 
         def cost(tiling: NhwcTiling) -> float:
             return tiling.cost_ns(body, 0, tiling.units, target)
 
         best = [min((t for t in found if t.axis == axis), key=cost) for axis in axes]
         return sorted(dict.fromkeys(best), key=cost)
+
+    def form_of(self, body: Body) -> ConvForm:
+        """The convolution as the kernel computes it."""
+        return conv_form(body)
+
+    def tiling(self, form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget) -> NhwcTiling:
+        """The tiling with a register tile of (positions, vectors, lanes)."""
+        return nhwc_tiling(form, axis, shape, target)
 
 
 def _shapes(form: ConvForm, target: CpuTarget) -> list[tuple[int, int, int]]:
@@ -216,7 +236,7 @@ def nhwc_tiling(form: ConvForm, axis: str, shape: tuple[int, int, int], target: 
     positions, vectors, lanes = shape
     panel = vectors * lanes
     in_place = reads_in_place(form)
-    columns, lines = _lines(form, positions, target.l2_bytes // 10, in_place)
+    columns, lines = cut_lines(form, positions, target.l2_bytes // 10, in_place)
     wide = patch_extent(form, *_together(form, columns, lines))
     return NhwcTiling(
         axis,
@@ -244,7 +264,7 @@ def _together(form: ConvForm, columns: int, lines: int) -> tuple[int, int]:
     return (1, min(form.out_width, columns * lines)) if form.out_height == 1 else (lines, form.out_width)
 
 
-def _lines(form: ConvForm, positions: int, budget: int, in_place: bool) -> tuple[int, int]:
+def cut_lines(form: ConvForm, positions: int, budget: int, in_place: bool) -> tuple[int, int]:
     """Columns of a line, and how many lines have inputs of about `budget` elements."""
     if form.pixels == 0:
         return max(1, form.out_width), 1

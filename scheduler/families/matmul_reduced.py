@@ -87,6 +87,11 @@ def is_native(form: str, target: CpuTarget) -> bool:
     return form in _FEATURE and target.tier == "avx512" and target.has(_FEATURE[form])
 
 
+def plain_rate(form: str) -> float:
+    """Multiply-adds per f32 multiply-add where the CPU does not multiply a format itself."""
+    return _PLAIN_RATE[form]
+
+
 @dataclass(frozen=True)
 class PackNarrow(Pack):
     """Panels of f32 weights in a format, see the module docstring."""

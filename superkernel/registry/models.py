@@ -114,7 +114,7 @@ def _conv_nhwc(facts: Facts, row: Capability) -> float:
     arithmetic = 2.0 * positions * padded * facts["k"] / (_peak(facts, row) * row.parameter("efficiency", 0.92))
     finish = positions * padded * 4.0 / _peak(facts, row)
     copied = 0.0 if facts["taps"] == 1 else 4.0 * facts["in0.elements"] / float(facts["cpu.l2_bytes_per_ns"])
-    copied += positions * facts["k"] * row.parameter("copy_ns", 0.0)
+    copied += positions * facts["k"] / facts["taps"] * row.parameter("copy_ns", 0.0)
     return float(CALL_NS + max(arithmetic, facts["weight_ns"]) + finish + copied)
 
 
@@ -291,6 +291,11 @@ def _channel_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
     return {"packed": 4 * facts["groups"] * _padded_filters(facts) * facts["k"]}
 
 
+def _narrow_filters(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """Constant filters in words of two values, runs of odd length padded."""
+    return {"packed": 2 * facts["groups"] * _padded_filters(facts) * (facts["k"] + facts["taps"])}
+
+
 def _squares_filters(facts: Facts, row: Capability) -> Mapping[str, int]:
     """Transformed filters in such panels."""
     side = int(row.figures["m"]) + 2
@@ -363,6 +368,7 @@ BYTES_MODELS: Mapping[str, BytesModel] = MappingProxyType(
         "patch": _patch,
         "patch_nhwc": _patch_nhwc,
         "channel_panels": _channel_panels,
+        "narrow_filters": _narrow_filters,
         "squares": _squares,
         "squares_filters": _squares_filters,
         "lines": _lines,

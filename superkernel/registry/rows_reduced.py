@@ -58,6 +58,10 @@ class _Narrow:
     modifier: str = ""
     limits: tuple[Clause, ...] = ()
     op: str = "matmul"
+    layouts: tuple[str, ...] = ("dense", "view")
+    cost: str = ""  # model of its time, "" for that of `micro`
+    workspace: str = "narrow_scratch"
+    persistent: str = "narrow_panels"
 
 
 _KERNELS = (
@@ -77,11 +81,16 @@ _KERNELS = (
     ),
     _Narrow(
         "host.conv.bf16", "bf16", ("bf16",), "conv", 0.85, 1.9, 0.5, 0.12, 2.0**16, "avx512bf16",
-        limits=_POINTWISE, op="conv",
+        limits=_POINTWISE, op="conv", cost="conv_nhwc",
     ),
     _Narrow(
         "host.conv.int8", "int8", ("qd8", "qc8w"), "conv", 0.8, 3.4, 0.25, 0.3, 2.0**18, "avx512vnni",
-        limits=(*_POINTWISE, _MANY_PIXELS, _INT8_DEPTHS), op="conv",
+        limits=(*_POINTWISE, _MANY_PIXELS, _INT8_DEPTHS), op="conv", cost="conv_nhwc",
+    ),
+    _Narrow(
+        "host.conv.nhwc_bf16", "bf16", ("bf16",), "conv", 0.85, 1.95, 0.5, 0.02, 2.0**16, "avx512bf16", "nhwc",
+        limits=(one_of(Reason.LAYOUT, "layout", "channels_last"), within(Reason.RANK, "spatial", 1, 2)), op="conv",
+        layouts=("dense", "view", "program"), cost="conv_nhwc", workspace="patch_nhwc", persistent="narrow_filters",
     ),
 )  # fmt: skip
 
@@ -117,16 +126,16 @@ def _row(kernel: _Narrow, tier: str, *, native: bool) -> Capability:
             one_of(Reason.CONSTANT, "weight.constant", True),
             *kernel.limits,
         ),
-        layouts=frozenset({"dense", "view", "program"} if kernel.op == "matmul" else {"dense", "view"}),
+        layouts=frozenset({"dense", "view", "program"} if kernel.op == "matmul" else kernel.layouts),
         tier=tier,
         features=TIER_FEATURES[tier] | ({kernel.instruction} if native else frozenset()),
         tile=tile,
         transforms=(Transform("quantise", 1, True, "narrow_panels"),),
-        workspace="narrow_scratch",
-        persistent="narrow_panels",
+        workspace=kernel.workspace,
+        persistent=kernel.persistent,
         numeric=NumericClass.ACCUMULATED,
         error_ulps=kernel.error_ulps,
-        cost=kernel.micro if kernel.op == "matmul" else "conv_nhwc",
+        cost=kernel.cost or kernel.micro,
         cost_parameters=(
             ("rate", kernel.native_rate if native else kernel.rate),
             ("weights", kernel.share),

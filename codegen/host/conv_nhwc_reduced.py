@@ -1,0 +1,175 @@
+"""Code for convolutions in bf16 over images that lie channels last: the loops of `conv_nhwc` over words of two values.
+
+Model: see scheduler/families/conv_nhwc_reduced. Inputs are rounded when they are copied to the patch; channels are
+inside there, in whatever order they lie. Inputs with columns inside and few channels (those that a network begins with)
+are copied a vector of columns of all channels at a time, interleaved in registers.
+
+Scratch: [parked register tile][patch].
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from superkernel.body import Body
+from superkernel.codegen.host.builder import Index, KernelBuilder
+from superkernel.codegen.host.conv_nhwc import Nest, NhwcEmitter
+from superkernel.codegen.host.emitters import Emitter
+from superkernel.codegen.host.gemm_core import Tile, Values, fold, zero
+from superkernel.codegen.host.narrow import Bf16, dot_bf16
+from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
+from superkernel.codegen.host.shuffle import permute
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError
+from superkernel.scheduler.families.conv_form import ConvForm
+from superkernel.scheduler.families.conv_nhwc import Walk, patch_extent
+from superkernel.scheduler.families.conv_nhwc_reduced import NarrowNhwcTiling, runs_of
+from superkernel.scheduler.tiling import Tiling
+
+_UNROLLED_WORDS = 4  # of a run, whose steps are written out
+_INTERLEAVED_MOST = 4  # channels
+
+
+def multiply_runs(
+    bf16: Bf16, tile: Tile, nest: Nest, run: int, position: int, source: ir.Value, weights: ir.Value, panel: int
+) -> list[Values]:
+    """Results[position][vector]: sums over a nest of loops (as of `multiply_nest`) of runs of `run` neighbours, source
+    in bf16, weights in words."""
+    kb = bf16.kb
+    words = -(-run // 2)
+
+    def step(x: ir.Value, w: ir.Value, values: Values, whole: bool) -> Values:
+        vectors = [bf16.right(kb.load(w, v * tile.lanes, DType.I32, tile.lanes)) for v in range(tile.vectors)]
+        found = list(values)
+        for r in range(tile.rows):
+            left = bf16.pair(x, r * position, tile.lanes, whole)
+            for v, right in enumerate(vectors):
+                i = r * tile.vectors + v
+                found[i] = dot_bf16(kb, found[i], left, right)
+        return found
+
+    def one_run(x: ir.Value, w: ir.Value, values: Values) -> Values:
+        def turn(k: Index, state: Values) -> Values:
+            at = kb.at(x, kb.mul(k, 2), bf16.item)
+            return step(at, kb.at(w, kb.mul(k, panel), DType.I32), state, True)
+
+        full = run // 2
+        if full <= _UNROLLED_WORDS:
+            for k in range(full):
+                values = turn(k, values)
+        else:
+            values = fold(kb, 0, full, 1, values, turn)
+        if run % 2:
+            values = step(kb.at(x, run - 1, bf16.item), kb.at(w, full * panel, DType.I32), values, False)
+        return values
+
+    def level(depth: int, x: ir.Value, w: ir.Value, values: Values) -> Values:
+        if depth == len(nest):
+            return one_run(x, w, values)
+        extent, distance = nest[depth]
+        steps = panel * words
+        for inner, _ in nest[depth + 1 :]:
+            steps *= inner
+        return fold(
+            kb, 0, extent, 1, values,
+            lambda i, state: level(
+                depth + 1, kb.at(x, kb.mul(i, distance), bf16.item), kb.at(w, kb.mul(i, steps), DType.I32), state
+            ),
+        )  # fmt: skip
+
+    flat = level(0, source, weights, [zero(DType.F32, tile.lanes)] * (tile.rows * tile.vectors))
+    return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
+
+
+class NarrowPatchCopier(NhwcPatchCopier):
+    """Copies inputs rounded, channels inside."""
+
+    def __init__(self, bf16: Bf16, form: ConvForm, walk: Walk, wide: int) -> None:
+        super().__init__(bf16.kb, form, walk, wide)
+        self.bf16 = bf16
+
+    def _store(self, value: ir.Value, to: ir.Value, at: Index) -> None:
+        self.bf16.store(value, to, at)
+
+    def _line(
+        self,
+        to: ir.Value,
+        at: Index,
+        image: Index,
+        channel: Index,
+        line: Index,
+        left: Index,
+        low: Index,
+        stop: Index,
+    ) -> None:
+        kb, form = self.kb, self.form
+        s = form.x_strides
+        turned = form.prologue is None and s[3] == 1 and s[1] != 1
+        if not turned or not 1 < form.channels <= _INTERLEAVED_MOST or self.lanes == 1:
+            super()._line(to, at, image, channel, line, left, low, stop)
+            return
+        first = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(channel, s[1]))
+        first = kb.add(first, kb.add(kb.mul(line, s[2]), left))
+
+        def move(column: Index, lanes: int) -> None:
+            base = kb.operands[form.operand]
+            planes = [
+                self.bf16.rounded(kb.load(base, kb.add(kb.add(first, c * s[1]), column), form.dtype, lanes))
+                for c in range(form.channels)
+            ]
+            start = kb.add(at, kb.mul(column, form.channels))
+            for i, part in enumerate(interleaved(kb, planes)):
+                self.bf16.put(part, to, kb.add(start, i * lanes))
+
+        self._span(low, stop, move)
+
+
+def interleaved(kb: KernelBuilder, planes: list[ir.Value]) -> list[ir.Value]:
+    """The first elements of all planes, then the second, ...: as many vectors as there are planes."""
+    if not isinstance(planes[0].type, ir.VectorType):
+        return planes
+    count, lanes = len(planes), planes[0].type.count
+    found = []
+    for start in range(0, count * lanes, lanes):
+        places = [divmod(start + i, count) for i in range(lanes)]  # element, plane
+        part = planes[0]
+        for c, plane in enumerate(planes):
+            kept = [lanes + k if of == c else i for i, (k, of) in enumerate(places)]
+            part = permute(kb, part, plane, [k if of == 0 else 0 for k, of in places] if c == 0 else kept)
+        found.append(part)
+    return found
+
+
+class NarrowNhwcEmitter(NhwcEmitter):
+    """Writes the kernel of one body and tiling in bf16."""
+
+    def __init__(self, kb: KernelBuilder, body: Body, tiling: NarrowNhwcTiling) -> None:
+        self.bf16 = Bf16(kb, tiling.native)
+        self.item = self.bf16.item
+        super().__init__(kb, body, tiling)
+
+    def _walk(self, columns: int) -> Walk:
+        wide = patch_extent(self.form, 1, columns)[1]
+        return Walk(wide * self.form.channels, self.form.channels, 1)
+
+    def _copier(self, wide: int) -> NhwcPatchCopier:
+        return NarrowPatchCopier(self.bf16, self.form, self.walk, wide)
+
+    def _products(self, tile: Tile, source: ir.Value, weights: ir.Value) -> list[Values]:
+        form, walk = self.form, self.walk
+        count, run = runs_of(form)
+        rows = (form.kernel[0], walk.row * form.dilations[0])
+        columns = (count // form.kernel[0], walk.column * form.dilations[1])
+        nest = [loop for loop in (rows, columns) if loop[0] > 1]
+        position = walk.column * form.strides[1]
+        return multiply_runs(self.bf16, tile, nest, run, position, source, weights, self.t.tile_rows)
+
+
+def emit_conv_nhwc_narrow(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+    """Emit a convolution in bf16 over channels-last images."""
+    if not isinstance(tiling, NarrowNhwcTiling):
+        raise InternalError("wrong tiling for a convolution in bf16", found=type(tiling).__name__)
+    NarrowNhwcEmitter(kb, body, tiling).emit()
+
+
+EMIT: dict[str, Emitter] = {"host.conv.nhwc_bf16": emit_conv_nhwc_narrow}
