@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import verdict
+from plot import svg
 from stats import geometric_mean
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -156,6 +158,17 @@ def summary_lines(results: Results) -> list[str]:
     return lines
 
 
+def verdicts(results: Results) -> list[verdict.Verdict]:
+    """What to think of each workload on which ours was timed."""
+    found = []
+    for w in measured(results):
+        single, pair = w["runners"].get(SINGLE, {}), best(w)
+        scaling = float(single["times_ours"][0]) if "times_ours" in single else None
+        rival = float(pair[1]["times_ours"][0]) if pair else None
+        found.append(verdict.judge(w, results["limits"], int(results["settings"]["threads"]), scaling, rival))
+    return found
+
+
 def boundary_lines(results: Results) -> list[str]:
     """The cost of a boundary that is truly needed."""
     figures = results["boundary"]
@@ -184,12 +197,22 @@ def left_out(results: Results) -> list[str]:
     return lines
 
 
+def _aligned(head: list[str], rows: Sequence[list[str]]) -> list[str]:
+    table = [head, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
+    return ["  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip() for row in table]
+
+
+def verdict_text(results: Results) -> str:
+    """The verdict for a terminal."""
+    found = verdicts(results)
+    return "\n".join([*_aligned(verdict.HEAD, [v.cells() for v in found]), "", verdict.summary(found)])
+
+
 def terminal(results: Results) -> str:
-    """The main table, aligned, with what to think of it."""
-    table = [MAIN_HEAD, *main_rows(results)]
-    widths = [max(len(row[i]) for row in table) for i in range(len(MAIN_HEAD))]
-    lines = ["  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip() for row in table]
-    lines += ["", *summary_lines(results), *boundary_lines(results)]
+    """The main table and the verdict, aligned, with what to think of them."""
+    lines = [*_aligned(MAIN_HEAD, main_rows(results)), "", verdict_text(results), ""]
+    lines += [*summary_lines(results), *boundary_lines(results)]
     lines += [f"left out: {text}" for text in left_out(results)]
     lines += [f"NOISY: {text}" for text in noise(results)]
     return "\n".join(lines)
@@ -263,7 +286,10 @@ def page(results: Results) -> str:
         "",
         "![speed of each runner](performance.svg)",
     ]
-    lines += ["", *_table(MAIN_HEAD, main_rows(results)), "", READING, "", "## Every runner's time over ours", ""]
+    lines += ["", *_table(MAIN_HEAD, main_rows(results)), "", READING, ""]
+    judged = verdicts(results)
+    lines += ["## Verdict", "", verdict.summary(judged), "", *_table(verdict.HEAD, [v.cells() for v in judged])]
+    lines += ["", verdict.READING, "", "## Every runner's time over ours", ""]
     lines += [
         *_table(*rival_rows(results)),
         "",
@@ -285,12 +311,15 @@ def page(results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
+def plotted(results: Results) -> list[tuple[str, dict[str, Row]]]:
+    """What the plot shows: each workload with its rivals, narrow ones among them."""
+    return [(w["name"], {**rivals(w), **rivals(w, "bf16")}) for w in measured(results)]
+
+
 def write_docs(results: Results, directory: Path = DOCS) -> None:
     """performance.json, .svg and .md, the latter two made from the first."""
-    from plot import svg
-
     (directory / "performance.json").write_text(json.dumps(results, indent=1) + "\n")
-    (directory / "performance.svg").write_text(svg(results))
+    (directory / "performance.svg").write_text(svg(plotted(results)))
     (directory / "performance.md").write_text(page(results))
 
 

@@ -60,8 +60,11 @@ class Limits:
 
     @cache  # noqa: B019 (one object per run)
     def read_gb_per_s(self, nbytes: int, threads: int) -> float:
-        """Bandwidth over `nbytes`, rounded up to a power of 2, best of five."""
-        size = 1 << (max(nbytes, BYTES_MIN) - 1).bit_length()
+        """Bandwidth over `nbytes`, rounded up by at most an eighth (near the size of a cache it falls steeply), best of
+        five."""
+        size = max(nbytes, BYTES_MIN)
+        step = 1 << (size.bit_length() - 4)
+        size = -(-size // step) * step
         return max(_core.measure_read_bandwidth(size, threads) for _ in range(5))
 
     def to_json(self) -> dict[str, Any]:

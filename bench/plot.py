@@ -7,7 +7,7 @@ colour and a shape of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -52,11 +52,8 @@ def _grid(low: int, high: int, place: Callable[[float], float], bottom: float) -
     return parts
 
 
-def svg(results: Mapping[str, Any]) -> str:
-    """The plot of all workloads with at least one rival."""
-    from document import measured, rivals
-
-    rows = [(w["name"], {**rivals(w), **rivals(w, "bf16")}) for w in measured(results)]
+def svg(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """The plot of workloads by name, each with its rivals' rows (`times_ours`) by theirs."""
     ratios = [row["times_ours"][0] for _, found in rows for row in found.values()] or [1.0]
     low, high = math.floor(math.log2(min(0.5, *ratios))), math.ceil(math.log2(max(4.0, *ratios)))
     height = TOP + ROW * len(rows) + 30

@@ -1,7 +1,7 @@
 """The benchmark: every workload in every runner, side by side, checked, with the machine's limits.
 
     python bench/run.py [--quick] [--workloads 'mlp-*,decode-small'] [--runners superkernel,jax] [--threads 2]
-                        [--rounds 15] [--seconds 0.15] [--out FILE.json] [--docs]
+                        [--rounds 15] [--seconds 0.15] [--out FILE.json] [--docs] [--verdict]
 
 Model: one process per measurement (`worker.py`), pinned to the first `--threads` CPUs. All processes of a workload live
 side by side, but only the one whose turn it is runs: the others are stopped (SIGSTOP), spinning thread pools
@@ -11,6 +11,8 @@ are off is not timed.
 
 Two controls say how far the figures can be trusted: `superkernel-again` is ours in a second process (what differs from
 ours is noise), and the share of CPU time that other programs used meanwhile.
+
+The end says which targets each workload keeps (`verdict.py`); with `--verdict` a miss is also the exit status.
 
 Writes JSON (`document.py` makes table, plot and page of it, `compare.py` compares two).
 """
@@ -291,6 +293,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--load-seconds", type=float, help="how long a runner may take to load (900; quick: 180)")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "latest.json")
     parser.add_argument("--docs", action="store_true", help="write docs/performance.{json,svg,md} as well")
+    parser.add_argument("--verdict", action="store_true", help="end with status 1 where a target is missed")
     args = parser.parse_args(arguments)
     args.rounds = args.rounds or (6 if args.quick else 15)
     args.seconds = args.seconds or (0.04 if args.quick else 0.15)
@@ -315,7 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(document.terminal(results))
     if args.docs:
         document.write_docs(results)
-    return 0
+    return int(args.verdict and any(v.misses for v in document.verdicts(results)))
 
 
 if __name__ == "__main__":

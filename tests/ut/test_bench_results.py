@@ -22,6 +22,7 @@ import machine
 import plot
 import run
 import stats
+import verdict
 import workloads
 from worker import time_calls
 
@@ -99,6 +100,59 @@ def results(scale: float = 1.0, machine_scale: float = 1.0) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize(
+    ("terms", "dispatch", "kind"),
+    [
+        ((20.0, 10.0), False, "memory"),
+        ((10.0, 20.0), False, "arithmetic"),
+        ((19.0, 10.0), False, "both"),
+        ((10.0, 19.0), False, "both"),
+        ((10.0, 99.0), True, "dispatch"),
+    ],
+)
+def test_kind_is_what_limits(terms: tuple[float, float], dispatch: bool, kind: str) -> None:
+    limit = {"terms_ns": {"bytes": terms[0], "flops": terms[1], "exchanges": 0.0}}
+    assert verdict.kind_of({"dispatch_bound": dispatch, "limit": limit}) == kind
+
+
+def judged(
+    kind: tuple[float, float], ours_ns: float, flops: float, scaling: float, rival: float, threads: int = 2
+) -> verdict.Verdict:
+    terms = {"bytes": kind[0], "flops": kind[1]}
+    limit = {"ns": 1000.0, "flops": flops, "terms_ns": terms}
+    workload = {
+        "name": "w",
+        "dispatch_bound": False,
+        "limit": limit,
+        "runners": {"superkernel": {"median_ns": ours_ns}},
+    }
+    return verdict.judge(workload, {"fma_peak_gflops": 100.0}, threads, scaling, rival)
+
+
+def test_verdict_holds_each_kind_to_its_targets() -> None:
+    memory, arithmetic = (2.0, 1.0), (1.0, 2.0)
+    assert judged(memory, 1300.0, 10.0, 1.0, 1.0).misses == ()
+    assert judged(memory, 1310.0, 10.0, 0.99, 0.99).misses == (
+        "rival 0.99 < 1.00",
+        "bound 1.31 > 1.30",
+        "scaling 0.99 < 1.00",
+    )
+    kept = judged(arithmetic, 2000.0, 300e3, 1.8, 1.0)
+    assert (kept.of_peak, kept.misses) == (0.75, ())
+    assert judged(arithmetic, 2000.0, 296e3, 1.79, 1.0).misses == ("peak 0.74 < 0.75", "scaling 1.79 < 1.80")
+    assert judged(arithmetic, 2000.0, 170e3, 1.0, 1.0, threads=1).misses == ()
+    both = judged((1.0, 1.0), 9000.0, 1.0, 1.0, 1.0)
+    assert (both.kind, both.misses) == ("both", ())
+    assert verdict.summary([kept, both]) == "All targets kept on 2 of 2 workloads."
+    assert "missed: w (scaling 0.50 < 1.00)" in verdict.summary([kept, judged((1.0, 1.0), 1.0, 1.0, 0.5, 1.0)])
+
+
+def test_page_and_terminal_show_the_verdict() -> None:
+    found = results()
+    for text in (document.page(found), document.terminal(found)):
+        assert "All targets kept on 1 of 2 workloads; missed: lose (rival 0.75 < 1.00" in text
+
+
 def test_intervals_cover_the_median(rng: np.random.Generator) -> None:
     assert [stats.interval_rank(n) for n in (1, 5, 6, 15, 100)] == [0, 0, 0, 3, 39]
     covered = 0
@@ -172,7 +226,7 @@ def test_noise_is_said_first(kind: str) -> None:
 
 
 def test_the_plot_is_svg_with_every_mark() -> None:
-    marks = ET.fromstring(plot.svg(results())).iter("{http://www.w3.org/2000/svg}title")
+    marks = ET.fromstring(plot.svg(document.plotted(results()))).iter("{http://www.w3.org/2000/svg}title")
     texts = [m.text for m in marks]
     assert sum(": " in str(t) for t in texts) == 4, "two rivals on two workloads"
 
@@ -180,7 +234,7 @@ def test_the_plot_is_svg_with_every_mark() -> None:
 def test_the_committed_page_is_what_its_data_gives() -> None:
     data = json.loads((ROOT / "docs" / "performance.json").read_text())
     assert (ROOT / "docs" / "performance.md").read_text() == document.page(data)
-    assert (ROOT / "docs" / "performance.svg").read_text() == plot.svg(data)
+    assert (ROOT / "docs" / "performance.svg").read_text() == plot.svg(document.plotted(data))
 
 
 def test_lower_bounds_count_what_must_be_done() -> None:
