@@ -100,6 +100,22 @@ class ConstantSlot:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """A value of sub-operator `subop` that the groups of an accelerator compute each for itself: copy g of `count` lies
+    g * `stride` bytes behind the operand's place. `uses`: (sub-operator, operand) of all who write or read it, each in
+    the copy of its own group."""
+
+    subop: int
+    uses: tuple[tuple[int, int], ...]
+    stride: int
+    count: int
+
+    def __str__(self) -> str:
+        uses = " ".join(f"{i}.{k}" for i, k in self.uses)
+        return f"copies of sub-operator {self.subop}: {self.count}, {self.stride} bytes apart, used by {uses}"
+
+
 @dataclass(frozen=True)
 class Schedule:
     """See the module docstring. `tilings` and `places` follow `subops`; `places[i]` has one Place per operand."""
@@ -114,6 +130,7 @@ class Schedule:
     scratch_bytes: int
     notes: tuple[str, ...] = ()  # per sub-operator: why it was placed so
     arrangements: tuple[tuple[str, float], ...] = ()  # (name, estimated cycles) of those tried, the chosen one first
+    copies: tuple[Copies, ...] = ()
 
     @cached_property
     def tasks_of_core(self) -> tuple[tuple[Task, ...], ...]:
@@ -127,6 +144,7 @@ class Schedule:
         lines = [f"schedule cores {self.cores} arena {self.arena_bytes} scratch {self.scratch_bytes}"]
         for sub, tiling, places in zip(self.subops, self.tilings, self.places, strict=True):
             lines.append(f"# subop {sub.index} {sub.name} {sub.kernel} {tiling} at {' '.join(map(str, places))}")
+        lines += [f"# {copies}" for copies in self.copies]
         return "\n".join(lines + [str(task) for task in self.tasks])
 
 

@@ -13,6 +13,7 @@ Predictions, from the row above (its split per sub-operator i, `wait` = pure + i
     tiling        the launches that are saved x launch_ns
     fused         (launches - 1) x launch_ns - sum of cost_i of the plan's boundaries
     sync levels   sum of pure_i x (1 - cost_i of the new plan / cost_i of the old one), nothing where it does not fall
+    locality      the same
     early start   sum of min(wait_i, misses_i + control_i + movement_i x constants' part of the bytes that i reads):
                   what precedes the first access of an operand runs during the wait
     preload       all cycles of instruction misses
@@ -148,8 +149,9 @@ STEPS: tuple[Step, ...] = (
     Step("weight prefetch", {"weight_prefetch": "none"}, {"weight_prefetch": "auto"}, _predict_weights),
     Step("tiling sinking", {"tiling": "host"}, {"tiling": "sunk"}, _predict_tiling, TILINGS),
     Step("streams", {"streams": "off"}, {"streams": "auto"}, _predict_streams),
+    Step("locality", {"locality": "off"}, {"locality": "auto"}, _predict_sync),
 )
-_SCHEDULING = frozenset({"tiling", "streams"})  # options that need another schedule
+_SCHEDULING = frozenset({"tiling", "streams", "locality"})  # options that need another schedule
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ ON_HOST: Final[Mapping[str, str]] = {
     "preload": "a CPU fetches code by itself",
     "split": "cores have their own caches of code, all of it",
     "launches": "there is one entry, always",
+    "locality": "cores have no groups",
     "scopes": "there is one entry, always",
     "strict_scope": "a fallback does not split the kernel",
 }

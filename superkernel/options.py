@@ -13,6 +13,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "preload": ("auto", "none", "per-func", "max"),
     "weight_prefetch": ("auto", "none", "max"),
     "streams": ("auto", "off"),
+    "locality": ("auto", "off"),
     "sync": ("minimal", "type-range", "full"),
     "precision": ("auto", "f32", "tf32-like", "f16", "bf16", "int8"),
     "fallback": ("forbid", "warn", "allow"),
@@ -55,6 +56,8 @@ class Options:
     "host", between two launches. On the host a worker computes them.
     streams: independent branches side by side or in turn where that is faster by estimate ("auto"), or in the order of
     the graph ("off"). A stream that nodes name is an order of issue in both.
+    locality: accelerator: let groups of cores compute what their own cores read, each for itself where several read the
+    same, where that is faster by estimate ("auto"), or cut all work evenly for all cores ("off"). Bits are the same.
     fuse: join pointwise chains, prologues and epilogues; off: one sub-operator per node.
     simplify: run the graph passes (constant folding, pattern fusion); off: the graph as given.
     cost_placement: decide the number of cores per sub-operator by cost; off: every sub-operator on all cores.
@@ -77,6 +80,7 @@ class Options:
     split: int | str = "auto"
     weight_prefetch: str = "auto"
     streams: str = "auto"
+    locality: str = "auto"
     fuse: bool = True
     simplify: bool = True
     cost_placement: bool = True

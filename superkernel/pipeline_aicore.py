@@ -216,7 +216,9 @@ def compile_for_aicore(
         run.dump("subops", grouping)
         try:
             with run.stage("place"):
-                schedule, workspaces = place_aicore(grouping, target, streams=options.streams)
+                schedule, workspaces = place_aicore(
+                    grouping, target, streams=options.streams, locality=options.locality
+                )
             break
         except CannotCut as found:  # once for each kernel that does not do, at most
             chooser.refuse(found.sub.body, found.error)

@@ -168,6 +168,7 @@ class AicoreImageBuilder:
             0 if tiling.meetings else self.spaces.stride,
             self._everywhere(index, tiling),
             tiling.meetings,
+            {k: c.stride for c in self.schedule.copies for i, k in c.uses if i == index},
         )
 
     def _everywhere(self, index: int, tiling: AicoreTiling) -> bool:

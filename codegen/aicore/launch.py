@@ -238,7 +238,7 @@ class Launch:
         arguments = [
             begin, end, self.core, scratch, word(waits.entries),
             *(word(waits.masks.get(o, 0)) for o in code.waits),
-            *(word(a) for a in call.addresses),
+            *(self._address(address, call.strides.get(k, 0)) for k, address in enumerate(call.addresses)),
         ]  # fmt: skip
         if len(roles) == 1:
             self._call(code.symbol, arguments)
@@ -249,6 +249,12 @@ class Launch:
                 self._call(call.codes[roles[0]].symbol, arguments)
             with otherwise:
                 self._call(call.codes[roles[1]].symbol, arguments)
+
+    def _address(self, address: int, stride: int) -> ir.Value:
+        """Of an operand; groups that have copies of their own find theirs `stride` bytes further each."""
+        if not stride:
+            return word(address)
+        return self.b.add(word(address), self.b.mul(self.group, word(stride)))
 
     # Local memory between kernels -------------------------------------------------------------------------------------
 

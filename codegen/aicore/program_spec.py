@@ -22,7 +22,8 @@ PHASE_ENTRY, PHASE_BODY, PHASE_BEHIND = 1, 2, 3  # 0: nothing marked yet
 @dataclass(frozen=True)
 class KernelCall:
     """A sub-operator's kernel by role, the addresses of its operands, and where its workspaces are: `scratch` for core
-    number 0 of those that own one, `scratch_stride` further for each next one."""
+    number 0 of those that own one, `scratch_stride` further for each next one. `strides`: how much further than for the
+    first group an operand lies for each next one, where groups have copies of their own."""
 
     codes: Mapping[Role, KernelCode]
     addresses: tuple[int, ...]
@@ -30,6 +31,7 @@ class KernelCall:
     scratch_stride: int
     everywhere: bool  # every core of its types has units
     meetings: int = 0  # of all cores of its type, inside
+    strides: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ size, or for a share of them where streams run side by side: `streams` decides o
 overlap else is not decided here: cores of the two types run on their own, and wait only where bytes conflict. Of the
 tilings that a family offers, the one whose longest range is shortest is taken. A sub-operator with fewer units than
 cores goes where it is done first by estimate: behind its producer on the same cores, which costs no synchronisation, or
-beside others on cores that are idle.
+beside others on cores that are idle. Then `locality` gives groups what their own cores read, where that is sooner.
 
 Cores are numbered as harts: cube cores first, then vector cores, those of a group next to one another. A MIX range is
 one task on each core of its group. Kernels with a workspace get one per core (MIX: per group, that of its cube core),
@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 
 from superkernel.body import SubOperator
 from superkernel.errors import InternalError, UnsupportedError
+from superkernel.scheduler.aicore.locality import AUTO as LOCAL
+from superkernel.scheduler.aicore.locality import Localised, localise
 from superkernel.scheduler.aicore.streams import AUTO, Site, arrange
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
@@ -87,6 +89,12 @@ class Cores:
         """Cores, and an aicpu hart for tilings where the target has one."""
         return self.total + min(1, int(self.target.device.aicpu_harts))
 
+    def group(self, core: int) -> int:
+        """The group of a core."""
+        if core < self.cube:
+            return core // (self.cube // self.groups)
+        return (core - self.cube) // (self.vector // self.groups)
+
     def slots(self, kind: KernelType) -> int:
         """How many ranges a kernel of the type can have."""
         if kind is KernelType.AICPU:
@@ -119,27 +127,32 @@ def place_aicore(
     target: AicoreTarget,
     families: Callable[[str], Family] = family_of,
     streams: str = AUTO,
+    locality: str = LOCAL,
 ) -> tuple[Schedule, Workspaces]:
-    """Place a grouping on a target. `streams`: "off" keeps the order of the grouping. Raises MachineError,
-    UnsupportedError where kernels cannot be cut for it."""
+    """Place a grouping on a target. `streams`: "off" keeps the order of the grouping; `locality`: "off" leaves ranges
+    where they are. Raises MachineError, UnsupportedError where kernels cannot be cut for it."""
     cores = Cores(target)
     cut = [_tiling(sub, target, cores, families) for sub in grouping.subops]
     arranged = arrange(grouping, [tiling for tiling, _ in cut], target, cores, streams)
     subops = tuple(replace(grouping.subops[i], index=at) for at, i in enumerate(arranged.order))
     tilings: list[Tiling] = [cut[i][0] for i in arranged.order]
-    notes = ["; ".join(filter(None, (cut[i][1], arranged.notes[i]))) for i in arranged.order]
-    sites = [arranged.sites[i] for i in arranged.order]
-    touched, roomy = arranged.touched(subops, grouping.buffers), int(target.l2.capacity_bytes) // 2
-    memory = plan_memory(
-        subops, tilings, grouping.buffers, grouping.constants, touched, roomy if touched else 0, ALIGN_BYTES
-    )
-    check_memory(subops, memory.places, grouping.buffers)
+    spans = [ranges(tiling, cores, arranged.sites[i]) for tiling, i in zip(tilings, arranged.order, strict=True)]
+    local = Localised(subops, grouping.buffers, tuple(map(tuple, spans)), (), {})
+    if locality == LOCAL:
+        local = localise(subops, tilings, spans, grouping.buffers, cores, target)
+    subops, buffers = local.subops, local.buffers
+    said = [(cut[i][1], arranged.notes[i], local.notes.get(at, "")) for at, i in enumerate(arranged.order)]
+    touched, roomy = arranged.touched(subops, buffers), int(target.l2.capacity_bytes) // 2
+    memory = plan_memory(subops, tilings, buffers, grouping.constants, touched, roomy if touched else 0, ALIGN_BYTES)
+    check_memory(subops, memory.places, buffers)
+    own = {use: copies.stride for copies in local.copies for use in copies.uses}
     spaces = _workspaces(tilings, cores)
     tasks: list[Task] = []
     for sub, tiling, places in zip(subops, tilings, memory.places, strict=True):
-        for core, begin, end, role in ranges(tiling, cores, sites[sub.index]):
+        for core, begin, end, role in local.spans[sub.index]:
             if isinstance(tiling, AicoreTiling):
                 accesses = _of_operands(tiling.role_accesses(sub.body, begin, end, role), places)
+                accesses = tuple(_of_group(a, own.get((sub.index, a.operand or 0), 0), core, cores) for a in accesses)
                 if tiling.dealt_out:
                     accesses = tuple(replace(a, dealt_out=a.write) for a in accesses)
                 accesses += _workspace_access(spaces, sub.index, tiling, core, role, cores)
@@ -155,8 +168,9 @@ def place_aicore(
         memory.constants,
         memory.arena_bytes,
         spaces.nbytes,
-        tuple(notes),
+        tuple("; ".join(filter(None, row)) for row in said),
         arranged.tried,
+        local.copies,
     )
     return schedule, spaces
 
@@ -237,6 +251,13 @@ def _of_type(sub: SubOperator, offered: Sequence[AicoreTiling]) -> list[AicoreTi
 def _of_operands(accesses: Sequence[Access], places: Sequence[Place]) -> tuple[MemoryAccess, ...]:
     found = absolute(accesses, places)
     return tuple(replace(a, operand=b.operand) for a, b in zip(found, accesses, strict=True))
+
+
+def _of_group(access: MemoryAccess, stride: int, core: int, cores: Cores) -> MemoryAccess:
+    """In the copy of the core's group, copies `stride` bytes apart; 0: there is one for all."""
+    if not stride:
+        return access
+    return replace(access, regions=tuple(r.shifted(cores.group(core) * stride) for r in access.regions))
 
 
 def _workspaces(tilings: Sequence[Tiling], cores: Cores) -> Workspaces:

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from superkernel.scheduler.schedule import Task
+from superkernel.scheduler.schedule import Copies, Task
 from superkernel.sync.aicore.service import Notify, ServiceProgram
 from superkernel.sync.plan import Witness
 
@@ -225,6 +225,7 @@ class AicorePlan:
     flag_count_max: int
     service: tuple[ServiceProgram, ...] = ()  # of the service hart, by launch
     meetings: Mapping[int, int] = field(default_factory=dict)  # sub-operator -> of all cores of its type, inside it
+    copies: tuple[Copies, ...] = ()  # values that groups compute each for itself
 
     def cores(self, kind: HartKind) -> range:
         """The cores of a type, or the hart that stands behind them."""

@@ -142,7 +142,7 @@ class _Planner:
         cores = self.cores
         return AicorePlan(
             tasks, cores.cube, cores.vector, cores.groups, programs, tuple(self.events.made), tuple(self.boundaries),
-            self.events.flags, self.events.count_max, meetings=self.meetings,
+            self.events.flags, self.events.count_max, meetings=self.meetings, copies=self.schedule.copies,
         )  # fmt: skip
 
     def _open(self) -> None:

@@ -3,7 +3,8 @@
 It reads tasks, events and the programs: the two of the cores, and that of the aicpu hart where there is one. It checks:
 
  A1  each sub-operator with tasks on a type of core is run exactly once by its program, in the global order; tasks
-     stand on cores of types that run them; their units are covered without gap or overlap;
+     stand on cores of types that run them; their units are covered without gap or overlap, but where groups compute
+    what they read each for itself;
  A2  every event is signalled once by each type that sets it and awaited once by each type whose counts it grows;
  A3  a flag is used by events of one mode and one type of setters, and awaited in the order in which it is signalled; a
      word in memory is one event's;
@@ -14,7 +15,8 @@ It reads tasks, events and the programs: the two of the cores, and that of the a
  A6  no count of a flag can exceed its limit, however far the setters run ahead;
  A7  no event is under way where a launch ends; inputs and constants are never written;
  A8  the service hart comes to the end of its programs, and prefetches what is used (`verify_service`);
- A9  where all cores of a type meet inside a kernel, cores without units of it come as often.
+ A9  where all cores of a type meet inside a kernel, cores without units of it come as often;
+ A10 where groups compute a value each for itself, each reads what was computed into its own copy (`verify_copies`).
 
 Happens-before: a signal publishes what its core has completed and learnt; an await brings what the signals it needs
 have published. Knowledge is a vector per core: up to which step of each other core's program. A wait inside a kernel
@@ -24,7 +26,7 @@ Not checked: that declared accesses are what the kernels do (the simulator check
 own commands, and that what is dealt out at run time is disjoint (the simulator's race detection does both).
 
 The checks stand beside this file: `verify_form` (A1 to A3, A7, A9), `verify_replay` (A4, A6, A7), `verify_order` (A5),
-`verify_service` (A8).
+`verify_service` (A8), `verify_copies` (A10).
 
 Architecture invariant: imports plain data types only, nothing of the planner.
 """
@@ -36,6 +38,7 @@ from dataclasses import dataclass
 
 from superkernel.errors import VerificationError, Violation
 from superkernel.sync.aicore.plan import AicorePlan
+from superkernel.sync.aicore.verify_copies import check_copies
 from superkernel.sync.aicore.verify_form import check_flag_order, check_form
 from superkernel.sync.aicore.verify_order import check_order
 from superkernel.sync.aicore.verify_replay import Replay, check_counts
@@ -62,7 +65,7 @@ class AicoreCertificate:
 
 
 def verify_aicore(plan: AicorePlan, units: Mapping[int, int] | None = None) -> AicoreCertificate:
-    """Check A1 to A9. `units`: number of units by sub-operator. Raises VerificationError with every violation."""
+    """Check A1 to A10. `units`: number of units by sub-operator. Raises VerificationError with every violation."""
     wrong, certificate = check_aicore_plan(plan, units)
     if certificate is None or wrong:
         raise VerificationError(violations=wrong)
@@ -73,7 +76,7 @@ def check_aicore_plan(
     plan: AicorePlan, units: Mapping[int, int] | None = None
 ) -> tuple[list[Violation], AicoreCertificate | None]:
     """As `verify_aicore`, but returns the violations."""
-    wrong = [*check_form(plan, units or {}), *check_service(plan)]
+    wrong = [*check_form(plan, units or {}), *check_service(plan), *check_copies(plan, units or {})]
     if wrong:
         return wrong, None
     wrong = list(check_flag_order(plan))

@@ -45,13 +45,17 @@ def _check_runs(plan: AicorePlan) -> Iterator[Violation]:
 
 
 def _check_units(plan: AicorePlan, units: Mapping[int, int]) -> Iterator[Violation]:
-    """Ranges of one sub-operator tile its units; the roles of a MIX range share one."""
+    """Ranges of one sub-operator tile its units; the roles of a MIX range share one. What groups compute each for
+    itself is `verify_copies`' matter."""
     ranges: dict[int, set[tuple[int, int]]] = {}
     for task in plan.tasks:
         if task.begin >= task.end:
             yield Violation("empty unit range", f"task {task.index}", found=f"{task.begin}..{task.end}")
         ranges.setdefault(task.subop, set()).add((task.begin, task.end))
+    copied = {copies.subop for copies in plan.copies}
     for subop, parts in ranges.items():
+        if subop in copied:
+            continue
         at = 0
         for begin, end in sorted(parts):
             if begin != at:

@@ -34,12 +34,13 @@ AXES: dict[str, tuple[Any, ...]] = {
     "split": ("auto", 1, 3),
     "weight_prefetch": ("auto", "none", "max"),
     "streams": ("auto", "off"),
+    "locality": ("auto", "off"),
     "tiling": ("sunk", "host"),
     "launches": ("fused", "auto", "single"),
     "func_align": (0, 256),
 }
 GRID = ("sync", "preload")
-SCHEDULING = ("streams", "tiling")  # another schedule; all else is other code for the same
+SCHEDULING = ("streams", "tiling", "locality")  # another schedule; all else is other code for the same
 ALL_PAIRS = 64  # combinations in which all pairs of values meet
 TRIES = 30
 

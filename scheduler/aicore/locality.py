@@ -1,0 +1,375 @@
+"""Which cores run a sub-operator so that its readers need nothing from outside their group: `localise`.
+
+Model: a flag of all cores takes long (`sync.core_full_ns`), one within a group little (`sync.group_ns`), and what a
+core wrote itself needs none. So a sub-operator may be taken from where it was placed, and each group be given the units
+that its own cores read: as they are, where no two groups need the same unit (heads of a state, rows); else each group
+*computes them for itself*, the same bits, into a copy of its own (a norm of one row in front of a product).
+
+It is decided from the last sub-operator to the first, since what a group needs depends on where the readers run. Time
+is estimated backwards: `tail` of a core, from the begin of what it runs next to the end; `behind` of a sub-operator,
+the same from its own begin. Units that a core may run are tried on each lane of the group, and split over them; what
+ends up sooner, latency of the flag included, is taken. Nothing is taken that makes cores wait for stores of a producer
+that they read from their own core, or from their own group, before.
+
+Invariants: units and kernels stay what they are, and so does every bit of a result; each unit is computed by
+somebody; a core has one range of a sub-operator; a copy is written and read by one group. Only sub-operators that run
+on cores of one type, keep no workspace and follow no table take part, between others on cores of the same scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from superkernel.body import Role as OperandRole
+from superkernel.body import SubOperator
+from superkernel.dtypes import DType
+from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
+from superkernel.scheduler.schedule import Copies
+from superkernel.scheduler.tiling import Tiling
+from superkernel.scheduler.workspace import Buffer
+from superkernel.target.aicore import AicoreTarget
+from superkernel.tensor import TensorType
+
+if TYPE_CHECKING:
+    from superkernel.scheduler.aicore.place import Cores
+
+AUTO, OFF = "auto", "off"
+UNITS_MAX = 1024  # of a sub-operator that is looked at
+MARGIN = 0.1  # of a flag of all cores: what must be gained at least
+COPY_ALIGN_BYTES = 512
+
+Span = tuple[int, int, int, Role]  # core, first unit, end, role
+Hull = tuple[int, int]  # first and end
+_NOTHING: Hull = (0, 0)
+
+
+@dataclass(frozen=True)
+class Localised:
+    """The sub-operators with their ranges. `copies`: values that groups compute each for itself, which have buffers of
+    their own; `notes` by sub-operator."""
+
+    subops: tuple[SubOperator, ...]
+    buffers: Mapping[str, Buffer]
+    spans: tuple[tuple[Span, ...], ...]
+    copies: tuple[Copies, ...]
+    notes: Mapping[int, str]
+
+
+def localise(
+    subops: Sequence[SubOperator],
+    tilings: Sequence[Tiling],
+    spans: Sequence[Sequence[Span]],
+    buffers: Mapping[str, Buffer],
+    cores: Cores,
+    target: AicoreTarget,
+) -> Localised:
+    """Better ranges than the ones given. Sub-operators in global order."""
+    board = _Board(subops, tilings, spans, buffers, cores, target)
+    found, gains = board.settle()
+    new, copies, whole = _with_copies(board, found)
+    notes = {}
+    for i, gain in gains.items():
+        what = f"about {gain:.0f} cycles sooner, by estimate"
+        if any(c.subop == i for c in copies):
+            count = len({board.group[core] for core, *_ in found[i]})
+            notes[i] = f"computed by {count} groups, each for itself what it reads: {what}"
+        else:
+            notes[i] = f"each group computes what it reads: {what}"
+    return Localised(new, {**buffers, **whole}, tuple(map(tuple, found)), copies, notes)
+
+
+def _joined(a: Hull, b: Hull) -> Hull:
+    """The bounds of both; empty ones count for nothing."""
+    if a[0] >= a[1] or b[0] >= b[1]:
+        return b if a[0] >= a[1] else a
+    return min(a[0], b[0]), max(a[1], b[1])
+
+
+def _meet(a: Hull, b: Hull) -> bool:
+    return max(a[0], b[0]) < min(a[1], b[1])
+
+
+class _Board:
+    """One schedule, before memory is planned."""
+
+    def __init__(
+        self,
+        subops: Sequence[SubOperator],
+        tilings: Sequence[Tiling],
+        spans: Sequence[Sequence[Span]],
+        buffers: Mapping[str, Buffer],
+        cores: Cores,
+        target: AicoreTarget,
+    ) -> None:
+        self.subops, self.tilings, self.buffers, self.cores, self.target = subops, tilings, buffers, cores, target
+        self.given = [list(row) for row in spans]
+        per_cube, per_vector = cores.cube // cores.groups, cores.vector // cores.groups
+        self.group = [*(c // per_cube for c in range(cores.cube)), *(v // per_vector for v in range(cores.vector))]
+        self.far, self.near = float(target.cycles(target.sync.core_full_ns)), float(target.cycles(target.sync.group_ns))
+        self.readers: dict[str, list[tuple[int, int]]] = {}  # value -> sub-operators and operands
+        self.writers: dict[str, list[int]] = {}  # several of a concatenation
+        for i, sub in enumerate(subops):
+            for k, (value, operand) in enumerate(zip(sub.values, sub.body.operands, strict=True)):
+                if operand.role in (OperandRole.OUTPUT, OperandRole.INOUT):
+                    self.writers.setdefault(value, []).append(i)
+                elif operand.role is OperandRole.INPUT:
+                    self.readers.setdefault(value, []).append((i, k))
+        self.tangled = {b.inside[0] for b in buffers.values() if b.inside is not None}
+        self.tangled |= {b.previous for b in buffers.values() if b.previous is not None}
+        self.costs: dict[tuple[int, int], float] = {}
+        self.hulls: dict[tuple[int, int, int, Role, bool], dict[int, Hull]] = {}
+
+    # What there is ----------------------------------------------------------------------------------------------------
+
+    def cost(self, i: int, units: int) -> float:
+        """Cycles of so many units."""
+        found = self.costs.get((i, units))
+        if found is None:
+            tiling = self.tilings[i]
+            found = 0.0
+            if isinstance(tiling, AicoreTiling) and units:
+                found = tiling.cost_cycles(self.subops[i].body, 0, units, self.target)
+            self.costs[i, units] = found
+        return found
+
+    def hull(self, i: int, begin: int, end: int, role: Role, *, write: bool) -> dict[int, Hull]:
+        """Bounds of the bytes of each operand that a range touches."""
+        key = (i, begin, end, role, write)
+        found = self.hulls.get(key)
+        if found is None:
+            tiling, found = self.tilings[i], {}
+            assert isinstance(tiling, AicoreTiling)
+            for access in tiling.role_accesses(self.subops[i].body, begin, end, role):
+                if access.write is write and access.regions:
+                    bounds = min(r.start for r in access.regions), max(r.stop for r in access.regions)
+                    found[access.operand] = _joined(found.get(access.operand, _NOTHING), bounds)
+            self.hulls[key] = found
+        return found
+
+    def results(self, i: int) -> list[tuple[int, str]]:
+        """Operands that it writes, with their values."""
+        sub = self.subops[i]
+        written = (OperandRole.OUTPUT, OperandRole.INOUT)
+        return [(k, sub.values[k]) for k, o in enumerate(sub.body.operands) if o.role in written]
+
+    def is_candidate(self, i: int) -> bool:
+        """Whether its ranges may be others: see the module docstring."""
+        tiling, sub = self.tilings[i], self.subops[i]
+        if not isinstance(tiling, AicoreTiling) or tiling.kernel_type not in (KernelType.CUBE, KernelType.VECTOR):
+            return False
+        if tiling.meetings or tiling.dealt_out or tiling.scratch_bytes or sub.kernel_type is not None:
+            return False
+        readers = [j for _, value in self.results(i) for j, _ in self.readers.get(value, ())]
+        if not readers or not 0 < tiling.units <= UNITS_MAX:
+            return False
+        for _, value in self.results(i):
+            alone = self.writers[value] == [i] and self.buffers[value].inside is None
+            if value in self.tangled or not alone:
+                return False
+        return all(self.subops[j].scope == sub.scope and self._on_cores(j) for j in readers)
+
+    def _on_cores(self, i: int) -> bool:
+        tiling = self.tilings[i]
+        return isinstance(tiling, AicoreTiling) and not tiling.kernel_type.on_aicpu
+
+    # Who needs what ---------------------------------------------------------------------------------------------------
+
+    def needs(self, i: int, spans: Sequence[Sequence[Span]]) -> dict[int, Hull]:
+        """The units that each core reads the results of."""
+        found: dict[int, Hull] = {}
+        tiling = self.tilings[i]
+        assert isinstance(tiling, AicoreTiling)
+        role = tiling.roles()[0]
+        for operand, value in self.results(i):
+            readers = self.readers.get(value, ())
+            if not readers:
+                continue
+            rows = [self.hull(i, u, u + 1, role, write=True).get(operand, _NOTHING) for u in range(tiling.units)]
+            low, high = np.array(rows, np.int64).reshape(-1, 2).T
+            for j, k in readers:
+                for core, begin, end, reader in spans[j]:
+                    first, last = self.hull(j, begin, end, reader, write=False).get(k, _NOTHING)
+                    units = np.flatnonzero((low < last) & (high > first))
+                    if first < last and len(units):
+                        found[core] = _joined(found.get(core, _NOTHING), (int(units[0]), int(units[-1]) + 1))
+        return found
+
+    def latency(self, spans: Sequence[Span], needs: Mapping[int, Hull]) -> float:
+        """Of the widest flag that readers wait for."""
+        widest = 0.0
+        for core, begin, end, _ in spans:
+            for reader, need in needs.items():
+                if reader != core and _meet(need, (begin, end)):
+                    inside = self.group[reader] == self.group[core] and self._across(reader, core)
+                    widest = max(widest, self.near if inside else self.far)
+        return widest
+
+    def _across(self, a: int, b: int) -> bool:
+        """Whether two cores are of different types."""
+        return (a < self.cores.cube) is not (b < self.cores.cube)
+
+    def width(self, p: int, i: int, of_p: Sequence[Span], of_i: Sequence[Span]) -> int:
+        """How far the stores of p travel that i reads: 0 within cores, 1 within groups, 2 further."""
+        widest = 0
+        shared = [(k, value) for k, value in self.results(p) if value in self.subops[i].values]
+        for core, begin, end, role in of_i:
+            reads = self.hull(i, begin, end, role, write=False)
+            for other, first, last, its in of_p:
+                if other == core:
+                    continue
+                wrote = self.hull(p, first, last, its, write=True)
+                for k, value in shared:
+                    need = reads.get(self.subops[i].values.index(value), _NOTHING)
+                    if _meet(wrote.get(k, _NOTHING), need):
+                        near = self.group[other] == self.group[core] and self._across(other, core)
+                        widest = max(widest, 1 if near else 2)
+            if widest == 2:
+                break
+        return widest
+
+    # Decision ---------------------------------------------------------------------------------------------------------
+
+    def settle(self) -> tuple[list[list[Span]], dict[int, float]]:
+        """The ranges, and by how many cycles each changed sub-operator is ahead. What would part a sub-operator from
+        a producer on its own cores is left where it is, and all is decided again."""
+        kept: set[int] = set()
+        while True:
+            spans, gains = self._attempt(kept)
+            parted = {i for i in gains if self._parts(i, spans)}
+            if not parted:
+                return spans, gains
+            kept |= parted
+
+    def _parts(self, i: int, spans: Sequence[Sequence[Span]]) -> bool:
+        makers = {p for value in self.subops[i].values for p in self.writers.get(value, ())} - {i}
+        for p in sorted(makers):
+            if not self._on_cores(p):
+                continue
+            before = self.width(p, i, self.given[p], self.given[i])
+            if before < 2 and self.width(p, i, spans[p], spans[i]) > before:
+                return True
+        return False
+
+    def _attempt(self, kept: set[int]) -> tuple[list[list[Span]], dict[int, float]]:
+        spans = [list(row) for row in self.given]
+        tail = [0.0] * self.cores.harts
+        behind = [0.0] * len(self.subops)
+        gains: dict[int, float] = {}
+        for i in range(len(self.subops) - 1, -1, -1):
+            readers = {j for _, value in self.results(i) for j, _ in self.readers.get(value, ()) if j > i}
+            after = max((behind[j] for j in readers), default=0.0)
+            wait = self.far if readers else 0.0
+            if i not in kept and self.is_candidate(i):
+                needs = self.needs(i, spans)
+                wait = self.latency(spans[i], needs)
+                now = self._length(i, spans[i], tail, after + wait)
+                if wait > self.near and (other := self._by_groups(i, needs, tail, after)) is not None:
+                    near = self.latency(other, needs) if not self._overlap(other) else self._inside(other, needs)
+                    then = self._length(i, other, tail, after + near)
+                    if then < now - MARGIN * self.far:
+                        spans[i], wait, gains[i] = other, near, now - then
+            if not self._on_cores(i):
+                continue
+            length = self._length(i, spans[i], tail, after + wait)
+            for core, begin, end, _ in spans[i]:
+                tail[core] = max(tail[core], after + wait) + self.cost(i, end - begin)
+            behind[i] = length
+        return spans, gains
+
+    def _length(self, i: int, spans: Sequence[Span], tail: Sequence[float], after: float) -> float:
+        """From the begin of a sub-operator to the end."""
+        return max((max(tail[c], after) + self.cost(i, end - begin) for c, begin, end, _ in spans), default=after)
+
+    def _inside(self, spans: Sequence[Span], needs: Mapping[int, Hull]) -> float:
+        """The latency where groups read their own copies."""
+        mine = {core: (begin, end) for core, begin, end, _ in spans}
+        own = all(core in mine and mine[core][0] <= a and b <= mine[core][1] for core, (a, b) in needs.items())
+        return 0.0 if own else self.near
+
+    @staticmethod
+    def _overlap(spans: Sequence[Span]) -> bool:
+        rows = sorted((begin, end) for _, begin, end, _ in spans)
+        return any(a[1] > b[0] for a, b in pairwise(rows))
+
+    def _by_groups(self, i: int, needs: Mapping[int, Hull], tail: Sequence[float], after: float) -> list[Span] | None:
+        """Ranges that bring each group what it reads; None where there are none."""
+        tiling = self.tilings[i]
+        assert isinstance(tiling, AicoreTiling)
+        role, on_cube = tiling.roles()[0], tiling.kernel_type is KernelType.CUBE
+        found: list[Span] = []
+        for group in sorted({self.group[core] for core in needs}):
+            kind = range(self.cores.cube) if on_cube else range(self.cores.cube, self.cores.total)
+            lanes = [core for core in kind if self.group[core] == group]
+            here = {core: need for core, need in needs.items() if self.group[core] == group}
+            ways = self._ways(lanes, here)
+            if not ways:
+                return None
+            rows: list[list[Span]] = [[(c, a, b, role) for c, (a, b) in sorted(way.items())] for way in ways]
+            best: list[Span] = min(rows, key=lambda row: self._length(i, row, tail, after + self.near))
+            found += best
+        if self._overlap(found):
+            copied = all(self.buffers[value].is_temporary for _, value in self.results(i))
+            return found if copied else None
+        return self._complete(found, tiling.units)
+
+    def _ways(self, lanes: Sequence[int], needs: Mapping[int, Hull]) -> list[dict[int, Hull]]:
+        """How a group can compute what its cores need: what cores of the own type read they compute themselves."""
+        own = {core: need for core, need in needs.items() if core in lanes}
+        other = _NOTHING
+        for core, need in needs.items():
+            if core not in own:
+                other = _joined(other, need)
+        if own:
+            whole = _NOTHING
+            for need in own.values():
+                whole = _joined(whole, need)
+            if _joined(whole, other) != whole:
+                if len(own) > 1:
+                    return []
+                own = dict.fromkeys(own, _joined(whole, other))
+            rows = sorted(own.values())
+            apart = all(a[1] <= b[0] for a, b in pairwise(rows))
+            dense = other == _NOTHING or all(a[1] == b[0] for a, b in pairwise(rows))
+            return [own] if apart and dense else []
+        ways = [{lane: other} for lane in lanes]
+        first, end = other
+        if len(lanes) <= end - first and len(lanes) > 1:
+            cuts = [first + n * (end - first) // len(lanes) for n in range(len(lanes) + 1)]
+            ways.append({lane: (cuts[n], cuts[n + 1]) for n, lane in enumerate(lanes)})
+        return ways
+
+    @staticmethod
+    def _complete(spans: Iterable[Span], units: int) -> list[Span]:
+        """With the units that nobody reads."""
+        rows = sorted(spans, key=lambda span: span[1])
+        ends = [*(row[1] for row in rows[1:]), units]
+        starts = [0, *(row[1] for row in rows[1:])]
+        return [(c, a, b, role) for (c, _, _, role), a, b in zip(rows, starts, ends, strict=True)]
+
+
+def _with_copies(
+    board: _Board, spans: Sequence[Sequence[Span]]
+) -> tuple[tuple[SubOperator, ...], tuple[Copies, ...], dict[str, Buffer]]:
+    """Sub-operators with other names for values that groups compute each for itself, the copies, and their buffers:
+    one for all copies of a value, and the first copy as a part of it (which memory planning gives to nobody else)."""
+    names: dict[str, str] = {}
+    copies: list[Copies] = []
+    buffers: dict[str, Buffer] = {}
+    groups = board.cores.groups
+    for i in range(len(board.subops)):
+        if not (board.is_candidate(i) and board._overlap(spans[i])):
+            continue
+        for k, value in board.results(i):
+            kind = board.buffers[value].type
+            stride = -(-kind.nbytes // COPY_ALIGN_BYTES) * COPY_ALIGN_BYTES
+            names[value], whole = f"{value}@group", f"{value}@groups"
+            buffers[whole] = Buffer(TensorType(DType.U8, (groups * stride,)))
+            buffers[names[value]] = Buffer(kind, inside=(whole, 0))
+            copies.append(Copies(i, ((i, k), *board.readers[value]), stride, groups))
+    renamed = (replace(s, values=tuple(names.get(v, v) for v in s.values)) for s in board.subops)
+    return tuple(renamed), tuple(copies), buffers
