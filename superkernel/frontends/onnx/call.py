@@ -1,9 +1,5 @@
-"""One ONNX node on its way into the graph: its inputs as tensors, its attributes, and `emit`, which folds what is
-constant.
-
-Folding at import is what makes shape arithmetic vanish: an operator whose inputs are all constants is computed by its
-NumPy reference at once, unless the result is larger than its inputs and larger than `FOLD_LIMIT_BYTES` (an expanded
-constant stays a node).
+"""One ONNX node on its way into the graph: its inputs as tensors and its attributes; what it becomes is written with
+`Emitter`.
 """
 
 from __future__ import annotations
@@ -11,18 +7,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from superkernel.builder import GraphBuilder
-from superkernel.builder_tensor import Tensor, TensorLike, Value
-from superkernel.dtypes import DType
+from superkernel.builder_tensor import Tensor, Value
 from superkernel.errors import FileFormatError, UnsupportedError
-from superkernel.folding import fold_node
+from superkernel.frontends.emitter import Emitter
 from superkernel.frontends.onnx.types import tensor_array
-
-FOLD_LIMIT_BYTES = 1 << 20
 
 
 class StaticValueError(UnsupportedError):
@@ -31,7 +23,7 @@ class StaticValueError(UnsupportedError):
     inputs: tuple[str, ...] = ()
 
 
-class Call:
+class Call(Emitter):
     """What a lowering works with."""
 
     def __init__(
@@ -43,10 +35,10 @@ class Call:
         opset: int,
         stem: str,
     ) -> None:
-        self.builder, self.node, self.attrs, self.opset, self.stem = builder, node, attrs, opset, stem
+        super().__init__(builder, stem, f"node {node.name or stem!r} ({node.op_type})")
+        self.node, self.attrs, self.opset = node, attrs, opset
         self.inputs = tuple(inputs)
         self.op = node.op_type
-        self.where = f"node {node.name or stem!r} ({node.op_type})"
 
     # -- reading
 
@@ -109,61 +101,6 @@ class Call:
     def static_ints(self, index: int) -> list[int]:
         """`static` as a flat list of ints."""
         return [int(v) for v in self.static(index).reshape(-1)]
-
-    def unsupported(self, message: str, **details: Any) -> UnsupportedError:
-        """The error to raise for a legal node that has no lowering."""
-        return UnsupportedError(message, location=self.where, **details)
-
-    # -- writing
-
-    def constant(self, array: Any, dtype: DType | None = None) -> Tensor:
-        """A constant."""
-        return self.builder.constant(array, dtype)
-
-    def like(self, number: float, tensor: Tensor) -> Tensor:
-        """A scalar of the tensor's element type."""
-        return self.builder.constant(np.asarray(number), tensor.dtype)
-
-    def emit_all(self, op: str, *inputs: TensorLike | None, **attrs: Any) -> tuple[Tensor, ...]:
-        """An operator of the table with all its outputs; folded where every input is a constant."""
-        trimmed = list(inputs)
-        while trimmed and trimmed[-1] is None:
-            trimmed.pop()
-        tensors = self.builder.apply(op, trimmed, attrs, stem=f"{self.stem}/{op}")
-        record = tensors[0].value.record
-        operands = [None if v is None else v.data for v in record.inputs]
-        if any(v is not None and v.data is None for v in record.inputs):
-            return tensors
-        read = sum(a.nbytes for a in operands if a is not None)
-        written = sum(t.type.nbytes for t in tensors)
-        if written > max(read, FOLD_LIMIT_BYTES):
-            return tensors
-        arrays = fold_node(op, operands, record.attrs, tuple(t.type for t in tensors))
-        self.builder.drop_last(record)
-        return tuple(self.builder.constant(a) for a in arrays)
-
-    def emit(self, op: str, *inputs: TensorLike | None, **attrs: Any) -> Tensor:
-        """An operator of the table with one output."""
-        (result,) = self.emit_all(op, *inputs, **attrs)
-        return result
-
-    # -- what many lowerings need
-
-    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """`x` in another static shape; `x` itself where it has it."""
-        return x if x.shape == tuple(shape) else self.emit("reshape", x, shape=tuple(shape))
-
-    def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
-        """`x` with permuted axes; `x` itself for the identity."""
-        return x if tuple(perm) == tuple(range(x.rank)) else self.emit("transpose", x, perm=tuple(perm))
-
-    def expand(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """`x` broadcast to `shape`."""
-        return x if x.shape == tuple(shape) else self.emit("expand", x, shape=tuple(shape))
-
-    def cast(self, x: Tensor, dtype: DType) -> Tensor:
-        """`x` in another element type."""
-        return x if x.dtype is dtype else self.emit("cast", x, dtype=dtype)
 
     def axis(self, value: int, rank: int) -> int:
         """A non-negative axis. Raises FileFormatError where it is out of range."""

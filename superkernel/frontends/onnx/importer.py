@@ -24,6 +24,7 @@ from superkernel.builder import GraphBuilder
 from superkernel.builder_tensor import Tensor
 from superkernel.dtypes import DType
 from superkernel.errors import FileFormatError, InputError, SuperKernelError, UnsupportedError, Violation, raise_all
+from superkernel.frontends.emitter import in_node
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.registry import find_lowering
 from superkernel.frontends.onnx.schema import attribute_defaults, function_body, schema_of, standard_domain
@@ -281,7 +282,7 @@ class Importer:
                 try:
                     lowered = lowering(call)
                 except SuperKernelError as error:
-                    raise _in_node(error, where) from error
+                    raise in_node(error, where) from error
                 return (lowered,) if isinstance(lowered, Tensor) else lowered
             function = self.standard_function(_with_attributes(node, attributes), inputs, scope, where)
             defaults = attribute_defaults(node, scope.opsets)
@@ -356,20 +357,6 @@ def _with_attributes(node: onnx.NodeProto, attributes: Iterable[onnx.AttributePr
     del resolved.attribute[:]
     resolved.attribute.extend(a for a in attributes if a is not None)
     return resolved
-
-
-def _in_node(error: SuperKernelError, where: str) -> SuperKernelError:
-    """The error with the ONNX node in front where it names only a node of the built graph."""
-    if all(v.location.startswith(where) for v in error.violations):
-        return error
-    error.violations = tuple(
-        v
-        if v.location.startswith(where)
-        else Violation(v.message, f"{where}, {v.location}" if v.location else where, v.expected, v.found, v.hint)
-        for v in error.violations
-    )
-    error.args = (error._text(),)
-    return error
 
 
 def _refusal_hint(op: str) -> str:

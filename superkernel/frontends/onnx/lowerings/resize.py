@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from superkernel.builder_tensor import Tensor
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.registry import lowers
-
-Weights = NDArray[np.float64]
+from superkernel.frontends.resample import Weights, along, interpolating, picking
 
 
 @lowers("Resize", "Upsample")
@@ -45,7 +44,7 @@ def resize(call: Call) -> Tensor:
         span = (0.0, 1.0) if region is None else (float(region[slot]), float(region[len(axes) + slot]))
         places = _coordinates(rule, x.shape[axis], sizes[axis], scales[axis], span)
         weights = _matrix(call, mode, nearest, places, x.shape[axis], scales[axis])
-        y = _along(call, y, weights, axis)
+        y = along(call, y, weights, axis)
         if region is not None:
             mask = (places < 0) | (places > x.shape[axis] - 1)
             shape = [1] * x.rank
@@ -106,7 +105,7 @@ def _coordinates(rule: str, extent: int, size: int, scale: float, span: tuple[fl
 
 
 def _matrix(call: Call, mode: str, nearest: str, places: Weights, extent: int, scale: float) -> Weights:
-    """weights[output, input]; every row sums to one."""
+    """weights[output, input] by the node's attributes."""
     if mode == "nearest":
         rounding: dict[str, Callable[[Weights], Weights]] = {
             "floor": np.floor,
@@ -114,45 +113,9 @@ def _matrix(call: Call, mode: str, nearest: str, places: Weights, extent: int, s
             "round_prefer_ceil": lambda p: np.floor(p + 0.5),
             "round_prefer_floor": lambda p: np.ceil(p - 0.5),
         }
-        index = np.clip(rounding[nearest](places), 0, extent - 1).astype(int)
-        return np.asarray(np.eye(extent)[index])
+        return picking(np.clip(rounding[nearest](places), 0, extent - 1).astype(int), extent)
     cubic = -0.75 if call.opset < 11 else call.attr("cubic_coeff_a", -0.75)
-    kernel: Callable[[Weights], Weights] = (
-        (lambda d: np.maximum(0.0, 1.0 - np.abs(d))) if mode == "linear" else (lambda d: _cubic(np.abs(d), cubic))
-    )
-    reach = 1.0 if mode == "linear" else 2.0
     stretch = max(1.0, 1.0 / scale) if call.attr("antialias", 0) else 1.0
-    first = np.floor(places - reach * stretch).astype(int)
-    taps = int(2 * reach * stretch) + 3
-    columns = first[:, None] + np.arange(taps)
-    values = kernel((columns - places[:, None]) / stretch)
-    inside = (columns >= 0) & (columns < extent)
-    if call.attr("exclude_outside", 0):
-        values = np.where(inside, values, 0.0)
-    values = values / values.sum(axis=1, keepdims=True)
-    weights = np.zeros((len(places), extent))
-    np.add.at(weights, (np.arange(len(places))[:, None], np.clip(columns, 0, extent - 1)), values)
-    return weights
-
-
-def _cubic(d: Weights, a: float) -> Weights:
-    """Keys' cubic convolution kernel."""
-    near = (a + 2) * d**3 - (a + 3) * d**2 + 1
-    far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
-
-
-def _along(call: Call, x: Tensor, weights: Weights, axis: int) -> Tensor:
-    """`weights` applied along one axis: a gather where it only picks, else a product."""
-    if ((weights == 0) | (weights == 1)).all() and (weights.sum(axis=1) == 1).all():
-        index = call.constant(weights.argmax(axis=1).astype(np.int64))
-        return call.emit("gather", x, index, axis=axis)
-    last = x.rank - 1
-    matrix = call.constant(weights.astype(x.dtype.numpy))
-    if axis == last:
-        return call.emit("matmul", x, matrix, trans_b=True)
-    if axis == last - 1:
-        return call.emit("matmul", matrix, x)
-    perm = [i for i in range(x.rank) if i != axis] + [axis]
-    y = call.emit("matmul", call.transpose(x, perm), matrix, trans_b=True)
-    return call.transpose(y, [perm.index(i) for i in range(x.rank)])
+    outside = bool(call.attr("exclude_outside", 0))
+    chosen = None if mode == "linear" else cubic
+    return interpolating(places, extent, cubic=chosen, stretch=stretch, exclude_outside=outside)

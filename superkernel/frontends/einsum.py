@@ -1,0 +1,95 @@
+"""Einsum as products of two operands at a time: transposes, reshapes and one matmul each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from superkernel.builder_tensor import Tensor
+from superkernel.errors import FileFormatError
+from superkernel.frontends.emitter import Emitter
+
+_SPARE = [chr(c) for c in range(0x3B1, 0x3B1 + 24)]  # labels for the dimensions that an ellipsis stands for
+
+
+def einsum(call: Emitter, equation: str, operands: Sequence[Tensor]) -> Tensor:
+    """The operators of one Einstein sum. Raises FileFormatError where terms and operands do not fit."""
+    labels, result = _parse(call, equation.replace(" ", ""), operands)
+    pairs = [_diagonal(call, x, names) for x, names in zip(operands, labels, strict=True)]
+    while len(pairs) > 1:
+        (a, left), (b, right) = pairs[:2]
+        needed = set(result).union(*(names for _, names in pairs[2:]))
+        pairs[:2] = [_contract(call, a, left, b, right, needed)]
+    x, names = pairs[0]
+    x, names = _sum_out(call, x, names, set(result))
+    return call.emit("transpose", x, perm=[names.index(c) for c in result]) if result else call.emit("identity", x)
+
+
+def _parse(call: Emitter, equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(operands):
+        raise FileFormatError("one term per operand", location=call.where, expected=len(operands), found=equation)
+    hidden = ""
+    labels = []
+    for term, x in zip(terms, operands, strict=True):
+        count = x.rank - len(term.replace("...", ""))
+        if count < 0 or (count and "..." not in term):
+            raise FileFormatError(
+                "the term has another rank than the operand", location=call.where, found=f"{term!r} of {x.type}"
+            )
+        spare = "".join(_SPARE[:count][::-1])  # an ellipsis aligns at its last dimension
+        hidden = spare if len(spare) > len(hidden) else hidden
+        labels.append(term.replace("...", spare))
+    if not arrow:
+        every = "".join(labels)
+        right = "..." + "".join(sorted(c for c in set(every) if every.count(c) == 1 and c not in hidden))
+    return labels, right.replace("...", hidden)
+
+
+def _diagonal(call: Emitter, x: Tensor, names: str) -> tuple[Tensor, str]:
+    """Repeated labels within one term become the diagonal: every (n+1)-th element of the flattened axes."""
+    for c in dict.fromkeys(names):
+        while names.count(c) > 1:
+            i = names.index(c)
+            j = names.index(c, i + 1)
+            order = [k for k in range(len(names)) if k not in (i, j)] + [i, j]
+            n = x.shape[i]
+            x = call.transpose(x, order)
+            rest = x.shape[:-2]
+            x = call.reshape(x, (*rest, n * n))
+            x = call.emit("slice", x, starts=[0], ends=[n * n], axes=[len(rest)], steps=[n + 1])
+            names = "".join(names[k] for k in order[:-1])
+    return x, names
+
+
+def _sum_out(call: Emitter, x: Tensor, names: str, keep: set[str]) -> tuple[Tensor, str]:
+    gone = [i for i, c in enumerate(names) if c not in keep]
+    if not gone:
+        return x, names
+    return call.emit("reduce_sum", x, axes=gone, keepdims=False), "".join(c for c in names if c in keep)
+
+
+def _contract(call: Emitter, a: Tensor, left: str, b: Tensor, right: str, needed: set[str]) -> tuple[Tensor, str]:
+    """a and b into one operand: batch labels in both and needed, summed labels in both and not needed."""
+    a, left = _sum_out(call, a, left, needed | set(right))
+    b, right = _sum_out(call, b, right, needed | set(left))
+    size = {**dict(zip(left, a.shape, strict=True))}
+    for c, extent in zip(right, b.shape, strict=True):
+        size[c] = max(size.get(c, 1), extent)
+    batch = [c for c in left if c in right and c in needed]
+    inner = [c for c in left if c in right and c not in needed]
+    rows = [c for c in left if c not in right]
+    columns = [c for c in right if c not in left]
+
+    def matrix(x: Tensor, names: str, outer: list[str], last: list[str]) -> Tensor:
+        order = [*batch, *outer, *last]
+        x = call.transpose(x, [names.index(c) for c in order])
+        x = call.expand(x, [size[c] for c in order])
+        return call.reshape(
+            x, (prod(size[c] for c in batch), prod(size[c] for c in outer), prod(size[c] for c in last))
+        )
+
+    product = call.emit("matmul", matrix(a, left, rows, inner), matrix(b, right, inner, columns))
+    order = [*batch, *rows, *columns]
+    return call.reshape(product, [size[c] for c in order]), "".join(order)

@@ -1,0 +1,97 @@
+"""`Emitter`: what the lowering of one foreign node writes with. Operators of the table, folded where everything they
+read is constant.
+
+Folding at import is what makes shape arithmetic vanish: an operator whose inputs are all constants is computed by its
+NumPy reference at once, unless the result is larger than its inputs and larger than `FOLD_LIMIT_BYTES` (an expanded
+constant stays a node).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from superkernel.builder import GraphBuilder
+from superkernel.builder_tensor import Tensor, TensorLike
+from superkernel.dtypes import DType
+from superkernel.errors import SuperKernelError, UnsupportedError, Violation
+from superkernel.folding import fold_node
+
+FOLD_LIMIT_BYTES = 1 << 20
+
+
+class Emitter:
+    """Writes the operators that one foreign node becomes; `stem` begins their names, `where` is the node's place in
+    errors."""
+
+    def __init__(self, builder: GraphBuilder, stem: str, where: str) -> None:
+        self.builder, self.stem, self.where = builder, stem, where
+
+    def unsupported(self, message: str, **details: Any) -> UnsupportedError:
+        """The error to raise for a legal node that has no lowering."""
+        return UnsupportedError(message, location=self.where, **details)
+
+    def constant(self, array: Any, dtype: DType | None = None) -> Tensor:
+        """A constant."""
+        return self.builder.constant(array, dtype)
+
+    def like(self, number: float, tensor: Tensor) -> Tensor:
+        """A scalar of the tensor's element type."""
+        return self.builder.constant(np.asarray(number), tensor.dtype)
+
+    def emit_all(self, op: str, *inputs: TensorLike | None, **attrs: Any) -> tuple[Tensor, ...]:
+        """An operator of the table with all its outputs; folded where every input is a constant."""
+        trimmed = list(inputs)
+        while trimmed and trimmed[-1] is None:
+            trimmed.pop()
+        tensors = self.builder.apply(op, trimmed, attrs, stem=f"{self.stem}/{op}")
+        record = tensors[0].value.record
+        operands = [None if v is None else v.data for v in record.inputs]
+        if any(v is not None and v.data is None for v in record.inputs):
+            return tensors
+        read = sum(a.nbytes for a in operands if a is not None)
+        written = sum(t.type.nbytes for t in tensors)
+        if written > max(read, FOLD_LIMIT_BYTES):
+            return tensors
+        arrays = fold_node(op, operands, record.attrs, tuple(t.type for t in tensors))
+        self.builder.drop_last(record)
+        return tuple(self.builder.constant(a) for a in arrays)
+
+    def emit(self, op: str, *inputs: TensorLike | None, **attrs: Any) -> Tensor:
+        """An operator of the table with one output."""
+        (result,) = self.emit_all(op, *inputs, **attrs)
+        return result
+
+    # -- what many lowerings need
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """`x` in another static shape; `x` itself where it has it."""
+        return x if x.shape == tuple(shape) else self.emit("reshape", x, shape=tuple(shape))
+
+    def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
+        """`x` with permuted axes; `x` itself for the identity."""
+        return x if tuple(perm) == tuple(range(x.rank)) else self.emit("transpose", x, perm=tuple(perm))
+
+    def expand(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """`x` broadcast to `shape`."""
+        return x if x.shape == tuple(shape) else self.emit("expand", x, shape=tuple(shape))
+
+    def cast(self, x: Tensor, dtype: DType) -> Tensor:
+        """`x` in another element type."""
+        return x if x.dtype is dtype else self.emit("cast", x, dtype=dtype)
+
+
+def in_node(error: SuperKernelError, where: str) -> SuperKernelError:
+    """The error with the foreign node in front where it names only a node of the built graph."""
+    if all(v.location.startswith(where) for v in error.violations):
+        return error
+    error.violations = tuple(
+        v
+        if v.location.startswith(where)
+        else Violation(v.message, f"{where}, {v.location}" if v.location else where, v.expected, v.found, v.hint)
+        for v in error.violations
+    )
+    error.args = (error._text(),)
+    return error
