@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 from superkernel.ablate_figures import (
     Figures,
     Measure,
+    Split,
     ahead_cycles,
     constant_shares,
     longest_chain,
@@ -60,8 +61,6 @@ ONE_BY_ONE, FUSED = "one by one", "fused, full sync"
 SWEEPS = ("icache.miss_latency_cycles", "sync.core_full_ns", "dispatch.launch_ns")
 SWEEP_POINTS = 4
 _LAUNCH = "dispatch.launch_ns"
-
-Split = dict[int, dict[Activity, float]]
 
 
 @dataclass(frozen=True)

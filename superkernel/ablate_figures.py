@@ -35,8 +35,10 @@ from superkernel.timeline import Activity
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from superkernel.ablate import Split
     from superkernel.pipeline_aicore import AicoreCompiled
+
+Split = dict[int, dict[Activity, float]]
+"""Per core its cycles by what it did."""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ dictionary keys); `equal` and `not_equal` compare elements.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 from superkernel.dtypes import DType
 from superkernel.errors import GraphError, InputError
 from superkernel.tensor import TensorType
-
-if TYPE_CHECKING:
-    from superkernel.builder import GraphBuilder
 
 TensorLike: TypeAlias = "Tensor | bool | int | float | NDArray[Any]"
 _Index: TypeAlias = int | slice | EllipsisType | None
@@ -49,13 +46,21 @@ class Value:
         )
 
 
+class Builder(Protocol):
+    """What a handle needs of its builder (builder.GraphBuilder): operators by name."""
+
+    def apply(
+        self, op: str, inputs: Sequence[TensorLike | None], attrs: Mapping[str, Any] | None = None
+    ) -> tuple[Tensor, ...]: ...
+
+
 class Tensor:
     """A value of a graph under construction."""
 
     __slots__ = ("builder", "value")
     __array_priority__ = 1000  # array + Tensor asks the Tensor first
 
-    def __init__(self, builder: GraphBuilder, value: Value) -> None:
+    def __init__(self, builder: Builder, value: Value) -> None:
         self.builder, self.value = builder, value
 
     @property

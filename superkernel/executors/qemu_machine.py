@@ -1,9 +1,7 @@
-"""The emulated machine: its memory, with a program and the firmware in it, and its launches.
+"""The emulated machine and its launches.
 
-Model: the machine's memory is an anonymous file that this process maps: program, firmware, constants, unit ranges and
-inputs are written into it, outputs and states read out of it. Each launch is one start of the emulator; memory stays,
-local memories, flags and queues start afresh. Local memories start as bytes 0xff (not-a-numbers), so that what nobody
-loaded shows.
+Model: each launch is one start of the emulator; memory (`qemu_memory`) stays, local memories, flags and queues start
+afresh. Local memories start as bytes 0xff (not-a-numbers), so that what nobody loaded shows.
 
 A launch ends by the program's store to the exit device, by a failure that the firmware reports, by this process when it
 sees that all harts wait or have ended and no condition holds (`is_stuck`: nothing can happen any more, however long one
@@ -12,124 +10,48 @@ waits), or by the watchdog. Left over commands and flags at the end are an error
 
 from __future__ import annotations
 
-import mmap
-import os
 import random
-import struct
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from superkernel.codegen.aicore.boot import DONE, EXIT_DATA, EXIT_SUCCESS, EXIT_TRAP, FIRMWARE
-from superkernel.codegen.aicore.linking import Image
 from superkernel.codegen.aicore.memory_map import CAUSE_WORD, LAUNCH_WORD, MARKER_WORD
-from superkernel.codegen.firmware.image import Firmware
 from superkernel.codegen.firmware.memory import (
     CONFIG,
     ENGINES,
     FAILURE_EXIT,
     FLAG_IDS,
     LOG_BYTES,
-    MODES,
     STATE,
     TIMINGS,
-    USED,
     WAIT_CROSS,
     WAIT_MEMORY,
 )
 from superkernel.errors import MachineError, SimulationError, WatchdogError
 from superkernel.executors import qemu_report
+from superkernel.executors.qemu_memory import UNWRITTEN, EmulatedMemory
 from superkernel.executors.qemu_process import Ended, find_qemu, start
 from superkernel.executors.qemu_schedule import AT_ONCE, WATCHDOG_S, Schedule
-from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines.model import ENGINES_OF, CoreType, Engine, Local
 
 _BIASES = (0, 0, 24, 128, 240, 256)  # chances in 256 of an engine's first command to leave, timing `random`
 _ALWAYS = 256
 _FORWARDS = (Engine.MTE2, Engine.MTE1, Engine.M, Engine.V, Engine.FIX, Engine.MTE3)  # the way of the data
-_UNWRITTEN = 0xFF
 _TICKS_PER_US = 10
 _WATCHED: Final = ("waiting", "wait_kind", "wait_what", "wait_value", "orderings", "commands")
 
 
 @dataclass
-class Emulator:
+class Emulator(EmulatedMemory):
     """The machine: memory with a program and the firmware in it, and its launches.
 
-    `names` are the sub-operators' names, for reports; `log` keeps every command (`qemu_log`). Use as a context manager,
-    or call `close`.
+    `log` keeps every command (`qemu_log`); `arguments`, `files`: what else the emulator is started with. Use as a
+    context manager, or call `close`.
     """
 
-    target: AicoreTarget
-    program: Image | None
-    firmware: Firmware
-    names: Sequence[str] = ()
     log: bool = False
     arguments: tuple[str, ...] = ()
     files: tuple[int, ...] = ()
-    _map: mmap.mmap = field(init=False, repr=False)
-    _file: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self.places = self.firmware.places
-        size = self.places.ram_bytes
-        try:
-            self._file = os.memfd_create("superkernel-qemu", os.MFD_CLOEXEC)
-            os.ftruncate(self._file, size)
-            self._map = mmap.mmap(self._file, size)
-        except OSError as error:
-            raise MachineError(f"no memory for the emulated machine: {error}", expected=f"{size} bytes") from error
-        for image in (self.firmware.image, *((self.program,) if self.program else ())):
-            for segment in image.segments:
-                self.write(segment.address, segment.data)
-
-    def __enter__(self) -> Emulator:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the memory back."""
-        self._map.close()
-        os.close(self._file)
-
-    # Memory -----------------------------------------------------------------------------------------------------------
-
-    def write(self, address: int, data: bytes) -> None:
-        """Replace bytes of memory."""
-        at = address - self.places.memory.ram_address
-        assert 0 <= at <= len(self._map) - len(data), hex(address)
-        self._map[at : at + len(data)] = data
-
-    def read(self, address: int, count: int) -> bytes:
-        """Bytes of memory."""
-        at = address - self.places.memory.ram_address
-        assert 0 <= at <= len(self._map) - count, hex(address)
-        return self._map[at : at + count]
-
-    def first_unwritten(self, address: int, count: int) -> int | None:
-        """None: an emulated machine keeps no account of what was written."""
-        return None
-
-    def forget(self, begin: int, end: int) -> None:
-        """Fill memory with what no program wrote."""
-        self.write(begin, bytes([_UNWRITTEN]) * (end - begin))
-
-    def word(self, address: int) -> int:
-        """An 8-byte word."""
-        value: int = struct.unpack("<Q", self.read(address, 8))[0]
-        return value
-
-    def write_word(self, address: int, value: int) -> None:
-        self.write(address, struct.pack("<Q", value & (1 << 64) - 1))
-
-    def state_word(self, hart: int, name: str) -> int:
-        """A word that the firmware keeps of a hart."""
-        return self.word(self.places.state(hart) + STATE[name])
 
     # Launching --------------------------------------------------------------------------------------------------------
 
@@ -164,7 +86,7 @@ class Emulator:
         for hart in range(places.memory.harts):
             self.write(places.state(hart), bytes(places.state_bytes))
             for local, address in places.locals[hart].items():
-                self.write(address, bytes([_UNWRITTEN]) * places.size_of(local))
+                self.write(address, bytes([UNWRITTEN]) * places.size_of(local))
             self._describe(hart, schedule)
 
     def _describe(self, hart: int, schedule: Schedule) -> None:
@@ -229,24 +151,6 @@ class Emulator:
         ]  # fmt: skip
         return start(words, [self._file, *self.files], watchdog_s, self.is_stuck)
 
-    # Cross-core flags -------------------------------------------------------------------------------------------------
-
-    def counts(self, hart: int) -> NDArray[np.int64]:
-        """A core's counts of all cross-core flags, from what all cores have counted."""
-        device, cubes = self.target.device, self.target.device.cube_cores
-        shape = (MODES + 2, self.target.cores, FLAG_IDS)
-        counters = np.frombuffer(self.read(self.places.shared, int(np.prod(shape)) * 8), "<i8").reshape(shape)
-        if hart < cubes:
-            of_type = counters[0, :cubes].min(0)
-            first = cubes + hart // device.cube_cores_per_group * device.vector_cores_per_group
-            of_group = counters[1, first : first + device.vector_cores_per_group].min(0)
-        else:
-            of_type = counters[0, cubes:].min(0)
-            first = (hart - cubes) // device.vector_cores_per_group * device.cube_cores_per_group
-            of_group = counters[1, first : first + device.cube_cores_per_group].sum(0)
-        signalled = of_type + of_group + counters[2].min(0) + counters[MODES, hart]
-        return np.asarray(signalled - counters[MODES + 1, hart], np.int64)
-
     def is_stuck(self) -> bool:
         """Whether every hart waits or has ended, and no condition holds: then none ever goes on. A hart that waits
         changes nothing that others see, so that two equal looks, around the conditions, are one."""
@@ -288,12 +192,6 @@ class Emulator:
         left = [v for hart in range(self.places.memory.harts) for v in qemu_report.left_over(self, hart)]
         if left:
             raise SimulationError(kind="leftover_flag" if "flag" in left[0].message else "undrained", violations=left)
-
-    def flags_used(self, hart: int) -> list[tuple[Engine, Engine, int]]:
-        """The flags between engines that the hart's program sets: setter, waiter, number."""
-        used = self.read(self.places.state(hart) + USED, ENGINES * ENGINES * FLAG_IDS)
-        places = np.flatnonzero(np.frombuffer(used, np.uint8)).tolist()
-        return [(Engine(p // FLAG_IDS // ENGINES), Engine(p // FLAG_IDS % ENGINES), p % FLAG_IDS) for p in places]
 
 
 def _faulty(schedule: Schedule) -> dict[str, int]:

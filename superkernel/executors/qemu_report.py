@@ -36,13 +36,13 @@ from superkernel.target.engines.layout import operand_words
 from superkernel.target.engines.table import by_opcode
 
 if TYPE_CHECKING:
-    from superkernel.executors.qemu_machine import Emulator
+    from superkernel.executors.qemu_memory import EmulatedMemory
     from superkernel.executors.qemu_schedule import Schedule
 
 _PHASES = ("not begun", "waiting", "in its body", "behind it")
 
 
-def left_over(machine: Emulator, hart: int) -> list[Violation]:
+def left_over(machine: EmulatedMemory, hart: int) -> list[Violation]:
     """Commands and flags that a program must not leave behind."""
     found = [
         Violation("the program ends while an engine has commands", f"{_hart(machine, hart)}, {e.title}", found=text)
@@ -62,11 +62,11 @@ def left_over(machine: Emulator, hart: int) -> list[Violation]:
     return found
 
 
-def _hart(machine: Emulator, hart: int) -> str:
+def _hart(machine: EmulatedMemory, hart: int) -> str:
     return f"core {hart} ({machine.places.core_type(hart).value})"
 
 
-def _queue(machine: Emulator, hart: int, engine: Engine) -> str:
+def _queue(machine: EmulatedMemory, hart: int, engine: Engine) -> str:
     """What an engine still has to do: a number and the first command; empty where nothing."""
     state = machine.places.state(hart)
     taken, put = struct.unpack("<QQ", machine.read(state + QUEUE_ENDS + 16 * engine.value, 16))
@@ -77,7 +77,7 @@ def _queue(machine: Emulator, hart: int, engine: Engine) -> str:
     return f"{put - taken} commands, first `{_command(words, engine)}`"
 
 
-def _place(machine: Emulator, hart: int) -> str:
+def _place(machine: EmulatedMemory, hart: int) -> str:
     """A hart's sub-operator, phase and pc."""
     marker = machine.word(machine.places.memory.private(hart) + 8 * MARKER_WORD)
     subop = marker // 4
@@ -86,7 +86,7 @@ def _place(machine: Emulator, hart: int) -> str:
     return f"sub-operator {subop}{name} ({_PHASES[marker % 4]}), pc {pc:#x}{_symbol(machine, pc)}"
 
 
-def _symbol(machine: Emulator, pc: int) -> str:
+def _symbol(machine: EmulatedMemory, pc: int) -> str:
     image = machine.program
     if image is None:
         return ""
@@ -97,7 +97,7 @@ def _symbol(machine: Emulator, pc: int) -> str:
     return f" <{functions[at][1]}+{pc - functions[at][0]:#x}>"
 
 
-def _wait(machine: Emulator, hart: int) -> str:
+def _wait(machine: EmulatedMemory, hart: int) -> str:
     kind, what, value = (machine.state_word(hart, n) for n in ("wait_kind", "wait_what", "wait_value"))
     last = machine.state_word(hart, "last_flag")
     texts = {
@@ -110,7 +110,7 @@ def _wait(machine: Emulator, hart: int) -> str:
     return texts.get(kind, f"waits for nothing; last cross-core flag waited for: {last}")
 
 
-def stuck(machine: Emulator, schedule: Schedule, *, forever: bool) -> list[Violation]:
+def stuck(machine: EmulatedMemory, schedule: Schedule, *, forever: bool) -> list[Violation]:
     """What every hart is at."""
     message = f"the emulated kernel did not end within {schedule.watchdog_s:g} s"
     if forever:
@@ -123,7 +123,7 @@ def stuck(machine: Emulator, schedule: Schedule, *, forever: bool) -> list[Viola
     return found
 
 
-def failure(machine: Emulator) -> SimulationError:
+def failure(machine: EmulatedMemory) -> SimulationError:
     config = machine.places.config
     number, hart, a, b = (
         machine.word(config + CONFIG[n]) for n in ("failure", "failed_hart", "failure_a", "failure_b")

@@ -1,0 +1,118 @@
+"""The emulated machine's memory, and what the firmware keeps in it: the part of `qemu_machine` that only looks.
+
+Model: an anonymous file that this process maps and the emulator shares. Program, firmware, constants, unit ranges and
+inputs are written into it, outputs and states read out of it; the firmware's words about each hart, its flags and its
+queues lie in it too (`codegen/firmware/memory.py`), while the machine runs and after it has ended.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.codegen.aicore.linking import Image
+from superkernel.codegen.firmware.image import Firmware
+from superkernel.codegen.firmware.memory import ENGINES, FLAG_IDS, MODES, STATE, USED
+from superkernel.errors import MachineError
+from superkernel.target.aicore import AicoreTarget
+from superkernel.target.engines.model import Engine
+
+UNWRITTEN = 0xFF
+"""What bytes hold that no program wrote: not-a-numbers, so that what nobody loaded shows."""
+
+
+@dataclass
+class EmulatedMemory:
+    """Memory with a program and the firmware in it. `names` are the sub-operators' names, for reports."""
+
+    target: AicoreTarget
+    program: Image | None
+    firmware: Firmware
+    names: Sequence[str] = ()
+    _map: mmap.mmap = field(init=False, repr=False)
+    _file: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.places = self.firmware.places
+        size = self.places.ram_bytes
+        try:
+            self._file = os.memfd_create("superkernel-qemu", os.MFD_CLOEXEC)
+            os.ftruncate(self._file, size)
+            self._map = mmap.mmap(self._file, size)
+        except OSError as error:
+            raise MachineError(f"no memory for the emulated machine: {error}", expected=f"{size} bytes") from error
+        for image in (self.firmware.image, *((self.program,) if self.program else ())):
+            for segment in image.segments:
+                self.write(segment.address, segment.data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._map.close()
+        os.close(self._file)
+
+    def write(self, address: int, data: bytes) -> None:
+        """Replace bytes of memory."""
+        at = address - self.places.memory.ram_address
+        assert 0 <= at <= len(self._map) - len(data), hex(address)
+        self._map[at : at + len(data)] = data
+
+    def read(self, address: int, count: int) -> bytes:
+        """Bytes of memory."""
+        at = address - self.places.memory.ram_address
+        assert 0 <= at <= len(self._map) - count, hex(address)
+        return self._map[at : at + count]
+
+    def first_unwritten(self, address: int, count: int) -> int | None:
+        """None: an emulated machine keeps no account of what was written."""
+        return None
+
+    def forget(self, begin: int, end: int) -> None:
+        """Fill memory with what no program wrote."""
+        self.write(begin, bytes([UNWRITTEN]) * (end - begin))
+
+    def word(self, address: int) -> int:
+        """An 8-byte word."""
+        value: int = struct.unpack("<Q", self.read(address, 8))[0]
+        return value
+
+    def write_word(self, address: int, value: int) -> None:
+        self.write(address, struct.pack("<Q", value & (1 << 64) - 1))
+
+    def state_word(self, hart: int, name: str) -> int:
+        """A word that the firmware keeps of a hart."""
+        return self.word(self.places.state(hart) + STATE[name])
+
+    def counts(self, hart: int) -> NDArray[np.int64]:
+        """A core's counts of all cross-core flags, from what all cores have counted."""
+        device, cubes = self.target.device, self.target.device.cube_cores
+        shape = (MODES + 2, self.target.cores, FLAG_IDS)
+        counters = np.frombuffer(self.read(self.places.shared, int(np.prod(shape)) * 8), "<i8").reshape(shape)
+        if hart < cubes:
+            of_type = counters[0, :cubes].min(0)
+            first = cubes + hart // device.cube_cores_per_group * device.vector_cores_per_group
+            of_group = counters[1, first : first + device.vector_cores_per_group].min(0)
+        else:
+            of_type = counters[0, cubes:].min(0)
+            first = (hart - cubes) // device.vector_cores_per_group * device.cube_cores_per_group
+            of_group = counters[1, first : first + device.cube_cores_per_group].sum(0)
+        signalled = of_type + of_group + counters[2].min(0) + counters[MODES, hart]
+        return np.asarray(signalled - counters[MODES + 1, hart], np.int64)
+
+    def flags_used(self, hart: int) -> list[tuple[Engine, Engine, int]]:
+        """The flags between engines that the hart's program sets: setter, waiter, number."""
+        used = self.read(self.places.state(hart) + USED, ENGINES * ENGINES * FLAG_IDS)
+        places = np.flatnonzero(np.frombuffer(used, np.uint8)).tolist()
+        return [(Engine(p // FLAG_IDS // ENGINES), Engine(p // FLAG_IDS % ENGINES), p % FLAG_IDS) for p in places]
