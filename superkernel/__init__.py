@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from superkernel.sim_report import SimReport
     from superkernel.target.aicore import load_target
     from superkernel.tensor import TensorType
+    from superkernel.tracing import Trace
 
 _HOMES = {
     "compile": "api",
@@ -76,6 +77,7 @@ _HOMES = {
     "SimReport": "sim_report",
     "load_target": "target.aicore",
     "TensorType": "tensor",
+    "Trace": "tracing",
 }
 
 __all__ = [
@@ -99,6 +101,7 @@ __all__ = [
     "SimulationError",
     "SuperKernelError",
     "TensorType",
+    "Trace",
     "UnsupportedError",
     "UserError",
     "VerificationError",

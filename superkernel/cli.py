@@ -150,6 +150,10 @@ def _parser() -> argparse.ArgumentParser:
     sub = commands.add_parser("bisect", help=text, description=text)
     sub.set_defaults(command=_bisect)
     cli_analysis.add_bisect_arguments(sub, add_model_arguments)
+    text = "Record one run as a timeline of cores and engines: a page for a browser, or JSON for Perfetto."
+    sub = commands.add_parser("trace", help=text, description=text)
+    sub.set_defaults(command=_trace)
+    cli_analysis.add_trace_arguments(sub, add_model_arguments)
     text = "The kernel registry: what there is, why a kernel is chosen, which kernels models need."
     kernels = commands.add_parser("kernels", help=text, description=text)
     cli_kernels.add_commands(kernels, _Parser, add_model_arguments, load_model)
@@ -339,6 +343,13 @@ def _graph(args: argparse.Namespace) -> Any:
 def _ablate(args: argparse.Namespace) -> int:
     result = cli_analysis.run_ablate(args, _graph(args), _options(args.option))
     _print(args, result.to_json(), result.text)
+    return 0
+
+
+def _trace(args: argparse.Namespace) -> int:
+    trace = cli_analysis.run_trace(args, load_model(args))
+    figures = {"file": args.out, "us": trace.duration_us, "spans": len(trace.spans), "tracks": len(trace.tracks)}
+    _print(args, figures, lambda: f"{trace}\n{args.out} written")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`superkernel ablate` and `superkernel bisect`: arguments in, texts of `ablate` and `bisection` out."""
+"""`superkernel ablate`, `bisect` and `trace`: arguments in, results out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from superkernel.ablate import Ablation
     from superkernel.bisection import Bisection
     from superkernel.graph import Graph
+    from superkernel.kernel import Kernel
+    from superkernel.tracing import Trace
 
 WRONG = 1  # exit status of `bisect` where it finds a cause
 
@@ -31,6 +33,14 @@ def add_bisect_arguments(parser: argparse.ArgumentParser, add_model: AddModel) -
     _add_inputs(parser)
     text = "largest difference over largest magnitude of a sub-operator's value (default: by type and length)"
     parser.add_argument("--tolerance", type=float, default=None, metavar="X", help=text)
+
+
+def add_trace_arguments(parser: argparse.ArgumentParser, add_model: AddModel) -> None:
+    """The arguments of `trace`."""
+    add_model(parser)
+    _add_inputs(parser)
+    text = "where to: .html, a page for a browser, or .json, for Perfetto (default: trace.html)"
+    parser.add_argument("--out", default="trace.html", metavar="FILE", help=text)
 
 
 def _add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +69,19 @@ def run_bisect(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any
         graph, args.target or "host", threads=args.threads, options=options, inputs=_inputs(args, graph),
         tolerance=args.tolerance,
     )  # fmt: skip
+
+
+def run_trace(args: argparse.Namespace, kernel: Kernel) -> Trace:
+    """Carry `trace` out; the file is written."""
+    from superkernel.npz import read_npz
+    from superkernel.random_inputs import random_inputs
+    from superkernel.tracing import form_of
+
+    form_of(args.out)  # a bad name is told before anything runs
+    inputs = read_npz(Path(args.inputs), kernel.inputs) if args.inputs is not None else None
+    trace = kernel.trace(inputs if inputs is not None else random_inputs(kernel.inputs, args.random_inputs))
+    trace.save(args.out)
+    return trace
 
 
 def _inputs(args: argparse.Namespace, graph: Graph) -> dict[str, Any]:

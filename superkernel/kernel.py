@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from superkernel.sim_report import SimReport
     from superkernel.sync.aicore.verify import AicoreCertificate
     from superkernel.sync.verify import Certificate
+    from superkernel.tracing import Trace
 
 Array = NDArray[Any]
 
@@ -280,6 +281,14 @@ class Kernel(_core.DirectCall):
         return self._profile(
             self._arrays(inputs) if inputs is not None else self._random(), _count("rounds", rounds, 0), warm
         )
+
+    def trace(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None) -> Trace:
+        """One run as a timeline: what each core did when, on an accelerator each engine of it. `save` it as .html for a
+        browser or as .json for Perfetto. On the host a warm launch, on the simulator a cold one; states are put back
+        afterwards. Without inputs, random ones of seed 0."""
+        arrays = self._arrays(inputs) if inputs is not None else self._random()
+        with self._kept_states():
+            return self._compiled.trace(self._io(list(arrays.values())))
 
     def critical(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, confirm: int = 5) -> CriticalReport:
         """An accelerator's critical path: what the time of a simulated run consists of, slack of each boundary, and

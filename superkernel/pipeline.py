@@ -52,6 +52,7 @@ from superkernel.transforms.tilings import SinkTilings
 if TYPE_CHECKING:
     from superkernel.explain import Explanation
     from superkernel.report import Report
+    from superkernel.tracing import Trace
 
 WARMUP_ROUNDS = 5
 CacheFactory = Callable[[Path | None], ObjectCache]
@@ -100,6 +101,12 @@ class Compiled:
     def time(self, io: Sequence[NDArray[Any]], rounds: int) -> NDArray[np.int64]:
         """See `Kernel.time`."""
         return self.executable.time(io, rounds, WARMUP_ROUNDS)
+
+    def trace(self, io: Sequence[NDArray[Any]]) -> Trace:
+        """See `Kernel.trace`."""
+        from superkernel.profile import traced
+
+        return traced(self, io)
 
     def explain(self, node: str | int) -> Explanation:
         """See `Kernel.explain`."""

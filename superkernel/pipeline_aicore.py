@@ -45,11 +45,13 @@ from superkernel.scheduler.families.aicore.grouped import grouped_cut
 from superkernel.scheduler.group import Grouping, group
 from superkernel.scheduler.schedule import Schedule
 from superkernel.scoping import with_scopes
+from superkernel.sim.trace import records, trace_of
 from superkernel.sim_report import SimReport, measure
 from superkernel.sync.aicore.launching import plan_launches
 from superkernel.sync.aicore.plan import AicorePlan, Form
 from superkernel.sync.aicore.verify import AicoreCertificate, verify_aicore
 from superkernel.target.aicore import AicoreTarget
+from superkernel.tracing import Trace
 from superkernel.transforms import simplify
 from superkernel.transforms.precision import error_bound, lower_precision
 from superkernel.transforms.selections import selections
@@ -110,6 +112,13 @@ class AicoreCompiled:
     def time(self, io: Sequence[NDArray[Any]], rounds: int) -> NDArray[np.int64]:
         """Simulated ns of a fused run, the same every time."""
         return np.full(rounds, round(self.run(io).time_us * 1000), np.int64)
+
+    def trace(self, io: Sequence[NDArray[Any]]) -> Trace:
+        """See `Kernel.trace`."""
+        run = self.executable.simulate(io, mode="timing", races=False, trace=True)
+        names = {sub.index: sub.name for sub in self.schedule.subops}
+        title = f"{self.graph.name} on {self.target.name}, simulated"
+        return trace_of([records(launch.trace) for launch in run.launches], self.target, names, title)
 
     def explain(self, node: str | int) -> AicoreExplanation:
         """See `Kernel.explain`."""

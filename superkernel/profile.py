@@ -18,6 +18,7 @@ from superkernel.computed_in import computed_in, formats_in_force, formats_text
 from superkernel.pipeline import Compiled
 from superkernel.report import Boundary, Report, Timing, Work
 from superkernel.sync.plan import Body, Plan, Set, Wait
+from superkernel.tracing import Activity, Flow, Span, Trace, Track
 
 PROFILED_RUNS = 31
 WARMUP_RUNS = 5
@@ -111,12 +112,7 @@ def _work(compiled: Compiled, figures: Sequence[RunFigures]) -> tuple[Work, ...]
 def read_stamps(plan: Plan, events: NDArray[np.uint64], ns_per_tick: float) -> RunFigures:
     """The figures of one run from its stamps, [cores, words] in ticks."""
     stamps = [_core_stamps(plan, events, core, ns_per_tick) for core in range(plan.cores)]
-    set_at = {
-        (core, step.count): stamps[core][i + 1]
-        for core, program in enumerate(plan.programs)
-        for i, step in enumerate(program)
-        if isinstance(step, Set)
-    }
+    set_at = _signalled(plan, stamps)
     waits = 1 + max((s.index for p in plan.programs for s in p if isinstance(s, Wait)), default=-1)
     figures = RunFigures(0.0, np.zeros(plan.cores), np.zeros(waits), np.zeros(waits), np.zeros(plan.cores))
     for core, program in enumerate(plan.programs):
@@ -135,6 +131,54 @@ def read_stamps(plan: Plan, events: NDArray[np.uint64], ns_per_tick: float) -> R
     first = min(s[0] for s in stamps)
     figures.total = max(s[-1] for s in stamps) - first
     return figures
+
+
+def _signalled(plan: Plan, stamps: Sequence[Sequence[float]]) -> dict[tuple[int, int], float]:
+    """When each set was done, in ns, by core and count."""
+    return {
+        (core, step.count): stamps[core][i + 1]
+        for core, program in enumerate(plan.programs)
+        for i, step in enumerate(program)
+        if isinstance(step, Set)
+    }
+
+
+def traced(compiled: Compiled, io: Sequence[Array]) -> Trace:
+    """A warm launch as a timeline."""
+    for _ in range(WARMUP_RUNS):
+        compiled.executable.run(io)
+    events = compiled.executable.profiled(io)
+    return trace_of(compiled, events, 1e9 / _core.tsc_hz())
+
+
+def trace_of(compiled: Compiled, events: NDArray[np.uint64], ns_per_tick: float) -> Trace:
+    """The timeline of a profiled launch from its stamps, [cores, words] in ticks."""
+    plan, names = compiled.plan, {sub.index: sub.name for sub in compiled.schedule.subops}
+    stamps = [_core_stamps(plan, events, core, ns_per_tick) for core in range(plan.cores)]
+    set_at = _signalled(plan, stamps)
+    flow_of = {place: number for number, place in enumerate(sorted(set_at))}
+    spans: list[Span] = []
+    flows: list[Flow] = []
+    for core, program in enumerate(plan.programs):
+        for i, step in enumerate(program):
+            begin, end = stamps[core][i] / 1e3, stamps[core][i + 1] / 1e3
+            if isinstance(step, Body):
+                subop = plan.tasks[step.task].subop
+                spans.append(Span(core, begin, end, names[subop], Activity.WORK, subop))
+            elif isinstance(step, Set):
+                spans.append(Span(core, begin, end, f"set {step.count}", Activity.SIGNAL))
+                flows.append(Flow(core, end, f"core {core}, set {step.count}", flow_of[core, step.count], taken=False))
+            else:
+                place = (step.producer, step.count)
+                subop, name = plan.reasons[step.index].wait.subop, f"wait for core {step.producer}, set {step.count}"
+                late = min(max(set_at[place] / 1e3, begin), end)
+                if late > begin:
+                    spans.append(Span(core, begin, late, name, Activity.IMBALANCE, subop))
+                spans.append(Span(core, late, end, name, Activity.WAIT, subop))
+                flows.append(Flow(core, end, f"core {step.producer}, set {step.count}", flow_of[place], taken=True))
+    title = f"{compiled.graph.name} on the host, {compiled.cores} cores"
+    cores = {core: f"core {core}" for core in range(plan.cores)}
+    return Trace(title, cores, tuple(Track(core, 0, "worker") for core in cores), tuple(spans), tuple(flows), names)
 
 
 def _core_stamps(plan: Plan, events: NDArray[np.uint64], core: int, ns_per_tick: float) -> list[float]:

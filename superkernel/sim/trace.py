@@ -1,16 +1,15 @@
-"""The event trace of a launch as JSON that Chrome's tracing page and Perfetto read.
+"""The event trace of launches as a `superkernel.tracing.Trace`: for Perfetto, for a browser.
 
-Model: the device hands over records of 32 bytes (csrc/sim/device/trace.h), track by track. Each core becomes a process;
-its control unit, its stalls and each engine become threads; a cross-core flag's set and the waits that took it become a
-flow. Times are microseconds of the device's clock.
+Model: the device hands over records of 32 bytes (csrc/sim/device/trace.h), track by track. A core's control unit, its
+stalls and each engine become tracks; a cross-core flag's set and the waits that took it become a flow. Times are
+microseconds of the device's clock.
 
-Invariant: the JSON is a function of the records and the target alone: the same launch gives the same bytes.
+Invariant: the trace is a function of the records and the target alone: the same launch gives the same bytes of JSON.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from superkernel.sim.counters import PHASES, STALLS
 from superkernel.target.engines import Engine
 from superkernel.target.engines.table import by_opcode
+from superkernel.tracing import Activity, Flow, Span, Trace, Track
 
 if TYPE_CHECKING:
     from superkernel.target.aicore import AicoreTarget
@@ -35,61 +35,118 @@ RECORD = np.dtype(
     ]
 )
 MARKER, STALL, COMMAND, WAIT, FLOW_OUT, FLOW_IN = range(1, 7)
-_STALL_TRACK = 15  # beside the numbers of the engines' windows
+COMPUTE_ENGINES = (Engine.M.value, Engine.V.value)
+CROSS_STALLS = ("cross_wait", "wait_memory")
+FETCH_STALLS = ("fetch", "prefetch_late")
+_STALL_LANE = 15  # beside the numbers of the engines' windows
+
+Rows = np.ndarray[Any, np.dtype[np.void]]
 
 
-def records(trace: bytes) -> np.ndarray[Any, np.dtype[np.void]]:
+def records(trace: bytes) -> Rows:
     """The records as a structured array."""
     return np.frombuffer(trace, RECORD)
 
 
-def to_chrome(trace: bytes, target: AicoreTarget, names: dict[int, str] | None = None) -> str:
-    """The trace as JSON. `names`: sub-operators by number."""
-    us_per_cycle = 1 / target.device.clock_mhz
-    rows = records(trace)
-    events = [*_tracks(rows, target), *(_event(row, us_per_cycle, names or {}) for row in rows)]
-    return json.dumps({"displayTimeUnit": "ns", "traceEvents": events}, separators=(",", ":"))
+def to_chrome(trace: bytes, target: AicoreTarget, names: Mapping[int, str] | None = None) -> str:
+    """One launch's trace as JSON. `names`: sub-operators by number."""
+    return trace_of([records(trace)], target, names or {}, target.name).chrome()
 
 
-def _track_name(number: int) -> str:
-    if number == _STALL_TRACK:
+def trace_of(launches: Sequence[Rows], target: AicoreTarget, names: Mapping[int, str], title: str) -> Trace:
+    """Launches, one behind the other, as one trace. `names`: sub-operators by number; other numbers are the program's
+    own start and end."""
+    seen = sorted({(int(row["core"]), _lane_of(row)) for rows in launches for row in rows})
+    numbers = {place: number for number, place in enumerate(seen)}
+    spans: list[Span] = []
+    flows: list[Flow] = []
+    start = 0
+    first_flow = 0
+    for rows in launches:
+        spans += _spans(rows, target, names, numbers, start)
+        flows += _flows(rows, target, numbers, start, first_flow)
+        start += int(rows["end"].max(initial=0))
+        first_flow = 1 + max((flow.number for flow in flows), default=first_flow - 1)
+    return Trace(
+        title,
+        {core: _core_name(core, target) for core, _ in seen},
+        tuple(Track(core, lane, _lane_name(lane)) for core, lane in seen),
+        tuple(spans),
+        tuple(flows),
+        dict(names),
+    )
+
+
+def _core_name(core: int, target: AicoreTarget) -> str:
+    if core < target.cores:
+        return f"{'AIC' if target.is_cube(core) else 'AIV'} {core} (group {target.group_of(core)})"
+    return "SDMA" if core == target.cores + target.device.aicpu_harts else f"AICPU {core}"
+
+
+def _lane_name(lane: int) -> str:
+    if lane == _STALL_LANE:
         return "stalls"
-    return Engine(number).title if number else "control"
+    return Engine(lane).title if lane else "control"
 
 
-def _track_of(row: np.void) -> int:
-    return _STALL_TRACK if row["kind"] == STALL else int(row["track"])
+def _lane_of(row: np.void) -> int:
+    return _STALL_LANE if row["kind"] == STALL else int(row["track"])
 
 
-def _tracks(rows: np.ndarray[Any, np.dtype[np.void]], target: AicoreTarget) -> Iterator[dict[str, Any]]:
-    """Names of processes and threads, in order."""
-    seen = sorted({(int(row["core"]), _track_of(row)) for row in rows})
-    for core in sorted({core for core, _ in seen}):
-        if core < target.cores:
-            name = f"{'AIC' if target.is_cube(core) else 'AIV'} {core} (group {target.group_of(core)})"
+def _spans(
+    rows: Rows, target: AicoreTarget, names: Mapping[int, str], numbers: Mapping[tuple[int, int], int], start: int
+) -> Iterator[Span]:
+    us = 1 / target.device.clock_mhz
+    commands, signalled = by_opcode(), _signalled(rows)
+    for row in rows:
+        begin, end, marker, detail, core, track, kind, extra = row.tolist()
+        if kind in (FLOW_OUT, FLOW_IN):
+            continue
+        subop, phase = divmod(marker, 4)
+        details = {"cycles": end - begin}
+        if kind == MARKER:
+            name, activity = f"{names.get(subop, f'sub-operator {subop}')} {PHASES[phase]}", Activity.WORK
+        elif kind == STALL:
+            name, activity = STALLS[detail], _stall(STALLS[detail])
+            late = min(max(signalled.get((core, end), begin), begin), end) if activity is Activity.WAIT else begin
+            if late > begin:
+                lost = {"cycles": late - begin}
+                yield Span(
+                    numbers[core, _STALL_LANE], (start + begin) * us, (start + late) * us, name, Activity.IMBALANCE,
+                    subop, lost,
+                )  # fmt: skip
+                begin, details = late, {"cycles": end - late}
+        elif kind == COMMAND:
+            name = commands[detail].name
+            activity = Activity.COMPUTE if track in COMPUTE_ENGINES else Activity.MOVEMENT
+            details["global_bytes"] = extra
         else:
-            name = "SDMA" if core == target.cores + target.device.aicpu_harts else f"AICPU {core}"
-        yield {"ph": "M", "name": "process_name", "pid": core, "args": {"name": name}}
-        yield {"ph": "M", "name": "process_sort_index", "pid": core, "args": {"sort_index": core}}
-    for core, track in seen:
-        yield {"ph": "M", "name": "thread_name", "pid": core, "tid": track, "args": {"name": _track_name(track)}}
+            name, activity = f"wait_flag {detail & 0xFF} from {Engine(detail >> 8).title}", Activity.FLAG
+        number = numbers[core, _STALL_LANE if kind == STALL else track]
+        yield Span(number, (start + begin) * us, (start + end) * us, name, activity, subop, details)
 
 
-def _event(row: np.void, us_per_cycle: float, names: dict[int, str]) -> dict[str, Any]:
-    begin, end, marker, detail, core, _, kind, extra = row.tolist()
-    sub_operator, phase = divmod(marker, 4)
-    place = {"pid": core, "tid": _track_of(row), "ts": round(begin * us_per_cycle, 6)}
-    if kind in (FLOW_OUT, FLOW_IN):
-        shape = {"ph": "s"} if kind == FLOW_OUT else {"ph": "f", "bp": "e"}
-        return {**shape, **place, "name": f"cross flag {detail}", "cat": "sync", "id": extra}
-    args: dict[str, Any] = {"sub_operator": sub_operator, "cycles": end - begin}
-    if kind == MARKER:
-        name = f"{names.get(sub_operator, f'sub-operator {sub_operator}')} {PHASES[phase]}"
-    elif kind == STALL:
-        name = STALLS[detail]
-    elif kind == COMMAND:
-        name = by_opcode()[detail].name
-        args["global_bytes"] = extra
-    else:
-        name = f"wait_flag {detail & 0xFF} from {Engine(detail >> 8).title}"
-    return {"ph": "X", **place, "dur": round((end - begin) * us_per_cycle, 6), "name": name, "args": args}
+def _signalled(rows: Rows) -> dict[tuple[int, int], int]:
+    """For waits, by core and end: when the last of those waited for signalled."""
+    sets = {int(row["extra"]): int(row["begin"]) for row in rows[rows["kind"] == FLOW_OUT]}
+    return {
+        (int(row["core"]), int(row["end"])): sets[int(row["extra"])]
+        for row in rows[rows["kind"] == FLOW_IN]
+        if int(row["extra"]) in sets
+    }
+
+
+def _stall(cause: str) -> Activity:
+    if cause in CROSS_STALLS:
+        return Activity.WAIT
+    return Activity.FETCH if cause in FETCH_STALLS else Activity.STALL
+
+
+def _flows(
+    rows: Rows, target: AicoreTarget, numbers: Mapping[tuple[int, int], int], start: int, first: int
+) -> Iterator[Flow]:
+    us = 1 / target.device.clock_mhz
+    for row in rows[(rows["kind"] == FLOW_OUT) | (rows["kind"] == FLOW_IN)]:
+        begin, _, _, detail, core, track, kind, extra = row.tolist()
+        number = numbers[core, track]
+        yield Flow(number, (start + begin) * us, f"cross flag {detail}", first + extra, kind == FLOW_IN)

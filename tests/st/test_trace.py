@@ -1,0 +1,106 @@
+"""Timelines of whole kernels: what they say agrees with what the plan and the reports say."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import models
+import numpy as np
+import pytest
+
+import superkernel as sk
+from superkernel.cli import main
+from superkernel.frontends.json_form import save_json
+from superkernel.sync.plan import Body
+from superkernel.tracing import Activity
+
+WAITS = (Activity.WAIT, Activity.IMBALANCE)
+
+
+def _lengths(trace: sk.Trace, *activities: Activity) -> float:
+    return sum(s.end_us - s.begin_us for s in trace.spans if s.activity in activities)
+
+
+def _no_overlaps(trace: sk.Trace) -> None:
+    by_track: dict[int, list[Any]] = {}
+    for span in trace.spans:
+        assert 0 <= span.begin_us <= span.end_us
+        by_track.setdefault(span.track, []).append(span)
+    for spans in by_track.values():
+        spans.sort(key=lambda s: (s.begin_us, s.end_us))
+        assert all(a.end_us <= b.begin_us + 1e-6 for a, b in pairwise(spans))
+
+
+def test_a_host_kernel(tmp_path: Path) -> None:
+    kernel = sk.compile(models.transformer(layers=1), threads=2)
+    trace = kernel.trace()
+    _no_overlaps(trace)
+    plan = kernel._compiled.plan
+    assert set(trace.cores) == set(range(kernel.threads))
+    bodies = Counter(s.subop for s in trace.spans if s.activity is Activity.WORK)
+    planned = Counter(plan.tasks[s.task].subop for p in plan.programs for s in p if isinstance(s, Body))
+    assert bodies == planned
+    assert sum(s.activity is Activity.SIGNAL for s in trace.spans) == sum(plan.sets)
+    assert sum(s.activity is Activity.WAIT for s in trace.spans) == plan.waits
+    starts = {f.number: f.at_us for f in trace.flows if not f.taken}
+    taken = [f for f in trace.flows if f.taken]
+    assert len(taken) == plan.waits
+    assert all(starts[f.number] <= f.at_us + 0.2 for f in taken)  # two cores' clocks, read one behind the other
+    trace.save(tmp_path / "t.html")
+    assert (tmp_path / "t.html").stat().st_size < 1 << 20
+
+
+def test_states_stay_as_they_are() -> None:
+    kernel = sk.compile(models.decode_step(layers=1), threads=2)
+    before = {name: array.copy() for name, array in kernel.states.items()}
+    kernel.trace()
+    assert all(np.array_equal(kernel.states[name], array) for name, array in before.items())
+
+
+@pytest.mark.parametrize("make", [models.transformer, models.decode_step])
+def test_an_accelerator_kernel(make: Any) -> None:
+    kernel = sk.compile(make(layers=1), target="mini")
+    trace = kernel.trace()
+    _no_overlaps(trace)
+    report = kernel.report(rounds=0)
+    assert isinstance(report, sk.SimReport)
+    assert trace.duration_us >= report.time_us
+    assert {s.subop for s in trace.spans if s.subop in trace.subops} == {row.subop for row in report.subops}
+    for engine in ("m", "v", "mte2"):
+        lanes = [i for i, t in enumerate(trace.tracks) if t.name == engine]
+        drawn = sum(s.details["cycles"] for s in trace.spans if s.track in lanes and s.activity is not Activity.FLAG)
+        assert drawn >= 0.99 * sum(row.busy.get(engine, 0) for row in report.cores) > 0
+    stood = sum(row.stalls.get("cross_wait", 0) + row.stalls.get("wait_memory", 0) for row in report.cores)
+    assert _lengths(trace, *WAITS) * report.clock_mhz == pytest.approx(stood, rel=0.05)
+    assert _lengths(trace, Activity.IMBALANCE) > 0
+    assert trace.chrome() == kernel.trace().chrome()  # the simulator gives the same again
+    assert {f.number for f in trace.flows if f.taken} <= {f.number for f in trace.flows if not f.taken}
+
+
+def test_launches_stand_one_behind_the_other() -> None:
+    kernel = sk.compile(models.transformer(layers=1), target="mini", options={"launches": "single"})
+    trace = kernel.trace()
+    _no_overlaps(trace)
+    report = kernel.report(rounds=0)
+    assert isinstance(report, sk.SimReport)
+    assert report.launches > 1
+    assert trace.duration_us >= report.cycles / report.clock_mhz
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_json(models.transformer(layers=1), Path("m.json"))
+    assert main(["trace", "m.json", "--target", "mini", "--out", "run.json", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["file"] == "run.json"
+    events = json.loads(Path("run.json").read_text())["traceEvents"]
+    assert sum(e["ph"] == "X" for e in events) == figures["spans"]
+    assert main(["trace", "m.json", "--threads", "1"]) == 0
+    assert "trace.html written" in capsys.readouterr().out
+    assert Path("trace.html").read_text().startswith("<!doctype html>")
+    assert main(["trace", "m.json", "--out", "run.txt"]) == 2
+    assert ".html is a page" in capsys.readouterr().err
