@@ -14,6 +14,7 @@ from superkernel.registry.predicates import Reason
 from superkernel.registry.rows_reduced import REDUCED
 from superkernel.scheduler.families.conv_nhwc_reduced import NarrowNhwcTiling
 from superkernel.scheduler.families.matmul_reduced import NarrowTiling
+from superkernel.scheduler.families.winograd_reduced import NarrowWinogradTiling
 
 if TYPE_CHECKING:
     from superkernel.body import SubOperator
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _PRODUCTS = frozenset({"matmul", "matmul_integer", "grouped_matmul", "conv", "conv_transpose", "attention"})
 
-_NARROW = NarrowTiling | NarrowNhwcTiling
+_NARROW = NarrowTiling | NarrowNhwcTiling | NarrowWinogradTiling
 """Tilings that name a format."""
 
 _WORDS = {

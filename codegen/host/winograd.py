@@ -30,7 +30,9 @@ from superkernel.scheduler.tiling import Tiling
 
 
 class WinogradEmitter:
-    """Writes the kernel of one body and tiling."""
+    """Writes the kernel of one body and tiling. `item`: as what transformed inputs are stored."""
+
+    item = DType.F32
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: WinogradTiling) -> None:
         self.kb, self.t, self.form = kb, tiling, conv_form(body)
@@ -42,7 +44,7 @@ class WinogradEmitter:
         t = tiling
         planes = t.side * t.side
         self.inputs = kb.offset(kb.scratch, 4 * t.parked)
-        self.products = kb.offset(self.inputs, 4 * planes * t.input_plane)
+        self.products = kb.offset(self.inputs, t.item_bytes * planes * t.input_plane)
         wide = t.square_columns * t.m + 2
         self.walk = Walk(wide * self.form.channels, self.form.channels, 1)
         self.copier = NhwcPatchCopier(kb, self.form, self.walk, wide)
@@ -89,34 +91,41 @@ class WinogradEmitter:
 
             def part(channel: Index, lanes: int, corner: Index = corner, to: Index = to) -> None:
                 source = kb.at(self.products, kb.add(corner, channel), DType.F32)
-                target = kb.at(self.inputs, kb.add(to, channel), DType.F32)
+                target = kb.at(self.inputs, kb.add(to, channel), self.item)
                 columns = []
                 for j in range(t.side):
                     at = [i * walk.row + j * walk.column for i in range(t.side)]
                     columns.append(input_transform(kb, t.m, [kb.load(source, a, DType.F32, lanes) for a in at]))
                 for i in range(t.side):
                     for j, value in enumerate(input_transform(kb, t.m, [c[i] for c in columns])):
-                        kb.store(value, target, (i * t.side + j) * t.input_plane, DType.F32)
+                        self._keep(value, target, (i * t.side + j) * t.input_plane)
 
             strips(kb, t.channels, t.lanes, part)
+
+    def _keep(self, value: ir.Value, plane: ir.Value, at: Index) -> None:
+        """Transformed inputs of neighbouring channels."""
+        self.kb.store(value, plane, at, DType.F32)
+
+    def _products(self, tile: Tile, source: ir.Value, weights: ir.Value) -> list[Values]:
+        """The sums over the channels of a register tile whose first input is at `source`."""
+        t = self.t
+        return multiply_nest(self.kb, tile, ((t.channels, 1),), t.channels, source, weights, t.tile_rows)
 
     def _panel(self, image: Index, line: Index, count: Index, panel: Index, width: int) -> None:
         """`width` output channels of some lines: products, then outputs."""
         kb, t = self.kb, self.t
         vectors = -(-width // t.lanes)
-        size = t.channels * t.tile_rows
+        size = t.steps * t.tile_rows
         weights = kb.at(self.weights, kb.mul(panel, t.side * t.side * size), DType.F32)
         whole, rest = divmod(t.squares, t.positions)
-        nest = ((t.channels, 1),)
         with kb.loop(0, t.side * t.side, name="plane") as plane:
             slab = kb.at(weights, kb.mul(plane, size), DType.F32)
-            source = kb.at(self.inputs, kb.mul(plane, t.input_plane), DType.F32)
+            source = kb.at(self.inputs, kb.mul(plane, t.input_plane), self.item)
             target = kb.at(self.products, kb.mul(plane, t.output_plane), DType.F32)
 
             def tile(positions: int, square: Index) -> None:
                 shape = Tile(positions, vectors, t.lanes, DType.F32)
-                at = kb.at(source, kb.mul(square, t.channels), DType.F32)
-                results = multiply_nest(kb, shape, nest, t.channels, at, slab, t.tile_rows)
+                results = self._products(shape, kb.at(source, kb.mul(square, t.channels), self.item), slab)
                 store_tile(kb, shape, results, kb.at(target, kb.mul(square, t.tile_rows), DType.F32), t.tile_rows)
 
             with kb.loop(0, count, name="line") as index:

@@ -132,12 +132,27 @@ class WinogradTiling(ConvTiling):
         return self.m * self.m * self.lanes
 
     @property
+    def item_bytes(self) -> int:
+        """Size of a transformed input."""
+        return 4
+
+    @property
     def scratch_bytes(self) -> int:
         planes = self.side * self.side
-        return 4 * (self.parked + planes * self.input_plane + max(planes * self.output_plane, self.patch_elements))
+        products = max(planes * self.output_plane, self.patch_elements)
+        return 4 * (self.parked + products) + self.item_bytes * planes * self.input_plane
+
+    @property
+    def steps(self) -> int:
+        """Steps of depth of a product of transformed inputs."""
+        return self.channels
+
+    def step_ns(self, target: CpuTarget) -> float:
+        """Time that one vector takes in such a step."""
+        return 2.0 * self.lanes / target.flops_per_ns
 
     def filter_elements(self, form: ConvForm) -> int:
-        return self.side * self.side * form.channels * self.tile_rows
+        return self.side * self.side * self.steps * self.tile_rows
 
     def packs(self, body: Body) -> Mapping[int, Pack]:
         form, view = conv_form(body), body.anchor_inputs[1]
@@ -152,13 +167,13 @@ class WinogradTiling(ConvTiling):
         form = conv_form(body)
         share = (end - begin) / max(1, self.units)
         planes, squares = self.side**2, float(form.images * self.blocks * self.squares)
-        cycle = 2.0 * self.lanes / target.flops_per_ns
+        cycle = self.step_ns(target)
         whole, rest = divmod(self.squares, self.positions)
 
         def one(count: int) -> float:
             return max(count * self.vectors, HIDDEN * 0.75) + 0.04 * (count + 2 * self.vectors)
 
-        steps = planes * form.channels * self.channel_tiles * form.images * self.blocks
+        steps = planes * self.steps * self.channel_tiles * form.images * self.blocks
         compute = steps * (whole * one(self.positions) + (one(rest) if rest else 0.0)) * cycle / _RATE
         vector = 2.0 * self.lanes / target.flops_per_ns
         inputs = squares * -(-form.channels // self.lanes) * INPUT_INSTRUCTIONS[self.m] * vector
@@ -177,6 +192,7 @@ class WinogradTiling(ConvTiling):
 class WinogradFamily(ConvFamily):
     """3 x 3 convolutions with constant weights, one group, no strides or dilations, in f32."""
 
+    squares = KERNELS
     kernels: tuple[str, ...] = tuple(KERNELS)
     expectation = "conv 3 x 3 in f32, one group, no strides or dilations, with constant weights"
 
@@ -189,20 +205,30 @@ class WinogradFamily(ConvFamily):
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         self._require(body)
-        form, m = conv_form(body), KERNELS[kernel]
+        form, m = conv_form(body), self.squares[kernel]
         high = -(-form.out_height // m)
-        budget = near_elements(target)
-        fits = (n for n in (2, 4, high) if n <= high and line_elements(form, m, n, 0) <= budget)
+        budget, item = near_elements(target), self.item_bytes(target)
+        fits = (n for n in (2, 4, high) if n <= high and line_elements(form, m, n, 0, item) <= budget)
         heights = sorted({1, *fits})
         best = []
         for axis in (PIXELS, CHANNELS):
             found = [
-                winograd_tiling(form, m, axis, rows, shape, target)
+                self.tiling(form, m, axis, rows, shape, target)
                 for rows in (heights if axis == CHANNELS else heights[:2])
                 for shape in _shapes(form, m, rows, target)
             ]
             best.append(min(found, key=lambda t: t.cost_ns(body, 0, t.units, target)))
         return sorted(dict.fromkeys(best), key=lambda t: t.cost_ns(body, 0, t.units, target))
+
+    def tiling(
+        self, form: ConvForm, m: int, axis: str, rows: int, shape: tuple[int, int, int], target: CpuTarget
+    ) -> WinogradTiling:
+        """The tiling with lines of `rows` rows of squares and a register tile of (positions, vectors, lanes)."""
+        return winograd_tiling(form, m, axis, rows, shape, target)
+
+    def item_bytes(self, target: CpuTarget) -> int:
+        """Size of a transformed input."""
+        return 4
 
 
 def near_elements(target: CpuTarget) -> int:
@@ -210,11 +236,11 @@ def near_elements(target: CpuTarget) -> int:
     return target.l2_bytes // 4 * 5 // 8
 
 
-def line_elements(form: ConvForm, m: int, rows: int, panel: int) -> int:
-    """Elements of scratch that so many rows of squares take with panels of so many channels."""
+def line_elements(form: ConvForm, m: int, rows: int, panel: int, item_bytes: int = 4) -> int:
+    """Elements of scratch, of 4 bytes, that so many rows of squares take with panels of so many channels."""
     wide, planes = max(1, -(-form.out_width // m)), (m + 2) ** 2
     patch = (rows * m + 2) * (wide * m + 2) * form.channels
-    return planes * rows * wide * form.channels + max(planes * rows * wide * panel, patch)
+    return planes * rows * wide * form.channels * item_bytes // 4 + max(planes * rows * wide * panel, patch)
 
 
 def _shapes(form: ConvForm, m: int, rows: int, target: CpuTarget) -> list[tuple[int, int, int]]:
@@ -233,7 +259,13 @@ def _shapes(form: ConvForm, m: int, rows: int, target: CpuTarget) -> list[tuple[
 
 
 def winograd_tiling(
-    form: ConvForm, m: int, axis: str, rows: int, shape: tuple[int, int, int], target: CpuTarget
+    form: ConvForm,
+    m: int,
+    axis: str,
+    rows: int,
+    shape: tuple[int, int, int],
+    target: CpuTarget,
+    item_bytes: int = 4,
 ) -> WinogradTiling:
     """The tiling with lines of `rows` rows of squares and that register tile."""
     positions, vectors, lanes = shape
@@ -241,7 +273,7 @@ def winograd_tiling(
     wide = max(1, -(-form.out_width // m))
     blocks = -(-form.out_height // (m * rows))
     lines = max(1, blocks)
-    while lines > 1 and line_elements(form, m, lines * rows, panel) > near_elements(target):
+    while lines > 1 and line_elements(form, m, lines * rows, panel, item_bytes) > near_elements(target):
         lines -= 1
     lines = -(-blocks // -(-blocks // lines)) if blocks else 1
     return WinogradTiling(

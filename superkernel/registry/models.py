@@ -126,9 +126,10 @@ def _winograd(facts: Facts, row: Capability) -> float:
     columns = max(1, facts["out_columns"])
     squares = facts["batch"] * -(-facts["pixels"] // columns // m) * -(-columns // m)
     vectors = -(-filters // lanes)
-    vector_ns = 2.0 * lanes / _peak(facts, row)
-    arithmetic = side * side * channels * max(squares * vectors, _HIDDEN_ACCUMULATORS) * vector_ns / 0.85
-    weights = 4.0 * side * side * channels * filters
+    vector_ns = 2.0 * lanes / float(facts["cpu.flops_per_ns"])  # of the transforms, whatever is multiplied
+    product_ns = 2.0 * lanes / _peak(facts, row)
+    arithmetic = side * side * channels * max(squares * vectors, _HIDDEN_ACCUMULATORS) * product_ns / 0.85
+    weights = 4.0 * side * side * channels * filters * row.parameter("weights", 1.0)
     coming = squares * -(-channels // lanes) * WINOGRAD_INPUT[m] * vector_ns
     going = squares * vectors * WINOGRAD_OUTPUT[m] * vector_ns
     return float(2 * CALL_NS + coming + going + max(arithmetic, weights / bandwidth(facts, 2.0 * weights)))
@@ -297,9 +298,10 @@ def _narrow_filters(facts: Facts, row: Capability) -> Mapping[str, int]:
 
 
 def _squares_filters(facts: Facts, row: Capability) -> Mapping[str, int]:
-    """Transformed filters in such panels."""
-    side = int(row.figures["m"]) + 2
-    return {"packed": 4 * side * side * facts["channels"] * _padded_filters(facts)}
+    """Transformed filters in such panels, of narrow ones pairs of channels."""
+    side, share = int(row.figures["m"]) + 2, row.parameter("weights", 1.0)
+    channels = facts["channels"] + (facts["channels"] % 2 if share < 1 else 0)
+    return {"packed": int(4 * share * side * side * channels * _padded_filters(facts))}
 
 
 def _padded_filters(facts: Facts) -> int:

@@ -53,6 +53,17 @@ _GEMV_VECTORS = 4
 _GEMV_ROWS_MAX = 6
 _WINOGRAD_CHANNELS_MIN = 8  # transforms of half empty vectors, and of an input that is not channels last, do not pay
 
+WINOGRAD_LIMITS = (
+    one_of(Reason.RANK, "spatial", 2),
+    _CHANNELS_LAST,
+    one_of(Reason.SHAPE, "taps", 9),
+    *(one_of(Reason.SHAPE, f"window_{name}", 3) for name in ("rows", "columns")),
+    *(one_of(Reason.STRIDE, f"stride_{name}", 1) for name in ("rows", "columns")),
+    one_of(Reason.GROUPS, "groups", 1),
+    within(Reason.SHAPE, "channels", _WINOGRAD_CHANNELS_MIN),
+)
+"""What minimal filtering is for."""
+
 
 @dataclass(frozen=True)
 class _Kernel:
@@ -166,14 +177,10 @@ def _channels_last_kernels() -> Iterable[_Kernel]:
         modifier="nhwc", workspace="patch_nhwc", persistent="channel_panels", transforms=(pack, patch),
         cost="conv_nhwc", code_bytes=12288, precision=sums,
     )  # fmt: skip
-    ones = [one_of(Reason.STRIDE, f"stride_{name}", 1) for name in ("rows", "columns")]
-    threes = [one_of(Reason.SHAPE, f"window_{name}", 3) for name in ("rows", "columns")]
-    squares = (one_of(Reason.SHAPE, "taps", 9), *threes, *ones, one_of(Reason.GROUPS, "groups", 1))
-    some = within(Reason.SHAPE, "channels", _WINOGRAD_CHANNELS_MIN)
     for m in (2, 4):
         yield _Kernel(
             f"host.conv.winograd{m}", ("conv",), "conv", frozenset({_F32}), True, same,
-            limits=(_CONSTANT_WEIGHT, one_of(Reason.RANK, "spatial", 2), _CHANNELS_LAST, *squares, some),
+            limits=(_CONSTANT_WEIGHT, *WINOGRAD_LIMITS),
             modifier=f"winograd{m}", workspace="squares", persistent="squares_filters", transforms=(pack, patch),
             cost="winograd", cost_parameters=(("m", float(m)),), code_bytes=16384, precision=sums,
         )  # fmt: skip

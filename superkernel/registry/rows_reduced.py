@@ -19,7 +19,7 @@ from superkernel.dtypes import DType
 from superkernel.registry.names import KernelName, format_name, make_params
 from superkernel.registry.predicates import Clause, Reason, one_of, within
 from superkernel.registry.records import Capability, KernelRole, NumericClass, Transform
-from superkernel.registry.rows_host import TIER_FEATURES, TIER_NAMES
+from superkernel.registry.rows_host import TIER_FEATURES, TIER_NAMES, WINOGRAD_LIMITS
 
 REDUCED = ("bf16", "int8", "tf32-like")
 """Precisions that a policy may allow."""
@@ -62,6 +62,7 @@ class _Narrow:
     cost: str = ""  # model of its time, "" for that of `micro`
     workspace: str = "narrow_scratch"
     persistent: str = "narrow_panels"
+    figures: tuple[tuple[str, float], ...] = ()  # further ones of the cost model
 
 
 _KERNELS = (
@@ -91,6 +92,11 @@ _KERNELS = (
         "host.conv.nhwc_bf16", "bf16", ("bf16",), "conv", 0.85, 1.95, 0.5, 0.02, 2.0**16, "avx512bf16", "nhwc",
         limits=(one_of(Reason.LAYOUT, "layout", "channels_last"), within(Reason.RANK, "spatial", 1, 2)), op="conv",
         layouts=("dense", "view", "program"), cost="conv_nhwc", workspace="patch_nhwc", persistent="narrow_filters",
+    ),
+    _Narrow(
+        "host.conv.winograd2_bf16", "bf16", ("bf16",), "conv", 0.85, 1.95, 0.5, 0.0, 2.0**17, "avx512bf16",
+        "winograd2", limits=WINOGRAD_LIMITS, op="conv", layouts=("dense", "view", "program"), cost="winograd",
+        workspace="squares", persistent="squares_filters", figures=(("m", 2.0),),
     ),
 )  # fmt: skip
 
@@ -141,6 +147,7 @@ def _row(kernel: _Narrow, tier: str, *, native: bool) -> Capability:
             ("weights", kernel.share),
             ("copy_ns", kernel.copy_ns),
             ("parts", 2.0 if kernel.precision == "tf32-like" else 1.0),
+            *kernel.figures,
         ),
         code_bytes=12288 if kernel.micro == "gemm" else 6144,
     )

@@ -15,6 +15,7 @@ from kernel_check import tiers
 from narrow_model import bf16
 from numpy.typing import NDArray
 from test_kernels_conv import DIRECT
+from test_kernels_nhwc import SQUARES as WINOGRAD_CASES
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel
@@ -29,8 +30,10 @@ from superkernel.target.cpu import cpu_target
 Array = NDArray[Any]
 F32 = DType.F32
 NHWC = "host.conv.nhwc_bf16"
-ERRORS = {NHWC: 2.0**-7.9}
-"""Largest error relative to the sum of |x| |w| behind an output, as docs/numerics.md states it."""
+SQUARES = "host.conv.winograd2_bf16"
+ERRORS = {NHWC: 2.0**-7.9, SQUARES: 2.0**-7}
+"""Largest error relative to the sum of |x| |w| behind an output (minimal filtering: the largest near by), as
+docs/numerics.md states it."""
 
 
 def last(rank: int) -> dict[int, tuple[int, ...]]:
@@ -101,7 +104,36 @@ def test_error_bounds(kernel: str, channels: int, tier: str) -> None:
         next(iter(anchor_case("conv", attrs, [a.astype(np.float64), b.astype(np.float64)]).expected.values()))
         for a, b in ((x, w), (np.abs(x), np.abs(w)))
     )
+    if kernel == SQUARES:
+        magnitude = magnitude.max(axis=(2, 3), keepdims=True)
     assert (np.abs(got - exact) <= ERRORS[kernel] * magnitude).all()
+
+
+@pytest.mark.parametrize(("x", "filters", "pad"), WINOGRAD_CASES, ids=str)
+def test_minimal_filtering(x: tuple[int, ...], filters: int, pad: int) -> None:
+    """Of integers whose transforms bf16 holds: the result is exact."""
+    rng = np.random.default_rng(filters)
+    image = rng.integers(-8, 9, x).astype(np.float32)
+    w = 4 * rng.integers(-2, 3, (filters, x[1], 3, 3)).astype(np.float32)
+    slots = [image, w, ((filters,), F32)]
+    anchor_case("conv", {"pads": (pad,) * 4}, slots, constants=[1, 2], layouts=last(4)).check(SQUARES, 1e-5)
+
+
+def test_minimal_filtering_with_epilogue_and_prologue() -> None:
+    slots, attrs = [((1, 7, 10, 13), F32), ((12, 7, 3, 3), F32)], {"pads": (1, 1, 1, 1)}
+    anchor_case("conv", attrs, slots, constants=[1], epilogue="mixed", bias_axis=1).check(SQUARES, 0.15)
+    anchor_case("conv", attrs, slots, constants=[1], prologue=0).check(SQUARES, 0.1)
+
+
+def test_minimal_filtering_magnifies_rounding_little() -> None:
+    """Root of the mean square of the error against that of a direct convolution's."""
+    rng, roots = np.random.default_rng(0), {}
+    x = rng.standard_normal((1, 64, 16, 16)).astype(np.float32)
+    case = anchor_case("conv", {"pads": (1, 1, 1, 1)}, [x, ((16, 64, 3, 3), F32)], constants=[1], layouts=last(4))
+    (exact,) = case.expected.values()
+    for kernel in ERRORS:
+        roots[kernel] = float(np.sqrt(np.mean((run(kernel, case) - exact) ** 2)))
+    assert roots[SQUARES] < 1.8 * roots[NHWC]
 
 
 @pytest.mark.parametrize("tier", tiers())
@@ -121,8 +153,9 @@ def test_what_is_not_finite_stays_so(kernel: str, special: float) -> None:
     near = np.zeros((7, 10), bool)
     near[2:5, 4:7] = True
     assert not np.isfinite(got[0][:, near]).any()
-    if kernel == NHWC:
-        np.testing.assert_array_equal(got[0][:, ~near], 27.0)
+    if kernel == SQUARES:  # all outputs of the squares that read it
+        near[2:6, 4:8] = True
+    np.testing.assert_array_equal(got[0][:, ~near], 27.0)
 
 
 def test_pack_runs() -> None:
@@ -134,11 +167,16 @@ def test_pack_runs() -> None:
     np.testing.assert_array_equal(packed[:, 2:], 0)
 
 
-@pytest.mark.parametrize(("x", "w", "attrs"), DIRECT, ids=str)
-def test_packed_sizes_are_told_ahead(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> None:
+PACKED = [(NHWC, *case) for case in DIRECT] + [(SQUARES, (1, 7, 9, 9), (40, 7, 3, 3), {})]
+
+
+@pytest.mark.parametrize(("kernel", "x", "w", "attrs"), PACKED, ids=str)
+def test_packed_sizes_are_told_ahead(
+    kernel: str, x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]
+) -> None:
     case = rounded_case(x, w, attrs)
     for tier in tiers():
-        for tiling in family_of(NHWC).tilings(NHWC, case.body, detect_cpu(tier)):
+        for tiling in family_of(kernel).tilings(kernel, case.body, detect_cpu(tier)):
             for operand, pack in tiling.packs(case.body).items():
                 assert pack.packed_bytes(case.body.operands[operand].type) == pack_bytes(pack, case.arrays[1]).nbytes
 

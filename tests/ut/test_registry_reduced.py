@@ -42,7 +42,8 @@ def precision_of(row: Capability) -> str:
 def case_of(row: Capability, rows: int, depth: int, columns: int) -> AnchorCase:
     f32 = DType.F32
     if "conv" in row.ops:
-        slots = [((1, depth, 1, rows), f32), ((columns, depth, 1, 1), f32)]
+        window = 3 if "winograd" in row.kernel else 1
+        slots = [((1, depth, window, rows), f32), ((columns, depth, window, window), f32)]
         return anchor_case("conv", {}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
     return anchor_case("matmul", {}, [((rows, depth), f32), ((depth, columns), f32)], constants=[1])
 
