@@ -32,11 +32,12 @@ def compile(
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, Any] | None = None,
+    example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
 ) -> Kernel:
     """Fuse a graph into one kernel.
 
-    graph: a `superkernel.Graph`, a networkx DiGraph/MultiDiGraph (docs/graph-format.md), a path to an .onnx or
-        node-link .json file, or an `onnx.ModelProto`.
+    graph: a `superkernel.Graph`, a networkx DiGraph/MultiDiGraph (docs/graph-format.md), a path to an .onnx, .pt2 or
+        node-link .json file, an `onnx.ModelProto`, a `torch.nn.Module` or a `torch.export.ExportedProgram`.
     target: "host", the CPU at hand; or an accelerator: a preset ("a3", "a2", "mini"), the path of a target file
         (docs/hardware.md), or what `load_target` returned. Its kernels run on a simulator.
     threads: host: worker threads, the calling one included; default: all CPUs the process may use. More than there are
@@ -44,6 +45,8 @@ def compile(
     options: `Options`, or a mapping of their names.
     dims, shapes, constants: of an ONNX model: values of symbolic dimensions, whole shapes of inputs, and values of
         inputs that are to be fixed (those that decide a shape must be).
+    example_inputs: of a torch module: a tuple of inputs, or a mapping of inputs by name. Types, shapes and nesting
+        matter; what is no tensor is fixed to its value.
 
     Raises GraphError, InputError, FileFormatError (mend the input), UnsupportedError (cannot be compiled),
     MachineError."""
@@ -54,7 +57,13 @@ def compile(
         cores, chosen = thread_count(threads), Options.of(options)
         check_options(chosen, device, threads)
         source = _existing_file(graph) if isinstance(graph, (str, PathLike)) else graph
-        loaded = load_graph(source, dims=_checked_dims(dims), shapes=_checked_shapes(shapes), constants=constants)
+        loaded = load_graph(
+            source,
+            dims=_checked_dims(dims),
+            shapes=_checked_shapes(shapes),
+            constants=constants,
+            example_inputs=example_inputs,
+        )
         if device is None:
             from superkernel.pipeline import compile_graph
 
@@ -133,7 +142,7 @@ def _existing_file(name: str | PathLike[str]) -> Path:
         raise InputError("not the name of a file", found=repr(text))
     path = Path(text)
     if path.is_dir():
-        raise InputError("a directory, not a file", location=f"file {text!r}", expected="an .onnx or .json file")
+        raise InputError("a directory, not a file", location=f"file {text!r}", expected="an .onnx, .pt2 or .json file")
     if is_saved_kernel(path):
         raise InputError("a saved kernel, not a model", location=f"file {text!r}", hint="read it with superkernel.load")
     if is_elf(path):

@@ -99,9 +99,10 @@ class GraphBuilder(OperatorMethods):
         self._inputs.append(value)
         return Tensor(self, value)
 
-    def constant(self, array: Any, dtype: object = None, *, name: str | None = None) -> Tensor:
-        """A constant. Python numbers become f32 (floats), i64 (ints) or bool unless `dtype` says otherwise."""
-        data = _as_data(array, dtype)
+    def constant(self, array: Any, dtype: object = None, *, name: str | None = None, copy: bool = True) -> Tensor:
+        """A constant. Python numbers become f32 (floats), i64 (ints) or bool unless `dtype` says otherwise. Without
+        `copy` an array is kept as it is where it can be: nobody may write to it any more."""
+        data = _as_data(array, dtype, copy)
         chosen = self._fresh("constant") if name is None else self._claim(name, "constant")
         value = Value(chosen, type_of_array(data), data=data, named=name is not None)
         self._constants.append(value)
@@ -362,8 +363,8 @@ class GraphBuilder(OperatorMethods):
         value.name, value.named = name, True
 
 
-def _as_data(array: Any, dtype: object) -> NDArray[Any]:
-    """A private C-ordered copy with a supported element type."""
+def _as_data(array: Any, dtype: object, copy: bool = True) -> NDArray[Any]:
+    """A C-ordered array, a private copy unless `copy` is False, with a supported element type."""
     if isinstance(array, Tensor):
         raise InputError("a Tensor is not constant data", location=f"value {array.name!r}")
     if dtype is not None:
@@ -377,7 +378,7 @@ def _as_data(array: Any, dtype: object) -> NDArray[Any]:
     else:
         array = np.asarray(array)
         kind = DType.of(array.dtype)
-    return np.array(array, dtype=kind.numpy, order="C", copy=True)
+    return np.array(array, dtype=kind.numpy, order="C", copy=True if copy else None)
 
 
 def _located(error: SuperKernelError, where: str) -> SuperKernelError:

@@ -1,7 +1,7 @@
 """Frontends: what users have -> `Graph`. One function, `load_graph`, for all of them; each form lives in its own
 module.
 
-Nothing else in the package knows about networkx, JSON or ONNX.
+Nothing else in the package knows about networkx, JSON, ONNX or torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from typing import Any
 from superkernel.errors import InputError
 from superkernel.graph import Graph
 
-_FORMS = "a Graph, a GraphBuilder, a networkx DiGraph or MultiDiGraph, an onnx.ModelProto, or a path to .onnx or .json"
+_FORMS = (
+    "a Graph, a GraphBuilder, a networkx DiGraph or MultiDiGraph, an onnx.ModelProto, a torch.nn.Module, a "
+    "torch.export.ExportedProgram, or a path to .onnx, .pt2 or .json"
+)
 
 
 def load_graph(
@@ -22,15 +25,23 @@ def load_graph(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Any] | None = None,
+    example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
 ) -> Graph:
     """The validated graph of any supported source. `shapes`, `dims` and `constants` are for ONNX models (see
-    `load_onnx`).
+    `load_onnx`), `example_inputs` for torch modules (see `load_torch`).
 
     Raises InputError on what is no source of a graph, FileFormatError on an unreadable file, GraphError on an
     inconsistent graph, UnsupportedError on what cannot be compiled.
     """
     onnx_options = {"shapes": shapes, "dims": dims, "constants": constants}
     given = ", ".join(name for name, value in onnx_options.items() if value)
+    from superkernel.frontends.torch import is_torch_source, load_torch
+
+    if is_torch_source(source) or (isinstance(source, (str, Path)) and Path(source).suffix == ".pt2"):
+        return _plain(load_torch(source, example_inputs=example_inputs), given)
+    if example_inputs is not None:
+        hint = "every other form has its inputs already"
+        raise InputError("example_inputs only apply to torch modules", found=type(source).__name__, hint=hint)
     if isinstance(source, Graph):
         return _plain(source, given)
     if isinstance(source, (str, Path)):
@@ -43,7 +54,7 @@ def load_graph(
             from superkernel.frontends.json_form import load_json
 
             return _plain(load_json(path), given)
-        raise InputError("the file name says no known format", expected=".onnx or .json", found=repr(str(source)))
+        raise InputError("the file name says no known format", expected=".onnx, .pt2 or .json", found=repr(str(source)))
     module = type(source).__module__
     if type(source).__name__ == "ModelProto" and module.startswith("onnx"):
         from superkernel.frontends.onnx import load_onnx
@@ -57,8 +68,7 @@ def load_graph(
 
     if isinstance(source, GraphBuilder):
         return _plain(source.graph(), given)
-    hint = "export a torch module with torch.onnx.export" if module.startswith("torch") else ""
-    raise InputError("not a source of a graph", expected=_FORMS, found=type(source).__name__, hint=hint)
+    raise InputError("not a source of a graph", expected=_FORMS, found=type(source).__name__)
 
 
 def _plain(graph: Graph, given: str) -> Graph:

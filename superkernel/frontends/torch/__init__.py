@@ -1,0 +1,84 @@
+"""torch modules, exported programs and .pt2 files as graphs. The `torch` package is optional and only imported here,
+once there is something of torch's to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from superkernel.errors import InputError, InternalError, MachineError, SuperKernelError, UnsupportedError
+from superkernel.graph import Graph
+
+if TYPE_CHECKING:
+    import torch
+
+OLDEST_TORCH = (2, 5)
+
+
+def is_torch_source(source: object) -> bool:
+    """True of a module or an exported program. Looks at names only: asking must not import torch."""
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(source).__mro__}
+    return ("torch", "Module") in kinds or ("torch", "ExportedProgram") in kinds
+
+
+def load_torch(
+    source: torch.nn.Module | torch.export.ExportedProgram | str | Path,
+    *,
+    example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    name: str = "",
+) -> Graph:
+    """A torch module as it infers (captured with `torch.export` for inputs like the examples), an exported program, or
+    a .pt2 file that `torch.export.save` wrote.
+
+    `example_inputs` belongs to a module: a sequence of positional inputs, or a mapping of inputs by name; only their
+    types, shapes and nesting matter, and what is no tensor is fixed to its value. The module itself is left as it is.
+    Inputs keep the names of the module's parameters; outputs are called "output", "output_0", ... or by the keys that
+    the module returns them under. Parameters and buffers become constants, buffers that the module writes to become
+    states.
+
+    Raises InputError (the module fails on the examples), FileFormatError (not a readable .pt2 file), UnsupportedError
+    (an operator, type, dynamic shape or control flow that cannot be compiled; all unknown operators at once),
+    MachineError (no torch package, or too old a one).
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MachineError("the torch package is not installed", hint="pip install superkernel[torch]") from error
+    found = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if found < OLDEST_TORCH:
+        expected = ".".join(map(str, OLDEST_TORCH))
+        raise MachineError("the torch package is too old", expected=f">= {expected}", found=torch.__version__)
+    from superkernel.frontends.torch import capture
+    from superkernel.frontends.torch.importer import Importer
+
+    owned = False
+    if isinstance(source, torch.nn.Module):
+        program = capture.captured(source, example_inputs)
+    elif example_inputs is not None:
+        what = "a .pt2 file" if isinstance(source, (str, Path)) else "an exported program"
+        raise InputError(
+            f"example_inputs with {what}", hint="its inputs stand in it; give example_inputs with a module"
+        )
+    elif isinstance(source, torch.export.ExportedProgram):
+        program = source
+    else:
+        program, owned = capture.read(Path(source)), True
+    try:
+        capture.refuse_dynamic(program)
+        program = capture.lowerable(program)
+        return Importer(program, name=name or _name(source), owned=owned).graph()
+    except SuperKernelError:
+        raise
+    except MemoryError as error:
+        raise MachineError("not enough memory for the module's constants", found=str(error)) from error
+    except NotImplementedError as error:
+        raise UnsupportedError("torch cannot decompose the program", found=str(error)[:300]) from error
+    except Exception as error:
+        found_text = f"{type(error).__name__}: {error}"[:300]
+        raise InternalError("the torch frontend failed on a valid program", found=found_text) from error
+
+
+def _name(source: object) -> str:
+    return Path(source).stem if isinstance(source, (str, Path)) else type(source).__name__

@@ -1,0 +1,149 @@
+"""One node of an exported program on its way into the graph: its arguments by the names of the operator's schema,
+tensors among them as handles, and the types that torch says its outputs have; what it becomes is written with
+`Emitter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from superkernel.builder import GraphBuilder
+from superkernel.builder_tensor import Tensor
+from superkernel.dtypes import DType
+from superkernel.errors import InternalError
+from superkernel.frontends.emitter import Emitter
+from superkernel.frontends.torch.types import element_type
+
+Number = bool | int | float
+MISSING = object()
+
+
+class Call(Emitter):
+    """What a lowering works with. `read` holds the indices of the outputs that something reads."""
+
+    def __init__(
+        self, builder: GraphBuilder, node: torch.fx.Node, env: Mapping[torch.fx.Node, Any], stem: str, where: str
+    ) -> None:
+        super().__init__(builder, stem, where)
+        self.node = node
+        self.op: str = node.target._schema.name.partition("::")[2]
+        self.overload: str = node.target._overloadname
+        self.raw = _by_name(node)
+        self.args: dict[str, Any] = torch.fx.node.map_arg(dict(self.raw), lambda n: env[n])
+        found = node.meta.get("val")
+        self.values: list[Any] = list(found) if isinstance(found, (tuple, list)) else [found]
+        self.read = _outputs_read(node)
+
+    # -- reading
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An argument; `default` where it is absent or None."""
+        value = self.args.get(name)
+        return default if value is None else value
+
+    def tensor(self, name: str) -> Tensor:
+        """An argument that is a tensor."""
+        value = self.args.get(name)
+        if not isinstance(value, Tensor):
+            raise InternalError("a tensor was expected", location=self.where, expected=name, found=repr(value))
+        return value
+
+    def optional(self, name: str) -> Tensor | None:
+        """An argument that is a tensor or None."""
+        return None if self.args.get(name) is None else self.tensor(name)
+
+    def ints(self, name: str, count: int | None = None) -> list[int]:
+        """A list of integers; a single one stands for `count` of them, an absent one for none."""
+        value = self.get(name, [])
+        flat = [value] if isinstance(value, int) else [int(v) for v in value]
+        return flat * count if count is not None and len(flat) == 1 else flat
+
+    def axis(self, name: str, rank: int, default: int = 0) -> int:
+        """A non-negative axis."""
+        return int(self.get(name, default)) % max(rank, 1)
+
+    def axes(self, name: str, rank: int) -> list[int]:
+        """Non-negative axes, sorted; all of them where none are given."""
+        given = self.ints(name)
+        return sorted({a % max(rank, 1) for a in given}) if given and rank else list(range(rank))
+
+    def wants(self, index: int) -> bool:
+        """True where something reads output `index`."""
+        return index in self.read
+
+    def known(self, name: str) -> Any:
+        """The contents of an argument that must be a constant."""
+        data = self.tensor(name).value.data
+        if data is None:
+            hint = "make it a buffer or a Python number"
+            raise self.unsupported(f"{name} must be known at compile time", expected="a constant", hint=hint)
+        return data
+
+    # -- types
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of the first output."""
+        return element_type(self.values[0].dtype, self.where)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the first output."""
+        return tuple(int(d) for d in self.values[0].shape)
+
+    def promoted(self, first: str, second: str) -> DType:
+        """The type in which torch computes with two arguments, by its rules for tensors, scalars and numbers."""
+        raw = (self.raw[first], self.raw[second])
+        values = (r.meta["val"] if isinstance(r, torch.fx.Node) else r for r in raw)
+        return element_type(torch.result_type(*values), self.where)
+
+    # -- writing
+
+    def typed(self, value: Tensor | Number, dtype: DType) -> Tensor:
+        """A tensor or number in an element type."""
+        if isinstance(value, Tensor):
+            return self.cast(value, dtype)
+        return self.constant(np.asarray(value).astype(dtype.numpy), dtype)
+
+    def operand(self, name: str, dtype: DType | None = None) -> Tensor:
+        """A tensor or number argument in the element type `dtype` (that of the output)."""
+        return self.typed(self.args[name], dtype or self.dtype)
+
+    def slice(self, x: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
+        """x[start:end:step] along one axis, all not negative; `x` itself where that is all of it."""
+        if (start, step) == (0, 1) and end >= x.shape[axis]:
+            return x
+        return self.emit("slice", x, starts=[start], ends=[end], axes=[axis], steps=[step])
+
+    def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
+        """The parts one behind the other; empty ones leave no trace."""
+        full = [p for p in parts if p.shape[axis]] or list(parts[:1])
+        return full[0] if len(full) == 1 else self.emit("concat", *full, axis=axis)
+
+
+def _by_name(node: torch.fx.Node) -> dict[str, Any]:
+    """Arguments by the schema's names, defaults filled in."""
+    named: dict[str, Any] = {}
+    for position, argument in enumerate(node.target._schema.arguments):
+        if position < len(node.args):
+            named[argument.name] = node.args[position]
+        elif argument.name in node.kwargs:
+            named[argument.name] = node.kwargs[argument.name]
+        else:
+            named[argument.name] = argument.default_value if argument.has_default_value() else None
+    return named
+
+
+def _outputs_read(node: torch.fx.Node) -> frozenset[int]:
+    """The outputs that something reads: those of the getitem nodes, or the only one."""
+    picks = {u.args[1] for u in node.users if is_getitem(u)}
+    return frozenset(picks) if picks else frozenset({0})
+
+
+def is_getitem(node: torch.fx.Node) -> bool:
+    """True where the node picks one output of another."""
+    return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"

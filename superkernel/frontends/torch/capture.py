@@ -1,0 +1,173 @@
+"""torch module -> exported program in the form that the importer walks: no writes in place, every operator either in
+the table of lowerings or decomposed as far as torch can.
+
+The caller's module is never changed: a module in training mode is exported as a copy in inference mode that shares its
+parameters and buffers. Decomposition costs as much as the export itself, so it is left out where nothing needs it.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from superkernel.errors import (
+    FileFormatError,
+    InputError,
+    MachineError,
+    SuperKernelError,
+    UnsupportedError,
+    Violation,
+    raise_all,
+)
+from superkernel.frontends.torch.call import is_getitem
+from superkernel.frontends.torch.registry import find_lowering
+
+Program: TypeAlias = torch.export.ExportedProgram
+
+
+def captured(module: torch.nn.Module, example_inputs: Sequence[Any] | Mapping[str, Any] | None) -> Program:
+    """The module as a program for inputs like the examples. Raises InputError, UnsupportedError."""
+    module = getattr(module, "_orig_mod", module)  # what torch.compile wrapped
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UnsupportedError("a TorchScript module", hint="give the nn.Module that it was made from")
+    args, kwargs = _examples(module, example_inputs)
+    infers = _inferring(module)
+    try:
+        with torch.no_grad(), _quiet():
+            return torch.export.export(infers, args, kwargs)
+    except Exception as error:
+        raise _blame(infers, args, kwargs, error) from error
+
+
+def read(path: Path) -> Program:
+    """The program of a .pt2 file. Raises InputError, FileFormatError, MachineError."""
+    where = f"file {str(path)!r}"
+    try:
+        with _quiet():
+            return torch.export.load(str(path))
+    except FileNotFoundError as error:
+        raise InputError("no such file", location=where) from error
+    except OSError as error:
+        raise MachineError("the file cannot be read", location=where, found=str(error)) from error
+    except Exception as error:  # torch raises whatever its readers meet
+        found = f"{type(error).__name__}: {_first_line(error)}"
+        hint = "it must be written by torch.export.save, by a torch that is not newer"
+        raise FileFormatError("not a readable exported program", location=where, found=found, hint=hint) from error
+
+
+def lowerable(program: Program) -> Program:
+    """The program without writes in place, and without what torch can decompose and the table cannot lower."""
+    used = {n.target for n in needed_nodes(program) if n.op == "call_function" and not is_getitem(n)}
+    if not any(_writes(n) for n in program.graph.nodes) and all(find_lowering(str(t)) for t in used):
+        return program
+    with _quiet(), torch.no_grad():
+        table = torch.export.default_decompositions()
+        for operator in list(table):
+            if find_lowering(str(operator)) is not None:
+                del table[operator]
+        return program.run_decompositions(table)
+
+
+def needed_nodes(program: Program) -> list[torch.fx.Node]:
+    """The nodes that outputs and written buffers depend on, in order; assertions and dead code are not among them."""
+    needed: set[torch.fx.Node] = set()
+    for node in reversed(program.graph.nodes):
+        if node.op == "output" or node in needed:
+            needed.add(node)
+            needed.update(node.all_input_nodes)
+    return [n for n in program.graph.nodes if n in needed]
+
+
+def refuse_dynamic(program: Program) -> None:
+    """Raises UnsupportedError that lists every dynamic dimension of the inputs."""
+    wrong = []
+    inputs = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        value = node.meta.get("val") if node.op == "placeholder" and node.name in inputs else None
+        if isinstance(value, torch.SymInt):
+            wrong.append(Violation("a dynamic number", f"input {node.name!r}", "a static one", str(value)))
+        for axis, extent in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if not isinstance(extent, int):
+                hint = "leave dynamic_shapes out of torch.export.export"
+                where = f"input {node.name!r}, axis {axis}"
+                wrong.append(Violation("dynamic dimension", where, "a static size", str(extent), hint))
+    raise_all(UnsupportedError, wrong)
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    """True of operators that change an argument."""
+    schema = getattr(node.target, "_schema", None)
+    return node.op == "call_function" and schema is not None and bool(schema.is_mutable)
+
+
+def _examples(
+    module: torch.nn.Module, given: Sequence[Any] | Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Example inputs as what the module is called with; NumPy arrays become tensors."""
+    if given is None:
+        hint = "superkernel.compile(module, example_inputs=(x, ...)): tensors of the types and shapes to compile for"
+        raise InputError("a torch module without example inputs", location=type(module).__name__, hint=hint)
+    if isinstance(given, (torch.Tensor, np.ndarray)):
+        given = (given,)
+    if isinstance(given, Mapping):
+        return (), {str(k): _as_tensor(v) for k, v in given.items()}
+    if isinstance(given, (tuple, list)):
+        return tuple(_as_tensor(v) for v in given), {}
+    expected = "a tuple of tensors, or a mapping of names to tensors"
+    raise InputError("not example inputs", location="example_inputs", expected=expected, found=type(given).__name__)
+
+
+def _as_tensor(value: Any) -> Any:
+    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+
+
+def _inferring(module: torch.nn.Module) -> torch.nn.Module:
+    """The module where all of it is in inference mode, else a copy that is, with the same parameters and buffers."""
+    if not any(m.training for m in module.modules()):
+        return module
+    shared: dict[int, Any] = {id(t): t for t in chain(module.parameters(), module.buffers())}
+    try:
+        return copy.deepcopy(module, shared).eval()
+    except Exception as error:
+        hint = "call module.eval() before"
+        found = f"{type(error).__name__}: {_first_line(error)}"
+        raise InputError("the module is in training mode and cannot be copied", found=found, hint=hint) from error
+
+
+def _blame(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+) -> SuperKernelError:
+    """An error of the export: the examples' fault where the module does not run on them either, else a limit."""
+    buffers = {name: t.clone() for name, t in module.named_buffers()}
+    try:
+        with torch.no_grad():
+            torch.func.functional_call(module, buffers, args, kwargs)
+    except Exception as failure:
+        found = f"{type(failure).__name__}: {_first_line(failure)}"
+        where = type(module).__name__
+        return InputError("the module does not run on the example inputs", location=where, found=found)
+    hint = "torch.export must be able to capture it: no control flow and no shapes that depend on data"
+    found = f"{type(error).__name__}: {_first_line(error)}"
+    return UnsupportedError("torch.export cannot capture it", location=type(module).__name__, found=found, hint=hint)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else ""
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """torch warns of its own deprecations while it exports; nobody who compiles can mend them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield

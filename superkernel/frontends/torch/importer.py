@@ -1,0 +1,287 @@
+"""Exported program -> Graph.
+
+Model: one walk over the needed nodes in order, with an environment node -> tensor. Each node goes to its lowering (see
+registry.py), and what it returns is held against the types that torch inferred.
+
+Invariants: what is not supported is refused before anything is built, all at once, with the module and the source line
+it stands in; an input keeps the name that the module gives it; parameters and buffers keep their dotted names, and one
+that stands under several names is one constant; a buffer that the program writes to is a state, whose update is what
+it wrote. Outputs that are None are left out; a number among the outputs is a constant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.utils import _pytree as pytree
+
+from superkernel.builder import GraphBuilder
+from superkernel.builder_tensor import Tensor
+from superkernel.errors import InternalError, SuperKernelError, UnsupportedError, Violation, raise_all
+from superkernel.frontends.emitter import in_node
+from superkernel.frontends.torch.call import Call, is_getitem
+from superkernel.frontends.torch.capture import needed_nodes
+from superkernel.frontends.torch.registry import find_lowering
+from superkernel.frontends.torch.types import element_type, tensor_array
+from superkernel.graph import Graph
+from superkernel.transforms.dead import RemoveDead
+
+_CONTROL_FLOW = ("cond", "while_loop", "scan", "map_impl", "associative_scan")
+_RANDOM = ("rand", "bernoulli", "multinomial", "normal", "dropout", "uniform", "poisson", "exponential")
+
+
+class Importer:
+    """Builds the Graph of one exported program. `owned`: nobody else holds its tensors, so they need no copy."""
+
+    def __init__(self, program: torch.export.ExportedProgram, *, name: str, owned: bool) -> None:
+        self.program, self.owned = program, owned
+        self.builder = GraphBuilder(name)
+        self.env: dict[torch.fx.Node, Any] = {}
+        self.nodes = needed_nodes(program)
+        self.taken: set[str] = set()  # names of inputs and outputs
+        self.states: dict[str, Tensor] = {}  # by the buffer's name
+        self.shared: dict[tuple[Any, ...], Tensor] = {}  # constants by the memory they come from
+
+    def graph(self) -> Graph:
+        """The imported graph, without nodes that no output needs."""
+        self.refuse_unknown()
+        signature = self.program.graph_signature
+        if signature.user_inputs_to_mutate:
+            written = ", ".join(map(repr, signature.user_inputs_to_mutate.values()))
+            hint = "copy it first, or make it a buffer of the module"
+            raise UnsupportedError("the module writes to its inputs", location=f"input {written}", hint=hint)
+        outputs = self.output_names()
+        self.taken = {*(n for n in outputs if n is not None), *map(str, signature.user_inputs)}
+        self.builder.reserve(self.taken)
+        self.add_placeholders()
+        for node in self.nodes:
+            if node.op == "call_function":
+                self.walk(node)
+            elif node.op == "get_attr":
+                target = str(node.target)
+                self.env[node] = self.add_constant(target, attrgetter(target)(self.program.graph_module))
+        self.add_outputs(outputs)
+        return RemoveDead(constants=True).apply(self.builder.graph())
+
+    # -- refusals before the walk
+
+    def refuse_unknown(self) -> None:
+        """Raises UnsupportedError that lists every operator without a lowering, with the places that use it."""
+        unknown: dict[str, list[torch.fx.Node]] = {}
+        for node in self.nodes:
+            if node.op == "call_function" and not is_getitem(node) and find_lowering(str(node.target)) is None:
+                unknown.setdefault(str(node.target), []).append(node)
+        raise_all(
+            UnsupportedError,
+            [
+                Violation(
+                    f"no lowering for torch operator {target}",
+                    location=f"{len(nodes)} node{'s' * (len(nodes) > 1)}: {'; '.join(map(place, nodes[:5]))}"
+                    + ("; ..." if len(nodes) > 5 else ""),
+                    hint=_refusal_hint(target),
+                )
+                for target, nodes in sorted(unknown.items())
+            ],
+        )
+
+    # -- values
+
+    def add_placeholders(self) -> None:
+        """Inputs, constants and states, in the program's order; what nothing reads is left out, but for inputs."""
+        program, needed = self.program, set(self.nodes)
+        nodes = [n for n in program.graph.nodes if n.op == "placeholder"]
+        written = set(program.graph_signature.buffers_to_mutate.values())
+        wrong: list[Violation] = []
+        for node, spec in zip(nodes, program.graph_signature.input_specs, strict=True):
+            if spec.kind is InputKind.USER_INPUT:
+                if isinstance(spec.arg, TensorArgument):
+                    self.add_input(node, wrong)
+                continue
+            target = str(spec.target)
+            if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+                if node in needed:
+                    what = spec.kind.name.lower().replace("_", " ")
+                    wrong.append(Violation(f"a {what} is not supported", f"{node.name!r}", "tensors", target))
+                continue
+            if target in written and spec.kind is InputKind.BUFFER:
+                self.env[node] = self.add_state(target, self.contents(target))
+            elif node in needed:
+                self.env[node] = self.add_constant(target, self.contents(target))
+        raise_all(UnsupportedError, wrong)
+
+    def add_input(self, node: torch.fx.Node, wrong: list[Violation]) -> None:
+        value = node.meta["val"]
+        where = f"input {node.name!r}"
+        if value.layout != torch.strided:
+            wrong.append(Violation("only dense tensors can be inputs", where, "strided", str(value.layout)))
+            return
+        dtype = element_type(value.dtype, where)
+        self.env[node] = self.builder.input(node.name, tuple(int(d) for d in value.shape), dtype)
+
+    def contents(self, target: str) -> torch.Tensor:
+        """A parameter, buffer or lifted constant by its dotted name."""
+        program = self.program
+        found = program.constants.get(target)
+        found = program.state_dict.get(target) if found is None else found
+        if not isinstance(found, torch.Tensor):
+            raise InternalError("the program has no such tensor", location=f"value {target!r}")
+        return found
+
+    def add_constant(self, target: str, tensor: torch.Tensor) -> Tensor:
+        """A constant; tensors that share their memory whole share the constant."""
+        key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), str(tensor.device))
+        found = self.shared.get(key)
+        if found is None or not tensor.numel():
+            array = tensor_array(tensor, f"value {target!r}")
+            name = target if self.is_free(target) else None
+            found = self.shared[key] = self.builder.constant(array, name=name, copy=not self.owned)
+        return found
+
+    def add_state(self, target: str, tensor: torch.Tensor) -> Tensor:
+        name = target
+        while not self.is_free(name):
+            name += "_state"
+        state = self.states[target] = self.builder.state(name, tensor_array(tensor, f"buffer {target!r}"))
+        return state
+
+    def is_free(self, name: str) -> bool:
+        """True where neither the builder nor the module's own inputs and outputs have the name."""
+        return name not in self.taken and self.builder.is_free(name)
+
+    # -- outputs
+
+    def output_names(self) -> list[str | None]:
+        """A name per output that the module returns, None for what is left out: "output", "output_1", or the keys of
+        the mappings it stands in."""
+        spec = self.program.call_spec.out_spec
+        arguments = [s.arg for s in self.program.graph_signature.output_specs if s.kind is OutputKind.USER_OUTPUT]
+        inputs = set(map(str, self.program.graph_signature.user_inputs))
+        tree = pytree.tree_unflatten(list(range(len(arguments))), spec)
+        names: list[str | None] = []
+        for (path, _), argument in zip(pytree.tree_flatten_with_path(tree)[0], arguments, strict=True):
+            if not isinstance(argument, TensorArgument) and getattr(argument, "value", None) is None:
+                names.append(None)
+                continue
+            parts = [_key(k) for k in path]
+            numbered = not parts or parts[0].isdecimal()
+            name = "_".join(["output", *parts] if numbered else parts)
+            while name in inputs or name in names:
+                name += "_out"
+            names.append(name)
+        return names
+
+    def add_outputs(self, names: Sequence[str | None]) -> None:
+        signature = self.program.graph_signature
+        returned = next(n for n in self.nodes if n.op == "output").args[0]
+        wanted = iter(names)
+        for spec, value in zip(signature.output_specs, returned, strict=True):
+            if spec.kind is OutputKind.BUFFER_MUTATION:
+                tensor = self.env[value]
+                if tensor.value.record is None:
+                    (tensor,) = self.builder.apply("identity", (tensor,))
+                self.builder.update(self.states[str(spec.target)], tensor)
+                continue
+            if spec.kind is not OutputKind.USER_OUTPUT:
+                kind = spec.kind.name.lower().replace("_", " ")
+                raise UnsupportedError("this kind of output is not supported", location=f"output {value}", found=kind)
+            name = next(wanted)
+            if name is None:
+                continue
+            tensor = (
+                self.env[value] if isinstance(value, torch.fx.Node) else self.builder.constant(_number(value, name))
+            )
+            if tensor.value.data is not None:
+                tensor = self.builder.constant(tensor.value.data, name=name)
+            self.builder.output(tensor, name=name)
+
+    # -- the walk
+
+    def walk(self, node: torch.fx.Node) -> None:
+        if is_getitem(node):
+            self.env[node] = self.env[node.args[0]][node.args[1]]
+            return
+        where = f"node {place(node)} ({node.target})"
+        lowering = find_lowering(str(node.target))
+        assert lowering is not None
+        path = module_path(node)
+        call = Call(self.builder, node, self.env, f"{path}/{node.name}" if path else node.name, where)
+        try:
+            lowered = lowering(call)
+        except SuperKernelError as error:
+            raise in_node(error, where) from error
+        results = [lowered] if isinstance(lowered, Tensor) else list(lowered)
+        several = isinstance(node.meta.get("val"), (tuple, list))
+        for index, (tensor, value) in enumerate(zip(results, call.values, strict=False)):
+            if tensor is None:
+                continue
+            held_against(tensor, value, f"{where}, output {index}")
+            self.builder.rename(tensor, f"{call.stem}:{index}" if several else call.stem, final=False)
+        self.env[node] = results if several else results[0]
+
+
+def held_against(tensor: Tensor, value: Any, where: str) -> None:
+    """Raises InternalError where a lowering's result has another type than torch inferred."""
+    expected = (element_type(value.dtype, where), tuple(value.shape))
+    if (tensor.dtype, tensor.shape) != expected:
+        found = f"{tensor.dtype}{list(tensor.shape)}"
+        wanted = f"{expected[0]}{list(expected[1])}"
+        raise InternalError("the lowering gives another type than torch", location=where, expected=wanted, found=found)
+
+
+def place(node: torch.fx.Node) -> str:
+    """Where a node comes from: its name, the module, and the innermost source line outside of torch."""
+    parts = [repr(node.name)]
+    path = module_path(node)
+    if path:
+        parts.append(f"module {path!r}")
+    lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    outside = [(file, line) for file, line in lines if f"{_SITE}/" not in file.replace("\\", "/")]
+    if outside:
+        file, line = outside[-1]
+        parts.append(f"{file.replace(chr(92), '/').rpartition('/')[2]}:{line}")
+    return ", ".join(parts)
+
+
+_SITE = str(torch.__file__).replace("\\", "/").rpartition("/")[0]
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """The dotted name of the module whose forward the node stands in; empty for the outermost."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = str(next(reversed(stack.values()))[0]) if stack else ""
+    return path.removeprefix("L['self']").removeprefix(".")
+
+
+def _key(entry: Any) -> str:
+    """One step of a path into nested outputs."""
+    for name in ("key", "name", "idx"):
+        if hasattr(entry, name):
+            return str(getattr(entry, name))
+    return str(entry)
+
+
+def _number(value: Any, name: str) -> Any:
+    """An output that is a Python number, as an array."""
+    if isinstance(value, (bool, int, float)):
+        return np.asarray(value, {bool: np.bool_, int: np.int64, float: np.float64}[type(value)])
+    found = type(value).__name__
+    raise UnsupportedError("an output is neither tensor nor number", location=f"output {name!r}", found=found)
+
+
+def _refusal_hint(target: str) -> str:
+    name = target.rpartition("aten.")[2]
+    if any(word in target for word in _CONTROL_FLOW) and "aten" not in target:
+        return "control flow that depends on data cannot be fused; compile the branches on their own"
+    if any(word in name for word in _RANDOM):
+        return "random numbers are for training; make the sample an input"
+    if "complex" in name or "fft" in name:
+        return "complex numbers are not supported; write real and imaginary parts out"
+    if "aten" not in target:
+        return "register the operator's decomposition, or write it with torch's own operators"
+    return "see docs/operators.md for what there is to express it with"

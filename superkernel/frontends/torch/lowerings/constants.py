@@ -1,0 +1,44 @@
+"""Operators that make tensors of numbers alone: torch itself computes them, here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from superkernel.builder_tensor import Tensor
+from superkernel.frontends.emitter import FOLD_LIMIT_BYTES
+from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.registry import lowers
+from superkernel.frontends.torch.types import tensor_array
+
+
+@lowers("arange", "eye", "linspace", "logspace", "scalar_tensor", "tril_indices", "triu_indices", "hann_window")
+def computed(call: Call) -> Tensor:
+    made = call.node.target(*call.node.args, **{**call.node.kwargs, "device": "cpu"})
+    return call.constant(tensor_array(made, call.where))
+
+
+@lowers(
+    "full", "full_like", "new_full", "zeros", "ones", "empty", "new_zeros", "new_ones", "new_empty", "zeros_like",
+    "ones_like", "empty_like", "fill", "new_empty_strided", "empty_strided", "empty_permuted",
+)  # fmt: skip
+def filled(call: Call) -> Tensor:
+    """One element broadcast. What torch leaves undefined is zero."""
+    value: Any = call.get("fill_value", call.get("value"))
+    if value is None:
+        value = 1 if "ones" in call.op else 0
+    if isinstance(value, Tensor):
+        return call.expand(call.cast(value, call.dtype), call.shape)
+    one = np.full((), value, call.dtype.numpy)
+    if one.nbytes * int(np.prod(call.shape)) <= FOLD_LIMIT_BYTES:
+        return call.constant(np.broadcast_to(one, call.shape))
+    return call.expand(call.constant(one), call.shape)
+
+
+@lowers("one_hot")
+def one_hot(call: Call) -> Tensor:
+    depth = call.shape[-1]
+    values = call.constant(torch.tensor([0, 1]).numpy())
+    return call.emit("one_hot", call.tensor("self"), values, depth=depth, axis=-1)

@@ -1,0 +1,97 @@
+"""Reads by index: embeddings, gathers, advanced indexing.
+
+Negative indices count from the end. An index out of range, which torch refuses, is clamped: no input can reach outside
+a tensor.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from superkernel.builder_tensor import Tensor
+from superkernel.dtypes import DType
+from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.registry import lowers
+
+
+def as_index(call: Call, x: Tensor) -> Tensor:
+    """An index of a type that gathers take."""
+    return x if x.dtype in (DType.I64, DType.I32) else call.cast(x, DType.I64)
+
+
+@lowers("embedding")
+def embedding(call: Call) -> Tensor:
+    return call.emit("gather", call.tensor("weight"), as_index(call, call.tensor("indices")), axis=0)
+
+
+@lowers("index_select")
+def index_select(call: Call) -> Tensor:
+    x = call.tensor("self")
+    index = call.reshape(as_index(call, call.tensor("index")), (call.tensor("index").type.size,))
+    if x.rank == 0:
+        return x
+    return call.emit("gather", x, index, axis=call.axis("dim", x.rank))
+
+
+@lowers("gather", "take_along_dim")
+def gather(call: Call) -> Tensor:
+    """The other axes of x may be longer than the index's."""
+    x, index = call.tensor("self"), as_index(call, call.tensor("index" if call.op == "gather" else "indices"))
+    if x.rank == 0 or index.rank == 0:
+        return call.reshape(x, call.shape)
+    if call.args.get("dim") is None:
+        x, index = call.reshape(x, (x.type.size,)), call.reshape(index, (index.type.size,))
+    axis = call.axis("dim", x.rank)
+    for other in range(x.rank):
+        if other != axis:
+            x = call.slice(x, other, 0, index.shape[other])
+    return call.emit("gather_elements", x, index, axis=axis)
+
+
+@lowers("index.Tensor", "_unsafe_index.Tensor")
+def index(call: Call) -> Tensor:
+    """x[i, :, j]: the indexed axes come first; they stand in place of the first of them where they are neighbours."""
+    x, given = call.tensor("self"), split_masks(call, call.args["indices"])
+    axes = [axis for axis, i in enumerate(given) if i is not None]
+    if len(axes) == 1:
+        return call.emit("gather", x, given[axes[0]], axis=axes[0])
+    rest = [d for d in range(x.rank) if d not in axes]
+    picks = stacked(call, [i for i in given if i is not None], [x.shape[a] for a in axes])
+    y = call.emit("gather_nd", call.transpose(x, [*axes, *rest]), picks)
+    count = picks.rank - 1
+    if axes == list(range(axes[0], axes[-1] + 1)):
+        before = axes[0]
+        moved = [*range(count, count + before), *range(count), *range(count + before, y.rank)]
+        y = call.transpose(y, moved)
+    return y
+
+
+def split_masks(call: Call, indices: list[Tensor | None]) -> list[Tensor | None]:
+    """Indices with the known masks among them replaced by the places where they are true."""
+    result: list[Tensor | None] = []
+    for i in indices:
+        if i is None:
+            result.append(None)
+        elif i.dtype is not DType.BOOL:
+            result.append(as_index(call, i))
+        elif i.value.data is None:
+            hint = "the number of elements depends on data; torch.where keeps the shape"
+            raise call.unsupported("a mask that is computed at run time cannot be an index", hint=hint)
+        else:
+            result += [call.constant(np.asarray(p, np.int64)) for p in np.nonzero(i.value.data)]
+    return result
+
+
+def stacked(call: Call, indices: list[Tensor], extents: list[int]) -> Tensor:
+    """Indices of several axes as tuples: [..., axes]."""
+    shape = np.broadcast_shapes(*(i.shape for i in indices))
+    parts = [call.reshape(call.expand(call.cast(i, DType.I64), shape), (*shape, 1)) for i in indices]
+    return call.concat(parts, len(shape))
+
+
+@lowers("take")
+def take(call: Call) -> Tensor:
+    x = call.tensor("self")
+    return call.emit("gather", call.reshape(x, (prod(x.shape),)), as_index(call, call.tensor("index")), axis=0)

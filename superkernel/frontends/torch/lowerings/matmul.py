@@ -1,0 +1,58 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from superkernel.builder_tensor import Tensor
+from superkernel.dtypes import DType
+from superkernel.frontends.einsum import einsum
+from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.registry import lowers
+
+
+@lowers("matmul", "mm", "bmm", "mv", "dot", "linalg_vecdot", "inner", "vdot")
+def matmul(call: Call) -> Tensor:
+    a, b = (call.args[n] for n in list(call.args)[:2])
+    if call.op in ("inner", "linalg_vecdot") and (a.rank, b.rank) != (1, 1):
+        raise call.unsupported("only of two vectors", found=f"{a.type} and {b.type}")
+    return product(call, a, b)
+
+
+def product(call: Call, a: Tensor, b: Tensor, *, trans_b: bool = False) -> Tensor:
+    """a x b; 16-bit and truth values go by way of a type that the table's product has."""
+    if a.dtype in (DType.I16, DType.BOOL):
+        wide = call.emit("matmul", call.cast(a, DType.I32), call.cast(b, DType.I32), trans_b=trans_b)
+        return call.cast(wide, a.dtype)
+    y = call.emit("matmul", a, b, trans_b=trans_b)
+    return call.cast(y, a.dtype)  # bytes accumulate in i32 here, modulo 2^8 there
+
+
+@lowers("linear")
+def linear(call: Call) -> Tensor:
+    x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional("bias")
+    y = product(call, x, weight, trans_b=weight.rank == 2)
+    return y if bias is None else call.emit("add", y, bias)
+
+
+@lowers("addmm", "baddbmm", "addbmm", "addmv")
+def addmm(call: Call) -> Tensor:
+    """beta * input + alpha * product; with beta 0 the input is not looked at."""
+    names = [n for n in call.args if n not in ("self", "beta", "alpha")]
+    a, b = (call.tensor(n) for n in names[:2])
+    alpha, beta = call.get("alpha", 1), call.get("beta", 1)
+    if call.op == "addmm" and a.dtype.is_float:
+        added = call.tensor("self") if beta != 0 else None
+        return call.emit("gemm", a, b, added, alpha=float(alpha), beta=float(beta))
+    y = product(call, a, b)
+    if call.op == "addbmm":
+        y = call.emit("reduce_sum", y, axes=(0,), keepdims=False)
+    y = y if alpha == 1 else call.emit("mul", y, call.like(alpha, y))
+    if beta == 0:
+        return y
+    added = call.tensor("self")
+    added = added if beta == 1 else call.emit("mul", added, call.like(beta, added))
+    return call.emit("add", y, added)
+
+
+@lowers("einsum")
+def lower_einsum(call: Call) -> Tensor:
+    return einsum(call, str(call.args["equation"]), call.args["tensors"])

@@ -1,0 +1,329 @@
+"""Elementwise operators. torch's type promotion is written out as casts: operands take the type that torch computes
+in."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from superkernel.builder_tensor import Tensor
+from superkernel.dtypes import DType
+from superkernel.frontends.torch.call import Call, Number
+from superkernel.frontends.torch.registry import lowers
+
+# ATen operator -> operator of the table, for one tensor argument and no others
+UNARY = {
+    "abs": "abs",
+    "acos": "acos",
+    "acosh": "acosh",
+    "asin": "asin",
+    "asinh": "asinh",
+    "atan": "atan",
+    "atanh": "atanh",
+    "bitwise_not": "bitwise_not",
+    "ceil": "ceil",
+    "cos": "cos",
+    "cosh": "cosh",
+    "erf": "erf",
+    "exp": "exp",
+    "expm1": "expm1",
+    "floor": "floor",
+    "hardswish": "hard_swish",
+    "log": "log",
+    "log1p": "log1p",
+    "mish": "mish",
+    "neg": "neg",
+    "reciprocal": "reciprocal",
+    "relu": "relu",
+    "round.default": "round",
+    "rsqrt": "rsqrt",
+    "sgn": "sign",
+    "sigmoid": "sigmoid",
+    "sign": "sign",
+    "silu": "silu",
+    "sin": "sin",
+    "sinh": "sinh",
+    "sqrt": "sqrt",
+    "square": "square",
+    "tan": "tan",
+    "tanh": "tanh",
+    "trunc": "trunc",
+}
+_OF_WHOLE_NUMBERS = frozenset({"ceil", "floor", "round", "trunc"})  # of which integers are left as they are
+
+
+@lowers(*UNARY)
+def unary(call: Call) -> Tensor:
+    x = call.operand("self")
+    if call.op in _OF_WHOLE_NUMBERS and not x.dtype.is_float:
+        return x
+    if call.op == "bitwise_not" and x.dtype is DType.BOOL:
+        return call.emit("logical_not", x)
+    if call.op in ("abs", "sign", "sgn") and x.dtype is DType.BOOL:
+        return x
+    return call.emit(UNARY.get(call.op) or UNARY[f"{call.op}.{call.overload}"], x)
+
+
+@lowers("exp2")
+def exp2(call: Call) -> Tensor:
+    x = call.operand("self")
+    return call.emit("pow", call.like(2.0, x), x)
+
+
+@lowers("log2", "log10")
+def logarithm(call: Call) -> Tensor:
+    y = call.emit("log", call.operand("self"))
+    return call.emit("mul", y, call.like(1 / math.log(2 if call.op == "log2" else 10), y))
+
+
+@lowers("erfc")
+def erfc(call: Call) -> Tensor:
+    y = call.emit("erf", call.operand("self"))
+    return call.emit("sub", call.like(1.0, y), y)
+
+
+@lowers("isnan", "isinf", "isfinite")
+def classify(call: Call) -> Tensor:
+    x = call.tensor("self")
+    if not x.dtype.is_float:
+        return call.expand(call.constant(np.asarray(call.op == "isfinite")), x.shape)
+    if call.op != "isfinite":
+        return call.emit(call.op, x)
+    return call.emit("logical_not", call.emit("logical_or", call.emit("isnan", x), call.emit("isinf", x)))
+
+
+@lowers("logical_not")
+def logical_not(call: Call) -> Tensor:
+    return call.emit("logical_not", truth(call, call.tensor("self")))
+
+
+def truth(call: Call, x: Tensor) -> Tensor:
+    """Where x is not zero."""
+    return x if x.dtype is DType.BOOL else call.emit("not_equal", x, call.like(0, x))
+
+
+# -- activations
+
+
+@lowers("gelu")
+def gelu(call: Call) -> Tensor:
+    return call.emit("gelu", call.tensor("self"), approximate=call.get("approximate", "none"))
+
+
+@lowers("leaky_relu")
+def leaky_relu(call: Call) -> Tensor:
+    return call.emit("leaky_relu", call.tensor("self"), alpha=float(call.get("negative_slope", 0.01)))
+
+
+@lowers("elu")
+def elu(call: Call) -> Tensor:
+    x, alpha, scale, inner = call.tensor("self"), *(float(call.get(n, 1)) for n in ("alpha", "scale", "input_scale"))
+    if inner != 1.0:  # only the negative side is scaled before the exponential
+        bent = call.emit("expm1", call.emit("mul", x, call.like(inner, x)))
+        bent = call.emit("mul", bent, call.like(alpha, x))
+        y = call.emit("where", call.emit("greater", x, call.like(0, x)), x, bent)
+    else:
+        y = call.emit("elu", x, alpha=alpha)
+    return y if scale == 1.0 else call.emit("mul", y, call.like(scale, y))
+
+
+@lowers("celu")
+def celu(call: Call) -> Tensor:
+    return call.emit("celu", call.tensor("self"), alpha=float(call.get("alpha", 1)))
+
+
+@lowers("selu")
+def selu(call: Call) -> Tensor:
+    return call.emit("selu", call.tensor("self"), alpha=1.6732632423543772, gamma=1.0507009873554805)
+
+
+@lowers("softplus")
+def softplus(call: Call) -> Tensor:
+    """Beyond the threshold it is the identity, which is what it rounds to there unless the threshold is low."""
+    x, beta, threshold = call.tensor("self"), float(call.get("beta", 1)), float(call.get("threshold", 20))
+    scaled = x if beta == 1.0 else call.emit("mul", x, call.like(beta, x))
+    y = call.emit("softplus", scaled)
+    y = y if beta == 1.0 else call.emit("div", y, call.like(beta, y))
+    if threshold >= 20 and x.dtype is not DType.F64:
+        return y
+    return call.emit("where", call.emit("greater", scaled, call.like(threshold, x)), x, y)
+
+
+@lowers("log_sigmoid")
+def log_sigmoid(call: Call) -> Tensor:
+    return call.emit("neg", call.emit("softplus", call.emit("neg", call.tensor("self"))))
+
+
+@lowers("hardsigmoid")
+def hard_sigmoid(call: Call) -> Tensor:
+    return call.emit("hard_sigmoid", call.tensor("self"), alpha=1 / 6, beta=0.5)
+
+
+@lowers("hardtanh", "relu6")
+def hard_tanh(call: Call) -> Tensor:
+    x = call.tensor("self")
+    low, high = (0, 6) if call.op == "relu6" else (call.args["min_val"], call.args["max_val"])
+    return call.emit("clip", x, call.like(low, x), call.like(high, x))
+
+
+@lowers("hardshrink", "softshrink")
+def shrink(call: Call) -> Tensor:
+    bound = float(call.get("lambd", 0.5))
+    return call.emit("shrink", call.tensor("self"), lambd=bound, bias=bound if call.op == "softshrink" else 0.0)
+
+
+@lowers("threshold")
+def threshold(call: Call) -> Tensor:
+    x = call.tensor("self")
+    kept = call.emit("greater", x, call.like(call.args["threshold"], x))
+    return call.emit("where", kept, x, call.like(call.args["value"], x))
+
+
+@lowers("prelu", "_prelu_kernel")
+def prelu(call: Call) -> Tensor:
+    x, slope = call.tensor("self"), call.tensor("weight")
+    if slope.rank == 1 and x.rank > 2:
+        slope = call.reshape(slope, (slope.shape[0],) + (1,) * (x.rank - 2))
+    return call.emit("prelu", x, slope)
+
+
+@lowers("glu")
+def glu(call: Call) -> Tensor:
+    x = call.tensor("self")
+    axis = call.axis("dim", x.rank, -1)
+    half = x.shape[axis] // 2
+    gate = call.emit("sigmoid", call.slice(x, axis, half, 2 * half))
+    return call.emit("mul", call.slice(x, axis, 0, half), gate)
+
+
+# -- arithmetic
+
+
+@lowers("add", "sub", "rsub")
+def additive(call: Call) -> Tensor:
+    a, b, alpha = call.operand("self"), call.operand("other"), call.get("alpha", 1)
+    if call.op == "rsub":
+        a, b = b, a
+        a, b, alpha = (a, b, alpha) if alpha == 1 else (a, call.emit("mul", b, call.like(alpha, b)), 1)
+    if alpha != 1:
+        b = call.emit("mul", b, call.like(alpha, b))
+    if a.dtype is DType.BOOL:
+        return call.emit("logical_or", a, b)
+    return call.emit("add" if call.op == "add" else "sub", a, b)
+
+
+@lowers("mul")
+def mul(call: Call) -> Tensor:
+    a, b = call.operand("self"), call.operand("other")
+    return call.emit("logical_and" if a.dtype is DType.BOOL else "mul", a, b)
+
+
+@lowers("div", "true_divide", "divide", "floor_divide")
+def div(call: Call) -> Tensor:
+    a, b = call.operand("self"), call.operand("other")
+    rounding = "floor" if call.op == "floor_divide" else call.get("rounding_mode")
+    if rounding is None or (rounding == "trunc" and not a.dtype.is_float):
+        return call.emit("div", a, b)
+    if a.dtype.is_float:
+        # (a - remainder) / b is a whole number up to one rounding, where a / b itself may round up to the next one.
+        rest = call.emit("mod", a, b, fmod=rounding == "trunc")
+        return call.emit("round", call.emit("div", call.emit("sub", a, rest), b))
+    return call.emit("div", call.emit("sub", a, call.emit("mod", a, b)), b)
+
+
+@lowers("remainder", "fmod")
+def remainder(call: Call) -> Tensor:
+    return call.emit("mod", call.operand("self"), call.operand("other"), fmod=call.op == "fmod")
+
+
+@lowers("pow")
+def power(call: Call) -> Tensor:
+    exponent = call.args["exponent"]
+    x = call.operand("self")
+    simple = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+    if not isinstance(exponent, Tensor) and exponent in simple and (x.dtype.is_float or exponent == 2):
+        return call.emit(simple[exponent], x)
+    return call.emit("pow", x, call.operand("exponent"))
+
+
+@lowers("minimum", "maximum", "min.other", "max.other")
+def extremum(call: Call) -> Tensor:
+    a, b = call.operand("self"), call.operand("other")
+    least = call.op in ("minimum", "min")
+    if a.dtype is DType.BOOL:
+        return call.emit("logical_and" if least else "logical_or", a, b)
+    return call.emit("minimum" if least else "maximum", a, b)
+
+
+_LOGIC = {"and": "and", "or": "or", "xor": "xor"}
+
+
+@lowers(*(f"{kind}_{word}" for kind in ("logical", "bitwise") for word in _LOGIC), "__and__", "__or__", "__xor__")
+def logic(call: Call) -> Tensor:
+    word = call.op.strip("_").rpartition("_")[2]
+    if call.op.startswith("logical"):
+        pair = [truth(call, call.tensor(n)) for n in ("self", "other")]
+        return call.emit(f"logical_{word}", *pair)
+    a, b = call.operand("self"), call.operand("other")
+    return call.emit(f"{'logical' if a.dtype is DType.BOOL else 'bitwise'}_{word}", a, b)
+
+
+@lowers("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__")
+def shift(call: Call) -> Tensor:
+    op = "shift_left" if call.op in ("bitwise_left_shift", "__lshift__") else "shift_right"
+    return call.emit(op, call.operand("self"), call.operand("other"))
+
+
+_COMPARE = {
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+}
+
+
+@lowers(*_COMPARE)
+def compare(call: Call) -> Tensor:
+    kind = call.promoted("self", "other")
+    if kind is DType.BOOL and call.op not in ("eq", "ne"):
+        kind = DType.U8
+    return call.emit(_COMPARE[call.op], call.operand("self", kind), call.operand("other", kind))
+
+
+# -- choice
+
+
+@lowers("where")
+def where(call: Call) -> Tensor:
+    condition = truth(call, call.tensor("condition"))
+    return call.emit("where", condition, call.operand("self"), call.operand("other"))
+
+
+@lowers("masked_fill")
+def masked_fill(call: Call) -> Tensor:
+    x = call.tensor("self")
+    filled = call.emit("where", call.tensor("mask"), call.operand("value"), x)
+    return call.expand(filled, call.shape)
+
+
+@lowers("clamp", "clip", "clamp_min", "clamp_max")
+def clamp(call: Call) -> Tensor:
+    """Bounds may be tensors of any broadcastable shape, which `clip` does not take."""
+    x = call.operand("self")
+    low, high = call.args.get("min"), call.args.get("max")
+    if any(isinstance(b, Tensor) for b in (low, high)):
+        if low is not None:
+            x = call.emit("maximum", x, call.typed(low, x.dtype))
+        return x if high is None else call.emit("minimum", x, call.typed(high, x.dtype))
+    return call.emit("clip", x, *(None if b is None else _bound(call, b, x.dtype) for b in (low, high)))
+
+
+def _bound(call: Call, number: Number, dtype: DType) -> Tensor:
+    """A bound in the element type; beyond its range the nearest value in it."""
+    if not dtype.is_float:
+        limits = np.iinfo(dtype.numpy)
+        number = min(max(number, limits.min), limits.max)
+    return call.typed(number, dtype)

@@ -1,0 +1,133 @@
+"""Reductions, scans, softmax, sorting."""
+
+from __future__ import annotations
+
+import math
+from math import prod
+
+import numpy as np
+
+from superkernel.builder_tensor import Tensor
+from superkernel.dtypes import DType
+from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.lowerings.pointwise import truth
+from superkernel.frontends.torch.registry import lowers
+
+_PLAIN = {"sum": "reduce_sum", "mean": "reduce_mean", "prod": "reduce_prod", "amax": "reduce_max", "amin": "reduce_min"}
+
+
+def reduced(call: Call, op: str, x: Tensor, axes: list[int], keepdim: bool) -> Tensor:
+    """A reduction over exactly these axes; a scalar, which has none, is reduced as one element."""
+    if x.rank == 0:
+        return call.reshape(call.emit(op, call.reshape(x, (1,)), axes=(0,), keepdims=False), ())
+    return call.emit(op, x, axes=tuple(axes), keepdims=keepdim)
+
+
+@lowers(*_PLAIN)
+def plain(call: Call) -> Tensor:
+    x = call.operand("self")  # sum, mean and prod compute in the type of their result
+    return reduced(call, _PLAIN[call.op], x, call.axes("dim", x.rank), bool(call.get("keepdim", False)))
+
+
+@lowers("max.default", "min.default", "max", "min")
+def extremum(call: Call) -> list[Tensor | None]:
+    """Of all elements, or along an axis together with the index."""
+    x = call.tensor("self")
+    op = f"reduce_{call.op}"
+    if call.overload == "default":
+        return [reduced(call, op, x, list(range(x.rank)), False)]
+    axis, keepdim = call.axis("dim", x.rank), bool(call.get("keepdim", False))
+    values = reduced(call, op, x, [axis], keepdim) if call.wants(0) else None
+    return [values, _arg(call, f"arg{call.op}", x, axis, keepdim) if call.wants(1) else None]
+
+
+@lowers("argmax", "argmin")
+def arg(call: Call) -> Tensor:
+    x, keepdim = call.tensor("self"), bool(call.get("keepdim", False))
+    if call.args.get("dim") is None:
+        return call.reshape(_arg(call, call.op, call.reshape(x, (x.type.size,)), 0, False), call.shape)
+    return _arg(call, call.op, x, call.axis("dim", x.rank), keepdim)
+
+
+def _arg(call: Call, op: str, x: Tensor, axis: int, keepdim: bool) -> Tensor:
+    if x.rank == 0:
+        return call.constant(np.int64(0))
+    x = call.cast(x, DType.U8) if x.dtype is DType.BOOL else x
+    return call.emit(op, x, axis=axis, keepdims=keepdim)
+
+
+@lowers("any", "all")
+def quantifier(call: Call) -> Tensor:
+    x = truth(call, call.tensor("self"))
+    op = "reduce_max" if call.op == "any" else "reduce_min"
+    y = reduced(call, op, x, call.axes("dim", x.rank), bool(call.get("keepdim", False)))
+    return call.cast(y, call.dtype)
+
+
+@lowers("var", "std", "var_mean", "std_mean")
+def variance(call: Call) -> list[Tensor | None]:
+    x, keepdim = call.tensor("self"), bool(call.get("keepdim", False))
+    axes = call.axes("dim", x.rank)
+    if call.args.get("correction") is not None:
+        correction = float(call.args["correction"])
+    else:
+        correction = float(bool(call.get("unbiased", True)))
+    count = prod(x.shape[a] for a in axes)
+    mean = reduced(call, "reduce_mean", x, axes, True) if x.rank else x
+    total = reduced(call, "reduce_sum_square", call.emit("sub", x, mean), axes, keepdim)
+    spread = call.emit("div", total, call.like(max(0.0, count - correction), total))
+    spread = call.emit("sqrt", spread) if call.op.startswith("std") else spread
+    pair = call.op.endswith("_mean")
+    return [spread, call.reshape(mean, spread.shape)] if pair else [spread]
+
+
+@lowers("logsumexp")
+def log_sum_exp(call: Call) -> Tensor:
+    x = call.operand("self")
+    return reduced(call, "reduce_log_sum_exp", x, call.axes("dim", x.rank), bool(call.get("keepdim", False)))
+
+
+@lowers("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar", "norm.ScalarOpt_dim_dtype")
+def vector_norm(call: Call) -> Tensor:
+    x, order = call.operand("self"), float(call.get("ord", call.get("p", 2)))
+    axes, keepdim = call.axes("dim", x.rank), bool(call.get("keepdim", False))
+    if order in (1.0, 2.0):
+        return reduced(call, f"reduce_l{int(order)}", x, axes, keepdim)
+    size = call.emit("abs", x)
+    if math.isinf(order):
+        return reduced(call, "reduce_max" if order > 0 else "reduce_min", size, axes, keepdim)
+    if order == 0.0:
+        return reduced(call, "reduce_sum", call.cast(truth(call, x), x.dtype), axes, keepdim)
+    total = reduced(call, "reduce_sum", call.emit("pow", size, call.like(order, x)), axes, keepdim)
+    return call.emit("pow", total, call.like(1 / order, total))
+
+
+@lowers("softmax", "_softmax", "log_softmax", "_log_softmax")
+def softmax(call: Call) -> Tensor:
+    x = call.operand("self")
+    if x.rank == 0:
+        return call.constant(np.asarray(0.0 if "log" in call.op else 1.0), x.dtype)
+    return call.emit("log_softmax" if "log" in call.op else "softmax", x, axis=call.axis("dim", x.rank))
+
+
+@lowers("cumsum")
+def cumsum(call: Call) -> Tensor:
+    x = call.operand("self")
+    return x if x.rank == 0 else call.emit("cumsum", x, axis=call.axis("dim", x.rank))
+
+
+@lowers("topk")
+def topk(call: Call) -> list[Tensor | None]:
+    x = call.tensor("self")
+    order = {"largest": bool(call.args["largest"]), "sorted": bool(call.args["sorted"])}
+    return list(call.emit_all("topk", x, k=int(call.args["k"]), axis=call.axis("dim", x.rank), **order))
+
+
+@lowers("sort", "argsort")
+def sort(call: Call) -> list[Tensor | None]:
+    """All elements of the axis as its top k, which keeps equal ones in order."""
+    x = call.tensor("self")
+    axis = call.axis("dim", x.rank, -1)
+    options = {"largest": bool(call.get("descending", False)), "sorted": True}
+    values, places = call.emit_all("topk", x, k=x.shape[axis], axis=axis, **options)
+    return [places] if call.op == "argsort" else [values, places]

@@ -1,0 +1,85 @@
+"""Interpolation of images: nearest, linear and cubic.
+
+The table's `resize` takes nearest and linear. Cubic is a product with a constant matrix per axis. torch finds nearest
+neighbours in single precision; where that picks another element than exact arithmetic does, the picks become a
+gather.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.builder_tensor import Tensor
+from superkernel.frontends.resample import Weights, along, interpolating
+from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.registry import lowers
+
+_NAMES = {1: "linear1d", 2: "bilinear2d", 3: "trilinear3d"}
+
+
+def _scales(call: Call, x: Tensor) -> list[float]:
+    """Output per input step of each spatial axis: what the caller gave, or the sizes' ratio."""
+    sizes = call.shape[2:]
+    listed = call.get("scale_factors")
+    if listed is None:
+        listed = [call.args.get(n) for n in ("scales_d", "scales_h", "scales_w")][3 - len(sizes) :]
+        if len(sizes) == 1:
+            listed = [call.args.get("scales")]
+    given = [float(s) if s is not None and s > 0 else None for s in listed]
+    return [n / x.shape[2 + i] if given[i] is None else float(given[i] or 0) for i, n in enumerate(sizes)]
+
+
+@lowers(*(f"{name}{n}d" for n in (1, 2, 3) for name in ("upsample_nearest", "_upsample_nearest_exact")))
+def nearest(call: Call) -> Tensor:
+    x = call.tensor("self")
+    scales = _scales(call, x)
+    exact = call.op.startswith("_")
+    options = {"coordinate_mode": "half_pixel" if exact else "asymmetric", "mode": "nearest"}
+    steps = list(zip(x.shape[2:], call.shape[2:], scales, strict=True))
+    picks = [_picked(extent, size, np.float32(1 / scale), exact) for extent, size, scale in steps]
+    ideal = [_picked(extent, size, np.float64(1 / scale), exact) for extent, size, scale in steps]
+    same = all(np.array_equal(p, i) for p, i in zip(picks, ideal, strict=True))
+    if same and x.dtype.is_float:
+        rounding = "round_prefer_ceil" if exact else "floor"
+        full = [1.0, 1.0, *scales]
+        return call.emit("resize", x, sizes=call.shape, scales=full, nearest_mode=rounding, **options)
+    for axis, index in enumerate(picks, 2):
+        if not np.array_equal(index, np.arange(x.shape[axis])):
+            x = call.emit("gather", x, call.constant(index), axis=axis)
+    return x
+
+
+def _picked(extent: int, size: int, step: np.floating[Any], exact: bool) -> NDArray[np.int64]:
+    """The element that each output takes, computed in the precision of `step`."""
+    places = (np.arange(size).astype(step.dtype) + step.dtype.type(0.5 if exact else 0)) * step
+    return np.asarray(np.minimum(np.floor(places), extent - 1), np.int64)
+
+
+@lowers(*(f"upsample_{name}" for name in _NAMES.values()))
+def linear(call: Call) -> Tensor:
+    x = call.tensor("self")
+    rule = "align_corners" if call.args["align_corners"] else "half_pixel"
+    full = [1.0, 1.0, *_scales(call, x)]
+    if rule == "align_corners":  # corners are those of the sizes, whatever factor they came from
+        full = [s / e for s, e in zip(call.shape, x.shape, strict=True)]
+    return call.emit("resize", x, sizes=call.shape, scales=full, mode="linear", coordinate_mode=rule)
+
+
+@lowers("upsample_bicubic2d")
+def bicubic(call: Call) -> Tensor:
+    x = call.tensor("self")
+    corners = bool(call.args["align_corners"])
+    for axis, scale in enumerate(_scales(call, x), 2):
+        places = _places(x.shape[axis], call.shape[axis], scale, corners)
+        x = along(call, x, interpolating(places, x.shape[axis], cubic=-0.75), axis)
+    return x
+
+
+def _places(extent: int, size: int, scale: float, corners: bool) -> Weights:
+    out = np.arange(size, dtype=np.float64)
+    if corners:
+        return out * (extent - 1) / max(1, size - 1)
+    return (out + 0.5) / scale - 0.5

@@ -1,0 +1,55 @@
+"""torch's element types and tensors as SuperKernel's; the only place that reads the memory of tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from superkernel.dtypes import DType
+from superkernel.errors import UnsupportedError
+
+_ELEMENT: dict[torch.dtype, DType] = {
+    torch.float64: DType.F64,
+    torch.float32: DType.F32,
+    torch.float16: DType.F16,
+    torch.bfloat16: DType.BF16,
+    torch.int64: DType.I64,
+    torch.int32: DType.I32,
+    torch.int16: DType.I16,
+    torch.int8: DType.I8,
+    torch.uint64: DType.U64,
+    torch.uint32: DType.U32,
+    torch.uint16: DType.U16,
+    torch.uint8: DType.U8,
+    torch.bool: DType.BOOL,
+}
+TORCH_OF = {dtype: kind for kind, dtype in _ELEMENT.items()}
+
+
+def element_type(kind: torch.dtype, where: str) -> DType:
+    """The DType of a torch dtype. Raises UnsupportedError on complex, quantised and 8-bit floating types."""
+    found = _ELEMENT.get(kind)
+    if found is None:
+        raise UnsupportedError(
+            "the element type has no counterpart",
+            location=where,
+            expected=", ".join(sorted(d.value for d in TORCH_OF)),
+            found=str(kind),
+        )
+    return found
+
+
+def tensor_array(tensor: torch.Tensor, where: str) -> NDArray[Any]:
+    """The contents of a dense tensor of any device, C-ordered; they share the tensor's memory where it is so already.
+    Raises UnsupportedError."""
+    dtype = element_type(tensor.dtype, where)
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+        found = "no data (device meta)" if tensor.device.type == "meta" else str(tensor.layout)
+        raise UnsupportedError("only dense tensors with data are supported", location=where, found=found)
+    dense = tensor.detach().cpu().contiguous()
+    if dtype is DType.BF16:  # NumPy has no such type: the bytes go across as integers
+        return np.asarray(dense.view(torch.int16).numpy().view(dtype.numpy))
+    return np.asarray(dense.numpy())
