@@ -255,6 +255,11 @@ def narrow_products() -> list[Case]:
         view = View(0, image.shape, (185, 1, 185, 37))
         turned = replace(body, anchor_inputs=(view, *body.anchor_inputs[1:]))
         found.append((name, turned, [last.reshape(image.shape), *arrays[1:]], dict.fromkeys(expected, want)))
+    for kernel in ("host.conv.nhwc_bf16", "host.conv.winograd2_bf16"):  # of integers: nothing is rounded
+        image, w = (np.rint(4 * numbers(*shape)) for shape in ((1, 7, 9, 11), (10, 7, 3, 3)))
+        slots = [image.astype(np.float32), 4 * w.astype(np.float32)]
+        made = anchor_case("conv", {"pads": (1, 1, 1, 1)}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
+        found.append((kernel, made.body, made.arrays, made.expected))
     for kernel, (_, form) in FORMATS.items():
         x, w = numbers(3 if "gemv" in kernel else 19, 37), numbers(37, 45)
         name, body, arrays, expected = case(kernel, "matmul", [x, w], [1])
