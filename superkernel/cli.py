@@ -25,7 +25,7 @@ from typing import Any, NoReturn, TextIO
 
 import numpy as np
 
-from superkernel import cli_analysis, cli_crosscheck, cli_kernels, cli_target
+from superkernel import cli_analysis, cli_crosscheck, cli_kernels, cli_sim, cli_target
 from superkernel.errors import InputError, InternalError, MachineError, SuperKernelError
 from superkernel.sim import command as sim_command
 
@@ -370,17 +370,7 @@ def _lines(data: dict[str, Any]) -> str:
 
 
 def _sim(args: argparse.Namespace) -> int:
-    from superkernel.sim.command import run
-    from superkernel.sim.machine import read_program
-
-    if args.target is not None:
-        from superkernel.made_for import check_made_for
-        from superkernel.target.aicore import load_target
-
-        check_made_for(read_program(Path(args.program)), load_target(args.target), args.program)
-    result = run(args)
-    _print(args, result.to_json(), result.text)
-    return result.exit_status
+    return cli_sim.run(args, EXIT_CODES, lambda data, text: _print(args, data, lambda: text))
 
 
 def _print(args: argparse.Namespace, data: Any, text: Callable[[], str]) -> None:

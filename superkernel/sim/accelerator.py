@@ -49,13 +49,19 @@ class AcceleratorResult:
             return {"succeeded": False, "problem": self.problem}
         return {"succeeded": True, **dataclasses.asdict(dataclasses.replace(self.launch, trace=b""))}
 
+    def head(self) -> str:
+        """How it ended, in one line."""
+        launch = self.launch
+        if launch is None:
+            return "FAIL: " + " ".join(self.problem.split())
+        return f"PASS: {launch.cycles} cycles, {launch.time_ns / 1000:.2f} us, {launch.instructions} instructions"
+
     def text(self) -> str:
         """For a terminal."""
         if self.launch is None:
             return f"FAIL: {self.problem}"
-        launch = self.launch
-        lines = [f"PASS: {launch.cycles} cycles, {launch.time_ns / 1000:.2f} us, {launch.instructions} instructions"]
-        for core in launch.cores:
+        lines = [self.head()]
+        for core in self.launch.cores:
             busy = ", ".join(f"{n} {e.busy}" for n, e in core.engines.items() if e.busy)
             lines.append(
                 f"core {core.core} ({core.type}): {core.instructions} instructions, {core.control.misses} instruction "

@@ -1,4 +1,4 @@
-"""The arguments of `superkernel sim run PROGRAM.elf`."""
+"""The arguments of `superkernel sim run`, and one program run by them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser, parser_class: type[argparse.A
         "the program's status."
     )
     verb = verbs.add_parser("run", help=text, description=text)
-    verb.add_argument("program", metavar="PROGRAM.elf", help="a bare-metal RV64GC program, linked at the memory's base")
+    text = "bare-metal RV64GC programs, linked at the memory's base, or directories of such; several: a line each"
+    verb.add_argument("programs", metavar="PROGRAM.elf", nargs="+", help=text)
     verb.add_argument(
         "--target",
         metavar="NAME|FILE",
@@ -49,30 +50,32 @@ def _number(text: str) -> int:
     return int(text, 0)
 
 
-def run(args: argparse.Namespace) -> ProgramResult | AcceleratorResult:
-    """Runs the program of the command line. Raises what `run_program` raises, InputError where arguments are not for
-    this kind of program."""
+def run(args: argparse.Namespace, program: str) -> ProgramResult | AcceleratorResult:
+    """Runs a program as the command line says. Raises what `run_program` raises, InputError where arguments are not
+    for this kind of program."""
     from superkernel.sim import CacheGeometry, run_program
     from superkernel.sim.accelerator import is_accelerator_program, run_on_target
     from superkernel.sim.machine import read_program
 
     plain = {name: getattr(args, name) for name in _PLAIN_ONLY if getattr(args, name) is not None}
-    data, target = read_program(Path(args.program)), None
+    data, target = read_program(Path(program)), None
     if args.target is not None:
+        from superkernel.made_for import check_made_for
         from superkernel.target.aicore import load_target
 
         target = load_target(args.target)
+        check_made_for(data, target, program)
     if is_accelerator_program(data):
         from superkernel.target.note import noted_target
 
-        target = target or noted_target(data, args.program)
-        _check_accelerator(args.program, target, plain)
+        target = target or noted_target(data, program)
+        _check_accelerator(program, target, plain)
     if target is not None:
         harts = plain.get("harts", 1)
-        return run_on_target(Path(args.program), target, harts=harts, max_instructions=args.max_instructions)
+        return run_on_target(Path(program), target, harts=harts, max_instructions=args.max_instructions)
     if "icache" in plain:
         plain["icache"] = CacheGeometry.parse(plain["icache"])
-    return run_program(args.program, max_instructions=args.max_instructions, **plain)
+    return run_program(program, max_instructions=args.max_instructions, **plain)
 
 
 def _check_accelerator(program: str, target: AicoreTarget | None, plain: Mapping[str, object]) -> None:

@@ -73,9 +73,15 @@ class ProgramResult:
             "harts": [dataclasses.asdict(h) for h in self.harts],
         }
 
-    def text(self) -> str:
+    def head(self) -> str:
+        """What the program printed, and in the last line how it ended."""
         lines = [self.console.rstrip("\n")] if self.console else []
         lines.append(("PASS: " if self.succeeded else "FAIL: ") + self.reason)
+        return "\n".join(lines)
+
+    def text(self) -> str:
+        """For a terminal."""
+        lines = [self.head()]
         for hart in self.harts:
             line = f"hart {hart.hart}: {hart.instructions} instructions, {hart.traps} traps, {hart.cycles} cycles"
             if hart.icache is not None:
