@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,7 +12,9 @@
 #include "runtime/kernel.h"
 #include "sim/engines/target.h"
 
+void register_kernel(pybind11::module_& m);
 void register_calls(pybind11::module_& m);
+void register_machine(pybind11::module_& m);
 void register_engines(pybind11::module_& m);
 void register_device(pybind11::module_& m);
 
@@ -29,6 +32,8 @@ struct ErrorText {
 
 // Raises the error class of that name.
 [[noreturn]] void raise(const char* kind, const ErrorText& text, const pybind11::object& details = pybind11::none());
+
+[[noreturn]] void raise_no_memory(std::size_t bytes);
 
 // True where the interpreter goes down: a thread that then waits for the GIL is ended or hangs.
 bool shutting_down();
