@@ -8,12 +8,13 @@ why.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superkernel.errors import InputError
-from superkernel.sim.machine import UNLIMITED, CacheGeometry, End, HartState, Machine
+from superkernel.sim.machine import UNLIMITED, CacheGeometry, End, HartState, Machine, read_program
 
 if TYPE_CHECKING:
     from superkernel._core import SimCacheStats
@@ -103,6 +104,9 @@ def run_program(
     """Loads and runs a program; parameters and errors as those of `Machine`."""
     if max_instructions is not None and not 0 < max_instructions < UNLIMITED:
         raise InputError("out of range", location="max_instructions", expected="at least 1", found=max_instructions)
+    data = program if isinstance(program, bytes) else read_program(Path(program))
+    if max_instructions is None and b"tohost" not in data:
+        warnings.warn("the program has no tohost: it cannot report an end, and may run for ever", stacklevel=2)
     machine = Machine(
         program, harts=harts, memory_base=memory_base, memory_bytes=memory_bytes, quantum=quantum, icache=icache
     )
