@@ -124,6 +124,11 @@ def amo(name: str, width: str, rd: int, rs2: int, rs1: int, order: int = 0) -> i
     return AMO[name] << 27 | order << 25 | rs2 << 20 | rs1 << 15 | {"w": 2, "d": 3}[width] << 12 | rd << 7 | 0x2F
 
 
+def amocas(width: str, rd: int, rs2: int, rs1: int, order: int = 0) -> int:
+    """Zacas; `width` "q" takes pairs of registers."""
+    return 0x05 << 27 | order << 25 | rs2 << 20 | rs1 << 15 | {"w": 2, "d": 3, "q": 4}[width] << 12 | rd << 7 | 0x2F
+
+
 def f(name: str, fmt: str, rd: int, rs1: int, rs2: int = 0, rm: int = DYNAMIC) -> int:
     """A floating-point instruction; `fmt` "s" or "d". "fcvt.d" with fmt "s" is fcvt.s.d, and the other way round."""
     if name in ("fcvt.s", "fcvt.d"):

@@ -83,6 +83,7 @@ L_fsw:    SK_STORE_FLOAT(std::uint32_t, 4);
 // ---- atomics, floating point: one function each, the operation is told from the record
 L_atomic:
   if constexpr (Host::kControl) {
+    if ((record->bits >> 12 & 7) == 4) goto illegal;  // amocas.q: a core's atomics are words of 4 and 8 bytes
     SK_SYNC();
     hart.request.kind = Request::Kind::atomic;
     hart.request.address = RS1;

@@ -1,4 +1,5 @@
 // The cold halves of handlers: jumps out of memory, CSR instructions, atomics.
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -15,6 +16,9 @@ Op operation(const Record& record) {
 std::uint64_t sign_extend(std::uint64_t value, unsigned bytes) {
   return bytes == 8 ? value : static_cast<std::uint64_t>(static_cast<std::int64_t>(static_cast<std::int32_t>(value)));
 }
+
+// A register that is an operand and where the result goes: what is written to x0 is kept elsewhere.
+std::uint64_t register_or_zero(const Hart& hart, std::uint8_t number) { return number == kSink ? 0 : hart.x[number]; }
 
 // What an AMO stores, from values extended to 64 bits with their sign.
 std::uint64_t combine(Op op, std::uint64_t memory, std::uint64_t operand) {
@@ -48,6 +52,31 @@ std::uint64_t combine(Op op, std::uint64_t memory, std::uint64_t operand) {
     default:  // amoswap
       return operand;
   }
+}
+
+// amocas.q: 16 bytes against the registers rd and rd + 1. A pair that starts at x0 is zero, and takes no result.
+Interpreter::Atomic compare_and_swap_pair(std::span<std::uint8_t> memory, std::uint64_t offset, Hart& hart,
+                                          const Record& record) {
+  using Pair = std::array<std::uint64_t, 2>;
+  const std::uint64_t address = hart.x[record.rs1];
+  const auto fails = [&](Cause cause) {
+    return Interpreter::Atomic{static_cast<std::uint64_t>(cause), address, offset, false};
+  };
+  if (address % sizeof(Pair) != 0) return fails(Cause::store_misaligned);
+  if (memory.size() < sizeof(Pair) || offset > memory.size() - sizeof(Pair)) return fails(Cause::store_access);
+  const auto pair = [&](std::uint8_t first) {
+    return first == 0 || first == kSink ? Pair{} : Pair{hart.x[first], hart.x[first + 1U]};
+  };
+  const Pair stored = pair(record.rs2);
+  Pair old{};
+  std::memcpy(old.data(), memory.data() + offset, sizeof(old));
+  const bool equal = old == pair(record.rd);
+  if (equal) std::memcpy(memory.data() + offset, stored.data(), sizeof(stored));
+  if (record.rd != kSink) {
+    hart.x[record.rd] = old[0];
+    hart.x[record.rd + 1U] = old[1];
+  }
+  return {0, 0, offset, equal};
 }
 
 }  // namespace
@@ -119,6 +148,7 @@ Interpreter::Atomic Interpreter::atomic(std::span<std::uint8_t> memory, std::uin
   const auto fails = [&](Cause load, Cause store) {
     return Atomic{static_cast<std::uint64_t>(is_load ? load : store), address, offset, false};
   };
+  if (op == Op::amocas_q) return compare_and_swap_pair(memory, offset, hart, record);
   if (address % bytes != 0) return fails(Cause::load_misaligned, Cause::store_misaligned);
   if (offset > memory.size() - bytes) return fails(Cause::load_access, Cause::store_access);
   std::uint8_t* const place = memory.data() + offset;
@@ -139,6 +169,11 @@ Interpreter::Atomic Interpreter::atomic(std::span<std::uint8_t> memory, std::uin
     result = held ? 0 : 1;
     if (!held) {
       hart.x[record.rd] = result;
+      return {0, 0, offset, false};
+    }
+  } else if (op == Op::amocas_w || op == Op::amocas_d) {
+    if (old != sign_extend(register_or_zero(hart, record.rd), bytes)) {
+      hart.x[record.rd] = old;
       return {0, 0, offset, false};
     }
   } else {

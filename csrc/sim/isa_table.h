@@ -1,4 +1,5 @@
-// The instruction set as one table: RV64IMAFD, Zicsr, Zifencei, Zicbop, Zihintpause and the machine-mode instructions.
+// The instruction set as one table: RV64IMAFD, Zacas, Zicsr, Zifencei, Zicbop, Zihintpause and the machine-mode
+// instructions.
 //
 // A row is X(id, "name", mask, match, "operands"). An instruction word w is the row's where (w & mask) == match; where
 // two rows match (prefetch.i is an ori, pause is a fence), the one with more mask bits is meant. The enumeration, the
@@ -126,7 +127,10 @@
   X(amomin_d,  "amomin.d",  0xf800707f, 0x8000302f, "d,t,(s)")       \
   X(amomax_d,  "amomax.d",  0xf800707f, 0xa000302f, "d,t,(s)")       \
   X(amominu_d, "amominu.d", 0xf800707f, 0xc000302f, "d,t,(s)")       \
-  X(amomaxu_d, "amomaxu.d", 0xf800707f, 0xe000302f, "d,t,(s)")
+  X(amomaxu_d, "amomaxu.d", 0xf800707f, 0xe000302f, "d,t,(s)")       \
+  X(amocas_w,  "amocas.w",  0xf800707f, 0x2800202f, "d,t,(s)")       \
+  X(amocas_d,  "amocas.d",  0xf800707f, 0x2800302f, "d,t,(s)")       \
+  X(amocas_q,  "amocas.q",  0xf81070ff, 0x2800402f, "d,t,(s)")
 
 #define SK_ISA_FLOAT(X)                                              \
   X(fmadd_s,   "fmadd.s",   0x0600007f, 0x00000043, "D,S,T,R,m")     \

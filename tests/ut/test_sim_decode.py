@@ -27,6 +27,7 @@ from rv64_asm import (
     SHIFTS,
     WFI,
     amo,
+    amocas,
     auipc,
     b,
     bits,
@@ -77,6 +78,8 @@ def specified() -> dict[str, tuple[int, str]]:
             second = 0 if name == "lr" else 9
             text = "x7,(x8)" if name == "lr" else "x7,x9,(x8)"
             words[f"{name}.{width}"] = amo(name, width, 7, second, 8), f"{name}.{width} {text}"
+    for width in "wdq":
+        words[f"amocas.{width}"] = amocas(width, 6, 10, 8), f"amocas.{width} x6,x10,(x8)"
     for name, (_, rs2, rm) in FLOAT.items():
         for fmt in "sd":
             to_x = name in ("feq", "flt", "fle", "fclass", "fmv.x") or name.startswith("fcvt")
@@ -119,6 +122,11 @@ def test_encodings_match_their_rows_and_print_as_they_should() -> None:
         mask, match = rows[name]
         assert word & mask == match, name
         assert sim_disassemble(word, 0x10000) == text
+
+
+def test_pairs_of_registers_are_even() -> None:
+    assert sim_disassemble(amocas("q", 6, 10, 9)) == "amocas.q x6,x10,(x9)"
+    assert sim_disassemble(amocas("q", 7, 10, 9)) == sim_disassemble(amocas("q", 6, 11, 9)) == "illegal"
 
 
 def test_rows_are_unambiguous() -> None:
@@ -268,7 +276,8 @@ def test_objdump_agrees_on_every_row(tmp_path: Path) -> None:
     assert len(lines) == len(words)
     for n, (word, line) in enumerate(zip(words, lines, strict=True)):
         ours = sim_disassemble(word, 4 * n)
-        if "prefetch" in ours or ours == "pause" or "csr" in ours:  # objdump knows CSR names, and may not know Zicbop
+        # objdump knows names of CSRs, and may not know Zicbop and Zacas.
+        if "prefetch" in ours or ours == "pause" or "csr" in ours or ours.startswith("amocas"):
             continue
         # The dynamic mode is not always printed, and no mode at all where the result is exact anyway.
         silent = r",(rne|rtz|rdn|rup|rmm|dyn)$" if ours.startswith(("fcvt.d.w", "fcvt.d.s")) else ",dyn$"
@@ -299,5 +308,5 @@ def test_objdump_agrees_on_random_words(tmp_path: Path) -> None:
     words = [word for word in words if word & 0x1F != 0x1F]
     for word, line in zip(words, objdump_lines(words, 4, tmp_path), strict=True):
         ours = sim_disassemble(word).split()[0]
-        if ours != "illegal" and not ours.startswith(("prefetch", "fence", "fcvt.d.s", "fcvt.d.w")):
+        if ours != "illegal" and not ours.startswith(("prefetch", "fence", "fcvt.d.s", "fcvt.d.w", "amocas")):
             assert line.split()[0] == ours, (hex(word), line)

@@ -17,6 +17,7 @@ from rv64_asm import (
     SHIFTS,
     TABLE,
     amo,
+    amocas,
     auipc,
     b,
     code_bytes,
@@ -309,6 +310,53 @@ def test_atomics(name: str, width: str) -> None:
         assert stored == (m >> bits << bits | new), (name, hex(m), hex(x))
         assert old == (s32(m) & MASK64 if width == "w" else m)
     assert set(AMO) == {*ATOMIC, "lr", "sc"}
+
+
+@pytest.mark.parametrize("width", ["w", "d"])
+@pytest.mark.parametrize("order", range(4))
+def test_compare_and_swap(width: str, order: int) -> None:
+    bits = 32 if width == "w" else 64
+    values = [0, 5, 0x80000000, 0x5_80000000, 0xFFFFFFFF_80000000, MASK64]
+    rows = [(m, expected, x) for m in values for expected in values for x in (7, 0xFFFFFFFF_7FFFFFFF)]
+    body = [
+        i("ld", 14, 10, 8), i("ld", 12, 10, 16), mv(13, 10),
+        amocas(width, 14, 12, 13, order), s("sd", 14, 10, 24),
+    ]  # fmt: skip
+    memory = run(table_elf(body, rows, 1)).read(DATA + TABLE, 32 * len(rows))
+    for n, (m, expected, x) in enumerate(rows):
+        stored, _, _, old = struct.unpack_from("<4Q", memory, 32 * n)
+        equal = m % (1 << bits) == expected % (1 << bits)
+        new = m >> bits << bits | x % (1 << bits)
+        assert stored == (new if equal else m), (hex(m), hex(expected))
+        assert old == (s32(m) & MASK64 if width == "w" else m)
+
+
+def test_compare_and_swap_pairs() -> None:
+    values = [0, 1, MASK64]
+    rows = [(low, high, a, b) for low in values for high in values for a in values for b in values]
+    body = [
+        i("ld", 14, 10, 16), i("ld", 15, 10, 24), i("addi", 20, 0, 77), i("addi", 21, 0, -78), mv(13, 10),
+        amocas("q", 14, 20, 13), s("sd", 14, 10, 32), s("sd", 15, 10, 40),
+    ]  # fmt: skip
+    memory = run(table_elf(body, rows, 2)).read(DATA + TABLE, 48 * len(rows))
+    for n, row in enumerate(rows):
+        found, expected = row[:2], row[2:]
+        swapped = (77, MASK64 - 77) if found == expected else found
+        assert struct.unpack_from("<6Q", memory, 48 * n) == (*swapped, *expected, *found)
+
+
+def test_pairs_at_x0_are_zero_and_take_no_result() -> None:
+    words: list[int | bytes] = [
+        i("addi", 1, 0, 9), i("addi", 12, 8, TABLE), i("addi", 14, 0, 3), i("addi", 15, 0, 4),
+        amocas("q", 0, 14, 12),  # memory is zero: swapped
+        amocas("q", 0, 0, 12),  # now it is not: left
+        s("sd", 1, 8, TABLE + 16),
+        amocas("q", 14, 0, 12),  # zero for what x14 and x15 hold
+        amocas("w", 0, 1, 12), s("sd", 0, 8, TABLE + 24),
+    ]  # fmt: skip
+    machine = run(simple_elf(words, bytes(32)))
+    assert struct.unpack("<4Q", machine.read(DATA + TABLE, 32)) == (9, 0, 9, 0)
+    assert machine.hart().x[14:16] == (3, 4)
 
 
 @pytest.mark.parametrize("width", ["w", "d"])

@@ -19,6 +19,7 @@ from rv64_asm import (
     TABLE,
     WFI,
     amo,
+    amocas,
     auipc,
     b,
     code_bytes,
@@ -107,6 +108,10 @@ NO_MEMORY = [lui(6, 0x10000)]  # x6 = 0x10000000: nothing there
         ([i("addi", 6, 8, 4), amo("lr", "d", 5, 0, 6)], (4, 4, DATA + 4)),
         ([i("addi", 6, 8, 4), amo("sc", "d", 5, 0, 6)], (6, 4, DATA + 4)),
         ([i("addi", 6, 8, 1), amo("amoswap", "w", 5, 5, 6)], (6, 4, DATA + 1)),
+        ([i("addi", 6, 8, 8), amocas("q", 4, 2, 6)], (6, 4, DATA + 8)),
+        ([i("addi", 6, 8, 4), amocas("d", 5, 5, 6)], (6, 4, DATA + 4)),
+        ([*NO_MEMORY, amocas("q", 4, 2, 6)], (7, 4, 0x10000000)),
+        ([amocas("q", 5, 2, 8)], (2, 0, amocas("q", 5, 2, 8))),  # an odd register
         ([*NO_MEMORY, i("jalr", 1, 6, 3)], (1, 0x10000002 - BODY, 0x10000002)),
         ([lui(6, 0x80000), jal(0, -0x10000)], (1, 4 - 0x10000, BODY + 4 - 0x10000)),  # a direct jump to before memory
         ([i("addi", 6, 0, 1), b("bne", 6, 0, -4094)], (1, 4 - 4094, BODY + 4 - 4094)),
