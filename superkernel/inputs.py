@@ -82,6 +82,10 @@ def _foreign(value: Any, kind: TensorType) -> Array:
     try:
         if isinstance(value, np.generic) or hasattr(value, "__array_interface__"):
             return np.asarray(value)
+        if kind.dtype is DType.BF16 and str(getattr(value, "dtype", "")) == "torch.bfloat16":
+            from superkernel.frontends.torch.types import tensor_array  # DLPack into NumPy has no such type
+
+            return tensor_array(value, "")
         if hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
         if hasattr(value, "__array__"):

@@ -5,7 +5,7 @@ tensors among them as handles, and the types that torch says its outputs have; w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,17 @@ MISSING = object()
 
 
 class Call(Emitter):
-    """What a lowering works with. `read` holds the indices of the outputs that something reads."""
+    """What a lowering works with. `read` holds the indices of the outputs that a needed
+    node reads."""
 
     def __init__(
-        self, builder: GraphBuilder, node: torch.fx.Node, env: Mapping[torch.fx.Node, Any], stem: str, where: str
+        self,
+        builder: GraphBuilder,
+        node: torch.fx.Node,
+        env: Mapping[torch.fx.Node, Any],
+        needed: Container[torch.fx.Node],
+        stem: str,
+        where: str,
     ) -> None:
         super().__init__(builder, stem, where)
         self.node = node
@@ -36,7 +43,7 @@ class Call(Emitter):
         self.args: dict[str, Any] = torch.fx.node.map_arg(dict(self.raw), lambda n: env[n])
         found = node.meta.get("val")
         self.values: list[Any] = list(found) if isinstance(found, (tuple, list)) else [found]
-        self.read = _outputs_read(node)
+        self.read = _outputs_read(node, needed)
 
     # -- reading
 
@@ -138,9 +145,9 @@ def _by_name(node: torch.fx.Node) -> dict[str, Any]:
     return named
 
 
-def _outputs_read(node: torch.fx.Node) -> frozenset[int]:
+def _outputs_read(node: torch.fx.Node, needed: Container[torch.fx.Node]) -> frozenset[int]:
     """The outputs that something reads: those of the getitem nodes, or the only one."""
-    picks = {u.args[1] for u in node.users if is_getitem(u)}
+    picks = {u.args[1] for u in node.users if is_getitem(u) and u in needed}
     return frozenset(picks) if picks else frozenset({0})
 
 

@@ -31,6 +31,8 @@ from superkernel.frontends.torch.call import is_getitem
 from superkernel.frontends.torch.registry import find_lowering
 
 Program: TypeAlias = torch.export.ExportedProgram
+_DECOMPOSITIONS = torch._decomp.decomposition_table
+_ROUNDS = 3
 
 
 def captured(module: torch.nn.Module, example_inputs: Sequence[Any] | Mapping[str, Any] | None) -> Program:
@@ -64,16 +66,41 @@ def read(path: Path) -> Program:
 
 
 def lowerable(program: Program) -> Program:
-    """The program without writes in place, and without what torch can decompose and the table cannot lower."""
-    used = {n.target for n in needed_nodes(program) if n.op == "call_function" and not is_getitem(n)}
-    if not any(_writes(n) for n in program.graph.nodes) and all(find_lowering(str(t)) for t in used):
+    """The program without writes in place, and without what torch can decompose and the table cannot lower. Raises
+    UnsupportedError where a shape depends on data."""
+    if not any(_writes(n) for n in program.graph.nodes) and not _unknown(program):
         return program
-    with _quiet(), torch.no_grad():
-        table = torch.export.default_decompositions()
-        for operator in list(table):
-            if find_lowering(str(operator)) is not None:
-                del table[operator]
-        return program.run_decompositions(table)
+    table = torch.export.default_decompositions()
+    for operator in list(table):
+        if find_lowering(str(operator)) is not None:
+            del table[operator]
+    try:
+        with _quiet(), torch.no_grad():
+            program = program.run_decompositions(table)
+            return _further(program)
+    except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
+        hint = "a mask as an index, for one; torch.where keeps the shape"
+        raise UnsupportedError("a shape depends on data", found=_first_line(error), hint=hint) from error
+
+
+def _further(program: Program) -> Program:
+    """With what torch decomposes only when asked to by name; the program itself where that does not lead all the way:
+    errors then name operators that somebody wrote."""
+    taken = program
+    for _ in range(_ROUNDS):
+        unknown = _unknown(taken)
+        if not unknown:
+            return taken
+        if not unknown <= _DECOMPOSITIONS.keys():
+            break
+        taken = taken.run_decompositions({t: _DECOMPOSITIONS[t] for t in unknown})
+    return program
+
+
+def _unknown(program: Program) -> set[Any]:
+    """The needed operators without a lowering."""
+    used = {n.target for n in needed_nodes(program) if n.op == "call_function" and not is_getitem(n)}
+    return {t for t in used if find_lowering(str(t)) is None}
 
 
 def needed_nodes(program: Program) -> list[torch.fx.Node]:

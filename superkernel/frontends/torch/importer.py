@@ -44,6 +44,7 @@ class Importer:
         self.builder = GraphBuilder(name)
         self.env: dict[torch.fx.Node, Any] = {}
         self.nodes = needed_nodes(program)
+        self.needed = frozenset(self.nodes)
         self.taken: set[str] = set()  # names of inputs and outputs
         self.states: dict[str, Tensor] = {}  # by the buffer's name
         self.shared: dict[tuple[Any, ...], Tensor] = {}  # constants by the memory they come from
@@ -94,7 +95,7 @@ class Importer:
 
     def add_placeholders(self) -> None:
         """Inputs, constants and states, in the program's order; what nothing reads is left out, but for inputs."""
-        program, needed = self.program, set(self.nodes)
+        program = self.program
         nodes = [n for n in program.graph.nodes if n.op == "placeholder"]
         written = set(program.graph_signature.buffers_to_mutate.values())
         wrong: list[Violation] = []
@@ -105,13 +106,13 @@ class Importer:
                 continue
             target = str(spec.target)
             if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-                if node in needed:
+                if node in self.needed:
                     what = spec.kind.name.lower().replace("_", " ")
                     wrong.append(Violation(f"a {what} is not supported", f"{node.name!r}", "tensors", target))
                 continue
             if target in written and spec.kind is InputKind.BUFFER:
                 self.env[node] = self.add_state(target, self.contents(target))
-            elif node in needed:
+            elif node in self.needed:
                 self.env[node] = self.add_constant(target, self.contents(target))
         raise_all(UnsupportedError, wrong)
 
@@ -210,7 +211,7 @@ class Importer:
         lowering = find_lowering(str(node.target))
         assert lowering is not None
         path = module_path(node)
-        call = Call(self.builder, node, self.env, f"{path}/{node.name}" if path else node.name, where)
+        call = Call(self.builder, node, self.env, self.needed, f"{path}/{node.name}" if path else node.name, where)
         try:
             lowered = lowering(call)
         except SuperKernelError as error:

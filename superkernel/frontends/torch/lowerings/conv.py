@@ -23,8 +23,21 @@ def convolution(call: Call) -> Tensor:
         extra = call.ints("output_padding", spatial) or [0] * spatial
         y = call.emit("conv_transpose", x, weight, bias, output_padding=extra, **options)
     else:
+        x, options["pads"] = _without_pad(x, pads)
         y = call.emit("conv", x, weight, bias, **options)
     return call.reshape(y, y.shape[1:]) if single else y
+
+
+def _without_pad(x: Tensor, pads: list[int]) -> tuple[Tensor, list[int]]:
+    """Zeros put around the image by an operator of its own, as for unequal padding, become the convolution's."""
+    record = x.value.record
+    if record is None or record.op != "pad" or record.attrs["mode"] != "constant" or record.attrs["value"] != 0:
+        return x, pads
+    around = list(record.attrs["pads"])
+    begins, ends = around[: x.rank], around[x.rank :]
+    if any(begins[:2] + ends[:2]) or min(around) < 0:
+        return x, pads
+    return Tensor(x.builder, record.inputs[0]), [a + b for a, b in zip(begins[2:] + ends[2:], pads, strict=True)]
 
 
 def _pads(call: Call, reach: list[int]) -> list[int]:

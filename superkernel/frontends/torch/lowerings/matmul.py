@@ -53,6 +53,13 @@ def addmm(call: Call) -> Tensor:
     return call.emit("add", y, added)
 
 
+@lowers("bilinear")
+def bilinear(call: Call) -> Tensor:
+    y = einsum(call, "...i,oij,...j->...o", [call.tensor(n) for n in ("input1", "weight", "input2")])
+    bias = call.optional("bias")
+    return y if bias is None else call.emit("add", y, bias)
+
+
 @lowers("einsum")
 def lower_einsum(call: Call) -> Tensor:
     return einsum(call, str(call.args["equation"]), call.args["tensors"])

@@ -65,6 +65,28 @@ def unary(call: Call) -> Tensor:
     return call.emit(UNARY.get(call.op) or UNARY[f"{call.op}.{call.overload}"], x)
 
 
+@lowers("round.decimals")
+def round_to_decimals(call: Call) -> Tensor:
+    x, decimals = call.operand("self"), int(call.get("decimals", 0))
+    if not x.dtype.is_float:
+        raise call.unsupported("integers cannot be rounded to decimals", found=x.dtype)
+    factor = call.like(10.0 ** abs(decimals), x)
+    there, back = ("mul", "div") if decimals >= 0 else ("div", "mul")
+    return call.emit(back, call.emit("round", call.emit(there, x, factor)), factor)
+
+
+@lowers("atan2")
+def arc_tangent(call: Call) -> Tensor:
+    """The angle of (x, y): arc tangent of y / x, half a turn away where x is negative."""
+    y, x = call.operand("self"), call.operand("other")
+    zero, half = call.like(0.0, y), call.like(math.pi, y)
+    turn = call.emit("where", call.emit("less", y, zero), call.emit("neg", half), half)
+    angle = call.emit("atan", call.emit("div", y, x))
+    angle = call.emit("where", call.emit("less", x, zero), call.emit("add", angle, turn), angle)
+    upright = call.emit("mul", call.emit("sign", y), call.like(math.pi / 2, y))
+    return call.emit("where", call.emit("equal", x, zero), upright, angle)
+
+
 @lowers("exp2")
 def exp2(call: Call) -> Tensor:
     x = call.operand("self")

@@ -58,7 +58,7 @@ def avg_pool(call: Call) -> Tensor:
     return call.emit("mul", y, call.like(float(np.prod(kernel)) / divisor, y))
 
 
-@lowers(*(f"{'_' * hidden}adaptive_avg_pool{n}d" for n in (1, 2, 3) for hidden in (0, 1)))
+@lowers(*(f"adaptive_avg_pool{n}d" for n in (1, 2, 3)), "_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
 def adaptive_avg_pool(call: Call) -> Tensor:
     n = _spatial(call)
     sizes = call.shape[-n:]

@@ -90,7 +90,22 @@ def log_sum_exp(call: Call) -> Tensor:
 @lowers("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar", "norm.ScalarOpt_dim_dtype")
 def vector_norm(call: Call) -> Tensor:
     x, order = call.operand("self"), float(call.get("ord", call.get("p", 2)))
-    axes, keepdim = call.axes("dim", x.rank), bool(call.get("keepdim", False))
+    return _norm(call, x, order, call.axes("dim", x.rank), bool(call.get("keepdim", False)))
+
+
+@lowers("cdist", "_cdist_forward", "_euclidean_dist")
+def distances(call: Call) -> Tensor:
+    """Between all rows of one and all rows of the other."""
+    a, b = call.tensor("x1"), call.tensor("x2")
+    a, b = (
+        call.reshape(t, shape)
+        for t, shape in ((a, (*a.shape[:-1], 1, a.shape[-1])), (b, (*b.shape[:-2], 1, *b.shape[-2:])))
+    )
+    difference = call.emit("sub", a, b)
+    return _norm(call, difference, float(call.get("p", 2)), [difference.rank - 1], False)
+
+
+def _norm(call: Call, x: Tensor, order: float, axes: list[int], keepdim: bool) -> Tensor:
     if order in (1.0, 2.0):
         return reduced(call, f"reduce_l{int(order)}", x, axes, keepdim)
     size = call.emit("abs", x)

@@ -20,6 +20,10 @@ from superkernel.frontends.torch.registry import lowers
 _NAMES = {1: "linear1d", 2: "bilinear2d", 3: "trilinear3d"}
 
 
+def _image(call: Call) -> Tensor:
+    return call.tensor("input" if "input" in call.args else "self")
+
+
 def _scales(call: Call, x: Tensor) -> list[float]:
     """Output per input step of each spatial axis: what the caller gave, or the sizes' ratio."""
     sizes = call.shape[2:]
@@ -34,7 +38,7 @@ def _scales(call: Call, x: Tensor) -> list[float]:
 
 @lowers(*(f"{name}{n}d" for n in (1, 2, 3) for name in ("upsample_nearest", "_upsample_nearest_exact")))
 def nearest(call: Call) -> Tensor:
-    x = call.tensor("self")
+    x = _image(call)
     scales = _scales(call, x)
     exact = call.op.startswith("_")
     options = {"coordinate_mode": "half_pixel" if exact else "asymmetric", "mode": "nearest"}
@@ -60,7 +64,7 @@ def _picked(extent: int, size: int, step: np.floating[Any], exact: bool) -> NDAr
 
 @lowers(*(f"upsample_{name}" for name in _NAMES.values()))
 def linear(call: Call) -> Tensor:
-    x = call.tensor("self")
+    x = _image(call)
     rule = "align_corners" if call.args["align_corners"] else "half_pixel"
     full = [1.0, 1.0, *_scales(call, x)]
     if rule == "align_corners":  # corners are those of the sizes, whatever factor they came from
@@ -70,7 +74,7 @@ def linear(call: Call) -> Tensor:
 
 @lowers("upsample_bicubic2d")
 def bicubic(call: Call) -> Tensor:
-    x = call.tensor("self")
+    x = _image(call)
     corners = bool(call.args["align_corners"])
     for axis, scale in enumerate(_scales(call, x), 2):
         places = _places(x.shape[axis], call.shape[axis], scale, corners)
