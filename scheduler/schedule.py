@@ -131,6 +131,7 @@ class Schedule:
     notes: tuple[str, ...] = ()  # per sub-operator: why it was placed so
     arrangements: tuple[tuple[str, float], ...] = ()  # (name, estimated cycles) of those tried, the chosen one first
     copies: tuple[Copies, ...] = ()
+    localised: frozenset[int] = frozenset()  # sub-operators whose ranges follow those of their readers
 
     @cached_property
     def tasks_of_core(self) -> tuple[tuple[Task, ...], ...]:

@@ -14,7 +14,7 @@ sub-operator can do ahead of the first access of an operand (its control unit's 
 of constants, its instruction misses where nothing preloads them, all as launched alone). Between sub-operators that
 follow from one another nothing else can hide a flag. It is generous: most of that work is often done before the setter
 has signalled. Work of another branch can hide a flag too, and a mean over cores does not see those outside the chain: a
-graph with branches may fall below its floor, which then says nothing.
+graph with branches may fall below its floor, which then says nothing: the bound is 1, all of it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,10 @@ class Figures:
         """The most that each figure could be, in the same order."""
         free, pure = self.unsynchronised_us, self.full.pure_us
         ways = (None, None) if free is None else (self.single_us / free, 1 - free / self.full.us)
-        return (*ways, 1 - self.chain.floor_ns / 1000 / pure if pure else 0.0)
+        floor_us = self.chain.floor_ns / 1000
+        if pure and self.fused.pure_us < floor_us:
+            return (*ways, 1.0)
+        return (*ways, 1 - floor_us / pure if pure else 0.0)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

@@ -274,14 +274,30 @@ class _Scheduled:
     dumps: Mapping[str, int]
 
 
+def _planned(front: _Scheduled, options: Options) -> tuple[Schedule, Workspaces, AicorePlan, tuple[Part, ...]]:
+    """The plan, and the launches that share it. What turns out to run in launches of its own has no flag to save: it is
+    placed again where it was before `locality`."""
+    schedule, workspaces, apart = front.schedule, front.workspaces, set[int]()
+    while True:
+        code_bytes = [front.chooser.code_bytes(sub.kernel) for sub in schedule.subops]
+        plan, parts = plan_launches(
+            schedule, front.target, sync=options.sync_level, early_start=options.starts_early,
+            launches=options.launches, strict=options.strict_scope, code_bytes=code_bytes.__getitem__,
+        )  # fmt: skip
+        alone = {i for part in parts if not part.fused or len(part.subops) == 1 for i in part.subops}
+        if not alone & schedule.localised:
+            return schedule, workspaces, plan, parts
+        apart |= alone
+        schedule, workspaces = place_aicore(
+            front.grouping, front.target, streams=options.streams, locality=options.locality, apart=apart
+        )
+
+
 def _complete(run: Stages, front: _Scheduled, options: Options, cache: ObjectCache) -> AicoreCompiled:
     """From the schedule to the executable."""
-    graph, target, schedule, workspaces = front.graph, front.target, front.schedule, front.workspaces
+    graph, target = front.graph, front.target
     with run.stage("sync"):
-        plan, parts = plan_launches(
-            schedule, target, sync=options.sync_level, early_start=options.starts_early, launches=options.launches,
-            strict=options.strict_scope, code_bytes=lambda i: front.chooser.code_bytes(schedule.subops[i].kernel),
-        )  # fmt: skip
+        schedule, workspaces, plan, parts = _planned(front, options)
         weights = plan_weight_prefetch(schedule, plan, target, options.weight_strength)
         plan = with_prefetch(plan, weights)
     run.dump("plan", plan)

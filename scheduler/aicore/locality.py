@@ -18,7 +18,7 @@ on cores of one type, keep no workspace and follow no table take part, between o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -67,10 +67,12 @@ def localise(
     buffers: Mapping[str, Buffer],
     cores: Cores,
     target: AicoreTarget,
+    apart: Collection[int] = (),
 ) -> Localised:
-    """Better ranges than the ones given. Sub-operators in global order."""
+    """Better ranges than the ones given. Sub-operators in global order; those `apart` run in launches of their own, and
+    stay where they are."""
     board = _Board(subops, tilings, spans, buffers, cores, target)
-    found, gains = board.settle()
+    found, gains = board.settle(apart)
     new, copies, whole = _with_copies(board, found)
     notes = {}
     for i, gain in gains.items():
@@ -234,10 +236,10 @@ class _Board:
 
     # Decision ---------------------------------------------------------------------------------------------------------
 
-    def settle(self) -> tuple[list[list[Span]], dict[int, float]]:
+    def settle(self, apart: Collection[int]) -> tuple[list[list[Span]], dict[int, float]]:
         """The ranges, and by how many cycles each changed sub-operator is ahead. What would part a sub-operator from
         a producer on its own cores is left where it is, and all is decided again."""
-        kept: set[int] = set()
+        kept = set(apart)
         while True:
             spans, gains = self._attempt(kept)
             parted = {i for i in gains if self._parts(i, spans)}

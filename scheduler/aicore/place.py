@@ -17,7 +17,7 @@ absolute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from superkernel.body import SubOperator
@@ -128,9 +128,11 @@ def place_aicore(
     families: Callable[[str], Family] = family_of,
     streams: str = AUTO,
     locality: str = LOCAL,
+    apart: Collection[int] = (),
 ) -> tuple[Schedule, Workspaces]:
     """Place a grouping on a target. `streams`: "off" keeps the order of the grouping; `locality`: "off" leaves ranges
-    where they are. Raises MachineError, UnsupportedError where kernels cannot be cut for it."""
+    where they are; those of sub-operators `apart`, in launches of their own, always stay. Raises MachineError,
+    UnsupportedError where kernels cannot be cut for it."""
     cores = Cores(target)
     cut = [_tiling(sub, target, cores, families) for sub in grouping.subops]
     arranged = arrange(grouping, [tiling for tiling, _ in cut], target, cores, streams)
@@ -139,7 +141,7 @@ def place_aicore(
     spans = [ranges(tiling, cores, arranged.sites[i]) for tiling, i in zip(tilings, arranged.order, strict=True)]
     local = Localised(subops, grouping.buffers, tuple(map(tuple, spans)), (), {})
     if locality == LOCAL:
-        local = localise(subops, tilings, spans, grouping.buffers, cores, target)
+        local = localise(subops, tilings, spans, grouping.buffers, cores, target, apart)
     subops, buffers = local.subops, local.buffers
     said = [(cut[i][1], arranged.notes[i], local.notes.get(at, "")) for at, i in enumerate(arranged.order)]
     touched, roomy = arranged.touched(subops, buffers), int(target.l2.capacity_bytes) // 2
@@ -171,6 +173,7 @@ def place_aicore(
         tuple("; ".join(filter(None, row)) for row in said),
         arranged.tried,
         local.copies,
+        frozenset(local.notes),
     )
     return schedule, spaces
 

@@ -115,16 +115,30 @@ def test_a_fusion_that_loses_is_declined() -> None:
     graph = chain(*[None] * 6)
     times = {}
     for launches in ("auto", "fused", "single"):
-        kernel, made = compiled(graph, CHEAP_LAUNCHES, launches=launches)
+        kernel, made = compiled(graph, CHEAP_LAUNCHES, launches=launches, locality="off")
         row = kernel.run(X).report.parts[0]
         times[launches] = row.simulated_us
         assert row.predicted_us == pytest.approx(row.simulated_us, rel=0.35)
         assert made.image.launches == (1 if launches == "fused" else 6)
     assert times["auto"] == times["single"] < 0.9 * times["fused"]
-    kernel, made = compiled(graph, CHEAP_LAUNCHES)
+    kernel, made = compiled(graph, CHEAP_LAUNCHES, locality="off")
     assert "declined" in made.parts[0].decision
     assert "fusion is predicted to lose" in kernel.explain("n1").text()
     assert "the other way" in kernel.run(X).report.text()
+
+
+def test_fusion_pays_where_cores_compute_what_they_read() -> None:
+    """The same chain, each core with the rows that it reads itself: nothing is left to wait for. What runs in launches
+    of its own has no flag to save, and stays where it was."""
+    graph = chain(*[None] * 6)
+    times = {}
+    for launches in ("auto", "fused", "single"):
+        kernel, made = compiled(graph, CHEAP_LAUNCHES, launches=launches)
+        times[launches] = kernel.run(X).report.parts[0].simulated_us
+        assert bool(made.schedule.localised) is (launches != "single")
+    assert times["auto"] == times["fused"] < times["single"]
+    off = compiled(graph, CHEAP_LAUNCHES, launches="single", locality="off")[1]
+    assert made.schedule.tasks == off.schedule.tasks
 
 
 def test_a_fusion_that_gains_is_kept() -> None:
