@@ -92,6 +92,21 @@ class Few(Test):
         return self._limit(facts) if value is None else min(value, self._limit(facts))
 
 
+@dataclass(frozen=True, slots=True)
+class AheadOfLast(Test):
+    """An axis with others behind it: vectors lie along those."""
+
+    def holds(self, value: FactValue, facts: Facts) -> bool:
+        rank = facts["rank"]
+        return isinstance(value, int) and isinstance(rank, int) and value % max(1, rank) < rank - 1
+
+    def required(self, facts: Facts) -> str:
+        return "an axis ahead of the last"
+
+    def witness(self, value: FactValue, facts: Facts) -> FactValue:
+        return 0
+
+
 def _ops_of(*families: Family) -> tuple[str, ...]:
     return tuple(op.name for op in op_table().values() if op.family in families)
 
@@ -162,6 +177,11 @@ def _row_kernels() -> Iterable[_Kernel]:
     ):
         exact = dtypes is not _FLOATS
         yield _Kernel("aicore.reduce", ops, "reduce", "aiv", dtypes, precision=EXACT if exact else sums)
+    ahead = Clause(Reason.SHAPE, "attr.axis", AheadOfLast())
+    down = one_of(Reason.ATTRIBUTE, "attr.reverse", False)
+    yield _Kernel(
+        "aicore.scan", ("cumsum",), "cumsum", "aiv", frozenset({DType.I32}), limits=(ahead, down), precision=EXACT
+    )  # fmt: skip
     volume = within(Reason.RANK, "spatial", 1, 3)
     windows, whole = ("max_pool", "avg_pool", "lp_pool"), ("global_avg_pool", "global_max_pool")
     for ops, dtypes, limits in (

@@ -65,6 +65,23 @@ AXES = [
 ]
 
 
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((64, 8), 0), ((3, 7, 20), 1), ((1, 40), 0), ((2, 5, 3, 33), -2), ((32, 1000), 0)]
+)
+def test_running_sums(shape: tuple[int, ...], axis: int, exclusive: bool) -> None:
+    x = np.random.default_rng(0).integers(-(2**31), 2**31, shape).astype(np.int32)  # sums wrap
+    tilings = check("aicore.scan", "cumsum", [x], {"axis": axis, "exclusive": exclusive}, splits=2)
+    assert all(t.mode is Mode.COLUMNS and t.resident for t in tilings)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((40,), 0), ((4, 40), -1), ((4, 40, 1), 1), ((100_000, 8), 0)])
+def test_running_sums_along_lines_and_of_long_columns_are_refused(shape: tuple[int, ...], axis: int) -> None:
+    body, _, _ = op_body("cumsum", [np.zeros(shape, np.int32)], {"axis": axis})
+    with pytest.raises(UnsupportedError, match="running sum"):
+        family_of("aicore.scan").tilings("aicore.scan", body, load_target("mini"))
+
+
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 @pytest.mark.parametrize(("shape", "axis", "mode"), AXES)
 def test_softmax(op: str, shape: tuple[int, ...], axis: int, mode: Mode) -> None:

@@ -285,7 +285,8 @@ def test_estimates_are_of_the_simulated_size(name: str) -> None:
     ((sub, tiling),) = zip(compiled.schedule.subops, compiled.schedule.tilings, strict=True)
     out = np.zeros(b.graph().types[b.graph().outputs[0]].shape, np.int64)
     report: Any = compiled.run([np.arange(768).reshape(8, 96), out])
-    estimate = tiling.cost_cycles(sub.body, 0, 1, MINI)
+    longest = -(-tiling.units // int(MINI.device.vector_cores))
+    estimate = tiling.cost_cycles(sub.body, 0, longest, MINI)
     assert 0.5 < estimate / report.cycles < 2.0, (estimate, report.cycles)
 
 
@@ -313,3 +314,21 @@ def test_long_integers_stay_with_the_reference_and_engines_are_not_drawn_along()
     found = kernels_of(b.graph(), precision="f32", fallback="allow")
     assert found.pop("twice") == "host.reference"
     assert set(found.values()) == {"aicore.pointwise"}
+
+
+def test_units_are_dealt_out_where_that_saves_more_than_flags_take() -> None:
+    """A top-k goes over the cores row by row; a few sums stay on one core. A scatter is in order, on one core too."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for name, op, inputs, attrs in (
+        ("long", "topk", [rng.standard_normal((32, 16)).astype(np.float32)], {"k": 2}),
+        ("short", "topk", [rng.standard_normal((2, 4)).astype(np.float32)], {"k": 1}),
+        (
+            "in order", "scatter_elements",
+            [np.zeros(256, np.int32), np.arange(256, dtype=np.int32), np.arange(256, dtype=np.int32)], {"axis": 0},
+        ),
+    ):  # fmt: skip
+        body, arrays, expected = op_body(op, inputs, attrs)
+        (tiling,) = check_aicore(CONTROL_UNIT, body, arrays, expected, splits=2)
+        found[name] = tiling.units
+    assert found == {"long": 32, "short": 1, "in order": 1}

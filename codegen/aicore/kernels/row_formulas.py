@@ -332,9 +332,41 @@ def _log_sum_exp(t: Task) -> None:
     t.emit_vector(top)
 
 
+# Running sums
+
+
+def running_sum(t: Task) -> None:
+    """cumsum down the rows of a resident tile, in log2(rows) passes: each adds the rows 1, 2, 4, ... above."""
+    ops, rows = t.ops, t.tiling.p
+    exclusive = bool(t.body.attr["exclusive"])
+
+    def result(y: Tile, x: Tile) -> None:
+        now, other = x, ops.temporary(x)
+        step = 1
+        while step < rows:
+            ops.unary("v_copy", other.rows(0, step), now.rows(0, step))
+            ops.binary("v_add", other.rows(step, rows - step), now.rows(step, rows - step), now.rows(0, rows - step))
+            now, other = other, now
+            step *= 2
+        if not exclusive:
+            if now is not y:
+                ops.unary("v_copy", y, now)
+            return
+        if now is y:  # rows move down: not within one tile
+            ops.unary("v_copy", other, now)
+            now = other
+        ops.fill(y.rows(0, 1), 0)
+        if rows > 1:
+            ops.unary("v_copy", y.rows(1, rows - 1), now.rows(0, rows - 1))
+
+    with t.units():
+        t.results(result)
+
+
 FORMULAS: dict[str, Callable[[Task], None]] = {
     **dict.fromkeys(("softmax", "log_softmax"), softmax),
     **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "instance_norm"), norm),
     "lp_norm": lp_norm,
     "batch_norm": batch_norm,
+    "cumsum": running_sum,
 }

@@ -1,4 +1,5 @@
-"""aicore.norm, aicore.softmax, aicore.reduce: statistics over rows on a vector core, then pointwise.
+"""aicore.norm, aicore.softmax, aicore.reduce, aicore.scan: statistics or running sums over rows on a vector core,
+then pointwise.
 
 The geometry is in families/aicore/rows, the walk in `row_task`, the mathematics in `row_formulas`.
 """
@@ -32,4 +33,4 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
         formula(task)
 
 
-EMIT = dict.fromkeys(("aicore.norm", "aicore.softmax", "aicore.reduce"), emit)
+EMIT = dict.fromkeys(("aicore.norm", "aicore.softmax", "aicore.reduce", "aicore.scan"), emit)

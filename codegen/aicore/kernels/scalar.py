@@ -31,7 +31,7 @@ class ControlBuilder(HostBuilder):
         self.entry = kb.function.entry_basic_block
         self.operands = [kb.operand(k) for k in range(operands)]
         self.scratch = Address(SCRATCH, 0)
-        self.begin, self.end = ir.Constant(I64, 0), ir.Constant(I64, units)
+        self.begin, self.end = ir.Constant(I64, 0), ir.Constant(I64, units)  # of the host's tiling, all of them
 
     def offset(self, base: ir.Value | Address, nbytes: Index) -> ir.Value | Address:
         if isinstance(base, Address):
@@ -92,6 +92,10 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     kb.acquire(*kb.wait_operands, stores=True)
     with kb.when(kb.compare("<", kb.begin, kb.end)):
         control = ControlBuilder(kb, len(body.operands), tiling.inner.units, tiling.lanes * tiling.width)
+        if tiling.divided:
+            assert isinstance(kb.begin, Scalar)
+            assert isinstance(kb.end, Scalar)
+            control.begin, control.end = kb.begin.value, kb.end.value
         host_emitter_of(tiling.kernel)(control, body, tiling.inner)
 
 

@@ -22,6 +22,7 @@ MODULES: dict[str, str] = {
     "aicore.norm": "rows",
     "aicore.softmax": "rows",
     "aicore.reduce": "rows",
+    "aicore.scan": "rows",
     "aicore.pool": "pool",
     "aicore.rope": "rope",
     "aicore.grouped_matmul": "grouped",

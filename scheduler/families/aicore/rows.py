@@ -1,4 +1,4 @@
-"""aicore.norm, aicore.softmax, aicore.reduce: how row-wise operators are cut for a vector core.
+"""aicore.norm, aicore.softmax, aicore.reduce, aicore.scan: how row-wise operators are cut for a vector core.
 
 Model: a body is brought into a row space (outer x row x inner, see families/rowspace); a *tile* covers two of its
 dimensions, P and Q, the others are looped over (`row_modes`).
@@ -116,6 +116,7 @@ _WORK: dict[str, _Work] = {
     "lp_norm": _Work(6, 7, 1, 2),
     "batch_norm": _Work(5, 5, 0, 1),
     "reduce_log_sum_exp": _Work(6, 7, 2, 2),
+    "cumsum": _Work(12, 12, 0, 1),
 }
 
 
@@ -198,12 +199,15 @@ def _fold_pays(p: int, q: int, target: AicoreTarget) -> bool:
 
 
 class RowsFamily(Family):
-    """Softmax, normalisations and reductions on a vector core."""
+    """Softmax, normalisations, reductions and running sums on a vector core."""
 
-    kernels = ("aicore.norm", "aicore.softmax", "aicore.reduce")
+    kernels = ("aicore.norm", "aicore.softmax", "aicore.reduce", "aicore.scan")
 
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
-        """One way to cut rows; for the sum of a whole tensor also one over all cores, which meet."""
+        """One way to cut rows; for the sum of a whole tensor also one over all cores, which meet. Running sums go down
+        the rows of tiles that hold all of them."""
+        if kernel == "aicore.scan":
+            return _scans(self.by_rows(body, target), body)
         alone, together = self.by_rows(body, target), meeting_tiling(body, target)
         return alone if together is None else (*alone, together)
 
@@ -232,6 +236,19 @@ class RowsFamily(Family):
     def prologue_may_store(self, kernel: str, op: str, slot: int) -> bool:
         """Rows that stream store the same bytes again with every pass."""
         return kernel != "aicore.reduce"
+
+
+def _scans(offered: Sequence[RowsTiling], body: Body) -> Sequence[RowsTiling]:
+    found = [t for t in offered if t.mode is Mode.COLUMNS and t.resident]
+    if not found:
+        space = space_of(body)
+        raise UnsupportedError(
+            "a running sum that goes along lines of memory, or whose rows do not fit into UB together",
+            location="operator 'cumsum'",
+            expected="an axis ahead of the last, short enough for memory.ub_bytes",
+            found=f"{space.row_size} rows of {space.inner}",
+        )
+    return found
 
 
 def _capacity(budget: _Budget) -> int:

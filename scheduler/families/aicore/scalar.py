@@ -1,18 +1,19 @@
-"""aicore.scalar: small work that the vector engine has no commands for, done by one control unit: integers of 64 bits,
+"""aicore.scalar: small work that the vector engine has no commands for, done by control units: integers of 64 bits,
 f64, divisions and remainders of integers, running sums, searches, scattered moves.
 
 Model: a control unit is a CPU without vectors, so the families of the host cut and compute for it: the tiling here is
-a host family's, all of it one unit. A load is a whole trip to global memory; what is spread over several *lanes*, as
-vectors are on the host, is loaded together, so that the trips overlap. Code grows with the lanes: long programs have
-fewer.
+a host family's. Its units are dealt out to the vector cores where that saves more than the flags ahead and behind take;
+else all of them are one unit, so that small steps which follow one another need no flag. A load is a whole trip to
+global memory; what is spread over several *lanes*, as vectors are on the host, is loaded together, so that the trips
+overlap. Code grows with the lanes: long programs have fewer.
 
-Invariants: one unit on one vector core; no local memory, no engine. The registry limits the number of elements.
+Invariants: on vector cores; no local memory, no engine. The registry limits the number of elements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 from typing import ClassVar
@@ -33,7 +34,7 @@ INSTRUCTION_CYCLES = 2.0  # of what a host counts as one, with its loop's and it
 LANES = ((12.0, 8), (32.0, 4))  # up to so many instructions per element: so many elements on their way together
 FEWER = {"argmax": 2, "argmin": 2}  # searches join lanes step by step: half as many
 SUMS = 4  # running statistics that the host's reductions keep side by side: LLVM waits for each one's load in turn
-COSTLY = frozenset({"reduce_log_sum_exp", "reduce_log_sum", "scatter_elements", "scatter_nd"})
+COSTLY = frozenset({"reduce_log_sum_exp", "reduce_log_sum"})
 TRIPLE = "riscv64-unknown-elf"
 
 _INDEXING = ("gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "one_hot", "topk")
@@ -71,24 +72,28 @@ def host_kernel(op: str | None) -> str:
 
 @dataclass(frozen=True)
 class ScalarTiling(VectorTiling):
-    """Everything in one unit; `inner` is how the host's kernel would cut it for `lanes` elements of `width` bytes."""
+    """`inner` is how the host's kernel would cut it for `lanes` elements of `width` bytes; `divided`: its units are the
+    units here, else everything is one."""
 
     engines_write_all: ClassVar[bool] = False  # the control unit does
     kernel: str
     inner: Tiling
     lanes: int
     width: int
+    divided: bool = False
 
     @property
     def units(self) -> int:
-        return 1 if self.inner.units else 0
+        return self.inner.units if self.divided else min(1, self.inner.units)
 
     @property
     def scratch_bytes(self) -> int:
         return self.inner.scratch_bytes
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        return self.inner.accesses(body, 0, self.inner.units) if begin < end else ()
+        if begin >= end:
+            return ()
+        return self.inner.accesses(body, begin, end) if self.divided else self.inner.accesses(body, 0, self.inner.units)
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         if begin >= end:
@@ -103,7 +108,8 @@ class ScalarTiling(VectorTiling):
             stores = sum(1 for o in program.outputs if o.target >= 0)
             each = loads * trip + stores * store + INSTRUCTION_CYCLES * weight
             cycles += passes * prod(program.shape) * each
-        return CALL_CYCLES + cycles
+        part = (end - begin) / self.units if self.divided else 1.0
+        return CALL_CYCLES + part * cycles
 
 
 def programs_of(body: Body) -> list[PointwiseProgram]:
@@ -127,6 +133,15 @@ def width_of(body: Body) -> int:
     return max(max(d.itemsize, 4 if d.is_float else 1) for d in found)
 
 
+def _divided(whole: ScalarTiling, body: Body, target: AicoreTarget) -> ScalarTiling:
+    """The same over all vector cores, where that saves more than two flags of all cores."""
+    parts = replace(whole, divided=True)
+    longest = -(-parts.units // max(1, int(target.device.vector_cores)))
+    saved = whole.cost_cycles(body, 0, whole.units, target) - parts.cost_cycles(body, 0, longest, target)
+    pays = parts.units > 1 and not whole.scratch_bytes and saved > 2 * target.cycles(target.sync.core_full_ns)
+    return parts if pays else whole
+
+
 class ScalarFamily(Family):
     """What is left over, where it is small."""
 
@@ -137,7 +152,8 @@ class ScalarFamily(Family):
         name = host_kernel(body.op)
         lanes, width = lanes_of(body), width_of(body)
         inner = host_family_of(name).tilings(name, body, control_unit(lanes * width))[0]
-        return (ScalarTiling(name, inner, lanes, width),)
+        whole = ScalarTiling(name, inner, lanes, width)
+        return (_divided(whole, body, target),)
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         name = host_kernel(op)
