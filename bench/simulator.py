@@ -31,7 +31,8 @@ from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.sim import CacheGeometry, run_program
 from superkernel.sim.counters import LaunchResult
-from superkernel.sim_report import SimReport, report_of
+from superkernel.sim_measure import report_of
+from superkernel.sim_report import SimReport
 from superkernel.target.aicore import load_target
 
 CODE, PRIVATE, TOHOST = 0x8000_0000, 0x8020_0000, 0x8040_0000

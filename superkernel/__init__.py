@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from superkernel.graph import Graph, KernelType, Node
     from superkernel.kernel import Kernel
     from superkernel.options import Options
-    from superkernel.pipeline import FallbackWarning
     from superkernel.report import Report
     from superkernel.scoping import ScopeWarning
     from superkernel.sim_report import SimReport
+    from superkernel.stages import FallbackWarning
     from superkernel.target.aicore import load_target
     from superkernel.tensor import TensorType
     from superkernel.tracing import Trace
@@ -71,7 +71,7 @@ _HOMES = {
     "Node": "graph",
     "Kernel": "kernel",
     "Options": "options",
-    "FallbackWarning": "pipeline",
+    "FallbackWarning": "stages",
     "Report": "report",
     "ScopeWarning": "scoping",
     "SimReport": "sim_report",

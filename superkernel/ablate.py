@@ -51,8 +51,8 @@ from superkernel.timeline import Activity, Timeline, summed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from superkernel.compiled_aicore import AicoreCompiled
     from superkernel.graph import Graph
-    from superkernel.pipeline_aicore import AicoreCompiled
     from superkernel.sim.counters import LaunchResult
     from superkernel.target.aicore import AicoreTarget
 
@@ -376,7 +376,7 @@ class _Ablation:
 
     def _time_us(self, run: Measured, target: AicoreTarget, path: str) -> float:
         from superkernel.executors.sim import SimExecutable
-        from superkernel.sim_report import span_of
+        from superkernel.sim_measure import span_of
 
         if path == _LAUNCH:
             return run.time_us(target)

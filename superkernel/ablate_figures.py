@@ -35,7 +35,7 @@ from superkernel.timeline import Activity
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from superkernel.pipeline_aicore import AicoreCompiled
+    from superkernel.compiled_aicore import AicoreCompiled
 
 Split = dict[int, dict[Activity, float]]
 """Per core its cycles by what it did."""
@@ -116,7 +116,7 @@ class Figures:
 def unsynchronised_cycles(compiled: AicoreCompiled, io: Sequence[NDArray[Any]]) -> int | None:
     """Cycles of a program without the events between its cores."""
     from superkernel.pipeline_aicore import unverified_program
-    from superkernel.sim_report import span_of
+    from superkernel.sim_measure import span_of
 
     plan = compiled.plan
     between_cores = [e.index for e in plan.events if AICPU not in (e.setters, e.to)]

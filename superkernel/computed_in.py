@@ -18,13 +18,12 @@ from superkernel.scheduler.families.winograd_reduced import NarrowWinogradTiling
 
 if TYPE_CHECKING:
     from superkernel.body import SubOperator
-    from superkernel.pipeline import Compiled
     from superkernel.registry.explanation import Candidate, Explanation
+    from superkernel.scheduler.schedule import Schedule
     from superkernel.scheduler.tiling import Tiling
 
 _PRODUCTS = frozenset({"matmul", "matmul_integer", "grouped_matmul", "conv", "conv_transpose", "attention"})
 
-_NARROW = NarrowTiling | NarrowNhwcTiling | NarrowWinogradTiling
 """Tilings that name a format."""
 
 _WORDS = {
@@ -44,26 +43,24 @@ def computed_in(sub: SubOperator, tiling: Tiling) -> str:
     return kinds[0].dtype.value
 
 
-def formats_in_force(compiled: Compiled) -> dict[str, int]:
+def formats_in_force(schedule: Schedule) -> dict[str, int]:
     """How many sub-operators are computed in what."""
-    schedule = compiled.schedule
     pairs = zip(schedule.subops, schedule.tilings, strict=True)
     return dict(sorted(Counter(computed_in(sub, tiling) for sub, tiling in pairs).items()))
 
 
-def precision_text(compiled: Compiled, subop: int) -> str:
-    """One line about a sub-operator under a reduced precision; "" where none was asked for."""
-    asked = compiled.options.precision
+def precision_text(asked: str, sub: SubOperator, tiling: Tiling, explanation: Explanation) -> str:
+    """One line about a sub-operator under a reduced precision; "" where none was asked for. `explanation`: the choice
+    of its kernel."""
     if asked not in REDUCED:
         return ""
-    sub, tiling = compiled.schedule.subops[subop], compiled.schedule.tilings[subop]
     if isinstance(tiling, _NARROW):
         how = "by the CPU's own instructions" if tiling.native else "the CPU has no instructions for it"
         return f"{asked} allowed: {_WORDS[tiling.format]}; {how}"
     words = computed_in(sub, tiling)
     if sub.body.op not in _PRODUCTS:
         return f"{asked} allowed: {words}, no product of matrices"
-    return f"{asked} allowed: {words}, {_why_not(asked, compiled.chooser.select(sub.body).explanation)}"
+    return f"{asked} allowed: {words}, {_why_not(asked, explanation)}"
 
 
 def _why_not(asked: str, explanation: Explanation) -> str:

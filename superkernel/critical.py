@@ -33,7 +33,7 @@ from superkernel.timeline import Activity, Timeline
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from superkernel.pipeline_aicore import AicoreCompiled
+    from superkernel.compiled_aicore import AicoreCompiled
 
 CONFIRMED = 5  # boundaries tried out unless told otherwise
 ROWS_SHOWN = 20
@@ -147,7 +147,7 @@ def without_events(plan: AicorePlan, events: Collection[int]) -> AicorePlan:
 def _tried(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], row: BoundaryRow, cycles: int) -> float | None:
     """The gain of a run without the boundary's events."""
     from superkernel.pipeline_aicore import unverified_program
-    from superkernel.sim_report import span_of
+    from superkernel.sim_measure import span_of
 
     program = unverified_program(compiled, without_events(compiled.plan, row.events))
     try:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.compiled_aicore import LOWERED
 from superkernel.dtypes import DType
 from superkernel.errors import InputError, SuperKernelError, UnsupportedError
 from superkernel.executors.qemu import QemuRun, Schedule, find_qemu
@@ -268,7 +269,7 @@ def crosscheck(
     if mutants or plain:
         check_mutable(kernel)
     host = compile(graph)
-    precision = {"auto": DType.F16, "f16": DType.F16, "bf16": DType.BF16}.get(chosen.precision, DType.F32)
+    precision = LOWERED.get(chosen.precision, DType.F32)
     checker = _Checker(graph, inputs, kernel, precision)
     rows = [
         checker.row(host, lambda: host.run(inputs).outputs, "host"),

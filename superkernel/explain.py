@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from superkernel.compiled import Compilation, Compiled
 from superkernel.computed_in import precision_text
 from superkernel.errors import InputError
 from superkernel.ineffective import without_effect
-from superkernel.pipeline import Compiled
 from superkernel.registry.explanation import Explanation as KernelExplanation
 
-if TYPE_CHECKING:
-    from superkernel.pipeline_aicore import AicoreCompiled
 
-
-@dataclass(frozen=True)
-class Explanation:
-    """The decisions about one sub-operator, and their reasons."""
+@dataclass(frozen=True, kw_only=True)
+class Decisions:
+    """The decisions about one sub-operator, and their reasons, as far as they are the same for all targets.
+    `alternatives`: wider forms of synchronisation with their cost in ns."""
 
     subop: int
     name: str
@@ -32,9 +31,6 @@ class Explanation:
     reason: str
     cost_ns: float
     alternatives: tuple[tuple[str, float], ...]
-    waits: tuple[str, ...]
-    prefetch: str = ""
-    precision: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -47,44 +43,68 @@ class Explanation:
         lines += [f"  {t}" for t in self.tasks]
         lines += [f"grouping: {n}" for n in self.grouping]
         lines += [f"option: {o}" for o in self.options]
-        lines.append(f"boundary: {self.form}, about {self.cost_ns:.0f} ns: {self.reason}")
-        lines += [f"  instead: {form}, about {cost:.0f} ns" for form, cost in self.alternatives]
-        lines += [f"  {w}" for w in self.waits]
-        lines += [f"constants: {self.prefetch}"] if self.prefetch else []
-        lines += [f"precision: {self.precision}"] if self.precision else []
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._lines()])
+
+    def _lines(self) -> Iterator[str]:
+        """What a target adds: the boundary ahead of the sub-operator, for one."""
+        raise NotImplementedError
 
     def __str__(self) -> str:
         return self.text()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Explanation(Decisions):
+    """The decisions about a sub-operator on the host. `waits`: each with the conflict that needs it."""
+
+    waits: tuple[str, ...]
+    prefetch: str = ""
+    precision: str = ""
+
+    def _lines(self) -> Iterator[str]:
+        yield f"boundary: {self.form}, about {self.cost_ns:.0f} ns: {self.reason}"
+        yield from (f"  instead: {form}, about {cost:.0f} ns" for form, cost in self.alternatives)
+        yield from (f"  {w}" for w in self.waits)
+        yield from [f"constants: {self.prefetch}"] if self.prefetch else []
+        yield from [f"precision: {self.precision}"] if self.precision else []
+
+
+def common(compiled: Compilation, subop: int) -> dict[str, Any]:
+    """The fields of `Decisions` that are found the same way for all targets."""
+    sub = compiled.schedule.subops[subop]
+    boundary = next(b for b in compiled.plan.boundaries if b.subop == subop)
+    return {
+        "subop": subop,
+        "name": sub.name,
+        "nodes": sub.nodes,
+        "kernel": sub.kernel,
+        "selection": compiled.chooser.select(sub.body).explanation,
+        "grouping": tuple(str(n) for n in compiled.grouping.notes if n.node in sub.nodes),
+        "options": without_effect(compiled.options, host=compiled.executor == "host"),
+        "form": boundary.form.value,
+        "reason": boundary.reason,
+        "cost_ns": boundary.cost_ns,
+        "alternatives": tuple((form.value, cost) for form, cost in boundary.alternatives),
+    }
+
+
 def explain(compiled: Compiled, node: str | int) -> Explanation:
     """See `Kernel.explain`. Raises InputError on a node that no sub-operator computes."""
-    sub = compiled.schedule.subops[subop_index(compiled, node)]
-    boundary = next(b for b in compiled.plan.boundaries if b.subop == sub.index)
-    reasons = [r for r in compiled.plan.reasons if r.wait.subop == sub.index]
-    schedule = compiled.schedule
+    schedule, index = compiled.schedule, subop_index(compiled, node)
+    sub, tiling = schedule.subops[index], schedule.tilings[index]
+    found = common(compiled, index)
     return Explanation(
-        subop=sub.index,
-        name=sub.name,
-        nodes=sub.nodes,
-        kernel=sub.kernel,
-        selection=compiled.chooser.select(sub.body).explanation,
-        grouping=tuple(str(n) for n in compiled.grouping.notes if n.node in sub.nodes),
-        options=without_effect(compiled.options, host=True),
-        placement=f"{schedule.tilings[sub.index]}" + (f"; {schedule.notes[sub.index]}" if schedule.notes else ""),
-        tasks=tuple(f"core {t.core}: units {t.begin}..{t.end}" for t in schedule.tasks if t.subop == sub.index),
-        form=boundary.form.value,
-        reason=boundary.reason,
-        cost_ns=boundary.cost_ns,
-        alternatives=tuple((form.value, cost) for form, cost in boundary.alternatives),
+        **found,
+        placement=f"{tiling}" + (f"; {schedule.notes[index]}" if schedule.notes else ""),
+        tasks=tuple(f"core {t.core}: units {t.begin}..{t.end}" for t in schedule.tasks if t.subop == index),
         waits=tuple(
             f"core {r.core} waits for set {r.wait.count} of core {r.wait.producer}: {r.witness}"
             + (f" (orders {r.conflicts} conflicts)" if r.conflicts > 1 else "")
-            for r in reasons
+            for r in compiled.plan.reasons
+            if r.wait.subop == index
         ),
-        prefetch=_prefetch_text(compiled, sub.index),
-        precision=precision_text(compiled, sub.index),
+        prefetch=_prefetch_text(compiled, index),
+        precision=precision_text(compiled.options.precision, sub, tiling, found["selection"]),
     )
 
 
@@ -103,7 +123,7 @@ def _prefetch_text(compiled: Compiled, subop: int) -> str:
     return f"prefetched while waiting: {', '.join(found)}" if found else "not prefetched: nobody waits ahead of it"
 
 
-def subop_index(compiled: Compiled | AicoreCompiled, node: str | int) -> int:
+def subop_index(compiled: Compilation, node: str | int) -> int:
     """The sub-operator that a node's name, a value's name or a number means. Raises InputError."""
     subops = compiled.schedule.subops
     if isinstance(node, int) and not isinstance(node, bool):

@@ -2,97 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from superkernel.explain import subop_index
-from superkernel.ineffective import without_effect
+from superkernel.compiled_aicore import AicoreCompiled
+from superkernel.explain import Decisions, common, subop_index
 from superkernel.ops.grouped import TILINGS
-from superkernel.registry.explanation import Explanation as KernelExplanation
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.sync.aicore.plan import Event
 
-if TYPE_CHECKING:
-    from superkernel.pipeline_aicore import AicoreCompiled
 
+@dataclass(frozen=True, kw_only=True)
+class AicoreExplanation(Decisions):
+    """The decisions about a sub-operator on the accelerator. `events`: what it waits for; `witnesses`: conflicting
+    accesses that forbid anything narrower."""
 
-@dataclass(frozen=True)
-class AicoreExplanation:
-    """The decisions about one sub-operator, and their reasons. `events`: what it waits for; `witnesses`: conflicting
-    accesses that forbid anything narrower; `alternatives`: wider forms with their cost in ns."""
-
-    subop: int
-    name: str
-    nodes: tuple[str, ...]
-    kernel: str
-    selection: KernelExplanation
-    grouping: tuple[str, ...]
-    options: tuple[str, ...]
-    placement: str
     launch: str
-    tasks: tuple[str, ...]
-    form: str
-    reason: str
-    cost_ns: float
-    alternatives: tuple[tuple[str, float], ...]
     events: tuple[str, ...]
     witnesses: tuple[str, ...]
     weights: str = ""
     tiling: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {**vars(self), "selection": self.selection.to_json()}
-
-    def text(self) -> str:
-        """For a terminal."""
-        lines = [f"sub-operator {self.subop} {self.name!r}, kernel {self.kernel}", f"computes: {', '.join(self.nodes)}"]
-        lines += ["", self.selection.text, "", f"placement: {self.placement}"]
-        lines += [f"  {t}" for t in self.tasks]
-        lines += [f"grouping: {n}" for n in self.grouping]
-        lines += [f"option: {o}" for o in self.options]
-        if self.tiling:
-            lines.append(f"tiling: {self.tiling}")
-        lines.append(f"launch: {self.launch}")
-        lines.append(f"boundary: {self.form}, {self.cost_ns:.0f} ns if nothing hides it: {self.reason}")
-        lines += [f"  {e}" for e in self.events]
-        lines += [f"  because: {w}" for w in self.witnesses]
-        lines += [f"  instead: {form}, {cost:.0f} ns" for form, cost in self.alternatives]
-        if self.weights:
-            lines.append(f"constants: {self.weights}")
-        return "\n".join(lines)
-
-    def __str__(self) -> str:
-        return self.text()
+    def _lines(self) -> Iterator[str]:
+        yield from [f"tiling: {self.tiling}"] if self.tiling else []
+        yield f"launch: {self.launch}"
+        yield f"boundary: {self.form}, {self.cost_ns:.0f} ns if nothing hides it: {self.reason}"
+        yield from (f"  {e}" for e in self.events)
+        yield from (f"  because: {w}" for w in self.witnesses)
+        yield from (f"  instead: {form}, {cost:.0f} ns" for form, cost in self.alternatives)
+        yield from [f"constants: {self.weights}"] if self.weights else []
 
 
 def explain_aicore(compiled: AicoreCompiled, node: str | int) -> AicoreExplanation:
     """See `Kernel.explain`. Raises InputError on a node that no sub-operator computes."""
     schedule, plan = compiled.schedule, compiled.plan
     sub = schedule.subops[subop_index(compiled, node)]
+    found = common(compiled, sub.index)
+    refused = tuple(f"{sub.name}: cannot be cut for {why}" for why in compiled.chooser.refused(sub.body))
     boundary = next(b for b in plan.boundaries if b.subop == sub.index)
     tasks = [t for t in plan.tasks if t.subop == sub.index]
     shown = [f"core {t.core} ({plan.kind(t.core).value}): units {t.begin} to {t.end}" for t in tasks[:TASKS_SHOWN]]
     if len(tasks) > TASKS_SHOWN:
         shown.append(f"and {len(tasks) - TASKS_SHOWN} more")
     return AicoreExplanation(
-        subop=sub.index,
-        name=sub.name,
-        nodes=sub.nodes,
-        kernel=sub.kernel,
-        selection=compiled.chooser.select(sub.body).explanation,
-        grouping=(
-            *(str(n) for n in compiled.grouping.notes if n.node in sub.nodes),
-            *(f"{sub.name}: cannot be cut for {why}" for why in compiled.chooser.refused(sub.body)),
-        ),
-        options=without_effect(compiled.options, host=False),
+        **{**found, "grouping": (*found["grouping"], *refused)},
         placement=schedule.notes[sub.index],
         launch=_launch_text(compiled, sub.index),
         tasks=tuple(shown),
-        form=boundary.form.value,
-        reason=boundary.reason,
-        cost_ns=boundary.cost_ns,
-        alternatives=tuple((form.value, cost) for form, cost in boundary.alternatives),
         events=tuple(_event_text(plan.events[e], schedule.subops[plan.events[e].after].name) for e in boundary.events),
         witnesses=tuple(map(str, boundary.witnesses)),
         weights=compiled.weights.note_of(sub.index),

@@ -20,20 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
+from superkernel.backends import backend_of
 from superkernel.errors import InputError, MachineError, UnsupportedError
 from superkernel.inputs import as_inputs, bind_arguments
 from superkernel.tensor import TensorType
 
 if TYPE_CHECKING:
     from superkernel.bound import BoundKernel
+    from superkernel.compiled import Compiled
+    from superkernel.compiled_aicore import AicoreCompiled
     from superkernel.critical import CriticalReport
     from superkernel.executors.host import HostExecutable
     from superkernel.executors.qemu import QemuExecutable, QemuRun, Schedule
     from superkernel.executors.sim import SimExecutable
     from superkernel.explain import Explanation
     from superkernel.explain_aicore import AicoreExplanation
-    from superkernel.pipeline import Compiled
-    from superkernel.pipeline_aicore import AicoreCompiled
     from superkernel.report import Report
     from superkernel.sim_report import SimReport
     from superkernel.sync.aicore.verify import AicoreCertificate
@@ -64,7 +65,7 @@ class Kernel(_core.DirectCall):
     the watchdog option fires."""
 
     def __init__(self, compiled: Compiled | AicoreCompiled) -> None:
-        self._compiled = compiled
+        self._compiled, self._backend = compiled, backend_of(compiled)
         graph = compiled.graph
         self._input_types: dict[str, TensorType] = dict(graph.inputs)
         types = dict(zip(compiled.output_names, (graph.types[o] for o in graph.outputs), strict=True))
@@ -201,7 +202,7 @@ class Kernel(_core.DirectCall):
             outputs = self._reference(arrays) if name == REFERENCE else self.emulate(arrays)[0]
             return RunResult(outputs, self._profile(arrays, rounds=0) if profile else None)
         results = self._new_outputs()
-        report = self._compiled.run([*map(self._apart, arrays.values()), *results, *self._states.values()])
+        report = self._backend.run([*map(self._apart, arrays.values()), *results, *self._states.values()])
         outputs = dict(zip(self._output_types, results, strict=False))
         dumps = {name: results[slot] for name, slot in self._compiled.dumps.items()}
         more = self._profile(arrays, rounds=0) if profile and report is None else report
@@ -288,14 +289,14 @@ class Kernel(_core.DirectCall):
         afterwards. Without inputs, random ones of seed 0."""
         arrays = self._arrays(inputs) if inputs is not None else self._random()
         with self._kept_states():
-            return self._compiled.trace(self._io(list(arrays.values())))
+            return self._backend.trace(self._io(list(arrays.values())))
 
     def critical(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, confirm: int = 5) -> CriticalReport:
         """An accelerator's critical path: what the time of a simulated run consists of, slack of each boundary, and
         what its synchronisation costs, predicted for all and tried out for the `confirm` costliest. States stay as they
         are. Raises UnsupportedError for a kernel of the host."""
+        from superkernel.compiled_aicore import AicoreCompiled
         from superkernel.critical import critical
-        from superkernel.pipeline_aicore import AicoreCompiled
 
         if not isinstance(self._compiled, AicoreCompiled):
             raise UnsupportedError("only an accelerator's runs can be traced", location=f"kernel {self.name!r}")
@@ -309,7 +310,7 @@ class Kernel(_core.DirectCall):
         count = _count("rounds", rounds, 1)
         arrays = self._arrays(inputs) if inputs is not None else self._random()
         with self._kept_states():
-            return self._compiled.time(self._io(list(arrays.values())), count)
+            return self._backend.time(self._io(list(arrays.values())), count)
 
     def _random(self) -> dict[str, Array]:
         from superkernel.random_inputs import random_inputs
@@ -331,13 +332,13 @@ class Kernel(_core.DirectCall):
 
     def _profile(self, arrays: Mapping[str, Array], rounds: int, warm: bool = False) -> Report | SimReport:
         with self._kept_states():
-            return self._compiled.profile(self._io(list(arrays.values())), rounds, warm)
+            return self._backend.profile(self._io(list(arrays.values())), rounds, warm)
 
     def explain(self, node: str | int) -> Explanation | AicoreExplanation:
         """Everything decided about the sub-operator that computes a node (or has that index): kernel choice with
         rejected candidates, what was joined and why, tiling and placement, and for each wait the form, the reason and
         the witness conflict."""
-        return self._compiled.explain(node)
+        return self._backend.explain(node)
 
     def summary(self) -> dict[str, Any]:
         """Counts and sizes, plain data."""
@@ -355,7 +356,7 @@ class Kernel(_core.DirectCall):
     def save(self, path: str | PathLike[str]) -> None:
         """Write graph, options and object code to one file that `superkernel.load` reads. Replaces the file
         atomically."""
-        self._compiled.save(path)
+        self._backend.save(path)
 
     def __reduce__(self) -> NoReturn:
         hint = "save it to a file and superkernel.load that, or compile again where it is needed"

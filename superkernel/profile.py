@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
+from superkernel.compiled import Compiled
 from superkernel.computed_in import computed_in, formats_in_force, formats_text
-from superkernel.pipeline import Compiled
 from superkernel.report import Boundary, Report, Timing, Work
 from superkernel.sync.plan import Body, Plan, Set, Wait
 from superkernel.tracing import Activity, Flow, Span, Trace, Track
@@ -85,7 +85,7 @@ def measure(compiled: Compiled, io: Sequence[Array], rounds: int) -> Report:
         fused=fused,
         one_by_one=one_by_one,
         work=_work(compiled, figures),
-        precision=formats_text(compiled.options.precision, tuple(formats_in_force(compiled).items())),
+        precision=formats_text(compiled.options.precision, tuple(formats_in_force(compiled.schedule).items())),
     )
 
 

@@ -26,12 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from superkernel.codegen.cache import ObjectCache, key_digest
+from superkernel.compiled import Compiled
 from superkernel.errors import FileFormatError, InputError
 from superkernel.files import file_name, replacing
 from superkernel.frontends.json_form import load_json, save_json
 from superkernel.graph import Graph
 from superkernel.options import Options
-from superkernel.pipeline import Compiled, compile_graph
+from superkernel.pipeline import compile_graph
 
 SCHEMA = 1
 CORES_MAX = 64

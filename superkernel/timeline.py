@@ -31,12 +31,12 @@ from numpy.typing import NDArray
 from superkernel.codegen.aicore.program_spec import PHASE_BEHIND, PHASE_BODY
 from superkernel.sim.counters import STALLS, LaunchResult
 from superkernel.sim.trace import COMMAND, FLOW_IN, FLOW_OUT, MARKER, STALL, records
-from superkernel.sim_report import span_of
+from superkernel.sim_measure import span_of
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind, HartKind, Mode, Run, awaited
 from superkernel.target.engines import Engine
 
 if TYPE_CHECKING:
-    from superkernel.pipeline_aicore import AicoreCompiled
+    from superkernel.compiled_aicore import AicoreCompiled
 
 Ints = NDArray[np.int64]
 

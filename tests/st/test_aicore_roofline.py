@@ -26,7 +26,8 @@ from superkernel.registry.rows_aicore import aicore_rows
 from superkernel.scheduler.families.aicore import CONTROL_UNIT, MODULES
 from superkernel.sim.counters import CoreCounts, LaunchResult
 from superkernel.sim.device import Device
-from superkernel.sim_report import SimReport, report_of, span_of
+from superkernel.sim_measure import report_of, span_of
+from superkernel.sim_report import SimReport
 from superkernel.sync.aicore.plan import CoreKind
 from superkernel.target.aicore import load_target
 

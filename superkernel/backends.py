@@ -1,0 +1,119 @@
+"""What is asked of a kernel, answered for the host and for the accelerator: the one place that tells them apart.
+
+Model: `Kernel` is the user's face and checks what it is given; a backend does what is different per target: run, time,
+report, trace, explain, save. What a compilation made (`compiled.py`) knows nothing of these, so that imports run one
+way: kernel -> backend -> report, explanation, file -> compilation -> stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.compiled import Compilation, Compiled
+
+if TYPE_CHECKING:
+    from superkernel.compiled_aicore import AicoreCompiled
+    from superkernel.explain import Explanation
+    from superkernel.explain_aicore import AicoreExplanation
+    from superkernel.report import Report
+    from superkernel.sim_report import SimReport
+    from superkernel.tracing import Trace
+
+WARMUP_ROUNDS = 5
+Io = Sequence[NDArray[Any]]
+"""The table of a launch: inputs, outputs, states."""
+
+
+class HostBackend:
+    """A kernel of the host. For each method see that of `Kernel`; states change."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self.compiled = compiled
+
+    def run(self, io: Io) -> None:
+        """One launch; outputs and states are written in place."""
+        self.compiled.executable.run(io)
+
+    def profile(self, io: Io, rounds: int, warm: bool = True) -> Report:
+        """Runs are warm, whatever is asked for."""
+        from superkernel.profile import measure
+
+        return measure(self.compiled, io, rounds)
+
+    def time(self, io: Io, rounds: int) -> NDArray[np.int64]:
+        return self.compiled.executable.time(io, rounds, WARMUP_ROUNDS)
+
+    def trace(self, io: Io) -> Trace:
+        from superkernel.profile import traced
+
+        return traced(self.compiled, io)
+
+    def explain(self, node: str | int) -> Explanation:
+        from superkernel.explain import explain
+
+        return explain(self.compiled, node)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        from superkernel.saved import save
+
+        save(self.compiled, path)
+
+
+class AicoreBackend:
+    """An accelerator's kernel on the simulator. For each method see that of `Kernel`; states change."""
+
+    def __init__(self, compiled: AicoreCompiled) -> None:
+        self.compiled = compiled
+
+    def run(self, io: Io) -> SimReport:
+        """One fused run; outputs and states are written in place."""
+        return self.profile(io, 0)
+
+    def profile(self, io: Io, rounds: int, warm: bool = False) -> SimReport:
+        """A fused run and, with `rounds` above 0, the baseline of single launches."""
+        from superkernel.sim_measure import measure
+
+        return measure(self.compiled, io, baseline=rounds > 0, warm=warm)
+
+    def time(self, io: Io, rounds: int) -> NDArray[np.int64]:
+        """Simulated ns of a fused run, the same every time."""
+        return np.full(rounds, round(self.run(io).time_us * 1000), np.int64)
+
+    def trace(self, io: Io) -> Trace:
+        from superkernel.sim.trace import records, trace_of
+
+        compiled = self.compiled
+        run = compiled.executable.simulate(io, mode="timing", races=False, trace=True)
+        names = {sub.index: sub.name for sub in compiled.schedule.subops}
+        title = f"{compiled.graph.name} on {compiled.target.name}, simulated"
+        return trace_of([records(launch.trace) for launch in run.launches], compiled.target, names, title)
+
+    def explain(self, node: str | int) -> AicoreExplanation:
+        from superkernel.explain_aicore import explain_aicore
+
+        return explain_aicore(self.compiled, node)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """The program with its constants as one ELF file, which names its target: for `superkernel sim run`, a
+        disassembler, an emulator. Raises InputError on what is no file name, MachineError where the file cannot be
+        written."""
+        from superkernel.files import file_name, replacing
+
+        name, data = file_name(path), self.compiled.image.whole_elf()
+        with replacing(name, "the program") as file:
+            file.write(data)
+
+
+def backend_of(compiled: Compilation) -> HostBackend | AicoreBackend:
+    """The backend for what was compiled."""
+    if isinstance(compiled, Compiled):
+        return HostBackend(compiled)
+    from superkernel.compiled_aicore import AicoreCompiled
+
+    assert isinstance(compiled, AicoreCompiled)
+    return AicoreBackend(compiled)

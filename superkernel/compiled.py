@@ -1,0 +1,144 @@
+"""What a compilation made, as data: `Compilation`, what both ways through the compiler leave behind, and `Compiled`,
+the host's. The accelerator's is in `compiled_aicore.py`.
+
+Model: a pipeline fills it, stage by stage; reports, explanations, saved files and experiments read it. It knows none of
+them: what is asked of a kernel goes through `backends.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from superkernel import __version__
+from superkernel.computed_in import formats_in_force
+from superkernel.errors import InputError
+from superkernel.graph import Graph
+from superkernel.ineffective import without_effect
+from superkernel.options import Options
+
+if TYPE_CHECKING:
+    from superkernel.choice import KernelChooser
+    from superkernel.codegen.host.image import HostImage
+    from superkernel.executors.host import HostExecutable
+    from superkernel.scheduler.group import Grouping
+    from superkernel.scheduler.schedule import Schedule
+    from superkernel.sync.aicore.plan import AicorePlan
+    from superkernel.sync.aicore.verify import AicoreCertificate
+    from superkernel.sync.plan import Plan
+    from superkernel.sync.verify import Certificate
+    from superkernel.target.cpu import CpuTarget
+
+
+@dataclass(kw_only=True)
+class Compilation:
+    """What every compilation made. `source`: the graph as given, `graph`: as it was compiled."""
+
+    source: Graph
+    graph: Graph
+    options: Options
+    grouping: Grouping
+    chooser: KernelChooser
+    schedule: Schedule
+    plan: Plan | AicorePlan
+    certificate: Certificate | AicoreCertificate
+    stage_ns: dict[str, int]
+    version: str = __version__
+    dumps: Mapping[str, int] = field(default_factory=dict)  # name -> number among the outputs, behind the graph's own
+    output_names: tuple[str, ...] = field(init=False)
+
+    executor: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        self.output_names = names_of_outputs(self.graph)
+
+    def summary(self) -> dict[str, Any]:
+        """Counts and sizes, plain data."""
+        cores, plan, code = self._summaries()
+        named = zip(self.output_names, self.graph.outputs, strict=True)
+        return {
+            "name": self.graph.name,
+            **cores,
+            "options_without_effect": list(without_effect(self.options, host=self.executor == "host")),
+            "nodes": len(self.source.nodes),
+            "sub_operators": len(self.schedule.subops),
+            **plan,
+            "arena_bytes": self.schedule.arena_bytes,
+            "constant_bytes": sum(c.nbytes for c in self.schedule.constants),
+            **code,
+            "inputs": {n: str(t) for n, t in self.graph.inputs.items()},
+            "outputs": {n: str(self.graph.types[v]) for n, v in named},
+            "stage_ms": {name: round(ns / 1e6, 2) for name, ns in self.stage_ns.items()},
+        }
+
+    def _summaries(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """What a target adds to the summary: its cores, its plan, its code."""
+        raise NotImplementedError
+
+    def stage_text(self, stage: str) -> str:
+        """The text of one stage. Raises InputError on another name."""
+        texts = self._texts()
+        if stage not in texts:
+            raise InputError("no such stage", expected=", ".join(texts), found=repr(stage))
+        return texts[stage]()
+
+    def _texts(self) -> dict[str, Callable[[], str]]:
+        return {
+            "graph": lambda: str(self.source),
+            "simplified": lambda: str(self.graph),
+            "subops": lambda: str(self.grouping),
+            "schedule": lambda: str(self.schedule),
+            "plan": lambda: str(self.plan),
+            "certificate": lambda: str(self.certificate),
+        }
+
+    def manifest(self) -> Any:
+        """Kernels this model needs, for selective registration."""
+        return self.chooser.manifest(self.graph.name, [s.body for s in self.schedule.subops])
+
+
+@dataclass(kw_only=True)
+class Compiled(Compilation):
+    """Everything a compilation for the host made."""
+
+    cpu: CpuTarget
+    cores: int
+    plan: Plan
+    certificate: Certificate
+    image: HostImage
+    executable: HostExecutable
+
+    executor: ClassVar[str] = "host"
+
+    @property
+    def objects(self) -> Mapping[str, bytes]:
+        """Object code by cache key."""
+        return self.image.objects
+
+    def _summaries(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        cores = {"target": f"host {self.cpu.tier}", "threads": self.cores}
+        plan = {
+            "computed_in": formats_in_force(self.schedule),
+            "distinct_kernels": len({s for s in self.image.symbols if s is not None}),
+            "waits": self.plan.waits,
+            "sets": sum(self.plan.sets),
+        }
+        code = {
+            "code_bytes": sum(map(len, self.image.objects.values())),
+            "from_cache": self.image.from_cache,
+            "fallbacks": [self.schedule.subops[i].name for i in self.image.host_calls],
+        }
+        return cores, plan, code
+
+
+def names_of_outputs(graph: Graph) -> tuple[str, ...]:
+    """A value may be an output several times: later ones are numbered."""
+    names: list[str] = []
+    for name in graph.outputs:
+        free, number = name, 0
+        while free in names or (number and free in graph.outputs):
+            number += 1
+            free = f"{name}:{number}"
+        names.append(free)
+    return tuple(names)
