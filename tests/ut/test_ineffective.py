@@ -17,7 +17,7 @@ from superkernel.ineffective import ON_ACCELERATOR, ON_HOST, without_effect
 from superkernel.options import Options
 
 OTHER: dict[str, Any] = {
-    "func_align": 64, "preload": "max", "split": 3, "launches": "single", "scopes": ("s:*",),
+    "func_align": 64, "preload": "max", "split": 3, "launches": "single", "locality": "off", "scopes": ("s:*",),
     "strict_scope": "abort", "watchdog_ms": 5.0, "cost_placement": False,
 }  # fmt: skip
 
