@@ -212,6 +212,7 @@ def one(name: str, engine: Engine | None = None, types: tuple[DType, ...] = (), 
         (Body().load(A1, PRIVATE), "foreign_private"),
         (Body().emit(asm.EBREAK), "trap"),
         (Body().emit(0), "trap"),
+        (Body().li(T1, DATA).emit(asm.amocas("q", 28, 30, T1)), "trap"),  # cores have no atomics of 16 bytes
         (Body().li(T1, DATA).emit(asm.i("jalr", 0, T1, 0)), "trap"),
         (Body().emit(asm.jal(0, 0)), "instruction_limit"),
         (Body().li(T0, -1).emit(asm.s("sd", T0, 9, 0)), "bad_marker"),
