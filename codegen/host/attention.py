@@ -12,13 +12,15 @@ Scratch: see AttentionTiling.offsets.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llvmlite import ir
 
 from superkernel.body import Body
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import I8, I32, I64, Index, KernelBuilder, storage_type
 from superkernel.codegen.host.emitters import Emitter
-from superkernel.codegen.host.gemm_core import Tile, accumulate, convert, fold, store_tile, strips
+from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, convert, fold, store_tile, strips
 from superkernel.codegen.host.panels import copy_transposed
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.codegen.host.shuffle import lane_mask, larger, reduce_tree, resize
@@ -121,7 +123,7 @@ class AttentionEmitter:
                 index = kb.add(at, kb.mul(column, q.strides[3]))
                 value = kb.load(kb.operands[q.operand], index, dtype, lanes, q.strides[3])
                 value = kb.b.fmul(convert(kb, value, dtype, _F32), kb.const(form.scale, _F32, lanes))
-                kb.store(value, self.at["query"], kb.add(kb.mul(row, t.query_pitch), column), _F32)
+                self._keep_query(value, kb.add(kb.mul(row, t.query_pitch), column))
 
             strips(kb, form.depth, t.lanes, part)
         with kb.loop(0, t.padded_rows * t.value_pitch, t.lanes, name="clear") as at:
@@ -129,6 +131,10 @@ class AttentionEmitter:
         with kb.loop(0, t.padded_rows, name="clear") as row:
             kb.store(kb.const(_MINUS_INFINITY, _F32), self.at["top"], row, _F32)
             kb.store(kb.const(0.0, _F32), self.at["weight"], row, _F32)
+
+    def _keep_query(self, value: ir.Value, at: Index) -> None:
+        """Elements of a scaled query."""
+        self.kb.store(value, self.at["query"], at, _F32)
 
     def _finish(self, batch: Index, head: Index, stacked: Index, row: Index) -> None:
         """total / weight of a row through the epilogue."""
@@ -157,16 +163,12 @@ class AttentionEmitter:
     def _keys(self, batch: Index, head: Index, first: Index, key: Index, limit: Index, valid: Index) -> None:
         """One block of keys against all rows of the block."""
         kb, t, form = self.kb, self.t, self.form
-        panel_tile = Tile(1, t.keys // t.lanes, t.lanes, _F32)
-        dtype = self.body.operands[form.k.operand].type.dtype
-        line = form.k.strides[2]
-        ahead = _COLUMNS_AHEAD if self._streams() else 0
-        source = self._base(1, batch, head)
-        copy_transposed(kb, panel_tile, source, dtype, line, form.depth, limit, key, self.at["panel"], ahead)
+        self._copy_keys(self._base(1, batch, head), key, limit)
         count = kb.minimum(kb.sub(limit, key), t.keys)
         values = kb.at(
             self._base(2, batch, head), kb.mul(key, form.v.strides[2]), self.body.operands[form.v.operand].type.dtype
         )
+        values = self._copy_values(values, count)
         with kb.loop(0, t.padded_rows, t.tile_rows, name="tile") as tile_row:
             self._scores(tile_row)
             with kb.loop(0, t.tile_rows, name="row") as row:
@@ -175,29 +177,47 @@ class AttentionEmitter:
                 self._softmax_row(batch, head, stacked, row, at, key, count, valid)
             self._mix(tile_row, count, values)
 
+    def _copy_keys(self, source: ir.Value, key: Index, limit: Index) -> None:
+        """Keys from `key` on into the panel, transposed."""
+        kb, t, form = self.kb, self.t, self.form
+        panel_tile = Tile(1, t.keys // t.lanes, t.lanes, _F32)
+        dtype = self.body.operands[form.k.operand].type.dtype
+        ahead = _COLUMNS_AHEAD if self._streams() else 0
+        line = form.k.strides[2]
+        copy_transposed(kb, panel_tile, source, dtype, line, form.depth, limit, key, self.at["panel"], ahead)
+
+    def _copy_values(self, values: ir.Value, count: Index) -> ir.Value:
+        """Where `_mix` finds the block's values; here they are read in place."""
+        return values
+
     def _streams(self) -> bool:
         """True where keys and values are read once, straight from memory, and must be fetched ahead."""
         return self.t.padded_rows <= _STREAMED_ROWS
 
     def _scores(self, tile_row: Index) -> None:
         """Queries x panel of one register tile of rows, parked in scratch."""
+        kb, t = self.kb, self.t
+        tile = Tile(t.tile_rows, t.vectors, t.lanes, _F32)
+        with kb.loop(0, t.keys, tile.columns, name="columns") as column:
+            results = self._score_tile(tile, kb.mul(tile_row, t.query_pitch), column)
+            store_tile(kb, tile, results, kb.at(self.at["scores"], column, _F32), t.keys)
+
+    def _score_tile(self, tile: Tile, query: Index, column: Index) -> list[Values]:
+        """Scores of the rows whose queries start at element `query`, of keys from `column` on."""
         kb, t, form = self.kb, self.t, self.form
         phases = 1
         while phases < 4 and t.tile_rows * t.vectors * phases * 2 <= 16 and form.depth >= 8 * phases:
             phases *= 2
-        tile = Tile(t.tile_rows, t.vectors, t.lanes, _F32, phases)
-        queries = kb.at(self.at["query"], kb.mul(tile_row, t.query_pitch), _F32)
-        with kb.loop(0, t.keys, tile.columns, name="columns") as column:
-            results = accumulate(
-                kb,
-                tile,
-                form.depth,
-                lambda row, k: kb.load(queries, kb.add(k, row * t.query_pitch), _F32),
-                lambda k, v: kb.load(
-                    self.at["panel"], kb.add(kb.add(kb.mul(k, t.keys), column), v * t.lanes), _F32, t.lanes
-                ),
-            )
-            store_tile(kb, tile, results, kb.at(self.at["scores"], column, _F32), t.keys)
+        queries = kb.at(self.at["query"], query, _F32)
+        return accumulate(
+            kb,
+            replace(tile, phases=phases),
+            form.depth,
+            lambda row, k: kb.load(queries, kb.add(k, row * t.query_pitch), _F32),
+            lambda k, v: kb.load(
+                self.at["panel"], kb.add(kb.add(kb.mul(k, t.keys), column), v * t.lanes), _F32, t.lanes
+            ),
+        )
 
     def _softmax_row(
         self, batch: Index, head: Index, stacked: Index, row: Index, at: Index, key: Index, count: Index, valid: Index
@@ -238,8 +258,7 @@ class AttentionEmitter:
         def exponentiate(column: Index, state: list[ir.Value]) -> list[ir.Value]:
             shifted = kb.b.fsub(kb.load(scores, column, _F32, t.lanes), kb.splat(pivot, t.lanes))
             power = vecmath.apply(kb, "exp", shifted)
-            kb.store(power, scores, column, _F32)
-            return [kb.b.fadd(state[0], power)]
+            return [kb.b.fadd(state[0], self._keep_probabilities(power, scores, column))]
 
         sums = fold(kb, 0, count, t.lanes, [kb.const(0.0, _F32, t.lanes)], exponentiate)[0]
         weight = kb.reduce_lanes("fadd", sums)
@@ -249,6 +268,11 @@ class AttentionEmitter:
             kb.store(top, self.at["top"], at, _F32)
             kb.store(correction, self.at["correction"], at, _F32)
         kb.store(weight, self.at["weight"], at, _F32)
+
+    def _keep_probabilities(self, power: ir.Value, scores: ir.Value, column: Index) -> ir.Value:
+        """Probabilities in place of their scores; returns what was kept."""
+        self.kb.store(power, scores, column, _F32)
+        return power
 
     def _capped(self, value: ir.Value) -> ir.Value:
         """softcap * tanh(value / softcap)."""
@@ -310,33 +334,12 @@ class AttentionEmitter:
     def _mix(self, tile_row: Index, count: Index, values: ir.Value) -> None:
         """total = total * correction + probabilities x values, for one register tile of rows."""
         kb, t, form = self.kb, self.t, self.form
-        dtype = self.body.operands[form.v.operand].type.dtype
         vectors = t.value_pitch // t.lanes
         width = min(vectors, max(t.vectors, 24 // t.tile_rows) if t.lanes > 8 else t.vectors)
-        row_bytes = form.value_depth * dtype.itemsize
-
-        def fetch(k: Index) -> None:
-            here = kb.at(values, kb.mul(kb.add(k, _VALUES_AHEAD), form.v.strides[2]), dtype)
-            for line in range(0, row_bytes, 64):
-                kb.prefetch(kb.b.gep(here, [kb.i64(line)], source_etype=I8))
 
         def columns(column: Index, many: int, last: int) -> None:
             tile = Tile(t.tile_rows, many, t.lanes, _F32)
-
-            def right(k: Index, v: int) -> ir.Value:
-                lanes = last if v == many - 1 else t.lanes
-                at = kb.add(kb.add(kb.mul(k, form.v.strides[2]), column), v * t.lanes)
-                value = convert(kb, kb.load(values, at, dtype, lanes), dtype, _F32)
-                return resize(kb, value, t.lanes)
-
-            results = accumulate(
-                kb,
-                tile,
-                count,
-                lambda row, k: kb.load(self.at["scores"], kb.add(k, row * t.keys), _F32),
-                right,
-                fetch if self._streams() else None,
-            )
+            results = self._mix_tile(tile, count, values, column, last)
             for row, vectors_of_row in enumerate(results):
                 at = kb.add(kb.mul(kb.add(tile_row, row), t.value_pitch), column)
                 correction = None if self.one_block else kb.load(self.at["correction"], kb.add(tile_row, row), _F32)
@@ -353,6 +356,32 @@ class AttentionEmitter:
             columns(column, width, t.lanes)
         if vectors > whole * width:
             columns(whole * width * t.lanes, vectors - whole * width, exact)
+
+    def _mix_tile(self, tile: Tile, count: Index, values: ir.Value, column: Index, last: int) -> list[Values]:
+        """Probabilities x values of columns from `column` on, `last` of them in the last vector."""
+        kb, t, form = self.kb, self.t, self.form
+        dtype = self.body.operands[form.v.operand].type.dtype
+        row_bytes = form.value_depth * dtype.itemsize
+
+        def fetch(k: Index) -> None:
+            here = kb.at(values, kb.mul(kb.add(k, _VALUES_AHEAD), form.v.strides[2]), dtype)
+            for line in range(0, row_bytes, 64):
+                kb.prefetch(kb.b.gep(here, [kb.i64(line)], source_etype=I8))
+
+        def right(k: Index, v: int) -> ir.Value:
+            lanes = last if v == tile.vectors - 1 else t.lanes
+            at = kb.add(kb.add(kb.mul(k, form.v.strides[2]), column), v * t.lanes)
+            value = convert(kb, kb.load(values, at, dtype, lanes), dtype, _F32)
+            return resize(kb, value, t.lanes)
+
+        return accumulate(
+            kb,
+            tile,
+            count,
+            lambda row, k: kb.load(self.at["scores"], kb.add(k, row * t.keys), _F32),
+            right,
+            fetch if self._streams() else None,
+        )
 
 
 def emit_attention(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:

@@ -85,6 +85,10 @@ class Bf16:
         lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
         return self.kb.b.bitcast(self.kb.b.fptrunc(value, vector_type(BFloat(), lanes)), vector_type(I16, lanes))
 
+    def bits(self, value: ir.Value) -> ir.Value:
+        """Values as 16 bits each."""
+        return self.rounded(value) if self.native else self.kb.narrow(value, DType.BF16)
+
     def put(self, raw: ir.Value, base: ir.Value, at: Index) -> None:
         """Stores such values."""
         self.kb.b.store(raw, self.kb.at(base, at, self.item), align=self.item.itemsize)

@@ -49,6 +49,7 @@ MODULES: dict[str, str] = {
     "host.conv.transpose": "conv_generic",
     "host.pool": "pool",
     "host.attention": "attention",
+    "host.attention.bf16": "attention_reduced",
     "host.rope": "rope",
     "host.kv_update": "update",
     "host.grouped_matmul": "grouped",

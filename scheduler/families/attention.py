@@ -129,9 +129,9 @@ class AttentionTiling(Tiling):
         return (-(-self.depth // 16) | 1) * 16
 
     @property
-    def offsets(self) -> dict[str, int]:
-        """Where the parts of the scratch memory start, in bytes; "end" is its size."""
-        sizes = {
+    def sizes(self) -> dict[str, int]:
+        """The parts of the scratch memory, in f32 elements."""
+        return {
             "query": self.padded_rows * self.query_pitch,
             "total": self.padded_rows * self.value_pitch,
             "top": self.padded_rows,
@@ -140,8 +140,12 @@ class AttentionTiling(Tiling):
             "panel": self.depth * self.keys,
             "scores": self.tile_rows * self.keys,
         }
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Where they start, in bytes; "end" is the size of all."""
         found, at = {}, 0
-        for name, size in sizes.items():
+        for name, size in self.sizes.items():
             found[name] = at
             at += -(-size * 4 // 64) * 64
         return {**found, "end": at}
@@ -206,19 +210,23 @@ class AttentionTiling(Tiling):
         last = min((block + 1) * self.block_rows, form.rows) - 1
         keys = self._visible(form, last)
         rows = self.padded_rows
-        products = (
-            2.0 * rows * keys * (form.depth + form.value_depth) / (target.flops_per_ns * min(1.0, rows / 4) * 0.9)
-        )
+        products = self._products_ns(form, keys, target)
         softmax = rows * (15.0 + keys / self.lanes * 6.0)
         copy = keys * form.depth / self.lanes * 2.0
         stream = keys * (form.depth + form.value_depth) * 4.0 / target.l3_bytes_per_ns
         return 150.0 + max(products + softmax + copy, stream)
 
+    def _products_ns(self, form: AttentionForm, keys: int, target: CpuTarget) -> float:
+        """Time of a block's products."""
+        rows = self.padded_rows
+        speed = target.flops_per_ns * min(1.0, rows / 4) * 0.9
+        return 2.0 * rows * keys * (form.depth + form.value_depth) / speed
+
 
 class AttentionFamily(Family):
     """Attention with any mask, length, causal limit and grouping, f32 arithmetic."""
 
-    kernels = ("host.attention",)
+    kernels: tuple[str, ...] = ("host.attention",)
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return slot not in (1, 2) or not view.shape or view.strides[-1] == 1 or view.shape[-1] == 1

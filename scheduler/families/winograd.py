@@ -192,7 +192,7 @@ class WinogradTiling(ConvTiling):
 class WinogradFamily(ConvFamily):
     """3 x 3 convolutions with constant weights, one group, no strides or dilations, in f32."""
 
-    squares = KERNELS
+    squares: Mapping[str, int] = KERNELS
     kernels: tuple[str, ...] = tuple(KERNELS)
     expectation = "conv 3 x 3 in f32, one group, no strides or dilations, with constant weights"
 

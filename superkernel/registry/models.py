@@ -137,8 +137,11 @@ def _winograd(facts: Facts, row: Capability) -> float:
 
 def _attention(facts: Facts, row: Capability) -> float:
     """Two products and an exponential per score, keys and values read once per block of queries."""
-    scores = facts["batch"] * facts["heads"] * facts["queries"] * facts["keys"]
-    arithmetic = (facts["flops_estimate"] + 20.0 * scores) / (_peak(facts, row) * 0.5)
+    heads, keys = facts["batch"] * facts["heads"], facts["keys"]
+    scores = heads * facts["queries"] * keys
+    arithmetic = facts["flops_estimate"] / (_peak(facts, row) * 0.5) + 40.0 * scores / float(facts["cpu.flops_per_ns"])
+    copies = heads * keys * (facts["depth"] + facts["value_depth"]) * max(1, facts["queries"] // _BLOCK_ROWS)
+    arithmetic += copies * row.parameter("copy_ns", 0.0)
     nbytes = facts["bytes"]
     return float(CALL_NS + max(arithmetic, nbytes / bandwidth(facts, nbytes)))
 
@@ -348,10 +351,12 @@ def _one_row(facts: Facts, row: Capability) -> Mapping[str, int]:
 
 
 def _score_block(facts: Facts, row: Capability) -> Mapping[str, int]:
-    """A block of query rows with their results, one block of keys, and the scores of a tile."""
+    """A block of query rows with their results, one block of keys (and what share is kept of its values), and the
+    scores of a tile."""
     depth = max(facts["depth"], facts["value_depth"]) + facts["cpu.vector_bytes"]
     rows, keys = _BLOCK_ROWS + row.tile_size("mr"), 2 * facts["cpu.vector_bytes"]
-    return {"scratch": 4 * (rows * (2 * depth + 3) + (depth + row.tile_size("mr")) * keys) + 512}
+    panels = (1.0 + row.parameter("kept_values", 0.0)) * depth + row.tile_size("mr")
+    return {"scratch": 4 * (rows * (2 * depth + 3) + int(panels * keys)) + 512}
 
 
 def _all_operands(facts: Facts, row: Capability) -> Mapping[str, int]:

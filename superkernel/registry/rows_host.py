@@ -42,6 +42,9 @@ NAME_DTYPES = {
 _F32, _F16, _BF16 = DType.F32, DType.F16, DType.BF16
 _FACTOR_INTS = frozenset({DType.I8, DType.U8, DType.I32, DType.I64, DType.U32, DType.U64})
 _INDICES, _TABLE = frozenset({DType.I32, DType.I64}), frozenset({DType.I32})
+ATTENTION_OTHERS = (FLOATS | {DType.BOOL}, _INDICES, _TABLE)
+"""Types of attention's mask, length and table."""
+
 _ROW_MAJOR = one_of(Reason.LAYOUT, "layout", "row_major")
 _CHANNELS_LAST = one_of(Reason.LAYOUT, "layout", "channels_last")
 _CONSTANT_WEIGHT = one_of(Reason.CONSTANT, "weight.constant", True)
@@ -247,9 +250,9 @@ def _row_kernels() -> Iterable[_Kernel]:
 
 def _sequence_kernels() -> Iterable[_Kernel]:
     """Attention and rotary embeddings."""
-    types, masks = frozenset({_F32, _F16, _BF16}), FLOATS | {DType.BOOL}
+    types = frozenset({_F32, _F16, _BF16})
     yield _Kernel(
-        "host.attention", ("attention",), "attention", types, True, (None, None, masks, _INDICES, _TABLE),
+        "host.attention", ("attention",), "attention", types, True, (None, None, *ATTENTION_OTHERS),
         cost="attention",
         tiles=tuple(_GEMM_TILES.items()), workspace="score_block", precision=PRODUCT_SUMS,
         code_bytes=16384,

@@ -19,13 +19,14 @@ from superkernel.dtypes import DType
 from superkernel.registry.names import KernelName, format_name, make_params
 from superkernel.registry.predicates import Clause, Reason, one_of, within
 from superkernel.registry.records import Capability, KernelRole, NumericClass, Transform
-from superkernel.registry.rows_host import TIER_FEATURES, TIER_NAMES, WINOGRAD_LIMITS
+from superkernel.registry.rows_host import ATTENTION_OTHERS, TIER_FEATURES, TIER_NAMES, WINOGRAD_LIMITS
 
 REDUCED = ("bf16", "int8", "tf32-like")
 """Precisions that a policy may allow."""
 
 _TILES = {"avx512": (14, 32), "avx2": (6, 16), "plain": (6, 8)}
 _STREAM_TILES = {"avx512": (1, 64), "avx2": (1, 32), "plain": (1, 16)}
+_F32 = frozenset({DType.F32})
 _FEW_ROWS = within(Reason.SHAPE, "m", 1, 6)
 _MANY_ROWS = within(Reason.SHAPE, "m", 7)
 _POINTWISE = (
@@ -98,6 +99,11 @@ _KERNELS = (
         "winograd2", limits=WINOGRAD_LIMITS, op="conv", layouts=("dense", "view", "program"), cost="winograd",
         workspace="squares", persistent="squares_filters", figures=(("m", 2.0),),
     ),
+    _Narrow(
+        "host.attention.bf16", "bf16", ("bf16",), "attention", 0.85, 1.9, 1.0, 0.25, 2.0**16, "avx512bf16",
+        limits=(within(Reason.SHAPE, "queries", 7),), op="attention", workspace="score_block", persistent="none",
+        figures=(("kept_values", 0.5),),
+    ),
 )  # fmt: skip
 
 
@@ -110,7 +116,8 @@ def _variants(kernel: _Narrow) -> Iterable[Capability]:
 
 def _row(kernel: _Narrow, tier: str, *, native: bool) -> Capability:
     rows, columns = (_STREAM_TILES if kernel.micro == "gemv" else _TILES)[tier]
-    tile = (("mr", rows), ("nr", columns)) if kernel.op == "matmul" else ()
+    weights = kernel.op != "attention"  # whose factors are all computed
+    tile = (("mr", rows), ("nr", columns)) if kernel.op != "conv" else ()
     words = [kernel.modifier, kernel.instruction.removeprefix("avx512") + "dot" if native else ""]
     name = KernelName(
         "sk",
@@ -125,18 +132,18 @@ def _row(kernel: _Narrow, tier: str, *, native: bool) -> Capability:
         ops=(kernel.op,),
         name=format_name(name),
         role=KernelRole.TUNED,
-        input_dtypes=(frozenset({DType.F32}),),
+        input_dtypes=(_F32,) if weights else (_F32, _F32, _F32, *ATTENTION_OTHERS),
         accumulator=DType.F32,
         limits=(
             one_of(Reason.PRECISION, "policy.precision", kernel.precision),
-            one_of(Reason.CONSTANT, "weight.constant", True),
+            *([one_of(Reason.CONSTANT, "weight.constant", True)] if weights else []),
             *kernel.limits,
         ),
         layouts=frozenset({"dense", "view", "program"} if kernel.op == "matmul" else kernel.layouts),
         tier=tier,
         features=TIER_FEATURES[tier] | ({kernel.instruction} if native else frozenset()),
         tile=tile,
-        transforms=(Transform("quantise", 1, True, "narrow_panels"),),
+        transforms=(Transform("quantise", 1, True, "narrow_panels"),) if weights else (),
         workspace=kernel.workspace,
         persistent=kernel.persistent,
         numeric=NumericClass.ACCUMULATED,
@@ -149,7 +156,7 @@ def _row(kernel: _Narrow, tier: str, *, native: bool) -> Capability:
             ("parts", 2.0 if kernel.precision == "tf32-like" else 1.0),
             *kernel.figures,
         ),
-        code_bytes=12288 if kernel.micro == "gemm" else 6144,
+        code_bytes={"gemm": 12288, "attention": 16384}.get(kernel.micro, 6144),
     )
 
 

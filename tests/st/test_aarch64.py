@@ -260,6 +260,9 @@ def narrow_products() -> list[Case]:
         slots = [image.astype(np.float32), 4 * w.astype(np.float32)]
         made = anchor_case("conv", {"pads": (1, 1, 1, 1)}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
         found.append((kernel, made.body, made.arrays, made.expected))
+    factors = [np.rint(4 * numbers(1, 2, 19, 8, seed=i)) for i in range(3)]
+    sharp = [64 * factors[0], *factors[1:]]  # probabilities are alike or nothing
+    found.append(case("host.attention.bf16", "attention", sharp, causal=True, scale=1.0))
     for kernel, (_, form) in FORMATS.items():
         x, w = numbers(3 if "gemv" in kernel else 19, 37), numbers(37, 45)
         name, body, arrays, expected = case(kernel, "matmul", [x, w], [1])
