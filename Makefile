@@ -3,6 +3,7 @@
 #   make build   editable install into .venv        make demo    the MiniLM example, fused and measured
 #   make test    check + all tests                  make check   ruff, mypy, clang-format
 #   make bench   ours against others: docs/performance.md (an hour or two; BENCH_FLAGS=--quick to try it)
+#   make test-torch  the tests of the torch frontend alone, torch installed before (make test skips them where it is absent)
 #   make clean   away with what was built (not .venv)
 #   make tsan    the runtime's stress test under the thread sanitizer
 #
@@ -17,6 +18,8 @@ TEST_FLAGS ?=
 BENCH_VENV ?= .venv-bench
 BENCH_FLAGS ?=
 BENCH_PIP_FLAGS ?=
+TORCH ?= torch==2.13.0
+TORCH_PIP_FLAGS ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -24,7 +27,7 @@ BENCH_PIP := $(BENCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet
 CPP := $(shell find csrc -name '*.cpp' -o -name '*.h')
 SOURCES := pyproject.toml CMakeLists.txt $(CPP)
 
-.PHONY: build demo test emulator check format bench tsan clean
+.PHONY: build demo test test-torch emulator check format bench tsan clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -74,8 +77,17 @@ emulator:
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-misc >/dev/null; } || \
 	  echo "no $(EMULATOR): tests that need it are skipped; on Debian and Ubuntu: apt install qemu-system-misc" >&2
 
+# Tests of the torch frontend need torch, which elsewhere than in CI is only installed when asked for: it is large, and on PyPI brings
+# gigabytes for GPUs unless TORCH_PIP_FLAGS give an index that has its CPU build.
+$(VENV)/.torch-tools: $(VENV)/.test-tools
+	$(PIP) install $(TORCH_PIP_FLAGS) $(TORCH)
+	@touch $@
+
+test-torch: $(VENV)/.torch-tools $(VENV)/.built
+	SK_REQUIRE_TORCH=1 $(BIN)/python -m pytest -n $(TEST_JOBS) tests/ut/test_torch_operators.py tests/ut/test_torch_modules.py $(TEST_FLAGS)
+
 # Timing-sensitive tests are marked `serial` and run alone behind the parallel ones.
-test: check emulator
+test: check emulator $(if $(filter 1,$(SK_REQUIRE_TORCH)),$(VENV)/.torch-tools)
 	$(BIN)/python -m pytest -n $(TEST_JOBS) -m 'not serial' $(TEST_FLAGS)
 	$(BIN)/python -m pytest -m serial $(TEST_FLAGS)
 
@@ -106,5 +118,5 @@ build/stress_tsan: $(wildcard csrc/runtime/*) csrc/tests/stress_runtime.cpp csrc
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results *.egg-info
-	rm -f $(BENCH_VENV)/.built $(VENV)/.built $(VENV)/.test-tools $(VENV)/.demo-tools
+	rm -f $(BENCH_VENV)/.built $(VENV)/.built $(VENV)/.test-tools $(VENV)/.demo-tools $(VENV)/.torch-tools
 	find . -path ./$(VENV) -prune -o -path ./$(BENCH_VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
