@@ -13,36 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from superkernel.body import Body, PointwiseProgram, View
+from superkernel.codegen.host import streaming
 from superkernel.codegen.host.builder import I32, Index, KernelBuilder, register_type
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import LoadVector, Tile, accumulate, as_result, convert, store_tile, strips
 from superkernel.codegen.host.panels import copy_panel
 from superkernel.codegen.host.program import ProgramEmitter
+from superkernel.codegen.host.streaming import Panel
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.matmul import COPY, PACKED, ROWS, MatmulTiling, packed_batch_strides
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, view_of
 from superkernel.scheduler.tiling import Tiling
 
-_PREFETCH_BYTES = 4096  # how far ahead of a panel that is streamed from memory
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Where the depth loop finds the right factor: element (k, column) at base[k * pitch + column], stored as
-    `dtype`."""
-
-    base: ir.Value
-    pitch: Index
-    copied: bool
-
 
 class MatmulEmitter:
-    """Writes the kernel of one body and tiling."""
+    """Writes the kernel of one body and tiling. `fetches_next`: row tiles may fetch the next panel."""
+
+    fetches_next = True
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
         self.kb, self.body, self.t, self.form = kb, body, tiling, form_of(body)
@@ -76,9 +67,12 @@ class MatmulEmitter:
                 self._copy_left(batch, block, block_end)
             with kb.loop(*panels, name="panel") as panel:
                 source = self._panel(batch, panel)
+                if self.fetches_next:
+                    source = streaming.with_next(kb, t, self.form, source, panel, panels[1])
                 zeros = self._right_zero(batch, panel) if not source.copied else None
                 with kb.loop(block, block_end, name="tile") as row_tile:
-                    self._tile(batch, block, row_tile, panel, source, zeros)
+                    part = streaming.part_of_next(kb, t, self.form, source, kb.sub(row_tile, block))
+                    self._tile(batch, block, row_tile, panel, part, zeros)
 
     def _tile(
         self,
@@ -118,7 +112,8 @@ class MatmulEmitter:
         def left(row: int, k: Index) -> ir.Value:
             return kb.load(origin, kb.add(kb.mul(k, depth), row * line), t.acc)
 
-        return accumulate(kb, self.tile, self.form.depth, left, self._right(source, zeros), self._prefetch(source))
+        ahead = streaming.prefetch(kb, t, self.form, source, t.panel * self.form.right.dtype.itemsize)
+        return accumulate(kb, self.tile, self.form.depth, left, self._right(source, zeros), ahead)
 
     def _right(self, source: Panel, zeros: list[ir.Value] | None) -> LoadVector:
         """The depth loop's loader of right vectors."""
@@ -131,24 +126,6 @@ class MatmulEmitter:
             return value if zeros is None else kb.b.sub(value, zeros[v])
 
         return right
-
-    def _prefetch(self, source: Panel) -> Callable[[Index], None] | None:
-        """Weights that can only come from memory are fetched ahead, one prefetch per cache line. Those that a cache may
-        keep are not: the hardware runs ahead of a panel by itself, and prefetches take a third of the rate at which the
-        last-level cache can be read."""
-        kb, t, form = self.kb, self.t, self.form
-        streamed = form.batch * t.panels * t.panel_bytes(form) > kb.cpu.l3_bytes // 2
-        if t.right != PACKED or t.row_tiles > 1 or not streamed:
-            return None
-        item = form.right.dtype.itemsize
-        step = t.panel * item * t.phases
-
-        def before(k: Index) -> None:
-            here = kb.offset(source.base, kb.mul(k, t.panel * item))
-            for line in range(0, step, 64):
-                kb.prefetch(kb.b.gep(here, [kb.i64(_PREFETCH_BYTES + line)], source_etype=ir.IntType(8)))
-
-        return before
 
     # Right factor ---------------------------------------------------------------------------------------------------
 

@@ -22,27 +22,30 @@ from dataclasses import replace
 from llvmlite import ir
 
 from superkernel.body import Body
+from superkernel.codegen.host import streaming
 from superkernel.codegen.host.builder import I8, I32, Index, KernelBuilder
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Values, accumulate, fold, join_phases, strips, zero
-from superkernel.codegen.host.matmul import MatmulEmitter, Panel
+from superkernel.codegen.host.matmul import MatmulEmitter
 from superkernel.codegen.host.narrow import Bf16, dot_bf16, dot_bytes
+from superkernel.codegen.host.streaming import Panel
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.matmul_reduced import BF16X3, WEIGHTS8, NarrowTiling
 from superkernel.scheduler.tiling import Tiling
 
 _MAGIC = 1.5 * 2.0**23  # added to a float below 2^22 it leaves the nearest integer in the low bits
-_PREFETCH_BYTES = 2048
 
 LeftWord = Callable[[int, Index], list[ir.Value]]
 RightWords = Callable[[Index, int], list[ir.Value]]
 
 
 class NarrowEmitter(MatmulEmitter):
-    """Writes the kernel of one body and tiling in a narrow format."""
+    """Writes the kernel of one body and tiling in a narrow format. Its arithmetic is so quick that prefetches of the
+    next panel would only take the place of loads."""
 
     t: NarrowTiling
+    fetches_next = False
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: NarrowTiling) -> None:
         super().__init__(kb, body, tiling)
@@ -65,10 +68,12 @@ class NarrowEmitter(MatmulEmitter):
         kb, t = self.kb, self.t
         rows = t.tile_rows * (t.parts if t.is_bytes else 1)
         size = rows * t.vectors
-        prefetch = self._prefetch_words(source)
+        word = t.panel * 4 * (2 if t.format == BF16X3 else 1)
+        prefetch = streaming.prefetch(kb, t, self.form, source, word)
 
         def steps(k: Index, values: Values, count: int) -> Values:
-            prefetch(k)
+            if prefetch is not None:
+                prefetch(k)
             for phase in range(count):
                 part = slice(phase * size, (phase + 1) * size)
                 values[part] = step(values[part], kb.add(k, phase))
@@ -81,18 +86,6 @@ class NarrowEmitter(MatmulEmitter):
         if t.words > whole:
             state = steps(whole, state, t.words - whole)
         return join_phases(kb, replace(self.tile, acc=acc, rows=rows), state)
-
-    def _prefetch_words(self, source: Panel) -> Callable[[Index], None]:
-        """Streamed weights are fetched ahead, one prefetch per cache line."""
-        kb, t = self.kb, self.t
-        word = t.panel * 4 * (2 if t.format == BF16X3 else 1)
-
-        def before(k: Index) -> None:
-            here = kb.offset(source.base, kb.mul(k, word))
-            for at in range(0, word * t.phases if t.row_tiles == 1 else 0, 64):
-                kb.prefetch(kb.b.gep(here, [kb.i64(_PREFETCH_BYTES + at)], source_etype=I8))
-
-        return before
 
     def _word(self, base: ir.Value, at: Index, lanes: int = 1) -> ir.Value:
         return self.kb.load(base, at, DType.I32, lanes)
@@ -173,11 +166,7 @@ class NarrowEmitter(MatmulEmitter):
             raw = kb.load(source.base, kb.add(kb.mul(k, t.panel), v * t.lanes), DType.I8, t.lanes)
             return kb.b.sitofp(kb.b.sext(raw, ir.VectorType(I32, t.lanes)), ir.VectorType(ir.FloatType(), t.lanes))
 
-        def ahead(k: Index) -> None:
-            here = kb.offset(source.base, kb.mul(k, t.panel))
-            for at in range(0, t.panel * t.phases if t.row_tiles == 1 else 0, 64):
-                kb.prefetch(kb.b.gep(here, [kb.i64(_PREFETCH_BYTES + at)], source_etype=I8))
-
+        ahead = streaming.prefetch(kb, t, self.form, source, t.panel)
         results = accumulate(kb, self.tile, t.depth, left, right, ahead)
         behind = kb.offset(source.base, t.depth * t.panel)
         for sums in results:

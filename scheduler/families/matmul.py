@@ -37,7 +37,7 @@ _TILES = {
 }
 _GEMV_ROWS = 6  # up to here the weights are streamed, not reused
 _CALL_NS = 30.0
-_FETCHED_AHEAD = 1.2
+_STREAM_GAIN = 1.2
 _TILE_NS = 12.0  # storing a tile and starting the depth loop
 
 
@@ -217,22 +217,32 @@ class MatmulTiling(Tiling):
         fill = min(1.0, self.tile_rows * self.vectors * self.phases / 8)
         compute = 2.0 * self.batch * rows * self.panels * self.panel * self.depth / (speed * fill * 0.97)
         tiles = self.batch * self.row_tiles * self.panels * _TILE_NS * (1 + self.tile_rows * self.vectors / 16)
-        return (
-            _CALL_NS
-            + share * (max(compute, self._stream_ns(form, target)) + tiles)
-            + self._copy_ns(form, share, target)
-        )
+        work = self._beside_stream(share * compute, share, self._stream_ns(form, target))
+        return _CALL_NS + work + share * tiles + self._copy_ns(form, share, target)
+
+    def _beside_stream(self, work: float, share: float, stream: float) -> float:
+        """Time of arithmetic with the right factor coming near beside it: all of a panel arrives under the first row
+        tile of a block, the others find it near. Ranges of rows need every panel, whatever their share."""
+        whole = self.axis == ROWS and self.batch == 1
+        if self.right != PACKED:
+            return max(work, share * stream)
+        tiles = max(1.0, self.row_tiles * (share if whole else 1.0))
+        passes = max(1.0, tiles / self.block)
+        first = work * passes / tiles
+        return work - first + max(first, passes * stream * (1.0 if whole else share))
 
     def _flops_per_ns(self, target: CpuTarget) -> float:
         return target.flops_per_ns * (1.0 if self.acc is DType.F32 else 0.5 if self.acc is DType.F64 else 0.4)
 
     def _stream_ns(self, form: MatmulForm, target: CpuTarget) -> float:
-        """Time to bring the right factor near once; packed panels are fetched ahead, faster than plain reads."""
-        gain = _FETCHED_AHEAD if self.right == PACKED and self.row_tiles == 1 else 1.0
+        """Time to bring the right factor near once; packed panels are one long stream, faster than plain reads. Where a
+        program's constants are more than the caches keep, even a small factor comes from memory."""
+        gain = _STREAM_GAIN if self.right == PACKED and self.row_tiles == 1 else 1.0
         size = self.panel_bytes(form) * self.panels * self.batch
         if size < target.l2_bytes // 2:
             return size / target.l2_bytes_per_ns
-        return size / gain / (target.l3_bytes_per_ns if size < target.l3_bytes // 2 else target.dram_bytes_per_ns)
+        near = size < target.l3_bytes // 2 and not (target.far_constants and self.right == PACKED)
+        return size / gain / (target.l3_bytes_per_ns if near else target.dram_bytes_per_ns)
 
     def _copy_ns(self, form: MatmulForm, share: float, target: CpuTarget) -> float:
         """Copies that a core makes for its range: what lies across the unit axis is copied by every core."""
