@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that say which model is compiled, and how."""
-    parser.add_argument("model", help="an .onnx file, a node-link .json file, or a saved kernel")
+    parser.add_argument("model", help="an .onnx, .pt2 or node-link .json file, or a saved kernel")
     parser.add_argument("--target", default=None, help="what to compile for (default: host)")
     parser.add_argument("--threads", type=int, default=None, help="worker threads (default: all allowed CPUs)")
     parser.add_argument(
