@@ -37,8 +37,8 @@ class Options:
     access of an operand, signal behind the last store. Off: wait first, prefetch never, signal behind a drain.
     precision: of f32 values between inputs and outputs: "auto" is f32 on the host, f16 on the accelerator, whose cube
     multiplies f16 sixteen times as fast; sums are f32 always. On the host values stay f32, and "bf16", "int8" and
-    "tf32-like" (f32 in two bf16 parts) say what products with constant weights may be computed in where that is faster
-    (docs/numerics.md); on the accelerator "f16" and "bf16" are the choices.
+    "tf32-like" (f32 in two bf16 parts) say what products with constant weights ("bf16": and attention) may be computed
+    in where that is faster (docs/numerics.md); on the accelerator "f16" and "bf16" are the choices.
     func_align: accelerator: alignment of functions in bytes, a power of two; 0 = a line of the instruction cache.
     preload: accelerator: stubs that prefetch code: "none"; "per-func", the whole next kernel; "max", as far ahead as
     fits into the instruction cache; "auto", what pays.
