@@ -3,16 +3,18 @@
     python bench/limits.py [--json] [--quick]
 
 FMA peak of one core (f32), read bandwidth of one and of two cores, core-to-core hand-over; then a 1024x1024x1024 f32
-matrix product on one and two cores against the peak, and a 4096x4096 f32 matrix-vector product against the bandwidth.
-Limit and workload are measured in turn, several times, because the machine's speed drifts: the figure is the median
-of the ratios of neighbours.
+matrix product on one and two cores against the peak, and a 4096x4096 f32 matrix-vector product against the bandwidth,
+and against itself in a process that gets no huge pages (Linux). Limit and workload are measured in turn, several times,
+because the machine's speed drifts: the figure is the median of the ratios of neighbours.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +27,7 @@ from superkernel import _core
 N = 1024
 GEMV = 4096
 BANDWIDTH_BYTES = GEMV * GEMV * 4
+PR_SET_THP_DISABLE = 41  # <linux/prctl.h>
 
 
 def matmul_kernel(threads: int) -> sk.Kernel:
@@ -60,6 +63,47 @@ def ratios(limit: Callable[[], float], work: Callable[[], float], rounds: int) -
     )
 
 
+class SmallPages:
+    """The matrix-vector product on one core in a process of its own, without huge pages."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, __file__, "--small-pages"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def gb_per_s(self) -> float:
+        """Measured now; raises ValueError where the system cannot switch huge pages off."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("again\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+    def __enter__(self) -> SmallPages:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate()
+
+
+def serve_small_pages() -> int:
+    """The other side of `SmallPages`: a figure per line that is read."""
+    if ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0:
+        return 1
+    kernel = gemv_kernel(1)
+    for _ in sys.stdin:
+        print(BANDWIDTH_BYTES / median_ns(kernel, 7), flush=True)
+    return 0
+
+
+def huge_page_gain(kernel: sk.Kernel, rounds: int) -> float | None:
+    """Speed with huge pages over speed without; None where that cannot be measured."""
+    try:
+        with SmallPages() as small:
+            return ratios(small.gb_per_s, lambda: BANDWIDTH_BYTES / median_ns(kernel, 7), rounds)[2]
+    except (ValueError, OSError):
+        return None
+
+
 def measure(rounds: int) -> dict[str, Any]:
     """All figures, plain data."""
     flops, weights = 2 * N**3, GEMV * GEMV * 4
@@ -82,6 +126,7 @@ def measure(rounds: int) -> dict[str, Any]:
             "share_of_read_1": gemv_share_1,
             "gb_per_s_2": gemv_2,
             "share_of_read_2": gemv_share_2,
+            "huge_pages_gain_1": huge_page_gain(narrow, rounds),
         },
     }
 
@@ -90,7 +135,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
+    parser.add_argument("--small-pages", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.small_pages:
+        return serve_small_pages()
     figures = measure(3 if args.quick else 9)
     if args.json:
         print(json.dumps(figures, indent=2))
@@ -105,6 +153,8 @@ def main() -> int:
     print(
         f"gemv 4096^2 f32, one core:     {mv['gb_per_s_1']:7.1f} GB/s = {mv['share_of_read_1']:.0%} of read bandwidth"
     )
+    if (gain := mv["huge_pages_gain_1"]) is not None:
+        print(f"the same without huge pages:   {mv['gb_per_s_1'] / gain:7.1f} GB/s; huge pages make it {gain:.2f}x")
     print(
         f"gemv 4096^2 f32, two cores:    {mv['gb_per_s_2']:7.1f} GB/s = {mv['share_of_read_2']:.0%} of read bandwidth"
     )
