@@ -3,9 +3,11 @@ somewhere."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,8 @@ def test_python_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", OversubscriptionWarning)  # of a machine with one CPU
         for number, text in enumerate(found):
+            if "import torch" in text and find_spec("torch") is None and os.environ.get("SK_REQUIRE_TORCH") != "1":
+                continue
             exec(compile(text, f"{name}, block {number}", "exec"), namespace)
 
 
