@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superkernel.critical import without_events
-from superkernel.errors import SimulationError
+from superkernel.errors import DataError, SimulationError
 from superkernel.scheduler.schedule import Space
 from superkernel.sync.aicore.plan import AICPU, AicorePlan, Event, HartKind, Mode, Run, awaited
 from superkernel.target.aicore import AicoreTarget
@@ -123,7 +123,7 @@ def unsynchronised_cycles(compiled: AicoreCompiled, io: Sequence[NDArray[Any]]) 
     program = unverified_program(compiled, without_events(plan, between_cores))
     try:
         run = program.simulate(io, mode="timing", races=False, unwritten=False)
-    except SimulationError:
+    except (SimulationError, DataError):  # unordered, even its data may be out of range
         return None
     return sum(span_of(compiled, launch)[1] for launch in run.launches)
 
