@@ -13,72 +13,19 @@ from llvmlite import ir
 
 from superkernel.body import Body
 from superkernel.codegen.host.builder import Index, KernelBuilder
-from superkernel.codegen.host.conv_nhwc import Nest, NhwcEmitter
+from superkernel.codegen.host.conv_nhwc import NhwcEmitter
 from superkernel.codegen.host.emitters import Emitter
-from superkernel.codegen.host.gemm_core import Tile, Values, fold, zero
-from superkernel.codegen.host.narrow import Bf16, dot_bf16
+from superkernel.codegen.host.gemm_core import Tile, Values
+from superkernel.codegen.host.narrow import Bf16, multiply_runs
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
 from superkernel.codegen.host.shuffle import permute
-from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.conv_form import ConvForm
 from superkernel.scheduler.families.conv_nhwc import Walk, patch_extent
 from superkernel.scheduler.families.conv_nhwc_reduced import NarrowNhwcTiling, runs_of
 from superkernel.scheduler.tiling import Tiling
 
-_UNROLLED_WORDS = 4  # of a run, whose steps are written out
 _INTERLEAVED_MOST = 4  # channels
-
-
-def multiply_runs(
-    bf16: Bf16, tile: Tile, nest: Nest, run: int, position: int, source: ir.Value, weights: ir.Value, panel: int
-) -> list[Values]:
-    """Results[position][vector]: sums over a nest of loops (as of `multiply_nest`) of runs of `run` neighbours, source
-    in bf16, weights in words."""
-    kb = bf16.kb
-    words = -(-run // 2)
-
-    def step(x: ir.Value, w: ir.Value, values: Values, whole: bool) -> Values:
-        vectors = [bf16.right(kb.load(w, v * tile.lanes, DType.I32, tile.lanes)) for v in range(tile.vectors)]
-        found = list(values)
-        for r in range(tile.rows):
-            left = bf16.pair(x, r * position, tile.lanes, whole)
-            for v, right in enumerate(vectors):
-                i = r * tile.vectors + v
-                found[i] = dot_bf16(kb, found[i], left, right)
-        return found
-
-    def one_run(x: ir.Value, w: ir.Value, values: Values) -> Values:
-        def turn(k: Index, state: Values) -> Values:
-            at = kb.at(x, kb.mul(k, 2), bf16.item)
-            return step(at, kb.at(w, kb.mul(k, panel), DType.I32), state, True)
-
-        full = run // 2
-        if full <= _UNROLLED_WORDS:
-            for k in range(full):
-                values = turn(k, values)
-        else:
-            values = fold(kb, 0, full, 1, values, turn)
-        if run % 2:
-            values = step(kb.at(x, run - 1, bf16.item), kb.at(w, full * panel, DType.I32), values, False)
-        return values
-
-    def level(depth: int, x: ir.Value, w: ir.Value, values: Values) -> Values:
-        if depth == len(nest):
-            return one_run(x, w, values)
-        extent, distance = nest[depth]
-        steps = panel * words
-        for inner, _ in nest[depth + 1 :]:
-            steps *= inner
-        return fold(
-            kb, 0, extent, 1, values,
-            lambda i, state: level(
-                depth + 1, kb.at(x, kb.mul(i, distance), bf16.item), kb.at(w, kb.mul(i, steps), DType.I32), state
-            ),
-        )  # fmt: skip
-
-    flat = level(0, source, weights, [zero(DType.F32, tile.lanes)] * (tile.rows * tile.vectors))
-    return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
 
 
 class NarrowPatchCopier(NhwcPatchCopier):

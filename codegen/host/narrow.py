@@ -4,17 +4,23 @@ Model: a right vector holds one word per lane, a left word is the same in all la
 (AVX-512 BF16 and VNNI) a word is one operand; without, a pair of bf16 is a list of two f32 vectors (bf16 is the upper
 half of an f32), and bytes are widened to 16 bits.
 
+`multiply_runs` is the register tile of everything but matrix products, whose rows are whole words.
+
 The CPU's bf16 instructions take denormal numbers as zeros; the other way keeps them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, I16, I32, Index, KernelBuilder, vector_type
+from superkernel.codegen.host.gemm_core import Tile, Values, fold, zero
 from superkernel.dtypes import DType
+
+_UNROLLED_WORDS = 4  # of a run, whose steps are written out
 
 Pair = list[ir.Value]
 """A pair of bf16 as operands of `dot_bf16`: one vector of words, or two vectors of f32."""
@@ -109,6 +115,65 @@ def dot_bf16(kb: KernelBuilder, total: ir.Value, left: Pair, right: Pair) -> ir.
     kind = total.type
     function = kb.intrinsic(f"llvm.x86.avx512bf16.dpbf16ps.{bits}", kind, [kind, left[0].type, right[0].type])
     return kb.b.call(function, [total, left[0], right[0]])
+
+
+def multiply_runs(
+    bf16: Bf16,
+    tile: Tile,
+    nest: Sequence[tuple[int, int]],
+    run: int,
+    position: int,
+    source: ir.Value,
+    weights: ir.Value,
+    panel: int,
+) -> list[Values]:
+    """Results[position][vector]: sums over a nest of loops (extent, distance between the inputs of two turns) of runs
+    of `run` neighbours of `source` times words of weights, `panel` of them a step. The inputs of positions are
+    `position` apart; steps of weights follow one another."""
+    kb = bf16.kb
+    words = -(-run // 2)
+
+    def step(x: ir.Value, w: ir.Value, values: Values, whole: bool) -> Values:
+        vectors = [bf16.right(kb.load(w, v * tile.lanes, DType.I32, tile.lanes)) for v in range(tile.vectors)]
+        found = list(values)
+        for r in range(tile.rows):
+            left = bf16.pair(x, r * position, tile.lanes, whole)
+            for v, right in enumerate(vectors):
+                i = r * tile.vectors + v
+                found[i] = dot_bf16(kb, found[i], left, right)
+        return found
+
+    def one_run(x: ir.Value, w: ir.Value, values: Values) -> Values:
+        def turn(k: Index, state: Values) -> Values:
+            at = kb.at(x, kb.mul(k, 2), bf16.item)
+            return step(at, kb.at(w, kb.mul(k, panel), DType.I32), state, True)
+
+        full = run // 2
+        if full <= _UNROLLED_WORDS:
+            for k in range(full):
+                values = turn(k, values)
+        else:
+            values = fold(kb, 0, full, 1, values, turn)
+        if run % 2:
+            values = step(kb.at(x, run - 1, bf16.item), kb.at(w, full * panel, DType.I32), values, False)
+        return values
+
+    def level(depth: int, x: ir.Value, w: ir.Value, values: Values) -> Values:
+        if depth == len(nest):
+            return one_run(x, w, values)
+        extent, distance = nest[depth]
+        steps = panel * words
+        for inner, _ in nest[depth + 1 :]:
+            steps *= inner
+        return fold(
+            kb, 0, extent, 1, values,
+            lambda i, state: level(
+                depth + 1, kb.at(x, kb.mul(i, distance), bf16.item), kb.at(w, kb.mul(i, steps), DType.I32), state
+            ),
+        )  # fmt: skip
+
+    flat = level(0, source, weights, [zero(DType.F32, tile.lanes)] * (tile.rows * tile.vectors))
+    return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
 
 
 def dot_bytes(kb: KernelBuilder, total: ir.Value, left: ir.Value, right: ir.Value, native: bool) -> ir.Value:

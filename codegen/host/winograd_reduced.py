@@ -10,10 +10,9 @@ from llvmlite import ir
 
 from superkernel.body import Body
 from superkernel.codegen.host.builder import Index, KernelBuilder
-from superkernel.codegen.host.conv_nhwc_reduced import multiply_runs
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, Values
-from superkernel.codegen.host.narrow import Bf16
+from superkernel.codegen.host.narrow import Bf16, multiply_runs
 from superkernel.codegen.host.winograd import WinogradEmitter
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.winograd_reduced import NarrowWinogradTiling

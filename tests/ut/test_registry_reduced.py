@@ -10,6 +10,7 @@ from anchor_bodies import AnchorCase, anchor_case
 
 from superkernel.body import Body
 from superkernel.dtypes import DType
+from superkernel.ops.opdef import AttrValue
 from superkernel.registry import Capability, Policy, Requirement, default_registry, requirement_of
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
@@ -112,6 +113,31 @@ def test_what_gains_is_chosen(rows: int, features: tuple[str, ...], precision: s
     """Of weights of 64 MB, which come from memory."""
     target = cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *features})
     assert default_registry().select(problem_of(rows, target, precision)).kernel == kernel
+
+
+@pytest.mark.parametrize(
+    ("window", "attrs", "features", "kernel"),
+    [
+        (3, {}, NATIVE, "host.conv.winograd2_bf16"),
+        (3, {"strides": (2, 2)}, NATIVE, "host.conv.nhwc_bf16"),
+        (5, {}, NATIVE, "host.conv.nhwc_bf16"),
+        (1, {"strides": (2, 2)}, NATIVE, "host.conv.nhwc_bf16"),
+        (3, {"groups": 64}, NATIVE, "host.conv.depthwise_nhwc"),
+        (3, {}, (), "host.conv.winograd4"),
+        (5, {}, (), "host.conv.nhwc"),
+    ],
+    ids=str,
+)
+def test_convolutions_take_what_gains(
+    window: int, attrs: dict[str, AttrValue], features: tuple[str, ...], kernel: str
+) -> None:
+    """Where less is allowed, the f32 kernel is taken all the same where it is faster."""
+    pads, groups = {"pads": (window // 2,) * 4}, int(str(attrs.get("groups", 1)))
+    slots = [((1, 64, 28, 28), DType.F32), ((64, 64 // groups, window, window), DType.F32)]
+    case = anchor_case("conv", {**pads, **attrs}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
+    target = cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *features})
+    problem = requirement_of(turned(case.body), target, Policy(precision="bf16"))
+    assert default_registry().select(problem).kernel == kernel
 
 
 def problem_of(rows: int, target: CpuTarget, precision: str) -> Requirement:
