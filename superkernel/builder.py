@@ -87,6 +87,11 @@ class GraphBuilder(OperatorMethods):
         self._streams: list[int | str] = []
         self._kernel_types: list[KernelType] = []
 
+    def __repr__(self) -> str:
+        counts = {"inputs": len(self._inputs), "nodes": len(self._records), "outputs": len(self._outputs)}
+        said = ", ".join(f"{count} {what}" for what, count in counts.items())
+        return f"<superkernel.GraphBuilder {self.name!r}: {said}>"
+
     # -- values
 
     def input(self, name: str, shape: Sequence[int], dtype: object = DType.F32) -> Tensor:

@@ -52,8 +52,12 @@ class Decisions:
     def __str__(self) -> str:
         return self.text()
 
+    def __repr__(self) -> str:
+        """One line; `str` has the reasons."""
+        return f"<superkernel.{type(self).__name__} of sub-operator {self.subop} {self.name!r}, kernel {self.kernel}>"
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Explanation(Decisions):
     """The decisions about a sub-operator on the host. `waits`: each with the conflict that needs it."""
 

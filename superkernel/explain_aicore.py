@@ -12,7 +12,7 @@ from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.sync.aicore.plan import Event
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class AicoreExplanation(Decisions):
     """The decisions about a sub-operator on the accelerator. `events`: what it waits for; `witnesses`: conflicting
     accesses that forbid anything narrower."""

@@ -96,9 +96,11 @@ class Graph:
         return found
 
     def input_types(self, node: Node) -> tuple[TensorType | None, ...]:
+        """Types of what a node reads, in the order of its inputs; None where an optional one is left out."""
         return tuple(None if i is None else self.types[i] for i in node.inputs)
 
     def output_types(self, node: Node) -> tuple[TensorType, ...]:
+        """Types of what a node computes, in the order of its outputs."""
         return tuple(self.types[o] for o in node.outputs)
 
     def __str__(self) -> str:
@@ -108,6 +110,12 @@ class Graph:
         lines += [f"  state {name}: {self.types[name]} <- {self.updates.get(name, name)}" for name in self.states]
         lines += [f"  {node}  : {', '.join(map(str, self.output_types(node)))}" for node in self.nodes]
         return "\n".join([*lines, f"  output {', '.join(self.outputs)}"])
+
+    def __repr__(self) -> str:
+        """One line: constants may be millions of numbers. `str` shows the nodes."""
+        ins = ", ".join(f"{name}: {t}" for name, t in self.inputs.items())
+        outs = ", ".join(f"{name}: {self.types[name]}" for name in self.outputs)
+        return f"<superkernel.Graph {self.name!r} ({ins}) -> ({outs}), {len(self.nodes)} nodes>"
 
     @staticmethod
     def build(

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from superkernel import _core
 from superkernel.backends import backend_of
+from superkernel.dtypes import DType
 from superkernel.errors import InputError, MachineError, UnsupportedError
 from superkernel.inputs import as_inputs, bind_arguments
 from superkernel.tensor import TensorType
@@ -55,6 +56,13 @@ class RunResult:
     outputs: dict[str, Array]
     report: Report | SimReport | None = None
     dumps: dict[str, Array] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """One line: names and types of what there is, and what the report is about."""
+        arrays = {**self.outputs, **self.dumps}
+        rows = [f"{name}: {TensorType(DType.of(a.dtype), a.shape)}" for name, a in arrays.items()]
+        report = f"; {self.report!r}" if self.report is not None else ""
+        return f"<superkernel.RunResult {', '.join(rows)}{report}>"
 
 
 class Kernel(_core.DirectCall):
@@ -365,7 +373,9 @@ class Kernel(_core.DirectCall):
     def __repr__(self) -> str:
         ins = ", ".join(f"{n}: {t}" for n, t in self._input_types.items())
         outs = ", ".join(f"{n}: {t}" for n, t in self._output_types.items())
-        return f"<superkernel.Kernel {self.name!r} ({ins}) -> ({outs}), {self.threads} threads>"
+        found = self._compiled.summary()
+        where = f"{found['target']}, {self.threads} {'threads' if self.executor == 'host' else 'cores'}"
+        return f"<superkernel.Kernel {self.name!r} ({ins}) -> ({outs}), {where}>"
 
 
 def _count(name: str, value: Any, least: int) -> int:

@@ -147,6 +147,11 @@ class Options:
                 wrong.append(Violation("not an entry", "option 'scopes'", "scope:pattern", repr(entry)))
         raise_all(InputError, wrong)
 
+    def __repr__(self) -> str:
+        """What differs from the defaults."""
+        rows = [(f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self)]
+        return f"Options({', '.join(f'{name}={value!r}' for name, value, usual in rows if value != usual)})"
+
     @staticmethod
     def of(given: Options | Mapping[str, Any] | None) -> Options:
         """Options of Options, a mapping of names, or None (defaults). Raises InputError on unknown names."""

@@ -116,6 +116,7 @@ class Report:
         return {"schema": "superkernel.report/1", **asdict(self), "speedup": self.speedup}
 
     def json(self) -> str:
+        """`to_json` as text."""
         return json.dumps(self.to_json(), indent=2)
 
     def text(self, boundaries_max: int = 12) -> str:
@@ -172,6 +173,10 @@ class Report:
 
     def __str__(self) -> str:
         return self.text()
+
+    def __repr__(self) -> str:
+        time = f"{self.subops} sub-operators, {format_ns(self.run_ns)}"
+        return f"<superkernel.Report {self.graph!r} on {self.target}: {time}>"
 
 
 def _label(subop: int, name: str) -> str:

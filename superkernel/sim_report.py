@@ -146,6 +146,10 @@ class SimReport:
     def __str__(self) -> str:
         return self.text()
 
+    def __repr__(self) -> str:
+        times = f"{self.cycles} cycles, {self.time_us:.2f} us"
+        return f"<superkernel.SimReport {self.graph!r} on {self.target}: {len(self.subops)} sub-operators, {times}>"
+
 
 # Text -----------------------------------------------------------------------------------------------------------------
 

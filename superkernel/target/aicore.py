@@ -62,6 +62,10 @@ class AicoreTarget:
     origins: tuple[tuple[str, str], ...]
     sensitivity: tuple[tuple[str, float, float], ...]
 
+    def __repr__(self) -> str:
+        """One line; `text()` has all fields."""
+        return f"<superkernel target {self.name!r}: {self.description}>"
+
     def value(self, path: str) -> Value:
         """The value of "section.field"; KeyError where there is none."""
         if path not in all_fields():
