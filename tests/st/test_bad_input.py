@@ -225,7 +225,7 @@ FILES: dict[str, tuple[str, Callable[[Path], bytes | None], type[sk.SuperKernelE
     "onnx empty": ("m.onnx", lambda p: b"", sk.FileFormatError, "not an ONNX model"),
     "missing": ("m.onnx", lambda p: None, sk.InputError, "no such file"),
     "missing json": ("m.json", lambda p: None, sk.InputError, "no such file"),
-    "unknown kind": ("m.txt", lambda p: b"hello", sk.InputError, "expected .onnx or .json"),
+    "unknown kind": ("m.txt", lambda p: b"hello", sk.InputError, "expected .onnx, .pt2 or .json"),
 }
 
 

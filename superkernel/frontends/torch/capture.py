@@ -44,7 +44,7 @@ def captured(module: torch.nn.Module, example_inputs: Sequence[Any] | Mapping[st
     infers = _inferring(module)
     try:
         with torch.no_grad(), _quiet():
-            return torch.export.export(infers, args, kwargs)
+            return torch.export.export(infers, args, kwargs, strict=False)
     except Exception as error:
         raise _blame(infers, args, kwargs, error) from error
 
@@ -70,7 +70,7 @@ def lowerable(program: Program) -> Program:
     UnsupportedError where a shape depends on data."""
     if not any(_writes(n) for n in program.graph.nodes) and not _unknown(program):
         return program
-    table = torch.export.default_decompositions()
+    table = torch.export.exported_program.default_decompositions()
     for operator in list(table):
         if find_lowering(str(operator)) is not None:
             del table[operator]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
+import superkernel
 from superkernel.builder import GraphBuilder
 from superkernel.builder_tensor import Tensor
 from superkernel.errors import InternalError, SuperKernelError, UnsupportedError, Violation, raise_all
@@ -236,20 +238,20 @@ def held_against(tensor: Tensor, value: Any, where: str) -> None:
 
 
 def place(node: torch.fx.Node) -> str:
-    """Where a node comes from: its name, the module, and the innermost source line outside of torch."""
+    """Where a node comes from: its name, the module, and the innermost source line of the user's own."""
     parts = [repr(node.name)]
     path = module_path(node)
     if path:
         parts.append(f"module {path!r}")
     lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    outside = [(file, line) for file, line in lines if f"{_SITE}/" not in file.replace("\\", "/")]
-    if outside:
-        file, line = outside[-1]
-        parts.append(f"{file.replace(chr(92), '/').rpartition('/')[2]}:{line}")
+    theirs = [(file, line) for file, line in lines if not file.startswith(("<", *_NOT_THEIRS))]
+    if theirs:
+        file, line = theirs[-1]
+        parts.append(f"{Path(file).name}:{line}")
     return ", ".join(parts)
 
 
-_SITE = str(torch.__file__).replace("\\", "/").rpartition("/")[0]
+_NOT_THEIRS = (str(Path(torch.__file__).parent), str(Path(superkernel.__file__).parent))
 
 
 def module_path(node: torch.fx.Node) -> str:
