@@ -3,7 +3,7 @@
 // What there is: M and U mode; mstatus with MIE, MPIE, MPP, FS, MPRV, TW; direct and vectored traps; the counters
 // cycle, time and instret with mcounteren and mcountinhibit. What there is not: S mode with its registers (illegal),
 // delegation (illegal), protection entries (pmpcfg and pmpaddr read as zero: U mode may access everything), triggers
-// (illegal), hardware performance counters (read as zero).
+// (tselect and tdata1 to tinfo read as zero: none of any type), hardware performance counters (read as zero).
 #include "sim/hart.h"
 
 namespace sk::sim {
@@ -39,6 +39,8 @@ enum Number : std::uint32_t {
   pmpcfg15 = 0x3af,
   pmpaddr0 = 0x3b0,
   pmpaddr63 = 0x3ef,
+  tselect = 0x7a0,
+  tinfo = 0x7a4,
   mcycle = 0xb00,
   minstret = 0xb02,
   mhpmcounter31 = 0xb1f,
@@ -60,7 +62,7 @@ bool reads_as_zero(std::uint32_t number) {
   return in_range(number, mhpmevent3, mhpmevent31) || (in_range(number, pmpcfg0, pmpcfg15) && number % 2 == 0) ||
          in_range(number, pmpaddr0, pmpaddr63) || in_range(number, minstret + 1, mhpmcounter31) ||
          in_range(number, instret + 1, hpmcounter31) || in_range(number, mvendorid, mhartid - 1) ||
-         number == mconfigptr;
+         in_range(number, tselect, tinfo) || number == mconfigptr;
 }
 
 }  // namespace

@@ -199,7 +199,7 @@ def write_then_read(number: int, value: int) -> int:
         (MCOUNTINHIBIT, MASK64, 5), (MISA, 0, 2 << 62 | sum(1 << "ABCDEFGHIJKLMNOPQRSTU".index(c) for c in "IMAFDCU")),
         (MSTATUS, MASK64, SD | 2 << 32 | 1 << 21 | MPRV | FS | MPP | MPIE_BIT | MIE_BIT), (MSTATUS, 1 << 11, 2 << 32),
         (0x3A0, MASK64, 0), (0x3B0, MASK64, 0), (0x3EF, MASK64, 0), (0xB03, MASK64, 0), (0x323, MASK64, 0),
-        (0x30A, MASK64, 1),
+        (0x30A, MASK64, 1), (0x7A0, MASK64, 0), (0x7A1, MASK64, 0), (0x7A4, MASK64, 0),
         (FCSR, MASK64, 0xFF), (2, MASK64, 7), (1, MASK64, 31),
     ],
 )  # fmt: skip
@@ -207,7 +207,7 @@ def test_what_registers_keep(number: int, value: int, expected: int) -> None:
     assert write_then_read(number, value) == expected
 
 
-@pytest.mark.parametrize("number", [0x180, 0x100, 0x302, 0x303, 0x7A0, 0x3A1, 0x310, 0xC80, 0x000, 0x5C0])
+@pytest.mark.parametrize("number", [0x180, 0x100, 0x302, 0x303, 0x7A5, 0x3A1, 0x310, 0xC80, 0x000, 0x5C0])
 def test_registers_that_do_not_exist(number: int) -> None:
     assert trap([csr("csrrs", 5, number, 0)])[0] == 2
 
