@@ -85,6 +85,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[Maker, ...]]] = {
         (*FLOATS, *INTEGERS, "bool"),
         (lambda b, t: b.reduce_max(b.input("x", (40, 300), t), axes=(1,)),),
     ),
+    "scan": (("i32",), (lambda b, t: b.cumsum(b.input("x", (40, 24), t), axis=0),)),
     "rope": (FLOATS, (rope,)),
     "gather": (("f32",), (lambda b, t: b.gather(floats(b, "x", t, 90, 96), b.input("i", (200,), "i32"), axis=0),)),
     "kv_update": (("f32",), (update,)),
