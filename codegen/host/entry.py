@@ -1,7 +1,6 @@
 """The fused kernel's entries: what each worker runs from start to end, as LLVM IR text.
 
-Model: an `EntrySpec` is the plan stripped to what code needs: tasks (a kernel symbol, where its operands are, a unit
-range) and per core a straight line of steps. It becomes three entries of the ABI (csrc/include/superkernel_abi.h):
+Model: an `EntrySpec` (`entry_spec.py`) becomes three entries of the ABI (csrc/include/superkernel_abi.h):
 
     sk_entry     the fused kernel: waits, bodies, sets
     sk_profiled  the same, with a time stamp before the first and behind every step
@@ -17,95 +16,14 @@ square. Text rather than llvmlite objects: the code is a table of three instruct
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum
 
 from superkernel.codegen.host import abi
+from superkernel.codegen.host.entry_spec import EntrySpec, SetCount, Space, Step, TaskSpec, WaitFor
 from superkernel.target.cpu import CpuTarget
 
 _LINE_BYTES = 64
 _LINES_PER_SPIN = 2
 _WAITS_IN_A_TABLE = 4
-
-
-class Space(Enum):
-    """Which base pointer of the context an operand hangs on."""
-
-    ARENA = "arena"
-    CONSTANTS = "constants"
-    IO = "io"
-
-
-@dataclass(frozen=True)
-class Location:
-    """Address of an operand: base pointer, byte offset; `slot` is the index into the io table."""
-
-    space: Space
-    offset: int
-    slot: int = 0
-
-
-@dataclass(frozen=True)
-class TaskSpec:
-    """One call of a kernel function on one core. `symbol` None: a host call of sub-operator `subop`. `checked`: an
-    operand whose first 32 bits are 0 behind the call, else the data is out of the operator's range: the host call of
-    the sub-operator says how."""
-
-    subop: int
-    core: int
-    symbol: str | None
-    operands: tuple[Location, ...]
-    begin: int
-    end: int
-    checked: int | None = None
-
-    @property
-    def may_fail(self) -> bool:
-        """Whether the launch may end here."""
-        return self.symbol is None or self.checked is not None
-
-
-@dataclass(frozen=True)
-class RunTask:
-    """Step: execute a task."""
-
-    task: int
-
-
-@dataclass(frozen=True)
-class WaitFor:
-    """Step: wait until `producer` has done its `count`-th set of this launch; meanwhile prefetch [offset, offset +
-    nbytes) of the constants. `wait` is the index that the watchdog reports."""
-
-    producer: int
-    count: int
-    wait: int
-    prefetch: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True)
-class SetCount:
-    """Step: this core's `count`-th set of the launch."""
-
-    count: int
-
-
-Step = RunTask | WaitFor | SetCount
-
-
-@dataclass(frozen=True)
-class EntrySpec:
-    """Everything the entries' code depends on; its repr is the cache key."""
-
-    tasks: tuple[TaskSpec, ...]
-    programs: tuple[tuple[Step, ...], ...]  # one per core
-    sets: tuple[int, ...]  # sets per core and launch
-    subops: int
-
-    @property
-    def events_words(self) -> int:
-        """Time stamps that a profiled core writes at most."""
-        return 1 + max((len(p) for p in self.programs), default=0)
 
 
 def emit_entries(spec: EntrySpec, cpu: CpuTarget) -> str:

@@ -20,17 +20,9 @@ from numpy.typing import NDArray
 
 from superkernel.body import SubOperator
 from superkernel.codegen.cache import ObjectCache
-from superkernel.codegen.host.entry import (
-    EntrySpec,
-    Location,
-    RunTask,
-    SetCount,
-    Step,
-    TaskSpec,
-    WaitFor,
-    emit_entries,
-)
-from superkernel.codegen.host.entry import Space as BaseSpace
+from superkernel.codegen.host.entry import emit_entries
+from superkernel.codegen.host.entry_spec import EntrySpec, Location, RunTask, SetCount, Step, TaskSpec, WaitFor
+from superkernel.codegen.host.entry_spec import Space as BaseSpace
 from superkernel.codegen.host.lower import LoadedCode, compile_ir
 from superkernel.codegen.host.workers import Chunk, KernelJob, compile_chunks, emit_chunk
 from superkernel.ops.grouped import TILINGS
