@@ -26,6 +26,7 @@ MODELS = {
     "encoder": lambda: transformer(layers=2, tokens=24, width=64, heads=4),
     "decode": lambda: decode_step(layers=2),
     "cnn": lambda: separable(),
+    "windows": lambda: windows(),
 }
 NATIVE = detect_cpu().has("avx512bf16") and detect_cpu().has("avx512vnni")
 
@@ -38,6 +39,23 @@ def separable() -> Graph:
         x = b.relu(b.conv(x, b.constant(_filters(rng, width, 1, 3)), pads=(1, 1, 1, 1), groups=width))
         bias = rng.standard_normal(wider).astype(np.float32) * np.float32(0.1)
         x = b.relu(b.conv(x, b.constant(_filters(rng, wider, width, 1)), b.constant(bias)))
+    b.output(b.global_avg_pool(x), "features")
+    return b.graph()
+
+
+def windows() -> Graph:
+    """Convolutions of several windows and strides over an image that comes in with rows inside."""
+    b, rng = GraphBuilder("windows"), np.random.default_rng(4)
+    x = b.input("image", (1, 3, 40, 40))
+    for channels, filters, side, stride in (
+        (3, 32, 7, 2),
+        (32, 48, 3, 1),
+        (48, 64, 3, 2),
+        (64, 64, 3, 1),
+        (64, 96, 1, 2),
+    ):
+        w = b.constant(_filters(rng, filters, channels, side))
+        x = b.relu(b.conv(x, w, pads=(side // 2,) * 4, strides=(stride, stride)))
     b.output(b.global_avg_pool(x), "features")
     return b.graph()
 
@@ -73,9 +91,9 @@ def test_pinned_kernels_compute_the_model(precision: str, pin: str) -> None:
     assert 0 < error(graph, precision, pin=(f"host.matmul.{pin}",)) <= BOUNDS[precision]
 
 
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_bits_do_not_depend_on_the_number_of_threads(precision: str) -> None:
-    graph = transformer(layers=1, tokens=21, width=64, heads=4)
+@pytest.mark.parametrize(("name", "precision"), [("encoder", "bf16"), ("encoder", "int8"), ("windows", "bf16")])
+def test_bits_do_not_depend_on_the_number_of_threads(name: str, precision: str) -> None:
+    graph = MODELS[name]()
     inputs = random_inputs(graph.inputs, 1)
     found = [
         sk.compile(graph, threads=n, options={"precision": precision, "sync": sync}).run(inputs).outputs
@@ -116,6 +134,15 @@ def test_convolutions_are_narrow_too(precision: str, why: str) -> None:
     assert kernel.summary()["computed_in"][precision] >= (4 if precision == "bf16" else 2)
     texts = [kernel.explain(i).precision for i in range(kernel.summary()["sub_operators"])]
     assert any(why in t for t in texts), "of depthwise convolutions"
+
+
+@pytest.mark.skipif(not NATIVE, reason="the CPU does not multiply bf16")
+def test_images_and_attention_are_computed_in_bf16() -> None:
+    kernels = set()
+    for name in ("windows", "encoder"):
+        kernel = sk.compile(MODELS[name](), options={"precision": "bf16"})
+        kernels |= {w.kernel for w in kernel.report(rounds=3).work if w.computed_in == "bf16"}
+    assert {"host.conv.nhwc_bf16", "host.conv.winograd2_bf16", "host.attention.bf16"} <= kernels
 
 
 def test_what_gains_nothing_is_computed_in_f32_and_said() -> None:
