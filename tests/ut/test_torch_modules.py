@@ -378,6 +378,12 @@ def test_an_old_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "2.1.0" in str(refused(MachineError, nn.Linear(2, 2), example_inputs=(torch.ones(1, 2),)))
 
 
+def test_an_absent_torch_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A file can be there without the package that reads it."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "superkernel[torch]" in refused(MachineError, tmp_path / "model.pt2").violations[0].hint
+
+
 def test_torch_is_not_imported_unasked() -> None:
     """Neither by the package nor by compiling something else."""
     code = (
