@@ -42,7 +42,6 @@ from superkernel.target.cpu import CpuTarget
 
 # A wait costs more than the bare flag: the first lines of data are cold, and no core is quite as far as estimated.
 HANDOVER_FACTOR = 1.5
-L3_SHARE = 0.75  # of the last-level cache that constants may fill and still be there at the next launch
 WORTH_CORES = 0.95  # more cores must bring the whole at least below this share of one core's time
 SIDE_GAIN = 0.9  # side by side must be so much better: split work often needs no exchange at all with what follows
 
@@ -67,7 +66,7 @@ def place(
 ) -> Schedule:
     """Place the sub-operators of a grouping on `cores` cores (1 to 64)."""
     chosen = options or Options()
-    target = replace(target, far_constants=streamed_bytes(grouping) > L3_SHARE * target.l3_bytes)
+    target = replace(target, constants_bytes=streamed_bytes(grouping))
     book = CostBook(target, cores, families)
     placer = _Placer(grouping, book, chosen)
     order = placer.run()

@@ -112,7 +112,7 @@ class MatmulEmitter:
         def left(row: int, k: Index) -> ir.Value:
             return kb.load(origin, kb.add(kb.mul(k, depth), row * line), t.acc)
 
-        ahead = streaming.prefetch(kb, t, self.form, source, t.panel * self.form.right.dtype.itemsize)
+        ahead = streaming.prefetch(kb, t, source, t.panel * self.form.right.dtype.itemsize)
         return accumulate(kb, self.tile, self.form.depth, left, self._right(source, zeros), ahead)
 
     def _right(self, source: Panel, zeros: list[ir.Value] | None) -> LoadVector:

@@ -69,7 +69,7 @@ class NarrowEmitter(MatmulEmitter):
         rows = t.tile_rows * (t.parts if t.is_bytes else 1)
         size = rows * t.vectors
         word = t.panel * 4 * (2 if t.format == BF16X3 else 1)
-        prefetch = streaming.prefetch(kb, t, self.form, source, word)
+        prefetch = streaming.prefetch(kb, t, source, word)
 
         def steps(k: Index, values: Values, count: int) -> Values:
             if prefetch is not None:
@@ -166,7 +166,7 @@ class NarrowEmitter(MatmulEmitter):
             raw = kb.load(source.base, kb.add(kb.mul(k, t.panel), v * t.lanes), DType.I8, t.lanes)
             return kb.b.sitofp(kb.b.sext(raw, ir.VectorType(I32, t.lanes)), ir.VectorType(ir.FloatType(), t.lanes))
 
-        ahead = streaming.prefetch(kb, t, self.form, source, t.panel)
+        ahead = streaming.prefetch(kb, t, source, t.panel)
         results = accumulate(kb, self.tile, t.depth, left, right, ahead)
         behind = kb.offset(source.base, t.depth * t.panel)
         for sums in results:

@@ -1,10 +1,10 @@
 """What a matrix product prefetches of its packed right factor, beyond what the hardware does by itself.
 
 Model: the hardware runs ahead of a panel that is read from end to end, and fast enough for the last-level cache:
-prefetches there only take a third of its rate. Two cases are left. A factor that is too large for any cache is fetched
-a fixed distance ahead. And where a few row tiles walk a panel one after the other, the first of them waits for memory
-while the others find the panel near: they fetch the next panel together, each its part, so that memory is busy all the
-time.
+prefetches there only take a third of its rate. Two cases are left. Where a launch reads far more constants than any
+cache keeps, a panel is fetched a fixed distance ahead. And where a few row tiles walk a panel one after the other, the
+first of them waits for memory while the others find the panel near: they fetch the next panel together, each its part,
+so that memory is busy all the time.
 
 Invariant: prefetches change no result; addresses beyond a factor's end are harmless.
 """
@@ -64,18 +64,13 @@ def part_of_next(kb: KernelBuilder, t: MatmulTiling, form: MatmulForm, source: P
     return replace(source, ahead=kb.offset(source.ahead, kb.mul(tile, part)))
 
 
-def prefetch(kb: KernelBuilder, t: MatmulTiling, form: MatmulForm, source: Panel, row: int) -> Step | None:
+def prefetch(kb: KernelBuilder, t: MatmulTiling, source: Panel, row: int) -> Step | None:
     """What each step of the depth loop fetches, None where it fetches nothing. `row`: bytes of the panel per step."""
     if source.ahead is not None:  # a line that two steps touch is asked for twice
         return _lines(kb, source.ahead, row // sharers(t), t.phases, locality=2)
-    if t.right == PACKED and t.row_tiles == 1 and _is_far(kb, form.batch * t.panels * t.panel_bytes(form)):
+    if t.far and t.row_tiles == 1:
         return _lines(kb, kb.offset(source.base, AHEAD_BYTES), row, t.phases, locality=3)
     return None
-
-
-def _is_far(kb: KernelBuilder, nbytes: int) -> bool:
-    """True where so many bytes can only come from memory."""
-    return nbytes > kb.cpu.l3_bytes // 2
 
 
 def _lines(kb: KernelBuilder, base: ir.Value, step: int, steps: int, locality: int) -> Step:

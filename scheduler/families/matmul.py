@@ -38,6 +38,8 @@ _TILES = {
 _GEMV_ROWS = 6  # up to here the weights are streamed, not reused
 _CALL_NS = 30.0
 _STREAM_GAIN = 1.2
+_KEPT_SHARE = 0.75  # of the last-level cache that constants may fill and still all be there at the next launch
+_GONE_SHARE = 3  # times the last-level cache: of so many constants none is there any more
 _TILE_NS = 12.0  # storing a tile and starting the depth loop
 
 
@@ -93,6 +95,7 @@ class MatmulTiling(Tiling):
     depth: int
     tail_columns: int  # columns of the last panel, 0 where it is full
     acc: DType
+    far: bool = False  # packed panels can only come from memory: they are fetched ahead
 
     @property
     def panel(self) -> int:
@@ -241,7 +244,8 @@ class MatmulTiling(Tiling):
         size = self.panel_bytes(form) * self.panels * self.batch
         if size < target.l2_bytes // 2:
             return size / target.l2_bytes_per_ns
-        near = size < target.l3_bytes // 2 and not (target.far_constants and self.right == PACKED)
+        kept = self.right != PACKED or target.constants_bytes <= _KEPT_SHARE * target.l3_bytes
+        near = size < target.l3_bytes // 2 and kept
         return size / gain / (target.l3_bytes_per_ns if near else target.dram_bytes_per_ns)
 
     def _copy_ns(self, form: MatmulForm, share: float, target: CpuTarget) -> float:
@@ -330,7 +334,14 @@ def make_tiling(body: Body, axis: str, rows: int, vectors: int, right: str, targ
         form.depth,
         form.columns % (vectors * lanes),
         form.acc,
+        right == PACKED and is_far(form, target),
     )
+
+
+def is_far(form: MatmulForm, target: CpuTarget, packed_share: float = 1.0) -> bool:
+    """True where constants, packed to a share of their size, are so many that no cache keeps any of them."""
+    factor = form.batch * form.depth * form.columns * form.right.dtype.itemsize
+    return packed_share * max(target.constants_bytes, factor) > _GONE_SHARE * target.l3_bytes
 
 
 class MatmulFamily(Family):

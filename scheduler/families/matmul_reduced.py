@@ -35,6 +35,7 @@ from superkernel.scheduler.families.matmul import (
     MatmulFamily,
     MatmulTiling,
     PackPanels,
+    is_far,
     is_packable,
     left_mode,
     make_tiling,
@@ -239,6 +240,7 @@ def _narrow(base: MatmulTiling, form: MatmulForm, name: str, target: CpuTarget) 
     """A tiling of f32 rows as one of a format, as many rows to a block as stay near."""
     given = {f.name: getattr(base, f.name) for f in fields(MatmulTiling)}
     given["left"] = left_mode(form) if name == WEIGHTS8 else COPY
+    given["far"] = is_far(form, target, packed_panel_bytes(name, base.depth, 1) / max(1, 4 * base.depth))
     if name != WEIGHTS8 and -(-base.depth // depth_step(name)) < 4 * base.phases:
         given["phases"] = 1
     made = NarrowTiling(**given, format=name, native=is_native(name, target))

@@ -36,7 +36,7 @@ class CpuTarget:
     l2_bytes_per_ns: float = 80.0
     l3_bytes_per_ns: float = 60.0
     dram_bytes_per_ns: float = 24.0
-    far_constants: bool = False  # while costs are estimated: the program's constants are more than the caches keep
+    constants_bytes: int = 0  # while tilings are chosen: constants that a launch of the program reads
     handover_ns: float = 100.0  # one flag from one core to another, producer's store to consumer's exit from the wait
 
     def lanes(self, dtype: DType) -> int:
