@@ -70,5 +70,13 @@ class Channel:
         following = self._slot.get() + 1
         self._slot.set(kb.select(kb.compare("==", following, self.depth), 0, following))
 
+    def await_slot(self) -> None:
+        """As a sender that says itself which slots it fills and when: wait until the next one has been read."""
+        self.kb.issue("cross_wait", engine=Engine.CONTROL, flag=self.flag)
+
+    def send(self) -> None:
+        """As such a sender: the next slot is full. Slots are given away in turn."""
+        self._signal(Engine.FIX if self.kb.role.is_cube else Engine.MTE3)
+
     def _signal(self, engine: Engine) -> None:
         self.kb.issue("cross_set", engine=engine, flag=self.flag, mode="group")

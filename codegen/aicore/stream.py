@@ -48,6 +48,14 @@ class Stream:
         inlet = self._kb.buffer(self._in, memory, nbytes, name, top=top)
         return StreamBuffer(inlet, replace(inlet, ring=self._out, alias=inlet))
 
+    def lasting(self, memory: Local, nbytes: int, name: str = "") -> StreamBuffer:
+        """Bytes that no slot has to itself: what one fill brings, later drains may use too. A fill may overwrite what
+        the drain that freed its slot, and those ahead of it, were the last to use; which bytes these are is for the
+        kernel to know."""
+        room = self._kb.buffer(self._kb.ring(name, 1), memory, nbytes, name)
+        inlet = replace(room, ring=self._in, stride=0)
+        return StreamBuffer(inlet, replace(inlet, ring=self._out, alias=inlet))
+
     def begin_fill(self) -> None:
         """What the producer is told from here on starts when the slot is free."""
         if self._flags is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from superkernel.codegen.aicore.commands import OperandValue
 from superkernel.codegen.aicore.layer import KernelBuilder
-from superkernel.codegen.aicore.rings import Buffer
+from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.scheduler.families.aicore.cube import Factor, Layout, packed_batch_strides
 from superkernel.scheduler.families.aicore.rounding import ceil_to
@@ -54,7 +54,13 @@ class FactorCode:
             place = place + index * (stride * f.item)
         return place
 
-    def load(self, dst: Buffer, tile_offset: Number, lines: Number, depth: Number, depths: Number) -> None:
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes from a tile to the next."""
+        f = self.factor
+        return f.tile * f.item * (f.padded_depth if f.layout is Layout.PACKED else f.line_stride)
+
+    def load(self, dst: Buffer | Part, tile_offset: Number, lines: Number, depth: Number, depths: Number) -> None:
         """A chunk of a tile, `depths` deep from `depth` on, into L1."""
         kb, f = self.kb, self.factor
         if f.layout is Layout.PACKED:
@@ -78,7 +84,7 @@ class FactorCode:
     def feed(
         self,
         dst: Buffer,
-        chunk: Buffer,
+        chunk: Buffer | Part,
         lines: Number,
         depth: Number,
         depths: Number,

@@ -30,6 +30,7 @@ from superkernel.codegen.aicore.commands import Address, OperandValue
 from superkernel.codegen.aicore.kernels.cube import FactorCode
 from superkernel.codegen.aicore.kernels.matmul_epilogue import emit_lane
 from superkernel.codegen.aicore.kernels.matmul_place import locate
+from superkernel.codegen.aicore.kernels.matmul_split import emit_split
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.stream import Stream, StreamBuffer
@@ -38,6 +39,7 @@ from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cube import Layout
 from superkernel.scheduler.families.aicore.matmul import CHANNEL_SLOTS, LEFT, MatmulTiling, factors, fix_of
 from superkernel.scheduler.families.aicore.matmul_form import product_of
+from superkernel.scheduler.families.aicore.matmul_split import SplitTiling
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Engine, Local
 
@@ -50,7 +52,9 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     assert isinstance(tiling, MatmulTiling)
     if not tiling.units:
         return
-    if kb.role.is_cube:
+    if isinstance(tiling, SplitTiling):
+        emit_split(kb, body, tiling)
+    elif kb.role.is_cube:
         _Cube(kb, body, tiling).emit()
     else:
         emit_lane(kb, body, tiling)

@@ -27,14 +27,14 @@ def emit_lane(kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
     channel = kb.channel(tiling.slot_bytes, kb.end - kb.begin, to_vector=True, depth=CHANNEL_SLOTS)
     with kb.loop(kb.begin, kb.end) as unit:
         _, _, batch, row, column = locate(kb, tiling, product.batch_dims, unit)
-        (first, last), (left, right) = _share(kb, tiling, row, column, product.rows, product.columns)
+        (first, last), (left, right) = share(kb, tiling, row, column, product.rows, product.columns)
         with (
             channel.turn() as slot,
             kb.loop(first, last, size.rows) as top,
             kb.loop(left, right, size.cols) as side,
             kb.turn(sums, *tile.rings),
         ):
-            height, width = _piece(kb, last - top, size.rows), _piece(kb, right - side, size.cols)
+            height, width = piece(kb, last - top, size.rows), piece(kb, right - side, size.cols)
             kb.issue(
                 "gm_to_ub_2d", types=(product.accumulator,), dst=anchor,
                 src=slot.at(top * (tiling.columns * 4) + side * 4), rows=height, cols=width, dst_stride=pitch,
@@ -46,12 +46,12 @@ def emit_lane(kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
             tile.store(place, height, width)
 
 
-def _piece(kb: KernelBuilder, left: Number, size: int) -> Number:
+def piece(kb: KernelBuilder, left: Number, size: int) -> Number:
     """What is left, at most `size`."""
     return left if isinstance(left, int) and left <= size else kb.minimum(left, size)
 
 
-def _share(
+def share(
     kb: KernelBuilder, tiling: MatmulTiling, row: Number, column: Number, rows: int, columns: int
 ) -> tuple[tuple[Number, Number], tuple[Number, Number]]:
     """The lane's rows and columns within a tile."""

@@ -34,7 +34,7 @@ from superkernel.scheduler.families.aicore.cube import (
     PackVector,
     packed_batch_strides,
 )
-from superkernel.scheduler.families.aicore.matmul_form import Product, Side, product_of
+from superkernel.scheduler.families.aicore.matmul_form import Product, Side, product_of, turned
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
@@ -116,6 +116,25 @@ class MatmulTiling(AicoreTiling):
     def scratch_bytes(self) -> int:
         return CHANNEL_SLOTS * self.slot_bytes if self.mix else 0
 
+    @property
+    def turns(self) -> bool:
+        """Whether the kernel computes the transposed product."""
+        return False
+
+    def product(self, body: Body) -> Product:
+        """The product as the kernel computes it."""
+        return turned(product_of(body)) if self.turns else product_of(body)
+
+    @property
+    def lane_tiles(self) -> int:
+        """Pieces of sums that a vector core has in UB at a time (each twice)."""
+        return 1
+
+    @property
+    def kept_depth(self) -> int:
+        """Depth of what one slot in L1 holds of the kept factor."""
+        return self.cut.group
+
     # Which part of the result ---------------------------------------------------------------------------------------
 
     def tiles(self, product: Product, begin: int, end: int) -> Iterator[tuple[Box, Span, Span]]:
@@ -157,7 +176,7 @@ class MatmulTiling(AicoreTiling):
         found = AccessSet(body)
         self._cube(found, body, begin, end)
         if self.mix:
-            self._epilogue(found, product_of(body), begin, end)
+            self._epilogue(found, self.product(body), begin, end)
         return found.result()
 
     def role_accesses(self, body: Body, begin: int, end: int, role: Role) -> tuple[Access, ...]:
@@ -165,12 +184,12 @@ class MatmulTiling(AicoreTiling):
         if role.is_cube:
             self._cube(found, body, begin, end)
         else:
-            self._lane(found, product_of(body), begin, end, role.lane)
+            self._lane(found, self.product(body), begin, end, role.lane)
         return found.result()
 
     def _cube(self, found: AccessSet, body: Body, begin: int, end: int) -> None:
         """The factors; for FIX also what it adds and stores."""
-        product = product_of(body)
+        product = self.product(body)
         left, right = factors(product, self)
         fix = None if self.mix else fix_of(body)
         for batch, row_tiles, column_tiles in self.tiles(product, begin, end):
@@ -207,7 +226,7 @@ class MatmulTiling(AicoreTiling):
                     _program(found, product.program, (*batch, rows, _shifted(own, columns[0])))
 
     def packs(self, body: Body) -> Mapping[int, Pack]:
-        product = product_of(body)
+        product = self.product(body)
         found: dict[int, Pack] = {}
         for side, factor in zip((product.left, product.right), factors(product, self), strict=True):
             if factor.layout is not Layout.PACKED:
@@ -282,7 +301,7 @@ def factors(product: Product, tiling: MatmulTiling) -> tuple[Factor, Factor]:
         kept = is_left == (tiling.kept == LEFT)
         return Factor(
             side.operand, product.dtype, layout, is_left, lines, tile, side.line, side.depth, side.offset, tiling.cut,
-            min(tiling.cut.group if kept else tiling.cut.chunk, product.depth), tiling.block_bytes, tiling.line_block,
+            min(tiling.kept_depth if kept else tiling.cut.chunk, product.depth), tiling.block_bytes, tiling.line_block,
         )  # fmt: skip
 
     return made(product.left, True), made(product.right, False)

@@ -86,7 +86,7 @@ def product_of(body: Body) -> Product:
         form.left.dtype,
         regroup(program, (*groups, (len(dims),))),
     )
-    return _turned(made) if _stores_down(made) else made
+    return turned(made) if _stores_down(made) else made
 
 
 def _check(left: Factor, right: Factor, body: Body) -> None:
@@ -133,7 +133,8 @@ def _stores_down(product: Product) -> bool:
     return product.columns > 1 and product.rows > 1 and all(s[-2] == 1 and s[-1] != 1 for s in stores)
 
 
-def _turned(product: Product) -> Product:
+@lru_cache(maxsize=1024)
+def turned(product: Product) -> Product:
     """The transposed product."""
     rank = len(product.program.shape)
     order = (*range(rank - 2), rank - 1, rank - 2)

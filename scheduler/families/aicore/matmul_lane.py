@@ -13,7 +13,7 @@ from superkernel.errors import UnsupportedError
 from superkernel.scheduler.families.aicore.cuts import output_types
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.matmul import MatmulTiling
-from superkernel.scheduler.families.aicore.matmul_form import product_of
+from superkernel.scheduler.families.aicore.matmul_form import product_of, turned
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import Home, TileCode, TileSize
 from superkernel.target.aicore import AicoreTarget
@@ -23,9 +23,10 @@ PIECE_ROWS = 16  # below that, narrower pieces are tried first: commands and tra
 
 
 @lru_cache(maxsize=1024)
-def lane_code(body: Body) -> TileCode:
-    """The epilogue as tile code. Raises UnsupportedError where the vector engine cannot do it."""
-    product = product_of(body)
+def lane_code(body: Body, turns: bool = False) -> TileCode:
+    """The epilogue as tile code; `turns`: of the transposed product. Raises UnsupportedError where the vector engine
+    cannot do it."""
+    product = turned(product_of(body)) if turns else product_of(body)
     program = product.program
     rank = len(program.shape)
     types = output_types(body, program)
@@ -35,11 +36,11 @@ def lane_code(body: Body) -> TileCode:
 @lru_cache(maxsize=1024)
 def lane_size(body: Body, tiling: MatmulTiling, target: AicoreTarget) -> TileSize:
     """The largest piece that fits into UB: the whole width, if a few rows of it fit, else part of it."""
-    code, block = lane_code(body), target.memory.block_bytes
+    code, block = lane_code(body, tiling.turns), target.memory.block_bytes
     (_, height), (_, width) = tiling.split(tiling.rows, tiling.columns)[0]
     best: TileSize | None = None
     while True:
-        rows = _rows(code, width, height, block, target.memory.ub_bytes)
+        rows = _rows(code, width, height, block, target.memory.ub_bytes, tiling.lane_tiles)
         if rows and (best is None or rows * width > best.rows * best.cols or best.rows < min(PIECE_ROWS, height)):
             best = TileSize(rows, width, block)
         if (best is not None and best.rows >= min(PIECE_ROWS, height)) or width <= tiling.line_block:
@@ -54,21 +55,21 @@ def lane_size(body: Body, tiling: MatmulTiling, target: AicoreTarget) -> TileSiz
     return best
 
 
-def lane_bytes(code: TileCode, size: TileSize) -> int:
-    """UB that a piece needs."""
-    sums = size.rows * ceil_to(size.cols * 4, size.block_bytes)
+def lane_bytes(code: TileCode, size: TileSize, tiles: int = 1) -> int:
+    """UB that a piece needs. `tiles`: of sums."""
+    sums = tiles * size.rows * ceil_to(size.cols * 4, size.block_bytes)
     moved = sums + code.home_bytes(Home.INPUT, size) + code.home_bytes(Home.OUTPUT, size)
     # Buffers begin at whole blocks.
-    slack = size.block_bytes * (2 + len(code.registers))
+    slack = size.block_bytes * (1 + tiles + len(code.registers))
     return SLOTS * moved + code.temporaries(size)[1] + slack
 
 
-def _rows(code: TileCode, width: int, height: int, block: int, capacity: int) -> int:
+def _rows(code: TileCode, width: int, height: int, block: int, capacity: int, tiles: int) -> int:
     """The most rows of that width; 0 where none fits."""
     low, high = 0, height
     while low < high:
         middle = (low + high + 1) // 2
-        if lane_bytes(code, TileSize(middle, width, block)) <= capacity:
+        if lane_bytes(code, TileSize(middle, width, block), tiles) <= capacity:
             low = middle
         else:
             high = middle - 1

@@ -30,6 +30,7 @@ DETAILED = 16  # tile shapes whose division of L1 is searched
 RETURNED = 4
 STAGGERS = (1, 2)  # panels that begin with the same tile
 WATCHED = 12  # tiles of each core
+SPLIT_GAIN = 0.97  # what passes must save at least: they need a large workspace, and the vector cores
 
 
 @lru_cache(maxsize=256)
@@ -55,7 +56,17 @@ def candidates(body: Body, target: AicoreTarget) -> tuple[MatmulTiling, ...]:
     best = sorted(found, key=lambda t: found[t])
     distinct = {(t.kept, t.rows, t.columns): t for t in reversed(best)}
     chosen = [t for t in best if distinct[t.kept, t.rows, t.columns] is t][:RETURNED]
-    return tuple(_spread(t, product, cores) for t in chosen)
+    split = _split(body, target, cores, found[best[0]])
+    return (*split, *(_spread(t, product, cores) for t in chosen))
+
+
+def _split(body: Body, target: AicoreTarget, cores: int, least: float) -> tuple[MatmulTiling, ...]:
+    """The best cut of the depth into passes, where it is clearly better than what takes `least` cycles."""
+    from superkernel.scheduler.families.aicore.matmul_split_search import split_candidates
+
+    found = {t: t.cost_cycles(body, 0, -(-t.units // cores), target) for t in split_candidates(body, target)}
+    best = min(found, key=lambda t: found[t], default=None)
+    return () if best is None or found[best] > SPLIT_GAIN * least else (best,)
 
 
 def _spread(tiling: MatmulTiling, product: Product, cores: int) -> MatmulTiling:

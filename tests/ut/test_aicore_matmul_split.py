@@ -1,0 +1,112 @@
+"""Products whose depth is cut into passes: results, declared accesses, independence of the split, and the choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from aicore_check import check_aicore
+from anchor_bodies import AnchorCase, anchor_case
+
+import superkernel
+from superkernel.builder import GraphBuilder
+from superkernel.dtypes import DType
+from superkernel.graph import Graph
+from superkernel.pipeline_aicore import AicoreCompiled
+from superkernel.reference import evaluate
+from superkernel.scheduler.families.aicore.base import KernelType
+from superkernel.scheduler.families.aicore.cube import Cut
+from superkernel.scheduler.families.aicore.matmul import LEFT, RIGHT, MatmulFamily
+from superkernel.scheduler.families.aicore.matmul_split import SplitTiling
+from superkernel.scheduler.families.aicore.matmul_split_search import split_candidates
+from superkernel.target.aicore import load_target
+
+KERNEL = "aicore.matmul"
+F16, BF16 = DType.of("f16"), DType.of("bf16")
+TOLERANCE = {F16: 2e-3, BF16: 1e-2}
+
+
+def tiling_of(
+    case: AnchorCase, tile: tuple[int, int], cut: Cut, block: int, *, stage: int, parts: int, spare: int,
+    kept: str = LEFT, transposed: bool = False,
+) -> SplitTiling:  # fmt: skip
+    (m, _), (_, n) = (a.shape for a in case.arrays[:2])
+    rows, columns = (n, m) if transposed else (m, n)
+    return SplitTiling(
+        kept, *tile, cut, 1, 2, 1, 2, 1, -(-rows // tile[0]), -(-columns // tile[1]), 32, 16, block=block, stage=stage,
+        parts=parts, spare=spare, transposed=transposed,
+    )  # fmt: skip
+
+
+def check(shape: tuple[int, int, int], tiling: dict[str, Any], dtype: DType = F16, epilogue: str = "store") -> None:
+    m, k, n = shape
+    case = anchor_case("matmul", {}, [((m, k), dtype), ((k, n), dtype)], constants=[], epilogue=epilogue)
+    made = tiling_of(case, **tiling)
+    check_aicore(
+        KERNEL, case.body, case.arrays, case.expected, tiling=made, tol=TOLERANCE[dtype], target=load_target("mini"),
+        splits=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_one_stage_per_pass(dtype: DType, transposed: bool) -> None:
+    """What the stages before left is read again; no spare place in the window."""
+    cut = Cut(384, 192, 64, 32)
+    given = {"tile": (32, 16), "cut": cut, "block": 3, "stage": 1, "parts": 2, "spare": 0, "transposed": transposed}
+    check((96, 384, 96), given, dtype)
+
+
+def test_last_tiles_are_smaller() -> None:
+    cut = Cut(384, 192, 64, 16)
+    given = {"tile": (48, 16), "cut": cut, "block": 6, "stage": 2, "parts": 4, "spare": 1, "transposed": True}
+    check((93, 384, 285), given, epilogue="mixed")
+
+
+def test_right_factor_kept_and_a_shorter_last_stage() -> None:
+    given = {"tile": (16, 32), "cut": Cut(576, 192, 64, 32), "block": 6, "stage": 2, "parts": 2, "spare": 1}
+    check((285, 576, 93), {**given, "kept": RIGHT}, epilogue="mixed")
+
+
+def product(m: int, k: int, n: int, constant: bool = False) -> Graph:
+    b = GraphBuilder("product")
+    right = b.constant(np.zeros((k, n), np.float16)) if constant else b.input("b", (k, n), "f16")
+    b.output(b.input("a", (m, k), "f16") @ right, name="c")
+    return b.graph()
+
+
+@pytest.mark.parametrize(
+    ("shape", "constant", "is_split"),
+    [
+        ((3072, 3072, 3072), False, True),
+        ((3072, 3072, 3072), True, False),  # what is packed has no cost per row
+        ((1536, 3072, 1536), False, False),  # a block per core
+        ((3072, 4096, 3072), False, False),  # rows begin in two banks
+    ],
+    ids=str,
+)
+def test_chosen_where_it_pays(shape: tuple[int, int, int], constant: bool, is_split: bool) -> None:
+    compiled = superkernel.compile(product(*shape, constant), target="a3")._compiled
+    assert isinstance(compiled, AicoreCompiled)
+    tiling = compiled.schedule.tilings[0]
+    assert isinstance(tiling, SplitTiling) is is_split
+    if isinstance(tiling, SplitTiling):
+        assert tiling.kernel_type is KernelType.MIX_1_2
+        assert tiling.scratch_bytes * 24 <= load_target("a3").l2.capacity_bytes // 2
+
+
+@pytest.mark.parametrize("shape", [(192, 3072, 1024), (1152, 3072, 512)], ids=str)
+def test_simulated(shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled program on the device, which looks for races and reads of what nobody wrote: a panel per block, or
+    two blocks of a panel on each core."""
+    monkeypatch.setattr(MatmulFamily, "tilings", lambda _, __, body, target: tuple(split_candidates(body, target))[:1])
+    rng = np.random.default_rng(5)
+    graph = product(*shape)
+    kernel = superkernel.compile(graph, target="mini")
+    compiled = kernel._compiled
+    assert isinstance(compiled, AicoreCompiled)
+    assert isinstance(compiled.schedule.tilings[0], SplitTiling)
+    inputs = {n: (rng.standard_normal(t.shape) / 8).astype(np.float16) for n, t in graph.inputs.items()}
+    want = evaluate(graph, inputs)["c"].astype(np.float64)
+    assert np.abs(kernel(**inputs).astype(np.float64) - want).max() < 1e-2
