@@ -102,7 +102,7 @@ L_float:
     const Operands& operands = owner.operands[static_cast<std::size_t>(
         record->op == Op::line_check ? record->then : record->op)];
     if (operands.latency != 0) {
-      SK_LATER(operands.writes == 2 ? 32U + record->rd : record->rd,
+      SK_LATER(operands.rd.first_bit + std::size_t{record->rd},
                operands.latency == 2 ? owner.costs.divide_float : owner.costs.arithmetic_float);
     }
   }

@@ -63,10 +63,9 @@ struct Counter {
   }
 };
 
+// What every few instructions of a control unit touch stands last, next to what ControlUnit adds.
 struct Hart {
-  std::array<std::uint64_t, 33> x{};  // x[32] takes what is written to x0
   std::array<std::uint64_t, 32> f{};
-  std::uint64_t pc = 0;
   std::uint32_t id = 0;
   Mode mode = Mode::machine;
   std::uint8_t frm = 0;
@@ -89,11 +88,14 @@ struct Hart {
   Counter instret_counter;
 
   std::uint64_t reservation = kNoReservation;  // the 8-byte granule of the last lr
-  std::uint64_t retired = 0;                   // instructions
-  std::uint64_t traps = 0;                     // exceptions and interrupts
-  std::uint64_t stall_cycles = 0;
-  std::uint64_t time_offset = 0;  // see now()
+  std::uint64_t time_offset = 0;               // see now()
   InstructionCache icache;
+
+  alignas(64) std::array<std::uint64_t, 33> x{};  // x[32] takes what is written to x0
+  std::uint64_t pc = 0;
+  std::uint64_t retired = 0;  // instructions
+  std::uint64_t traps = 0;    // exceptions and interrupts
+  std::uint64_t stall_cycles = 0;
 
   // The machine's time as this hart sees it within its turn.
   std::uint64_t now() const { return retired + traps + time_offset; }

@@ -214,7 +214,7 @@ std::uint64_t remainder(std::int64_t a, std::int64_t b) {
       if (sizeof(T) == 8 && place_ < kWindows * kWindowWords * 8 && place_ % 8 == 0 &&                         \
           place_ / 8 % kWindowWords != kWindowWords - 1) {                                                     \
         hart.windows[place_ / 8 / kWindowWords][place_ / 8 % kWindowWords] = stored_;                          \
-        if constexpr (Host::kTimed) {                                                                          \
+        if (Host::kTimed && owner.costs.doorbell_store > 1) {                                                  \
           hart.stats->stalls[static_cast<std::size_t>(Stall::doorbell)] += owner.costs.doorbell_store - 1;     \
           clock_at_zero += owner.costs.doorbell_store - 1;                                                     \
         }                                                                                                      \

@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "sim/compressed.h"
@@ -21,12 +22,100 @@ constexpr Instruction kInstructions[] = {
 #undef X
 };
 
-// Rows by bits 6..2 of the word, the ones with more mask bits first.
-struct Index {
-  std::array<std::vector<const Instruction*>, 32> rows;
+// What a row's operands say, ready for the decoder.
+struct Shape {
+  enum class Immediate : std::uint8_t { none, i, s, b, j, u, shift6, shift5, csr, prefetch, rounding };
+  Immediate immediate = Immediate::none;
+  bool rd = false;
+  bool integer_rd = false;
+  bool rs1 = false, rs2 = false, rs3 = false;
 
+  constexpr explicit Shape(const char* operands) {
+    for (; *operands != '\0'; ++operands) read(*operands);
+  }
+
+ private:
+  constexpr void read(char operand) {
+    switch (operand) {
+      case 'd':
+        integer_rd = rd = true;
+        break;
+      case 'D':
+        rd = true;
+        break;
+      case 's':
+      case 'S':
+      case 'Z':
+        rs1 = true;
+        break;
+      case 't':
+      case 'T':
+        rs2 = true;
+        break;
+      case 'R':
+        rs3 = true;
+        break;
+      case 'j':
+      case 'o':
+        immediate = Immediate::i;
+        break;
+      case 'q':
+        immediate = Immediate::s;
+        break;
+      case 'p':
+        immediate = Immediate::b;
+        break;
+      case 'a':
+        immediate = Immediate::j;
+        break;
+      case 'u':
+        immediate = Immediate::u;
+        break;
+      case '>':
+        immediate = Immediate::shift6;
+        break;
+      case '<':
+        immediate = Immediate::shift5;
+        break;
+      case 'E':
+        immediate = Immediate::csr;
+        break;
+      case 'f':
+        immediate = Immediate::prefetch;
+        break;
+      case 'm':
+        immediate = Immediate::rounding;
+        break;
+      default:  // punctuation, and the fence's sets, of which only the disassembler knows
+        break;
+    }
+  }
+};
+
+constexpr Shape kShapes[] = {// of kInstructions
+#define X(id, name, mask, match, operands) Shape(operands),
+                             SK_ISA_BASE(X) SK_ISA_WIDE(X)
+#undef X
+};
+static_assert(std::size(kShapes) == std::size(kInstructions));
+
+const Shape& shape_of(const Instruction& row) { return kShapes[&row - kInstructions]; }
+
+constexpr std::uint32_t kFunct3 = 7U << 12;
+
+// Rows by bits 6..2 and 14..12 of the word, the ones with more mask bits first.
+struct Index {
+  std::array<std::vector<const Instruction*>, 256> rows;
+
+  static std::size_t bucket_of(std::uint32_t word) { return (word >> 2 & 31) << 3 | (word & kFunct3) >> 12; }
   Index() {
-    for (const Instruction& row : kInstructions) rows[(row.match >> 2) & 31].push_back(&row);
+    for (const Instruction& row : kInstructions) {
+      const std::size_t first = bucket_of(row.match);
+      for (std::size_t funct3 = 0; funct3 < 8; ++funct3) {
+        const bool fits = (((first & 7) ^ funct3) & (row.mask & kFunct3) >> 12) == 0;
+        if (fits) rows[(first & ~std::size_t{7}) | funct3].push_back(&row);
+      }
+    }
     for (auto& bucket : rows) {
       std::stable_sort(bucket.begin(), bucket.end(), [](const Instruction* a, const Instruction* b) {
         return std::popcount(a->mask) > std::popcount(b->mask);
@@ -41,64 +130,43 @@ std::uint8_t bits_at(std::uint32_t word, int from, int count) {
   return static_cast<std::uint8_t>((word >> from) & ((1U << count) - 1));
 }
 
-// Fills in what one operand letter stands for.
-void read_operand(char operand, std::uint32_t word, Record& record) {
-  switch (operand) {
-    case 'd':
-      record.rd = bits_at(word, 7, 5) == 0 ? kSink : bits_at(word, 7, 5);
-      break;
-    case 'D':
-      record.rd = bits_at(word, 7, 5);
-      break;
-    case 's':
-    case 'S':
-    case 'Z':
-      record.rs1 = bits_at(word, 15, 5);
-      break;
-    case 't':
-    case 'T':
-      record.rs2 = bits_at(word, 20, 5);
-      break;
-    case 'R':
-      record.rs3 = bits_at(word, 27, 5);
-      break;
-    case 'j':
-    case 'o':
-      record.imm = immediate_i(word);
-      break;
-    case 'q':
-      record.imm = immediate_s(word);
-      break;
-    case 'p':
-      record.imm = immediate_b(word);
-      break;
-    case 'a':
-      record.imm = immediate_j(word);
-      break;
-    case 'u':
-      record.imm = static_cast<std::int32_t>(word & 0xfffff000);
-      break;
-    case '>':
-      record.imm = bits_at(word, 20, 6);
-      break;
-    case '<':
-      record.imm = bits_at(word, 20, 5);
-      break;
-    case 'E':
-      record.imm = static_cast<std::int32_t>(word >> 20);
-      break;
-    case 'f':
-      record.imm = immediate_i(word) & ~31;
-      break;
-    case 'm':
-      record.imm = bits_at(word, 12, 3);
-      break;
-    default:  // punctuation, and the fence's sets, of which only the disassembler knows
-      break;
+std::int32_t immediate_of(Shape::Immediate kind, std::uint32_t word) {
+  using Kind = Shape::Immediate;
+  switch (kind) {
+    case Kind::none:
+      return 0;
+    case Kind::i:
+      return immediate_i(word);
+    case Kind::s:
+      return immediate_s(word);
+    case Kind::b:
+      return immediate_b(word);
+    case Kind::j:
+      return immediate_j(word);
+    case Kind::u:
+      return static_cast<std::int32_t>(word & 0xfffff000);
+    case Kind::shift6:
+      return bits_at(word, 20, 6);
+    case Kind::shift5:
+      return bits_at(word, 20, 5);
+    case Kind::csr:
+      return static_cast<std::int32_t>(word >> 20);
+    case Kind::prefetch:
+      return immediate_i(word) & ~31;
+    case Kind::rounding:
+      return bits_at(word, 12, 3);
   }
+  return 0;
 }
 
-bool has_operand(const Instruction& row, char operand) { return std::strchr(row.operands, operand) != nullptr; }
+void read_operands(const Shape& shape, std::uint32_t word, Record& record) {
+  const std::uint8_t rd = bits_at(word, 7, 5);
+  if (shape.rd) record.rd = rd == 0 && shape.integer_rd ? kSink : rd;
+  record.rs1 = shape.rs1 ? bits_at(word, 15, 5) : std::uint8_t{0};
+  record.rs2 = shape.rs2 ? bits_at(word, 20, 5) : std::uint8_t{0};
+  record.rs3 = shape.rs3 ? bits_at(word, 27, 5) : std::uint8_t{0};
+  record.imm = immediate_of(shape.immediate, word);
+}
 
 }  // namespace
 
@@ -107,10 +175,11 @@ std::span<const Instruction> instructions() { return kInstructions; }
 const Instruction* find_instruction(std::uint32_t word) {
   static const Index index;
   if ((word & 3) != 3) return nullptr;
-  for (const Instruction* row : index.rows[(word >> 2) & 31]) {
+  for (const Instruction* row : index.rows[Index::bucket_of(word)]) {
     if ((word & row->mask) != row->match) continue;
     const std::uint32_t rounding = (word >> 12) & 7;
-    return has_operand(*row, 'm') && (rounding == 5 || rounding == 6) ? nullptr : row;
+    const bool rounds = shape_of(*row).immediate == Shape::Immediate::rounding;
+    return rounds && (rounding == 5 || rounding == 6) ? nullptr : row;
   }
   return nullptr;
 }
@@ -149,8 +218,9 @@ Record decode(std::span<const std::uint8_t> memory, std::size_t offset, std::uin
   }
   if (const Instruction* row = find_instruction(word)) {
     record.op = compressed ? row->op_compressed : row->op;
-    for (const char* letter = row->operands; *letter != '\0'; ++letter) read_operand(*letter, word, record);
-    if (has_operand(*row, 'p') || has_operand(*row, 'a')) {
+    const Shape& shape = shape_of(*row);
+    read_operands(shape, word, record);
+    if (shape.immediate == Shape::Immediate::b || shape.immediate == Shape::Immediate::j) {
       const std::uint64_t target = offset + static_cast<std::uint64_t>(std::int64_t{record.imm});
       if (target >= memory.size()) {
         record.then = record.op;

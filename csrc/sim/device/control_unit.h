@@ -60,24 +60,29 @@ struct ControlCosts {
 
 inline constexpr std::size_t kWindowWords = 16;
 inline constexpr std::size_t kWindows = 8;
+inline constexpr std::size_t kHostLineBytes = 64;
 inline constexpr std::size_t kRegisters = 64;  // 0 to 31: integer, from 32 on: floating point
 
+// Dozens of units take turns every few instructions, and find the host's caches cold: what a turn needs stands
+// together, from Hart::x on, and `will_run` asks for it ahead.
 struct ControlUnit : Hart {
-  Request request;
-  CoreCache cache;
-  bool second_line = false;  // the fetch that is served belongs to the instruction's second line
-  bool fetched = false;      // both lines of the instruction at pc are there
-
-  // Scoreboard.
-  std::uint64_t pending = 0;         // registers whose value is on its way
-  std::uint64_t pending_global = 0;  // of these, from global memory
+  std::uint64_t pending = 0;  // the scoreboard's registers: their values are on their way
   std::uint64_t last_ready = 0;
-  std::array<std::uint64_t, kRegisters> ready{};
+  ControlStats* stats = nullptr;
 
   // Private memory; `private_bytes` 0: none.
   std::uint8_t* private_data = nullptr;
   std::uint64_t private_base = 0;
   std::uint64_t private_bytes = 0;
+  CoreCache cache;
+
+  Request request;
+  bool second_line = false;  // the fetch that is served belongs to the instruction's second line
+  bool fetched = false;      // both lines of the instruction at pc are there
+
+  // Scoreboard.
+  std::uint64_t pending_global = 0;  // of `pending`, from global memory
+  std::array<std::uint64_t, kRegisters> ready{};
 
   std::array<std::array<std::uint64_t, kWindowWords>, kWindows> windows{};
 
@@ -93,7 +98,6 @@ struct ControlUnit : Hart {
   std::uint32_t load_epoch = 1;  // of loads, which every doorbell orders
 
   std::uint32_t marker = 0;
-  ControlStats* stats = nullptr;
   std::uint64_t marker_cycle = 0;    // since when the present marker counts
   std::uint64_t marker_retired = 0;  // instructions then
 
@@ -108,6 +112,12 @@ struct ControlUnit : Hart {
     stall_cycles += cycles;
     stats->stalls[static_cast<std::size_t>(cause)] += cycles;
   }
+  // Soon the unit has a turn: the host fetches what it needs.
+  void will_run() const {
+    const auto* const begin = reinterpret_cast<const char*>(x.data());
+    const auto* const end = reinterpret_cast<const char*>(&pending_global);
+    for (const char* line = begin; line < end; line += kHostLineBytes) __builtin_prefetch(line);
+  }
   // The present marker's share up to now.
   void settle() {
     stats->cycles += cycles() - marker_cycle;
@@ -117,17 +127,25 @@ struct ControlUnit : Hart {
   }
 };
 
-// Which registers an operation reads and writes; bit 0 rs1, 1 rs2, 2 rs3; `writes` 0: none, 1: integer, 2: float.
+// Which registers an operation reads and writes, and when its result is there.
 struct Operands {
-  std::uint8_t reads_integer = 0;
-  std::uint8_t reads_float = 0;
-  std::uint8_t writes = 0;
+  struct One {
+    std::uint8_t used = 0;       // 0 or 1
+    std::uint8_t first_bit = 0;  // of `pending`: 0 integer, 32 floating point
+  };
+  One rs1, rs2, rs3, rd;
   std::uint8_t latency = 0;  // 0: one cycle, 1: arithmetic_float, 2: divide_float
 };
 const Operands* operands_of_operations();  // by Op
 
-// The registers of a record as bits of `pending`.
-std::uint64_t registers_of(const Record& record, const Operands& operands);
+// The registers of a record as bits of `pending`. What goes to kSink shows as x0, which never is pending.
+inline std::uint64_t registers_of(const Record& record, const Operands& operands) {
+  const auto bit = [](Operands::One one, unsigned number) {
+    return std::uint64_t{one.used} << ((number & 31) | one.first_bit);
+  };
+  return bit(operands.rs1, record.rs1) | bit(operands.rs2, record.rs2) | bit(operands.rs3, record.rs3) |
+         bit(operands.rd, record.rd);
+}
 
 // What all control units share: the code, decoded, and the marker's observer.
 class ControlSpace {

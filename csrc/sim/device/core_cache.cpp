@@ -1,68 +1,67 @@
 // See core_cache.h.
 #include "sim/device/core_cache.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace sk::sim {
 
 void CoreCache::configure(std::uint64_t bytes, std::uint32_t line_bytes, std::uint32_t ways, std::uint64_t code_base,
                           std::uint64_t code_bytes) {
-  shift_ = std::countr_zero(line_bytes);
+  shift_ = static_cast<std::uint16_t>(std::countr_zero(line_bytes));
   base_ = code_base;
-  associativity_ = ways;
-  set_mask_ = bytes / (std::uint64_t{line_bytes} * ways) - 1;
-  ways_.assign((set_mask_ + 1) * ways, Way{});
-  seen_.assign((code_bytes >> shift_) + 2, false);
+  associativity_ = static_cast<std::uint16_t>(ways);
+  set_mask_ = static_cast<std::uint32_t>(bytes / (std::uint64_t{line_bytes} * ways) - 1);
+  lines_.resize((std::size_t{set_mask_} + 1) * ways);
+  prefetched_.resize(lines_.size());
+  seen_.resize((code_bytes >> shift_) + 2);
+  clear();
 }
 
 void CoreCache::clear() {
-  ways_.assign(ways_.size(), Way{});
-  seen_.assign(seen_.size(), false);
+  std::fill(lines_.begin(), lines_.end(), kNoLine);
+  latest_ = 0;
+  std::fill(seen_.begin(), seen_.end(), false);
   current_ = kNone;
 }
 
-void CoreCache::settle(std::uint64_t now) {
-  for (Way& way : ways_) {
-    way.ready = std::min(way.ready, now);
-    way.prefetched_by = nullptr;
-  }
+void CoreCache::settle() {
+  for (std::uint32_t& entry : lines_) entry &= ~kUnused;
+  latest_ = 0;
   current_ = kNone;
 }
 
-CoreCache::Way* CoreCache::find(std::uint64_t line) {
-  Way* const set = &ways_[(line & set_mask_) * associativity_];
-  for (std::uint32_t i = 0; i < associativity_; ++i) {
-    if (set[i].line == line) return set + i;
-  }
-  return nullptr;
+CoreCache::Prefetched& CoreCache::slot_of(std::uint32_t entry) {
+  const std::uint32_t line = entry & ~kUnused;
+  Prefetched* slot = &prefetched_[(line & set_mask_) * associativity_];
+  while (slot->line != line) ++slot;
+  return *slot;
 }
 
-CoreCache::Way& CoreCache::evict(std::uint64_t line) {
-  Way* const set = &ways_[(line & set_mask_) * associativity_];
-  Way* oldest = set;
-  for (std::uint32_t i = 1; i < associativity_; ++i) {
-    if (set[i].used < oldest->used) oldest = set + i;
-  }
-  if (oldest->prefetched_by != nullptr) ++oldest->prefetched_by->prefetched_useless;
-  return *oldest;
+CoreCache::Prefetched& CoreCache::free_slot(std::uint64_t line) {
+  const std::uint32_t* const set = set_of(line);
+  Prefetched* slot = &prefetched_[(line & set_mask_) * associativity_];
+  while (std::find(set, set + associativity_, slot->line | kUnused) != set + associativity_) ++slot;
+  return *slot;
 }
 
-std::int64_t CoreCache::enter(std::uint64_t line, std::uint64_t now, ControlStats& stats) {
-  Way* const way = find(line);
-  if (way == nullptr) return kMiss;
-  current_ = line;
-  ++stats.accesses;
-  way->used = ++uses_;
-  const bool late = way->ready > now;
-  if (way->prefetched_by != nullptr) {
-    ++(late ? stats.prefetched_late : stats.prefetched_timely);
-    way->prefetched_by = nullptr;
-  }
-  return late ? static_cast<std::int64_t>(way->ready - now) : 0;
+std::int64_t CoreCache::first_use(std::uint32_t entry, std::uint64_t now, ControlStats& stats) {
+  const std::uint64_t ready = slot_of(entry).ready;
+  const bool late = ready > now;
+  ++(late ? stats.prefetched_late : stats.prefetched_timely);
+  return late ? static_cast<std::int64_t>(ready - now) : 0;
 }
 
-void CoreCache::fill(std::uint64_t line, std::uint64_t ready, ControlStats& stats) {
-  evict(line) = {line, ++uses_, ready, nullptr};
+// Places that were never taken stand behind all others.
+void CoreCache::replace_oldest(std::uint64_t line, std::uint32_t entry) {
+  std::uint32_t* const set = set_of(line);
+  const std::uint32_t oldest = set[associativity_ - 1];
+  if ((oldest & kUnused) != 0) ++slot_of(oldest).by->prefetched_useless;
+  move_to_front(set, associativity_ - 1, entry);
+}
+
+void CoreCache::fill(std::uint64_t line, ControlStats& stats) {
+  replace_oldest(line, static_cast<std::uint32_t>(line));
   current_ = line;
   ++stats.accesses;
   ++(seen_[line] ? stats.capacity : stats.cold);
@@ -70,15 +69,20 @@ void CoreCache::fill(std::uint64_t line, std::uint64_t ready, ControlStats& stat
 }
 
 void CoreCache::prefetch(std::uint64_t line, std::uint64_t ready, ControlStats& stats) {
-  evict(line) = {line, ++uses_, ready, &stats};
+  const auto number = static_cast<std::uint32_t>(line);
+  replace_oldest(line, number);
+  free_slot(line) = {number, ready, &stats};
+  set_of(line)[0] |= kUnused;
+  latest_ = std::max(latest_, ready);
   ++stats.prefetches;
   seen_[line] = true;
 }
 
 void CoreCache::finish() {
-  for (Way& way : ways_) {
-    if (way.prefetched_by != nullptr) ++way.prefetched_by->prefetched_useless;
-    way.prefetched_by = nullptr;
+  for (std::uint32_t& entry : lines_) {
+    if ((entry & kUnused) == 0) continue;
+    ++slot_of(entry).by->prefetched_useless;
+    entry &= ~kUnused;
   }
 }
 

@@ -193,6 +193,8 @@ void Device::begin_launch(std::uint64_t number, bool cold) {
   };
   for (auto& queue : engines_) restart(*queue);
   restart(*sdma_);
+  for (auto& core : cores_) core->markers.clear();
+  marker_rows_.clear();
   for (auto& core : cores_) start_core(*core, number, cold);
   state_ = State::running;
 }
@@ -205,7 +207,6 @@ void Device::start_core(Core& core, std::uint64_t number, bool cold) {
   unit.id = core.number;
   unit.x[10] = core.number;
   unit.pc = config_.entry;
-  core.markers.clear();
   unit.stats = &stats_of(core, 0).control;
   unit.stats->first = 0;
   if (config_.timed) {
@@ -217,7 +218,7 @@ void Device::start_core(Core& core, std::uint64_t number, bool cold) {
       cache.configure(bytes, line_bytes, to_u32(sizes.ways), code_base, code_bytes);
     }
     if (cold) cache.clear();
-    cache.settle(0);
+    cache.settle();
   }
   unit.cache = std::move(cache);
   static std::uint64_t none = 0;  // stands for a private memory that there is not; nothing reaches it
@@ -251,9 +252,18 @@ Device::State Device::run(std::uint64_t events) {
     const Event event = events_.top();
     events_.pop();
     now_ = event.cycle;
+    if (!events_.empty()) prepare(events_.top());
     handle(event);
   }
   return state_;
+}
+
+// The host fetches what most likely is next, while it is busy with the event ahead of that.
+void Device::prepare(const Event& event) const {
+  if (event.kind != EventKind::control) return;
+  const Core& core = *cores_[event.part / kParts];
+  __builtin_prefetch(&core);
+  core.unit.will_run();
 }
 
 void Device::handle(const Event& event) {
@@ -299,7 +309,7 @@ std::uint64_t Device::retired() const {
   return sum;
 }
 
-MarkerStats& Device::stats_of(Core& core, std::uint32_t marker) { return core.markers[marker]; }
+MarkerStats& Device::stats_of(Core& core, std::uint32_t marker) { return core.markers.find(marker, marker_rows_); }
 
 void Device::marker_stored(ControlUnit& unit) {
   std::uint64_t marker = 0;

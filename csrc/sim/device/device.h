@@ -81,12 +81,12 @@ struct Blocked {
 struct Core {
   std::uint32_t number = 0;
   CoreType type{};
-  std::uint32_t group = 0;
-  ControlUnit unit;
   bool requesting = false;
   bool asleep = false;
+  std::uint32_t group = 0;
   std::uint64_t slept = 0;
   Blocked blocked;
+  ControlUnit unit;
   CoreMemory local;
   std::array<Shadow, 6> shadows;  // by Space; gm's is the device's
   std::array<EngineQueue*, kWindows> queues{};
@@ -189,6 +189,7 @@ class Device final : public ControlSpace {
 
   void push(std::uint64_t cycle, std::uint32_t part, EventKind kind, std::uint32_t payload = 0);
   void handle(const Event& event);
+  void prepare(const Event& event) const;
 
   // ---- construction and launch
   void number_actors();
@@ -200,6 +201,7 @@ class Device final : public ControlSpace {
   // ---- control units
   void control_event(Core& core, std::uint64_t now);
   void run_ahead(Core& core);
+  void will_run_ahead(const Core& core) const;
   void interpret(ControlUnit& unit);
   bool is_next(std::uint64_t cycle, std::uint32_t part) const;
   // False: the unit cannot go on by itself.
@@ -292,6 +294,7 @@ class Device final : public ControlSpace {
   GlobalMemory global_;
   MemorySystem memory_;
   Shadow shadow_;
+  MarkerPool marker_rows_;
   std::vector<std::unique_ptr<Core>> cores_;
   std::vector<std::unique_ptr<EngineQueue>> engines_;
   std::unique_ptr<EngineQueue> sdma_;

@@ -86,8 +86,33 @@ void Device::run_ahead(Core& core) {
   core.requesting = unit.request.kind != Request::Kind::step;
 }
 
+// The host fetches what the unit's next turn needs beyond itself, while it is busy with the unit's request: records,
+// the top of the stack, the cache's next set, the marker's counts; of the function's caller, the place that it returns
+// to.
+void Device::will_run_ahead(const Core& core) const {
+  constexpr std::size_t kStackPointer = 2, kReturnAddress = 1;
+  constexpr std::size_t kCodeLines = 4, kCallerLines = 2, kStackLines = 6, kStatsLines = 2;
+  const ControlUnit& unit = core.unit;
+  const auto lines = [](const void* at, std::size_t count) {
+    const auto* const byte = static_cast<const char*>(at);
+    for (std::size_t i = 0; i < count; ++i) __builtin_prefetch(byte + i * kHostLineBytes);
+  };
+  const auto code_at = [&](std::uint64_t address, std::size_t count, std::uint64_t next_line) {
+    if (address - code_base >= code_bytes) return;
+    lines(&records[(address - code_base) / 2], count);
+    if (unit.cache.enabled()) unit.cache.will_enter(unit.cache.line_of(address) + next_line);
+  };
+  code_at(unit.pc, kCodeLines, 1);
+  code_at(unit.x[kReturnAddress], kCallerLines, 0);
+  const std::uint64_t depth = unit.x[kStackPointer] - unit.private_base;
+  if (depth < unit.private_bytes) lines(unit.private_data + depth, kStackLines);
+  lines(unit.stats, kStatsLines);
+  core.markers.will_find(unit.marker + 1);
+}
+
 void Device::control_event(Core& core, std::uint64_t now) {
   ControlUnit& unit = core.unit;
+  if (core.requesting) will_run_ahead(core);
   if (core.blocked.is) unblock(core, now);
   // Bounded, so that `run` comes back to its caller even where nobody else ever has an event.
   for (int requests = 0; requests < kRequestsPerEvent; ++requests) {
@@ -180,7 +205,7 @@ void Device::perform_fetch(Core& core, std::uint64_t now) {
   record(core.number, 0, TraceKind::stall, now, ready, unit.marker, static_cast<std::uint32_t>(Stall::fetch),
          static_cast<std::uint32_t>(line));
   unit.stall(Stall::fetch, ready - now);
-  unit.cache.fill(line, ready, *unit.stats);
+  unit.cache.fill(line, *unit.stats);
   unit.fetched = unit.second_line;
 }
 

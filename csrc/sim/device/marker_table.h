@@ -1,15 +1,18 @@
 // What a core counts by progress marker.
 //
-// Model: rows in the order in which markers are first used, found through a table of places (open addressing). Few
-// markers have commands of their own, so that their engines' rows exist from the first command on.
+// Model: rows in the order in which markers are first used. Markers are small numbers, and most of them new to their
+// core: a row is found by its marker's place in a list, those of unusual size in a map. Rows come out of a pool of all
+// cores, whose memory is asked of the system in large pieces. Few markers have commands of their own, so that their
+// engines' rows exist from the first command on.
 //
-// Invariant: a row stays where it is until `clear`; others keep its address.
+// Invariant: a row stays where it is until the pool is cleared; others keep its address.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -29,49 +32,68 @@ struct MarkerStats {
   }
 };
 
-class MarkerTable {
+class MarkerPool {
  public:
-  MarkerStats& operator[](std::uint32_t marker) {
-    if (2 * (rows_.size() + 1) > places_.size()) grow();
-    std::uint32_t& place = place_of(marker);
-    if (place != 0) return rows_[place - 1];
-    rows_.emplace_back().marker = marker;
-    place = static_cast<std::uint32_t>(rows_.size());
-    return rows_.back();
+  MarkerStats& take(std::uint32_t marker) {
+    if (used_ == kPieceRows) grow();
+    ++used_;
+    MarkerStats& row = pieces_.back().emplace_back();
+    row.marker = marker;
+    return row;
   }
   void clear() {
+    pieces_.clear();
+    used_ = kPieceRows;
+  }
+
+ private:
+  void grow();
+
+  static constexpr std::size_t kPieceRows = 1024;
+
+  std::vector<std::vector<MarkerStats>> pieces_;  // never moved in memory
+  std::size_t used_ = kPieceRows;                 // of the last one
+};
+
+class MarkerTable {
+ public:
+  MarkerStats& find(std::uint32_t marker, MarkerPool& pool) {
+    MarkerStats*& row = place_of(marker);
+    if (row == nullptr) {
+      row = &pool.take(marker);
+      rows_.push_back(row);
+    }
+    return *row;
+  }
+  // Soon the marker may be looked for: the host fetches its place.
+  void will_find(std::uint32_t marker) const {
+    if (marker < near_.size()) __builtin_prefetch(&near_[marker]);
+  }
+  // Before the pool's.
+  void clear() {
     rows_.clear();
-    std::fill(places_.begin(), places_.end(), 0);
+    near_.clear();
+    far_.clear();
   }
   // All rows by ascending marker.
   std::vector<const MarkerStats*> sorted() const {
-    std::vector<const MarkerStats*> found;
-    for (const MarkerStats& row : rows_) found.push_back(&row);
+    std::vector<const MarkerStats*> found(rows_.begin(), rows_.end());
     std::sort(found.begin(), found.end(), [](auto* a, auto* b) { return a->marker < b->marker; });
     return found;
   }
 
  private:
-  static constexpr std::size_t kPlacesMin = 64;
+  static constexpr std::uint32_t kNearMax = 1U << 16;
 
-  // The marker's place, or the free one where it belongs.
-  std::uint32_t& place_of(std::uint32_t marker) {
-    std::size_t at = marker;
-    while (true) {
-      std::uint32_t& place = places_[at & (places_.size() - 1)];
-      if (place == 0 || rows_[place - 1].marker == marker) return place;
-      ++at;
-    }
-  }
-  void grow() {
-    places_.assign(std::max(kPlacesMin, 2 * places_.size()), 0);
-    for (std::size_t row = 0; row < rows_.size(); ++row) {
-      place_of(rows_[row].marker) = static_cast<std::uint32_t>(row + 1);
-    }
+  MarkerStats*& place_of(std::uint32_t marker) {
+    if (marker >= kNearMax) return far_[marker];
+    if (marker >= near_.size()) near_.resize(std::max<std::size_t>(marker + 1, 2 * near_.size()));
+    return near_[marker];
   }
 
-  std::deque<MarkerStats> rows_;
-  std::vector<std::uint32_t> places_;  // a row's number + 1, or 0; their count is a power of two
+  std::vector<MarkerStats*> rows_;
+  std::vector<MarkerStats*> near_;  // by marker
+  std::map<std::uint32_t, MarkerStats*> far_;
 };
 
 }  // namespace sk::sim
