@@ -179,7 +179,7 @@ def product(quick: bool) -> list[Figure]:
 
     What is in the way is MTE2. A tile of 128 x 256 sums fills L0C; of 3072 deep it takes 24.6 thousand cycles of the
     cube and 2.4 MB of factors, of which L1 keeps 0.25 MB for the next tile: 28.7 thousand cycles of transfers, and 4
-    of start-ups. Rows of 512 bytes of a computed factor take 6 more.
+    of start-ups. Rows of 512 bytes of a computed factor would take 6 more: such products go over the depth in passes.
     """
     size = PRODUCT_QUICK if quick else PRODUCT
     found = []

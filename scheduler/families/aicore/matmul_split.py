@@ -10,7 +10,7 @@ What L1 holds of the kept factor is a *window* of so many *pieces*. It does not 
 tiles it moves on by a piece, round and round the depth, so that it has moved by all of itself when the last tile of a
 pass is done. The tiles of a pass are therefore multiplied over different depths, and what MTE2 loads is spread evenly.
 
-MTE2, which is what large products lack, moves a third less; FIX, L2 and the vector cores do more. It pays where a
+MTE2, which is what large products lack, moves half as much; FIX, L2 and the vector cores do more. It pays where a
 product is large along all its sides (`matmul_split_search`). `transposed`: the kernel computes the transposed product,
 and the vector cores turn it: then the right factor can be kept, and go through the faster path into L0.
 
