@@ -289,6 +289,7 @@ class AicorePlan:
     def __str__(self) -> str:
         lines = [f"plan cube {self.cube_cores} vector {self.vector_cores} groups {self.groups}"]
         lines += map(str, self.events)
+        lines += [f"# {copies}" for copies in self.copies]
         for kind, program in self.programs.items():
             lines.append(f"program {kind.value}")
             lines += [f"  {step}" for step in program]
