@@ -69,10 +69,11 @@ def test_right_factor_kept_and_a_shorter_last_stage() -> None:
     check((285, 576, 93), {**given, "kept": RIGHT}, epilogue="mixed")
 
 
-def product(m: int, k: int, n: int, constant: bool = False) -> Graph:
+def product(m: int, k: int, n: int, constant: bool = False, activation: bool = False) -> Graph:
     b = GraphBuilder("product")
     right = b.constant(np.zeros((k, n), np.float16)) if constant else b.input("b", (k, n), "f16")
-    b.output(b.input("a", (m, k), "f16") @ right, name="c")
+    c = b.input("a", (m, k), "f16") @ right
+    b.output(b.relu(c) if activation else c, name="c")
     return b.graph()
 
 
@@ -94,6 +95,12 @@ def test_chosen_where_it_pays(shape: tuple[int, int, int], constant: bool, is_sp
     if isinstance(tiling, SplitTiling):
         assert tiling.kernel_type is KernelType.MIX_1_2
         assert tiling.scratch_bytes * 24 <= load_target("a3").l2.capacity_bytes // 2
+
+
+def test_not_chosen_with_an_epilogue() -> None:
+    compiled = superkernel.compile(product(3072, 3072, 3072, activation=True), target="a3")._compiled
+    assert isinstance(compiled, AicoreCompiled)
+    assert not isinstance(compiled.schedule.tilings[0], SplitTiling)
 
 
 @pytest.mark.parametrize("shape", [(192, 3072, 1024), (1152, 3072, 512)], ids=str)

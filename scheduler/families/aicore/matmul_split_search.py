@@ -3,7 +3,8 @@
 Tried are factors of two bytes that are both computed: those have a cost per row in every transfer, which passes pay
 less often (where one is constant, the kernel without passes is as fast); and products so large that every core has
 several blocks and several passes: reading from HBM for the first time, and the vector cores' last tile, are lost there.
-Where rows begin in few banks of L2, the kernel without passes keeps its cores further apart.
+Where rows begin in few banks of L2, the kernel without passes keeps its cores further apart. An epilogue beside the
+adding makes vector cores use L2 so much that nothing is gained.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ BANKS_SHARE = 8
 def split_candidates(body: Body, target: AicoreTarget) -> Iterator[SplitTiling]:
     """Cuts into passes that fit, none where they do not pay. What is kept goes into L0A, which is filled faster."""
     found = product_of(body)
-    if not mixes(target, (2,)) or found.dtype.itemsize != ITEM or not found.rows * found.columns * found.batch:
+    if not found.program.is_store_only or not mixes(target, (2,)):
+        return
+    if found.dtype.itemsize != ITEM or not found.rows * found.columns * found.batch:
         return
     for transposed in (True, False):
         product = turned(found) if transposed else found
