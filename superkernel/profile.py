@@ -17,8 +17,9 @@ from superkernel import _core
 from superkernel.compiled import Compiled
 from superkernel.computed_in import computed_in, formats_in_force, formats_text
 from superkernel.report import Boundary, Report, Timing, Work
+from superkernel.spans import Activity, Flow, Span, Track
 from superkernel.sync.plan import Body, Plan, Set, Wait
-from superkernel.tracing import Activity, Flow, Span, Trace, Track
+from superkernel.tracing import Trace
 
 PROFILED_RUNS = 31
 WARMUP_RUNS = 5

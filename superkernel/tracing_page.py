@@ -16,7 +16,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from superkernel.tracing import Activity, Span, Trace, Track
+from superkernel.spans import Activity, Recording, Span, Track
 
 DETAIL = 8000
 ROW_PX = 13
@@ -46,7 +46,7 @@ class Bar:
     subop: int | None
 
 
-def page(trace: Trace) -> str:
+def page(trace: Recording) -> str:
     """The page's text."""
     tops, height = _rows(trace.tracks)
     bars = list(merged(trace))
@@ -67,7 +67,7 @@ def page(trace: Trace) -> str:
     )
 
 
-def merged(trace: Trace) -> Iterator[Bar]:
+def merged(trace: Recording) -> Iterator[Bar]:
     """The spans as bars, by track and time."""
     least = trace.duration_us * 1000 / DETAIL
     by_track: dict[int, list[Span]] = {}
@@ -112,7 +112,7 @@ def _legend(activities: set[Activity]) -> Iterator[str]:
             yield f'<span><i class="{activity.value}"></i>{text}</span>'
 
 
-def _labels(trace: Trace, tops: Sequence[int]) -> Iterator[str]:
+def _labels(trace: Recording, tops: Sequence[int]) -> Iterator[str]:
     core = None
     for track, top in zip(trace.tracks, tops, strict=True):
         head = f"<b>{escape(trace.cores[track.core])}</b>" if track.core != core else ""
@@ -135,7 +135,7 @@ def _colours(subops: Iterable[int]) -> Iterator[str]:
         yield f".s{subop}{{fill:{colour};background:{colour}}}"
 
 
-def _table(trace: Trace) -> Iterator[str]:
+def _table(trace: Recording) -> Iterator[str]:
     """A row per sub-operator: when, how long, and what its cores waited for, means over the cores that have it."""
     for subop, spans in sorted(_of_subops(trace).items(), key=lambda item: min(s.begin_us for s in item[1])):
         cores = {trace.tracks[s.track].core for s in spans}
@@ -147,7 +147,7 @@ def _table(trace: Trace) -> Iterator[str]:
         yield f'<tr data-s="{subop}">{head}{cells}</tr>'
 
 
-def _of_subops(trace: Trace) -> Mapping[int, list[Span]]:
+def _of_subops(trace: Recording) -> Mapping[int, list[Span]]:
     found: dict[int, list[Span]] = {}
     for span in trace.spans:
         if span.subop is not None and span.subop in trace.subops:

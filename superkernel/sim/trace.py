@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superkernel.sim.counters import PHASES, STALLS
+from superkernel.spans import Activity, Flow, Span, Track
 from superkernel.target.engines import Engine
 from superkernel.target.engines.table import by_opcode
-from superkernel.tracing import Activity, Flow, Span, Trace, Track
+from superkernel.tracing import Trace
 
 if TYPE_CHECKING:
     from superkernel.target.aicore import AicoreTarget

@@ -15,8 +15,8 @@ import pytest
 import superkernel as sk
 from superkernel.cli import main
 from superkernel.frontends.json_form import save_json
+from superkernel.spans import Activity
 from superkernel.sync.plan import Body
-from superkernel.tracing import Activity
 
 WAITS = (Activity.WAIT, Activity.IMBALANCE)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import superkernel as sk
-from superkernel.tracing import Activity, Flow, Span, Trace, Track
+from superkernel.spans import Activity, Flow, Span, Track
+from superkernel.tracing import Trace
 from superkernel.tracing_page import DETAIL, merged
 
 TRACKS = (Track(0, 0, "control"), Track(0, 3, "m"), Track(2, 0, "control"))

@@ -1,0 +1,78 @@
+"""What a timeline consists of: spans on tracks, flows between them.
+
+Model: a *track* is a row of a picture, of one core: its thread on the host, its control unit or one of its engines on
+an accelerator. A *span* is a stretch of time on a track with the reason why it is there; a *flow* leads from a signal
+to whoever took it. Times are in us from the start of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Activity(Enum):
+    """What a span is."""
+
+    WORK = "work"  # instructions of a sub-operator: a core of the host, or a control unit
+    COMPUTE = "compute"  # a cube or vector engine executes a command
+    MOVEMENT = "movement"  # another engine does: copies
+    SIGNAL = "signal"  # telling others
+    WAIT = "wait"  # for other cores, as long as the synchronisation itself takes
+    IMBALANCE = "imbalance"  # for other cores that still have work to do
+    FETCH = "fetch"  # for lines of instructions
+    STALL = "stall"  # of a control unit, from another cause
+    FLAG = "flag"  # of an engine, for another engine of its core
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A row: `name` says what of the core it is; `lane` orders the rows of a core, and is unique within it."""
+
+    core: int
+    lane: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """[begin_us, end_us) on a track, numbered as in `Recording.tracks`. `subop` is None outside of sub-operators."""
+
+    track: int
+    begin_us: float
+    end_us: float
+    name: str
+    activity: Activity
+    subop: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A signal on its way. `taken` False: this is its start, on the setter's track; True: an end, on a taker's. Starts
+    and ends with equal numbers belong together."""
+
+    track: int
+    at_us: float
+    name: str
+    number: int
+    taken: bool
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One run. `cores`: the names of all cores that have tracks; `subops`: names by number."""
+
+    title: str
+    cores: Mapping[int, str]
+    tracks: tuple[Track, ...]
+    spans: tuple[Span, ...]
+    flows: tuple[Flow, ...] = ()
+    subops: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def duration_us(self) -> float:
+        """From the start of the run to the end of its last span."""
+        return max((span.end_us for span in self.spans), default=0.0)
