@@ -142,6 +142,8 @@ CASES: dict[str, tuple[str, Make]] = {
     "kv update, many": ("kv_update", _kv_update(4, 128, 40)),
     "grouped product": ("grouped_matmul", _grouped((20, 0, 37, 60))),
     "cumulative sum": ("scalar", lambda b, rng: b.cumsum(_x(b, 8, 40), axis=1)),
+    "running sums": ("scan", lambda b, rng: b.cumsum(b.input("x", (128, 96), "i32"), axis=0)),
+    "running sums, few": ("scan", lambda b, rng: b.cumsum(b.input("x", (24, 8), "i32"), axis=0)),
 }  # fmt: skip
 
 
