@@ -47,20 +47,23 @@ class ProgramRun:
 
 
 def programs(words: Sequence[str]) -> tuple[str, ...]:
-    """The files that the command line names. Raises InputError for a directory without programs."""
+    """The files that the command line names; of a directory all ELF files, and what is called .elf whatever it is.
+    Raises InputError for a directory without programs."""
     names: list[str] = []
     for word in words:
         if not Path(word).is_dir():
             names.append(word)
             continue
-        found = [str(path) for path in sorted(Path(word).iterdir()) if path.is_file() and _is_elf(path)]
+        found = [str(path) for path in sorted(Path(word).iterdir()) if path.is_file() and _is_program(path)]
         if not found:
             raise InputError("no program in the directory", location=f"directory {word!r}", expected="ELF files")
         names += found
     return tuple(names)
 
 
-def _is_elf(path: Path) -> bool:
+def _is_program(path: Path) -> bool:
+    if path.suffix == ".elf":
+        return True
     try:
         with path.open("rb") as file:
             return file.read(len(ELF_MAGIC)) == ELF_MAGIC

@@ -35,4 +35,5 @@ def replacing(path: Path, what: str) -> Iterator[BinaryIO]:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise MachineError(f"cannot write {what}: {error}", location=str(path)) from error
+        reason = error.strerror or str(error)
+        raise MachineError(f"cannot write {what}: {reason}", location=str(path)) from error

@@ -139,7 +139,8 @@ class Options:
         for name in ("deny", "pin", "dump", "scopes"):
             value = getattr(self, name)
             if not isinstance(value, (tuple, list)) or not all(isinstance(p, str) for p in value):
-                wrong.append(Violation("not a tuple of patterns", f"option {name!r}", "tuple of str", repr(value)))
+                expected = "a mapping of scopes to patterns" if name == "scopes" else "tuple of str"
+                wrong.append(Violation("not a tuple of patterns", f"option {name!r}", expected, repr(value)))
             else:
                 object.__setattr__(self, name, tuple(value))
         for entry in self.scopes if isinstance(self.scopes, tuple) else ():

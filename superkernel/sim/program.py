@@ -105,11 +105,11 @@ def run_program(
     if max_instructions is not None and not 0 < max_instructions < UNLIMITED:
         raise InputError("out of range", location="max_instructions", expected="at least 1", found=max_instructions)
     data = program if isinstance(program, bytes) else read_program(Path(program))
-    if max_instructions is None and b"tohost" not in data:
-        warnings.warn("the program has no tohost: it cannot report an end, and may run for ever", stacklevel=2)
     machine = Machine(
         program, harts=harts, memory_base=memory_base, memory_bytes=memory_bytes, quantum=quantum, icache=icache
     )
+    if max_instructions is None and b"tohost" not in data:
+        warnings.warn("the program has no tohost: it cannot report an end, and may run for ever", stacklevel=2)
     end = machine.run(max_instructions or UNLIMITED)
     states = [machine.hart(number) for number in range(harts)]
     return ProgramResult(

@@ -224,6 +224,8 @@ FILES: dict[str, tuple[str, Callable[[Path], bytes | None], type[sk.SuperKernelE
     "onnx truncated": ("m.onnx", lambda p: onnx_bytes()[:-9], sk.FileFormatError, "ONNX"),
     "onnx empty": ("m.onnx", lambda p: b"", sk.FileFormatError, "not an ONNX model"),
     "missing": ("m.onnx", lambda p: None, sk.InputError, "no such file"),
+    "missing pt2": ("m.pt2", lambda p: None, sk.InputError, "no such file"),
+    "pt2 empty": ("m.pt2", lambda p: b"", sk.FileFormatError, "torch.export.save"),
     "missing json": ("m.json", lambda p: None, sk.InputError, "no such file"),
     "unknown kind": ("m.txt", lambda p: b"hello", sk.InputError, "expected .onnx, .pt2 or .json"),
 }

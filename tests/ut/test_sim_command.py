@@ -96,10 +96,13 @@ def test_what_cannot_be_run_does_not_hold_up_the_others(directory: Path, capsys:
     small = bytearray(simple_elf([]))
     small[4] = 1  # 32 bits
     (directory / "b-other").write_bytes(small)
+    (directory / "d.elf").write_text("called a program, and none")
     assert main(["sim", "run", str(directory)]) == 2
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["PASS", "ERROR", "PASS", "FAIL", "4"]
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines] == ["PASS", "ERROR", "PASS", "FAIL", "ERROR", "5"]
     assert "not a 64-bit ELF file" in lines[1]
+    assert "tohost" not in err  # what is no program is not warned of
 
 
 def test_a_directory_without_programs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

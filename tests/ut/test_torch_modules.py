@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -319,9 +320,49 @@ class Complex(nn.Module):
         return torch.view_as_real(torch.view_as_complex(x) * 2)
 
 
+class Training(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.weight.add_(1)
+        return x + self.weight
+
+
+class TwoNames(nn.Module):
+    one: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("one", torch.zeros(2))
+        self.part = nn.Module()
+        self.part.register_buffer("other", self.one)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.one.add_(1)
+        return x + self.part.other
+
+
+class Indexing(nn.Module):
+    cache: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(1, 2, 6, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.cache[:, :, x.sum().long()] = x[0, :, 0]
+        return self.cache.sum(2)
+
+
 @pytest.mark.parametrize(
     ("module", "words"),
     [
+        (Training(), "'weight': the module writes to a parameter"),
+        (TwoNames(), "registered under one name"),
+        (Indexing(), "shape (1,), not ()"),
         (Branching(), "torch.export cannot capture it"),
         (Masked(), "depends on data"),
         (Writing(), "writes to its inputs"),
@@ -381,6 +422,8 @@ def test_an_old_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_absent_torch_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A file can be there without the package that reads it."""
     monkeypatch.setitem(sys.modules, "torch", None)
+    with zipfile.ZipFile(tmp_path / "model.pt2", "w") as archive:
+        archive.writestr("a", "b")
     assert "superkernel[torch]" in refused(MachineError, tmp_path / "model.pt2").violations[0].hint
 
 

@@ -4,17 +4,41 @@ once there is something of torch's to read.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superkernel.errors import InputError, InternalError, MachineError, SuperKernelError, UnsupportedError
+from superkernel.errors import (
+    FileFormatError,
+    InputError,
+    InternalError,
+    MachineError,
+    SuperKernelError,
+    UnsupportedError,
+)
 from superkernel.graph import Graph
 
 if TYPE_CHECKING:
     import torch
 
 OLDEST_TORCH = (2, 5)
+
+
+def _check_archive(path: Path) -> None:
+    """Raises InputError, FileFormatError, MachineError where there is no archive to read: importing torch takes
+    seconds."""
+    where = f"file {str(path)!r}"
+    try:
+        with path.open("rb") as file:
+            found = zipfile.is_zipfile(file)
+    except FileNotFoundError as error:
+        raise InputError("no such file", location=where) from error
+    except OSError as error:
+        raise MachineError(f"the file cannot be read: {error.strerror}", location=where) from error
+    if not found:
+        hint = "it must be written by torch.export.save"
+        raise FileFormatError("not a readable exported program", location=where, expected="a zip archive", hint=hint)
 
 
 def is_torch_source(source: object) -> bool:
@@ -42,6 +66,8 @@ def load_torch(
     (an operator, type, dynamic shape or control flow that cannot be compiled; all unknown operators at once),
     MachineError (no torch package, or too old a one).
     """
+    if isinstance(source, (str, Path)):
+        _check_archive(Path(source))
     try:
         import torch
     except ImportError as error:

@@ -81,6 +81,12 @@ def lowerable(program: Program) -> Program:
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
         hint = "a mask as an index, for one; torch.where keeps the shape"
         raise UnsupportedError("a shape depends on data", found=_first_line(error), hint=hint) from error
+    except SuperKernelError:
+        raise
+    except Exception as error:  # torch's passes raise whatever their checks meet
+        found = f"{type(error).__name__}: {_first_line(error)}"
+        hint = "a buffer that is written to must be registered under one name"
+        raise UnsupportedError("torch cannot decompose the program", found=found, hint=hint) from error
 
 
 def _further(program: Program) -> Program:
@@ -182,6 +188,8 @@ def _blame(
         where = type(module).__name__
         return InputError("the module does not run on the example inputs", location=where, found=found)
     hint = "torch.export must be able to capture it: no control flow and no shapes that depend on data"
+    if "specialized integer" in str(error) or "data-dependent" in str(error):
+        hint += "; a tensor that is an index needs a dimension: shape (1,), not ()"
     found = f"{type(error).__name__}: {_first_line(error)}"
     return UnsupportedError("torch.export cannot capture it", location=type(module).__name__, found=found, hint=hint)
 

@@ -190,6 +190,9 @@ class Importer:
                     (tensor,) = self.builder.apply("identity", (tensor,))
                 self.builder.update(self.states[str(spec.target)], tensor)
                 continue
+            if spec.kind.name == "PARAMETER_MUTATION":
+                hint = "make it a buffer (register_buffer): buffers that are written to become states"
+                raise UnsupportedError("the module writes to a parameter", location=f"{spec.target!r}", hint=hint)
             if spec.kind is not OutputKind.USER_OUTPUT:
                 kind = spec.kind.name.lower().replace("_", " ")
                 raise UnsupportedError("this kind of output is not supported", location=f"output {value}", found=kind)

@@ -26,7 +26,10 @@ def copy(call: Call) -> Tensor:
 def dropout(call: Call) -> list[Tensor | None]:
     x = call.tensor("input")
     if call.get("train", False) and float(call.get("p", 0.5)) > 0:
-        raise call.unsupported("training mode draws random numbers", hint="pass training=self.training to F.dropout")
+        raise call.unsupported(
+            "training mode draws random numbers",
+            hint="export after module.eval(); F.dropout takes training=self.training",
+        )
     return [x, call.expand(call.constant(np.asarray(True)), x.shape) if call.wants(1) else None]
 
 
