@@ -424,6 +424,28 @@ def test_a_useless_prefetch() -> None:
     assert control.prefetched_useless == 1
 
 
+@pytest.mark.parametrize("again", list(itertools.permutations(range(4)))[::5])
+def test_lines_that_are_prefetched_twice_into_one_set(again: tuple[int, ...]) -> None:
+    """Four lines fill a set; code runs through the whole cache; the four come again, in any order, and a fifth. The
+    same in the set beside it."""
+    way, nops = MINI.icache.vector_bytes // MINI.icache.ways, MINI.icache.vector_bytes // 4
+    assert MINI.icache.ways == 4
+    ahead = 2 * MINI.icache.vector_bytes
+    body = Body().emit(asm.auipc(A2, ahead >> 12))
+    body.emit(*(word for n in range(4) for word in _far(n * way))).nops(nops)
+    body.emit(*(word for n in (*again, 4) for word in _far(n * way)))
+    over = ahead + 6 * way - 4 * len(body.words)
+    body.emit(asm.jal(0, over)).nops(over // 4 - 1)
+    control = run({VECTOR: body}).cores[VECTOR].control
+    assert (control.prefetches, control.prefetched_useless) == (18, 18)
+
+
+def _far(offset: int) -> list[int]:
+    """Prefetches the line so many bytes behind A2, and the one behind it."""
+    line = MINI.icache.line_bytes
+    return [asm.lui(A1, offset >> 12), asm.r("add", A1, A1, A2), _prefetch(A1, 0), _prefetch(A1, line)]
+
+
 # ---- sums
 
 

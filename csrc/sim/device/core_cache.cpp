@@ -40,7 +40,11 @@ CoreCache::Prefetched& CoreCache::slot_of(std::uint32_t entry) {
 
 CoreCache::Prefetched& CoreCache::free_slot(std::uint64_t line) {
   const std::uint32_t* const set = set_of(line);
-  Prefetched* slot = &prefetched_[(line & set_mask_) * associativity_];
+  Prefetched* const slots = &prefetched_[(line & set_mask_) * associativity_];
+  Prefetched* const end = slots + associativity_;
+  Prefetched* const own = std::find_if(slots, end, [&](const Prefetched& slot) { return slot.line == line; });
+  if (own != end) return *own;
+  Prefetched* slot = slots;
   while (std::find(set, set + associativity_, slot->line | kUnused) != set + associativity_) ++slot;
   return *slot;
 }

@@ -98,8 +98,8 @@ class CoreCache {
   std::uint16_t shift_ = 7;
   std::vector<std::uint32_t> lines_;  // set by set
   std::uint64_t latest_ = 0;          // when the last prefetched line arrives
-  // As many to a set. One counts while its line is in the set with kUnused; others are free, and the first free one
-  // is taken, so that of two with the same line the first one counts.
+  // As many to a set, no two with the same line. One counts while its line is in the set with kUnused; others are free:
+  // there always is one, since a line that is prefetched takes the place of another or its own slot again.
   std::vector<Prefetched> prefetched_;
   std::vector<bool> seen_;
 };
