@@ -27,6 +27,7 @@ import superkernel as sk
 import superkernel._core
 warnings.simplefilter("error")
 warnings.simplefilter("ignore", sk._core.OversubscriptionWarning)  # of a machine with one CPU
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs the tests behind it has it ignored
 
 def chain(size=4096, depth=3):
     b = sk.GraphBuilder("chain")
@@ -135,7 +136,10 @@ def test_ctrl_c_ends_work_and_the_kernel_runs_again(work: str) -> None:
         time.sleep(0.2)
         sent = time.monotonic()
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=30)
+        try:
+            out, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert (out.strip(), process.returncode) == ("interrupted True", 0)
     assert time.monotonic() - sent < 5
 

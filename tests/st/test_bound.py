@@ -292,6 +292,7 @@ def test_ctrl_c_forks_and_the_end_of_the_process() -> None:
     body = """
         import os, signal, threading, warnings, numpy as np, superkernel as sk
         warnings.simplefilter("ignore")
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored where the tests were started
         b = sk.GraphBuilder("g")
         b.output(b.softmax(b.relu(b.input("x", (16, 64), "f32"))), name="y")
         kernel = sk.compile(b.graph(), threads=2)
