@@ -174,14 +174,25 @@ def boundary_lines(results: Results) -> list[str]:
     figures = results["boundary"]
     if not figures:
         return ["Not measured: one CPU."]
-    cost, share = figures["cost_ns"], figures["cost_per_round_trip"]
-    return [
-        f"A chain of {figures['boundaries'] + 1} products [1, 128] x [128, 128] with {figures['boundaries']} "
-        f"boundaries, each of which both cores must wait at ({figures['waits']} waits): "
-        f"{time_text(figures['one_core_ns'])} on one core, {time_text(figures['two_cores_ns'])} on two.",
-        f"Cost per boundary {cost[0]:.0f} ns [{cost[1]:.0f}, {cost[2]:.0f}], that is {share[0]:.2f} [{share[1]:.2f}, "
-        f"{share[2]:.2f}] of the core-to-core round trip ({figures['round_trip_ns']:.0f} ns, measured in turn).",
+    lines = [
+        f"A chain of {figures['boundaries'] + 1} products [1, 128] x [128, 128] on two cores with "
+        f"{figures['boundaries']} boundaries, each of which both must wait at ({figures['waits']} waits): "
+        f"{time_text(figures['two_cores_ns'])}; one core's half of the work, alone: "
+        f"{time_text(figures['half_alone_ns'])}; both halves with waits taken out: "
+        f"{time_text(figures['without_waits_ns'])}.",
+        f"Cost per boundary, all that exchanging adds to the half alone: {_cost(figures, 'cost')} of the core-to-core "
+        f"round trip ({figures['round_trip_ns']:.0f} ns, measured in turn). Of that waiting, what goes where waits are "
+        f"taken out: {_cost(figures, 'waiting')}.",
     ]
+    if "command" in figures:
+        lines.append(f"Measured apart, {figures['started_utc']} UTC, by `{figures['command']}`.")
+    return lines
+
+
+def _cost(figures: Mapping[str, Any], name: str) -> str:
+    """A cost in ns and in round trips, each with its interval."""
+    ns, share = figures[f"{name}_ns"], figures[f"{name}_per_round_trip"]
+    return f"{ns[0]:.0f} ns [{ns[1]:.0f}, {ns[2]:.0f}], that is {share[0]:.2f} [{share[1]:.2f}, {share[2]:.2f}]"
 
 
 def left_out(results: Results) -> list[str]:

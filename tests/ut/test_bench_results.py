@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import superkernel as sk
 from superkernel.builder import GraphBuilder
+from superkernel.compiled import Compiled
+from superkernel.sync.plan import Body
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
+import boundary
 import compare
 import document
 import machine
@@ -74,14 +78,17 @@ def results(scale: float = 1.0, machine_scale: float = 1.0) -> dict[str, Any]:
         "os": "Linux",
         "python": "3",
     }
-    boundary = {
+    exchange = {
         "boundaries": 64,
         "waits": 128,
-        "one_core_ns": 9e3,
+        "half_alone_ns": 4.5e3,
+        "without_waits_ns": 6e3,
         "two_cores_ns": 9.9e3,
-        "cost_ns": [80.0, 70.0, 90.0],
         "round_trip_ns": 100.0,
+        "cost_ns": [80.0, 70.0, 90.0],
         "cost_per_round_trip": [0.8, 0.7, 0.9],
+        "waiting_ns": [60.0, 50.0, 65.0],
+        "waiting_per_round_trip": [0.6, 0.5, 0.65],
     }
     return {
         "schema": run.SCHEMA,
@@ -95,7 +102,7 @@ def results(scale: float = 1.0, machine_scale: float = 1.0) -> dict[str, Any]:
             "core_to_core_ns": 50.0,
             "read_gb_per_s": {"L1": {"1": 300.0, "2": 600.0}},
         },
-        "boundary": boundary,
+        "boundary": exchange,
         "workloads": [*found, {"name": "minilm", "absent": ["some_package"]}],
     }
 
@@ -288,3 +295,30 @@ def test_one_workload_end_to_end(tmp_path: Path) -> None:
     assert [rows[n]["status"] for n in ("superkernel", "numpy")] == ["ok", "ok"], rows
     assert all(rows[n]["error"] <= 1e-4 and rows[n]["median_ns"] > 0 for n in rows)
     assert "mlp-64" in document.terminal(found)
+
+
+def test_a_boundary_is_compared_with_the_same_work_in_the_same_place() -> None:
+    kernel = sk.compile(boundary.chain(), threads=2, options={"cost_placement": False})
+    compiled = kernel._compiled
+    assert isinstance(compiled, Compiled)
+    plan = compiled.plan
+    assert plan.waits >= boundary.BOUNDARIES
+    free, halves = boundary.without_waits(plan), [boundary.alone(plan, core) for core in range(2)]
+    bodies = [[s for s in program if isinstance(s, Body)] for program in plan.programs]
+    assert [list(program) for program in free.programs] == bodies, "nothing but tasks, all of them, in their order"
+    for core, half in enumerate(halves):
+        done = [half.tasks[s.task] for s in half.programs[0] if isinstance(s, Body)]
+        theirs = [plan.tasks[s.task] for s in bodies[core]]
+        assert [(t.subop, t.begin, t.end) for t in done] == [(t.subop, t.begin, t.end) for t in theirs]
+        assert {t.core for t in done} == {0}
+    assert all(boundary.runner(compiled, p)(3) > 0 for p in (plan, free, *halves))
+
+
+def test_figures_of_a_boundary_reach_the_page() -> None:
+    text = "\n".join(document.boundary_lines(results()))
+    assert "80 ns [70, 90], that is 0.80 [0.70, 0.90]" in text
+    assert "waits are taken out: 60 ns [50, 65], that is 0.60 [0.50, 0.65]" in text
+    assert "Measured apart" not in text
+    apart = {**results()["boundary"], "command": "python bench/boundary.py --docs", "started_utc": "2000-01-02 00:00"}
+    assert "Measured apart, 2000-01-02 00:00 UTC" in "\n".join(document.boundary_lines({"boundary": apart}))
+    assert document.boundary_lines({"boundary": {}}) == ["Not measured: one CPU."]
