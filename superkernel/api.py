@@ -135,7 +135,8 @@ def thread_count(threads: int | None) -> int:
 
 def _existing_file(name: str | PathLike[str]) -> Path:
     """The path of a model. Raises InputError on what can be none, where the system would raise ValueError."""
-    from superkernel.saved import ELF_HINT, is_elf, is_saved_kernel
+    from superkernel.files import is_elf
+    from superkernel.saved import ELF_HINT, is_saved_kernel
 
     text = fspath(name)
     if not isinstance(text, str) or not text or "\0" in text:

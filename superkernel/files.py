@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Names and kinds of files, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -18,6 +18,18 @@ def file_name(path: str | PathLike[str]) -> Path:
     if not isinstance(path, (str, PathLike)) or not str(path) or "\0" in str(path):
         raise InputError("not the name of a file", found=repr(path))
     return Path(path)
+
+
+ELF_MAGIC = b"\x7fELF"
+
+
+def is_elf(path: str | PathLike[str]) -> bool:
+    """True of a program that an accelerator's kernel saved, or of any other ELF file; False of what cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(ELF_MAGIC)) == ELF_MAGIC
+    except (OSError, ValueError):
+        return False
 
 
 @contextmanager

@@ -41,6 +41,16 @@ def bind_arguments(types: Mapping[str, TensorType], args: Sequence[Any], named: 
     return bound
 
 
+def inputs_given(
+    inputs: Mapping[str, Any] | Sequence[Any] | None, named: Mapping[str, Any]
+) -> Mapping[str, Any] | Sequence[Any] | None:
+    """What the caller gave, in one argument or by keyword. Raises InputError where it is both."""
+    if named and inputs is not None:
+        hint = "one mapping with all of them, or all by keyword"
+        raise InputError("inputs given twice, as an argument and by keyword", found=", ".join(named), hint=hint)
+    return named or inputs
+
+
 def as_inputs(types: Mapping[str, TensorType], given: Mapping[str, Any]) -> dict[str, Array]:
     """One dense array per input. Raises InputError with all problems."""
     wrong: list[Violation] = []

@@ -23,7 +23,7 @@ from superkernel import _core
 from superkernel.backends import backend_of
 from superkernel.dtypes import DType
 from superkernel.errors import InputError, MachineError, UnsupportedError
-from superkernel.inputs import as_inputs, bind_arguments
+from superkernel.inputs import as_inputs, bind_arguments, inputs_given
 from superkernel.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -192,11 +192,12 @@ class Kernel(_core.DirectCall):
         *,
         executor: str | None = None,
         profile: bool = False,
+        **named: Any,
     ) -> RunResult:
-        """Run once and return outputs by name. `executor`: the kernel's own ("host", or "sim" for an accelerator;
-        default), "qemu" (an accelerator's program on an emulator of its harts: outputs only) or "reference" (the NumPy
-        reference; states as the kernel's). `profile=True` adds a report of this kernel's synchronisation; a run on the
-        simulator has one anyway."""
+        """Run once and return outputs by name. Inputs: a mapping, a list, or by keyword (not what an argument here is
+        called). `executor`: the kernel's own ("host", or "sim" for an accelerator; default), "qemu" (an accelerator's
+        program on an emulator of its harts: outputs only) or "reference" (the NumPy reference; states as the kernel's).
+        `profile=True` adds a report of this kernel's synchronisation; a run on the simulator has one anyway."""
         name = executor or self.executor
         if name not in self.executors:
             raise UnsupportedError(
@@ -205,7 +206,7 @@ class Kernel(_core.DirectCall):
                 expected=", ".join(self.executors),
                 found=repr(executor),
             )
-        arrays = self._arrays(inputs)
+        arrays = self._arrays(inputs_given(inputs, named))
         if name in (REFERENCE, EMULATOR):
             outputs = self._reference(arrays) if name == REFERENCE else self.emulate(arrays)[0]
             return RunResult(outputs, self._profile(arrays, rounds=0) if profile else None)
@@ -281,25 +282,30 @@ class Kernel(_core.DirectCall):
     # Understanding ----------------------------------------------------------------------------------------------------
 
     def report(
-        self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100, warm: bool = False
+        self,
+        inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+        *,
+        rounds: int = 100,
+        warm: bool = False,
+        **named: Any,
     ) -> Report | SimReport:
         """Where the time goes and fused against one by one: on the host medians of profiled runs and `rounds`
-        alternating pairs, on the simulator one run of each. States are put back afterwards. Without inputs, random ones
-        of seed 0. `warm`: on the simulator the second of two runs, with L2 as the first one left it (the host's runs
-        are warm anyway)."""
-        return self._profile(
-            self._arrays(inputs) if inputs is not None else self._random(), _count("rounds", rounds, 0), warm
-        )
+        alternating pairs, on the simulator one run of each. States are put back afterwards. Inputs as for `run`;
+        without any, random ones of seed 0. `warm`: on the simulator the second of two runs, with L2 as the first one
+        left it (the host's runs are warm anyway)."""
+        return self._profile(self._arrays_or_random(inputs, named), _count("rounds", rounds, 0), warm)
 
-    def trace(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None) -> Trace:
+    def trace(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, **named: Any) -> Trace:
         """One run as a timeline: what each core did when, on an accelerator each engine of it. `save` it as .html for a
         browser or as .json for Perfetto. On the host a warm launch, on the simulator a cold one; states are put back
-        afterwards. Without inputs, random ones of seed 0."""
-        arrays = self._arrays(inputs) if inputs is not None else self._random()
+        afterwards. Inputs as for `run`; without any, random ones of seed 0."""
+        arrays = self._arrays_or_random(inputs, named)
         with self._kept_states():
             return self._backend.trace(self._io(list(arrays.values())))
 
-    def critical(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, confirm: int = 5) -> CriticalReport:
+    def critical(
+        self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, confirm: int = 5, **named: Any
+    ) -> CriticalReport:
         """An accelerator's critical path: what the time of a simulated run consists of, slack of each boundary, and
         what its synchronisation costs, predicted for all and tried out for the `confirm` costliest. States stay as they
         are. Raises UnsupportedError for a kernel of the host."""
@@ -308,17 +314,26 @@ class Kernel(_core.DirectCall):
 
         if not isinstance(self._compiled, AicoreCompiled):
             raise UnsupportedError("only an accelerator's runs can be traced", location=f"kernel {self.name!r}")
-        arrays = self._arrays(inputs) if inputs is not None else self._random()
+        arrays = self._arrays_or_random(inputs, named)
         with self._kept_states():
             return critical(self._compiled, self._io(list(arrays.values())), confirm=_count("confirm", confirm, 0))
 
-    def time(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100) -> NDArray[np.int64]:
+    def time(
+        self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100, **named: Any
+    ) -> NDArray[np.int64]:
         """ns of each of `rounds` launches back to back, without Python in between; simulated ns, all the same, on an
         accelerator. States are put back afterwards."""
         count = _count("rounds", rounds, 1)
-        arrays = self._arrays(inputs) if inputs is not None else self._random()
+        arrays = self._arrays_or_random(inputs, named)
         with self._kept_states():
             return self._backend.time(self._io(list(arrays.values())), count)
+
+    def _arrays_or_random(
+        self, inputs: Mapping[str, Any] | Sequence[Any] | None, named: Mapping[str, Any]
+    ) -> dict[str, Array]:
+        """The inputs given; random ones of seed 0 where there are none."""
+        given = inputs_given(inputs, named)
+        return self._random() if given is None else self._arrays(given)
 
     def _random(self) -> dict[str, Array]:
         from superkernel.random_inputs import random_inputs

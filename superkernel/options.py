@@ -23,6 +23,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "tiling": ("sunk", "host"),
 }
 
+_SWITCHES = {True: "auto", False: "off"}  # what a truth value means for choices that are these two
+
 SPLIT_MAX = 64
 WATCHDOG_MS_MAX = 1e12  # about 30 years; the runtime counts ns in 64 bits
 
@@ -58,6 +60,7 @@ class Options:
     the graph ("off"). A stream that nodes name is an order of issue in both.
     locality: accelerator: let groups of cores compute what their own cores read, each for itself where several read the
     same, where that is faster by estimate ("auto"), or cut all work evenly for all cores ("off"). Bits are the same.
+    For `streams` and `locality` True stands for "auto", False for "off".
     fuse: join pointwise chains, prologues and epilogues; off: one sub-operator per node.
     simplify: run the graph passes (constant folding, pattern fusion); off: the graph as given.
     cost_placement: decide the number of cores per sub-operator by cost; off: every sub-operator on all cores.
@@ -66,7 +69,7 @@ class Options:
     objective: what kernel selection optimises: "latency", "size" (code) or "memory" (workspace).
     deny, pin: kernel id patterns (fnmatch) that selection must not take, must take where eligible.
     watchdog_ms: a launch that takes longer raises WatchdogError naming the boundary it hangs at; 0 = no watchdog.
-    cache: keep compiled objects on disk.
+    cache: keep compiled objects and plans on disk.
     dump: nodes, values, sub-operators or patterns of them whose values a run hands out too (`RunResult.dumps`).
     debug_sync_all: a barrier of all cores behind a drain between any two sub-operators, no early start, whatever `sync`
     and `early_start` say: what is wrong with it is no fault of synchronisation.
@@ -115,6 +118,8 @@ class Options:
     def __post_init__(self) -> None:
         wrong: list[Violation] = []
         for name, choices in _CHOICES.items():
+            if isinstance(getattr(self, name), bool) and set(choices) == set(_SWITCHES.values()):
+                object.__setattr__(self, name, _SWITCHES[getattr(self, name)])
             if getattr(self, name) not in choices:
                 found = repr(getattr(self, name))
                 wrong.append(Violation("not a legal choice", f"option {name!r}", ", ".join(choices), found))
@@ -145,7 +150,8 @@ class Options:
                 object.__setattr__(self, name, tuple(value))
         for entry in self.scopes if isinstance(self.scopes, tuple) else ():
             if not all(entry.partition(":")[::2]):
-                wrong.append(Violation("not an entry", "option 'scopes'", "scope:pattern", repr(entry)))
+                empty = "name the nodes, or leave the scope out" if entry.endswith(":") else ""
+                wrong.append(Violation("not an entry", "option 'scopes'", "scope:pattern", repr(entry), empty))
         raise_all(InputError, wrong)
 
     def __repr__(self) -> str:
@@ -172,6 +178,6 @@ class Options:
 
 
 def _entries(scopes: Mapping[Any, Any]) -> tuple[str, ...]:
-    """A mapping of scopes as entries; what is no text stays to be found wrong."""
+    """A mapping of scopes as entries; what is no text, and a scope without patterns, stays to be found wrong."""
     rows = [(name, [found] if isinstance(found, str) else found) for name, found in scopes.items()]
-    return tuple(f"{name}:{p}" for name, row in rows for p in (row if isinstance(row, (tuple, list)) else [""]))
+    return tuple(f"{name}:{p}" for name, row in rows for p in ((isinstance(row, (tuple, list)) and row) or [""]))

@@ -28,7 +28,7 @@ from typing import Any
 from superkernel.codegen.cache import ObjectCache, key_digest
 from superkernel.compiled import Compiled
 from superkernel.errors import FileFormatError, InputError
-from superkernel.files import file_name, replacing
+from superkernel.files import file_name, is_elf, replacing
 from superkernel.frontends.json_form import load_json, save_json
 from superkernel.graph import Graph
 from superkernel.options import Options
@@ -67,15 +67,6 @@ class _StoredObjects(ObjectCache):
 
 
 ELF_HINT = "superkernel sim run PROGRAM runs it; results come from the kernel that saved it"
-
-
-def is_elf(path: str | PathLike[str]) -> bool:
-    """True of a program that an accelerator's kernel saved, or of any other ELF file."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(4) == b"\x7fELF"
-    except (OSError, ValueError):
-        return False
 
 
 def is_saved_kernel(path: str | PathLike[str]) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superkernel.errors import SimulationError
+from superkernel.files import ELF_MAGIC
 from superkernel.sim.device import INSTRUCTIONS_MAX, Device
 from superkernel.sim.machine import CacheGeometry, read_program
 from superkernel.sim.program import ProgramResult, run_program
@@ -72,7 +73,7 @@ class AcceleratorResult:
 
 def is_accelerator_program(data: bytes) -> bool:
     """Whether a file is for the harts of an accelerator: they have private memories, and nobody ends through tohost."""
-    return data.startswith(b"\x7fELF") and b"sk_private" in data and b"tohost" not in data
+    return data.startswith(ELF_MAGIC) and b"sk_private" in data and b"tohost" not in data
 
 
 def run_on_target(

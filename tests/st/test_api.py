@@ -56,6 +56,23 @@ def test_call_by_position_and_name(kernel: sk.Kernel) -> None:
     np.testing.assert_array_equal(kernel.run([inputs["x"], inputs["bias"]]).outputs["p"], p)
 
 
+def test_whatever_runs_takes_inputs_by_name(kernel: sk.Kernel) -> None:
+    inputs = mlp_inputs()
+    np.testing.assert_array_equal(kernel.run(**inputs).outputs["p"], kernel(**inputs)[1])
+    assert kernel.trace(**inputs).spans
+    assert kernel.report(rounds=0, **inputs).run_ns > 0
+    assert len(kernel.time(rounds=2, **inputs)) == 2
+    for method in (kernel.run, kernel.trace, kernel.report, kernel.time):
+        with pytest.raises(sk.InputError, match=r"input 'bias': missing"):
+            method(x=inputs["x"])
+        with pytest.raises(sk.InputError, match=r"unknown input 'round'"):
+            method(**inputs, round=3)
+        with pytest.raises(sk.InputError, match=r"given twice.*found x, bias"):
+            method(inputs, **inputs)
+    on_mini = sk.compile(mlp_graph(), target="mini")
+    assert on_mini.critical(**inputs, confirm=0).text() == on_mini.critical(inputs, confirm=0).text()
+
+
 def test_inputs_stay_untouched_and_may_be_read_only(kernel: sk.Kernel) -> None:
     inputs = mlp_inputs()
     before = copy.deepcopy(inputs)

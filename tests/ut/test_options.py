@@ -29,6 +29,11 @@ def test_defaults_and_mappings() -> None:
         {"watchdog_ms": -1},
         {"watchdog_ms": "x"},
         {"pin": "host"},
+        {"locality": 1},
+        {"preload": False},
+        {"scopes": {"a": []}},
+        {"scopes": {"a": ["x"], "b": ()}},
+        {"scopes": {"a": ""}},
         {"x": 1},
     ],
 )
@@ -36,6 +41,21 @@ def test_bad_options(bad: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:
         Options.of(bad)
     assert next(iter(bad)) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["streams", "locality"])
+def test_truth_values_are_switches(name: str) -> None:
+    for given, meant in ((False, "off"), (True, "auto")):
+        options = Options.of({name: given})
+        assert getattr(options, name) == meant
+        assert options == Options.of({name: meant})
+        assert repr(options) == repr(Options.of({name: meant}))
+
+
+def test_a_scope_without_patterns_is_named() -> None:
+    with pytest.raises(InputError, match=r"found 'idle:' \(hint: .*leave the scope out"):
+        Options(scopes={"used": ["x"], "idle": []})  # type: ignore[arg-type]
+    assert Options(scopes={}) == Options()  # type: ignore[arg-type]
 
 
 def test_all_bad_options_at_once() -> None:

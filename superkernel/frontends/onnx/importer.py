@@ -24,7 +24,7 @@ from superkernel.builder import GraphBuilder
 from superkernel.builder_tensor import Tensor
 from superkernel.dtypes import DType
 from superkernel.errors import FileFormatError, InputError, SuperKernelError, UnsupportedError, Violation, raise_all
-from superkernel.frontends.emitter import in_node
+from superkernel.frontends.emitter import in_node, refuse_unknown
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.registry import find_lowering
 from superkernel.frontends.onnx.schema import attribute_defaults, function_body, schema_of, standard_domain
@@ -91,18 +91,7 @@ class Importer:
         """Raises UnsupportedError that lists every operator without a lowering, with the nodes that use it."""
         unknown: dict[str, list[str]] = {}
         self._collect_unknown(self.model.graph.node, self.opsets, unknown, set())
-        raise_all(
-            UnsupportedError,
-            [
-                Violation(
-                    f"no lowering for ONNX operator {op}",
-                    location=f"{len(nodes)} node{'s' * (len(nodes) > 1)}: {', '.join(map(repr, nodes[:5]))}"
-                    + (", ..." if len(nodes) > 5 else ""),
-                    hint=_refusal_hint(op),
-                )
-                for op, nodes in sorted(unknown.items())
-            ],
-        )
+        refuse_unknown("ONNX", {op: [repr(n) for n in nodes] for op, nodes in unknown.items()}, _refusal_hint)
 
     def _collect_unknown(
         self,

@@ -26,7 +26,7 @@ import superkernel
 from superkernel.builder import GraphBuilder
 from superkernel.builder_tensor import Tensor
 from superkernel.errors import InternalError, SuperKernelError, UnsupportedError, Violation, raise_all
-from superkernel.frontends.emitter import in_node
+from superkernel.frontends.emitter import in_node, refuse_unknown
 from superkernel.frontends.torch.call import Call, is_getitem
 from superkernel.frontends.torch.capture import needed_nodes
 from superkernel.frontends.torch.registry import find_lowering
@@ -76,22 +76,11 @@ class Importer:
 
     def refuse_unknown(self) -> None:
         """Raises UnsupportedError that lists every operator without a lowering, with the places that use it."""
-        unknown: dict[str, list[torch.fx.Node]] = {}
+        unknown: dict[str, list[str]] = {}
         for node in self.nodes:
             if node.op == "call_function" and not is_getitem(node) and find_lowering(str(node.target)) is None:
-                unknown.setdefault(str(node.target), []).append(node)
-        raise_all(
-            UnsupportedError,
-            [
-                Violation(
-                    f"no lowering for torch operator {target}",
-                    location=f"{len(nodes)} node{'s' * (len(nodes) > 1)}: {'; '.join(map(place, nodes[:5]))}"
-                    + ("; ..." if len(nodes) > 5 else ""),
-                    hint=_refusal_hint(target),
-                )
-                for target, nodes in sorted(unknown.items())
-            ],
-        )
+                unknown.setdefault(str(node.target), []).append(place(node))
+        refuse_unknown("torch", unknown, _refusal_hint, "; ")
 
     # -- values
 
