@@ -1,4 +1,4 @@
-"""Compiled objects on disk, one file per object, named by the hash of what it was made from.
+"""Compiled objects, and plans (`planned.py`), on disk: one file each, named by the hash of what it was made from.
 
 Model: key (a text that determines the object) -> object bytes. A file holds magic, sha256 over key and object, object
 length, object. It is verified before anyone uses its bytes, because LLVM kills the process on a corrupt object.

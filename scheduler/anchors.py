@@ -12,11 +12,12 @@ from superkernel.scheduler import legality, profit
 from superkernel.scheduler.affine import Coords, Ref, dense_ref, same_strides
 from superkernel.scheduler.cluster import Anchor, Cluster, Load, Result, Store
 from superkernel.scheduler.families.aicore import CONTROL_UNIT
+from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.join import as_prologue
 from superkernel.scheduler.schedule import Space
 from superkernel.scheduler.storage import CHANNEL, IMAGE_OPS, channels_inside
-from superkernel.scheduler.workspace import Buffer, Reg, Workspace, only_dense
+from superkernel.scheduler.workspace import Reg, Workspace, only_dense
 from superkernel.target.cpu import CpuTarget
 from superkernel.tensor import TensorType, row_major_strides
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from superkernel.scheduler.affine import Ref
 from superkernel.scheduler.cluster import Cluster, Store
+from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.schedule import Place, Space
-from superkernel.scheduler.workspace import Buffer, Reg, Workspace, any_view, only_dense
+from superkernel.scheduler.workspace import Reg, Workspace, any_view, only_dense
 from superkernel.tensor import row_major_strides
 
 

@@ -14,11 +14,7 @@ leaves a `GroupNote`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import NDArray
+from collections.abc import Callable, Sequence
 
 from superkernel.body import Body, SubOperator
 from superkernel.graph import Graph, Node
@@ -30,6 +26,7 @@ from superkernel.scheduler.default_choice import default_choice
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.aicore import CONTROL_UNIT
 from superkernel.scheduler.finish import place_outputs, place_updates
+from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.join import add_pointwise
 from superkernel.scheduler.layout import storage_policy
@@ -37,29 +34,9 @@ from superkernel.scheduler.moves import add_concat, add_view, materialise
 from superkernel.scheduler.program_builder import build_body
 from superkernel.scheduler.storage import StoragePolicy
 from superkernel.scheduler.tiling import Family as KernelFamily
-from superkernel.scheduler.workspace import Buffer, GroupNote, Workspace
+from superkernel.scheduler.workspace import Workspace
 
 Choose = Callable[[Body], str]
-
-
-@dataclass(frozen=True)
-class Grouping:
-    """`subops` in a legal order; `values` of a sub-operator name entries of `buffers`. `constants`: those of the
-    graph and folded views."""
-
-    subops: tuple[SubOperator, ...]
-    buffers: Mapping[str, Buffer]
-    constants: Mapping[str, NDArray[Any]]
-    notes: tuple[GroupNote, ...]
-
-    def __str__(self) -> str:
-        lines = []
-        for sub in self.subops:
-            operands = [f"{o.role.value} {v}:{o.type}" for o, v in zip(sub.body.operands, sub.values, strict=True)]
-            lines.append(
-                f"subop {sub.index} {sub.name} {sub.kernel} ({', '.join(operands)}) computes {', '.join(sub.nodes)}"
-            )
-        return "\n".join([*lines, *(f"# {note}" for note in self.notes)])
 
 
 def group(

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.body import Role, SubOperator
+from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.schedule import ConstantSlot, Place, Space
 from superkernel.scheduler.tiling import Pack, Tiling
-from superkernel.scheduler.workspace import Buffer
 from superkernel.tensor import TensorType
 
 ALIGN_BYTES = 64

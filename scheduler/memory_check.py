@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from superkernel.body import Body, PointwiseProgram, Role, SubOperator, View
 from superkernel.errors import VerificationError, Violation, raise_all
+from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.schedule import Place, Space
-from superkernel.scheduler.workspace import Buffer
 from superkernel.tensor import Region, full_box, regions_of_box
 
 MAX_RUNS = 4096

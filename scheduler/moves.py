@@ -10,8 +10,9 @@ from superkernel.graph import Node
 from superkernel.scheduler.affine import Coords, Ref, permutation, same_strides, view_refs
 from superkernel.scheduler.anchors import add_anchor
 from superkernel.scheduler.cluster import Store
+from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.storage import IMAGE_OPS, stored_shape
-from superkernel.scheduler.workspace import Accept, Buffer, Derived, Reg, Workspace, any_view, only_dense
+from superkernel.scheduler.workspace import Accept, Derived, Reg, Workspace, any_view, only_dense
 from superkernel.tensor import TensorType, row_major_strides
 
 

@@ -31,13 +31,12 @@ from superkernel.scheduler.cost import (
     written_by,
 )
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.group import Grouping
+from superkernel.scheduler.grouping import Buffer, Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.memory import MemoryPlan, Touched, plan_memory
 from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Task
 from superkernel.scheduler.tiling import Access, Family
-from superkernel.scheduler.workspace import Buffer
 from superkernel.target.cpu import CpuTarget
 
 # A wait costs more than the bare flag: the first lines of data are cold, and no core is quite as far as estimated.

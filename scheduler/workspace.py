@@ -27,6 +27,7 @@ from superkernel.ops.opdef import Family
 from superkernel.options import Options
 from superkernel.scheduler.affine import Coords, Ref, Shape, dense_ref, view_refs
 from superkernel.scheduler.cluster import Anchor, Cluster, ClusterSet, Load, Prologue, Store
+from superkernel.scheduler.grouping import Buffer, GroupNote
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.schedule import Place, Space
 from superkernel.scheduler.storage import (
@@ -61,40 +62,6 @@ class Derived:
 
     node: Node
     index: int
-
-
-@dataclass(frozen=True, slots=True)
-class GroupNote:
-    """One decision of grouping: `node` was treated so, because."""
-
-    node: str
-    decision: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.node}: {self.decision} ({self.reason})"
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A buffer that sub-operators read or write. `home`: None in the arena, else the space and slot it fills
-    (constants: slot 0, offsets come with the memory plan). `inside`: a part of another buffer, from that byte on; one
-    of the same type is a *window*: all of the other one's bytes, of which its views touch some.
-    `previous`: the buffer whose bytes this one takes over in the same place (states)."""
-
-    type: TensorType
-    home: Place | None = None
-    previous: str | None = None
-    inside: tuple[str, int] | None = None
-
-    @property
-    def is_temporary(self) -> bool:
-        """True of arena buffers with a place of their own."""
-        return self.home is None and self.inside is None
-
-    @property
-    def is_constant(self) -> bool:
-        return self.home is not None and self.home.space is Space.CONSTANT
 
 
 def any_view(_: Ref) -> bool:

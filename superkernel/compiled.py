@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from superkernel import __version__
-from superkernel.computed_in import formats_in_force
 from superkernel.errors import InputError
 from superkernel.graph import Graph
 from superkernel.ineffective import without_effect
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from superkernel.choice import KernelChooser
     from superkernel.codegen.host.image import HostImage
     from superkernel.executors.host import HostExecutable
-    from superkernel.scheduler.group import Grouping
+    from superkernel.scheduler.grouping import Grouping
     from superkernel.scheduler.schedule import Schedule
     from superkernel.sync.aicore.plan import AicorePlan
     from superkernel.sync.aicore.verify import AicoreCertificate
@@ -39,7 +39,7 @@ class Compilation:
     graph: Graph
     options: Options
     grouping: Grouping
-    chooser: KernelChooser
+    kernel_choice: Callable[[], KernelChooser]
     schedule: Schedule
     plan: Plan | AicorePlan
     certificate: Certificate | AicoreCertificate
@@ -52,6 +52,11 @@ class Compilation:
 
     def __post_init__(self) -> None:
         self.output_names = names_of_outputs(self.graph)
+
+    @cached_property
+    def chooser(self) -> KernelChooser:
+        """The choice of kernels, made when somebody asks for its reasons."""
+        return self.kernel_choice()
 
     def summary(self) -> dict[str, Any]:
         """Counts and sizes, plain data."""
@@ -117,6 +122,8 @@ class Compiled(Compilation):
         return self.image.objects
 
     def _summaries(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        from superkernel.computed_in import formats_in_force
+
         cores = {"target": f"host {self.cpu.tier}", "threads": self.cores}
         plan = {
             "computed_in": formats_in_force(self.schedule),

@@ -1,7 +1,6 @@
 """The compilation, start to end: `compile_graph` is the list of stages.
 
-    Graph -> simplify -> group (registry chooses kernels) -> place (with memory) -> plan sync -> verify -> image ->
-    executable
+    Graph -> plan (from the cache, or `planning`) -> verify -> image -> executable
 
 Each stage's data prints as text: SK_DUMP shows it while compiling, `Kernel.stage_text` afterwards; SK_TRACE writes
 the stages' times.
@@ -10,33 +9,28 @@ the stages' times.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from superkernel import settings
-from superkernel.choice import KernelChooser
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.image import HostImage, ImageBuilder
 from superkernel.compiled import Compiled
-from superkernel.dumps import with_dumps
 from superkernel.executors.host import HostExecutable
 from superkernel.graph import Graph
 from superkernel.options import Options
-from superkernel.scheduler.families.grouped import host_cut
-from superkernel.scheduler.group import group
-from superkernel.scheduler.layout import storage_policy
-from superkernel.scheduler.place import place
+from superkernel.planned import Planned, PlanStore
 from superkernel.scheduler.schedule import Schedule
 from superkernel.scoping import with_scopes
 from superkernel.stages import CacheFactory, Stages, tell_fallbacks
 from superkernel.sync.plan import Plan
-from superkernel.sync.planner import plan_sync
 from superkernel.sync.verify import verify
 from superkernel.target.cpu import CpuTarget
-from superkernel.transforms import simplify
-from superkernel.transforms.tilings import SinkTilings
+
+if TYPE_CHECKING:
+    from superkernel.choice import KernelChooser
 
 
 def compile_graph(
@@ -50,28 +44,10 @@ def compile_graph(
     run = Stages(settings.dump_stages())
     cpu = detect_cpu()
     cache = cache_factory(settings.cache_directory() if options.cache else None)
-    chooser = KernelChooser(cpu, options)
-
-    with_scopes(source, options.scopes)  # for its checks: one entry needs no scopes
     run.dump("graph", source)
-    with run.stage("simplify"):
-        graph = simplify(source) if options.simplify else source
-        graph = SinkTilings(lambda x, w: host_cut(cpu.tier)).apply(graph)
-    run.dump("simplified", graph)
-    with run.stage("group"):
-        layout = storage_policy(graph, chooser.choose, cpu, options)
-        grouping = group(graph, chooser.choose, cpu, options, storage=layout)
-        dumps: dict[str, int] = {}
-        if options.dump:
-            graph, dumps = with_dumps(graph, grouping.subops, options.dump)
-            grouping = group(graph, chooser.choose, cpu, options, storage=layout)
-    run.dump("subops", grouping)
-    with run.stage("place"):
-        schedule = place(grouping, graph, cpu, cores, options)
-    run.dump("schedule", schedule)
-    with run.stage("sync"):
-        plan = plan_sync(schedule, sync=options.sync_level, handover_ns=cpu.handover_ns)
-    run.dump("plan", plan)
+    with_scopes(source, options.scopes)  # for its checks: one entry needs no scopes
+    planned = _planned(run, source, PlanStore(cache, source, cpu, cores, options), cpu, cores, options)
+    graph, grouping, schedule, plan = planned.graph, planned.grouping, planned.schedule, planned.plan
     with run.stage("verify"):
         certificate = verify(plan, {s.index: t.units for s, t in zip(schedule.subops, schedule.tilings, strict=True)})
     with run.stage("image"):
@@ -83,10 +59,34 @@ def compile_graph(
         executable = HostExecutable(image, schedule, plan, options.watchdog_ms)
     run.finish()
     return Compiled(
-        source=source, graph=graph, options=options, cpu=cpu, cores=cores, grouping=grouping, chooser=chooser,
+        source=source, graph=graph, options=options, cpu=cpu, cores=cores, grouping=grouping,
+        kernel_choice=lambda: _chooser(cpu, options),
         schedule=schedule, plan=plan, certificate=certificate, image=image, executable=executable,
-        stage_ns=run.times, dumps=dumps,
+        stage_ns=run.times, dumps=planned.dumps,
     )  # fmt: skip
+
+
+def _chooser(cpu: CpuTarget, options: Options) -> KernelChooser:
+    from superkernel.choice import KernelChooser
+
+    return KernelChooser(cpu, options)
+
+
+def _planned(run: Stages, source: Graph, store: PlanStore, cpu: CpuTarget, cores: int, options: Options) -> Planned:
+    """The plan of a graph, from the cache, or made and kept there: what makes it is not even imported until then."""
+    with run.stage("look up"):
+        found = store.find()
+    if found is not None:
+        stages = {"simplified": found.graph, "subops": found.grouping, "schedule": found.schedule, "plan": found.plan}
+        for name, data in stages.items():
+            run.dump(name, data)
+        return found
+    from superkernel.planning import plan_graph
+
+    planned = plan_graph(run, source, cpu, cores, options)
+    with run.stage("keep"):
+        store.keep(planned)
+    return planned
 
 
 def _image(

@@ -29,7 +29,8 @@ from superkernel.scheduler.aicore.launches import Part, by_scope
 from superkernel.scheduler.aicore.place import CannotCut, Workspaces, place_aicore
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.grouped import grouped_cut
-from superkernel.scheduler.group import Grouping, group
+from superkernel.scheduler.group import group
+from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.schedule import Schedule
 from superkernel.scoping import with_scopes
 from superkernel.stages import CacheFactory, Stages, tell_fallbacks
@@ -167,6 +168,7 @@ def _complete(run: Stages, front: _Scheduled, options: Options, cache: ObjectCac
     run.finish()
     return AicoreCompiled(
         source=front.source, graph=graph, options=options, target=target, grouping=front.grouping,
-        chooser=front.chooser, schedule=schedule, workspaces=workspaces, plan=plan, certificate=certificate,
+        kernel_choice=lambda: front.chooser, schedule=schedule, workspaces=workspaces, plan=plan,
+        certificate=certificate,
         image=image, executable=executable, stage_ns=run.times, parts=parts, dumps=front.dumps, weights=weights,
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 SK_DUMP       comma-separated stages to print to stderr: graph, simplified, subops, schedule, plan, ir, all
 SK_TRACE      a file to which the compilation writes its stages with times (Chrome trace format, opens in Perfetto)
-SK_CACHE_DIR  where compiled objects are kept (default: the user's cache directory); "off" keeps nothing
+SK_CACHE_DIR  where compiled objects and plans are kept (default: the user's cache directory); "off" keeps nothing
 SK_CPU        avx512 | avx2 | plain: generate code for at most this tier (read by codegen.host.features)
 """
 

@@ -34,9 +34,8 @@ from superkernel.executors.sim import SimExecutable
 from superkernel.options import Options
 from superkernel.scheduler.aicore.place import Cores, place_aicore
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.group import Grouping
+from superkernel.scheduler.grouping import Buffer, Grouping
 from superkernel.scheduler.schedule import Place, Space
-from superkernel.scheduler.workspace import Buffer
 from superkernel.sync.aicore.planner import plan_aicore
 from superkernel.sync.aicore.verify import verify_aicore
 from superkernel.target.aicore import AicoreTarget

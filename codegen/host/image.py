@@ -11,20 +11,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version as package_version
 from typing import Any
 
 import llvmlite
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel import __version__
 from superkernel.body import SubOperator
 from superkernel.codegen.cache import ObjectCache
-from superkernel.codegen.host.entry import emit_entries
 from superkernel.codegen.host.entry_spec import EntrySpec, Location, RunTask, SetCount, Step, TaskSpec, WaitFor
 from superkernel.codegen.host.entry_spec import Space as BaseSpace
 from superkernel.codegen.host.lower import LoadedCode, compile_ir
-from superkernel.codegen.host.workers import Chunk, KernelJob, compile_chunks, emit_chunk
 from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.schedule import Place, Schedule, Space
 from superkernel.scheduler.tiling import Tiling, pack_bytes
@@ -148,27 +146,20 @@ class ImageBuilder:
     def _objects(self, keys: Mapping[KernelKey, tuple[SubOperator, Tiling]], spec: EntrySpec) -> dict[str, bytes]:
         """All object code by cache key: kernels in chunks of a size that does not depend on the machine, then the
         entries."""
-        stamp = f"{package_version('superkernel')} {GENERATOR} {llvmlite.__version__} {self.cpu!r}"
+        stamp = f"{__version__} {GENERATOR} {llvmlite.__version__} {self.cpu!r}"
         ordered = sorted(keys, key=lambda k: k.symbol)
-        chunks: dict[str, Chunk] = {}
+        parts: dict[str, list[KernelKey]] = {}
         for start in range(0, len(ordered), CHUNK_KERNELS):
             part = ordered[start : start + CHUNK_KERNELS]
-            jobs = tuple(KernelJob(k.symbol, k.kernel, keys[k][0].body, keys[k][1]) for k in part)
-            chunks["\n".join([f"kernels {stamp}", *(k.text for k in part)])] = jobs
-        objects = {key: self.cache.get(key) for key in chunks}
-        missing = [key for key, data in objects.items() if data is None]
-        if self.keep_ir:
-            self.ir_texts |= {f"kernels {n}": emit_chunk(c, self.cpu) for n, c in enumerate(chunks.values())}
-        if missing:
-            total = len(missing)
-            made = compile_chunks(
-                [chunks[key] for key in missing], self.cpu, lambda n: self._tell("compiling kernels", n, total)
-            )
-            for key, data in zip(missing, made, strict=True):
-                self._keep(key, data, objects)
+            parts["\n".join([f"kernels {stamp}", *(k.text for k in part)])] = part
+        objects = {key: self.cache.get(key) for key in parts}
+        if self.keep_ir or None in objects.values():
+            self._compile_kernels(keys, parts, objects)
         entries_key = f"entries {stamp}\n{spec!r}"
         objects[entries_key] = self.cache.get(entries_key)
         if objects[entries_key] is None or self.keep_ir:
+            from superkernel.codegen.host.entry import emit_entries
+
             text = emit_entries(spec, self.cpu)
             if self.keep_ir:
                 self.ir_texts["entries"] = text
@@ -176,6 +167,28 @@ class ImageBuilder:
                 self._tell("compiling entries", 0, 1)
                 self._keep(entries_key, compile_ir(text, self.cpu), objects)
         return {key: data for key, data in objects.items() if data is not None}
+
+    def _compile_kernels(
+        self,
+        examples: Mapping[KernelKey, tuple[SubOperator, Tiling]],
+        parts: Mapping[str, Sequence[KernelKey]],
+        objects: dict[str, bytes | None],
+    ) -> None:
+        """Fill in the objects that are missing."""
+        from superkernel.codegen.host.workers import KernelJob, compile_chunks, emit_chunk
+
+        chunks = {
+            name: tuple(KernelJob(k.symbol, k.kernel, examples[k][0].body, examples[k][1]) for k in part)
+            for name, part in parts.items()
+        }
+        if self.keep_ir:
+            self.ir_texts |= {f"kernels {n}": emit_chunk(c, self.cpu) for n, c in enumerate(chunks.values())}
+        missing = [key for key, data in objects.items() if data is None]
+        made = compile_chunks(
+            [chunks[key] for key in missing], self.cpu, lambda n: self._tell("compiling kernels", n, len(missing))
+        )
+        for key, data in zip(missing, made, strict=True):
+            self._keep(key, data, objects)
 
     def _keep(self, key: str, data: bytes, objects: dict[str, bytes | None]) -> None:
         self.compiled += 1

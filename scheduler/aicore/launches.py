@@ -27,7 +27,7 @@ from typing import Any
 from superkernel.body import SubOperator
 from superkernel.errors import UnsupportedError, Violation, raise_all
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.group import Grouping
+from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.place import dependences
 from superkernel.scheduler.schedule import Schedule

@@ -29,9 +29,9 @@ from superkernel.body import Role as OperandRole
 from superkernel.body import SubOperator
 from superkernel.dtypes import DType
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
+from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.schedule import Copies
 from superkernel.scheduler.tiling import Tiling
-from superkernel.scheduler.workspace import Buffer
 from superkernel.target.aicore import AicoreTarget
 from superkernel.tensor import TensorType
 

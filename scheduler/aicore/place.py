@@ -27,7 +27,7 @@ from superkernel.scheduler.aicore.locality import Localised, localise
 from superkernel.scheduler.aicore.streams import AUTO, Site, arrange
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
-from superkernel.scheduler.group import Grouping
+from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.memory import plan_memory
 from superkernel.scheduler.memory_check import check_memory

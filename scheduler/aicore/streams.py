@@ -32,11 +32,10 @@ from typing import TYPE_CHECKING
 
 from superkernel.body import Role, SubOperator
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.group import Grouping
+from superkernel.scheduler.grouping import Buffer, Grouping
 from superkernel.scheduler.memory import Touched
 from superkernel.scheduler.place import Knowledge, dependences, issued, lineage
 from superkernel.scheduler.tiling import Tiling
-from superkernel.scheduler.workspace import Buffer
 from superkernel.target.aicore import AicoreTarget
 
 if TYPE_CHECKING:

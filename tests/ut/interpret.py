@@ -19,7 +19,7 @@ from superkernel.graph import Graph
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
-from superkernel.scheduler.group import Grouping
+from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.place import lineage
 from superkernel.scheduler.schedule import Schedule, Space
 from superkernel.tensor import TensorType

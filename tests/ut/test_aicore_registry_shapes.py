@@ -21,7 +21,8 @@ from superkernel.options import Options
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.grouped import grouped_cut
-from superkernel.scheduler.group import Grouping, group
+from superkernel.scheduler.group import group
+from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.schedule import Space
 from superkernel.target.aicore import load_target
 from superkernel.transforms import simplify

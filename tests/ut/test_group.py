@@ -12,7 +12,8 @@ from superkernel.graph import Graph
 from superkernel.options import Options
 from superkernel.reference import evaluate
 from superkernel.scheduler.default_choice import default_choice
-from superkernel.scheduler.group import Grouping, group
+from superkernel.scheduler.group import group
+from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.schedule import Place, Space
 
 RNG = np.random.default_rng(3)

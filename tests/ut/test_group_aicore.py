@@ -20,7 +20,8 @@ from superkernel.ops.opdef import Array
 from superkernel.options import Options
 from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore import CONTROL_UNIT, MODULES
-from superkernel.scheduler.group import Grouping, group
+from superkernel.scheduler.group import group
+from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.storage import IMAGE_OPS, StoragePolicy, channels_inside
 from superkernel.scheduler.tiling import Family, Tiling

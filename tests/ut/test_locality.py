@@ -20,9 +20,9 @@ from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.scheduler.aicore.locality import Localised, localise
 from superkernel.scheduler.aicore.place import Cores, ranges
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.schedule import Place, Space, Task
 from superkernel.scheduler.tiling import Access
-from superkernel.scheduler.workspace import Buffer
 from superkernel.sync.aicore.plan import AicorePlan, Form
 from superkernel.sync.aicore.verify import check_aicore_plan
 from superkernel.target.aicore import AicoreTarget, load_target

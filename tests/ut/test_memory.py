@@ -11,7 +11,8 @@ from random_graphs import GraphMaker, LenientFamily, random_graph
 from superkernel.body import Role
 from superkernel.errors import VerificationError
 from superkernel.graph import Graph
-from superkernel.scheduler.group import Grouping, group
+from superkernel.scheduler.group import group
+from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HostCallTiling
 from superkernel.scheduler.memory import ALIGN_BYTES, MemoryPlan, plan_memory, walks_alike
 from superkernel.scheduler.memory_check import Owners, check_memory

@@ -16,7 +16,8 @@ from superkernel.graph import Graph
 from superkernel.options import Options
 from superkernel.reference import evaluate
 from superkernel.scheduler.default_choice import default_choice
-from superkernel.scheduler.group import Grouping, group
+from superkernel.scheduler.group import group
+from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HostCallTiling
 from superkernel.scheduler.place import place
 from superkernel.scheduler.storage import IMAGE_OPS, StoragePolicy, channels_inside
