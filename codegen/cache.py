@@ -8,6 +8,9 @@ may write the same entry.
 Failure policy: a cache that cannot be written or read never stops a compilation: the entry is recompiled, and one
 warning per process says why. A corrupt entry is deleted. The directory is 0700 and must belong to the user: object
 code from somebody else is not run.
+
+Size: the first entry that a process adds makes it look at the whole; above CACHE_BYTES_MAX the entries that were used
+longest ago go, down to three quarters of it.
 """
 
 from __future__ import annotations
@@ -17,10 +20,16 @@ import os
 import struct
 import tempfile
 import warnings
+from contextlib import suppress
 from pathlib import Path
+
+CACHE_BYTES_MAX = 2 << 30
 
 _MAGIC = b"SKOBJ\x001\n"
 _HEADER = struct.Struct(f"<{len(_MAGIC)}s32sQ")
+
+
+_trimmed: set[Path] = set()
 
 
 class CacheWarning(UserWarning):
@@ -76,6 +85,9 @@ class ObjectCache:
                 found = _verified(path.read_bytes(), key)
                 if found is None:
                     path.unlink(missing_ok=True)
+                else:
+                    with suppress(OSError):  # a directory that may only be read serves as well
+                        os.utime(path)
             except FileNotFoundError:
                 pass
             except OSError as error:
@@ -89,6 +101,7 @@ class ObjectCache:
         path = self._path(key)
         if path is None:
             return
+        self._trim()
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
@@ -101,6 +114,26 @@ class ObjectCache:
                 raise
         except OSError as error:
             self._warn(f"{path}: {error}")
+
+    def _trim(self) -> None:
+        """See "Size" in the module docstring."""
+        if self.directory is None or self.directory in _trimmed:
+            return
+        _trimmed.add(self.directory)
+        entries: list[tuple[int, int, Path]] = []
+        for path in self.directory.glob("??/*.o"):
+            with suppress(OSError):  # another process may be trimming, too
+                status = path.stat()
+                entries.append((status.st_mtime_ns, status.st_size, path))
+        left = sum(size for _, size, _ in entries)
+        if left <= CACHE_BYTES_MAX:
+            return
+        for _, size, path in sorted(entries):
+            if left <= CACHE_BYTES_MAX * 3 // 4:
+                break
+            left -= size
+            with suppress(OSError):
+                path.unlink()
 
 
 def pack_entry(key: str, data: bytes) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from superkernel.codegen import cache as cache_module
 from superkernel.codegen.cache import CacheWarning, ObjectCache, key_digest
 
 
@@ -79,6 +80,22 @@ def test_off_keeps_nothing() -> None:
     cache = ObjectCache(None)
     cache.put("key", b"x")
     assert cache.get("key") is None
+
+
+def test_the_longest_unused_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "CACHE_BYTES_MAX", 8_000)
+    writer = ObjectCache(tmp_path)
+    for i in range(10):
+        writer.put(f"key{i}", bytes(1000))
+    for age, path in enumerate(sorted(tmp_path.rglob("*.o"))):
+        os.utime(path, (1000 - age, 1000 - age))
+    assert writer.get("key3") is not None, "used just now"
+    cache_module._trimmed.clear()
+    writer.put("new", bytes(1000))
+    kept = [i for i in range(10) if ObjectCache(tmp_path).get(f"key{i}") is not None]
+    assert 3 in kept
+    assert len(kept) == 5, "three quarters of the limit, entries have a header each"
+    assert writer.get("new") is not None
 
 
 def _put_many(directory: str, seed: int) -> None:
