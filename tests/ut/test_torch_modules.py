@@ -295,6 +295,35 @@ def test_unknown_operators_are_listed_at_once() -> None:
     assert "make the sample an input" in found["aten.rand.default"].hint
 
 
+class SeveralRefused(nn.Module):
+    """Four nodes that lowerings refuse: two that read others of them, one of constants, one whose type is lost."""
+
+    places: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("places", torch.zeros(4, dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        bits = x.view(torch.int32)
+        largest, where = F.max_pool1d(bits.float() + x, 2, return_indices=True)
+        mean = torch.zeros(4).scatter_reduce(0, self.places, torch.ones(4), "mean", include_self=False)
+        follows = mean.view(torch.int32)  # would be known, did the mean have a lowering
+        return largest, where, follows + 1, x * mean, (x * 1j).abs()
+
+
+def test_what_lowerings_refuse_is_listed_at_once() -> None:
+    error = refused(UnsupportedError, SeveralRefused(), example_inputs=(torch.randn(3, 4),))
+    found = [(v.location.partition("(")[2].partition(")")[0], v.message) for v in error.violations]
+    assert found == [
+        ("aten.view.dtype", "view as another element type of a run-time value has no kernel"),
+        ("aten.max_pool1d_with_indices.default", "the indices of a max pool are not supported"),
+        ("aten.scatter_reduce.two", "this reduction of a scatter has no kernel"),
+        ("aten.mul.Tensor", "the element type has no counterpart"),
+    ]
+    assert all(", test_torch_modules.py:" in v.location for v in error.violations)
+
+
 class Branching(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + 1 if x.sum() > 0 else x - 1

@@ -3,10 +3,11 @@
 Model: one walk over the needed nodes in order, with an environment node -> tensor. Each node goes to its lowering (see
 registry.py), and what it returns is held against the types that torch inferred.
 
-Invariants: what is not supported is refused before anything is built, all at once, with the module and the source line
-it stands in; an input keeps the name that the module gives it; parameters and buffers keep their dotted names, and one
-that stands under several names is one constant; a buffer that the program writes to is a state, whose update is what
-it wrote. Outputs that are None are left out; a number among the outputs is a constant.
+Invariants: operators without a lowering are refused before anything is built, what lowerings refuse when the walk is
+through (refusals.py), all at once each, with the module and the source line it stands in. An input keeps the name that
+the module gives it; parameters and buffers keep their dotted names, and one that stands under several names is one
+constant; a buffer that the program writes to is a state, whose update is what it wrote. Outputs that are None are left
+out; a number among the outputs is a constant.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from superkernel.errors import InternalError, SuperKernelError, UnsupportedError
 from superkernel.frontends.emitter import in_node, refuse_unknown
 from superkernel.frontends.torch.call import Call, is_getitem
 from superkernel.frontends.torch.capture import needed_nodes
+from superkernel.frontends.torch.refusals import Refusals
 from superkernel.frontends.torch.registry import find_lowering
 from superkernel.frontends.torch.types import element_type, tensor_array
 from superkernel.graph import Graph
@@ -45,6 +47,7 @@ class Importer:
         self.program, self.owned = program, owned
         self.builder = GraphBuilder(name)
         self.env: dict[torch.fx.Node, Any] = {}
+        self.refusals = Refusals(self.builder, self.env)
         self.nodes = needed_nodes(program)
         self.needed = frozenset(self.nodes)
         self.taken: set[str] = set()  # names of inputs and outputs
@@ -69,6 +72,7 @@ class Importer:
             elif node.op == "get_attr":
                 target = str(node.target)
                 self.env[node] = self.add_constant(target, attrgetter(target)(self.program.graph_module))
+        self.refusals.raise_all()
         self.add_outputs(outputs)
         return RemoveDead(constants=True).apply(self.builder.graph())
 
@@ -198,18 +202,29 @@ class Importer:
     # -- the walk
 
     def walk(self, node: torch.fx.Node) -> None:
-        if is_getitem(node):
-            self.env[node] = self.env[node.args[0]][node.args[1]]
+        if self.refusals.passes_over(node):
             return
         where = f"node {place(node)} ({node.target})"
+        try:
+            self.env[node] = self.env[node.args[0]][node.args[1]] if is_getitem(node) else self.lower(node, where)
+        except UnsupportedError as error:
+            stand_ins = self.refusals.add(node, in_node(error, where))
+            if stand_ins is not None:
+                several = isinstance(node.meta.get("val"), (tuple, list))
+                self.env[node] = stand_ins if several else stand_ins[0]
+        except SuperKernelError as error:
+            self.refusals.raise_all()  # of which it may be a consequence
+            raise in_node(error, where) from error
+        else:
+            self.refusals.follow(node)
+
+    def lower(self, node: torch.fx.Node, where: str) -> Any:
+        """What a node computes: a tensor, or a list of them."""
         lowering = find_lowering(str(node.target))
         assert lowering is not None
         path = module_path(node)
         call = Call(self.builder, node, self.env, self.needed, f"{path}/{node.name}" if path else node.name, where)
-        try:
-            lowered = lowering(call)
-        except SuperKernelError as error:
-            raise in_node(error, where) from error
+        lowered = lowering(call)
         results = [lowered] if isinstance(lowered, Tensor) else list(lowered)
         several = isinstance(node.meta.get("val"), (tuple, list))
         for index, (tensor, value) in enumerate(zip(results, call.values, strict=False)):
@@ -217,7 +232,7 @@ class Importer:
                 continue
             held_against(tensor, value, f"{where}, output {index}")
             self.builder.rename(tensor, f"{call.stem}:{index}" if several else call.stem, final=False)
-        self.env[node] = results if several else results[0]
+        return results if several else results[0]
 
 
 def held_against(tensor: Tensor, value: Any, where: str) -> None:
