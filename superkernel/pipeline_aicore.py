@@ -33,6 +33,7 @@ from superkernel.scheduler.group import group
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.schedule import Schedule
 from superkernel.scoping import with_scopes
+from superkernel.shared_aicore import Shared
 from superkernel.stages import CacheFactory, Stages, tell_fallbacks
 from superkernel.sync.aicore.launching import plan_launches
 from superkernel.sync.aicore.plan import AicorePlan
@@ -44,9 +45,15 @@ from superkernel.transforms.tilings import SinkTilings
 
 
 def compile_for_aicore(
-    source: Graph, target: AicoreTarget, *, options: Options, cache_factory: CacheFactory = ObjectCache
+    source: Graph,
+    target: AicoreTarget,
+    *,
+    options: Options,
+    cache_factory: CacheFactory = ObjectCache,
+    shared: Shared | None = None,
 ) -> AicoreCompiled:
-    """One kernel for all cores of an accelerator. Raises UnsupportedError, MachineError, VerificationError."""
+    """One kernel for all cores of an accelerator. `shared`: of other compilations of the graph for the target. Raises
+    UnsupportedError, MachineError, VerificationError."""
     run = Stages(settings.dump_stages())
     cache_path: Path | None = settings.cache_directory() if options.cache else None
     cache = cache_factory(cache_path)
@@ -83,10 +90,10 @@ def compile_for_aicore(
     graph = dumped
     run.dump("schedule", schedule)
     scheduled = _Scheduled(source, graph, target, chooser, grouping, schedule, workspaces, dumps)
-    return _complete(run, scheduled, options, cache)
+    return _complete(run, scheduled, options, cache, shared or Shared())
 
 
-def with_other_code(compiled: AicoreCompiled, options: Options) -> AicoreCompiled:
+def with_other_code(compiled: AicoreCompiled, options: Options, shared: Shared | None = None) -> AicoreCompiled:
     """The same schedule with other options of synchronisation and of code: what stands ahead of them is not done again.
     Options that decide the schedule must be those of `compiled`."""
     same = _Scheduled(
@@ -94,7 +101,7 @@ def with_other_code(compiled: AicoreCompiled, options: Options) -> AicoreCompile
         compiled.workspaces, compiled.dumps,
     )  # fmt: skip
     cache = ObjectCache(settings.cache_directory() if options.cache else None)
-    return _complete(Stages(settings.dump_stages()), same, options, cache)
+    return _complete(Stages(settings.dump_stages()), same, options, cache, shared or Shared())
 
 
 def unverified_program(compiled: AicoreCompiled, plan: AicorePlan) -> SimExecutable:
@@ -123,7 +130,9 @@ class _Scheduled:
     dumps: Mapping[str, int]
 
 
-def _planned(front: _Scheduled, options: Options) -> tuple[Schedule, Workspaces, AicorePlan, tuple[Part, ...]]:
+def _planned(
+    front: _Scheduled, options: Options, shared: Shared
+) -> tuple[Schedule, Workspaces, AicorePlan, tuple[Part, ...]]:
     """The plan, and the launches that share it. What turns out to run in launches of its own has no flag to save: it is
     placed again where it was before `locality`."""
     schedule, workspaces, apart = front.schedule, front.workspaces, set[int]()
@@ -132,6 +141,7 @@ def _planned(front: _Scheduled, options: Options) -> tuple[Schedule, Workspaces,
         plan, parts = plan_launches(
             schedule, front.target, sync=options.sync_level, early_start=options.starts_early,
             launches=options.launches, strict=options.strict_scope, code_bytes=code_bytes.__getitem__,
+            conflicts=shared.conflicts(schedule),
         )  # fmt: skip
         alone = {i for part in parts if not part.fused or len(part.subops) == 1 for i in part.subops}
         if not alone & schedule.localised:
@@ -142,11 +152,11 @@ def _planned(front: _Scheduled, options: Options) -> tuple[Schedule, Workspaces,
         )
 
 
-def _complete(run: Stages, front: _Scheduled, options: Options, cache: ObjectCache) -> AicoreCompiled:
+def _complete(run: Stages, front: _Scheduled, options: Options, cache: ObjectCache, shared: Shared) -> AicoreCompiled:
     """From the schedule to the executable."""
     graph, target = front.graph, front.target
     with run.stage("sync"):
-        schedule, workspaces, plan, parts = _planned(front, options)
+        schedule, workspaces, plan, parts = _planned(front, options, shared)
         weights = plan_weight_prefetch(schedule, plan, target, options.weight_strength)
         plan = with_prefetch(plan, weights)
     run.dump("plan", plan)
@@ -158,7 +168,9 @@ def _complete(run: Stages, front: _Scheduled, options: Options, cache: ObjectCac
         states = [graph.types[s] for s in graph.states]
         addresses = map_addresses(schedule, target, list(graph.inputs.values()), types, states)
         code = CodeOptions(options.func_align, options.split, options.preload)
-        builder = AicoreImageBuilder(schedule, workspaces, plan, target, addresses, cache, code, run.progress.update)
+        builder = AicoreImageBuilder(
+            schedule, workspaces, plan, target, addresses, cache, code, run.progress.update, shared.kernels
+        )
         image = builder.build(front.grouping.constants)
     for name, text in image.ir_texts.items():
         run.dump("ir", f"; {name}\n{text}")

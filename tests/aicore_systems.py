@@ -151,9 +151,7 @@ class Workbench:
         plan, schedule = plan or compiled.plan, schedule or compiled.schedule
         builder = _builder(compiled, self.cache, plan, schedule)
         if not fresh:
-            builder.codes = dict(self.kernels.codes)
-            launches = ("program", "singles")
-            builder.texts = {name: text for name, text in self.kernels.texts.items() if name not in launches}
+            builder.kernels = dict(self.kernels.kernels)
         if change is not None:
             change(builder)
         return self.executable(builder.build(self.constants), plan, schedule)

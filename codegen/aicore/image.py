@@ -90,6 +90,7 @@ class AicoreImageBuilder:
         cache: ObjectCache,
         code: CodeOptions,
         progress: Progress | None = None,
+        kernels: dict[tuple[str, Role], tuple[KernelCode, str]] | None = None,
     ) -> None:
         self.schedule, self.spaces, self.plan, self.target = schedule, spaces, plan, target
         self.addresses, self.cache, self.code, self.progress = addresses, cache, code, progress
@@ -97,7 +98,7 @@ class AicoreImageBuilder:
         for task in schedule.tasks:
             self.busy[task.subop].add(task.core)
         self.texts: dict[str, str] = {}
-        self.codes: dict[tuple[str, Role], KernelCode] = {}
+        self.kernels = {} if kernels is None else kernels  # code and text by what it was made from
 
     def build(self, values: Mapping[str, NDArray[Any]]) -> AicoreImage:
         """Compile (or load) and link everything. `values`: the graph's constants by name."""
@@ -178,18 +179,18 @@ class AicoreImageBuilder:
         return all(busy.issuperset(self.plan.cores(kind)) for kind in kinds)
 
     def _code(self, index: int, role: Role) -> KernelCode:
-        """The kernel function of a role, emitted once for equal sub-operators."""
+        """The kernel function of a role, emitted once for equal sub-operators of all programs that share kernels."""
         sub, tiling = self.schedule.subops[index], self.schedule.tilings[index]
         assert isinstance(tiling, AicoreTiling)
         text = f"{sub.kernel}\n{sub.body!r}\n{tiling!r}\n{role.value}"
-        found = self.codes.get((text, role))
-        if found is None:
+        if (text, role) not in self.kernels:
             digest = hashlib.sha256(text.encode()).hexdigest()[:16]
             symbol = f"k_{sub.kernel.removeprefix('aicore.').replace('.', '_')}_{role.value}_{digest}"
             module = ir.Module(name=symbol)
-            found = emit_kernel(module, symbol, emitter_of(sub.kernel), sub.body, tiling, role, self.target)
-            self.texts[symbol] = str(module)
-            self.codes[text, role] = found
+            code = emit_kernel(module, symbol, emitter_of(sub.kernel), sub.body, tiling, role, self.target)
+            self.kernels[text, role] = code, str(module)
+        found, ir_text = self.kernels[text, role]
+        self.texts[found.symbol] = ir_text
         return found
 
     def _order(self, calls: tuple[KernelCall | None, ...]) -> list[str]:

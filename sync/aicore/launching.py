@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from superkernel.scheduler.aicore.launches import Part, cuts_of, decide, parts_of, predict
 from superkernel.scheduler.schedule import Schedule
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.sync.aicore.planner import plan_aicore
+from superkernel.sync.hazards import Conflict, find_conflicts
 from superkernel.target.aicore import AicoreTarget
 
 
@@ -20,16 +21,22 @@ def plan_launches(
     launches: str,
     strict: str,
     code_bytes: Callable[[int], int],
+    conflicts: Sequence[Sequence[Conflict]] | None = None,
 ) -> tuple[AicorePlan, tuple[Part, ...]]:
     """The plan and its parts. `launches`, `strict`: the options `launches` and `strict_scope`; `code_bytes`: of a
-    sub-operator's kernel. Raises UnsupportedError as `parts_of` and `plan_aicore`."""
+    sub-operator's kernel; `conflicts`: of the schedule's tasks, where they are known. Raises UnsupportedError as
+    `parts_of` and `plan_aicore`."""
     parts = parts_of(schedule, strict)
-    plan = plan_aicore(schedule, target, sync=sync, early_start=early_start, cuts=cuts_of(parts))
+    if conflicts is None:
+        conflicts = list(find_conflicts(schedule.tasks))
+    plan = plan_aicore(schedule, target, sync=sync, early_start=early_start, cuts=cuts_of(parts), conflicts=conflicts)
     costs = {b.subop: b.cost_ns for b in plan.boundaries}
     decided = tuple(
         decide(part, launches, predict(part, schedule, target, lambda i: costs[i], code_bytes, early_start))
         for part in parts
     )
     if cuts_of(decided) != cuts_of(parts):
-        plan = plan_aicore(schedule, target, sync=sync, early_start=early_start, cuts=cuts_of(decided))
+        plan = plan_aicore(
+            schedule, target, sync=sync, early_start=early_start, cuts=cuts_of(decided), conflicts=conflicts
+        )
     return plan, decided

@@ -70,10 +70,11 @@ def plan_aicore(
     sync: str = "minimal",
     early_start: bool = True,
     cuts: Collection[int] = (),
+    conflicts: Sequence[Sequence[Conflict]] | None = None,
 ) -> AicorePlan:
-    """The plan of a schedule made by `place_aicore`. `cuts`: sub-operators that begin another launch. Raises
-    UnsupportedError where the target has too few flags."""
-    return _Planner(schedule, target, sync, early_start, cuts).run()
+    """The plan of a schedule made by `place_aicore`. `cuts`: sub-operators that begin another launch; `conflicts`:
+    those of the schedule's tasks, where they are known. Raises UnsupportedError where the target has too few flags."""
+    return _Planner(schedule, target, sync, early_start, cuts).run(conflicts)
 
 
 class _Planner:
@@ -105,9 +106,9 @@ class _Planner:
 
     # The walk ---------------------------------------------------------------------------------------------------------
 
-    def run(self) -> AicorePlan:
+    def run(self, known: Sequence[Sequence[Conflict]] | None) -> AicorePlan:
         tasks = self.schedule.tasks
-        conflicts = list(find_conflicts(tasks))
+        conflicts = list(find_conflicts(tasks)) if known is None else known
         of_subop: list[list[Task]] = [[] for _ in self.schedule.subops]
         for task in tasks:
             of_subop[task.subop].append(task)

@@ -40,7 +40,7 @@ from superkernel.errors import VerificationError, Violation
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.sync.aicore.verify_copies import check_copies
 from superkernel.sync.aicore.verify_form import check_flag_order, check_form
-from superkernel.sync.aicore.verify_order import check_order
+from superkernel.sync.aicore.verify_order import Accesses, check_order
 from superkernel.sync.aicore.verify_replay import Replay, check_counts
 from superkernel.sync.aicore.verify_service import check_service
 
@@ -73,9 +73,9 @@ def verify_aicore(plan: AicorePlan, units: Mapping[int, int] | None = None) -> A
 
 
 def check_aicore_plan(
-    plan: AicorePlan, units: Mapping[int, int] | None = None
+    plan: AicorePlan, units: Mapping[int, int] | None = None, accesses: Accesses | None = None
 ) -> tuple[list[Violation], AicoreCertificate | None]:
-    """As `verify_aicore`, but returns the violations."""
+    """As `verify_aicore`, but returns the violations. `accesses`: of the plan's tasks, kept from another plan."""
     wrong = [*check_form(plan, units or {}), *check_service(plan), *check_copies(plan, units or {})]
     if wrong:
         return wrong, None
@@ -87,7 +87,7 @@ def check_aicore_plan(
     if wrong:
         return wrong, None
     wrong = list(check_counts(plan, replay))
-    pairs, cross, races = check_order(plan, replay)
+    pairs, cross, races = check_order(plan, replay, accesses)
     wrong += races
     if wrong:
         return wrong, None
