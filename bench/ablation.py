@@ -1,13 +1,19 @@
 """What each optimisation gives on whole models, on simulated accelerators: the tables of docs/accelerator.md.
 
-    python bench/ablation.py [MODEL ...] [--target a3,mini] [--figures] [--sensitivity] [--combinations N] [--out DIR]
+    python bench/ablation.py [MODEL ...] [--target a3,mini] [--figures] [--sensitivity] [--out DIR]
+    python bench/ablation.py [MODEL ...] [--target a3,mini] --combinations N [--mutants] [--jobs N] [--out DIR]
 
 Models: a decode step of 8 layers in Llama's style (width 512, 8 heads, 2 of keys and values), an encoder layer of
-MiniLM's sizes (128 tokens), a chain of residual blocks, a network with branches, a mixture of experts; `resnet50` is
-the light ONNX model (minutes), and is left out unless it is named. `--figures` leaves out the steps and prints the
-three figures of the whole alone. `--combinations N` also runs N combinations of the options and compares all outputs
-and states bit by bit with those of the sub-operators launched one by one; the exit status is 1 where any differs.
-`--out`: one JSON file per model and target.
+MiniLM's sizes (128 tokens), a chain of residual blocks, a network with branches, a mixture of experts; `inception`, a
+module of that network at its full size, and `resnet50`, the light ONNX model (minutes), are left out unless they are
+named. `--figures` leaves out the steps and prints the three figures of the whole alone.
+
+`--combinations N` compiles N combinations of the options and compares all outputs and states bit by bit with those of
+the sub-operators launched one by one. `--mutants` also leaves every single step of synchronisation out of their plans
+(by itself: of the plans of 12 combinations, nothing is simulated): the verifier must refuse each. One line per
+combination; the exit status is 1 where anything is wrong; tables are printed with `--figures` only. `--jobs`: processes
+to use for that. `--out`: one JSON file per model and target; what it holds of combinations is not done again as long as
+the sources stay the same.
 """
 
 from __future__ import annotations
@@ -23,9 +29,11 @@ from superkernel.ablate import ablate, ablation_target, figures
 from superkernel.graph import Graph
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "st"))
 import models
-from test_aicore_ablation import Bench, branching, dealt, residual_chain
+import models_aicore
+from combinations import prove
+
+MUTANTS_OF = 12  # combinations, where nobody asks for more
 
 
 def decode() -> Graph:
@@ -46,19 +54,29 @@ def resnet50() -> Graph:
 MODELS: dict[str, Callable[[], Graph]] = {
     "decode": decode,
     "encoder": encoder,
-    "residual": residual_chain,
-    "branches": branching,
+    "residual": models_aicore.residual_chain,
+    "branches": models_aicore.branching,
     "experts": models.moe_layer,
+    "inception": models_aicore.inception,
     "resnet50": resnet50,
 }
-USUAL = [name for name in MODELS if name != "resnet50"]
+USUAL = [name for name in MODELS if name not in ("inception", "resnet50")]
 
 
-def equal_under_all(graph: Graph, target: str, count: int) -> list[str]:
-    """The combinations whose results are not those of single launches."""
-    bench = Bench(graph, target)
-    expected = bench.results(bench.made({}), single=True)
-    return [str(row) for row in dealt(count) if bench.results(bench.made(row)) != expected]
+def table(name: str, target: str, args: argparse.Namespace) -> None:
+    """Print what the optimisations give on a model, and write it to the directory."""
+    begin = time.perf_counter()
+    graph, device = MODELS[name](), ablation_target(target)
+    if args.figures:
+        summary = figures(graph, device)
+        text, plain = "\n".join([f"{name} on {target}", *summary.lines()]), summary.to_json()
+    else:
+        steps = ablate(graph, device, sensitivity=args.sensitivity)
+        text, plain = steps.text(), steps.to_json()
+    print(f"{text}\n({time.perf_counter() - begin:.0f} s)\n", flush=True)
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / f"ablation-{name}-{target}.json").write_text(json.dumps(plain, indent=1) + "\n")
 
 
 def main() -> int:
@@ -68,30 +86,20 @@ def main() -> int:
     parser.add_argument("--figures", action="store_true")
     parser.add_argument("--sensitivity", action="store_true")
     parser.add_argument("--combinations", type=int, default=0, metavar="N")
+    parser.add_argument("--mutants", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N")
     parser.add_argument("--out", type=Path, default=None, metavar="DIR")
     args = parser.parse_args()
-    wrong = 0
-    for name in args.models or USUAL:
-        graph = MODELS[name]()
-        for target in args.target.split(","):
-            begin = time.perf_counter()
-            device = ablation_target(target)
-            if args.figures:
-                summary = figures(graph, device)
-                text, plain = "\n".join([f"{name} on {target}", *summary.lines()]), summary.to_json()
-            else:
-                table = ablate(graph, device, sensitivity=args.sensitivity)
-                text, plain = table.text(), table.to_json()
-            print(text)
-            if args.combinations:
-                different = equal_under_all(graph, target, args.combinations)
-                wrong += len(different)
-                print(f"{args.combinations} combinations of options, {len(different)} with other bits", *different)
-            print(f"({time.perf_counter() - begin:.0f} s)\n", flush=True)
-            if args.out is not None:
-                args.out.mkdir(parents=True, exist_ok=True)
-                (args.out / f"ablation-{name}-{target}.json").write_text(json.dumps(plain, indent=1) + "\n")
-    return int(wrong > 0)
+    names, targets = args.models or USUAL, args.target.split(",")
+    proofs = bool(args.combinations or args.mutants)
+    if args.figures or args.sensitivity or not proofs:
+        for name in names:
+            for target in targets:
+                table(name, target, args)
+    if not proofs:
+        return 0
+    count, bits = args.combinations or MUTANTS_OF, args.combinations > 0
+    return int(prove(names, targets, count, bits=bits, mutants=args.mutants, jobs=args.jobs, out=args.out) > 0)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Plans of the accelerator, altered for tests."""
+"""Plans of the accelerator without an event, or without a single step of synchronisation."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from superkernel.sync.aicore.plan import AicorePlan, Await, Run, Signal, Step
+from superkernel.sync.aicore.plan import AicorePlan, Await, HartKind, OperandWait, Run, Signal, Step, awaited
+from superkernel.sync.aicore.service import AwaitCount, Notify
 
 
 def without_event(plan: AicorePlan, gone: int) -> AicorePlan:
@@ -22,3 +24,43 @@ def without_event(plan: AicorePlan, gone: int) -> AicorePlan:
     programs = {k: tuple(s for step in p if (s := kept(step)) is not None) for k, p in plan.programs.items()}
     events = tuple(replace(e, index=number[e.index]) for e in plan.events if e.index != gone)
     return replace(plan, programs=programs, events=events, boundaries=())
+
+
+def edits(plan: AicorePlan) -> Iterator[tuple[str, AicorePlan]]:
+    """The plan with a single step of a single type of hart left out."""
+    for kind, program in plan.programs.items():
+        for at, step in enumerate(program):
+            for name, left in without_one(step):
+                steps = (*program[:at], *left, *program[at + 1 :])
+                yield f"{kind.value} step {at}, {step}: without {name}", _with(plan, kind, steps)
+    for launch, service in enumerate(plan.service):
+        for at, order in enumerate(service):
+            if isinstance(order, AwaitCount):
+                fewer = (*service[:at], *service[at + 1 :])
+                services = (*plan.service[:launch], fewer, *plan.service[launch + 1 :])
+                yield f"service step {at}, {order}", replace(plan, service=services)
+
+
+def without_one(step: Step) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    """A step of synchronisation without one of its parts, and what remains of it."""
+    if isinstance(step, (Await, Signal, Notify)):
+        yield "it", ()
+    if isinstance(step, Run):
+        for event in dict.fromkeys(awaited(step)):
+            waits = [replace(w, events=tuple(e for e in w.events if e != event)) for w in step.waits]
+            yield f"event {event}", (replace(step, waits=tuple(waits)),)
+        for number, wait in enumerate(step.waits):
+            if wait.events:
+                yield f"the events of operand {wait.operand}", (_other_wait(step, number, replace(wait, events=())),)
+            if wait.fence:
+                yield f"the fence of operand {wait.operand}", (_other_wait(step, number, replace(wait, fence=False)),)
+        if step.feeds:
+            yield "its part in meetings", (replace(step, feeds=0),)
+
+
+def _other_wait(step: Run, number: int, wait: OperandWait) -> Run:
+    return replace(step, waits=(*step.waits[:number], wait, *step.waits[number + 1 :]))
+
+
+def _with(plan: AicorePlan, kind: HartKind, steps: tuple[Step, ...]) -> AicorePlan:
+    return replace(plan, programs={**plan.programs, kind: steps})

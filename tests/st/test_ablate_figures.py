@@ -7,7 +7,7 @@ from typing import Any
 
 import models
 import pytest
-from test_aicore_ablation import branching, residual_chain
+from models_aicore import branching, residual_chain
 
 import superkernel as sk
 from superkernel.ablate import ablation_target, figures

@@ -2,82 +2,25 @@
 those of the sub-operators launched one by one.
 
 `pytest --combinations N` runs N combinations of the options per model (default 12; 64 and more on `a3` as well as on
-`mini`, fewer there otherwise). Levels of synchronisation x strengths of preloading come first and in full; whatever is
-free in a row is set so that as many pairs of values as can be meet that have not met yet.
+`mini`, fewer there otherwise). `bench/ablation.py --combinations N` does the same for models of full size.
 """
 
 from __future__ import annotations
 
-import random
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 import models
 import numpy as np
 import pytest
 from aicore_systems import fused_model
+from models_aicore import branching, residual_chain
+from option_sets import ALL_PAIRS, AXES, GRID, Variants, dealt, pairs
 
 import superkernel as sk
-from superkernel.builder import GraphBuilder, Tensor
 from superkernel.graph import Graph
-from superkernel.kernel import Kernel
 from superkernel.options import Options
 from superkernel.pipeline_aicore import AicoreCompiled, compile_for_aicore, with_other_code
-from superkernel.random_inputs import random_inputs
-from superkernel.target.aicore import load_target
-
-Row = dict[str, Any]
-AXES: dict[str, tuple[Any, ...]] = {
-    "sync": ("minimal", "type-range", "full"),
-    "preload": ("auto", "none", "per-func", "max"),
-    "early_start": (True, False),
-    "split": ("auto", 1, 3),
-    "weight_prefetch": ("auto", "none", "max"),
-    "streams": ("auto", "off"),
-    "locality": ("auto", "off"),
-    "tiling": ("sunk", "host"),
-    "launches": ("fused", "auto", "single"),
-    "func_align": (0, 256),
-}
-GRID = ("sync", "preload")
-SCHEDULING = ("streams", "tiling", "locality")  # another schedule; all else is other code for the same
-ALL_PAIRS = 64  # combinations in which all pairs of values meet
-TRIES = 30
-
-
-def _conv(b: GraphBuilder, rng: np.random.Generator, x: Tensor, channels: int, size: int, stride: int = 1) -> Tensor:
-    shape = (channels, x.shape[1], size, size)
-    weight = b.constant(rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(np.prod(shape[1:]))))
-    pad = size // 2
-    return b.conv(x, weight, pads=(pad,) * 4, strides=(stride, stride))
-
-
-def residual_chain() -> Graph:
-    """Two blocks of a residual network: the first halves the image and has a projection."""
-    rng = np.random.default_rng(0)
-    b = GraphBuilder("residual_chain")
-    x = b.relu(_conv(b, rng, b.input("image", (1, 16, 16, 16)), 16, 3))
-    for channels, stride in ((32, 2), (32, 1)):
-        inner = _conv(b, rng, b.relu(_conv(b, rng, x, channels, 3, stride)), channels, 3)
-        x = b.relu(inner + (x if stride == 1 else _conv(b, rng, x, channels, 1, stride)))
-    b.output(x, name="y")
-    return b.graph()
-
-
-def branching() -> Graph:
-    """Four branches of different depth, joined along the channels."""
-    rng = np.random.default_rng(1)
-    b = GraphBuilder("branching")
-    x = b.relu(_conv(b, rng, b.input("image", (1, 16, 12, 12)), 32, 3))
-    pooled = b.max_pool(x, kernel=(3, 3), pads=(1, 1, 1, 1), strides=(1, 1))
-    branches = [
-        b.relu(_conv(b, rng, x, 16, 1)),
-        b.relu(_conv(b, rng, b.relu(_conv(b, rng, x, 16, 1)), 32, 3)),
-        b.relu(_conv(b, rng, b.relu(_conv(b, rng, b.relu(_conv(b, rng, x, 16, 1)), 16, 3)), 16, 3)),
-        b.relu(_conv(b, rng, pooled, 16, 1)),
-    ]
-    b.output(b.concat(*branches, axis=1), name="y")
-    return b.graph()
 
 
 def encoder() -> Graph:
@@ -99,28 +42,6 @@ def experts() -> Graph:
 MODELS = (encoder, decoder, residual_chain, branching, mixed, experts)
 
 
-def dealt(count: int) -> list[Row]:
-    """`count` different combinations, the same every time: see the module docstring. The first ones of many are those
-    of few."""
-    rng = random.Random(0)
-    grid = [dict(zip(GRID, values, strict=True)) for values in product(*(AXES[axis] for axis in GRID))]
-    rows: list[Row] = []
-    met: set[tuple[Any, ...]] = set()
-    while len(rows) < count:
-        fixed = grid[len(rows)] if len(rows) < len(grid) else {}
-        tried = [{axis: fixed.get(axis, rng.choice(AXES[axis])) for axis in AXES} for _ in range(TRIES)]
-        fresh = [row for row in tried if row not in rows]
-        if fresh:
-            rows.append(max(fresh, key=lambda row: len(pairs(row) - met)))
-            met |= pairs(rows[-1])
-    return rows
-
-
-def pairs(row: Row) -> set[tuple[Any, ...]]:
-    """Any two options with their values."""
-    return {(a, row[a], b, row[b]) for a, b in combinations(AXES, 2)}
-
-
 @pytest.mark.parametrize("count", [12, ALL_PAIRS])
 def test_combinations_hold_what_is_promised(count: int) -> None:
     rows = dealt(count)
@@ -139,7 +60,7 @@ def test_combinations_hold_what_is_promised(count: int) -> None:
 def test_every_option_gives_the_same_bits(make: Any, target: str, request: pytest.FixtureRequest) -> None:
     count = int(request.config.getoption("--combinations"))
     rows = dealt(count if target == "mini" or count >= ALL_PAIRS else count // 6)
-    bench = Bench(make(), target)
+    bench = Variants(make(), target)
     expected = bench.results(bench.made({}), single=True)
     assert any(np.frombuffer(raw, np.uint8).any() for raw in expected.values())
     plans = set()
@@ -148,31 +69,6 @@ def test_every_option_gives_the_same_bits(make: Any, target: str, request: pytes
         plans.add(str(other.plan))
         assert bench.results(other) == expected, row
     assert len(plans) >= min(4, len(rows))  # the options do something
-
-
-class Bench:
-    """A model under any options: what does not depend on them is made once."""
-
-    def __init__(self, graph: Graph, target: str) -> None:
-        self.graph, self.target = graph, load_target(target)
-        self.inputs = random_inputs(graph.inputs, 0)
-        self.schedules: dict[tuple[Any, ...], AicoreCompiled] = {}
-
-    def made(self, row: Row) -> AicoreCompiled:
-        options = Options(**{"fallback": "forbid", **row})
-        key = tuple(getattr(options, axis) for axis in SCHEDULING)
-        base = self.schedules.get(key)
-        if base is None:
-            base = self.schedules[key] = compile_for_aicore(self.graph, self.target, options=options)
-        return base if base.options == options else with_other_code(base, options)
-
-    def results(self, compiled: AicoreCompiled, *, single: bool = False) -> dict[str, bytes]:
-        """Outputs and states; `single`: of every sub-operator in a launch of its own, from one end to the other."""
-        kernel = Kernel(compiled)
-        io = kernel._io(list(kernel._arrays(self.inputs).values()))
-        compiled.executable.simulate(io, single=single)
-        names = [*compiled.output_names, *(f"state {name}" for name in compiled.graph.states)]
-        return {name: a.tobytes() for name, a in zip(names, io[len(self.graph.inputs) :], strict=True)}
 
 
 def test_what_is_rebuilt_is_what_is_compiled() -> None:
@@ -184,3 +80,15 @@ def test_what_is_rebuilt_is_what_is_compiled() -> None:
     whole = sk.compile(graph, target="mini", options=options)._compiled
     assert isinstance(whole, AicoreCompiled)
     assert with_other_code(base, options).image.elf == whole.image.elf
+
+
+def test_what_shares_work_is_what_is_compiled() -> None:
+    """Programs that share kernels, conflicts and schedules are those compiled by themselves; what one row of options
+    takes back of `locality` the next one has."""
+    variants = Variants(decoder(), "mini")
+    for launches in ("single", "fused"):
+        made = variants.made({"launches": launches, "sync": "type-range", "preload": "none"})
+        alone = compile_for_aicore(variants.graph, variants.target, options=made.options)
+        assert made.image.elf == alone.image.elf
+        assert str(made.plan) == str(alone.plan)
+        assert bool(made.schedule.localised) is (launches == "fused")
