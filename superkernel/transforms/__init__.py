@@ -20,6 +20,7 @@ from superkernel.transforms.fold import FoldConstants
 from superkernel.transforms.gathers import SliceGathers
 from superkernel.transforms.linear import FoldIntoWeights, LowerBatchNorm, LowerGemm
 from superkernel.transforms.norms import FuseNorms
+from superkernel.transforms.rotary import FuseRotary
 
 STANDARD: tuple[Pass, ...] = (
     RemoveDead(),
@@ -29,6 +30,7 @@ STANDARD: tuple[Pass, ...] = (
     ShareSubexpressions(),
     FuseActivations(),
     FuseNorms(),
+    FuseRotary(),
     FuseAttention(),
     LowerGemm(),
     LowerBatchNorm(),
@@ -61,6 +63,7 @@ __all__ = [
     "FuseActivations",
     "FuseAttention",
     "FuseNorms",
+    "FuseRotary",
     "LowerBatchNorm",
     "LowerGemm",
     "MergeAffine",

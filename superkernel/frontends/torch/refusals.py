@@ -18,7 +18,7 @@ import torch
 from superkernel.builder import GraphBuilder
 from superkernel.builder_tensor import Tensor
 from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError, Violation, raise_all
+from superkernel.errors import SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.frontends.torch.types import element_type
 
 
@@ -43,7 +43,7 @@ class Refusals:
         if self.guessed and self._reads_guesses(node) and self._reads_constants(node):
             self.guessed.add(node)
 
-    def add(self, node: torch.fx.Node, error: UnsupportedError) -> list[Tensor] | None:
+    def add(self, node: torch.fx.Node, error: SuperKernelError) -> list[Tensor] | None:
         """Notes a node that was refused; what stands for its results, None where nothing can."""
         if not self._reads_guesses(node):
             self.violations += error.violations
