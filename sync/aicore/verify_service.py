@@ -1,9 +1,9 @@
 """The part of the verifier that looks at the service hart's programs. It checks:
 
- A8  in each launch, notifications of a type are counted from 1; every count that the service hart awaits is reached in
-     the same launch (else it never ends), and its steps await no count below an earlier one of the type; a prefetch
-     stands in the launch of the sub-operator that it is for, is of constants that this one reads, and does not wait for
-     a point behind it.
+ A8  in each launch, notifications of a type are counted from 1, and the service hart awaits each of them; every count
+     that it awaits is reached in the same launch (else it never ends), and its steps await no count below an earlier
+     one of the type; a prefetch stands in the launch of the sub-operator that it is for, is of constants that this one
+     reads, and does not wait for a point behind it.
 
 Cores never wait for the service hart, so that it can add no cycle to the waits among them: no step of a core's program
 names it.
@@ -43,6 +43,7 @@ def check_service(plan: AicorePlan) -> Iterator[Violation]:
         yield Violation("service programs without a launch", "service", str(progress.launches), str(len(plan.service)))
     for launch in range(len(plan.service)):
         yield from _check(plan, launch, progress)
+    yield from _unheard(plan, progress)
 
 
 def _read(plan: AicorePlan, kind: HartKind, progress: _Progress) -> Iterator[Violation]:
@@ -85,6 +86,16 @@ def _check(plan: AicorePlan, launch: int, progress: _Progress) -> Iterator[Viola
                 yield Violation("a prefetch waits until its use is over", where, f"below {step.subop}", str(reached))
             if not _is_read(plan, step):
                 yield Violation("a prefetch of what its sub-operator does not read", where, "its constants")
+
+
+def _unheard(plan: AicorePlan, progress: _Progress) -> Iterator[Violation]:
+    """Notifications that nobody awaits: a wait is missing, without which prefetches come earlier than planned."""
+    for (launch, kind), behind in progress.behind.items():
+        service = plan.service[launch] if launch < len(plan.service) else ()
+        heard = {step.count for step in service if isinstance(step, AwaitCount) and step.kind is kind}
+        for count in sorted(set(range(1, len(behind) + 1)) - heard):
+            where = f"service of launch {launch}, {kind.value} count {count}"
+            yield Violation("a notification that nobody awaits", where, "an await of it", "none")
 
 
 def _is_read(plan: AicorePlan, step: Prefetch) -> bool:

@@ -238,6 +238,11 @@ def _drop_notify(steps: list[Any]) -> list[Any]:
     return [s for s in steps if not isinstance(s, Notify)]
 
 
+def _drop_await(steps: list[Any]) -> list[Any]:
+    first = next(s for s in steps if isinstance(s, AwaitCount))
+    return [s for s in steps if s is not first]
+
+
 def _twice(steps: list[Any]) -> list[Any]:
     return [s for step in steps for s in ((step, step) if isinstance(step, Notify) else (step,))]
 
@@ -249,6 +254,8 @@ def _prefetches(**fields: Any) -> Any:
 SPOILT: dict[str, tuple[Any, str]] = {
     "nobody notifies": (lambda p: _programs(p, _drop_notify), "deadlock: nobody notifies so often"),
     "a count too high": (lambda p: _service(p, lambda s: [AwaitCount(CoreKind.CUBE, 9), *s]), "deadlock: nobody"),
+    "an await left out": (lambda p: _service(p, _drop_await), "a notification that nobody awaits"),
+    "no service": (lambda p: replace(p, service=()), "a notification that nobody awaits"),
     "notified twice": (lambda p: _programs(p, _twice), "notifications are not counted from 1"),
     "of no constants": (lambda p: _service(p, _prefetches(offset=1 << 30)), "does not read"),
     "of nothing": (lambda p: _service(p, _prefetches(nbytes=0)), "does not read"),
