@@ -9,7 +9,7 @@ Scratch: [parked register tile][patch].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from llvmlite import ir
@@ -30,6 +30,7 @@ from superkernel.scheduler.tiling import Tiling
 _UNROLLED_STEPS = 4  # channels whose steps are written out
 _INLINE_WEIGHT = 8.0  # heaviest epilogue that is repeated for every vector of a register tile
 
+TileAt = Callable[[int, ir.Value, Index, Index], None]  # (positions, first input, row, column)
 Nest = Sequence[tuple[int, int]]  # loops from outside in: extent, distance between the inputs of two turns
 
 
@@ -229,14 +230,7 @@ class NhwcEmitter:
 
         step = self.walk.column * form.strides[1]
         if self.lines_in_row:
-            start = kb.mul(first, t.columns)
-            stop = kb.minimum(kb.mul(last, t.columns), whole * t.positions)
-            with kb.loop(start, stop, t.positions, name="tile") as column:
-                tile(t.positions, kb.at(source, kb.mul(kb.sub(column, start), step), self.item), 0, column)
-            if rest:
-                with kb.when(kb.compare("==", last, t.blocks)):
-                    column = whole * t.positions
-                    tile(rest, kb.at(source, kb.mul(kb.sub(column, start), step), self.item), 0, column)
+            self._lines_in_row(source, lines, step, tile)
             return
         with kb.loop(first, last, name="row") as row:
             at = kb.at(source, kb.mul(kb.sub(row, first), self.walk.row * form.strides[0]), self.item)
@@ -245,6 +239,38 @@ class NhwcEmitter:
                 tile(t.positions, kb.at(at, kb.mul(column, step), self.item), row, column)
             if rest:
                 tile(rest, kb.at(at, whole * t.positions * step, self.item), row, whole * t.positions)
+
+    def _lines_in_row(self, source: ir.Value, lines: tuple[Index, Index], step: int, tile: TileAt) -> None:
+        """All tiles of lines of one row, whose first input is at `source`; `step`: from position to position."""
+        kb, t, (first, last) = self.kb, self.t, lines
+        start = kb.mul(first, t.columns)
+
+        def one(positions: int, column: Index) -> None:
+            tile(positions, kb.at(source, kb.mul(kb.sub(column, start), step), self.item), 0, column)
+
+        if t.blocks == 1 or t.columns % t.positions == 0:  # lines follow one another tile by tile
+            whole, rest = divmod(self.form.out_width, t.positions)
+            stop = kb.minimum(kb.mul(last, t.columns), whole * t.positions)
+            with kb.loop(start, stop, t.positions, name="tile") as column:
+                one(t.positions, column)
+            if rest:
+                with kb.when(kb.compare("==", last, t.blocks)):
+                    one(rest, whole * t.positions)
+            return
+        columns, columns_last = t.line_columns(self.form)
+        rests = columns % t.positions, columns_last % t.positions
+        with kb.loop(first, last, name="line") as line:
+            at = kb.mul(line, t.columns)
+            end = kb.minimum(kb.add(at, columns - rests[0]), self.form.out_width - rests[1])
+            with kb.loop(at, end, t.positions, name="tile") as column:
+                one(t.positions, column)
+            if rests[0] == rests[1]:
+                one(rests[0], end)
+            else:
+                for rest, of in zip(rests, ("<", "=="), strict=True):
+                    if rest:
+                        with kb.when(kb.compare(of, line, t.blocks - 1)):
+                            one(rest, end)
 
     def _products(self, tile: Tile, source: ir.Value, weights: ir.Value) -> list[Values]:
         """The sums of one register tile whose first input is at `source`."""

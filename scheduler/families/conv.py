@@ -86,6 +86,11 @@ class ConvTiling(Tiling):
         return self.row_blocks * self.column_blocks
 
     @property
+    def last_block_moves_up(self) -> bool:
+        """Whether the last block of a row reads as many columns as the others, some of them once more."""
+        return self.column_blocks > 1
+
+    @property
     def units(self) -> int:
         return self.images * (self.blocks if self.axis == PIXELS else self.groups * self.channel_tiles)
 
@@ -139,7 +144,7 @@ class ConvTiling(Tiling):
         for span in spans:
             found.program(form.epilogue, (image, span, *block[2 - form.spatial :]))
         rows, columns = block
-        if self.column_blocks > 1:  # the last block moves up
+        if self.last_block_moves_up:
             columns = (min(columns[0], form.out_width - self.columns), columns[1])
         rows = (rows[0], -(-rows[1] // self.rows) * self.rows)  # patches are copied whole
         inputs = (group[0] * form.channels, group[1] * form.channels)

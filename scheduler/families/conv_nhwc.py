@@ -4,10 +4,11 @@ over neighbouring output positions.
 Model: a matrix product per tap, taps outside, channels inside. Each output row (of a 1 x 1 convolution without strides
 each image, rows and columns being one dimension) is dealt out in tiles of `positions` neighbours; a *panel* is the
 `tile_rows` output channels that one register tile computes. A *line* is an output row, or a piece of it where there is
-only one. The unit axis is *pixels* (one unit = one line of one image, all panels) or *channels* (one unit = one panel
-of one image and group, all lines), the latter for late layers with few positions and many weights. As many lines as
-have their input in the second-level cache go through a panel before the next one is taken up. Weights are packed when
-compiling as [group][panel][tap][channel][tile_rows], zero-padded, in f32.
+only one: of whole tiles, or, where that gives two or four cores more even shares, of equal length, with a shorter tile
+at the end of each. The unit axis is *pixels* (one unit = one line of one image, all panels) or *channels* (one unit =
+one panel of one image and group, all lines), the latter for late layers with few positions and many weights. As many
+lines as have their input in the second-level cache go through a panel before the next one is taken up. Weights are
+packed when compiling as [group][panel][tap][channel][tile_rows], zero-padded, in f32.
 
 Where nothing is padded, converted or computed ahead, inputs are read where they are, in whatever layout: they are
 broadcast element by element. Else the input positions of some lines are copied to scratch, the *patch*, with zeros for
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -40,6 +42,9 @@ VECTORS_MOST = {"avx512": 6, "avx2": 4, "plain": 4}
 _CALL_NS = 30.0
 _RATE = 0.95  # of the peak, of a register tile that hides all latencies
 HIDDEN = 6  # accumulators that hide the latency of a multiply-add
+_EVEN_CORES = (2, 4)  # numbers of cores for which equal shares are looked for...
+_PIECES = (2, 4, 8, 16)  # ...in rows of so many lines of equal length...
+_EVENER = 0.98  # ...that bring the longest share at least down to this
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ class Walk:
 @dataclass(frozen=True)
 class NhwcTiling(ConvTiling):
     """One cut, see the module docstring. `tile_rows` are the output channels of a panel, blocks are lines; `columns`
-    are whole tiles of `positions` where a row is cut into several lines; `lines` go together."""
+    are those of every line but the last of a row; `lines` go together."""
 
     positions: int
     lines: int
@@ -101,6 +106,21 @@ class NhwcTiling(ConvTiling):
     def step_ns(self, target: CpuTarget) -> float:
         """Time that one vector takes in such a step."""
         return 2.0 * self.lanes / target.flops_per_ns
+
+    @property
+    def last_block_moves_up(self) -> bool:
+        return False
+
+    def line_columns(self, form: ConvForm) -> tuple[int, int]:
+        """Columns of a line, and of the last line of an image."""
+        return self.columns, form.out_width - (self.column_blocks - 1) * self.columns
+
+    def cycles(self, form: ConvForm, begin: int, end: int) -> float:
+        """Vector multiply-adds of one step of depth over all positions of lines [begin, end), counted over images."""
+        columns, rest = self.line_columns(form)
+        short = end // self.column_blocks - begin // self.column_blocks if self.column_blocks else 0
+        whole = line_cycles(columns, self.positions, self.vectors) * (end - begin - short)
+        return whole + line_cycles(rest, self.positions, self.vectors) * short
 
     @property
     def scratch_bytes(self) -> int:
@@ -121,11 +141,11 @@ class NhwcTiling(ConvTiling):
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         form = self.form_of(body)
-        share = (end - begin) / max(1, self.units)
-        steps = form.images * form.groups * self.steps(form)
-        cycle = self.step_ns(target)
+        total = self.cycles(form, 0, self.images * self.blocks)
+        lines = self.axis == PIXELS and total > 0
+        share = self.cycles(form, begin, end) / total if lines else (end - begin) / max(1, self.units)
         rows = form.images * form.out_height * -(-form.out_width // self.positions) * self.groups * self.channel_tiles
-        compute = steps * tile_cycles(form, self.positions, self.vectors) * self.channel_tiles * cycle / _RATE
+        compute = self.groups * self.steps(form) * total * self.channel_tiles * self.step_ns(target) / _RATE
         outputs = float(form.images * self.groups * form.out_channels * form.pixels)
         finish = elements_ns(outputs, program_weight(form.epilogue) + 1.0, target) + rows * 4.0
         weights = 4.0 * self.groups * self.channel_tiles * self.filter_elements(form)
@@ -138,16 +158,16 @@ class NhwcTiling(ConvTiling):
         return _CALL_NS + max(share * compute, stream) + share * finish + copies
 
 
-def tile_cycles(form: ConvForm, positions: int, vectors: int) -> float:
-    """Vector multiply-adds of one step of depth over all positions of an image, where short tiles wait for results and
-    tall ones for loads."""
-    whole, rest = divmod(form.out_width, positions)
+def line_cycles(columns: int, positions: int, vectors: int) -> float:
+    """Vector multiply-adds of one step of depth over a line, where short tiles wait for results and tall ones for
+    loads."""
+    whole, rest = divmod(max(0, columns), positions)
 
     def one(count: int) -> float:
         work = max(count * vectors, HIDDEN * 0.75)
         return work + 0.04 * (count + 2 * vectors)
 
-    return form.out_height * (whole * one(positions) + (one(rest) if rest else 0.0))
+    return whole * one(positions) + (one(rest) if rest else 0.0)
 
 
 def reads_in_place(form: ConvForm) -> bool:
@@ -198,21 +218,32 @@ class NhwcFamily(ConvFamily):
         self._require(body)
         form = self.form_of(body)
         axes = [PIXELS, CHANNELS] if form.pixels * 4 <= form.channels * form.taps * 8 else [PIXELS]
-        found = [self.tiling(form, axis, shape, target) for axis in axes for shape in _shapes(form, target)]
+        shapes = _shapes(form, target)
+        found = [self.tiling(form, axis, shape, target) for axis in axes for shape in shapes]
 
         def cost(tiling: NhwcTiling) -> float:
             return tiling.cost_ns(body, 0, tiling.units, target)
 
+        def longest(tiling: NhwcTiling, cores: int) -> float:
+            cuts = [tiling.units * i // cores for i in range(cores + 1)]
+            return max(tiling.cost_ns(body, a, b, target) for a, b in pairwise(cuts))
+
         best = [min((t for t in found if t.axis == axis), key=cost) for axis in axes]
+        even = [self.tiling(form, PIXELS, s, target, n) for s in shapes for n in _PIECES if form.out_height == 1]
+        for cores in _EVEN_CORES:
+            shared = [t for t in even if t.units >= cores and longest(t, cores) < _EVENER * longest(best[0], cores)]
+            best += [min(shared, key=lambda t: longest(t, cores))] if shared else []
         return sorted(dict.fromkeys(best), key=cost)
 
     def form_of(self, body: Body) -> ConvForm:
         """The convolution as the kernel computes it."""
         return conv_form(body)
 
-    def tiling(self, form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget) -> NhwcTiling:
-        """The tiling with a register tile of (positions, vectors, lanes)."""
-        return nhwc_tiling(form, axis, shape, target)
+    def tiling(
+        self, form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget, pieces: int = 0
+    ) -> NhwcTiling:
+        """The tiling with a register tile of (positions, vectors, lanes); `pieces`: see `cut_lines`."""
+        return nhwc_tiling(form, axis, shape, target, pieces)
 
 
 def _shapes(form: ConvForm, target: CpuTarget) -> list[tuple[int, int, int]]:
@@ -231,12 +262,12 @@ def _shapes(form: ConvForm, target: CpuTarget) -> list[tuple[int, int, int]]:
     return list(dict.fromkeys(found))
 
 
-def nhwc_tiling(form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget) -> NhwcTiling:
+def nhwc_tiling(form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget, pieces: int) -> NhwcTiling:
     """The tiling with that register tile."""
     positions, vectors, lanes = shape
     panel = vectors * lanes
     in_place = reads_in_place(form)
-    columns, lines = cut_lines(form, positions, target.l2_bytes // 10, in_place)
+    columns, lines = cut_lines(form, positions, target.l2_bytes // 10, in_place, pieces)
     wide = patch_extent(form, *_together(form, columns, lines))
     return NhwcTiling(
         axis,
@@ -264,16 +295,20 @@ def _together(form: ConvForm, columns: int, lines: int) -> tuple[int, int]:
     return (1, min(form.out_width, columns * lines)) if form.out_height == 1 else (lines, form.out_width)
 
 
-def cut_lines(form: ConvForm, positions: int, budget: int, in_place: bool) -> tuple[int, int]:
-    """Columns of a line, and how many lines have inputs of about `budget` elements."""
+def cut_lines(form: ConvForm, positions: int, budget: int, in_place: bool, pieces: int = 0) -> tuple[int, int]:
+    """Columns of a line, and how many lines have inputs of about `budget` elements. With `pieces` a row is cut into so
+    many lines of equal length, without into lines of whole tiles."""
     if form.pixels == 0:
         return max(1, form.out_width), 1
     columns, count = form.out_width, form.out_height
     if form.out_height == 1 and (in_place or channels_inside_patch(form)):
-        tiles = -(-form.out_width // positions)
-        per = -(-tiles // 16)
-        count = -(-tiles // per)
-        columns = per * positions if count > 1 else form.out_width
+        if pieces:
+            columns = -(-form.out_width // pieces)
+        else:
+            tiles = -(-form.out_width // positions)
+            columns = -(-tiles // 16) * positions
+            columns = columns if columns < form.out_width else form.out_width
+        count = -(-form.out_width // columns)
     lines = count
     while lines > 1 and prod(patch_extent(form, *_together(form, columns, lines))) * form.channels > budget:
         lines -= 1

@@ -129,10 +129,12 @@ class NarrowNhwcFamily(NhwcFamily):
     def form_of(self, body: Body) -> ConvForm:
         return met_inputs(conv_form(body))
 
-    def tiling(self, form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget) -> NarrowNhwcTiling:
-        base, native = super().tiling(form, axis, shape, target), is_native(BF16, target)
+    def tiling(
+        self, form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget, pieces: int = 0
+    ) -> NarrowNhwcTiling:
+        base, native = super().tiling(form, axis, shape, target, pieces), is_native(BF16, target)
         budget = target.l2_bytes // (5 if native else 10)
-        columns, lines = cut_lines(form, base.positions, budget, True)
+        columns, lines = cut_lines(form, base.positions, budget, True, pieces)
         together = (1, min(form.out_width, columns * lines)) if form.out_height == 1 else (lines, form.out_width)
         given = {f.name: getattr(base, f.name) for f in fields(NhwcTiling)} | {
             "columns": columns,
