@@ -8,6 +8,8 @@ either. The targets are constants here, so that a run is judged by the same numb
 - every kind: no slower than the best rival in f32, no slower with all threads than with one;
 - memory: at most `BOUND_MAX` times the lower bound;
 - arithmetic: at least `PEAK_MIN` of the FMA peak of its threads, and at least `SCALING_MIN` from one thread to two.
+
+Beside the speedup stands that of the bound: what memory limits gains no more from a second core than its bandwidth.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ SCALING_MIN = 1.8  # of two threads; of n threads the same share of n
 SCALING_LEAST = 0.98  # 1, less what two equal programs differ by: a plan may put everything on one core
 APART = 2.0  # how far apart two terms are where the greater one alone is the limit
 
-HEAD = ["workload", "kind", "ours / bound", "share of peak", "1 -> n threads", "rival / ours", "misses"]
+HEAD = ["workload", "kind", "ours / bound", "share of peak", "1 -> n threads", "bound 1 -> n", "rival / ours", "misses"]
 
 
 @dataclass(frozen=True)
@@ -35,19 +37,21 @@ class Verdict:
     of_bound: float
     of_peak: float | None
     scaling: float | None
+    bound_scaling: float | None
     rival: float | None
     misses: tuple[str, ...]
 
     def cells(self) -> list[str]:
         """The row of the table."""
-        figures = (self.of_peak, self.scaling, self.rival)
-        peak, scaling, rival = ("-" if f is None else f"{f:.2f}" for f in figures)
+        figures = (self.of_peak, self.scaling, self.bound_scaling, self.rival)
+        peak, scaling, bound, rival = ("-" if f is None else f"{f:.2f}" for f in figures)
         return [
             self.workload,
             self.kind,
             f"{self.of_bound:.2f}",
             peak,
             scaling,
+            bound,
             rival,
             "; ".join(self.misses) or "none",
         ]
@@ -72,6 +76,8 @@ def judge(
     kind, of_bound = kind_of(workload), ours / limit["ns"]
     flops = limit.get("flops")
     of_peak = flops / ours / (limits["fma_peak_gflops"] * threads) if flops is not None else None
+    one_core_ns = limit.get("one_core_ns")
+    bound_scaling = one_core_ns / limit["ns"] if one_core_ns is not None else None
     scaling_min = SCALING_MIN / 2 * threads if kind == "arithmetic" and threads > 1 else SCALING_LEAST
     misses = []
     if rival is not None and rival < RIVAL_MIN:
@@ -82,7 +88,7 @@ def judge(
         misses.append(f"peak {of_peak:.2f} < {PEAK_MIN:.2f}")
     if scaling is not None and scaling < scaling_min:
         misses.append(f"scaling {scaling:.2f} < {scaling_min:.2f}")
-    return Verdict(workload["name"], kind, of_bound, of_peak, scaling, rival, tuple(misses))
+    return Verdict(workload["name"], kind, of_bound, of_peak, scaling, bound_scaling, rival, tuple(misses))
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
@@ -96,5 +102,6 @@ READING = f"""\
 *memory*: reading its bytes takes at least {APART:.0f} times as long as its operations; *arithmetic*: the other way
 round; *both*: between; *dispatch*: its operators are too small for either to matter (*). Held to: no slower than the
 best rival and than one thread; *memory* at most {BOUND_MAX} times the bound; *arithmetic* at least {PEAK_MIN:.0%} of
-the FMA peak and {SCALING_MIN} times one thread's speed on two. Operations are counted as the graph states them, so
+the FMA peak and {SCALING_MIN} times one thread's speed on two. *bound 1 -> n* is how much the lower bound itself gains
+(-: not measured in that run). Operations are counted as the graph states them, so
 Winograd's convolutions may be above the peak."""
