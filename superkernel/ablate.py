@@ -314,7 +314,8 @@ class _Ablation:
         before, after = (
             Measure(run.time_us(), summed(run.splits)[Activity.PURE] * cycle_ns / 1000) for run in (full, fused)
         )
-        return Figures(single.time_us(), before, after, free_us, chain)
+        barriers, events = len(full.compiled.plan.events), len(fused.compiled.plan.events)
+        return Figures(single.time_us(), before, after, free_us, chain, barriers, events)
 
     def row(
         self,

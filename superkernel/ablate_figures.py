@@ -20,7 +20,7 @@ graph with branches may fall below its floor, which then says nothing: the bound
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,22 +51,26 @@ class Measure:
 
 @dataclass(frozen=True)
 class Chain:
-    """Events that follow from one another: how many, their latency, and what of it nothing can hide; ns."""
+    """Events that follow from one another: how many, their latency, and what of it nothing can hide; ns. `wide`: how
+    many of them are of all cores."""
 
     events: int = 0
     latency_ns: float = 0.0
     floor_ns: float = 0.0
+    wide: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """See the module docstring."""
+    """See the module docstring. `barriers`: those of full synchronisation; `events`: those that are left."""
 
     single_us: float
     full: Measure
     fused: Measure
     unsynchronised_us: float | None
     chain: Chain
+    barriers: int = 0
+    events: int = 0
 
     @property
     def speedup(self) -> float:
@@ -101,15 +105,33 @@ class Figures:
         """For a terminal: each figure, its bound, and where the bound is from."""
         speedup, saved, pure_cut = self.bounds
         free = "cannot be simulated" if self.unsynchronised_us is None else f"{self.unsynchronised_us:.2f} us"
-        chain, pure_us = self.chain, self.fused.pure_us
         return [
             f"{'everything on':<30}{'':>9}{'at most':>10}",
             f"{'  against one by one':<30}{self.speedup:>8.2f}x" + ("" if speedup is None else f"{speedup:>9.2f}x"),
             f"{'  against fused, full sync':<30}{-self.saved:>9.1%}" + ("" if saved is None else f"{-saved:>10.1%}"),
             f"{'  its pure synchronisation':<30}{-self.pure_cut:>9.1%}{-pure_cut:>10.1%}",
             f"without waiting for one another: {free}",
-            f"{chain.events} events in turn: {chain.latency_ns / 1000:.2f} us, {chain.floor_ns / 1000:.2f} us of it "
-            f"beyond what can be done ahead of them; pure in this run: {pure_us:.2f} us",
+            *self._pure_lines(),
+        ]
+
+    def _pure_lines(self) -> list[str]:
+        """What is left of the barriers' cost, and why it cannot be less."""
+        chain, left_us = self.chain, self.fused.pure_us
+        latency_us, floor_us = chain.latency_ns / 1000, chain.floor_ns / 1000
+        above = left_us >= floor_us
+        barriers = f"{self.full.pure_us:.2f} us ({self.barriers} barriers)"
+        lines = [
+            f"pure synchronisation: {left_us:.2f} us left of {barriers}" + above * f", at least {floor_us:.2f} us",
+            f"  {self.events} events are left, each of them needed; the longest chain: {chain.events} events in turn, "
+            f"{chain.wide} of all cores, {latency_us:.2f} us",
+        ]
+        if not above:
+            return [*lines, "  work of other branches hides flags too, so that no lower bound can be given"]
+        return [
+            *lines,
+            f"  hidden in this run: {max(0.0, latency_us - left_us):.2f} us; at most {latency_us - floor_us:.2f} us: "
+            "what sub-operators can do ahead of their",
+            "  operands (weights, set-up), if none of it were done before the setters signal",
         ]
 
 
@@ -157,6 +179,7 @@ def longest_chain(plan: AicorePlan, target: AicoreTarget, ahead_ns: Mapping[int,
                     events=before.events + 1,
                     latency_ns=before.latency_ns + latency,
                     floor_ns=before.floor_ns + left,
+                    wide=before.wide + (plan.events[event].mode is Mode.ALL),
                 )
             )
         behind[subop] = max(ways, key=lambda chain: (chain.floor_ns, chain.latency_ns))

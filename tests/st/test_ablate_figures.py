@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import models
@@ -54,7 +55,28 @@ def test_small_models_keep_to_their_bounds(make: Any) -> None:
     plain = json.loads(json.dumps(found.to_json()))
     assert plain["bounds"]["speedup"] == pytest.approx(found.bounds[0])
     assert plain["chain"]["events"] == found.chain.events > 0
-    assert f"{found.chain.events} events in turn" in "\n".join(found.lines())
+    text = "\n".join(found.lines())
+    assert f"{found.chain.events} events in turn, {found.chain.wide} of all cores" in text
+    assert f"({found.barriers} barriers)" in text
+    assert 0 < found.chain.events <= found.events
+    assert plain["barriers"] == found.barriers > 0
+
+
+def test_what_is_left_of_the_barriers_is_explained() -> None:
+    """The lower bound stands beside the figure, with what it consists of; where branches undercut it, there is none."""
+    chain = Chain(3, 2760.0, 1000.0, wide=3)
+    found = Figures(20.0, Measure(15.0, 6.0), Measure(10.0, 2.5), 8.0, chain, barriers=6, events=4)
+    text = "\n".join(found.lines())
+    assert "2.50 us left of 6.00 us (6 barriers), at least 1.00 us" in text
+    assert (
+        "4 events are left, each of them needed; the longest chain: 3 events in turn, 3 of all cores, 2.76 us" in text
+    )
+    assert "hidden in this run: 0.26 us; at most 1.76 us" in text
+    below = replace(found, fused=Measure(10.0, 0.9))
+    assert below.bounds[2] == 1.0
+    text = "\n".join(below.lines())
+    assert "at least" not in text
+    assert "no lower bound can be given" in text
 
 
 def test_nothing_to_cut_is_no_cut() -> None:
