@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 JOBS_WORTH_A_CHILD = 2  # a child takes about half a second to start
+children_max: int | None = None
+"""Set by who compiles in several processes already: children would take CPU time, and win nothing."""
 
 Job = TypeVar("Job")
 
@@ -33,6 +35,8 @@ def run_jobs(
     """`work` of each job. `tell` is called with the number of finished jobs. Fewer than `jobs_per_child` jobs (at the
     least) are not worth another process. Raises what `work` raises."""
     children = max(0, min(len(os.sched_getaffinity(0)), len(jobs) // jobs_per_child) - 1)
+    if children_max is not None:
+        children = min(children, children_max)
     shares = [list(range(len(jobs)))[i :: children + 1] for i in range(children + 1)]
     started = [_Child(work, [jobs[i] for i in share]) for share in shares[1:]]
     done: dict[int, bytes] = {}

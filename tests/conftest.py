@@ -59,6 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
     except ImportError as error:
         raise pytest.UsageError(f"superkernel._core cannot be imported ({error}); run `make build` first") from error
     aicore_emulated.CHOICE[0] = config.getoption("--emulator")
+    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+        from superkernel.codegen import processes
+
+        processes.children_max = 0  # other tests have the other CPUs
 
 
 @pytest.fixture(autouse=True)

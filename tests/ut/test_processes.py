@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from superkernel.codegen import processes
 from superkernel.codegen.processes import run_jobs
 
 
@@ -29,6 +30,7 @@ def refuses(job: int) -> bytes:
 @pytest.fixture(autouse=True)
 def _three_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(processes, "children_max", None)
 
 
 def test_results_stand_in_the_order_of_the_jobs() -> None:
@@ -43,6 +45,11 @@ def test_few_jobs_stay_at_home() -> None:
     found = run_jobs(partial(who, parent=os.getpid()), range(5), jobs_per_child=3)
     assert all(b"parent" in result for result in found)
     assert run_jobs(refuses, []) == []
+
+
+def test_who_compiles_in_several_processes_starts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "children_max", 0)
+    assert all(b"parent" in result for result in run_jobs(partial(who, parent=os.getpid()), range(7)))
 
 
 def test_what_a_child_does_not_do_the_parent_does() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ UNDEFINED, ABSOLUTE, COMMON, EXTENDED, RESERVED = 0, 0xFFF1, 0xFFF2, 0xFFFF, 0xF
 LOCAL, GLOBAL, WEAK = 0, 1, 2  # bindings
 FLAG_RVC, FLAG_DOUBLE_FLOAT, FLAG_EMBEDDED = 1, 4, 8  # e_flags
 FLAGS_FLOAT = 6
+OBJECTS_KEPT = 256  # read objects, of a few kilobytes each: those of a large program
 SIZE_MAX = 1 << 40  # of a section in memory: larger ones are mistakes, and sums of sizes stay within 63 bits
 _WRITE, _ALLOC, _EXECUTE, _TLS = 1, 2, 4, 0x400  # section flags
 
@@ -82,7 +84,9 @@ def read_object(data: bytes, name: str) -> ObjectFile:
         ) from error
 
 
+@lru_cache(maxsize=OBJECTS_KEPT)
 def _read(data: bytes, name: str) -> ObjectFile:
+    """Kept, because programs are linked several times, and most of their objects are the same each time."""
     elf = ELFFile(io.BytesIO(data))
     _check_header(elf, name)
     sections = list(elf.iter_sections())
@@ -113,7 +117,10 @@ def _read(data: bytes, name: str) -> ObjectFile:
     relocations = np.concatenate(parts)
     if len(relocations) and int((relocations["info"] >> np.uint64(32)).max()) >= len(symbols):
         raise LinkError("a relocation names a symbol that there is not", location=f"object {name!r}")
-    return ObjectFile(name, tuple(pieces), symbols, names, symbol_piece, relocations, np.concatenate(owners))
+    relocation_piece = np.concatenate(owners)
+    for array in (symbol_piece, relocations, relocation_piece):
+        array.flags.writeable = False
+    return ObjectFile(name, tuple(pieces), symbols, names, symbol_piece, relocations, relocation_piece)
 
 
 def _check_header(elf: ELFFile, name: str) -> None:
