@@ -4,7 +4,8 @@ Model: kernels that work on vectors of channels need no copies inside a network 
 every value that somebody else reads or hands in costs a conversion. So a graph's images lie channels last where most of
 its convolutions have such a kernel (they are asked as they would be there), and what these compute for one another is
 more than what crosses a *border*: inputs and outputs of the graph, and operators that are neither image kernels nor
-pointwise. A convolution that reads any order is no border. `deny` and `pin` of kernel ids work as everywhere: a denied
+pointwise. A convolution that reads any order is no border, nor is a shuffle of channels (split, transposed and joined
+again): it copies the image once, whatever the layout. `deny` and `pin` of kernel ids work as everywhere: a denied
 channels-last kernel, or a pinned row-major one, leaves the graph row-major.
 """
 
@@ -17,9 +18,10 @@ from math import prod
 from superkernel.body import Body
 from superkernel.graph import Graph, Node
 from superkernel.options import Options
+from superkernel.scheduler.affine import permutation
 from superkernel.scheduler.anchors import plain_body
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.storage import IMAGE_OPS, Storage, StoragePolicy, connects, lies_alike
+from superkernel.scheduler.storage import CHANNEL, IMAGE_OPS, IMAGE_RANKS, Storage, StoragePolicy, connects, lies_alike
 from superkernel.scheduler.workspace import Workspace
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.cpu import CpuTarget
@@ -53,8 +55,11 @@ def storage_policy(graph: Graph, choose: Callable[[Body], str], target: object, 
         return StoragePolicy.ROW_MAJOR
     outputs = {node.outputs[0] for node in served}
     inside = sum(graph.types[v].size for v in outputs if _moves(graph, storage, v))
+    keeping = channel_shuffles(graph) | {n.name for n in graph.nodes if _keeps(graph, n, kernels)}
     border = sum(
-        graph.types[v].size * _crossings(graph, v, kernels) for v in storage.images if _moves(graph, storage, v)
+        graph.types[v].size * _crossings(graph, v, kernels, keeping)
+        for v in storage.images
+        if _moves(graph, storage, v)
     )
     return StoragePolicy.CHANNELS_LAST if inside > _BORDER_FACTOR * border else StoragePolicy.ROW_MAJOR
 
@@ -75,15 +80,49 @@ def _moves(graph: Graph, storage: Storage, value: str) -> bool:
     return value in storage.images and not lies_alike(graph.types[value].shape)
 
 
-def _crossings(graph: Graph, value: str, kernels: dict[str, str]) -> int:
-    """How often an image is converted."""
+def _crossings(graph: Graph, value: str, kernels: dict[str, str], keeping: frozenset[str]) -> int:
+    """How often an image is converted. `keeping`: the nodes that read and compute images as they lie."""
     count = int(value in graph.outputs)
     producer = graph.producers.get(value)
     if producer is None:
         count += any(not _reads_any_order(node, kernels) for node in graph.consumers.get(value, ()))
-    elif not _keeps(graph, producer, kernels):
+    elif producer.name not in keeping:
         count += 1
-    return count + sum(not _keeps(graph, node, kernels) for node in graph.consumers.get(value, ()))
+    return count + sum(node.name not in keeping for node in graph.consumers.get(value, ()))
+
+
+def channel_shuffles(graph: Graph) -> frozenset[str]:
+    """Names of the nodes that together do nothing but permute the channels of an image."""
+    return frozenset(name for node in graph.nodes for name in _shuffle_from(graph, node))
+
+
+def _shuffle_from(graph: Graph, node: Node) -> list[str]:
+    """The nodes of a shuffle of channels that begins with this one; none where none does."""
+    source = node.inputs[0] if node.inputs else None
+    if node.op != "reshape" or source is None or graph.types[source].rank not in IMAGE_RANKS:
+        return []
+    space, found = graph.types[source].shape[CHANNEL + 1 :], [node.name]
+    while _regroups(graph, node, len(space)):
+        value = node.outputs[0]
+        users = graph.consumers.get(value, ())
+        if graph.types[value].rank == CHANNEL + 1 + len(space):
+            return found
+        if len(users) != 1 or value in graph.outputs:
+            return []
+        node = users[0]
+        found.append(node.name)
+    return []
+
+
+def _regroups(graph: Graph, node: Node, behind: int) -> bool:
+    """True of reshapes and transposes that leave the first dimension and the last `behind` ones as they are."""
+    if node.op not in ("reshape", "transpose") or node.inputs[0] is None:
+        return False
+    before, after = graph.types[node.inputs[0]].shape, graph.types[node.outputs[0]].shape
+    if min(len(before), len(after)) <= behind or before[0] != after[0] or before[-behind:] != after[-behind:]:
+        return False
+    perm = permutation(node.attrs, len(before)) if node.op == "transpose" else tuple(range(len(before)))
+    return perm[0] == 0 and perm[-behind:] == tuple(range(len(before) - behind, len(before)))
 
 
 def _reads_any_order(node: Node, kernels: dict[str, str]) -> bool:

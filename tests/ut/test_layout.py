@@ -15,7 +15,7 @@ from superkernel.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.registry import requirement
 from superkernel.scheduler import storage
-from superkernel.scheduler.layout import CHANNEL_KERNELS
+from superkernel.scheduler.layout import CHANNEL_KERNELS, channel_shuffles
 
 CONV_KERNELS = ("host.conv.nhwc", "host.conv.winograd*", "host.conv.depthwise_nhwc")
 
@@ -88,6 +88,47 @@ def test_patterns_of_kernels_overrule_the_layout(options: dict[str, Any]) -> Non
     kernel, got = run(graph, **options)
     assert not CHANNEL_KERNELS & set(kernels_of(kernel))
     np.testing.assert_allclose(got, run(graph)[1], rtol=1e-5, atol=1e-5)
+
+
+def shuffled(n: Net, perm: tuple[int, ...] = (0, 2, 1, 3, 4), groups: int = 4) -> Tensor:
+    """Convolutions in groups, with their channels dealt out anew between them."""
+    x = n.conv(n.b.input("x", (1, 3, 20, 24)), 16)
+    for _ in range(2):
+        x = n.conv(x, 24, 1, groups=groups)
+        x = n.b.transpose(n.b.reshape(x, shape=(1, groups, 24 // groups, 20, 24)), perm=perm)
+        x = n.conv(n.conv(n.b.reshape(x, shape=(1, 24, 20, 24)), 24, groups=24), 16, 1, groups=groups)
+    return n.b.global_avg_pool(x)
+
+
+def shuffled_network(**how: Any) -> Graph:
+    n = Net()
+    n.b.output(shuffled(n, **how), name="y")
+    return n.b.graph()
+
+
+def test_shuffles_of_channels_are_no_border() -> None:
+    graph = shuffled_network()
+    assert len(channel_shuffles(graph)) == 6
+    kernel, got = run(graph)
+    assert {k for k in kernels_of(kernel) if ".conv." in k or ".pool" in k} <= CHANNEL_KERNELS
+    x = np.random.default_rng(1).standard_normal((1, 3, 20, 24)).astype(np.float32)
+    np.testing.assert_allclose(got, evaluate(graph, {"x": x})["y"], rtol=1e-5, atol=1e-5)
+    for options in ({"sync": "full"}, {"cost_placement": False}):
+        np.testing.assert_array_equal(run(graph, 2, **options)[1], got)
+
+
+def test_what_moves_pixels_or_is_seen_on_the_way_is_no_shuffle() -> None:
+    assert not channel_shuffles(shuffled_network(perm=(0, 2, 1, 4, 3)))
+    assert not channel_shuffles(shuffled_network(perm=()))
+    n = Net()
+    x = n.conv(n.b.input("x", (1, 3, 20, 24)), 16)
+    parts = n.b.transpose(n.b.reshape(x, shape=(1, 4, 4, 20, 24)), perm=(0, 2, 1, 3, 4))
+    n.b.output(n.conv(n.b.reshape(parts, shape=(1, 16, 20, 24)), 16), name="y")
+    n.b.output(parts, name="seen")
+    assert not channel_shuffles(n.b.graph())
+    n = Net()
+    n.b.output(n.b.reshape(n.conv(n.b.input("x", (1, 3, 20, 24)), 16), shape=(1, 160, 48)), name="y")
+    assert not channel_shuffles(n.b.graph())
 
 
 def single(n: Net) -> Tensor:
