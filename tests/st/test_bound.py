@@ -277,7 +277,7 @@ int run_many(SkCallFunction function, void* self, float* step, const float* minu
 def test_a_c_program_runs_the_kernel(tmp_path: Path) -> None:
     (tmp_path / "program.c").write_text(C_PROGRAM)
     flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-shared", "-fPIC", f"-I{sk.get_include()}"]
-    subprocess.run(["gcc", *flags, "-o", "program.so", "program.c"], check=True, cwd=tmp_path, timeout=60)
+    subprocess.run(["gcc", *flags, "-o", "program.so", "program.c"], check=True, cwd=tmp_path, timeout=120)
     program = ctypes.CDLL(str(tmp_path / "program.so"))
     kernel = sk.compile(state_graph(), threads=2)
     bound = kernel.bind(np.zeros(8, np.float32))
@@ -313,5 +313,5 @@ def test_ctrl_c_forks_and_the_end_of_the_process() -> None:
         threading.Thread(target=work, daemon=True).start()
     """
     command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(body)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["interrupted", "0"], "")

@@ -77,7 +77,7 @@ def call(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 def shell(folder: Path, words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "superkernel", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False, **options)
 
 
 def strict(text: str) -> Any:
@@ -326,7 +326,7 @@ def test_broken_pipe_is_silent(folder: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "superkernel", "kernels", "list", "--json"]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, cwd=folder, timeout=60, check=False)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, cwd=folder, timeout=120, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
 

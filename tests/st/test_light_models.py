@@ -8,8 +8,7 @@ VGG-19 alone has half a gigabyte of weights.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -29,16 +28,24 @@ QUICK = {"squeezenet", "shufflenet", "resnet50"}
 NAMES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in LIGHT_MODELS]
 
 
-@lru_cache(maxsize=1)
-def case(name: str) -> tuple[Graph, Mapping[str, Any], list[NDArray[np.float32]]]:
-    """The graph, its inputs and onnxruntime's outputs; one model at a time, for they are large."""
-    model = light_model(name)
+class Case(NamedTuple):
+    """A graph, its inputs and onnxruntime's outputs."""
+
+    graph: Graph
+    inputs: Mapping[str, Any]
+    expected: list[NDArray[np.float32]]
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def case(request: pytest.FixtureRequest) -> Case:
+    """One model at a time, for they are large: pytest runs all tests of one before it makes the next."""
+    model = light_model(request.param)
     inputs = light_input(model)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return load_graph(model), inputs, session.run(None, dict(inputs))
+    return Case(load_graph(model), inputs, session.run(None, dict(inputs)))
 
 
 def check(graph: Graph, results: Mapping[str, Any], expected: list[NDArray[np.float32]]) -> None:
@@ -49,15 +56,13 @@ def check(graph: Graph, results: Mapping[str, Any], expected: list[NDArray[np.fl
         assert error < ERROR_MAX, f"{name}: {error:.2e}"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_import(name: str) -> None:
-    graph, inputs, expected = case(name)
+def test_import(case: Case) -> None:
+    graph, inputs, expected = case
     check(graph, evaluate(graph, inputs), expected)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_transforms(name: str) -> None:
-    graph, inputs, expected = case(name)
+def test_transforms(case: Case) -> None:
+    graph, inputs, expected = case
     simple = simplify(graph)
     left = {node.op for node in simple.nodes}
     assert not left & {"batch_norm", "gemm", "identity"}, left
@@ -66,19 +71,12 @@ def test_transforms(name: str) -> None:
     check(simple, evaluate(simple, inputs), expected)
 
 
-HOST = [
-    pytest.param(
-        name, threads, marks=() if name == "squeezenet" or (name, threads) == ("resnet50", 2) else pytest.mark.slow
-    )
-    for name in LIGHT_MODELS
-    for threads in (1, 2, 3)
-]
-
-
-@pytest.mark.parametrize(("name", "threads"), HOST)
-def test_host(name: str, threads: int) -> None:
+@pytest.mark.parametrize(
+    "threads", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
+def test_host(case: Case, threads: int) -> None:
     import superkernel
 
-    graph, inputs, expected = case(name)
+    graph, inputs, expected = case
     kernel = superkernel.compile(graph, threads=threads)
     check(graph, kernel.run(inputs).outputs, expected)

