@@ -21,13 +21,14 @@ from test_aicore_ablation import decoder, encoder, experts, mixed
 
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.sync.aicore.verify import check_aicore_plan
+from superkernel.sync.aicore.verify_order import Accesses
 
 MODELS = {f.__name__: f for f in (encoder, decoder, residual_chain, branching, mixed, experts)}
 MODELS["ragged"] = lambda: models.ragged_attention(batch=2, tokens=16, width=64)
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "late": {"early_start": False},
-    "given order": {"streams": "off", "weight_prefetch": "max"},
+    "given order": {"streams": "off", "locality": "off", "weight_prefetch": "max"},
     "types": {"sync": "type-range"},
     "full": {"sync": "full", "weight_prefetch": "max", "launches": "fused"},
 }
@@ -50,9 +51,9 @@ def test_no_single_step_can_be_left_out(model: str, options: str) -> None:
     plan, units = plan_of(model, options)
     wrong, certificate = check_aicore_plan(plan, units)
     assert certificate is not None, wrong
-    tried = list(edits(plan))
+    tried, accesses = list(edits(plan)), Accesses(plan.tasks).keep()
     assert len(tried) >= len(plan.events)
-    accepted = [name for name, edited in tried if check_aicore_plan(edited, units)[1] is not None]
+    accepted = [name for name, edited in tried if check_aicore_plan(edited, units, accesses)[1] is not None]
     assert accepted == []
 
 
@@ -65,3 +66,14 @@ def test_no_event_of_a_minimal_plan_is_removable(model: str, options: str) -> No
         wrong, certificate = check_aicore_plan(without_event(plan, event.index), units)
         assert certificate is None, f"{event} is not needed"
         assert wrong
+
+
+@pytest.mark.parametrize("model", ["encoder", "experts"])
+def test_accesses_may_be_kept_from_another_plan(model: str) -> None:
+    """What meets is the same in all plans of the same tasks: the verifier says the same, kept or not."""
+    plan, units = plan_of(model, "default")
+    accesses = Accesses(plan.tasks).keep()
+    assert check_aicore_plan(plan, units, accesses) == check_aicore_plan(plan, units)
+    for event in plan.events:
+        spoilt = without_event(plan, event.index)
+        assert check_aicore_plan(spoilt, units, accesses) == check_aicore_plan(spoilt, units)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aicore_plans import edits
 from device_programs import DATA, Body, link
 
 import superkernel as sk
@@ -24,7 +25,7 @@ from superkernel.sim.device import Device
 from superkernel.sim_report import SimReport
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind
 from superkernel.sync.aicore.service import AwaitCount, Notify, Prefetch
-from superkernel.sync.aicore.verify import verify_aicore
+from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine
 
@@ -271,6 +272,14 @@ def test_the_verifier_refuses(name: str) -> None:
     spoil, message = SPOILT[name]
     with pytest.raises(VerificationError, match=message):
         verify_aicore(spoil(_plan()))
+
+
+def test_no_step_can_be_left_out() -> None:
+    plan = _plan()
+    tried = list(edits(plan))
+    assert any("notify" in name for name, _ in tried)
+    assert any("service" in name for name, _ in tried)
+    assert [name for name, spoilt in tried if check_aicore_plan(spoilt)[1] is not None] == []
 
 
 def test_planning_twice_gives_the_same() -> None:
