@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from superkernel import __version__
 from superkernel.errors import InputError
 from superkernel.graph import Graph
-from superkernel.ineffective import without_effect
+from superkernel.ineffective import idle_options
 from superkernel.options import Options
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Compilation:
         return {
             "name": self.graph.name,
             **cores,
-            "options_without_effect": list(without_effect(self.options, host=self.executor == "host")),
+            "options_without_effect": list(idle_options(self)),
             "nodes": len(self.source.nodes),
             "sub_operators": len(self.schedule.subops),
             **plan,

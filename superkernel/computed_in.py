@@ -45,6 +45,11 @@ def computed_in(sub: SubOperator, tiling: Tiling) -> str:
     return kinds[0].dtype.value
 
 
+def is_narrow(tiling: Tiling) -> bool:
+    """Whether a kernel computes in a narrow format."""
+    return isinstance(tiling, _NARROW)
+
+
 def formats_in_force(schedule: Schedule) -> dict[str, int]:
     """How many sub-operators are computed in what."""
     pairs = zip(schedule.subops, schedule.tilings, strict=True)

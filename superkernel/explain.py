@@ -9,7 +9,7 @@ from typing import Any
 from superkernel.compiled import Compilation, Compiled
 from superkernel.computed_in import precision_text
 from superkernel.errors import InputError
-from superkernel.ineffective import without_effect
+from superkernel.ineffective import idle_options
 from superkernel.registry.explanation import Explanation as KernelExplanation
 
 
@@ -84,7 +84,7 @@ def common(compiled: Compilation, subop: int) -> dict[str, Any]:
         "kernel": sub.kernel,
         "selection": compiled.chooser.select(sub.body).explanation,
         "grouping": tuple(str(n) for n in compiled.grouping.notes if n.node in sub.nodes),
-        "options": without_effect(compiled.options, host=compiled.executor == "host"),
+        "options": idle_options(compiled),
         "form": boundary.form.value,
         "reason": boundary.reason,
         "cost_ns": boundary.cost_ns,

@@ -1,17 +1,22 @@
-"""Which options of a compilation change nothing on its target, so that nobody believes in one that does not.
+"""Which options of a compilation change nothing, so that nobody believes in one that does not.
 
 Model: an option that a target cannot have and that would change results or promises is refused (`api.check_options`).
 One that is only about how a target works is accepted, so that one set of options serves several targets, and is named
-here, in `summary()` and by `explain`, where it differs from its default.
+here, in `summary()` and by `explain`, where it differs from its default. So are kernels that are pinned but compute
+nothing, and a reduced precision that nothing is computed in: whether there is a place for them depends on the graph.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from superkernel.options import Options
+
+if TYPE_CHECKING:
+    from superkernel.compiled import Compilation
+    from superkernel.registry.explanation import Candidate
 
 ON_HOST: Final[Mapping[str, str]] = {
     "func_align": "functions lie as LLVM aligns them",
@@ -37,4 +42,48 @@ def without_effect(options: Options, *, host: bool) -> tuple[str, ...]:
         f"{name}={getattr(options, name)!r} has no effect on {'the host' if host else 'an accelerator'}: {why}"
         for name, why in sorted(reasons.items())
         if getattr(options, name) != default[name]
+    )
+
+
+def idle_options(compiled: Compilation) -> tuple[str, ...]:
+    """The options of a compilation that change nothing: on its target, then for its graph."""
+    options, host = compiled.options, compiled.executor == "host"
+    pins = tuple(
+        f"pin={p!r} has no effect on this graph: {why}" for p in options.pin if (why := _idle_pin(compiled, p))
+    )
+    return (*without_effect(options, host=host), *pins, *(_idle_precision(compiled) if host else ()))
+
+
+def _idle_pin(compiled: Compilation, pattern: str) -> str:
+    """Why no kernel of the pattern computes anything; "" where one does."""
+    from superkernel.registry.predicates import matches_any
+
+    found: list[tuple[int, str, Candidate]] = []
+    for sub in compiled.schedule.subops:
+        explanation = compiled.chooser.select(sub.body).explanation
+        if sub.kernel == explanation.chosen.kernel and matches_any((pattern,), explanation.chosen.names):
+            return ""
+        if any(matches_any((pattern,), c.row.names) for c in explanation.eligible):
+            return f"{explanation.chosen.kernel} is preferred for {sub.name!r}"
+        rejected = (c for c in explanation.rejected if matches_any((pattern,), c.row.names))
+        found += [(len(c.failures), sub.name, c) for c in rejected]
+    if not found:
+        return "it has no sub-operator of the kind"
+    _, name, nearest = min(found, key=lambda each: each[0])
+    return f"{nearest.row.kernel} does not fit {name!r}: {'; '.join(map(str, nearest.failures))}"
+
+
+def _idle_precision(compiled: Compilation) -> tuple[str, ...]:
+    """What is said where a reduced precision is allowed, and no kernel makes use of it."""
+    asked = compiled.options.precision
+    from superkernel.registry.rows_reduced import REDUCED
+
+    if asked not in REDUCED:
+        return ()
+    from superkernel.computed_in import is_narrow
+
+    if any(map(is_narrow, compiled.schedule.tilings)):
+        return ()
+    return (
+        f"precision={asked!r} has no effect on this graph: no product is computed in it (`explain` of one says why)",
     )

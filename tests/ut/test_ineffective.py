@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import superkernel as sk
@@ -46,6 +48,49 @@ def test_it_is_named_where_it_has_no_effect_and_nowhere_else(target: str, name: 
     assert plain.summary()["options_without_effect"] == []
     assert f"option: {name}=" in str(given.explain("y"))
     assert given.stage_text("plan") == plain.stage_text("plan")
+
+
+def _convolution() -> Graph:
+    b = sk.GraphBuilder("convolution")
+    weights = np.random.default_rng(0).standard_normal((16, 16, 3, 3), dtype=np.float32)
+    b.output(b.relu(b.conv(b.input("x", (1, 16, 12, 12)), b.constant(weights), pads=(1, 1, 1, 1))), "y")
+    return b.graph()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"pin": ("*conv.nhwc_bf16",), "precision": "bf16"},
+            [
+                r"pin='\*conv.nhwc_bf16' has no effect on this graph: host.conv.nhwc_bf16 does not fit '.*': "
+                r"layout: layout must be channels_last, is row_major$",
+                r"precision='bf16' has no effect on this graph: no product is computed in it",
+            ],
+        ),
+        ({"pin": ("host.attention*",)}, [r"pin='host.attention\*' .*: it has no sub-operator of the kind$"]),
+        (
+            {"pin": ("host.conv.*", "host.conv.generic")},
+            [r"pin='host.conv.generic' .*: host.conv.\w+ is preferred for '"],
+        ),
+        ({"pin": ("host.conv*",)}, []),
+    ],
+)
+def test_kernels_and_formats_that_compute_nothing_are_named(options: dict[str, Any], said: list[str]) -> None:
+    kernel = sk.compile(_convolution(), threads=1, options=options)
+    found = kernel.summary()["options_without_effect"]
+    assert len(found) == len(said)
+    assert all(re.search(pattern, text) for pattern, text in zip(said, found, strict=True)), found
+    assert all(text in str(kernel.explain("y")) for text in found)
+
+
+def test_formats_and_pins_in_force_are_not_named() -> None:
+    b = sk.GraphBuilder("product")
+    weights = np.random.default_rng(0).standard_normal((256, 512), dtype=np.float32)
+    b.output(b.matmul(b.input("x", (64, 256)), b.constant(weights)), "y")
+    kernel = sk.compile(b.graph(), threads=1, options={"precision": "bf16", "pin": ("host.matmul.*",)})
+    assert kernel.summary()["computed_in"].get("bf16") == 1
+    assert kernel.summary()["options_without_effect"] == []
 
 
 def test_a_program_runs_on_its_own_target_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
