@@ -127,6 +127,8 @@ class Figures:
         ]
         if not above:
             return [*lines, "  work of other branches hides flags too, so that no lower bound can be given"]
+        if left_us > latency_us:
+            lines.append(f"  waits for events beside that chain: {left_us - latency_us:.2f} us or more")
         return [
             *lines,
             f"  hidden in this run: {max(0.0, latency_us - left_us):.2f} us; at most {latency_us - floor_us:.2f} us: "

@@ -72,6 +72,9 @@ def test_what_is_left_of_the_barriers_is_explained() -> None:
         "4 events are left, each of them needed; the longest chain: 3 events in turn, 3 of all cores, 2.76 us" in text
     )
     assert "hidden in this run: 0.26 us; at most 1.76 us" in text
+    assert "beside that chain" not in text
+    beside = replace(found, fused=Measure(10.0, 3.0))
+    assert "waits for events beside that chain: 0.24 us" in "\n".join(beside.lines())
     below = replace(found, fused=Measure(10.0, 0.9))
     assert below.bounds[2] == 1.0
     text = "\n".join(below.lines())
