@@ -105,8 +105,12 @@ class Bisection:
                 f"its own inputs, tolerance {f.tolerance:.1e}"
             )
             lines.append(f"  it computes {', '.join(f.nodes)}")
+        elif not self.findings:
+            lines.append(f"{self.graph} on {self.target} computes nothing: its outputs are inputs, states or constants")
         elif not wrong:
-            lines.append(f"all {len(self.findings)} values of {self.graph} on {self.target} are within the tolerance")
+            some = f"all {len(self.findings)} values" if len(self.findings) > 1 else "the one value"
+            verb = "are" if len(self.findings) > 1 else "is"
+            lines.append(f"{some} of {self.graph} on {self.target} {verb} within the tolerance")
         else:
             lines.append("every sub-operator computes what it should on its own inputs; errors add up beyond the bound")
         if self.placement:

@@ -55,8 +55,9 @@ def stored_values(graph: Graph, sub: SubOperator) -> tuple[str, ...]:
 def _meant(graph: Graph, subops: Sequence[SubOperator], name: str, wrong: list[Violation]) -> list[tuple[str, str]]:
     """(name, value) of everything that a name means."""
     if _WILD & set(name):
-        values = [v for sub in subops if fnmatchcase(sub.name, name) for v in stored_values(graph, sub)]
-        if not values:
+        matching = [sub for sub in subops if fnmatchcase(sub.name, name)]
+        values = [v for sub in matching for v in stored_values(graph, sub)]  # none where they only copy to outputs
+        if not matching:
             wrong.append(Violation("no sub-operator matches", "option 'dump'", _known(subops), repr(name)))
         return [(value, value) for value in dict.fromkeys(values)]
     found: tuple[str, ...] = ()

@@ -121,3 +121,21 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], damage
     assert main(["bisect", str(path), "--tolerance", "-1"]) == 2
     with pytest.raises(sk.InputError):
         bisect(models.mlp(), inputs={})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_graph_that_computes_nothing(target: str) -> None:
+    """Its sub-operators only copy, so none stores a value that could be wrong."""
+    b = sk.GraphBuilder("nothing")
+    b.output(b.relu(b.matmul(b.input("x", (0, 16), "f32"), b.constant(np.ones((16, 8), np.float32)))), name="y")
+    found = bisect(b.graph(), target)
+    assert not found.findings
+    assert found.first is None
+    assert "computes nothing" in found.text()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_graph_of_one_value(target: str) -> None:
+    b = sk.GraphBuilder("single")
+    b.output(b.exp(b.input("x", (3,), "f32")), name="y")
+    assert bisect(b.graph(), target).text().startswith("the one value of single on ")
