@@ -20,6 +20,7 @@ import superkernel
 from superkernel.builder import GraphBuilder, Tensor
 from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder
+from superkernel.codegen.aicore.program_spec import ProgramSpec, ranges_of
 from superkernel.codegen.cache import ObjectCache
 from superkernel.executors.sim import SimExecutable, SimRun
 from superkernel.graph import Graph
@@ -120,7 +121,7 @@ class Workbench:
     io: list[Array]
     constants: dict[str, Array]
     cache: ObjectCache
-    kernels: AicoreImageBuilder
+    kernels: _Rebuilder
     healthy: list[bytes] = field(default_factory=list)  # outputs and states of the program as it was compiled
 
     @classmethod
@@ -152,6 +153,8 @@ class Workbench:
         builder = _builder(compiled, self.cache, plan, schedule)
         if not fresh:
             builder.kernels = dict(self.kernels.kernels)
+            if schedule is compiled.schedule and change is None:
+                builder.known = self.kernels.known
         if change is not None:
             change(builder)
         return self.executable(builder.build(self.constants), plan, schedule)
@@ -191,17 +194,34 @@ class Workbench:
         return [array.tobytes() for array in self.io[len(self.compiled.graph.inputs) :]]
 
 
+class _Rebuilder(AicoreImageBuilder):
+    """Emits the launches of single sub-operators once for all plans of a schedule that run the same ones: they take as
+    long as all else that a plan changes, and depend on nothing but the calls and their numbers."""
+
+    known: list[tuple[object, str]]
+
+    def _singles(self, spec: ProgramSpec) -> str:
+        ranges = ranges_of(spec.plan, spec.calls)
+        for numbers, text in self.known:
+            if numbers == ranges:
+                return text
+        self.known.append((ranges, super()._singles(spec)))
+        return self.known[-1][1]
+
+
 def _builder(
     compiled: AicoreCompiled,
     cache: ObjectCache,
     plan: AicorePlan | None = None,
     schedule: Schedule | None = None,
-) -> AicoreImageBuilder:
+) -> _Rebuilder:
     code = CodeOptions(compiled.options.func_align, compiled.options.split, compiled.options.preload)
-    return AicoreImageBuilder(
+    builder = _Rebuilder(
         schedule or compiled.schedule, compiled.workspaces, plan or compiled.plan, compiled.target,
         compiled.image.addresses, cache, code,
     )  # fmt: skip
+    builder.known = []
+    return builder
 
 
 def digest(run: SimRun, results: list[bytes]) -> dict[str, str]:

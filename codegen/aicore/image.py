@@ -121,7 +121,7 @@ class AicoreImageBuilder:
 
     def _settle(self, spec: ProgramSpec) -> tuple[Image, CodeChoice]:
         """Link without stubs and copies, plan them on what came out, and link what was planned."""
-        self.texts["singles"] = emit_singles(spec, self.target)
+        self.texts["singles"] = self._singles(spec)
         kernels = compile_modules(list(self.texts.values()), self.cache, self._tell)
         names = ["start", *self.texts, "program"]
 
@@ -140,6 +140,10 @@ class AicoreImageBuilder:
         if (choice.stubs, choice.copies) != (first.stubs, first.copies):
             image = build(choice)[1]
         return image, choice
+
+    def _singles(self, spec: ProgramSpec) -> str:
+        """IR text of the launches of one sub-operator each."""
+        return emit_singles(spec, self.target)
 
     def _link(self, objects: list[bytes], names: list[str], copies: int, calls: tuple[KernelCall | None, ...]) -> Image:
         harts = MemoryMap.of(self.target).harts

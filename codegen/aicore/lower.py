@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.metadata import version as package_version
 from typing import Final
 
@@ -92,9 +93,15 @@ def compile_modules(
 
 def cache_key(text: str) -> str:
     """Everything that determines the object of a text."""
+    return f"{_generator()}\n{text}"
+
+
+@cache
+def _generator() -> str:
+    """What makes objects of texts. Kept: to find out a package's version takes longer than to find an object."""
     llvm_version = ".".join(map(str, llvm.llvm_version_info))
     versions = f"{package_version('superkernel')} {GENERATOR} llvmlite {llvmlite.__version__} LLVM {llvm_version}"
-    return f"rv64 {versions} {TRIPLE} {CPU} {FEATURES} {ABI} static medium O2\n{text}"
+    return f"rv64 {versions} {TRIPLE} {CPU} {FEATURES} {ABI} static medium O2"
 
 
 def _target_machine() -> llvm.TargetMachine:

@@ -91,6 +91,7 @@ def test_the_extension_lies_where_the_package_looks() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # it compiles the extension
 def test_sdist_and_wheel_are_complete_and_work(tmp_path: Path) -> None:
     """Builds the sdist, from it the wheel, unpacks that elsewhere and runs a function of the extension."""
     have = {str(path.relative_to(ROOT)) for path in (ROOT / "superkernel").glob("*.py*") if path.is_file()}
