@@ -28,7 +28,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +48,8 @@ from superkernel.sync.plan import Body, Plan
 BOUNDARIES = 64
 WIDTH = 128
 WARMUP_LAUNCHES = 20
-TRIPS = 3
+TRIPS = 5
+STEADY = 1.2  # how much a round trip may change within a round
 
 
 def chain() -> sk.Graph:
@@ -95,6 +96,25 @@ def runner(compiled: Compiled, plan: Plan) -> Callable[[int], float]:
     return lambda launches: float(np.median(executable.time(io, launches, WARMUP_LAUNCHES)))
 
 
+def one_round(runners: Sequence[Callable[[int], float]], launches: int) -> tuple[float, ...]:
+    """Round trip before and after, both cores, both without waits, the slower half: ns."""
+    before = round_trip_ns()
+    both, free, *halves = (run(launches) for run in runners)
+    return before, round_trip_ns(), both, free, max(halves)
+
+
+def round_trip_ns() -> float:
+    """Of a cache line; the least of some: other programs' time slices only add."""
+    return 2 * min(_core.measure_core_to_core_ns() for _ in range(TRIPS))
+
+
+def steady(rounds: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """The rounds with one round trip each, less those in which it changed: a virtual machine's CPUs move, and what was
+    measured near by does not go with what was measured far apart. All of them where none was steady."""
+    kept = [r for r in rounds if max(r[:2]) <= STEADY * min(r[:2])] or rounds
+    return [((before + after) / 2, *times) for before, after, *times in kept]
+
+
 def measure(rounds: int = 15, launches: int = 200) -> dict[str, Any]:
     """Figures in ns. Empty where the process may use one CPU only."""
     if _core.available_cpus() < 2:
@@ -105,11 +125,7 @@ def measure(rounds: int = 15, launches: int = 200) -> dict[str, Any]:
     if plan.waits < BOUNDARIES:
         raise RuntimeError(f"the chain was meant to need {BOUNDARIES} exchanges, the plan has {plan.waits} waits")
     runners = [runner(two, p) for p in (plan, without_waits(plan), alone(plan, 0), alone(plan, 1))]
-    samples = []
-    for _ in range(rounds):
-        trip = 2 * min(_core.measure_core_to_core_ns() for _ in range(TRIPS))  # others' time slices only add
-        both, free, *halves = (run(launches) for run in runners)
-        samples.append((trip, both, free, max(halves)))
+    samples = steady([one_round(runners, launches) for _ in range(rounds)])
     trips, both_ns, free_ns, half_ns = (np.array(column) for column in zip(*samples, strict=True))
     costs = (both_ns - half_ns) / BOUNDARIES
     figures: dict[str, Any] = {

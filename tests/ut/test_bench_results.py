@@ -327,6 +327,12 @@ def test_a_boundary_is_compared_with_the_same_work_in_the_same_place() -> None:
     assert all(boundary.runner(compiled, p)(3) > 0 for p in (plan, free, *halves))
 
 
+def test_rounds_in_which_cores_moved_apart_are_left_out() -> None:
+    near, far, moved = (80.0, 82.0, 9.0, 5.0, 3.0), (350.0, 330.0, 40.0, 20.0, 3.0), (80.0, 340.0, 40.0, 20.0, 3.0)
+    assert boundary.steady([near, moved, far]) == [(81.0, 9.0, 5.0, 3.0), (340.0, 40.0, 20.0, 3.0)]
+    assert boundary.steady([moved]) == [(210.0, 40.0, 20.0, 3.0)]
+
+
 def test_figures_of_a_boundary_reach_the_page() -> None:
     text = "\n".join(document.boundary_lines(results()))
     assert "80 ns [70, 90], that is 0.80 [0.70, 0.90]" in text
