@@ -169,7 +169,8 @@ def _parser() -> argparse.ArgumentParser:
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that say which model is compiled, and how."""
     parser.add_argument("model", help="an .onnx, .pt2 or node-link .json file, or a saved kernel")
-    parser.add_argument("--target", default=None, help="what to compile for (default: host)")
+    text = "host, a3, a2, mini or a target file (default: host; ablate: a3, crosscheck: mini)"
+    parser.add_argument("--target", default=None, help=text)
     parser.add_argument("--threads", type=int, default=None, help="worker threads (default: all allowed CPUs)")
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="a compile option; repeatable"
