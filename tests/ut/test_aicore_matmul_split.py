@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,12 @@ def tiling_of(
     )  # fmt: skip
 
 
-def check(shape: tuple[int, int, int], tiling: dict[str, Any], dtype: DType = F16, epilogue: str = "store") -> None:
+def check(
+    shape: tuple[int, int, int], tiling: dict[str, Any], dtype: DType = F16, epilogue: str = "store",
+    constants: Sequence[int] = (),
+) -> None:  # fmt: skip
     m, k, n = shape
-    case = anchor_case("matmul", {}, [((m, k), dtype), ((k, n), dtype)], constants=[], epilogue=epilogue)
+    case = anchor_case("matmul", {}, [((m, k), dtype), ((k, n), dtype)], constants=list(constants), epilogue=epilogue)
     made = tiling_of(case, **tiling)
     check_aicore(
         KERNEL, case.body, case.arrays, case.expected, tiling=made, tol=TOLERANCE[dtype], target=load_target("mini"),
@@ -69,9 +73,21 @@ def test_right_factor_kept_and_a_shorter_last_stage() -> None:
     check((285, 576, 93), {**given, "kept": RIGHT}, epilogue="mixed")
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_constant_factor(transposed: bool) -> None:
+    """Packed, kept or streamed; rows of two passes share a line, and the last tiles are smaller."""
+    given = {"tile": (32, 64), "cut": Cut(768, 192, 64, 32), "block": 3, "stage": 2, "parts": 1, "spare": 0}
+    m, n = (189, 61) if transposed else (61, 189)
+    tiling = tiling_of(anchor_case("matmul", {}, [((m, 768), F16), ((768, n), F16)]), **given, transposed=transposed)
+    assert tiling.abreast == 2
+    assert tiling.stages == 2
+    check((m, 768, n), {**given, "transposed": transposed}, constants=[1])
+
+
 def product(m: int, k: int, n: int, constant: bool = False, activation: bool = False) -> Graph:
     b = GraphBuilder("product")
-    right = b.constant(np.zeros((k, n), np.float16)) if constant else b.input("b", (k, n), "f16")
+    weights = np.random.default_rng(7).standard_normal((k, n), np.float32).astype(np.float16) / np.float16(8)
+    right = b.constant(weights) if constant else b.input("b", (k, n), "f16")
     c = b.input("a", (m, k), "f16") @ right
     b.output(b.relu(c) if activation else c, name="c")
     return b.graph()
@@ -81,7 +97,7 @@ def product(m: int, k: int, n: int, constant: bool = False, activation: bool = F
     ("shape", "constant", "is_split"),
     [
         ((3072, 3072, 3072), False, True),
-        ((3072, 3072, 3072), True, False),  # what is packed has no cost per row
+        ((3072, 3072, 3072), True, True),
         ((1536, 3072, 1536), False, False),  # a block per core
         ((3072, 4096, 3072), False, False),  # rows begin in two banks
     ],
@@ -103,13 +119,15 @@ def test_not_chosen_with_an_epilogue() -> None:
     assert not isinstance(compiled.schedule.tilings[0], SplitTiling)
 
 
-@pytest.mark.parametrize("shape", [(192, 3072, 1024), (1152, 3072, 512)], ids=str)
-def test_simulated(shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("shape", "constant"), [((192, 3072, 1024), False), ((192, 3072, 1024), True), ((1152, 3072, 512), False)], ids=str
+)
+def test_simulated(shape: tuple[int, int, int], constant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiled program on the device, which looks for races and reads of what nobody wrote: a panel per block, or
     two blocks of a panel on each core."""
     monkeypatch.setattr(MatmulFamily, "tilings", lambda _, __, body, target: tuple(split_candidates(body, target))[:1])
     rng = np.random.default_rng(5)
-    graph = product(*shape)
+    graph = product(*shape, constant)
     kernel = superkernel.compile(graph, target="mini")
     compiled = kernel._compiled
     assert isinstance(compiled, AicoreCompiled)

@@ -132,10 +132,10 @@ class _Cube:
             with self.chunks.drain(), kb.loop(0, tiling.parts) as part:
                 self._steps(number, part, lines)
         with self.sums.drain():
-            kind, slot = self.product.accumulator, tile * tiling.turn_bytes + turn * tiling.slot_bytes
+            kind, slot = self.product.accumulator, tile * tiling.turn_bytes + pass_offset(tiling, turn)
             kb.issue(
                 "l0c_to_gm", engine=Engine.FIX, types=(kind, kind), src=self.sums_buffer.outlet, dst=kb.scratch(slot),
-                dst_stride=tiling.columns * 4, m=lines[0], n=lines[1],
+                dst_stride=pass_pitch(tiling), m=lines[0], n=lines[1],
             )  # fmt: skip
 
     def _steps(self, number: Number, part: Number, lines: tuple[Number, Number]) -> None:
@@ -228,8 +228,12 @@ class _Cube:
         panel before is given up."""
         ahead, tiling = self.next, self.tiling
         here = (ahead.turn.get() * tiling.block + ahead.tile.get()) * tiling.pieces + ahead.number.get()
-        with self.kb.loop(0, (ahead.ends.get() & 1) * self._is("<", here, tiling.pieces) * tiling.parts):
-            self._load_part()
+        comes = (ahead.ends.get() & 1) * self._is("<", here, tiling.pieces)
+        with self.kb.when(self.kb.compare("!=", comes, 0)):
+            if tiling.pieces < CHUNK_SLOTS:  # the chunk's slot was free before the piece's place is
+                self.kb.order(Engine.MTE1, Engine.MTE2)
+            with self.kb.loop(0, tiling.parts):
+                self._load_part()
 
     def _load_parts(self) -> None:
         """What is needed with the next chunk or later: what `loads` says. In its last period before another panel the
@@ -295,7 +299,7 @@ class _Lane:
         ):
             height, width = piece(kb, last - top, size.rows), piece(kb, right - side, size.cols)
             inside = top * (tiling.columns * 4) + side * 4
-            self._add(stage, tile, inside, height, width)
+            self._add(stage, tile, top, side, height, width)
             place = [*batch, row * tiling.rows + top, column * tiling.columns + side]
             last = kb.compare("==", stage, tiling.stages - 1)
             # Each a node of its own: buffers go from engine to engine between them.
@@ -314,16 +318,18 @@ class _Lane:
     def _kept_sums(self, tile: Number) -> Number:
         return tile * self.tiling.slot_bytes + self.tiling.sums_start
 
-    def _add(self, stage: Number, tile: Number, inside: Number, height: Number, width: Number) -> None:
+    def _add(self, stage: Number, tile: Number, top: Number, side: Number, height: Number, width: Number) -> None:
         """The sums of the stages before and of this one's passes."""
         kb, tiling = self.kb, self.tiling
-        slot = tile * tiling.turn_bytes
+        slot, wide, pitch = tile * tiling.turn_bytes, pass_pitch(tiling), tiling.columns * 4
         is_first = kb.compare("==", stage, 0)
-        start, begin = self._chosen(is_first, slot, self._kept_sums(tile)), self._chosen(is_first, 1, 0)
-        self._load(self.anchor, start + inside, height, width)
+        start = self._chosen(is_first, slot + top * wide, self._kept_sums(tile) + top * pitch)
+        begin = self._chosen(is_first, 1, 0)
+        self._load(self.anchor, start + side * 4, self._chosen(is_first, wide, pitch), height, width)
         count = piece(kb, tiling.cut.groups - stage * tiling.stage, tiling.stage)
         with kb.loop(begin, count) as number, kb.turn(self.parts):
-            self._load(self.part, slot + number * tiling.slot_bytes + inside, height, width)
+            place = slot + pass_offset(tiling, number) + top * wide + side * 4
+            self._load(self.part, place, wide, height, width)
             kb.issue(
                 "v_add", types=(self.kind,), dst=self.anchor, a=self.anchor, b=self.part, rows=height, cols=width,
                 dst_stride=self.pitch, a_stride=self.pitch, b_stride=self.pitch,
@@ -334,8 +340,21 @@ class _Lane:
             return one if condition else other
         return self.kb.select(condition, one, other)
 
-    def _load(self, buffer: Buffer, place: Number, height: Number, width: Number) -> None:
+    def _load(self, buffer: Buffer, place: Number, stride: Number, height: Number, width: Number) -> None:
         self.kb.issue(
             "gm_to_ub_2d", types=(self.kind,), dst=buffer, src=self.kb.scratch(place), rows=height, cols=width,
-            dst_stride=self.pitch, src_stride=self.tiling.columns * 4,
+            dst_stride=self.pitch, src_stride=stride,
         )  # fmt: skip
+
+
+def pass_pitch(tiling: SplitTiling) -> int:
+    """Bytes from row to row of a pass's partial sums."""
+    return tiling.abreast * tiling.columns * 4
+
+
+def pass_offset(tiling: SplitTiling, number: Number) -> Number:
+    """Where the partial sums of a pass lie among those of a tile and stage."""
+    count = tiling.abreast
+    if count == 1:
+        return number * tiling.slot_bytes
+    return number // count * (count * tiling.slot_bytes) + number % count * (tiling.columns * 4)

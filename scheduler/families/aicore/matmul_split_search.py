@@ -1,10 +1,9 @@
 """Which cuts of a product's depth into passes are worth trying.
 
-Tried are factors of two bytes that are both computed: those have a cost per row in every transfer, which passes pay
-less often (where one is constant, the kernel without passes is as fast); and products so large that every core has
-several blocks and several passes: reading from HBM for the first time, and the vector cores' last tile, are lost there.
-Where rows begin in few banks of L2, the kernel without passes keeps its cores further apart. An epilogue beside the
-adding makes vector cores use L2 so much that nothing is gained.
+Tried are factors of two bytes; and products so large that every core has several blocks and several passes: reading
+from HBM for the first time, and the vector cores' last tile, are lost there. Where rows begin in few banks of L2, the
+kernel without passes keeps its cores further apart. An epilogue beside the adding makes vector cores use L2 so much
+that nothing is gained.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ PIECES = (3, 4)
 BLOCK_MAX = 14  # tiles: a flag counts what vector cores have not read yet
 STAGE_MAX = 4
 SUMS = 2  # tiles in L0C
-PARTS = 4
+PARTS = 1  # in one transfer: start-ups cost more than what a part could come earlier
 CHUNK_LINE_BYTES = 512
 WORKSPACE_SHARE = 2  # of L2: one in so many
 ITEM = 2
@@ -48,9 +47,9 @@ def split_candidates(body: Body, target: AicoreTarget) -> Iterator[SplitTiling]:
         product = turned(found) if transposed else found
         sides = (product.left, product.rows), (product.right, product.columns)
         held, moved = (layout_of(side, extent, product.depth, ITEM) for side, extent in sides)
-        if held is None or moved is None or Layout.PACKED in (held, moved):
+        if held is None or moved is None:
             return
-        if not _spreads(product.right, target):
+        if moved is not Layout.PACKED and not _spreads(product.right, target):
             continue
         for rows, columns, pieces in combinations(KEPT, STREAMED, PIECES):
             tiling = _cut(product, (rows, columns), pieces, (held, moved), transposed, target)
@@ -92,9 +91,15 @@ def _cut(
         return None
     tiling = SplitTiling(
         LEFT, rows, columns, Cut(product.depth, group, chunk, steps[-1]), 1, SUMS, 1, 2, product.batch,
-        -(-product.rows // rows), tiles, memory.block_bytes, lines, block=blocks[-1], parts=PARTS, spare=spare,
-        transposed=transposed,
+        -(-product.rows // rows), tiles, memory.block_bytes, lines, drift=_drift(product.depth // chunk),
+        block=blocks[-1], parts=PARTS, spare=spare, transposed=transposed,
     )  # fmt: skip
     room = target.l2.capacity_bytes // WORKSPACE_SHARE // target.device.groups
     fitting = [t for t in (replace(tiling, stage=s) for s in range(1, STAGE_MAX + 1)) if t.scratch_bytes <= room]
     return fitting[-1] if fitting else None
+
+
+def _drift(pieces: int) -> int:
+    """Pieces between those with which neighbouring panels begin: about half of all, and such that many panels follow
+    one another before two begin with the same."""
+    return next(count for count in range(pieces // 2 + 1, pieces + 2) if gcd(count, pieces) == 1)
