@@ -128,7 +128,8 @@ class Graph:
         states: Mapping[str, Any] | None = None,
         updates: Mapping[str, str] | None = None,
     ) -> Graph:
-        """Check, sort, infer. Raises GraphError with every violation found."""
+        """Check, sort, infer. Raises GraphError with every violation found. Arrays of constants are used where they
+        lie and must not be written to afterwards (`GraphBuilder` copies them); those of states are copied."""
         if isinstance(outputs, str):
             raise GraphError("outputs is one text", expected="a sequence of value names", found=repr(outputs))
         return _Build(
