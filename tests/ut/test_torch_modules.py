@@ -25,6 +25,7 @@ import superkernel as sk
 from superkernel.cli import main
 from superkernel.errors import FileFormatError, InputError, MachineError, SuperKernelError, UnsupportedError
 from superkernel.frontends import load_graph
+from superkernel.transforms import simplify
 
 IDS = torch.tensor([[3, 7, 1, 0, 4], [9, 2, 2, 8, 0]])
 
@@ -102,6 +103,7 @@ def test_a_cache_is_a_state() -> None:
     x = torch.randn(6, 1, 1, 32)
     graph = load_graph(module, example_inputs=(x[0], torch.tensor([0])))
     assert [n.op for n in graph.nodes].count("kv_update") == 2
+    assert [n.op for n in simplify(graph).nodes].count("rope") == 2  # of queries and keys, written out in the module
     kernel = sk.compile(graph, threads=2)
     assert set(kernel.states) == {"k_cache", "v_cache"}
     assert not module.k_cache.any()
