@@ -177,9 +177,8 @@ def product(quick: bool) -> list[Figure]:
     computed (an input) or constant (packed when compiling). Cold, all of it comes from HBM; warm, L2 holds what a run
     before left.
 
-    What is in the way is MTE2. A tile of 128 x 256 sums fills L0C; of 3072 deep it takes 24.6 thousand cycles of the
-    cube and 2.4 MB of factors, of which L1 keeps 0.25 MB for the next tile: 28.7 thousand cycles of transfers, and 4
-    of start-ups. Rows of 512 bytes of a computed factor would take 6 more: such products go over the depth in passes.
+    What would be in the way is MTE2: with a tile of 128 x 256 sums in L0C it has more to do than the cube. So such
+    products go over the depth in passes, see "Large products" in docs/accelerator.md.
     """
     size = PRODUCT_QUICK if quick else PRODUCT
     found = []
