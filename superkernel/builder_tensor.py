@@ -6,9 +6,9 @@ dictionary keys); `equal` and `not_equal` compare elements.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import EllipsisType
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,16 @@ class Tensor:
         if not self.shape:
             raise InputError("a scalar has no length", location=f"value {self.name!r}")
         return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """The rows along axis 0; without it Python would count indices up until one is out of range."""
+        return (self[i] for i in range(len(self)))
+
+    if not TYPE_CHECKING:  # for a type checker it would make a Tensor something that NumPy can compute with
+
+        def __array__(self, *_: Any, **__: Any) -> NoReturn:
+            hint = "give tensors one by one: concat(x, y), not concat([x, y])"
+            raise InputError("a Tensor is not constant data", location=f"value {self.name!r}", hint=hint)
 
     __array_ufunc__ = None  # NumPy arrays on the left hand over to the reflected method
 

@@ -186,6 +186,35 @@ def test_tensor_has_no_truth() -> None:
         bool(x < 1)
 
 
+def test_tensor_has_rows() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (2, 3))
+    first, second = x
+    b.output(first - second, name="y")
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert np.array_equal(evaluate(b.graph(), {"x": array})["y"], array[0] - array[1])
+    with pytest.raises(InputError, match="no length"):
+        iter(b.constant(1.0))
+
+
+def test_tensors_in_a_list_are_refused() -> None:
+    """With a hint at what was meant, and without a node for each row that was looked at."""
+    b = GraphBuilder()
+    x = b.input("x", (2, 3))
+    for call in (
+        lambda: b.concat([x, x], axis=0),
+        lambda: b.matmul([[x]], x),
+        lambda: b.constant(x),
+        lambda: np.asarray(x),
+    ):
+        with pytest.raises(InputError, match="not constant data"):
+            call()
+    with pytest.raises(InputError, match="one by one"):
+        b.concat((x, x), axis=0)
+    b.output(b.relu(x), name="y")
+    assert len(b.graph().nodes) == 1
+
+
 def test_state_and_update() -> None:
     b = GraphBuilder()
     x = b.input("x", (3,))
