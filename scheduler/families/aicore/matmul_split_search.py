@@ -49,7 +49,7 @@ def split_candidates(body: Body, target: AicoreTarget) -> Iterator[SplitTiling]:
         held, moved = (layout_of(side, extent, product.depth, ITEM) for side, extent in sides)
         if held is None or moved is None:
             return
-        if moved is not Layout.PACKED and not _spreads(product.right, target):
+        if not _spreads(product.left if moved is Layout.PACKED else product.right, target):
             continue
         for rows, columns, pieces in combinations(KEPT, STREAMED, PIECES):
             tiling = _cut(product, (rows, columns), pieces, (held, moved), transposed, target)
@@ -63,7 +63,8 @@ def split_candidates(body: Body, target: AicoreTarget) -> Iterator[SplitTiling]:
 
 
 def _spreads(side: Side, target: AicoreTarget) -> bool:
-    """Whether the streamed factor's rows begin in enough banks of L2 and channels of HBM."""
+    """Whether a factor's rows begin in enough banks of L2 and channels of HBM: the streamed one's, or the other one's
+    where that is packed and lies in all of them."""
     lines = max(side.line, side.depth) * ITEM // target.l2.line_bytes
     return gcd(lines, target.l2.banks) <= target.l2.banks // BANKS_SHARE
 
