@@ -118,6 +118,8 @@ def pointwise() -> dict[str, Case]:
         for n in ("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor")
         for kind, pair in (("integers", (whole, small)), ("truth", (whole > 0, small > 2)))
     }
+    inf, nan = float("inf"), float("nan")
+    odd = torch.tensor([0.0, -0.0, 1.5, -1.5, 1.1, -1.2, 3e38, -3e38, 1e-40, inf, -inf, nan])
     return cases | {
         "acosh": (torch.acosh, (p + 1,)),
         "abs_integers": (torch.abs, (whole,)),
@@ -163,6 +165,12 @@ def pointwise() -> dict[str, Case]:
         "elu_alpha": (lambda a: F.elu(a, 0.7), (x,)),
         "leaky_relu_slope": (lambda a: F.leaky_relu(a, 0.3), (x,)),
         "atan2": (torch.atan2, (x, y)),
+        "atan2_odd": (torch.atan2, (odd.reshape(-1, 1), odd)),
+        "div_floor_odd": (lambda a, b: torch.div(a, b, rounding_mode="floor"), (odd.reshape(-1, 1), odd)),
+        "div_trunc_odd": (lambda a, b: torch.div(a, b, rounding_mode="trunc"), (odd.reshape(-1, 1), odd)),
+        "threshold_odd": (lambda a: F.threshold(a, 0.1, 20.0), (odd,)),
+        "sign_odd": (lambda a: (torch.sign(a), torch.sgn(a)), (odd,)),
+        "neg_bytes": (torch.neg, (whole.to(torch.uint8),)),
         "casts": (lambda a: (a.half(), a.double(), a.to(torch.int32), a.bool(), a.long().float()), (x,)),
         "bf16": (lambda a: (a.bfloat16() + 1).float(), (x,)),
         "inplace": (lambda a: a.clone().add_(1).relu_().mul_(2), (x,)),

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from superkernel.errors import (
     FileFormatError,
@@ -44,7 +45,8 @@ def captured(module: torch.nn.Module, example_inputs: Sequence[Any] | Mapping[st
     infers = _inferring(module)
     try:
         with torch.no_grad(), _quiet():
-            return torch.export.export(infers, args, kwargs, strict=False)
+            apart = pytree.tree_map_only(torch.Tensor, _alone, (args, kwargs))
+            return torch.export.export(infers, *apart, strict=False)
     except Exception as error:
         raise _blame(infers, args, kwargs, error) from error
 
@@ -160,6 +162,11 @@ def _examples(
 
 def _as_tensor(value: Any) -> Any:
     return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in memory of its own: of two views of one, torch takes the sizes to be dynamic."""
+    return tensor.detach().clone()
 
 
 def _inferring(module: torch.nn.Module) -> torch.nn.Module:

@@ -62,6 +62,11 @@ def unary(call: Call) -> Tensor:
         return call.emit("logical_not", x)
     if call.op in ("abs", "sign", "sgn") and x.dtype is DType.BOOL:
         return x
+    if call.op in ("sign", "sgn") and x.dtype.is_float:  # to torch, what is no number has the sign 0
+        zero = call.like(0.0, x)
+        return call.emit("where", call.emit("isnan", x), zero, call.emit("sign", x))
+    if call.op == "neg" and not x.dtype.is_signed:
+        return call.emit("sub", call.like(0, x), x)
     return call.emit(UNARY.get(call.op) or UNARY[f"{call.op}.{call.overload}"], x)
 
 
@@ -77,14 +82,21 @@ def round_to_decimals(call: Call) -> Tensor:
 
 @lowers("atan2")
 def arc_tangent(call: Call) -> Tensor:
-    """The angle of (x, y): arc tangent of y / x, half a turn away where x is negative."""
+    """The angle of (x, y), found in the first quadrant and mirrored by the signs, which zeros have too: C's atan2."""
     y, x = call.operand("self"), call.operand("other")
-    zero, half = call.like(0.0, y), call.like(math.pi, y)
-    turn = call.emit("where", call.emit("less", y, zero), call.emit("neg", half), half)
-    angle = call.emit("atan", call.emit("div", y, x))
-    angle = call.emit("where", call.emit("less", x, zero), call.emit("add", angle, turn), angle)
-    upright = call.emit("mul", call.emit("sign", y), call.like(math.pi / 2, y))
-    return call.emit("where", call.emit("equal", x, zero), upright, angle)
+    zero, half, one = call.like(0.0, y), call.like(math.pi, y), call.like(1.0, y)
+    height, width = call.emit("abs", y), call.emit("abs", x)
+    same = call.emit("where", call.emit("equal", height, zero), zero, one)  # 0/0 is 0 here, and inf/inf is 1
+    slope = call.emit("where", call.emit("equal", height, width), same, call.emit("div", height, width))
+    angle = call.emit("atan", slope)
+    angle = call.emit("where", _is_negative(call, x), call.emit("sub", half, angle), angle)
+    return call.emit("where", _is_negative(call, y), call.emit("neg", angle), angle)
+
+
+def _is_negative(call: Call, x: Tensor) -> Tensor:
+    """The sign bit of numbers, zeros included."""
+    zero = call.like(0.0, x)
+    return call.emit("logical_or", call.emit("less", x, zero), call.emit("less", call.emit("reciprocal", x), zero))
 
 
 @lowers("exp2")
@@ -198,8 +210,8 @@ def shrink(call: Call) -> Tensor:
 @lowers("threshold")
 def threshold(call: Call) -> Tensor:
     x = call.tensor("self")
-    kept = call.emit("greater", x, call.like(call.args["threshold"], x))
-    return call.emit("where", kept, x, call.like(call.args["value"], x))
+    below = call.emit("less_equal", x, call.like(call.args["threshold"], x))
+    return call.emit("where", below, call.like(call.args["value"], x), x)
 
 
 @lowers("prelu", "_prelu_kernel")
@@ -247,11 +259,22 @@ def div(call: Call) -> Tensor:
     rounding = "floor" if call.op == "floor_divide" else call.get("rounding_mode")
     if rounding is None or (rounding == "trunc" and not a.dtype.is_float):
         return call.emit("div", a, b)
+    if a.dtype.is_float and rounding == "trunc":
+        return call.emit("trunc", call.emit("div", a, b))
     if a.dtype.is_float:
-        # (a - remainder) / b is a whole number up to one rounding, where a / b itself may round up to the next one.
-        rest = call.emit("mod", a, b, fmod=rounding == "trunc")
-        return call.emit("round", call.emit("div", call.emit("sub", a, rest), b))
+        return _floor_division(call, a, b)
     return call.emit("div", call.emit("sub", a, call.emit("mod", a, b)), b)
+
+
+def _floor_division(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    """As Python's: (a - rest) / b is a whole number up to one rounding, where a / b may round up to the next one."""
+    zero = call.like(0.0, a)
+    rest = call.emit("mod", a, b, fmod=True)
+    whole = call.emit("round", call.emit("div", call.emit("sub", a, rest), b))
+    apart = call.emit("not_equal", call.emit("less", b, zero), call.emit("less", rest, zero))
+    below = call.emit("logical_and", call.emit("not_equal", rest, zero), apart)
+    whole = call.emit("where", below, call.emit("sub", whole, call.like(1.0, a)), whole)
+    return call.emit("where", call.emit("equal", b, zero), call.emit("div", a, b), whole)
 
 
 @lowers("remainder", "fmod")
