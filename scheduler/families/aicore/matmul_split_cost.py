@@ -17,7 +17,7 @@ from superkernel.scheduler.families.aicore.matmul import LEFT, factors
 from superkernel.scheduler.families.aicore.matmul_split import SplitTiling
 from superkernel.target.aicore import AicoreTarget
 
-CROWDED = 1.25
+CROWDED = 1.2
 
 
 def cycles_of(tiling: SplitTiling, body: Body, units: int, target: AicoreTarget) -> float:
