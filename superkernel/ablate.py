@@ -287,6 +287,9 @@ class _Ablation:
     def run(self, sensitivity: bool) -> Ablation:
         """All rows."""
         single, fused = self.measured({}, single=True), self.measured({})
+        if 0 in (single.cycles, fused.cycles):
+            found = "its outputs are inputs, states, constants or empty"
+            raise InputError("the graph computes nothing", location=f"graph {self.graph.name!r}", found=found)
         chain = [single, fused]
         rows = [self.row(ONE_BY_ONE, single, None, None, None, single)]
         rows.append(self.row(FUSED, fused, single, None, _predict_fused, single))

@@ -125,6 +125,13 @@ def test_steps_are_data() -> None:
     assert not dataclasses.replace(row, gain=0.006).verdict
 
 
+def test_a_graph_that_computes_nothing_is_refused() -> None:
+    b = sk.GraphBuilder("empty")
+    b.output(b.relu(b.matmul(b.input("x", (0, 16), "f32"), b.constant(np.ones((16, 16), np.float32)))))
+    with pytest.raises(sk.InputError, match="computes nothing"):
+        ablate(b.graph(), sk.load_target("mini"))
+
+
 def test_the_host_is_refused() -> None:
     with pytest.raises(sk.UnsupportedError, match="only an accelerator"):
         ablation_target("host")
