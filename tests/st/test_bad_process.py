@@ -162,6 +162,22 @@ def test_ctrl_c_of_the_command_line(tmp_path: Path) -> None:
     assert done.stderr.strip() == "superkernel: interrupted"
 
 
+def test_ctrl_c_while_the_command_line_is_loaded() -> None:
+    body = """
+        class Interrupting:
+            def find_spec(self, name, path=None, target=None):
+                if name == "superkernel.cli":
+                    os.kill(os.getpid(), signal.SIGINT)
+                    time.sleep(10)
+        sys.meta_path.insert(0, Interrupting())
+        from superkernel.__main__ import main
+        sys.exit(main())
+    """
+    done = python(body)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.strip() == "superkernel: interrupted"
+
+
 # Processes and threads ------------------------------------------------------------------------------------------------
 
 
