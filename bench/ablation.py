@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from superkernel.ablate import ablate, ablation_target, figures
+from superkernel.analysis.ablate import ablate, ablation_target, figures
 from superkernel.graph import Graph
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))

@@ -40,7 +40,7 @@ import superkernel as sk
 from superkernel import _core
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.image import ImageBuilder
-from superkernel.compiled import Compiled
+from superkernel.compilation.compiled import Compiled
 from superkernel.executors.host import HostExecutable
 from superkernel.random_inputs import random_inputs
 from superkernel.sync.plan import Body, Plan

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import superkernel as sk
-from superkernel.crosscheck import CrossCheck, crosscheck, schedules
+from superkernel.analysis.crosscheck import CrossCheck, crosscheck, schedules
 from superkernel.graph import Graph
 from superkernel.random_inputs import random_inputs
 

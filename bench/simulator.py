@@ -25,14 +25,14 @@ import workloads
 from llvmlite import ir
 
 import superkernel as sk
+from superkernel.analysis.sim_measure import report_of
+from superkernel.analysis.sim_report import SimReport
 from superkernel.codegen.aicore.boot import SHARED, BootSpec, encode_boot
 from superkernel.codegen.aicore.linking import Layout, link
 from superkernel.codegen.aicore.lower import compile_rv64
-from superkernel.pipeline_aicore import AicoreCompiled
+from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.sim import CacheGeometry, run_program
 from superkernel.sim.counters import LaunchResult
-from superkernel.sim_measure import report_of
-from superkernel.sim_report import SimReport
 from superkernel.target.aicore import load_target
 
 CODE, PRIVATE, TOHOST = 0x8000_0000, 0x8020_0000, 0x8040_0000

@@ -14,7 +14,7 @@ import sys
 import numpy as np
 
 import superkernel as sk
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.reference import evaluate
 
 LAYERS, WIDTH, HEADS, INNER, VOCABULARY, POSITIONS = 8, 512, 8, 1408, 1024, 128

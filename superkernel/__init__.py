@@ -19,9 +19,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from superkernel.analysis.report import Report
+    from superkernel.analysis.sim_report import SimReport
+    from superkernel.analysis.tracing import Trace
     from superkernel.api import compile, load
     from superkernel.bound import get_include
     from superkernel.builder import GraphBuilder
+    from superkernel.compilation.scoping import ScopeWarning
+    from superkernel.compilation.stages import FallbackWarning
     from superkernel.dtypes import DType
     from superkernel.errors import (
         DataError,
@@ -40,13 +45,8 @@ if TYPE_CHECKING:
     from superkernel.graph import Graph, KernelType, Node
     from superkernel.kernel import Kernel
     from superkernel.options import Options
-    from superkernel.report import Report
-    from superkernel.scoping import ScopeWarning
-    from superkernel.sim_report import SimReport
-    from superkernel.stages import FallbackWarning
     from superkernel.target.aicore import load_target
     from superkernel.tensor import TensorType
-    from superkernel.tracing import Trace
 
 _HOMES = {
     "compile": "api",
@@ -71,13 +71,13 @@ _HOMES = {
     "Node": "graph",
     "Kernel": "kernel",
     "Options": "options",
-    "FallbackWarning": "stages",
-    "Report": "report",
-    "ScopeWarning": "scoping",
-    "SimReport": "sim_report",
+    "FallbackWarning": "compilation.stages",
+    "Report": "analysis.report",
+    "ScopeWarning": "compilation.scoping",
+    "SimReport": "analysis.sim_report",
     "load_target": "target.aicore",
     "TensorType": "tensor",
-    "Trace": "tracing",
+    "Trace": "analysis.tracing",
 }
 
 __all__ = [

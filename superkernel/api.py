@@ -65,10 +65,10 @@ def compile(
             example_inputs=example_inputs,
         )
         if device is None:
-            from superkernel.pipeline import compile_graph
+            from superkernel.compilation.pipeline import compile_graph
 
             return Kernel(compile_graph(loaded, cores=cores, options=chosen))
-        from superkernel.pipeline_aicore import compile_for_aicore
+        from superkernel.compilation.pipeline_aicore import compile_for_aicore
 
         return Kernel(compile_for_aicore(loaded, device, options=chosen))
 
@@ -116,7 +116,7 @@ def load(path: str | PathLike[str], *, threads: int | None = None) -> Kernel:
     """A kernel saved by `Kernel.save`. On another CPU or with another thread count it is compiled again from the
     saved graph. Raises FileFormatError on a file that is not whole."""
     with paused():
-        from superkernel.saved import load_saved
+        from superkernel.compilation.saved import load_saved
 
         return Kernel(load_saved(path, None if threads is None else thread_count(threads)))
 
@@ -135,8 +135,8 @@ def thread_count(threads: int | None) -> int:
 
 def _existing_file(name: str | PathLike[str]) -> Path:
     """The path of a model. Raises InputError on what can be none, where the system would raise ValueError."""
+    from superkernel.compilation.saved import ELF_HINT, is_saved_kernel
     from superkernel.files import is_elf
-    from superkernel.saved import ELF_HINT, is_saved_kernel
 
     text = fspath(name)
     if not isinstance(text, str) or not text or "\0" in text:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.compiled import Compilation, Compiled
+from superkernel.compilation.compiled import Compilation, Compiled
 
 if TYPE_CHECKING:
-    from superkernel.compiled_aicore import AicoreCompiled
-    from superkernel.explain import Explanation
-    from superkernel.explain_aicore import AicoreExplanation
-    from superkernel.report import Report
-    from superkernel.sim_report import SimReport
-    from superkernel.tracing import Trace
+    from superkernel.analysis.explain import Explanation
+    from superkernel.analysis.explain_aicore import AicoreExplanation
+    from superkernel.analysis.report import Report
+    from superkernel.analysis.sim_report import SimReport
+    from superkernel.analysis.tracing import Trace
+    from superkernel.compilation.compiled_aicore import AicoreCompiled
 
 WARMUP_ROUNDS = 5
 Io = Sequence[NDArray[Any]]
@@ -41,7 +41,7 @@ class HostBackend:
 
     def profile(self, io: Io, rounds: int, warm: bool = True) -> Report:
         """Runs are warm, whatever is asked for."""
-        from superkernel.profile import measure
+        from superkernel.analysis.profile import measure
 
         return measure(self.compiled, io, rounds)
 
@@ -49,17 +49,17 @@ class HostBackend:
         return self.compiled.executable.time(io, rounds, WARMUP_ROUNDS)
 
     def trace(self, io: Io) -> Trace:
-        from superkernel.profile import traced
+        from superkernel.analysis.profile import traced
 
         return traced(self.compiled, io)
 
     def explain(self, node: str | int) -> Explanation:
-        from superkernel.explain import explain
+        from superkernel.analysis.explain import explain
 
         return explain(self.compiled, node)
 
     def save(self, path: str | PathLike[str]) -> None:
-        from superkernel.saved import save
+        from superkernel.compilation.saved import save
 
         save(self.compiled, path)
 
@@ -76,7 +76,7 @@ class AicoreBackend:
 
     def profile(self, io: Io, rounds: int, warm: bool = False) -> SimReport:
         """A fused run and, with `rounds` above 0, the baseline of single launches."""
-        from superkernel.sim_measure import measure
+        from superkernel.analysis.sim_measure import measure
 
         return measure(self.compiled, io, baseline=rounds > 0, warm=warm)
 
@@ -94,7 +94,7 @@ class AicoreBackend:
         return trace_of([records(launch.trace) for launch in run.launches], compiled.target, names, title)
 
     def explain(self, node: str | int) -> AicoreExplanation:
-        from superkernel.explain_aicore import explain_aicore
+        from superkernel.analysis.explain_aicore import explain_aicore
 
         return explain_aicore(self.compiled, node)
 
@@ -113,7 +113,7 @@ def backend_of(compiled: Compilation) -> HostBackend | AicoreBackend:
     """The backend for what was compiled."""
     if isinstance(compiled, Compiled):
         return HostBackend(compiled)
-    from superkernel.compiled_aicore import AicoreCompiled
+    from superkernel.compilation.compiled_aicore import AicoreCompiled
 
     assert isinstance(compiled, AicoreCompiled)
     return AicoreBackend(compiled)

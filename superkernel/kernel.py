@@ -27,20 +27,20 @@ from superkernel.inputs import as_inputs, bind_arguments, inputs_given
 from superkernel.tensor import TensorType
 
 if TYPE_CHECKING:
+    from superkernel.analysis.critical import CriticalReport
+    from superkernel.analysis.explain import Explanation
+    from superkernel.analysis.explain_aicore import AicoreExplanation
+    from superkernel.analysis.report import Report
+    from superkernel.analysis.sim_report import SimReport
+    from superkernel.analysis.tracing import Trace
     from superkernel.bound import BoundKernel
-    from superkernel.compiled import Compiled
-    from superkernel.compiled_aicore import AicoreCompiled
-    from superkernel.critical import CriticalReport
+    from superkernel.compilation.compiled import Compiled
+    from superkernel.compilation.compiled_aicore import AicoreCompiled
     from superkernel.executors.host import HostExecutable
     from superkernel.executors.qemu import QemuExecutable, QemuRun, Schedule
     from superkernel.executors.sim import SimExecutable
-    from superkernel.explain import Explanation
-    from superkernel.explain_aicore import AicoreExplanation
-    from superkernel.report import Report
-    from superkernel.sim_report import SimReport
     from superkernel.sync.aicore.verify import AicoreCertificate
     from superkernel.sync.verify import Certificate
-    from superkernel.tracing import Trace
 
 Array = NDArray[Any]
 
@@ -309,8 +309,8 @@ class Kernel(_core.DirectCall):
         """An accelerator's critical path: what the time of a simulated run consists of, slack of each boundary, and
         what its synchronisation costs, predicted for all and tried out for the `confirm` costliest. States stay as they
         are. Raises UnsupportedError for a kernel of the host."""
-        from superkernel.compiled_aicore import AicoreCompiled
-        from superkernel.critical import critical
+        from superkernel.analysis.critical import critical
+        from superkernel.compilation.compiled_aicore import AicoreCompiled
 
         if not isinstance(self._compiled, AicoreCompiled):
             raise UnsupportedError("only an accelerator's runs can be traced", location=f"kernel {self.name!r}")

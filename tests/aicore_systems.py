@@ -22,9 +22,9 @@ from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder
 from superkernel.codegen.aicore.program_spec import ProgramSpec, ranges_of
 from superkernel.codegen.cache import ObjectCache
+from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.executors.sim import SimExecutable, SimRun
 from superkernel.graph import Graph
-from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.scheduler.schedule import Schedule
 from superkernel.sync.aicore.plan import AicorePlan
 

@@ -11,12 +11,12 @@ import random
 from itertools import combinations, product
 from typing import Any
 
+from superkernel.compilation.pipeline_aicore import AicoreCompiled, compile_for_aicore, with_other_code
+from superkernel.compilation.shared_aicore import Shared
 from superkernel.graph import Graph
 from superkernel.kernel import Kernel
 from superkernel.options import Options
-from superkernel.pipeline_aicore import AicoreCompiled, compile_for_aicore, with_other_code
 from superkernel.random_inputs import random_inputs
-from superkernel.shared_aicore import Shared
 from superkernel.target.aicore import load_target
 
 Row = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.errors import FileFormatError
 from superkernel.frontends.emitter import Emitter
 

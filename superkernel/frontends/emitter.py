@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from superkernel.builder import GraphBuilder
-from superkernel.builder_tensor import Tensor, TensorLike
+from superkernel.builder.tensor import Tensor, TensorLike
 from superkernel.dtypes import DType
 from superkernel.errors import SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.folding import fold_node

@@ -21,12 +21,12 @@ import pytest
 from numpy.typing import NDArray
 
 from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
-from superkernel.choice import KernelChooser
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host import image as host_image
 from superkernel.codegen.host.image import HostImage, ImageBuilder
 from superkernel.codegen.host.lower import compile_ir
 from superkernel.codegen.host.standalone import emit_ir
+from superkernel.compilation.choice import KernelChooser
 from superkernel.dtypes import DType
 from superkernel.graph import Graph
 from superkernel.ops.attributes import canonical_attrs

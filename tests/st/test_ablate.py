@@ -18,7 +18,7 @@ import pytest
 from aicore_systems import fused_model
 
 import superkernel as sk
-from superkernel.ablate import (
+from superkernel.analysis.ablate import (
     FUSED,
     NO_GAIN,
     ONE_BY_ONE,
@@ -30,14 +30,14 @@ from superkernel.ablate import (
     ablation_target,
     available,
 )
+from superkernel.analysis.critical import CriticalReport, _Tasks, without_events
+from superkernel.analysis.critical_path import critical_path
+from superkernel.analysis.timeline import Activity, Timeline
 from superkernel.cli import main
-from superkernel.critical import CriticalReport, _Tasks, without_events
-from superkernel.critical_path import critical_path
+from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.frontends.json_form import save_json
 from superkernel.graph import Graph
-from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.sync.aicore.plan import awaited
-from superkernel.timeline import Activity, Timeline
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ import pytest
 from models_aicore import branching, residual_chain
 
 import superkernel as sk
-from superkernel.ablate import ablation_target, figures
-from superkernel.ablate_figures import Chain, Figures, Measure, longest_chain
+from superkernel.analysis.ablate import ablation_target, figures
+from superkernel.analysis.ablate_figures import Chain, Figures, Measure, longest_chain
+from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.graph import Graph
-from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Event, Mode, Run, Signal
 from superkernel.target.aicore import load_target
 

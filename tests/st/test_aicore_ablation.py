@@ -18,9 +18,9 @@ from models_aicore import branching, residual_chain
 from option_sets import ALL_PAIRS, AXES, GRID, Variants, dealt, pairs
 
 import superkernel as sk
+from superkernel.compilation.pipeline_aicore import AicoreCompiled, compile_for_aicore, with_other_code
 from superkernel.graph import Graph
 from superkernel.options import Options
-from superkernel.pipeline_aicore import AicoreCompiled, compile_for_aicore, with_other_code
 
 
 def encoder() -> Graph:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import superkernel as sk
+from superkernel.analysis.sim_report import SimReport
 from superkernel.builder import GraphBuilder
 from superkernel.graph import Graph
 from superkernel.kernel import Kernel
 from superkernel.random_inputs import random_inputs
-from superkernel.sim_report import SimReport
 from superkernel.target.aicore import AicoreTarget, load_target
 
 FETCH_STALLS = ("fetch", "prefetch_late")

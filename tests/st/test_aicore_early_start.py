@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.ablate import ablate, ablation_target
+from superkernel.analysis.ablate import ablate, ablation_target
+from superkernel.analysis.timeline import Activity, Timeline, summed
+from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.graph import Graph
-from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.sim.trace import COMMAND
 from superkernel.sync.aicore.plan import Drain, Run
-from superkernel.timeline import Activity, Timeline, summed
 
 PRODUCTS = 5
 

@@ -17,12 +17,12 @@ import pytest
 from numpy.typing import NDArray
 
 import superkernel as sk
+from superkernel.analysis.sim_report import SimReport
 from superkernel.dtypes import DType
 from superkernel.frontends import load_graph
 from superkernel.graph import Graph
 from superkernel.random_inputs import random_inputs
 from superkernel.reference import evaluate
-from superkernel.sim_report import SimReport
 from superkernel.transforms.precision import error_bound
 
 TARGETS = ("mini", "a3")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import superkernel as sk
+from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.errors import UnsupportedError
 from superkernel.kernel import Kernel
-from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.scheduler.schedule import Space
 from superkernel.sync.aicore.plan import (
     AicorePlan,

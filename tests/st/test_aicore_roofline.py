@@ -17,17 +17,17 @@ import numpy as np
 import pytest
 
 import superkernel
+from superkernel.analysis.sim_measure import report_of, span_of
+from superkernel.analysis.sim_report import SimReport
 from superkernel.builder import GraphBuilder, Tensor
 from superkernel.codegen.aicore.program_spec import PHASE_BEHIND
+from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.graph import Graph
 from superkernel.kernel import Kernel
-from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.registry.rows_aicore import aicore_rows
 from superkernel.scheduler.families.aicore import CONTROL_UNIT, MODULES
 from superkernel.sim.counters import CoreCounts, LaunchResult
 from superkernel.sim.device import Device
-from superkernel.sim_measure import report_of, span_of
-from superkernel.sim_report import SimReport
 from superkernel.sync.aicore.plan import CoreKind
 from superkernel.target.aicore import load_target
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import superkernel as sk
+from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.errors import InputError, UnsupportedError
 from superkernel.kernel import Kernel
-from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.target.aicore import load_target
 
 MINI = load_target("mini")

@@ -11,16 +11,16 @@ import pytest
 from aicore_plans import without_event
 
 import superkernel as sk
-from superkernel.ablate import ablate, ablation_target
-from superkernel.builder_tensor import Tensor
+from superkernel.analysis.ablate import ablate, ablation_target
+from superkernel.analysis.sim_report import SimReport
+from superkernel.builder.tensor import Tensor
+from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.errors import VerificationError
 from superkernel.graph import Graph
 from superkernel.kernel import Kernel
-from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.random_inputs import random_inputs
 from superkernel.scheduler.aicore.streams import streams_of
 from superkernel.scheduler.place import dependences, issued
-from superkernel.sim_report import SimReport
 from superkernel.sync.aicore.plan import CoreKind, Mode
 from superkernel.sync.aicore.verify import verify_aicore
 

@@ -16,15 +16,15 @@ from models import mlp, moe_layer, ragged_attention
 from numpy.typing import NDArray
 
 import superkernel as sk
-from superkernel.ablate import ablate
+from superkernel.analysis.ablate import ablate
+from superkernel.analysis.crosscheck import crosscheck
 from superkernel.builder import GraphBuilder
 from superkernel.codegen.aicore.kernels import grouped as grouped_code
-from superkernel.crosscheck import crosscheck
+from superkernel.compilation.pipeline_aicore import unverified_program
 from superkernel.errors import SimulationError
 from superkernel.executors.qemu_process import find_qemu
 from superkernel.executors.qemu_schedule import Schedule
 from superkernel.graph import Graph
-from superkernel.pipeline_aicore import unverified_program
 from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore.base import KernelType
 from superkernel.sim.device import Device

@@ -18,8 +18,8 @@ import pytest
 
 import superkernel as sk
 from superkernel.cli import main
+from superkernel.cli.npz import write_npz
 from superkernel.frontends.json_form import save_json
-from superkernel.npz import write_npz
 from superkernel.options import Options
 from superkernel.reference import evaluate
 
@@ -271,7 +271,7 @@ def test_a_fault_of_ours_is_told_apart(call: Any, monkeypatch: pytest.MonkeyPatc
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("superkernel.pipeline.compile_graph", broken)
+    monkeypatch.setattr("superkernel.compilation.pipeline.compile_graph", broken)
     status, out, err = call("inspect", "m.json", "--json")
     assert status == 1
     assert strict(out)["category"] == "internal"

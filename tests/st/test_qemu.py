@@ -2,7 +2,7 @@
 out; and that a forgotten flag is noticed.
 
 The emulator's firmware and the simulator share nothing but the words of the command table. Commands that may differ in
-their last place (exp, ln) are allowed to: `superkernel.crosscheck` says how far.
+their last place (exp, ln) are allowed to: `superkernel.analysis.crosscheck` says how far.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from random_models import random_graph
 
 import superkernel as sk
 from superkernel import cli
+from superkernel.analysis.crosscheck import crosscheck, schedules
 from superkernel.codegen.aicore.memory_map import MARKER_WORD
-from superkernel.crosscheck import crosscheck, schedules
 from superkernel.errors import InputError, MachineError, SimulationError, UnsupportedError, WatchdogError
 from superkernel.executors import qemu, qemu_process
 from superkernel.executors.qemu import Fault, Schedule

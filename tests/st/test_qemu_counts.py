@@ -12,7 +12,7 @@ import pytest
 from firmware_bench import needs_qemu
 
 import superkernel as sk
-from superkernel import crosscheck
+from superkernel.analysis import crosscheck
 from superkernel.executors import qemu, qemu_counts
 from superkernel.executors.qemu import Schedule
 from superkernel.executors.qemu_counts import HartCounts, plugin_path, simulated_counts

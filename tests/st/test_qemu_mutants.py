@@ -15,14 +15,13 @@ from firmware_bench import needs_qemu
 
 import superkernel as sk
 from superkernel import cli
-from superkernel.crosscheck import crosscheck
+from superkernel.analysis.mutation import KINDS, UNNOTICED, MutationTest
 from superkernel.errors import InputError, SimulationError, UnsupportedError, WatchdogError
 from superkernel.executors.qemu import Fault, Schedule
 from superkernel.executors.qemu_events import EventOrder
 from superkernel.executors.qemu_order import Order
 from superkernel.frontends.json_form import save_json
 from superkernel.kernel import Kernel
-from superkernel.mutation import KINDS, UNNOTICED, MutationTest
 from superkernel.random_inputs import random_inputs
 from superkernel.sim.trace import COMMAND, FLOW_IN, records
 from superkernel.target.engines import Engine
@@ -168,7 +167,8 @@ def test_they_are_refused_ahead_of_any_run(asked: str, monkeypatch: pytest.Monke
     def run(*_: Any, **__: Any) -> Any:
         raise AssertionError("something ran")
 
-    for where in ("superkernel.crosscheck._Checker", "superkernel.crosscheck.evaluate", "superkernel.mutation.Order"):
+    crosscheck, mutation = "superkernel.analysis.crosscheck", "superkernel.analysis.mutation"
+    for where in (f"{crosscheck}._Checker", f"{crosscheck}.evaluate", f"{mutation}.Order"):
         monkeypatch.setattr(where, run)
     monkeypatch.setattr(Kernel, "run", run)
     options = {"fallback": "allow"}

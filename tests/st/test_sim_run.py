@@ -287,7 +287,7 @@ def test_random_functions_agree_with_the_host(seed: int) -> None:
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "superkernel.cli", "sim", *words], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "superkernel", "sim", *words], capture_output=True, text=True, timeout=120
     )
 
 

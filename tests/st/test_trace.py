@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import superkernel as sk
+from superkernel.analysis.spans import Activity
 from superkernel.cli import main
 from superkernel.frontends.json_form import save_json
-from superkernel.spans import Activity
 from superkernel.sync.plan import Body
 
 WAITS = (Activity.WAIT, Activity.IMBALANCE)

@@ -14,15 +14,15 @@ from aicore_plans import edits
 from device_programs import DATA, Body, link
 
 import superkernel as sk
-from superkernel.ablate import ablate, ablation_target
+from superkernel.analysis.ablate import ablate, ablation_target
+from superkernel.analysis.sim_report import SimReport
 from superkernel.codegen.aicore.weight_prefetch import plan_weight_prefetch, with_prefetch
+from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.errors import VerificationError
 from superkernel.graph import Graph
 from superkernel.kernel import Kernel
-from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.random_inputs import random_inputs
 from superkernel.sim.device import Device
-from superkernel.sim_report import SimReport
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind
 from superkernel.sync.aicore.service import AwaitCount, Notify, Prefetch
 from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore

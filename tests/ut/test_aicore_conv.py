@@ -17,7 +17,7 @@ from interpret import run_body
 from test_storage_layout import NETS
 
 from superkernel.body import Role as Use
-from superkernel.choice import KernelChooser
+from superkernel.compilation.choice import KernelChooser
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.options import Options

@@ -18,9 +18,9 @@ import superkernel
 from superkernel.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, View
 from superkernel.body import Role as Use
 from superkernel.builder import GraphBuilder
+from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
-from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import KernelType, Role

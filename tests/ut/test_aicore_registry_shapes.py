@@ -13,7 +13,7 @@ from aicore_kernels import CASES, cases, covered_ids, graph_of, inputs_of, known
 from numpy.typing import NDArray
 
 from superkernel.body import Body, Role, SubOperator
-from superkernel.choice import KernelChooser
+from superkernel.compilation.choice import KernelChooser
 from superkernel.dtypes import DType
 from superkernel.executors.fallback import compute
 from superkernel.graph import Graph

@@ -78,6 +78,18 @@ def test_imports_point_downwards() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_compilations_know_nothing_of_what_is_asked_of_them() -> None:
+    face = ("superkernel.analysis", "superkernel.cli", "superkernel.kernel", "superkernel.api")
+    wrong = [
+        f"{module} imports {name}"
+        for module, path in _modules().items()
+        if module.startswith("superkernel.compilation")
+        for name in _imports(path)
+        if name.startswith(face)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize(
     ("library", "layers"),
     [("llvmlite", {"codegen"}), ("onnx", {"entrance"}), ("rich", {"driver"})],

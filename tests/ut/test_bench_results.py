@@ -14,7 +14,7 @@ import pytest
 
 import superkernel as sk
 from superkernel.builder import GraphBuilder
-from superkernel.compiled import Compiled
+from superkernel.compilation.compiled import Compiled
 from superkernel.sync.plan import Body
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))

@@ -17,7 +17,7 @@ from aicore_systems import fused_model, random_model
 from numpy.typing import NDArray
 
 import superkernel as sk
-from superkernel.bisection import Finding, bisect
+from superkernel.analysis.bisection import Finding, bisect
 from superkernel.cli import main
 from superkernel.frontends.json_form import save_json
 from superkernel.graph import Graph

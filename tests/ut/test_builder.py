@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from superkernel.builder import GraphBuilder
-from superkernel.builder_generate import TARGET, source
+from superkernel.builder.generate import TARGET, source
 from superkernel.dtypes import DType
 from superkernel.errors import GraphError, InputError, SuperKernelError
 from superkernel.graph import KernelType
@@ -17,7 +17,7 @@ from superkernel.reference import evaluate
 
 
 def test_generated_methods_are_current() -> None:
-    assert TARGET.read_text() == source(), "run `python -m superkernel.builder_generate`"
+    assert TARGET.read_text() == source(), "run `python -m superkernel.builder.generate`"
 
 
 def test_every_operator_has_a_method() -> None:

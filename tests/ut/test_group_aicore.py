@@ -12,7 +12,7 @@ from test_storage_layout import NETS, Net, copies
 
 import superkernel as sk
 from superkernel.body import Body, PointwiseProgram, View
-from superkernel.choice import KernelChooser
+from superkernel.compilation.choice import KernelChooser
 from superkernel.dtypes import DType
 from superkernel.frontends.onnx import load_onnx
 from superkernel.graph import Graph

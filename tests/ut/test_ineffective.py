@@ -13,9 +13,9 @@ import pytest
 
 import superkernel as sk
 from superkernel.cli import main
+from superkernel.compilation.ineffective import ON_ACCELERATOR, ON_HOST, without_effect
 from superkernel.frontends.json_form import save_json
 from superkernel.graph import Graph
-from superkernel.ineffective import ON_ACCELERATOR, ON_HOST, without_effect
 from superkernel.options import Options
 
 OTHER: dict[str, Any] = {

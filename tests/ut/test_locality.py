@@ -14,9 +14,9 @@ import pytest
 import superkernel as sk
 from superkernel.body import Body, Operand, PointwiseProgram, SubOperator
 from superkernel.body import Role as Use
+from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.dtypes import DType
 from superkernel.graph import Graph
-from superkernel.pipeline_aicore import AicoreCompiled
 from superkernel.scheduler.aicore.locality import Localised, localise
 from superkernel.scheduler.aicore.place import Cores, ranges
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType

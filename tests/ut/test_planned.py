@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel import planned
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import detect_cpu
+from superkernel.compilation import planned
+from superkernel.compilation.planned import PlanStore
 from superkernel.errors import VerificationError
 from superkernel.graph import Graph
 from superkernel.options import Options
-from superkernel.planned import PlanStore
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -33,7 +33,7 @@ def no_planning(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def refuse(*_: object) -> None:
         raise AssertionError("planned again")
 
-    return lambda: monkeypatch.setattr("superkernel.planning.plan_graph", refuse)
+    return lambda: monkeypatch.setattr("superkernel.compilation.planning.plan_graph", refuse)
 
 
 def _graph(scale: float = 1.0, epsilon: float = 1e-5, name: str = "layer", width: int = 48) -> Graph:
@@ -113,8 +113,8 @@ def _with_node(**changes: Any) -> Graph:
 
 def test_another_file_of_the_package_is_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who edits the scheduler must not be given plans of the one before."""
-    (tmp_path / "package").mkdir()
-    source = tmp_path / "package" / "place.py"
+    source = tmp_path / "package" / "compilation" / "planned.py"
+    source.parent.mkdir(parents=True)
     monkeypatch.setattr(planned, "__file__", str(source))
     stamps = []
     for text in ("a = 1", "a = 12"):

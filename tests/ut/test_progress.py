@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 CODE = """
-import superkernel.progress as p
+import superkernel.compilation.progress as p
 p.SILENT_SECONDS = {delay}
 progress = p.Progress()
 progress.update("compiling kernels", 1, 4)

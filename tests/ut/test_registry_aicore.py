@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from superkernel.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput
-from superkernel.choice import KernelChooser
+from superkernel.compilation.choice import KernelChooser
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.graph import Graph

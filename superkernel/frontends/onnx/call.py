@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 
 from superkernel.builder import GraphBuilder
-from superkernel.builder_tensor import Tensor, Value
+from superkernel.builder.tensor import Tensor, Value
 from superkernel.errors import FileFormatError, UnsupportedError
 from superkernel.frontends.emitter import Emitter
 from superkernel.frontends.onnx.types import tensor_array

@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 
 from superkernel.builder import GraphBuilder
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.dtypes import DType
 from superkernel.errors import FileFormatError, InputError, SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.frontends.emitter import in_node, refuse_unknown

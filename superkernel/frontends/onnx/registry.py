@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 
 if TYPE_CHECKING:
     from superkernel.frontends.onnx.call import Call

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from superkernel.builder import GraphBuilder
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.frontends.emitter import Emitter

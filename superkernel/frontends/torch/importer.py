@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 import superkernel
 from superkernel.builder import GraphBuilder
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.errors import InternalError, SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.frontends.emitter import in_node, refuse_unknown
 from superkernel.frontends.torch.call import Call, is_getitem

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from superkernel.builder import GraphBuilder
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.dtypes import DType
 from superkernel.errors import SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.frontends.torch.types import element_type

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.dtypes import DType
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.registry import lowers

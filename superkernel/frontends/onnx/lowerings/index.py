@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.registry import lowers
 

@@ -6,7 +6,7 @@ from functools import reduce
 
 import numpy as np
 
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.dtypes import DType
 from superkernel.errors import UnsupportedError
 from superkernel.frontends.onnx.call import Call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.lowerings.conv import window
 from superkernel.frontends.onnx.registry import lowers

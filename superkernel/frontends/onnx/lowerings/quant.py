@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.dtypes import DType
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.lowerings.conv import integer_conv

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.registry import lowers
 

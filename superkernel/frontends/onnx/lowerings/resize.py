@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.registry import lowers
 from superkernel.frontends.resample import Weights, along, interpolating, picking

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.frontends.emitter import FOLD_LIMIT_BYTES
 from superkernel.frontends.torch.call import Call
 from superkernel.frontends.torch.registry import lowers

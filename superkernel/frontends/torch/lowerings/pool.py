@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.frontends.resample import along
 from superkernel.frontends.torch.call import Call
 from superkernel.frontends.torch.registry import lowers

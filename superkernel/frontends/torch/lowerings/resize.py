@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.builder_tensor import Tensor
+from superkernel.builder.tensor import Tensor
 from superkernel.frontends.resample import Weights, along, interpolating
 from superkernel.frontends.torch.call import Call
 from superkernel.frontends.torch.registry import lowers

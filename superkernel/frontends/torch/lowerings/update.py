@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from superkernel.builder_tensor import Tensor, Value
+from superkernel.builder.tensor import Tensor, Value
 from superkernel.dtypes import DType
 from superkernel.frontends.torch.call import Call
 from superkernel.frontends.torch.lowerings.index import as_index, split_masks, stacked

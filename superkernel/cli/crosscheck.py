@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from superkernel.crosscheck import CrossCheck
+    from superkernel.analysis.crosscheck import CrossCheck
     from superkernel.graph import Graph
 
 DISAGREEMENT = 1  # the exit status
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser, add_model: Callable[[argparse
 
 def run(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> CrossCheck:
     """Carry the command out."""
-    from superkernel.crosscheck import crosscheck, schedules
-    from superkernel.npz import read_npz
+    from superkernel.analysis.crosscheck import crosscheck, schedules
+    from superkernel.cli.npz import read_npz
     from superkernel.random_inputs import random_inputs
 
     if args.inputs is not None:

@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from superkernel.ablate_figures import (
+from superkernel.analysis.ablate_figures import (
     Figures,
     Measure,
     Split,
@@ -42,16 +42,16 @@ from superkernel.ablate_figures import (
     longest_chain,
     unsynchronised_cycles,
 )
+from superkernel.analysis.timeline import Activity, Timeline, summed
 from superkernel.errors import InputError, UnsupportedError
 from superkernel.ops.grouped import TILINGS
 from superkernel.options import Options
 from superkernel.scheduler.aicore.streams import AS_GIVEN
-from superkernel.timeline import Activity, Timeline, summed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from superkernel.compiled_aicore import AicoreCompiled
+    from superkernel.compilation.compiled_aicore import AicoreCompiled
     from superkernel.graph import Graph
     from superkernel.sim.counters import LaunchResult
     from superkernel.target.aicore import AicoreTarget
@@ -270,8 +270,8 @@ class _Ablation:
     def __init__(
         self, graph: Graph, target: AicoreTarget, options: Options, inputs: Mapping[str, NDArray[Any]] | None
     ) -> None:
+        from superkernel.compilation.pipeline_aicore import compile_for_aicore
         from superkernel.kernel import Kernel
-        from superkernel.pipeline_aicore import compile_for_aicore
 
         self.graph, self.target, self.steps = graph, target, available()
         off = {name: value for step in self.steps for name, value in step.off.items()}
@@ -343,7 +343,7 @@ class _Ablation:
 
     def measured(self, on: Mapping[str, Any], *, single: bool = False) -> Measured:
         """The fused kernel with some options switched on; `single`: its sub-operators launched one by one."""
-        from superkernel.pipeline_aicore import compile_for_aicore, with_other_code
+        from superkernel.compilation.pipeline_aicore import compile_for_aicore, with_other_code
 
         options = dataclasses.replace(self.options, **on)
         found = self.known.get((options, single))
@@ -379,8 +379,8 @@ class _Ablation:
         return Sweep(path, values, gains, changed)
 
     def _time_us(self, run: Measured, target: AicoreTarget, path: str) -> float:
+        from superkernel.analysis.sim_measure import span_of
         from superkernel.executors.sim import SimExecutable
-        from superkernel.sim_measure import span_of
 
         if path == _LAUNCH:
             return run.time_us(target)

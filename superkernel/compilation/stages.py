@@ -13,10 +13,10 @@ from typing import Any
 
 from superkernel import settings
 from superkernel.codegen.cache import ObjectCache
+from superkernel.compilation.progress import Progress
 from superkernel.errors import MachineError
 from superkernel.ops.grouped import TILINGS
 from superkernel.options import Options
-from superkernel.progress import Progress
 from superkernel.scheduler.schedule import Schedule
 
 CacheFactory = Callable[[Path | None], ObjectCache]

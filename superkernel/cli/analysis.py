@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from superkernel.ablate import Ablation
-    from superkernel.bisection import Bisection
+    from superkernel.analysis.ablate import Ablation
+    from superkernel.analysis.bisection import Bisection
+    from superkernel.analysis.tracing import Trace
     from superkernel.graph import Graph
     from superkernel.kernel import Kernel
-    from superkernel.tracing import Trace
 
 WRONG = 1  # exit status of `bisect` where it finds a cause
 
@@ -51,7 +51,7 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
 
 def run_ablate(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> Ablation:
     """Carry `ablate` out."""
-    from superkernel.ablate import ablate, ablation_target
+    from superkernel.analysis.ablate import ablate, ablation_target
     from superkernel.options import Options
 
     target = ablation_target(args.target or "a3")
@@ -60,7 +60,7 @@ def run_ablate(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any
 
 def run_bisect(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> Bisection:
     """Carry `bisect` out."""
-    from superkernel.bisection import bisect
+    from superkernel.analysis.bisection import bisect
     from superkernel.errors import InputError
 
     if args.tolerance is not None and not args.tolerance > 0:
@@ -73,9 +73,9 @@ def run_bisect(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any
 
 def run_trace(args: argparse.Namespace, kernel: Kernel) -> Trace:
     """Carry `trace` out; the file is written."""
-    from superkernel.npz import read_npz
+    from superkernel.analysis.tracing import form_of
+    from superkernel.cli.npz import read_npz
     from superkernel.random_inputs import random_inputs
-    from superkernel.tracing import form_of
 
     form_of(args.out)  # a bad name is told before anything runs
     inputs = read_npz(Path(args.inputs), kernel.inputs) if args.inputs is not None else None
@@ -85,7 +85,7 @@ def run_trace(args: argparse.Namespace, kernel: Kernel) -> Trace:
 
 
 def _inputs(args: argparse.Namespace, graph: Graph) -> dict[str, Any]:
-    from superkernel.npz import read_npz
+    from superkernel.cli.npz import read_npz
     from superkernel.random_inputs import random_inputs
 
     if args.inputs is not None:

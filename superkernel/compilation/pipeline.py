@@ -17,20 +17,20 @@ from superkernel import settings
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.image import HostImage, ImageBuilder
-from superkernel.compiled import Compiled
+from superkernel.compilation.compiled import Compiled
+from superkernel.compilation.planned import Planned, PlanStore
+from superkernel.compilation.scoping import with_scopes
+from superkernel.compilation.stages import CacheFactory, Stages, tell_fallbacks
 from superkernel.executors.host import HostExecutable
 from superkernel.graph import Graph
 from superkernel.options import Options
-from superkernel.planned import Planned, PlanStore
 from superkernel.scheduler.schedule import Schedule
-from superkernel.scoping import with_scopes
-from superkernel.stages import CacheFactory, Stages, tell_fallbacks
 from superkernel.sync.plan import Plan
 from superkernel.sync.verify import verify
 from superkernel.target.cpu import CpuTarget
 
 if TYPE_CHECKING:
-    from superkernel.choice import KernelChooser
+    from superkernel.compilation.choice import KernelChooser
 
 
 def compile_graph(
@@ -67,7 +67,7 @@ def compile_graph(
 
 
 def _chooser(cpu: CpuTarget, options: Options) -> KernelChooser:
-    from superkernel.choice import KernelChooser
+    from superkernel.compilation.choice import KernelChooser
 
     return KernelChooser(cpu, options)
 
@@ -81,7 +81,7 @@ def _planned(run: Stages, source: Graph, store: PlanStore, cpu: CpuTarget, cores
         for name, data in stages.items():
             run.dump(name, data)
         return found
-    from superkernel.planning import plan_graph
+    from superkernel.compilation.planning import plan_graph
 
     planned = plan_graph(run, source, cpu, cores, options)
     with run.stage("keep"):

@@ -135,7 +135,7 @@ def _key(source: Graph, arrays: Mapping[str, NDArray[Any]], cpu: CpuTarget, core
 def _package_stamp() -> str:
     """Changes with every file of the package, and with what a pickle's form depends on."""
     digest = hashlib.sha256(f"{sys.version} {np.__version__}".encode())
-    folders = [Path(__file__).parent]
+    folders = [Path(__file__).parents[1]]
     for folder in folders:
         with os.scandir(folder) as entries:
             for entry in sorted(entries, key=lambda e: e.name):

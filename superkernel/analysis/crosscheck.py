@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.compiled_aicore import LOWERED
+from superkernel.analysis.mutation import MutationTable, MutationTest, check_mutable
+from superkernel.compilation.compiled_aicore import LOWERED
 from superkernel.dtypes import DType
 from superkernel.errors import InputError, SuperKernelError, UnsupportedError
 from superkernel.executors.qemu import QemuRun, Schedule, find_qemu
@@ -33,7 +34,6 @@ from superkernel.executors.qemu_counts import HartCounts, simulated_counts
 from superkernel.executors.qemu_events import EventOrder
 from superkernel.executors.qemu_order import Order
 from superkernel.graph import Graph
-from superkernel.mutation import MutationTable, MutationTest, check_mutable
 from superkernel.options import Options
 from superkernel.reference import evaluate
 from superkernel.sim.trace import records

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
-from superkernel.compiled import Compiled
-from superkernel.computed_in import computed_in, formats_in_force, formats_text
-from superkernel.report import Boundary, Report, Timing, Work
-from superkernel.spans import Activity, Flow, Span, Track
+from superkernel.analysis.report import Boundary, Report, Timing, Work
+from superkernel.analysis.spans import Activity, Flow, Span, Track
+from superkernel.analysis.tracing import Trace
+from superkernel.compilation.compiled import Compiled
+from superkernel.compilation.computed_in import computed_in, formats_in_force, formats_text
 from superkernel.sync.plan import Body, Plan, Set, Wait
-from superkernel.tracing import Trace
 
 PROFILED_RUNS = 31
 WARMUP_RUNS = 5

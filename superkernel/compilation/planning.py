@@ -5,16 +5,16 @@ simplify -> group (registry chooses kernels) -> place (with memory) -> plan sync
 
 from __future__ import annotations
 
-from superkernel.choice import KernelChooser
-from superkernel.dumps import with_dumps
+from superkernel.compilation.choice import KernelChooser
+from superkernel.compilation.dumps import with_dumps
+from superkernel.compilation.planned import Planned
+from superkernel.compilation.stages import Stages
 from superkernel.graph import Graph
 from superkernel.options import Options
-from superkernel.planned import Planned
 from superkernel.scheduler.families.grouped import host_cut
 from superkernel.scheduler.group import group
 from superkernel.scheduler.layout import storage_policy
 from superkernel.scheduler.place import place
-from superkernel.stages import Stages
 from superkernel.sync.planner import plan_sync
 from superkernel.target.cpu import CpuTarget
 from superkernel.transforms import simplify

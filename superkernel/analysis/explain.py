@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from superkernel.compiled import Compilation, Compiled
-from superkernel.computed_in import precision_text
+from superkernel.compilation.compiled import Compilation, Compiled
+from superkernel.compilation.computed_in import precision_text
+from superkernel.compilation.ineffective import idle_options
 from superkernel.errors import InputError
-from superkernel.ineffective import idle_options
 from superkernel.registry.explanation import Explanation as KernelExplanation
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from superkernel.compiled import Compilation
+from superkernel.compilation.compiled import Compilation
 from superkernel.dtypes import DType
 from superkernel.sync.aicore.plan import AicorePlan, Form
 from superkernel.transforms.precision import error_bound

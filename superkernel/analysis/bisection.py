@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.body import SubOperator
+from superkernel.compilation.dumps import stored_values
 from superkernel.dtypes import DType
-from superkernel.dumps import stored_values
 from superkernel.errors import InternalError
 from superkernel.graph import Graph
 from superkernel.kernel import Kernel

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.analysis.timeline import COMPUTE_ENGINES, Activity, Take, Timeline
 from superkernel.sim.counters import STALLS
 from superkernel.sim.trace import COMMAND, FLOW_OUT, MARKER, STALL, WAIT
-from superkernel.timeline import COMPUTE_ENGINES, Activity, Take, Timeline
 
 _CONTROL = 0  # the control unit's track
 _FETCHES = (STALLS.index("fetch"), STALLS.index("prefetch_late"))

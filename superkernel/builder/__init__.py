@@ -1,7 +1,7 @@
 """GraphBuilder: the pleasant way to make a `Graph` in Python.
 
 Model: a builder keeps value records; a `Tensor` is a handle on one. Every operator of the table is a method
-(`builder_methods.py`, generated from the table); it infers types at once, so a wrong shape raises at the line of the
+(`methods.py`, generated from the table); it infers types at once, so a wrong shape raises at the line of the
 caller, with the node named. Numbers and arrays are taken wherever a tensor is: a number takes the element type of the
 other operand.
 
@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.builder_methods import OperatorMethods
-from superkernel.builder_tensor import Tensor, TensorLike, Value
+from superkernel.builder.methods import OperatorMethods
+from superkernel.builder.tensor import Tensor, TensorLike, Value
 from superkernel.dtypes import DType
 from superkernel.errors import GraphError, InputError, SuperKernelError, Violation
 from superkernel.graph import Graph, KernelType, Node, check_arguments, type_of_array

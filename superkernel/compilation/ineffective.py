@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from superkernel.options import Options
 
 if TYPE_CHECKING:
-    from superkernel.compiled import Compilation
+    from superkernel.compilation.compiled import Compilation
     from superkernel.registry.explanation import Candidate
 
 ON_HOST: Final[Mapping[str, str]] = {
@@ -80,7 +80,7 @@ def _idle_precision(compiled: Compilation) -> tuple[str, ...]:
 
     if asked not in REDUCED:
         return ()
-    from superkernel.computed_in import is_narrow
+    from superkernel.compilation.computed_in import is_narrow
 
     if any(map(is_narrow, compiled.schedule.tilings)):
         return ()

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from os import PathLike
 from typing import Any
 
+from superkernel.analysis.spans import Flow, Recording, Span
+from superkernel.analysis.tracing_page import page
 from superkernel.errors import InputError
 from superkernel.files import file_name, replacing
-from superkernel.spans import Flow, Recording, Span
-from superkernel.tracing_page import page
 
 FORMS = (".html", ".json")
 

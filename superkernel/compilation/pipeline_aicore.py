@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from superkernel import settings
-from superkernel.choice import KernelChooser
 from superkernel.codegen.aicore.addresses import map_addresses
 from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.image import AicoreImageBuilder
@@ -20,8 +19,12 @@ from superkernel.codegen.aicore.weight_prefetch import (
     with_prefetch,
 )
 from superkernel.codegen.cache import ObjectCache
-from superkernel.compiled_aicore import LOWERED, AicoreCompiled
-from superkernel.dumps import with_dumps
+from superkernel.compilation.choice import KernelChooser
+from superkernel.compilation.compiled_aicore import LOWERED, AicoreCompiled
+from superkernel.compilation.dumps import with_dumps
+from superkernel.compilation.scoping import with_scopes
+from superkernel.compilation.shared_aicore import Shared
+from superkernel.compilation.stages import CacheFactory, Stages, tell_fallbacks
 from superkernel.executors.sim import SimExecutable
 from superkernel.graph import Graph
 from superkernel.options import Options
@@ -32,9 +35,6 @@ from superkernel.scheduler.families.aicore.grouped import grouped_cut
 from superkernel.scheduler.group import group
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.schedule import Schedule
-from superkernel.scoping import with_scopes
-from superkernel.shared_aicore import Shared
-from superkernel.stages import CacheFactory, Stages, tell_fallbacks
 from superkernel.sync.aicore.launching import plan_launches
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.sync.aicore.verify import verify_aicore

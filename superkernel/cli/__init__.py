@@ -25,7 +25,11 @@ from typing import Any, NoReturn, TextIO
 
 import numpy as np
 
-from superkernel import cli_analysis, cli_crosscheck, cli_kernels, cli_sim, cli_target
+from superkernel.cli import analysis as cli_analysis
+from superkernel.cli import crosscheck as cli_crosscheck
+from superkernel.cli import kernels as cli_kernels
+from superkernel.cli import sim as cli_sim
+from superkernel.cli import target as cli_target
 from superkernel.errors import InputError, InternalError, MachineError, SuperKernelError
 from superkernel.sim import command as sim_command
 
@@ -189,7 +193,7 @@ def _input_arguments(parser: argparse.ArgumentParser) -> None:
 def load_model(args: argparse.Namespace) -> Any:
     """The compiled kernel of the command line's model."""
     import superkernel
-    from superkernel.saved import is_saved_kernel
+    from superkernel.compilation.saved import is_saved_kernel
 
     if is_saved_kernel(args.model):
         given = [f"--{name}" for name in ("target", "option", "dim", "shape") if getattr(args, name)]
@@ -243,7 +247,7 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
 
 def _inputs(args: argparse.Namespace, kernel: Any) -> dict[str, Any]:
     """The arrays of --inputs, or random ones of --random-inputs."""
-    from superkernel.npz import read_npz
+    from superkernel.cli.npz import read_npz
     from superkernel.random_inputs import random_inputs
 
     if args.inputs is not None:
@@ -265,8 +269,8 @@ def _compile(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from superkernel.cli.npz import write_npz
     from superkernel.graph import type_of_array
-    from superkernel.npz import write_npz
 
     kernel = load_model(args)
     inputs = _inputs(args, kernel)
@@ -385,7 +389,3 @@ def _plain(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [_plain(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from superkernel.codegen.cache import ObjectCache, key_digest
-from superkernel.compiled import Compiled
+from superkernel.compilation.compiled import Compiled
+from superkernel.compilation.pipeline import compile_graph
 from superkernel.errors import FileFormatError, InputError
 from superkernel.files import file_name, is_elf, replacing
 from superkernel.frontends.json_form import load_json, save_json
 from superkernel.graph import Graph
 from superkernel.options import Options
-from superkernel.pipeline import compile_graph
 
 SCHEMA = 1
 CORES_MAX = 64

@@ -24,16 +24,16 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from superkernel.critical_path import Piece, critical_path
+from superkernel.analysis.critical_path import Piece, critical_path
+from superkernel.analysis.timeline import Activity, Timeline
 from superkernel.errors import SimulationError
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.sync.aicore.plan import AicorePlan, Await, HartKind, Mode, Run, Signal, Step
-from superkernel.timeline import Activity, Timeline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from superkernel.compiled_aicore import AicoreCompiled
+    from superkernel.compilation.compiled_aicore import AicoreCompiled
 
 CONFIRMED = 5  # boundaries tried out unless told otherwise
 ROWS_SHOWN = 20
@@ -146,8 +146,8 @@ def without_events(plan: AicorePlan, events: Collection[int]) -> AicorePlan:
 
 def _tried(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], row: BoundaryRow, cycles: int) -> float | None:
     """The gain of a run without the boundary's events."""
-    from superkernel.pipeline_aicore import unverified_program
-    from superkernel.sim_measure import span_of
+    from superkernel.analysis.sim_measure import span_of
+    from superkernel.compilation.pipeline_aicore import unverified_program
 
     program = unverified_program(compiled, without_events(compiled.plan, row.events))
     try:

@@ -13,14 +13,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from superkernel import __version__
+from superkernel.compilation.ineffective import idle_options
 from superkernel.errors import InputError
 from superkernel.graph import Graph
-from superkernel.ineffective import idle_options
 from superkernel.options import Options
 
 if TYPE_CHECKING:
-    from superkernel.choice import KernelChooser
     from superkernel.codegen.host.image import HostImage
+    from superkernel.compilation.choice import KernelChooser
     from superkernel.executors.host import HostExecutable
     from superkernel.scheduler.grouping import Grouping
     from superkernel.scheduler.schedule import Schedule
@@ -122,7 +122,7 @@ class Compiled(Compilation):
         return self.image.objects
 
     def _summaries(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        from superkernel.computed_in import formats_in_force
+        from superkernel.compilation.computed_in import formats_in_force
 
         cores = {"target": f"host {self.cpu.tier}", "threads": self.cores}
         plan = {

@@ -25,17 +25,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superkernel.critical import without_events
+from superkernel.analysis.critical import without_events
+from superkernel.analysis.timeline import Activity
 from superkernel.errors import DataError, SimulationError
 from superkernel.scheduler.schedule import Space
 from superkernel.sync.aicore.plan import AICPU, AicorePlan, Event, HartKind, Mode, Run, awaited
 from superkernel.target.aicore import AicoreTarget
-from superkernel.timeline import Activity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from superkernel.compiled_aicore import AicoreCompiled
+    from superkernel.compilation.compiled_aicore import AicoreCompiled
 
 Split = dict[int, dict[Activity, float]]
 """Per core its cycles by what it did."""
@@ -139,8 +139,8 @@ class Figures:
 
 def unsynchronised_cycles(compiled: AicoreCompiled, io: Sequence[NDArray[Any]]) -> int | None:
     """Cycles of a program without the events between its cores."""
-    from superkernel.pipeline_aicore import unverified_program
-    from superkernel.sim_measure import span_of
+    from superkernel.analysis.sim_measure import span_of
+    from superkernel.compilation.pipeline_aicore import unverified_program
 
     plan = compiled.plan
     between_cores = [e.index for e in plan.events if AICPU not in (e.setters, e.to)]
