@@ -22,44 +22,14 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-from superkernel.analysis.ablate import ablate, ablation_target, figures
-from superkernel.graph import Graph
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-import models
-import models_aicore
+from ablation_models import MODELS
 from combinations import prove
 
+from superkernel.analysis.ablate import ablate, ablation_target, figures
+
 MUTANTS_OF = 12  # combinations, where nobody asks for more
-
-
-def decode() -> Graph:
-    sizes = {"width": 512, "heads": 8, "kv_heads": 2, "inner": 1408, "vocabulary": 1024, "positions": 128}
-    return models.decode_step(layers=8, **sizes)
-
-
-def encoder() -> Graph:
-    return models.transformer(layers=1, tokens=128, width=384, heads=12)
-
-
-def resnet50() -> Graph:
-    from superkernel.frontends.onnx import load_onnx
-
-    return load_onnx(models.light_model("resnet50", gain=0.5))
-
-
-MODELS: dict[str, Callable[[], Graph]] = {
-    "decode": decode,
-    "encoder": encoder,
-    "residual": models_aicore.residual_chain,
-    "branches": models_aicore.branching,
-    "experts": models.moe_layer,
-    "inception": models_aicore.inception,
-    "resnet50": resnet50,
-}
 USUAL = [name for name in MODELS if name not in ("inception", "resnet50")]
 
 

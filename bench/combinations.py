@@ -176,7 +176,7 @@ def _work(asked: Asked) -> list[Told]:
 @functools.lru_cache(maxsize=1)
 def _model(name: str, target: str, run: bool) -> tuple[Variants, dict[str, bytes]]:
     """A model, and its results one by one."""
-    from ablation import MODELS
+    from ablation_models import MODELS
 
     variants = Variants(MODELS[name](), target)
     return variants, variants.results(variants.made({}), single=True) if run else {}
@@ -219,7 +219,7 @@ def _sources() -> str:
     folders = [home, *(entry.resolve() for entry in home.iterdir() if entry.is_symlink() and entry.is_dir())]
     files = [Path(_core.__file__)]
     files += [path for folder in folders for pattern in ("*.py", "*.toml") for path in folder.rglob(pattern)]
-    files += [HERE / name for name in ("ablation.py", "combinations.py")]
+    files += [HERE / name for name in ("ablation_models.py", "combinations.py")]
     files += [HERE.parent / "tests" / name for name in ("aicore_plans.py", "option_sets.py")]
     files += (HERE.parent / "tests").glob("models*.py")
     digest = hashlib.sha256()
