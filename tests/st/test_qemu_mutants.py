@@ -15,6 +15,7 @@ from firmware_bench import needs_qemu
 
 import superkernel as sk
 from superkernel import cli
+from superkernel.analysis.crosscheck import crosscheck
 from superkernel.analysis.mutation import KINDS, UNNOTICED, MutationTest
 from superkernel.errors import InputError, SimulationError, UnsupportedError, WatchdogError
 from superkernel.executors.qemu import Fault, Schedule
@@ -167,9 +168,8 @@ def test_they_are_refused_ahead_of_any_run(asked: str, monkeypatch: pytest.Monke
     def run(*_: Any, **__: Any) -> Any:
         raise AssertionError("something ran")
 
-    crosscheck, mutation = "superkernel.analysis.crosscheck", "superkernel.analysis.mutation"
-    for where in (f"{crosscheck}._Checker", f"{crosscheck}.evaluate", f"{mutation}.Order"):
-        monkeypatch.setattr(where, run)
+    for where in ("crosscheck._Checker", "crosscheck.evaluate", "mutation.Order"):
+        monkeypatch.setattr(f"superkernel.analysis.{where}", run)
     monkeypatch.setattr(Kernel, "run", run)
     options = {"fallback": "allow"}
     with pytest.raises(UnsupportedError, match="more than one launch"):
