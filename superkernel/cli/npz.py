@@ -9,8 +9,6 @@ Invariant: a file is written whole or not at all.
 
 from __future__ import annotations
 
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.errors import FileFormatError, InputError, MachineError
+from superkernel.files import replacing
 from superkernel.tensor import TensorType
 
 Array = NDArray[Any]
@@ -27,22 +26,11 @@ Array = NDArray[Any]
 
 def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
     """Writes the arrays, uncompressed. Raises MachineError where the file cannot be written."""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
-                for name, array in arrays.items():
-                    # numpy.savez would take an array called "file" for its own argument
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        np.lib.format.write_array(member, _plain(array), allow_pickle=False)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        found = error.strerror or str(error)
-        raise MachineError("the arrays cannot be written", location=f"file {str(path)!r}", found=found) from error
+    with replacing(path, "the arrays") as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
+        for name, array in arrays.items():
+            # numpy.savez would take an array called "file" for its own argument
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, _plain(array), allow_pickle=False)
 
 
 def read_npz(path: Path, types: Mapping[str, TensorType]) -> dict[str, Array]:

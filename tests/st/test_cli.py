@@ -233,7 +233,7 @@ RANDOM = ("--random-inputs", "0")
         (("run", "m.onnx", *RANDOM), 3, "dynamic dimension"),
         (("run", "m.json", *RANDOM, "--target", "gpu"), 3, "unknown target"),
         (("run", "m.skm", *RANDOM, "--option", "fuse=on"), 2, "--option with a saved kernel"),
-        (("run", "m.json", *RANDOM, "--outputs", "none/out.npz"), 4, "cannot be written"),
+        (("run", "m.json", *RANDOM, "--outputs", "none/out.npz"), 4, "cannot write the arrays"),
         (("compile", "m.json"), 2, "required: -o/--output"),
         (("compile", "m.json", "-o", "none/m.skm"), 4, "cannot write the kernel"),
         (("compile", "m.json", "-o", "."), 4, "cannot write the kernel"),
