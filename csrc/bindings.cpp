@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bench/limits.h"
+#include "bindings_gil.h"
 #include "bindings_parts.h"
 #include "runtime/clock.h"
 #include "runtime/cpu.h"
@@ -38,7 +39,7 @@ void set_option(const std::string& name, std::int64_t value) {
     options.spin_ns = value;
   } else if (name == "pin") {
     options.pin = value != 0;
-    const py::gil_scoped_release released;
+    const GilReleased released;
     sk::Pool::instance().apply_pinning();
   } else if (name == "pin_caller") {
     options.pin_caller = value != 0;
@@ -54,7 +55,7 @@ py::dict pool_info() {
   using namespace py::literals;
   sk::PoolInfo info;
   {
-    const py::gil_scoped_release released;
+    const GilReleased released;
     info = sk::Pool::instance().info();
   }
   const auto list_of = [](const std::vector<int>& values) {
@@ -90,7 +91,7 @@ double read_bandwidth(std::size_t bytes, int threads) {
   }
   double gigabytes_per_s;
   {
-    const py::gil_scoped_release released;
+    const GilReleased released;
     gigabytes_per_s = sk::measure_read_bandwidth(bytes, threads);
   }
   if (gigabytes_per_s < 0.0) raise("MachineError", {"memory or threads refused", "measure_read_bandwidth", "", "", ""});
@@ -100,7 +101,7 @@ double read_bandwidth(std::size_t bytes, int threads) {
 double core_to_core_ns() {
   double ns;
   {
-    const py::gil_scoped_release released;
+    const GilReleased released;
     ns = sk::measure_core_to_core_ns();
   }
   if (ns < 0.0) raise("MachineError", {"the system refuses another thread", "measure_core_to_core_ns", "", "", ""});
@@ -121,15 +122,14 @@ PYBIND11_MODULE(_core, m) {
       PyExc_RuntimeWarning, nullptr));
   m.attr("ABI_VERSION") = SK_ABI_VERSION;
   m.def("alloc_aligned", alloc_aligned, py::arg("nbytes"));
-  m.def("tsc_hz", sk::ticks_hz, py::call_guard<py::gil_scoped_release>());
+  m.def("tsc_hz", sk::ticks_hz, py::call_guard<GilReleased>());
   m.def("tsc_is_native", sk::ticks_are_native);
   m.def("tsc_now", sk::ticks);
   m.def("available_cpus", [] { return sk::allowed_cpus().size(); });
   m.def("abi_layout", abi_layout);
   m.def("set_option", set_option, py::arg("name"), py::arg("value"));
   m.def("pool_info", pool_info);
-  m.def("measure_fma_peak_f32", sk::measure_fma_peak_f32, py::arg("ms") = 20.0,
-        py::call_guard<py::gil_scoped_release>());
+  m.def("measure_fma_peak_f32", sk::measure_fma_peak_f32, py::arg("ms") = 20.0, py::call_guard<GilReleased>());
   m.def("measure_read_bandwidth", read_bandwidth, py::arg("bytes"), py::arg("threads") = 1);
   m.def("measure_core_to_core_ns", core_to_core_ns);
 }

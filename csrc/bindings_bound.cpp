@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings_gil.h"
 #include "bindings_parts.h"
 #include "runtime/kernel.h"
 
@@ -327,14 +328,14 @@ std::int32_t call_in_python(Bound& bound) {
 // The C function. Tries first, because a thread that holds the GIL must not wait: who has the kernel may want the GIL.
 std::int32_t call_bound(void* self) noexcept {
   Bound& bound = *static_cast<Bound*>(self);
-  if (bound.in_python) return call_in_python(bound);
+  if (bound.in_python) return stay_at_exit([&] { return call_in_python(bound); });
   sk::RunOptions options{.watchdog_ns = bound.watchdog_ns, .hooks = {}, .patient = false, .closed = &bound.closed};
   sk::AbortReason reason = bound.kernel->run(bound.io, options);
   if (reason == sk::AbortReason::kBusy) [[unlikely]] {
     options.patient = true;
     PyThreadState* state = holds_gil() ? PyEval_SaveThread() : nullptr;
     reason = bound.kernel->run(bound.io, options);
-    if (state != nullptr) PyEval_RestoreThread(state);
+    if (state != nullptr) take_gil(state);
   }
   return call_code(reason);
 }
@@ -346,9 +347,10 @@ PyObject* bound_close(PyObject* self, PyObject*) {
   if (Bound* bound = object.bound; bound != nullptr) {
     bound->closed.store(true, std::memory_order_release);
     if (!bound->kernel->running_here()) {
-      PyThreadState* state = PyEval_SaveThread();
-      static_cast<void>(bound->kernel->last_abort());
-      PyEval_RestoreThread(state);
+      {
+        const GilReleased released;
+        static_cast<void>(bound->kernel->last_abort());
+      }
       Py_CLEAR(object.runner);
       Py_CLEAR(object.owners);
     }

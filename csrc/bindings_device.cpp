@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings_gil.h"
 #include "bindings_parts.h"
 #include "sim/device/device.h"
 
@@ -151,7 +152,7 @@ class DeviceObject {
     while (state == Device::State::running) {
       running_ = true;
       {
-        const py::gil_scoped_release released;
+        const GilReleased released;
         state = device_.run(kPieceEvents);
       }
       running_ = false;

@@ -16,9 +16,12 @@ bool shutting_down() {
 #endif
 }
 
+void await_exit() {
+  for (;;) pause();
+}
+
 void take_gil(PyThreadState* state) {
-  while (shutting_down()) pause();
-  PyEval_RestoreThread(state);
+  stay_at_exit([state] { PyEval_RestoreThread(state); });
 }
 
 bool on_main_thread() {
@@ -37,7 +40,8 @@ std::int32_t call_host(void* user, std::int32_t subop) {
   Session& session = *static_cast<Session*>(user);
   if (session.host_call == nullptr) return 1;
   take_gil(session.state);
-  PyObject* result = PyObject_CallFunction(session.host_call, "i", static_cast<int>(subop));
+  PyObject* result =
+      stay_at_exit([&] { return PyObject_CallFunction(session.host_call, "i", static_cast<int>(subop)); });
   if (result == nullptr) session.error.emplace();
   Py_XDECREF(result);
   session.state = PyEval_SaveThread();

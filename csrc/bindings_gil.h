@@ -3,18 +3,47 @@
 // Invariants:
 //  - The GIL is given up before any lock of the runtime is taken, and a host call takes it back on the thread that gave
 //    it up: no order of locks can deadlock.
-//  - While the interpreter shuts down nobody is thrown out of the GIL's wait, which would unwind through generated
-//    code: the thread waits for the end of the process instead.
+//  - An interpreter that shuts down ends every other thread that asks for the GIL, by unwinding its stack
+//  (pthread_exit;
+//    CPython before 3.14). Here that would run through generated code and destructors, which ends the process instead.
+//    So whatever may ask stands in `stay_at_exit`: the thread waits for the end of the process there.
 #pragma once
 
+#include <cxxabi.h>
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <utility>
+
+// Sleeps until the process ends.
+[[noreturn]] void await_exit();
+
+// Does `work`, which may ask for the GIL; never returns where that ends this thread.
+template <typename Work>
+auto stay_at_exit(Work&& work) {
+  try {
+    return std::forward<Work>(work)();
+  } catch (const abi::__forced_unwind&) {
+    await_exit();
+  }
+}
 
 // Takes the GIL back; never returns where the interpreter goes down.
 void take_gil(PyThreadState* state);
+
+// Gives the GIL up for a scope.
+class GilReleased {
+ public:
+  GilReleased() : state_(PyEval_SaveThread()) {}
+  ~GilReleased() { take_gil(state_); }
+  GilReleased(const GilReleased&) = delete;
+  GilReleased& operator=(const GilReleased&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
 
 // Python delivers signals on the main thread only; asking from another one would cost a wait for the GIL.
 bool on_main_thread();

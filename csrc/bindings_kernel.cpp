@@ -197,9 +197,10 @@ class KernelObject {
 
   py::object last_abort() {
     sk::AbortInfo info;
-    PyThreadState* state = PyEval_SaveThread();
-    info = kernel_->last_abort();
-    take_gil(state);
+    {
+      const GilReleased released;
+      info = kernel_->last_abort();
+    }
     return abort_details(info);
   }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "bindings_gil.h"
 #include "bindings_parts.h"
 #include "sim/compressed.h"
 #include "sim/machine.h"
@@ -65,7 +66,7 @@ std::string run_machine(MachineObject& machine, std::uint64_t instructions) {
   while (end == sk::sim::End::limit && machine.executed() - start < instructions) {
     machine.running = true;
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       end = machine.run(std::min(kPiece, instructions - (machine.executed() - start)));
     }
     machine.running = false;

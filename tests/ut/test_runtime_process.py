@@ -146,18 +146,27 @@ def test_exit_with_spinning_and_parked_workers(idle_s: float) -> None:
         "exchange.kernel.time(exchange.io, rounds=100_000_000)",
         "exchange.mode[0] = 1; exchange.kernel.run(exchange.io)",  # hangs for ever
         "while True: host.run([])",
+        "while True: busy.run([])",
+        "while True: exchange.kernel.last_abort()",
+        "while True: _core.pool_info()",
     ],
-    ids=["launches", "one long call", "hung", "host calls"],
+    ids=["launches", "one long call", "hung", "host calls", "busy host calls", "questions", "pool"],
 )
 def test_exit_while_daemon_threads_run_kernels(loop: str) -> None:
-    for _ in range(3):
+    """Whether the thread runs at the end or, as when nobody else gets the GIL, waits to go on in Python."""
+    for hold_s in (0, 0, 0.005, 0.005):
         result = run_python(f"""
             exchange = make_exchange(2)
             host = make_kernel(2, entry=ADDRESS["host"], host_call=lambda subop: None)
+            busy = make_kernel(2, entry=ADDRESS["host"], host_call=lambda subop: sum(range(1000)) and time.sleep(0))
             def work():
                 {loop}
             threading.Thread(target=work, daemon=True).start()
             time.sleep(0.02)
+            if {hold_s}:
+                sys.setswitchinterval(100)
+                end = time.perf_counter() + {hold_s}
+                while time.perf_counter() < end: pass
         """)
         assert (result.returncode, result.stderr) == (0, "")
 
