@@ -9,10 +9,14 @@ def main() -> int:
     try:
         from superkernel.cli import main as command
 
-        return command()
+        status = command()
     except KeyboardInterrupt:
         print("superkernel: interrupted", file=sys.stderr)
-        return 130
+        status = 130
+    # Where the interrupt came out of code that is text (dataclasses make such), CPython would end a `python -m` by the
+    # signal, whatever the status. Other code that is text makes it forget that.
+    exec("")
+    return status
 
 
 if __name__ == "__main__":

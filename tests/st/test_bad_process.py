@@ -178,6 +178,26 @@ def test_ctrl_c_while_the_command_line_is_loaded() -> None:
     assert done.stderr.strip() == "superkernel: interrupted"
 
 
+def test_ctrl_c_in_code_that_is_text_is_no_other_end(tmp_path: Path) -> None:
+    """CPython remembers an interrupt that came out of `exec` of a string, and would end `python -m` by the signal."""
+    (tmp_path / "sitecustomize.py").write_text(
+        textwrap.dedent("""
+            import signal, sys
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            class Interrupting:
+                def find_spec(self, name, path=None, target=None):
+                    if name == "superkernel.cli":
+                        exec("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(10)")
+            sys.meta_path.insert(0, Interrupting())
+        """)
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "superkernel", "--help"]
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "superkernel: interrupted\n")
+
+
 # Processes and threads ------------------------------------------------------------------------------------------------
 
 
