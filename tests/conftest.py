@@ -10,8 +10,15 @@ from collections.abc import Callable, Iterator
 import aicore_emulated
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 SEED = 20240229
+
+# What hypothesis tries is the same everywhere, and leaves no files; slow draws mean a busy machine.
+settings.register_profile(
+    "superkernel", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("superkernel")
 
 
 @pytest.fixture(autouse=True)

@@ -157,7 +157,7 @@ def test_a_hanging_launch_lets_other_threads_run_and_is_interrupted() -> None:
         pass
 
     bound = Exchange()
-    _core.prepare_bound(bound, core, [values, sums, switch], 500_000_000, lambda error: error)
+    _core.prepare_bound(bound, core, [values, sums, switch], 2_000_000_000, lambda error: error)
     for _ in range(500):
         bound.run()
     ticks: list[float] = []
@@ -176,7 +176,7 @@ def test_a_hanging_launch_lets_other_threads_run_and_is_interrupted() -> None:
     end = time.monotonic()
     stop.set()
     thread.join()
-    assert end - start >= 0.45
+    assert end - start >= 1.9
     assert sum(start + 0.2 < t < end for t in ticks) >= 5
     switch[0] = 0
     bound.run()
@@ -192,17 +192,17 @@ def test_a_call_that_must_wait_gives_up_the_gil() -> None:
 
     def host(_: int) -> None:
         inside.set()
-        release.wait(10)
+        release.wait(60)
 
     slow = make_kernel(2, 0, entry=ADDRESS["host"], host_call=host)
     thread = threading.Thread(target=slow.run, args=([],))
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     start = time.monotonic()  # ahead of the timer: a pause between the two must not shorten the wait
     threading.Timer(0.05, release.set).start()
     quick()
     assert time.monotonic() - start > 0.02
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 

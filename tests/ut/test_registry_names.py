@@ -142,7 +142,7 @@ def _parts(form: str) -> list[tuple[bool, list[str]]]:
     return found
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400)
 @given(kernel_names())
 def test_every_legal_name_reads_back(name: KernelName) -> None:
     text = format_name(name)
@@ -150,7 +150,7 @@ def test_every_legal_name_reads_back(name: KernelName) -> None:
     assert format_name(parse_name(text)) == text
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(st.sampled_from(PUBLISHED), st.integers(0, 80), st.sampled_from("_x48cpv0az"))
 def test_a_damaged_name_is_refused_or_round_trips(text: str, at: int, letter: str) -> None:
     damaged = text[: at % len(text)] + letter + text[at % len(text) + 1 :]

@@ -158,7 +158,7 @@ def test_formulas_that_mean_nothing_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLE)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 1 << 32))
 def test_words_decode_to_the_command(name: str, seed: int) -> None:
     one = random_command(name, random.Random(seed))

@@ -20,7 +20,7 @@ from superkernel.tensor import (
     row_major_strides,
 )
 
-SETTINGS = settings(max_examples=400, deadline=None, derandomize=True, database=None)
+SETTINGS = settings(max_examples=400)
 
 
 def bytes_of(region: Region) -> set[int]:
