@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch_cases import CASES, Case
 
+import superkernel
 from superkernel.frontends import load_graph
 from superkernel.frontends.torch.registry import find_lowering, lowered_names
 from superkernel.frontends.torch.types import tensor_array
@@ -50,6 +51,23 @@ def test_operator(case: Case) -> None:
         np.testing.assert_allclose(
             ours.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=2e-5, err_msg=f"output {index}"
         )
+
+
+@pytest.mark.parametrize(
+    "name", ["signbit", "copysign", "copysign_number", "hypot", "cumprod_special", "logcumsumexp_special"]
+)
+def test_special_numbers_fused(name: str) -> None:
+    """Kernels give what torch gives for zeros of both signs, infinities and what is no number, bit by bit but for
+    rounding."""
+    function, inputs = CASES[name]
+    kernel = superkernel.compile(Applied(function), example_inputs=inputs)
+    arrays = [tensor_array(t, "an input") for t in inputs]
+    got = kernel.run(dict(zip(kernel.inputs, arrays, strict=True))).outputs
+    for ours, theirs in zip(got.values(), pytree.tree_leaves(function(*inputs)), strict=True):
+        expected = tensor_array(theirs, "an output")
+        np.testing.assert_allclose(ours, expected, rtol=2e-6)
+        zeros = expected == 0
+        assert np.array_equal(np.signbit(ours[zeros]), np.signbit(expected[zeros]))
 
 
 def test_every_lowering_names_an_operator() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch_cases_pointwise import Case, f32, i64, pointwise, positive
+from torch_cases_search import searches
 
 
 def _reductions() -> dict[str, Case]:
@@ -315,4 +316,5 @@ CASES: dict[str, Case] = {
     **_images(),
     **_indexing(),
     **_attention(),
+    **searches(),
 }

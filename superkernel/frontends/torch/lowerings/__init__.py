@@ -7,6 +7,7 @@ from importlib import import_module
 
 GROUPS = (
     "attention",
+    "bags",
     "constants",
     "conv",
     "index",
@@ -16,7 +17,10 @@ GROUPS = (
     "pool",
     "reduce",
     "resize",
+    "scan",
+    "search",
     "shape",
+    "signs",
     "update",
 )
 

@@ -14,7 +14,10 @@ from superkernel.frontends.torch.registry import lowers
 from superkernel.frontends.torch.types import tensor_array
 
 
-@lowers("arange", "eye", "linspace", "logspace", "scalar_tensor", "tril_indices", "triu_indices", "hann_window")
+@lowers(
+    "arange", "eye", "linspace", "logspace", "scalar_tensor", "tril_indices", "triu_indices",
+    *(f"{name}_window" for name in ("hann", "hamming", "blackman", "bartlett", "kaiser")),
+)  # fmt: skip
 def computed(call: Call) -> Tensor:
     made = call.node.target(*call.node.args, **{**call.node.kwargs, "device": "cpu"})
     return call.constant(tensor_array(made, call.where))

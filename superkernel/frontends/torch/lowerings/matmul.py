@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from superkernel.builder.tensor import Tensor
 from superkernel.dtypes import DType
 from superkernel.frontends.einsum import einsum
@@ -12,9 +14,20 @@ from superkernel.frontends.torch.registry import lowers
 @lowers("matmul", "mm", "bmm", "mv", "dot", "linalg_vecdot", "inner", "vdot")
 def matmul(call: Call) -> Tensor:
     a, b = (call.args[n] for n in list(call.args)[:2])
-    if call.op in ("inner", "linalg_vecdot") and (a.rank, b.rank) != (1, 1):
+    if call.op == "linalg_vecdot" and (a.rank, b.rank) != (1, 1):
         raise call.unsupported("only of two vectors", found=f"{a.type} and {b.type}")
+    if call.op == "inner":
+        return _inner(call, a, b)
     return product(call, a, b)
+
+
+def _inner(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    """Over the last axes; with a number it is the product of elements."""
+    if a.rank == 0 or b.rank == 0:
+        return call.emit("logical_and" if a.dtype is DType.BOOL else "mul", a, b)
+    depth = a.shape[-1]
+    rows = [call.reshape(t, (prod(t.shape[:-1]), depth)) for t in (a, b)]
+    return call.reshape(product(call, *rows, trans_b=True), call.shape)
 
 
 def product(call: Call, a: Tensor, b: Tensor, *, trans_b: bool = False) -> Tensor:

@@ -80,25 +80,6 @@ def round_to_decimals(call: Call) -> Tensor:
     return call.emit(back, call.emit("round", call.emit(there, x, factor)), factor)
 
 
-@lowers("atan2")
-def arc_tangent(call: Call) -> Tensor:
-    """The angle of (x, y), found in the first quadrant and mirrored by the signs, which zeros have too: C's atan2."""
-    y, x = call.operand("self"), call.operand("other")
-    zero, half, one = call.like(0.0, y), call.like(math.pi, y), call.like(1.0, y)
-    height, width = call.emit("abs", y), call.emit("abs", x)
-    same = call.emit("where", call.emit("equal", height, zero), zero, one)  # 0/0 is 0 here, and inf/inf is 1
-    slope = call.emit("where", call.emit("equal", height, width), same, call.emit("div", height, width))
-    angle = call.emit("atan", slope)
-    angle = call.emit("where", _is_negative(call, x), call.emit("sub", half, angle), angle)
-    return call.emit("where", _is_negative(call, y), call.emit("neg", angle), angle)
-
-
-def _is_negative(call: Call, x: Tensor) -> Tensor:
-    """The sign bit of numbers, zeros included."""
-    zero = call.like(0.0, x)
-    return call.emit("logical_or", call.emit("less", x, zero), call.emit("less", call.emit("reciprocal", x), zero))
-
-
 @lowers("exp2")
 def exp2(call: Call) -> Tensor:
     x = call.operand("self")
@@ -148,6 +129,16 @@ def gelu(call: Call) -> Tensor:
 @lowers("leaky_relu")
 def leaky_relu(call: Call) -> Tensor:
     return call.emit("leaky_relu", call.tensor("self"), alpha=float(call.get("negative_slope", 0.01)))
+
+
+@lowers("rrelu", "rrelu_with_noise", "rrelu_with_noise_functional")
+def random_leaky_relu(call: Call) -> list[Tensor | None]:
+    """Outside of training the slope is the middle of what it is drawn from."""
+    if call.get("training", False):
+        raise call.unsupported("training mode draws random numbers", hint="export after module.eval()")
+    slope = (float(call.get("lower", 1 / 8)) + float(call.get("upper", 1 / 3))) / 2
+    y = call.emit("leaky_relu", call.tensor("self"), alpha=slope)
+    return [y, call.tensor("noise")] if call.op.endswith("functional") else [y]
 
 
 @lowers("elu")
@@ -256,7 +247,11 @@ def mul(call: Call) -> Tensor:
 @lowers("div", "true_divide", "divide", "floor_divide")
 def div(call: Call) -> Tensor:
     a, b = call.operand("self"), call.operand("other")
-    rounding = "floor" if call.op == "floor_divide" else call.get("rounding_mode")
+    return divided(call, a, b, "floor" if call.op == "floor_divide" else call.get("rounding_mode"))
+
+
+def divided(call: Call, a: Tensor, b: Tensor, rounding: str | None) -> Tensor:
+    """a / b as it is, or rounded ("trunc", "floor")."""
     if rounding is None or (rounding == "trunc" and not a.dtype.is_float):
         return call.emit("div", a, b)
     if a.dtype.is_float and rounding == "trunc":

@@ -105,6 +105,14 @@ def distances(call: Call) -> Tensor:
     return _norm(call, difference, float(call.get("p", 2)), [difference.rank - 1], False)
 
 
+@lowers("pdist", "_pdist_forward")
+def distances_of_pairs(call: Call) -> Tensor:
+    """Between all rows of one, each pair once."""
+    x = call.tensor("self")
+    a, b = (call.emit("gather", x, call.constant(i), axis=0) for i in np.triu_indices(x.shape[0], 1))
+    return _norm(call, call.emit("sub", a, b), float(call.get("p", 2)), [1], False)
+
+
 def _norm(call: Call, x: Tensor, order: float, axes: list[int], keepdim: bool) -> Tensor:
     if order in (1.0, 2.0):
         return reduced(call, f"reduce_l{int(order)}", x, axes, keepdim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
 from superkernel.dtypes import DType
@@ -247,8 +248,13 @@ def diagonal(call: Call) -> Tensor:
     rest = [d for d in range(x.rank) if d not in (a, b)]
     rows, columns = x.shape[a], x.shape[b]
     flat = call.reshape(call.transpose(x, [*rest, a, b]), (*(x.shape[d] for d in rest), rows * columns))
-    places = np.arange(call.shape[-1], dtype=np.int64) * (columns + 1) + (offset if offset >= 0 else -offset * columns)
-    return call.emit("gather", flat, call.constant(places), axis=len(rest))
+    places = call.constant(diagonal_places(call.shape[-1], columns, offset))
+    return call.emit("gather", flat, places, axis=len(rest))
+
+
+def diagonal_places(count: int, columns: int, offset: int) -> NDArray[np.int64]:
+    """Places of the elements of a diagonal of a flattened matrix."""
+    return np.arange(count, dtype=np.int64) * (columns + 1) + (offset if offset >= 0 else -offset * columns)
 
 
 @lowers("tril", "triu")
@@ -257,3 +263,20 @@ def triangle(call: Call) -> Tensor:
     whole = call.cast(x, DType.U8) if x.dtype is DType.BOOL else x
     y = call.emit("trilu", whole, upper=call.op == "triu", k=int(call.get("diagonal", 0)))
     return call.cast(y, x.dtype)
+
+
+@lowers("unfold")
+def windows(call: Call) -> Tensor:
+    """Windows along an axis; what is in each comes last."""
+    x, size, step = call.tensor("self"), int(call.args["size"]), int(call.args["step"])
+    if x.rank == 0:
+        return call.reshape(x, call.shape)
+    axis = call.axis("dimension", x.rank)
+    count = call.shape[axis]
+    if size == step or count == 1:  # cut, none of them shared
+        parts = call.slice(x, axis, 0, count * size)
+        cut = call.reshape(parts, (*x.shape[:axis], count, size, *x.shape[axis + 1 :]))
+    else:
+        places = np.arange(count, dtype=np.int64)[:, None] * step + np.arange(size)
+        cut = call.emit("gather", x, call.constant(places), axis=axis)
+    return call.transpose(cut, [d for d in range(cut.rank) if d != axis + 1] + [axis + 1])

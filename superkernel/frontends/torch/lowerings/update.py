@@ -14,6 +14,8 @@ from superkernel.builder.tensor import Tensor, Value
 from superkernel.dtypes import DType
 from superkernel.frontends.torch.call import Call
 from superkernel.frontends.torch.lowerings.index import as_index, split_masks, stacked
+from superkernel.frontends.torch.lowerings.pointwise import divided
+from superkernel.frontends.torch.lowerings.shape import diagonal_places
 from superkernel.frontends.torch.registry import lowers
 
 # -- at known places
@@ -118,11 +120,7 @@ def _put_where(call: Call, x: Tensor, values: Tensor, indices: list[Tensor | Non
 @lowers("scatter", "scatter_add", "scatter_reduce.two")
 def scatter(call: Call) -> Tensor:
     x, places = call.tensor("self"), as_index(call, call.tensor("index"))
-    axis = call.axis("dim", x.rank)
-    names = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
     word = "add" if call.op == "scatter_add" else call.get("reduce")
-    if (word is not None and word not in names) or not call.get("include_self", True):
-        raise call.unsupported("this reduction of a scatter has no kernel", expected=", ".join(names), found=word)
     if x.rank == 0:
         x, places = call.reshape(x, (1,)), call.reshape(places, (1,))
     new: Any = call.args.get("src", call.args.get("value"))
@@ -130,9 +128,122 @@ def scatter(call: Call) -> Tensor:
         for d in range(new.rank):
             new = call.slice(new, d, 0, places.shape[d])
     new = call.expand(call.typed(new, x.dtype), places.shape)
-    reduction = "none" if word is None else names[word]
-    y = call.emit("scatter_elements", x, places, new, axis=axis, reduction=reduction)
+    return call.reshape(_scattered(call, x, call.axis("dim", call.tensor("self").rank), places, new, word), call.shape)
+
+
+@lowers("index_reduce")
+def index_reduce(call: Call) -> Tensor:
+    """Whole slices, joined element by element."""
+    x, places = call.tensor("self"), as_index(call, call.tensor("index"))
+    axis = call.axis("dim", x.rank)
+    shape = (*x.shape[:axis], places.type.size, *x.shape[axis + 1 :]) if x.rank else (places.type.size,)
+    x = x if x.rank else call.reshape(x, (1,))
+    lifted = call.reshape(places, [-1 if d == axis else 1 for d in range(x.rank)] if places.type.size else shape)
+    new = call.reshape(call.tensor("source"), shape)
+    y = _scattered(call, x, axis, call.expand(lifted, shape), new, call.args["reduce"])
     return call.reshape(y, call.shape)
+
+
+_REDUCTIONS = {
+    "sum": "add", "add": "add", "mean": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min",
+}  # fmt: skip
+
+
+def _scattered(call: Call, x: Tensor, axis: int, places: Tensor, new: Tensor, word: str | None) -> Tensor:
+    """x with elements replaced by new ones, or joined with them by the reduction `word`; without `include_self` the
+    elements of x that are joined with any do not count."""
+    if word is None:
+        return call.emit("scatter_elements", x, places, new, axis=axis, reduction="none")
+    if word not in _REDUCTIONS:
+        raise call.unsupported("this reduction of a scatter has no kernel", expected=", ".join(_REDUCTIONS), found=word)
+
+    def put(into: Tensor, number: float, reduction: str) -> Tensor:
+        numbers = call.expand(call.like(number, into), places.shape)
+        return call.emit("scatter_elements", into, places, numbers, axis=axis, reduction=reduction)
+
+    alone = not call.get("include_self", True)
+    reduction = _REDUCTIONS[word]
+    start = put(x, _neutral(reduction, x.dtype), "none") if alone else x
+    y = call.emit("scatter_elements", start, places, new, axis=axis, reduction=reduction)
+    if word != "mean":
+        return y
+    count = put(call.expand(call.like(0 if alone else 1, x), x.shape), 1, "add")
+    return divided(call, y, call.emit("maximum", count, call.like(1, count)), "floor" if x.dtype.is_integer else None)
+
+
+def _neutral(reduction: str, dtype: DType) -> float:
+    """What joined with a number leaves it as it is."""
+    if reduction in ("add", "mul"):
+        return 0 if reduction == "add" else 1
+    if dtype is DType.BOOL:
+        return reduction == "min"
+    if dtype.is_float:
+        return -np.inf if reduction == "max" else np.inf
+    limits = np.iinfo(dtype.numpy)
+    return int(limits.min if reduction == "max" else limits.max)
+
+
+@lowers("put")
+def put(call: Call) -> Tensor:
+    """At places of the flattened tensor."""
+    x = call.tensor("self")
+    flat, places = call.reshape(x, (x.type.size,)), as_index(call, call.tensor("index"))
+    count = (places.type.size,)
+    new = call.reshape(call.tensor("source"), count)
+    reduction = "add" if call.get("accumulate", False) else "none"
+    y = call.emit("scatter_elements", flat, call.reshape(places, count), new, axis=0, reduction=reduction)
+    return call.reshape(y, x.shape)
+
+
+@lowers("masked_scatter")
+def masked_scatter(call: Call) -> Tensor:
+    """The n-th place where the mask is true takes the n-th element of the source."""
+    x, source = call.tensor("self"), call.tensor("source")
+    mask = call.expand(call.tensor("mask"), x.shape)
+    flat = call.cast(call.reshape(mask, (x.type.size,)), DType.I64)
+    if not x.type.size or not source.type.size:
+        return x
+    order = call.emit("cumsum", flat, axis=0)
+    first = call.emit("maximum", call.emit("sub", order, call.like(1, order)), call.like(0, order))
+    picked = call.emit("gather", call.reshape(source, (source.type.size,)), first, axis=0)
+    return call.emit("where", mask, call.reshape(picked, x.shape), x)
+
+
+# -- at places that strides say
+
+
+@lowers("as_strided", "as_strided_scatter")
+def strided(call: Call) -> Tensor:
+    """Of a tensor whose memory holds its elements in order and nothing else: places of the flattened one."""
+    x, value = call.tensor("self"), call.raw["self"].meta["val"]
+    if not value.is_contiguous() or value.storage_offset():
+        raise call.unsupported("strides in memory that holds something else", hint="index it, or call contiguous()")
+    sizes, strides = call.ints("size"), call.ints("stride")
+    offset = int(call.get("storage_offset", 0))
+    places = np.full(sizes, offset, np.int64)
+    for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+        places += np.arange(size).reshape([-1 if d == axis else 1 for d in range(len(sizes))]) * stride
+    if places.size and places.max() >= x.type.size:
+        raise call.unsupported("strides that lead out of the tensor", expected=f"below {x.type.size}")
+    flat = call.reshape(x, (x.type.size,))
+    if call.op == "as_strided":
+        return call.emit("gather", flat, call.constant(places), axis=0)
+    new = call.reshape(call.tensor("src"), (places.size,))
+    return call.reshape(_put(call, flat, 0, call.constant(places.reshape(-1)), new), x.shape)
+
+
+@lowers("diagonal_scatter")
+def diagonal_scatter(call: Call) -> Tensor:
+    x = call.tensor("self")
+    a, b = call.axis("dim1", x.rank), call.axis("dim2", x.rank, 1)
+    rest = [d for d in range(x.rank) if d not in (a, b)]
+    order = [*rest, a, b]
+    outer = tuple(x.shape[d] for d in rest)
+    flat = call.reshape(call.transpose(x, order), (*outer, x.shape[a] * x.shape[b]))
+    new = call.tensor("src")
+    places = diagonal_places(new.shape[-1], x.shape[b], int(call.get("offset", 0)))
+    y = call.reshape(_put(call, flat, len(rest), call.constant(places), new), (*outer, x.shape[a], x.shape[b]))
+    return call.transpose(y, [order.index(d) for d in range(x.rank)])
 
 
 def _put(call: Call, x: Tensor, axis: int, places: Tensor, new: Tensor, reduction: str = "none") -> Tensor:

@@ -1,0 +1,82 @@
+"""Running products, extrema and sums of exponentials: scans that the table has no operator for.
+
+Model: after a step of distance d every element holds the result over the 2d elements that end at it; log2(n) steps over
+whole slices do the work of a loop over the axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from superkernel.builder.tensor import Tensor
+from superkernel.dtypes import DType
+from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.registry import lowers
+
+Parts = Sequence[Tensor]
+
+
+def scanned(call: Call, parts: Parts, axis: int, combine: Callable[[Parts, Parts], Parts]) -> Parts:
+    """The scan of tuples of tensors by an associative function of (what is before, what is behind)."""
+    extent, step = parts[0].shape[axis], 1
+    while step < extent:
+        before = [call.slice(p, axis, 0, extent - step) for p in parts]
+        behind = [call.slice(p, axis, step, extent) for p in parts]
+        joined = combine(before, behind)
+        parts = [call.concat([call.slice(p, axis, 0, step), j], axis) for p, j in zip(parts, joined, strict=True)]
+        step *= 2
+    return parts
+
+
+@lowers("cumprod")
+def running_product(call: Call) -> Tensor:
+    """In a wider type, as torch computes it: factors between that lie beyond the range of the own one count."""
+    x = call.operand("self")
+    if x.rank == 0:
+        return x
+    wider = {DType.F32: DType.F64, DType.F16: DType.F32, DType.BF16: DType.F32}
+    parts = [call.cast(x, wider.get(x.dtype, x.dtype))]
+    (y,) = scanned(call, parts, call.axis("dim", x.rank), lambda a, b: [call.emit("mul", a[0], b[0])])
+    return call.cast(y, x.dtype)
+
+
+@lowers("cummax", "cummin")
+def running_extremum(call: Call) -> list[Tensor | None]:
+    """The last of equal elements; what is no number is taken, and stays."""
+    x = call.tensor("self")
+    if x.rank == 0:
+        return [x, call.constant(np.int64(0))]
+    axis = call.axis("dim", x.rank)
+    order = "greater_equal" if call.op == "cummax" else "less_equal"
+    places = np.arange(x.shape[axis]).reshape([-1 if d == axis else 1 for d in range(x.rank)])
+    parts = [call.cast(x, DType.U8) if x.dtype is DType.BOOL else x]
+    if call.wants(1):
+        parts.append(call.expand(call.constant(places), x.shape))
+
+    def combine(before: Parts, behind: Parts) -> Parts:
+        taken = call.emit(order, behind[0], before[0])
+        if x.dtype.is_float:
+            taken = call.emit("logical_or", taken, call.emit("isnan", behind[0]))
+        return [call.emit("where", taken, b, a) for a, b in zip(before, behind, strict=True)]
+
+    values, *found = scanned(call, parts, axis, combine)
+    return [call.cast(values, x.dtype), found[0] if found else None]
+
+
+@lowers("logcumsumexp")
+def running_log_sum_exp(call: Call) -> Tensor:
+    x = call.tensor("self")
+    if x.rank == 0:
+        return x
+
+    def combine(before: Parts, behind: Parts) -> Parts:
+        high, low = (call.emit(op, before[0], behind[0]) for op in ("maximum", "minimum"))
+        zero = call.like(0.0, high)  # the difference of equal ones, of infinities too
+        apart = call.emit("where", call.emit("equal", high, low), zero, call.emit("sub", low, high))
+        return [call.emit("add", high, call.emit("log1p", call.emit("exp", apart)))]
+
+    wide = call.cast(x, DType.F32) if x.dtype in (DType.F16, DType.BF16) else x
+    (y,) = scanned(call, [wide], call.axis("dim", x.rank), combine)
+    return call.cast(y, x.dtype)
