@@ -19,9 +19,10 @@ import hashlib
 import os
 import struct
 import tempfile
-import warnings
 from contextlib import suppress
 from pathlib import Path
+
+from superkernel.warn import warn
 
 CACHE_BYTES_MAX = 2 << 30
 
@@ -68,7 +69,7 @@ class ObjectCache:
     def _warn(self, text: str) -> None:
         if not self._warned:
             self._warned = True
-            warnings.warn(f"compiled code is not cached: {text}", CacheWarning, stacklevel=4)
+            warn(f"compiled code is not cached: {text}", CacheWarning)
 
     def _path(self, key: str) -> Path | None:
         if self.directory is None:

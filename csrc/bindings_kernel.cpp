@@ -246,7 +246,7 @@ class KernelObject {
                              " threads, but this process may use only " + std::to_string(cpus) +
                              " CPUs: threads take turns, expect it to be slow";
     const py::object category = py::module_::import("superkernel._core").attr("OversubscriptionWarning");
-    if (PyErr_WarnEx(category.ptr(), text.c_str(), 1) != 0) throw py::error_already_set();
+    py::module_::import("superkernel.warn").attr("warn")(text, category);
     warned = true;
   }
 

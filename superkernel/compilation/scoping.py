@@ -12,13 +12,13 @@ for every target is not to wait for an accelerator to be found out.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from superkernel.errors import InputError, Violation, raise_all
 from superkernel.graph import Graph
+from superkernel.warn import warn
 
 _NAMED = 4  # nodes that a warning names
 
@@ -65,12 +65,11 @@ def _checked(graph: Graph, scopes: Sequence[str]) -> list[_Entry]:
         for first in entries[:number]:
             shared = first.taken & entry.taken
             if shared and first.scope != entry.scope and not (first.taken <= entry.taken):
-                warnings.warn(
+                warn(
                     f"option 'scopes': {_listed(graph, shared)} matched by {str(first)!r} and by {str(entry)!r}: the "
                     f"first decides, scope {first.scope!r} (hint: patterns that share no node, or the particular ahead "
                     "of the general, say what is meant)",
                     ScopeWarning,
-                    stacklevel=5,
                 )
     return entries
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from superkernel.errors import MachineError
 from superkernel.ops.grouped import TILINGS
 from superkernel.options import Options
 from superkernel.scheduler.schedule import Schedule
+from superkernel.warn import warn
 
 CacheFactory = Callable[[Path | None], ObjectCache]
 
@@ -69,8 +69,7 @@ def tell_fallbacks(options: Options, schedule: Schedule, host_calls: Sequence[in
     if options.fallback != "warn" or not names:
         return
     listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    warnings.warn(
+    warn(
         f"no kernel for {listed}: computed by NumPy {where} (hint: Options(fallback='allow') silences this)",
         FallbackWarning,
-        stacklevel=4,
     )

@@ -8,13 +8,13 @@ why.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superkernel.errors import InputError
 from superkernel.sim.machine import UNLIMITED, CacheGeometry, End, HartState, Machine, read_program
+from superkernel.warn import warn
 
 if TYPE_CHECKING:
     from superkernel._core import SimCacheStats
@@ -109,7 +109,7 @@ def run_program(
         program, harts=harts, memory_base=memory_base, memory_bytes=memory_bytes, quantum=quantum, icache=icache
     )
     if max_instructions is None and b"tohost" not in data:
-        warnings.warn("the program has no tohost: it cannot report an end, and may run for ever", stacklevel=2)
+        warn("the program has no tohost: it cannot report an end, and may run for ever")
     end = machine.run(max_instructions or UNLIMITED)
     states = [machine.hart(number) for number in range(harts)]
     return ProgramResult(

@@ -187,6 +187,7 @@ def test_one_allowed_cpu_still_works_and_warns_once() -> None:
             exchange = make_exchange(2)
             make_exchange(4)
         assert [w.category for w in caught] == [_core.OversubscriptionWarning], caught
+        assert caught[0].filename == make_exchange.__code__.co_filename
         assert "2 threads" in str(caught[0].message) and "only 1 CPU" in str(caught[0].message)
         assert _core.available_cpus() == 1
         start = time.process_time()
