@@ -31,7 +31,8 @@ WATCHDOG_MS_MAX = 1e12  # about 30 years; the runtime counts ns in 64 bits
 
 @dataclass(frozen=True)
 class Options:
-    """Each optimisation can be switched off; the defaults are what one wants for speed.
+    """Each optimisation can be switched off; the defaults are what one wants for speed. Options that are equal print
+    equally.
 
     sync: "minimal" waits only where bytes conflict; "full" puts a barrier of all cores between any two sub-operators;
     "type-range" (accelerator) one of the cores that the types of the two kernels name.
@@ -116,13 +117,15 @@ class Options:
         return "none" if self.debug_sync_all else self.weight_prefetch
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
         wrong: list[Violation] = []
         for name, choices in _CHOICES.items():
             if isinstance(getattr(self, name), bool) and set(choices) == set(_SWITCHES.values()):
                 object.__setattr__(self, name, _SWITCHES[getattr(self, name)])
-            if getattr(self, name) not in choices:
-                found = repr(getattr(self, name))
-                wrong.append(Violation("not a legal choice", f"option {name!r}", ", ".join(choices), found))
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in choices:
+                wrong.append(Violation("not a legal choice", f"option {name!r}", ", ".join(choices), repr(value)))
         for field in dataclasses.fields(self):
             if field.type == "bool" and not isinstance(getattr(self, field.name), bool):
                 found = repr(getattr(self, field.name))
@@ -139,6 +142,8 @@ class Options:
         if isinstance(time, bool) or not isinstance(time, (int, float)) or not 0 <= time <= WATCHDOG_MS_MAX:
             expected = f"milliseconds, 0 to {WATCHDOG_MS_MAX:g}"
             wrong.append(Violation("bad time", "option 'watchdog_ms'", expected, repr(time)))
+        else:
+            object.__setattr__(self, "watchdog_ms", float(time))
         if isinstance(self.scopes, Mapping):
             object.__setattr__(self, "scopes", _entries(self.scopes))
         for name in ("deny", "pin", "dump", "scopes"):
@@ -147,7 +152,7 @@ class Options:
                 expected = "a mapping of scopes to patterns" if name == "scopes" else "tuple of str"
                 wrong.append(Violation("not a tuple of patterns", f"option {name!r}", expected, repr(value)))
             else:
-                object.__setattr__(self, name, tuple(value))
+                object.__setattr__(self, name, tuple(map(_plain, value)))
         for entry in self.scopes if isinstance(self.scopes, tuple) else ():
             if not all(entry.partition(":")[::2]):
                 empty = "name the nodes, or leave the scope out" if entry.endswith(":") else ""
@@ -175,6 +180,18 @@ class Options:
         if unknown:
             raise InputError("unknown option", expected=", ".join(known), found=", ".join(unknown))
         return Options(**given)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's scalars, and subclasses of Python's, as Python's own: equal options print equally, and share a plan."""
+    if type(value).__module__ == "numpy" and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, bool):
+        return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return str.__str__(value) if kind is str else kind(value)
+    return value
 
 
 def _entries(scopes: Mapping[Any, Any]) -> tuple[str, ...]:

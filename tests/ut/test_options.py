@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from enum import IntEnum, StrEnum
 from typing import Any
 
+import numpy as np
 import pytest
 
 from superkernel.errors import InputError
@@ -35,6 +37,10 @@ def test_defaults_and_mappings() -> None:
         {"scopes": {"a": ["x"], "b": ()}},
         {"scopes": {"a": ""}},
         {"x": 1},
+        {"sync": np.array(["full", "minimal"])},
+        {"sync": ["full"]},
+        {"early_start": np.int64(1)},
+        {"split": np.float64(2)},
     ],
 )
 def test_bad_options(bad: dict[str, Any]) -> None:
@@ -50,6 +56,38 @@ def test_truth_values_are_switches(name: str) -> None:
         assert getattr(options, name) == meant
         assert options == Options.of({name: meant})
         assert repr(options) == repr(Options.of({name: meant}))
+
+
+class _Level(StrEnum):
+    FULL = "full"
+
+
+class _Name(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"watchdog_ms": 1000}, {"watchdog_ms": 1000.0}),
+        ({"watchdog_ms": np.float32(0.5)}, {"watchdog_ms": 0.5}),
+        ({"watchdog_ms": np.int16(3)}, {"watchdog_ms": 3.0}),
+        ({"split": np.int64(2)}, {"split": 2}),
+        ({"func_align": IntEnum("Align", {"LINE": 64}).LINE}, {"func_align": 64}),  # type: ignore[attr-defined]
+        ({"fuse": np.bool_(False)}, {"fuse": False}),
+        ({"locality": np.bool_(False)}, {"locality": "off"}),
+        ({"sync": np.str_("full")}, {"sync": "full"}),
+        ({"sync": _Level.FULL}, {"sync": "full"}),
+        ({"pin": [np.str_("host.*"), _Name("x")]}, {"pin": ("host.*", "x")}),
+        ({"dump": ("a",)}, {"dump": ["a"]}),
+        ({"scopes": {_Name("a"): np.str_("x*")}}, {"scopes": ("a:x*",)}),
+    ],
+)
+def test_equal_options_print_equally(given: dict[str, Any], meant: dict[str, Any]) -> None:
+    """The key of a cached plan is made of what they print."""
+    one, other = Options.of(given), Options.of(meant)
+    assert (one, repr(one), hash(one)) == (other, repr(other), hash(other))
+    assert {type(v) for v in vars(one).values()} <= {str, int, float, bool, tuple}
 
 
 def test_a_scope_without_patterns_is_named() -> None:
