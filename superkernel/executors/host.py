@@ -7,9 +7,11 @@ NumPy reference on the very buffers of the fused kernel.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +31,16 @@ T = TypeVar("T")
 
 
 class HostExecutable:
-    """One compiled program on this machine. Thread-safe: launches take turns."""
+    """One compiled program on this machine. Thread-safe: launches take turns. Also in a forked child, whatever other
+    threads were doing."""
 
     def __init__(self, image: HostImage, schedule: Schedule, plan: Plan, watchdog_ms: float = 0.0) -> None:
         self.image, self.schedule, self.plan = image, schedule, plan
         self.watchdog_ns = round(watchdog_ms * 1e6)
         calls = bool(image.host_calls or image.checked)
-        self._lock = threading.Lock() if calls else None
+        self._lock = threading.RLock() if calls else None  # a signal handler may come into a launch of its own thread
+        if calls:
+            _calling.add(self)
         self._io: Sequence[Array] = ()
         code = image.code
         self._kernel = _core.Kernel(
@@ -96,11 +101,11 @@ class HostExecutable:
         if self._lock is None:
             return self._launch(launch)
         with self._lock:
-            self._io = io
+            before, self._io = self._io, io
             try:
                 return self._launch(launch)
             finally:
-                self._io = ()
+                self._io = before
 
     def _launch(self, launch: Callable[[], T]) -> T:
         try:
@@ -165,3 +170,15 @@ class HostExecutable:
         else:
             raw = self._io[self.image.io_slot(place)].reshape(-1).view(np.uint8)
         return raw[place.offset : place.offset + kind.nbytes].view(kind.dtype.numpy).reshape(kind.shape)
+
+
+_calling: WeakSet[HostExecutable] = WeakSet()  # those with a lock
+
+
+def _leave_others_behind() -> None:
+    """In a forked child: the threads that held the locks are not there any more."""
+    for executable in _calling:
+        executable._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_leave_others_behind)

@@ -235,6 +235,42 @@ def test_a_child_of_multiprocessing_runs_kernels_with_fallbacks() -> None:
     assert said(body) == "True None 0"
 
 
+def test_a_child_runs_kernels_with_fallbacks_that_another_thread_was_running() -> None:
+    """The lock of such a kernel was held by a thread that the child does not have."""
+    body = """
+        warnings.simplefilter("ignore", DeprecationWarning)
+        kernel = sk.compile(chain(), threads=2, options={"deny": ["host.softmax*"], "fallback": "allow"})
+        expected = kernel(x)
+        threading.Thread(target=lambda: [kernel(x) for _ in range(10**6)], daemon=True).start()
+        for _ in range(3):
+            time.sleep(0.02)
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if np.array_equal(kernel(x), expected) else 7)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert said(body).split() == ["0"] * 3
+
+
+def test_a_kernel_with_fallbacks_that_is_run_from_inside_itself() -> None:
+    """As a signal handler may do: refused, and the outer run ends well."""
+    body = """
+        import superkernel.executors.host as host
+        kernel = sk.compile(chain(), threads=2, options={"deny": ["host.softmax*"], "fallback": "allow"})
+        expected = kernel(x)
+        before, said = host.run_reference, []
+        def inside(*arguments, **named):
+            try:
+                kernel(x)
+            except sk.InputError as error:
+                said.append(error)
+            return before(*arguments, **named)
+        host.run_reference = inside
+        print(np.array_equal(kernel(x), expected), len(said))
+    """
+    assert said(body) == "True 3"
+
+
 @pytest.mark.parametrize(
     "end",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import superkernel as sk
+from superkernel import collection
 from superkernel.collection import paused
 
 
@@ -48,16 +50,50 @@ def test_overlapping_pauses_of_threads() -> None:
     def other() -> None:
         with paused():
             inside.set()
-            assert leave.wait(10)
+            assert leave.wait(60)
 
     thread = threading.Thread(target=other)
     with paused():
         thread.start()
-        assert inside.wait(10)
+        assert inside.wait(60)
     assert not gc.isenabled()  # the other one's is not over
     leave.set()
     thread.join()
     assert gc.isenabled()
+
+
+def test_a_forked_child_leaves_the_pauses_of_other_threads_behind() -> None:
+    """And their lock. Its own goes on: it is in the middle of it."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with paused(), collection._lock:
+            inside.set()
+            leave.wait(60)
+
+    def enabled_in_child() -> list[bool]:
+        reader, writer = os.pipe()
+        if (child := os.fork()) == 0:
+            found = [gc.isenabled()]
+            with paused():
+                found.append(gc.isenabled())
+            os.write(writer, bytes([*found, gc.isenabled()]))
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writer)
+        with open(reader, "rb") as file:
+            return [bool(byte) for byte in file.read()]
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert inside.wait(60)
+    assert enabled_in_child() == [True, False, True]
+    leave.set()
+    thread.join()
+    with paused():
+        assert enabled_in_child() == [False, False, False]
+    gc.disable()
+    assert enabled_in_child() == [False, False, False]
 
 
 def test_compiling_leaves_it_as_it_was() -> None:
