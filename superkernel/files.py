@@ -33,19 +33,31 @@ def is_elf(path: str | PathLike[str]) -> bool:
 
 
 @contextmanager
-def replacing(path: Path, what: str) -> Iterator[BinaryIO]:
-    """A file beside `path` that takes its place when the block ends without an exception. Raises MachineError, which
-    says that `what` cannot be written."""
+def whole(path: Path) -> Iterator[BinaryIO]:
+    """A file beside `path` that takes its place when the block ends without an exception. A link stays one: what it
+    points at is replaced. What is there and no file (a terminal, a pipe, a device) is written as it is."""
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as file:
+            yield file
+        return
+    path = Path(os.path.realpath(path))
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                yield file
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def replacing(path: Path, what: str) -> Iterator[BinaryIO]:
+    """`whole`, with a MachineError that says that `what` cannot be written."""
+    try:
+        with whole(path) as file:
+            yield file
     except OSError as error:
         reason = error.strerror or str(error)
         raise MachineError(f"cannot write {what}: {reason}", location=str(path)) from error

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from superkernel.errors import FileFormatError, MachineError
+from superkernel.files import whole
 
 
 def canonical_json(data: Any) -> str:
@@ -26,14 +25,8 @@ def write_json(path: Path, data: Any) -> None:
     """Replace the file atomically. Raises MachineError where the place cannot be written."""
     text = json.dumps(data, sort_keys=True, indent=1, allow_nan=False) + "\n"
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with whole(path) as file:
+            file.write(text.encode())
     except OSError as error:
         raise MachineError("cannot write the file", location=f"file {str(path)!r}", found=str(error)) from error
 

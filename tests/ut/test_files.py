@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,32 @@ def test_an_exception_leaves_the_old_file(tmp_path: Path) -> None:
         fail()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    path, link = tmp_path / "folder" / "x", tmp_path / "link"
+    link.symlink_to(path)
+    for text in (b"new", b"newer"):  # of nothing, and of a file
+        with replacing(link, "it") as file:
+            file.write(text)
+        assert link.is_symlink()
+        assert path.read_bytes() == text
+    assert sorted(tmp_path.rglob("*")) == sorted([path, path.parent, link])
+
+
+def test_a_pipe_is_written_not_replaced(tmp_path: Path) -> None:
+    """As /dev/stdout and /dev/null are: whoever may write beside them would replace them for everybody."""
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    with replacing(pipe, "it") as file:
+        file.write(b"through")
+    reader.join(60)
+    assert read == [b"through"]
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", 7])
