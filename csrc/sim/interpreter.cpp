@@ -60,10 +60,13 @@ std::uint64_t remainder(std::int64_t a, std::int64_t b) {
 
 #define SK_PC (code_base + static_cast<std::uint64_t>(record - records) * 2)
 #define SK_NOW (clock_at_zero - bits(left))
+#define SK_RETIRED (retired_at_zero - bits(left))
+// Of a control unit, timed or not.
+#define SK_CYCLE (Host::kTimed ? SK_NOW : SK_RETIRED + hart.traps + hart.stall_cycles)
 #define SK_SYNC()                                                                                         \
   do {                                                                                                    \
     hart.pc = SK_PC;                                                                                      \
-    hart.retired = retired_at_zero - bits(left);                                                          \
+    hart.retired = SK_RETIRED;                                                                            \
     if constexpr (Host::kControl && Host::kTimed) hart.stall_cycles = SK_NOW - hart.retired - hart.traps; \
   } while (false)
 // The loop's clock after hart.stall_cycles was changed behind a SK_SYNC.
@@ -206,13 +209,15 @@ std::uint64_t remainder(std::int64_t a, std::int64_t b) {
     SK_LATER(32U + record->rd, private_load_cycles);      \
     SK_NEXT(step);                                        \
   } while (false)
-// A store off the window. Operand words of the register page are a control unit's own; all else is for the device.
+// A store off the window. Operand words of the register page are a control unit's own, and so are doorbells of queues
+// that have room; all else is for the device.
 #define SK_STORE_OUTSIDE(T, address_, offset_, stored_, step)                                                  \
   do {                                                                                                         \
     if constexpr (Host::kControl) {                                                                            \
       const std::uint64_t place_ = (address_) - owner.page_address;                                            \
       if (sizeof(T) == 8 && place_ < kWindows * kWindowWords * 8 && place_ % 8 == 0 &&                         \
-          place_ / 8 % kWindowWords != kWindowWords - 1) {                                                     \
+          (place_ / 8 % kWindowWords != kWindowWords - 1 ||                                                    \
+           owner.post(hart, place_ / 8 / kWindowWords, stored_, SK_PC, SK_CYCLE, SK_RETIRED))) {               \
         hart.windows[place_ / 8 / kWindowWords][place_ / 8 % kWindowWords] = stored_;                          \
         if (Host::kTimed && owner.costs.doorbell_store > 1) {                                                  \
           hart.stats->stalls[static_cast<std::size_t>(Stall::doorbell)] += owner.costs.doorbell_store - 1;     \
@@ -403,7 +408,7 @@ jump_out:  // a jump to next_pc, outside the code, was executed: the fetch there
   --left;
 fetch_out:
   hart.pc = next_pc;
-  hart.retired = retired_at_zero - bits(left);
+  hart.retired = SK_RETIRED;
   if constexpr (Host::kControl) {
     hart.request.kind = Request::Kind::trap;
     hart.request.value = static_cast<std::uint64_t>(Cause::fetch_access);

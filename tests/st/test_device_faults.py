@@ -235,6 +235,36 @@ def test_an_error_names_its_symbol_and_command() -> None:
     assert error.to_json()["kind"] == "unwritten_local_read"
 
 
+@pytest.mark.parametrize("step", [1, 9, 1 << 20])
+def test_a_bad_command_is_found_in_its_turn(step: int) -> None:
+    """However far its core has run ahead by then: another core's failure of an earlier cycle comes first, its own
+    place, cycle and sub-operator are those of the doorbell, and what stands behind it was never done."""
+
+    def late(address: int, delay: int) -> Body:
+        body = Body().marker(4).nops(delay).do("gm_to_ub", src=DATA, dst=0, bytes=64).marker(5)
+        body.do("gm_to_ub", src=DATA, dst=address, bytes=64).marker(6)
+        return body.do("gm_to_ub", src=DATA, dst=64, bytes=64).drain()
+
+    alone = fault({V0: late(8, 100)}, "misaligned", step=step)
+    assert "sub-operator 5 (body)" in str(alone) and "gm_to_ub" in str(alone), alone
+    reference = fault({V0: late(8, 100)}, "misaligned")
+    assert str(alone) == str(reference)
+    earlier = fault({V0: late(8, 300), V1: late(16, 100)}, "misaligned", step=step)
+    assert f"core {V1} (aiv)" in str(earlier), earlier
+    assert fault({V0: late(0, 300), V1: late(MINI.memory.ub_bytes, 300)}, "out_of_range", step=step)
+
+
+@pytest.mark.parametrize("name", ["gm_to_ub", "sdma_copy"])
+def test_a_command_behind_the_end_is_not_drained(name: str) -> None:
+    """Of a core that nobody waits for. How far it ran ahead by the end does not matter."""
+    late = Body().loop(A1, 100, Body().nops(1))
+    ends = Body().nops(4).store(MINI.map.exit_address, 0x5555, "sw")
+    late.do(name, src=DATA, dst=OUT if name == "sdma_copy" else 0, bytes=64)
+    texts = {str(fault({V0: ends, V1: late}, "undrained", step=step)) for step in (1, 9, 1 << 20)}
+    assert len(texts) == 1, texts
+    assert f"core {V1} (aiv of" in texts.pop()
+
+
 def test_everybody_asleep() -> None:
     made = Device(MINI, link({V0: Body().nops(3)}, exits=False), max_instructions=1000)
     with pytest.raises(SimulationError) as caught:

@@ -96,4 +96,14 @@ void ControlSpace::fence(ControlUnit& unit, std::uint32_t word) const {
   if ((before & kInputs) != 0 && (after & kReads) != 0) unit.seen = unit.acquired;
 }
 
+bool ControlSpace::post(ControlUnit& unit, std::size_t window, std::uint64_t doorbell, std::uint64_t pc,
+                        std::uint64_t cycle, std::uint64_t retired) {
+  if (unit.room[window] == 0 || posted_count == kPostedMax) return false;
+  --unit.room[window];
+  unit.windows[window][kWindowWords - 1] = doorbell;
+  posted[posted_count++] = {
+      unit.windows[window], pc, cycle, retired, unit.marker, unit.released, static_cast<std::uint32_t>(window)};
+  return true;
+}
+
 }  // namespace sk::sim

@@ -3,8 +3,9 @@
 // Model: in order, one instruction per cycle. An instruction that reads a register whose value is still on its way
 // (load, multiplication, division, floating point) waits for it, and so does one that overwrites it: a scoreboard.
 // Private work (registers, private memory, operand words of the register page, hits of the instruction cache) is done
-// by the interpreter without asking anybody; everything that others could see or feel ends in a `Request`, which the
-// device carries out when its turn in time has come.
+// by the interpreter without asking anybody. So are doorbells of the core's own engines, while their queues surely have
+// room: the commands are left as `Posted`, dated. Everything else that others could see or feel ends in a `Request`,
+// which the device carries out when its turn in time has come.
 //
 // Invariants:
 //  - hart.cycles() is the device's clock as this core sees it; every cycle beyond one per instruction is counted in the
@@ -60,6 +61,7 @@ struct ControlCosts {
 
 inline constexpr std::size_t kWindowWords = 16;
 inline constexpr std::size_t kWindows = 8;
+inline constexpr std::size_t kPostedMax = 32;  // of one run-ahead
 inline constexpr std::size_t kHostLineBytes = 64;
 inline constexpr std::size_t kRegisters = 64;  // 0 to 31: integer, from 32 on: floating point
 
@@ -69,6 +71,9 @@ struct ControlUnit : Hart {
   std::uint64_t pending = 0;  // the scoreboard's registers: their values are on their way
   std::uint64_t last_ready = 0;
   ControlStats* stats = nullptr;
+
+  // Places of the engines' queues that are free whatever the engines do; 0 where others ring too.
+  std::array<std::uint32_t, kWindows> room{};
 
   // Private memory; `private_bytes` 0: none.
   std::uint8_t* private_data = nullptr;
@@ -127,6 +132,17 @@ struct ControlUnit : Hart {
   }
 };
 
+// A command whose doorbell was rung while its unit ran ahead, and the unit's state then.
+struct Posted {
+  std::array<std::uint64_t, kWindowWords> words;
+  std::uint64_t pc;
+  std::uint64_t cycle;
+  std::uint64_t retired;  // instructions before this one
+  std::uint32_t marker;
+  std::uint32_t released;
+  std::uint32_t window;
+};
+
 // Which registers an operation reads and writes, and when its result is there.
 struct Operands {
   struct One {
@@ -147,7 +163,7 @@ inline std::uint64_t registers_of(const Record& record, const Operands& operands
          bit(operands.rd, record.rd);
 }
 
-// What all control units share: the code, decoded, and the marker's observer.
+// What all control units share: the code, decoded, what the one that runs ahead has posted, and the marker's observer.
 class ControlSpace {
  public:
   ControlSpace() = default;
@@ -161,6 +177,9 @@ class ControlSpace {
   // where the run cannot go on.
   virtual void marker_stored(ControlUnit& unit) = 0;
   void fence(ControlUnit& unit, std::uint32_t word) const;
+  // The doorbell of a window is rung. False: the device must be asked.
+  bool post(ControlUnit& unit, std::size_t window, std::uint64_t doorbell, std::uint64_t pc, std::uint64_t cycle,
+            std::uint64_t retired);
 
   std::vector<Record> records;
   std::uint64_t code_base = 0;
@@ -168,6 +187,8 @@ class ControlSpace {
   std::span<const std::uint8_t> code;
   std::uint32_t line_bytes = 0;
   std::uint64_t page_address = 0;
+  std::array<Posted, kPostedMax> posted;
+  std::size_t posted_count = 0;
   ControlCosts costs;
   const Operands* operands = operands_of_operations();
 };

@@ -232,6 +232,10 @@ void Device::start_core(Core& core, std::uint64_t number, bool cold) {
     std::memset(unit.private_data + kMarkerByte, 0, sizeof(std::uint64_t));
     std::memcpy(unit.private_data + kLaunchByte, &number, sizeof(number));
   }
+  for (std::size_t e = 0; e < kWindows; ++e) {
+    const bool own = core.queues[e] != nullptr && core.queues[e] != sdma_.get();
+    unit.room[e] = own ? to_u32(target.queue.depth_commands) : 0;
+  }
   core.requesting = core.asleep = false;
   core.slept = 0;
   core.blocked = {};

@@ -2,7 +2,8 @@
 //
 // Model: an event is something that others may see or feel: a control unit's request, an engine's start, next piece or
 // end, a flag's or a notify's arrival. Events happen in the order (cycle, core, part of the core, sequence). Between
-// its events a control unit runs ahead on private work; `step` bounds how far, and changes nothing else. An engine
+// its events a control unit runs ahead on private work; `step` bounds how far, and changes nothing else. Commands that
+// it leaves on the way stand in their queues early, with the cycle from which they count (QueuedCommand). An engine
 // carries out its command's data at the command's start, at once; time is accounted separately.
 //
 // A launch starts all cores at the entry at cycle 0 and ends with a store to the exit address. Memory, and what is in
@@ -201,6 +202,8 @@ class Device final : public ControlSpace {
   // ---- control units
   void control_event(Core& core, std::uint64_t now);
   void run_ahead(Core& core);
+  void take_posted(Core& core);
+  void rewind(Core& core, const Posted& posted);
   void will_run_ahead(const Core& core) const;
   void interpret(ControlUnit& unit);
   bool is_next(std::uint64_t cycle, std::uint32_t part) const;
@@ -223,6 +226,7 @@ class Device final : public ControlSpace {
   // ---- the register page
   bool perform_page_store(Core& core, std::uint64_t now);
   bool ring(Core& core, const Command& command, std::uint64_t now);
+  void enqueue(Core& core, QueuedCommand queued);
   bool control_command(Core& core, const Command& command, std::uint64_t now);
   bool control_wait_flag(Core& core, const Command& command, std::uint64_t now);
   bool control_drain(Core& core, const Command& command, std::uint64_t now);
@@ -283,6 +287,7 @@ class Device final : public ControlSpace {
   std::string waits_of(const EngineQueue& queue) const;
   std::string setters_of(const Core& core, std::uint64_t flag) const;
   bool check_end(const Core& core);
+  bool rings(const Core& core) const;
   void report_left(std::vector<std::string>& commands, std::vector<std::string>& flags) const;
 
   void record(std::uint32_t core, std::uint8_t track, TraceKind kind, std::uint64_t begin, std::uint64_t end,

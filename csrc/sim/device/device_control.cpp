@@ -82,8 +82,43 @@ void Device::run_ahead(Core& core) {
   } else {
     interpret(unit);
   }
+  take_posted(core);
   executed_ += unit.retired - before;
   core.requesting = unit.request.kind != Request::Kind::step;
+}
+
+void Device::take_posted(Core& core) {
+  for (std::size_t i = 0; i < posted_count; ++i) {
+    const Posted& from = posted[i];
+    QueuedCommand queued;
+    if (decode(from.words, static_cast<Engine>(from.window), core.type, config_.target, queued.command)) {
+      for (std::size_t j = i; j < posted_count; ++j) ++core.unit.room[posted[j].window];
+      rewind(core, from);
+      break;
+    }
+    queued.doorbell = from.cycle + (config_.timed ? costs.doorbell_store : 1);
+    queued.pc = from.pc;
+    queued.marker = from.marker;
+    queued.released = from.released;
+    enqueue(core, std::move(queued));
+  }
+  posted_count = 0;
+}
+
+// The command is a fault, which is to be found in its turn: the unit stands at its doorbell again. What it did behind
+// that to its registers and its private memory stays, which nobody will see.
+void Device::rewind(Core& core, const Posted& posted_there) {
+  constexpr std::uint32_t kStoreBits = 3;  // of four bytes
+  ControlUnit& unit = core.unit;
+  unit.pc = posted_there.pc;
+  unit.retired = posted_there.retired;
+  unit.stall_cycles = posted_there.cycle - unit.retired - unit.traps;
+  unit.marker = posted_there.marker;
+  unit.stats = &stats_of(core, unit.marker).control;
+  unit.windows[posted_there.window] = posted_there.words;
+  unit.request = {Request::Kind::store, 8, false, false, 0, posted_there.words[kWindowWords - 1], {}};
+  unit.request.address = page_address + (posted_there.window * kWindowWords + kWindowWords - 1) * 8;
+  unit.request.record.bits = kStoreBits;
 }
 
 // The host fetches what the unit's next turn needs beyond itself, while it is busy with the unit's request: records,

@@ -47,26 +47,29 @@ bool Device::ring(Core& core, const Command& command, std::uint64_t now) {
     block(core, why);
     return false;
   }
-  const std::uint64_t pc = unit.pc;
-  finish_doorbell(core, Stall::doorbell, 0);
   QueuedCommand queued;
   queued.command = command;
-  queued.doorbell = std::max(now, unit.cycles());
-  queued.pc = pc;
+  queued.pc = unit.pc;
   queued.marker = unit.marker;
+  queued.released = unit.released;
+  finish_doorbell(core, Stall::doorbell, 0);
+  queued.doorbell = std::max(now, unit.cycles());
+  if (command.engine != Engine::sdma) --unit.room[static_cast<std::size_t>(command.engine)];
+  enqueue(core, std::move(queued));
+  return true;
+}
+
+void Device::enqueue(Core& core, QueuedCommand queued) {
+  EngineQueue& queue = *core.queues[static_cast<std::size_t>(queued.command.engine)];
   queued.core = static_cast<std::uint16_t>(core.number);
   if (config_.races) {
-    queued.acquired = unit.acquired;
-    queued.released = unit.released;
-    queued.loads = unit.load_epoch++;
+    queued.acquired = core.unit.acquired;
+    queued.loads = core.unit.load_epoch++;
   }
-  const bool was_empty = queue->commands.empty();
-  const std::uint64_t doorbell = queued.doorbell;
-  queue->commands.push_back(std::move(queued));
-  if (was_empty) {
-    push(doorbell, queue->core * kParts + 1 + static_cast<std::uint32_t>(queue->engine), EventKind::engine);
+  if (queue.commands.empty()) {
+    push(queued.doorbell, queue.core * kParts + 1 + static_cast<std::uint32_t>(queue.engine), EventKind::engine);
   }
-  return true;
+  queue.commands.push_back(std::move(queued));
 }
 
 // The instruction is over after `start_up` cycles, and not before an ordinary doorbell would be.

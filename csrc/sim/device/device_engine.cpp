@@ -269,6 +269,7 @@ void Device::complete(EngineQueue& queue, std::uint64_t now) {
   if (queue.engine == Engine::sdma) {
     for (auto& core : cores_) tell(*core);
   } else {
+    ++cores_[queue.core]->unit.room[static_cast<std::size_t>(queue.engine)];
     tell(*cores_[queue.core]);
   }
 }

@@ -143,6 +143,9 @@ void Device::report_left(std::vector<std::string>& commands, std::vector<std::st
     if (queue.commands.empty()) return;
     commands.push_back(name_of_core(queue.core) + ": " + waits_of(queue));
   };
+  for (const auto& core : cores_) {
+    if (rings(*core)) commands.push_back(name_of_core(core->number) + " rings a doorbell after the end");
+  }
   for (const auto& queue : engines_) look(*queue);
   look(*sdma_);
   const std::uint64_t ids = config_.target.queue.flag_ids;
@@ -168,9 +171,21 @@ void Device::report_left(std::vector<std::string>& commands, std::vector<std::st
   }
 }
 
+// Whether the unit's request is a doorbell of an engine.
+bool Device::rings(const Core& core) const {
+  const Request& request = core.unit.request;
+  const std::uint64_t word = (request.address - page_address) / 8;
+  return core.requesting && request.kind == Request::Kind::store && word >= kWindowWords &&
+         word < kWindows * kWindowWords && word % kWindowWords == kWindowWords - 1;
+}
+
 // What must hold when the program says that it has ended.
 bool Device::check_end(const Core& core) {
   std::vector<std::string> commands, flags;
+  // Commands of the others that count from a later cycle on are there already or not as they ran ahead: now they are.
+  for (const auto& other : cores_) {
+    if (!other->asleep && !other->requesting && !other->blocked.is) run_out(*other);
+  }
   // What is on its way arrives first: it may overflow, and it counts.
   while (!events_.empty()) {
     const Event event = events_.top();
