@@ -12,6 +12,8 @@ Invariants: awaits of one flag come in the order of its signals; a count never e
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +27,7 @@ from superkernel.target.aicore import AicoreTarget
 MODES = (Mode.ALL, Mode.TYPE, Mode.GROUP)
 
 Family = tuple[Mode, HartKind | None]
+NOWHERE: Mapping[HartKind, Collection[Event]] = {}
 Known = NDArray[np.int32]
 
 
@@ -63,18 +66,27 @@ class Events:
         self.fenced = np.full(harts.total, -1, np.int32)
         self.after: list[Known] = []
 
-    def find(self, family: Family, last: int, receivers: set[HartKind]) -> Event | None:
-        """A pending event of the family that brings enough, if all who need it still have it before them."""
+    def find(
+        self,
+        family: Family,
+        last: int,
+        receivers: set[HartKind],
+        here: Mapping[HartKind, Collection[Event]] = NOWHERE,
+        latest: int | None = None,
+    ) -> Event | None:
+        """A pending event of the family that brings enough, if all who need it still have it before them, or take it
+        at another operand of the same kernel (`here`). `latest`: the last sub-operator that it may be set behind."""
         for event in self.made:
             fits = (event.mode, event.setters) == family and event.after >= last
-            if fits and all(event in self.pending[kind] for kind in receivers):
+            fits = fits and (latest is None or event.after <= latest)
+            if fits and all(event in self.pending[kind] or event in here.get(kind, ()) for kind in receivers):
                 return event
         return None
 
-    def ahead(self, event: Event, kind: HartKind) -> list[Event]:
-        """The event and what of its family the receiver must take before it."""
-        same = [e for e in self.pending[kind] if (e.mode, e.setters) == (event.mode, event.setters)]
-        return [e for e in same if e.index <= event.index]
+    def ahead(self, event: Event, kind: HartKind, here: Collection[Event] = ()) -> list[Event]:
+        """The event and what of its family the receiver must take before it, `here` included."""
+        same = [e for e in (*self.pending[kind], *here) if (e.mode, e.setters) == (event.mode, event.setters)]
+        return sorted((e for e in same if e.index <= event.index), key=lambda e: e.index)
 
     def make(self, family: Family, after: int) -> Event:
         """One more event of the family, set behind a sub-operator."""
@@ -112,20 +124,25 @@ class Events:
             self.known[core] = np.maximum(self.known[core], learnt)
             self.fenced[core] = max(self.fenced[core], learnt[core])  # others saw its stores: they are done
 
-    def is_free(self, family: Family, after: int) -> bool:
-        """Whether one more event of the family, set behind `after`, takes no count above its limit: each receiver has
-        taken what used the flag `count_max` times before when it signals this one. (Group events: see
+    def has_flags(self, more: int) -> bool:
+        """Whether so many more events of any family take no count above its limit."""
+        families: list[Family] = [(Mode.ALL, None), *((mode, kind) for mode in self.modes[1:] for kind in CoreKind)]
+        return all(self.is_free(family, -1, more) for family in families)
+
+    def is_free(self, family: Family, after: int, more: int = 1) -> bool:
+        """Whether one more event of the family (or so many), set behind `after`, takes no count above its limit: each
+        receiver has taken what used the flag `count_max` times before when it signals this one. (Group events: see
         `may_run_ahead`.)"""
         mode, setters = family
         if mode not in self.modes:
             return False
         uses = [e for e in self.made if (e.mode, e.setters) == family]
-        back = len(uses) - self.width * self.count_max
+        back = len(uses) + more - 1 - self.width * self.count_max
         if mode is Mode.GROUP or back < 0:
             return True
         row = max([after, *(e.after for e in uses)])
         kinds = CoreKind if setters is None else (setters,)
-        return all(self.taken.get((uses[back].index, kind), row + 1) <= row for kind in kinds)
+        return back < len(uses) and all(self.taken.get((uses[back].index, kind), row + 1) <= row for kind in kinds)
 
     def signals_once(self, setter: HartKind) -> bool:
         """Whether a group event of the type is one signal: each cube core of a group adds to the count by itself."""

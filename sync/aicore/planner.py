@@ -20,13 +20,13 @@ Here is the walk over the schedule and the choice of events; `events` keeps the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from superkernel.scheduler.aicore.place import Cores
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.schedule import Schedule, Task
 from superkernel.sync.aicore.events import MODES, Events, Family, Known, flags_of
 from superkernel.sync.aicore.harts import Harts
+from superkernel.sync.aicore.lacking import Conflicts, Lacking
 from superkernel.sync.aicore.notes import Notes
 from superkernel.sync.aicore.plan import (
     AICPU,
@@ -51,16 +51,6 @@ from superkernel.sync.plan import Hazard
 from superkernel.target.aicore import AicoreTarget
 
 _WITNESSES = 4  # kept per boundary
-
-
-@dataclass
-class _Missing:
-    """Pairs (receiver, setter) that lack something, by the types of the two; `last` is the sub-operator needed."""
-
-    last: int = -1
-    own_group: bool = True
-    operands: set[int] = field(default_factory=set)
-    pairs: list[tuple[int, int, int]] = field(default_factory=list)  # receiver, setter, sub-operator
 
 
 def plan_aicore(
@@ -182,18 +172,18 @@ class _Planner:
                 for earlier in self.events.ahead(event, kind):
                     before[kind].append(earlier.index)
                     self.events.take(earlier, kind, subop)
-        lacking, witnesses, implied = self._missing(conflicts)
+        here = Conflicts(self.schedule.tasks, self.harts, conflicts)
+        lacking, shown, implied = here.lacking(self.events.known)
+        witnesses = shown[:_WITNESSES]
         for event in self._notified(lacking):
             before[event.receivers[0]].append(event.index)
             self.events.take(event, event.receivers[0], subop)
         if any(before.values()):  # the hart has told what it knew of others
-            lacking, _, _ = self._missing(conflicts)
+            lacking, shown, _ = here.lacking(self.events.known)
         fenced = self.events.fenced.copy()  # what events at operands bring counts for these operands only
         waits: dict[HartKind, dict[int, list[int]]] = {kind: {} for kind in self.harts.types}
-        if lacking:
-            for event, kind, operands in self._events_for(subop, lacking):
-                for operand in operands:
-                    waits[kind].setdefault(operand, []).append(event.index)
+        for part in self._rounds(here, lacking, shown):
+            self._add_events(subop, part, waits, max(row.last for row in lacking.values()))
         fences = self._fences(subop, conflicts, waits, fenced)
         self._relieve(subop)
         for kind in self.harts.types:
@@ -223,50 +213,42 @@ class _Planner:
         row += [Await(e, subop) for e in sorted({e for es in waits.values() for e in es})]
         row.append(Run(subop, feeds=feeds))
 
-    def _missing(
-        self, conflicts: Iterable[Conflict]
-    ) -> tuple[dict[tuple[HartKind, HartKind], _Missing], list[Conflict], int]:
-        """What no earlier event orders, by (type of the setter, type of the receiver); examples; the number implied."""
-        lacking: dict[tuple[HartKind, HartKind], _Missing] = {}
-        witnesses: list[Conflict] = []
-        implied = 0
-        tasks = self.schedule.tasks
-        for conflict in conflicts:
-            setter, receiver = tasks[conflict.earlier], tasks[conflict.later]
-            if setter.core == receiver.core:
-                continue
-            if self.events.known[receiver.core, setter.core] >= setter.subop:
-                implied += 1
-                continue
-            key = (self.harts.kind(setter.core), self.harts.kind(receiver.core))
-            row = lacking.setdefault(key, _Missing())
-            row.last = max(row.last, setter.subop)
-            row.own_group = row.own_group and bool(self.harts.group[setter.core] == self.harts.group[receiver.core])
-            row.operands.add(conflict.operand if conflict.operand is not None else 0)
-            row.pairs.append((receiver.core, setter.core, setter.subop))
-            if len(witnesses) < _WITNESSES:
-                witnesses.append(conflict)
-        return lacking, witnesses, implied
+    def _rounds(self, here: Conflicts, lacking: Lacking, shown: Iterable[Conflict]) -> list[Lacking]:
+        """What is missing, in the rounds in which it is brought: one where all waits stand ahead of the kernel, or
+        where flags are short."""
+        rounds = here.rounds(shown) if self.early_start else []
+        if len(rounds) < 2 or not self.events.has_flags(len(rounds)):
+            return [lacking] if lacking else []
+        known = self.events.known.copy()
+        return [here.lacking(known, uses)[0] for uses in rounds]
 
-    def _events_for(
-        self, subop: int, lacking: dict[tuple[HartKind, HartKind], _Missing]
-    ) -> list[tuple[Event, HartKind, set[int]]]:
-        """Events that bring what is missing, with the type that takes each and the operands that need it."""
-        found: list[tuple[Event, HartKind, set[int]]] = []
+    def _add_events(
+        self, subop: int, lacking: Lacking, waits: dict[HartKind, dict[int, list[int]]], latest: int
+    ) -> None:
+        """Events that bring what is missing, to the operands that need it. What other operands of the kernel wait for
+        may serve; what of it has the same flags is taken first, whichever operand the kernel comes to first. `latest`:
+        what some operand of the kernel needs, so that an event of all cores behind no more comes early enough."""
         for family, (keys, last) in self._families(lacking).items():
-            event = self.events.find(family, last, {receiver for _, receiver in keys}) or self.events.make(family, last)
+            here = {kind: {self.events.made[e] for es in row.values() for e in es} for kind, row in waits.items()}
+            receivers = {receiver for _, receiver in keys}
+            event = (
+                self.events.find(family, last, receivers, here)
+                or self.events.find((Mode.ALL, None), last, receivers, here, latest)
+                or self.events.make(family, last)
+            )
             operands: dict[HartKind, set[int]] = {}
             for key in keys:
                 operands.setdefault(key[1], set()).update(lacking[key].operands)
             for receiver, needing in operands.items():
-                for earlier in self.events.ahead(event, receiver):
-                    found.append((earlier, receiver, needing))
-                    self.events.take(earlier, receiver, subop)
-        return found
+                ahead = self.events.ahead(event, receiver, here[receiver])
+                for operand in needing:
+                    row = waits[receiver].setdefault(operand, [])
+                    row += [e.index for e in ahead if e.index not in row]
+                for earlier in ahead:
+                    if earlier not in here[receiver]:
+                        self.events.take(earlier, receiver, subop)
 
-    def _families(
-        self, lacking: dict[tuple[HartKind, HartKind], _Missing]
-    ) -> dict[Family, tuple[list[tuple[HartKind, HartKind]], int]]:
+    def _families(self, lacking: Lacking) -> dict[Family, tuple[list[tuple[HartKind, HartKind]], int]]:
         """The families of events that bring what is missing: for which pairs of types, behind which sub-operator."""
         families: dict[Family, list[tuple[HartKind, HartKind]]] = {}
         for (setter, receiver), row in lacking.items():
@@ -284,7 +266,7 @@ class _Planner:
         chosen = self._fewest(families, lacking)
         return {f: (keys, widest if f[1] is None else lasts[f]) for f, keys in chosen.items()}
 
-    def _without_flag(self, lacking: dict[tuple[HartKind, HartKind], _Missing]) -> list[tuple[HartKind, HartKind]]:
+    def _without_flag(self, lacking: Lacking) -> list[tuple[HartKind, HartKind]]:
         """The pairs of types that no flag can serve: an aicpu hart has none, or none is free."""
         pairs = [pair for pair in lacking if AICPU in pair]
         cores = {pair: row for pair, row in lacking.items() if AICPU not in pair}
@@ -294,7 +276,7 @@ class _Planner:
                 pairs += keys
         return pairs
 
-    def _notified(self, lacking: dict[tuple[HartKind, HartKind], _Missing]) -> list[Event]:
+    def _notified(self, lacking: Lacking) -> list[Event]:
         """Words for what no flag can bring. What they bring is taken out of `lacking`. Waits stand ahead of the kernel:
         what it does before its first access is no work where all depends on a tiling."""
         found = []
@@ -305,7 +287,7 @@ class _Planner:
     def _fewest(
         self,
         families: dict[Family, list[tuple[HartKind, HartKind]]],
-        lacking: dict[tuple[HartKind, HartKind], _Missing],
+        lacking: Lacking,
     ) -> dict[Family, list[tuple[HartKind, HartKind]]]:
         """Without the families whose events bring nothing that the others do not bring anyway, the widest left out
         last (an event of all cores brings everything)."""
