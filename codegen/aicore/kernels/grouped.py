@@ -2,7 +2,8 @@
 
 Model: the control unit reads a tile's words, then issues what `aicore.matmul` would for it: chunks of both factors into
 L1 (two slots), steps into L0 (two slots), sums into L0C, FIX stores them. All of a unit's numbers come from the table:
-the kernel waits for it first, so nothing can run ahead of it.
+the kernel waits for it first. Weights are loaded ahead of rows: once the table says which expert's they are, they are
+on their way while the rows are not there yet.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class _Grouped:
                 even = count * cut.chunk == cut.depth
                 depths = cut.chunk if even else kb.minimum(cut.depth - first, cut.chunk)
                 with kb.turn(self.chunks):
-                    self.left.load(self.x, at_x, rows, first, depths)
                     self.right.load(self.w, at_w, columns, first, depths)
+                    self.left.load(self.x, at_x, rows, first, depths)
                     self._steps(rows, columns, chunk, depths)
             self._store(row, rows, column, columns)
 
