@@ -125,6 +125,7 @@ class _Board:
         self.tangled |= {b.previous for b in buffers.values() if b.previous is not None}
         self.costs: dict[tuple[int, int], float] = {}
         self.hulls: dict[tuple[int, int, int, Role, bool], dict[int, Hull]] = {}
+        self.wide: dict[int, int] = {}  # sub-operator -> the last one that it needs a flag of more than a group for
 
     # What there is ----------------------------------------------------------------------------------------------------
 
@@ -181,14 +182,14 @@ class _Board:
 
     # Who needs what ---------------------------------------------------------------------------------------------------
 
-    def needs(self, i: int, spans: Sequence[Sequence[Span]]) -> dict[int, Hull]:
-        """The units that each core reads the results of."""
+    def needs(self, i: int, spans: Sequence[Sequence[Span]], of: Collection[int]) -> dict[int, Hull]:
+        """The units that each core reads the results of, in some of the sub-operators that read them."""
         found: dict[int, Hull] = {}
         tiling = self.tilings[i]
         assert isinstance(tiling, AicoreTiling)
         role = tiling.roles()[0]
         for operand, value in self.results(i):
-            readers = self.readers.get(value, ())
+            readers = [(j, k) for j, k in self.readers.get(value, ()) if j in of]
             if not readers:
                 continue
             rows = [self.hull(i, u, u + 1, role, write=True).get(operand, _NOTHING) for u in range(tiling.units)]
@@ -200,6 +201,27 @@ class _Board:
                     if first < last and len(units):
                         found[core] = _joined(found.get(core, _NOTHING), (int(units[0]), int(units[-1]) + 1))
         return found
+
+    def is_late(self, i: int, j: int) -> bool:
+        """Whether the cores of a reader hear of all cores, by what runs on them ahead of it or by itself, for results
+        of what comes behind i: that flag says that i is done as well, so that it costs nothing where i runs."""
+        kinds = self._kinds(j)
+        return any(q > i and kinds <= self._kinds(m) for m, q in self.wide.items() if i < m <= j)
+
+    def _kinds(self, i: int) -> set[KernelType]:
+        """The types of cores that it runs on."""
+        tiling = self.tilings[i]
+        assert isinstance(tiling, AicoreTiling)
+        kernel = tiling.kernel_type
+        uses = ((KernelType.CUBE, kernel.uses_cube), (KernelType.VECTOR, kernel.uses_vector))
+        return {kind for kind, used in uses if used}
+
+    def _note_wide(self, q: int, spans: Sequence[Sequence[Span]]) -> None:
+        """Which readers of q need a flag of more than a group, now that both have their ranges."""
+        readers = {m for _, value in self.results(q) for m, _ in self.readers.get(value, ()) if m > q}
+        for m in sorted(readers - set(self.wide)):
+            if self._on_cores(m) and (not self._on_cores(q) or self.width(q, m, spans[q], spans[m]) == 2):
+                self.wide[m] = q
 
     def latency(self, spans: Sequence[Span], needs: Mapping[int, Hull]) -> float:
         """Of the widest flag that readers wait for."""
@@ -250,7 +272,7 @@ class _Board:
     def _parts(self, i: int, spans: Sequence[Sequence[Span]]) -> bool:
         makers = {p for value in self.subops[i].values for p in self.writers.get(value, ())} - {i}
         for p in sorted(makers):
-            if not self._on_cores(p):
+            if not self._on_cores(p) or self.is_late(p, i):
                 continue
             before = self.width(p, i, self.given[p], self.given[i])
             if before < 2 and self.width(p, i, spans[p], spans[i]) > before:
@@ -259,6 +281,7 @@ class _Board:
 
     def _attempt(self, kept: set[int]) -> tuple[list[list[Span]], dict[int, float]]:
         spans = [list(row) for row in self.given]
+        self.wide.clear()
         tail = [0.0] * self.cores.harts
         behind = [0.0] * len(self.subops)
         gains: dict[int, float] = {}
@@ -267,14 +290,16 @@ class _Board:
             after = max((behind[j] for j in readers), default=0.0)
             wait = self.far if readers else 0.0
             if i not in kept and self.is_candidate(i):
-                needs = self.needs(i, spans)
+                late = {j for j in readers if self._on_cores(j) and self.is_late(i, j)}
+                needs, others = self.needs(i, spans, readers - late), self.needs(i, spans, late)
                 wait = self.latency(spans[i], needs)
                 now = self._length(i, spans[i], tail, after + wait)
-                if wait > self.near and (other := self._by_groups(i, needs, tail, after)) is not None:
+                if wait > self.near and (other := self._by_groups(i, needs, others, tail, after)) is not None:
                     near = self.latency(other, needs) if not self._overlap(other) else self._inside(other, needs)
                     then = self._length(i, other, tail, after + near)
                     if then < now - MARGIN * self.far:
                         spans[i], wait, gains[i] = other, near, now - then
+            self._note_wide(i, spans)
             if not self._on_cores(i):
                 continue
             length = self._length(i, spans[i], tail, after + wait)
@@ -298,31 +323,46 @@ class _Board:
         rows = sorted((begin, end) for _, begin, end, _ in spans)
         return any(a[1] > b[0] for a, b in pairwise(rows))
 
-    def _by_groups(self, i: int, needs: Mapping[int, Hull], tail: Sequence[float], after: float) -> list[Span] | None:
-        """Ranges that bring each group what it reads; None where there are none."""
+    def _by_groups(
+        self, i: int, needs: Mapping[int, Hull], late: Mapping[int, Hull], tail: Sequence[float], after: float
+    ) -> list[Span] | None:
+        """Ranges that bring each group what it reads; None where there are none. What is read `late` may lie anywhere,
+        unless groups have copies of their own."""
+        tiling = self.tilings[i]
+        assert isinstance(tiling, AicoreTiling)
+        found = self._dealt(i, needs, {}, tail, after)
+        if found is None or not self._overlap(found):
+            return found and self._complete(found, tiling.units)
+        copied = all(self.buffers[value].is_temporary for _, value in self.results(i))
+        return self._dealt(i, needs, late, tail, after) if copied else None
+
+    def _dealt(
+        self, i: int, needs: Mapping[int, Hull], late: Mapping[int, Hull], tail: Sequence[float], after: float
+    ) -> list[Span] | None:
+        """What each group reads, on the cores of it that are done with it first."""
         tiling = self.tilings[i]
         assert isinstance(tiling, AicoreTiling)
         role, on_cube = tiling.roles()[0], tiling.kernel_type is KernelType.CUBE
         found: list[Span] = []
-        for group in sorted({self.group[core] for core in needs}):
+        for group in sorted({self.group[core] for core in (*needs, *late)}):
             kind = range(self.cores.cube) if on_cube else range(self.cores.cube, self.cores.total)
             lanes = [core for core in kind if self.group[core] == group]
-            here = {core: need for core, need in needs.items() if self.group[core] == group}
-            ways = self._ways(lanes, here)
+            here, more = ({c: n for c, n in row.items() if self.group[c] == group} for row in (needs, late))
+            ways = self._ways(lanes, here, more)
             if not ways:
                 return None
             rows: list[list[Span]] = [[(c, a, b, role) for c, (a, b) in sorted(way.items())] for way in ways]
             best: list[Span] = min(rows, key=lambda row: self._length(i, row, tail, after + self.near))
             found += best
-        if self._overlap(found):
-            copied = all(self.buffers[value].is_temporary for _, value in self.results(i))
-            return found if copied else None
-        return self._complete(found, tiling.units)
+        return found
 
-    def _ways(self, lanes: Sequence[int], needs: Mapping[int, Hull]) -> list[dict[int, Hull]]:
-        """How a group can compute what its cores need: what cores of the own type read they compute themselves."""
+    def _ways(self, lanes: Sequence[int], needs: Mapping[int, Hull], late: Mapping[int, Hull]) -> list[dict[int, Hull]]:
+        """How a group can compute what its cores need: what cores of the own type read they compute themselves, unless
+        they read it late."""
         own = {core: need for core, need in needs.items() if core in lanes}
         other = _NOTHING
+        for need in late.values():
+            other = _joined(other, need)
         for core, need in needs.items():
             if core not in own:
                 other = _joined(other, need)
