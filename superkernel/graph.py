@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.arrays import are_many, constant_array
 from superkernel.errors import GraphError, SuperKernelError, Violation, raise_all
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Attrs, OpDef
@@ -127,13 +128,17 @@ class Graph:
         constants: Mapping[str, Any] | None = None,
         states: Mapping[str, Any] | None = None,
         updates: Mapping[str, str] | None = None,
+        copy: bool | None = None,
     ) -> Graph:
-        """Check, sort, infer. Raises GraphError with every violation found. Arrays of constants are used where they
-        lie and must not be written to afterwards (`GraphBuilder` copies them); those of states are copied."""
+        """Check, sort, infer. Raises GraphError with every violation found.
+
+        Arrays of constants and states are copied where anybody may still write to them; read-only ones are used where
+        they lie. Where copies would take more than 256 MiB, arrays above 1 MiB are made read-only instead: a write to
+        them raises ValueError. With `copy` True all are copied, with False none, and nobody may write to them."""
         if isinstance(outputs, str):
             raise GraphError("outputs is one text", expected="a sequence of value names", found=repr(outputs))
         return _Build(
-            name, dict(inputs), list(nodes), tuple(outputs), constants or {}, states or {}, updates or {}
+            name, dict(inputs), list(nodes), tuple(outputs), constants or {}, states or {}, updates or {}, copy
         ).graph()
 
 
@@ -149,14 +154,13 @@ class _Build:
         constants: Mapping[str, Any],
         states: Mapping[str, Any],
         updates: Mapping[str, str],
+        copy: bool | None,
     ) -> None:
         self.name, self.inputs, self.nodes, self.outputs = name, inputs, nodes, outputs
-        self.constants = {k: np.ascontiguousarray(v) for k, v in constants.items()}
-        for k, v in self.constants.items():
-            self.constants[k] = v.reshape(np.shape(constants[k]))
-        self.states = {k: np.array(v, order="C", copy=True) for k, v in states.items()}
-        self.updates = dict(updates)
         self.wrong: list[Violation] = []
+        self.constants = self.arrays(constants, "constant", copy)
+        self.states = self.arrays(states, "state", copy)
+        self.updates = dict(updates)
         self.types: dict[str, TensorType] = {}
 
     def graph(self) -> Graph:
@@ -169,6 +173,20 @@ class _Build:
         raise_all(GraphError, self.wrong)
         nodes = tuple(node for node in typed if node is not None)
         return Graph(self.name, self.inputs, self.constants, self.states, self.updates, nodes, self.outputs, self.types)
+
+    def arrays(self, given: Mapping[str, Any], label: str, copy: bool | None) -> dict[str, NDArray[Any]]:
+        """Constant data; where there is something wrong with it, a number that stands for it."""
+        found: dict[str, NDArray[Any]] = {}
+        freeze = copy is None and are_many(given.values())
+        for name, value in given.items():
+            try:
+                found[name] = constant_array(value, copy=copy is not False, freeze=freeze)
+            except SuperKernelError as error:
+                self.wrong += [
+                    Violation(v.message, f"{label} {name!r}", v.expected, v.found, v.hint) for v in error.violations
+                ]
+                found[name] = np.zeros(())
+        return found
 
     def check_names(self) -> None:
         if not self.outputs:
@@ -203,13 +221,7 @@ class _Build:
         for group, label in ((self.constants, "constant"), (self.states, "state")):
             for key, array in group.items():
                 claim(key, f"{label} {key!r}")
-                try:
-                    self.types[key] = type_of_array(array)
-                except SuperKernelError as error:
-                    first = error.violations[0]
-                    self.wrong.append(
-                        Violation(first.message, f"{label} {key!r}", first.expected, first.found, first.hint)
-                    )
+                self.types[key] = type_of_array(array)
         node_names: set[str] = set()
         for node in self.nodes:
             if node.name in node_names:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.arrays import constant_array
 from superkernel.builder.methods import OperatorMethods
 from superkernel.builder.tensor import Tensor, TensorLike, Value
 from superkernel.dtypes import DType
@@ -106,8 +107,9 @@ class GraphBuilder(OperatorMethods):
 
     def constant(self, array: Any, dtype: object = None, *, name: str | None = None, copy: bool = True) -> Tensor:
         """A constant. Python numbers become f32 (floats), i64 (ints) or bool unless `dtype` says otherwise. Without
-        `copy` an array is kept as it is where it can be: nobody may write to it any more."""
-        data = _as_data(array, dtype, copy)
+        `copy` an array is kept as it is where it can be: nobody may write to it any more. Raises InputError on what
+        would lose something: masks, imaginary parts, fractions as integers."""
+        data = _as_data(array, dtype, "constant" if name is None else f"constant {name!r}", copy)
         chosen = self._fresh("constant") if name is None else self._claim(name, "constant")
         value = Value(chosen, type_of_array(data), data=data, named=name is not None)
         self._constants.append(value)
@@ -115,7 +117,7 @@ class GraphBuilder(OperatorMethods):
 
     def state(self, name: str, array: Any, dtype: object = None) -> Tensor:
         """A tensor that stays from run to run; `array` is what it holds at first. `update` says what it holds next."""
-        data = _as_data(array, dtype)
+        data = _as_data(array, dtype, f"state {name!r}")
         value = Value(self._claim(name, "state"), type_of_array(data), initial=data, named=True)
         self._states.append(value)
         return Tensor(self, value)
@@ -293,6 +295,7 @@ class GraphBuilder(OperatorMethods):
             updates={s.name: v.name for s, v in self._updates.items()},
             nodes=[record.node() for record in self._records],
             outputs=[v.name for v in self._outputs],
+            copy=False,
         )
 
     def _used_constants(self) -> list[Value]:
@@ -368,22 +371,22 @@ class GraphBuilder(OperatorMethods):
         value.name, value.named = name, True
 
 
-def _as_data(array: Any, dtype: object, copy: bool = True) -> NDArray[Any]:
-    """A C-ordered array, a private copy unless `copy` is False, with a supported element type."""
+def _as_data(array: Any, dtype: object, where: str, copy: bool = True) -> NDArray[Any]:
+    """Constant data (see `superkernel.arrays`), of a type that Python numbers have here."""
     if isinstance(array, Tensor):
         raise InputError("a Tensor is not constant data", location=f"value {array.name!r}")
     if dtype is not None:
-        kind = DType.of(dtype)
+        kind: DType | None = DType.of(dtype)
     elif isinstance(array, (bool, np.bool_)):
         kind = DType.BOOL
     elif isinstance(array, int):
         kind = DType.I64
-    elif isinstance(array, float):
-        kind = DType.F32
     else:
-        array = np.asarray(array)
-        kind = DType.of(array.dtype)
-    return np.array(array, dtype=kind.numpy, order="C", copy=True if copy else None)
+        kind = DType.F32 if isinstance(array, float) else None
+    try:
+        return constant_array(array, kind, copy=copy)
+    except SuperKernelError as error:
+        raise _located(error, where) from error
 
 
 def _located(error: SuperKernelError, where: str) -> SuperKernelError:

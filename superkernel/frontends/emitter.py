@@ -40,7 +40,7 @@ class Emitter:
 
     def like(self, number: float, tensor: Tensor) -> Tensor:
         """A scalar of the tensor's element type."""
-        return self.builder.constant(np.asarray(number), tensor.dtype)
+        return self.builder.constant(np.asarray(number).astype(tensor.dtype.numpy))
 
     def emit_all(self, op: str, *inputs: TensorLike | None, **attrs: Any) -> tuple[Tensor, ...]:
         """An operator of the table with all its outputs; folded where every input is a constant."""

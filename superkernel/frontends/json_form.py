@@ -129,7 +129,7 @@ def load_json(path: str | Path) -> Graph:
         raise FileFormatError("not JSON", location=where, found=str(error)) from error
     _check_head(document, where)
     reader = _Arrays(target.parent, document.get("files") or {}, where)
-    return from_networkx(_to_source(document, reader, where))
+    return from_networkx(_to_source(document, reader, where), copy=False)
 
 
 def _check_head(document: Any, where: str) -> None:

@@ -25,13 +25,14 @@ INPUTS_MAX = 64  # slots that may be skipped
 _RESERVED = frozenset({"op", "attrs", "kernel_type", "stream", "scope", "outputs"})
 
 
-def from_networkx(source: Any) -> Graph:
-    """A DiGraph or MultiDiGraph as a Graph. Raises GraphError with every violation."""
+def from_networkx(source: Any, *, copy: bool | None = None) -> Graph:
+    """A DiGraph or MultiDiGraph as a Graph; `Graph.build` says what `copy` means for its arrays. Raises GraphError with
+    every violation."""
     if not source.is_directed():
         raise InputError(
             "the networkx graph must be directed", expected="DiGraph or MultiDiGraph", found=type(source).__name__
         )
-    return _Reader(source).graph()
+    return _Reader(source).graph(copy)
 
 
 class _Reader:
@@ -46,7 +47,7 @@ class _Reader:
         self.output_marks: list[tuple[str, Any]] = []
         self.names: dict[Any, str] = {}
 
-    def graph(self) -> Graph:
+    def graph(self, copy: bool | None) -> Graph:
         self.read_names()
         raise_all(GraphError, self.wrong)
         for key, data in self.source.nodes(data=True):
@@ -62,6 +63,7 @@ class _Reader:
             updates=self.updates,
             nodes=self.nodes,
             outputs=outputs,
+            copy=copy,
         )
 
     def complain(self, where: str, message: str, **details: object) -> None:

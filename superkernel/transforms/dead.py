@@ -34,4 +34,5 @@ class RemoveDead:
             updates=graph.updates,
             nodes=kept[::-1],
             outputs=graph.outputs,
+            copy=False,
         )

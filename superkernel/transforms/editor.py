@@ -199,6 +199,7 @@ class Editor:
             updates=self.updates,
             nodes=self.in_order(),
             outputs=self.outputs,
+            copy=False,
         )
         return RemoveDead().apply(built)
 

@@ -147,6 +147,7 @@ class _Lowerer:
             updates=updates,
             nodes=self.nodes,
             outputs=self.graph.outputs,
+            copy=False,
         )
         return Lowering(graph, self.converted, self.saturated, self.vanished, self.casts, self.state_bytes)
 

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ("core", "scheduler", "sync", "codegen", "driver")
-CORE = {"errors", "warn", "dtypes", "tensor", "graph", "body", "options", "settings"}
+CORE = {"errors", "warn", "arrays", "dtypes", "tensor", "graph", "body", "options", "settings"}
 CORE |= {"ops", "registry", "target", "collapse", "files"}
 ENTRANCES = {"transforms", "frontends", "builder", "reference"}  # into a Graph: core only, imported by the driver
 

@@ -1,0 +1,145 @@
+"""Constant data: from what a user gives to dense arrays that nobody writes to any more.
+
+Model: `constant_array` gives a C-ordered, read-only array in the machine's byte order, of a supported element type.
+What would lose something (masks, imaginary parts, fractions, numbers beyond the range of integers) is refused. Rounding
+to a float is not: it is what an element type asks for.
+
+Invariant: memory that somebody may still write to is copied, or made read-only, unless the caller has promised
+otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.dtypes import DType
+from superkernel.errors import InputError, SuperKernelError
+
+_HINTS = {
+    "c": "real and imaginary parts are two tensors",
+    "V": "each field is a tensor of its own",
+    "O": "numbers of one type: np.array(values, dtype)",
+    "M": "take the difference to some time, in a unit, as a number",
+    "m": "divide it by a unit",
+    "f": "convert it with .astype('float64')",
+}
+_NUMBERS = "fiub"
+
+COPIED_BYTES_MAX = 256 << 20  # of a graph's constants; with more, only small ones are copied
+SMALL_BYTES_MAX = 1 << 20
+
+
+def are_many(values: Iterable[Any]) -> bool:
+    """True of arrays that take too much memory to hold them twice; what nobody can write to does not count."""
+    arrays = [v for v in values if isinstance(v, np.ndarray) and not _is_frozen(v)]
+    return sum(a.nbytes for a in arrays) > COPIED_BYTES_MAX
+
+
+def constant_array(value: Any, dtype: DType | None = None, *, copy: bool = True, freeze: bool = False) -> NDArray[Any]:
+    """`value` as constant data, of type `dtype` where that is given. A read-only array whose memory nobody else may
+    write to either is used where it lies; without `copy` any other is, too, where it needs no conversion. With `freeze`
+    a large one is made read-only instead of copied. Raises InputError without location."""
+    array = _as_array(value)
+    kind = _kind(array, dtype, value)
+    if array.dtype == kind.numpy and array.flags.c_contiguous and array.flags.aligned:
+        large = freeze and array.nbytes > SMALL_BYTES_MAX
+        if not copy or _is_frozen(array) or (large and _froze(array)):
+            return _read_only(array)
+    elif array.dtype != kind.numpy:
+        _check_values(array, kind)
+    result = np.empty(array.shape, kind.numpy)
+    with np.errstate(all="ignore"):
+        result[...] = array
+    result.flags.writeable = False
+    return result
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """The array itself where it is read-only already: who knows it by identity goes on to."""
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _as_array(value: Any) -> NDArray[Any]:
+    """Anything array-like as an array, subclasses of arrays as plain ones."""
+    if np.ma.is_masked(value):
+        raise InputError("a masked array", hint="say what masked elements are with .filled(value)")
+    if hasattr(value, "toarray") and not isinstance(value, np.ndarray):
+        raise InputError("not a dense array", found=type(value).__name__, hint="call .toarray()")
+    try:
+        return np.asarray(value)
+    except Exception as error:  # whatever the foreign object's own code raises
+        form = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise InputError(
+            "cannot be read as an array",
+            found=f"{form}: {error}"[:200],
+            hint="give a rectangular NumPy array of numbers",
+        ) from error
+
+
+def _kind(array: NDArray[Any], dtype: DType | None, value: Any) -> DType:
+    """The element type that the data is to have."""
+    source = array.dtype
+    is_number = source.kind in _NUMBERS or source.type.__module__ == ml_dtypes.bfloat16.__module__
+    if dtype is not None and is_number:
+        return dtype
+    try:
+        found = DType.of(source)
+    except SuperKernelError as error:
+        expected, hint = error.violations[0].expected, _HINTS.get(source.kind, "")
+        if isinstance(value, int):
+            wanted = str(dtype or DType.I64)
+            raise InputError("a number does not fit the element type", expected=wanted, found=str(value)) from error
+        if source.kind == "O" and array.ndim == 0:
+            raise InputError("not an array of numbers", found=type(value).__name__) from error
+        raise InputError("element type is not supported", expected=expected, found=str(source), hint=hint) from error
+    return dtype or found
+
+
+def _check_values(array: NDArray[Any], kind: DType) -> None:
+    """Raises InputError where a number is no element of an integer type, or no truth value."""
+    if kind.is_float or array.dtype.newbyteorder("=") == kind.numpy:
+        return
+    with np.errstate(all="ignore"):
+        kept = array.astype(kind.numpy).astype(array.dtype) == array
+    if array.dtype.kind in "iu" and not kind.is_float and kind is not DType.BOOL:  # -1 comes back from u64, too
+        limits = np.iinfo(kind.numpy)
+        kept = (array >= limits.min) & (array <= limits.max)
+    if not kept.all():
+        misfit = array[~kept].flat[0]
+        raise InputError("a number does not fit the element type", expected=str(kind), found=str(misfit))
+
+
+def _froze(array: NDArray[Any]) -> bool:
+    """Makes an array and all that it is a view of read-only; False, and no change, where it is a view of what is no
+    array."""
+    holders: list[NDArray[Any]] = []
+    holder: Any = array
+    while isinstance(holder, np.ndarray):
+        holders.append(holder)
+        holder = holder.base
+    if holder is None:
+        for found in holders:
+            found.flags.writeable = False
+    return holder is None
+
+
+def _is_frozen(array: NDArray[Any]) -> bool:
+    """True where neither the array nor one that it is a view of may be written to."""
+    holder: Any = array
+    while isinstance(holder, np.ndarray):
+        if holder.flags.writeable:
+            return False
+        holder = holder.base
+    try:
+        return holder is None or memoryview(holder).readonly
+    except TypeError:  # no buffer: whose memory it is has said that it is read-only
+        return True
