@@ -23,6 +23,7 @@ import gc, os, sys, threading, time, warnings
 sys.path.insert(0, {here!r})
 from runtime_ir import ADDRESS, make_exchange, make_kernel
 from superkernel import _core
+warnings.simplefilter("ignore", _core.OversubscriptionWarning)  # of a machine with one CPU
 """
 
 
