@@ -15,10 +15,7 @@ import base64
 import binascii
 import hashlib
 import json
-import os
-import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +24,7 @@ from numpy.typing import NDArray
 
 from superkernel.dtypes import DType
 from superkernel.errors import FileFormatError, InputError, MachineError, SuperKernelError
+from superkernel.files import whole
 from superkernel.frontends.networkx_form import from_networkx, to_networkx
 from superkernel.graph import Graph
 
@@ -68,7 +66,8 @@ def save_json(
         if large:
             text["files"][side.name] = {"sha256": _write_side(side, large)}
         text |= {"directed": True, "multigraph": True, "graph": {"name": graph.name}, "nodes": nodes, "links": links}
-        _replace(target, lambda f: f.write_text(json.dumps(text, indent=1), encoding="utf-8"))
+        with whole(target) as file:
+            file.write(json.dumps(text, indent=1).encode())
     except OSError as error:
         raise MachineError("the graph cannot be written", location=f"file {str(target)!r}", found=str(error)) from error
 
@@ -83,35 +82,19 @@ def _write_side(side: Path, arrays: dict[str, NDArray[Any]]) -> str:
         plain = {k: a.view(np.uint16) if DType.of(a.dtype) is DType.BF16 else a for k, a in arrays.items()}
         stored: dict[str, Any] = {f"a{i}": a for i, a in enumerate(plain.values())}
         stored["names"] = np.array(json.dumps(list(plain)).encode(), dtype=np.bytes_)
-
-        def write(path: Path) -> None:
-            with path.open("wb") as file:
-                np.savez(file, **stored)
+        with whole(side) as file:
+            np.savez(file, **stored)
     else:
         from safetensors.numpy import save
 
-        def write(path: Path) -> None:
-            path.write_bytes(save({k: np.asarray(a, order="C") for k, a in arrays.items()}))
-
-    _replace(side, write)
+        with whole(side) as file:
+            file.write(save({k: np.asarray(a, order="C") for k, a in arrays.items()}))
     return _digest(side)
 
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _replace(target: Path, write: Callable[[Path], object]) -> None:
-    """Writes through a temporary file in the same folder, so that a reader never sees half of it."""
-    handle, name = tempfile.mkstemp(prefix=target.name, dir=target.parent)
-    os.close(handle)
-    try:
-        write(Path(name))
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def load_json(path: str | Path) -> Graph:

@@ -6,11 +6,14 @@ import os
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import superkernel as sk
 from superkernel.errors import InputError, MachineError
 from superkernel.files import file_name, replacing
+from superkernel.frontends.json_form import save_json
+from superkernel.registry.canonical import write_json
 
 
 def test_a_file_is_replaced_at_the_end(tmp_path: Path) -> None:
@@ -83,3 +86,16 @@ def test_a_kernel_that_cannot_be_written(target: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     kernel.save(tmp_path / "k")
     assert [p.name for p in tmp_path.iterdir()] == ["k"]
+
+
+def test_what_is_saved_may_be_read_by_others(tmp_path: Path) -> None:
+    """Temporary files are their writer's own; a model, its weights, a kernel and a manifest are not."""
+    b = sk.GraphBuilder("small")
+    b.output(b.relu(b.input("x", (64, 64)) @ b.constant(np.ones((64, 64), np.float32))), "y")
+    graph = b.graph()
+    save_json(graph, tmp_path / "m.json")
+    sk.compile(graph).save(tmp_path / "k")
+    write_json(tmp_path / "manifest", {})
+    assert {p.name: p.stat().st_mode & 0o777 for p in tmp_path.iterdir()} == dict.fromkeys(
+        ("m.json", "m.safetensors", "k", "manifest"), 0o644
+    )
