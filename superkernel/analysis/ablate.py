@@ -39,9 +39,9 @@ from superkernel.analysis.ablate_figures import (
     Split,
     ahead_cycles,
     constant_shares,
-    longest_chain,
     unsynchronised_cycles,
 )
+from superkernel.analysis.pure_floor import pure_floor
 from superkernel.analysis.timeline import Activity, Timeline, summed
 from superkernel.errors import InputError, UnsupportedError
 from superkernel.ops.grouped import TILINGS
@@ -307,11 +307,9 @@ class _Ablation:
         """Of the first two rows and the last one."""
         single = self.measured({}, single=True)
         full, fused = (self.measured(on) for on in ({}, {n: v for step in self.steps for n, v in step.on.items()}))
-        apart = self.measure(fused.compiled, single=True)
         cycle_ns = self.target.nanoseconds(1)
-        cold = fused.compiled.image.code.strength == "none"
-        ahead = ahead_cycles(apart.splits, constant_shares(fused.compiled), misses=cold)
-        chain = longest_chain(fused.compiled.plan, self.target, {i: cycle_ns * n for i, n in ahead.items()})
+        traced = fused.compiled.executable.simulate(self.io, mode="timing", races=False, trace=True)
+        chain = pure_floor(fused.compiled, [Timeline.of(fused.compiled, launch) for launch in traced.launches])
         free = unsynchronised_cycles(fused.compiled, self.io)
         free_us = None if free is None else dataclasses.replace(fused, cycles=free).time_us()
         before, after = (

@@ -7,30 +7,26 @@
 *Unsynchronised* bounds the first two: the kernel with everything on, built again without the events between its cores
 and simulated for timing alone (its results would be wrong). Kernels, their order and the launch stay; so does what an
 aicpu hart says, without which a control unit would read tables that are not there. None where such a program ends in a
-fault.
+fault, and where it takes longer: cores that nobody holds up may come to their weights before these were prefetched.
 
-*Floor* bounds the third: the longest chain of events in the plan, where each costs its latency less what its
-sub-operator can do ahead of the first access of an operand (its control unit's work, the part of its movement that is
-of constants, its instruction misses where nothing preloads them, all as launched alone). Between sub-operators that
-follow from one another nothing else can hide a flag. It is generous: most of that work is often done before the setter
-has signalled. Work of another branch can hide a flag too, and a mean over cores does not see those outside the chain: a
-graph with branches may fall below its floor, which then says nothing: the bound is 1, all of it.
+*Floor* bounds the third: what the longest chain of events costs whatever hides it (`pure_floor.py`). A graph with
+branches whose run falls below it all the same has no bound: it is 1, all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from superkernel.analysis.critical import without_events
+from superkernel.analysis.pure_floor import Chain
 from superkernel.analysis.timeline import Activity
 from superkernel.errors import DataError, SimulationError
 from superkernel.scheduler.schedule import Space
-from superkernel.sync.aicore.plan import AICPU, AicorePlan, Event, HartKind, Mode, Run, awaited
-from superkernel.target.aicore import AicoreTarget
+from superkernel.sync.aicore.plan import AICPU
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,17 +43,6 @@ class Measure:
 
     us: float
     pure_us: float
-
-
-@dataclass(frozen=True)
-class Chain:
-    """Events that follow from one another: how many, their latency, and what of it nothing can hide; ns. `wide`: how
-    many of them are of all cores."""
-
-    events: int = 0
-    latency_ns: float = 0.0
-    floor_ns: float = 0.0
-    wide: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -89,7 +74,9 @@ class Figures:
     def bounds(self) -> tuple[float | None, float | None, float]:
         """The most that each figure could be, in the same order."""
         free, pure = self.unsynchronised_us, self.full.pure_us
-        ways = (None, None) if free is None else (self.single_us / free, 1 - free / self.full.us)
+        ways = (
+            (None, None) if free is None or free > self.fused.us else (self.single_us / free, 1 - free / self.full.us)
+        )
         floor_us = self.chain.floor_ns / 1000
         if pure and self.fused.pure_us < floor_us:
             return (*ways, 1.0)
@@ -105,6 +92,8 @@ class Figures:
         """For a terminal: each figure, its bound, and where the bound is from."""
         speedup, saved, pure_cut = self.bounds
         free = "cannot be simulated" if self.unsynchronised_us is None else f"{self.unsynchronised_us:.2f} us"
+        if self.unsynchronised_us is not None and speedup is None:
+            free += ", longer than with it: weights are used before they are prefetched, or more at a time"
         return [
             f"{'everything on':<30}{'':>9}{'at most':>10}",
             f"{'  against one by one':<30}{self.speedup:>8.2f}x" + ("" if speedup is None else f"{speedup:>9.2f}x"),
@@ -132,8 +121,9 @@ class Figures:
         return [
             *lines,
             f"  hidden in this run: {max(0.0, latency_us - left_us):.2f} us; at most {latency_us - floor_us:.2f} us: "
-            "what sub-operators can do ahead of their",
-            "  operands (weights, set-up), if none of it were done before the setters signal",
+            "by what sub-operators do ahead of their operands",
+            "  (weights, set-up) with the work in equal shares"
+            + (f", and by {chain.beside_ns / 1000:.2f} us of work beside the chain" if chain.beside_ns else ""),
         ]
 
 
@@ -150,43 +140,6 @@ def unsynchronised_cycles(compiled: AicoreCompiled, io: Sequence[NDArray[Any]]) 
     except (SimulationError, DataError):  # unordered, even its data may be out of range
         return None
     return sum(span_of(compiled, launch)[1] for launch in run.launches)
-
-
-def longest_chain(plan: AicorePlan, target: AicoreTarget, ahead_ns: Mapping[int, float]) -> Chain:
-    """The chain with the largest floor. `ahead_ns`: by sub-operator, what it can do ahead of its first operand."""
-    behind: dict[int, Chain] = {}  # up to the sub-operator's end
-    latest: dict[HartKind, Chain] = {}
-    taken: dict[int, set[int]] = {}
-    for program in plan.programs.values():
-        pending: set[int] = set()
-        for step in program:
-            pending |= set(awaited(step))
-            if isinstance(step, Run):  # what stands ahead of a kernel belongs to it
-                taken.setdefault(step.subop, set()).update(pending)
-                pending = set()
-    runs: dict[int, list[HartKind]] = {}
-    for kind, program in plan.programs.items():
-        for step in program:
-            if isinstance(step, Run):
-                runs.setdefault(step.subop, []).append(kind)
-    for subop in sorted(runs):
-        ways = [latest.get(kind, Chain()) for kind in runs[subop]]
-        for event in sorted(taken.get(subop, ())):
-            before = behind.get(plan.events[event].after, Chain())
-            latency = _latency_ns(target, plan.events[event])
-            left = max(0.0, latency - ahead_ns.get(subop, 0.0))
-            ways.append(
-                replace(
-                    before,
-                    events=before.events + 1,
-                    latency_ns=before.latency_ns + latency,
-                    floor_ns=before.floor_ns + left,
-                    wide=before.wide + (plan.events[event].mode is Mode.ALL),
-                )
-            )
-        behind[subop] = max(ways, key=lambda chain: (chain.floor_ns, chain.latency_ns))
-        latest |= dict.fromkeys(runs[subop], behind[subop])
-    return max(behind.values(), key=lambda chain: (chain.floor_ns, chain.latency_ns), default=Chain())
 
 
 def constant_shares(compiled: AicoreCompiled) -> list[float]:
@@ -208,10 +161,3 @@ def ahead_cycles(splits: Sequence[Split], constants: Sequence[float], *, misses:
         for split in splits
         for subop, row in split.items()
     }
-
-
-def _latency_ns(target: AicoreTarget, event: Event) -> float:
-    sync = target.sync
-    if event.mode is Mode.NOTIFY:
-        return float(sync.memory_flag_ns) + float(sync.atomic_ns)
-    return float(sync.group_ns if event.mode is Mode.GROUP else sync.core_full_ns)

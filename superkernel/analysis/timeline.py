@@ -174,20 +174,38 @@ class Timeline:
 
     def split(self) -> dict[int, dict[Activity, float]]:
         """Cycles by sub-operator and activity: see the module docstring."""
-        spent = [self._spent(core) for core in range(self.plan.total)]
         found: dict[int, dict[Activity, float]] = {}
         for number, (subop, _, _) in enumerate(self.frontier):
-            best: NDArray[np.float64] | None = None
-            for kind in CoreKind:
-                mine = [c for c in self.plan.cores(kind) if self.ends[c, subop]]
-                if mine:
-                    mean = np.mean([spent[c][number] for c in mine], axis=0)
-                    if best is None or mean[Activity.MOVEMENT :].sum() > best[Activity.MOVEMENT :].sum():
-                        best = mean
-            if best is None:  # nobody has units in it: the launch's own instructions
-                best = np.mean([row[number] for row in spent], axis=0)
+            if subop in self.counted:
+                best = self._means(number)[self.counted[subop]]
+            else:  # nobody has units in it: the launch's own instructions
+                best = np.mean([row[number] for row in self._spent_by_core], axis=0)
             found[subop] = {activity: float(best[activity]) for activity in Activity}
         return found
+
+    @cached_property
+    def counted(self) -> dict[int, HartKind]:
+        """The critical type of each sub-operator that has the frontier."""
+        found: dict[int, HartKind] = {}
+        for number, (subop, _, _) in enumerate(self.frontier):
+            means = self._means(number)
+            if means:
+                found[subop] = max(means, key=lambda kind: float(means[kind][Activity.MOVEMENT :].sum()))
+        return found
+
+    def _means(self, number: int) -> dict[HartKind, NDArray[np.float64]]:
+        """Of a part of the frontier, the mean over the cores of each type that have units."""
+        subop = self.frontier[number][0]
+        found: dict[HartKind, NDArray[np.float64]] = {}
+        for kind in CoreKind:
+            mine = [c for c in self.plan.cores(kind) if self.ends[c, subop]]
+            if mine:
+                found[kind] = np.mean([self._spent_by_core[c][number] for c in mine], axis=0)
+        return found
+
+    @cached_property
+    def _spent_by_core(self) -> tuple[NDArray[np.float64], ...]:
+        return tuple(self._spent(core) for core in range(self.plan.total))
 
     def _spent(self, core: int) -> NDArray[np.float64]:
         """Cycles of a core by sub-operator of the frontier and activity."""

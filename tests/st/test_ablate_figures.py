@@ -12,7 +12,8 @@ from models_aicore import branching, residual_chain
 
 import superkernel as sk
 from superkernel.analysis.ablate import ablation_target, figures
-from superkernel.analysis.ablate_figures import Chain, Figures, Measure, longest_chain
+from superkernel.analysis.ablate_figures import Figures, Measure
+from superkernel.analysis.pure_floor import Chain, longest_chain
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.graph import Graph
 from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Event, Mode, Run, Signal
@@ -106,7 +107,7 @@ def _made(*events: Event, **programs: tuple[Any, ...]) -> AicorePlan:
 def test_a_chain_takes_the_dearest_way() -> None:
     """0 -> 1 -> 3 by events of all cores; 2 hears of 0 within its group only."""
     target = load_target("mini")
-    wide, group = float(target.sync.core_full_ns), float(target.sync.group_ns)
+    wide, group = (target.nanoseconds(target.cycles(ns)) for ns in (target.sync.core_full_ns, target.sync.group_ns))
     plan = _made(
         Event(0, Mode.ALL, None, 0, 0),
         Event(1, Mode.GROUP, CoreKind.CUBE, 1, 0),
@@ -114,17 +115,21 @@ def test_a_chain_takes_the_dearest_way() -> None:
         cube=(Run(0), Signal(0), Signal(1), Run(2), Await(0, 3), Await(2, 3), Signal(2), Run(3)),
         vector=(Await(1, 1), Await(0, 1), Signal(0), Run(1), Signal(2), Await(2, 3)),
     )
-    assert longest_chain(plan, target, {}) == Chain(2, 2 * wide, 2 * wide)
-    assert longest_chain(plan, target, {1: wide, 3: 100.0}) == Chain(2, 2 * wide, wide - 100.0)
+    nothing = dict.fromkeys([(0, 1), (0, 3), (1, 2), (2, 3)], 0.0)
+    assert longest_chain(plan, target, nothing) == Chain(2, 2 * wide, 2 * wide)
+    some = nothing | {(0, 1): wide, (0, 3): 200.0, (2, 3): 100.0}
+    assert longest_chain(plan, target, some) == Chain(2, 2 * wide, wide - 100.0)
+    assert longest_chain(plan, target, {}).floor_ns == 0
     near = _made(Event(0, Mode.GROUP, CoreKind.CUBE, 0, 0), cube=(Run(0), Signal(0)), vector=(Await(0, 1), Run(1)))
-    assert longest_chain(near, target, {}) == Chain(1, group, group)
+    assert longest_chain(near, target, {(0, 1): 0.0}) == Chain(1, group, group)
     assert longest_chain(_made(cube=(Run(0), Run(1)), vector=(Run(0),)), target, {}) == Chain()
 
 
 def test_a_chain_is_no_longer_than_the_plan() -> None:
     plan = _plan(models.transformer(layers=1))
-    found = longest_chain(plan, load_target("mini"), {})
-    assert 0 < found.events <= len(plan.events)
+    nothing = {(e.index, s): 0.0 for e in plan.events for s in range(len(plan.boundaries))}
+    found = longest_chain(plan, load_target("mini"), nothing)
+    assert 0 < found.events == len(found.links) <= len(plan.events)
     assert found.floor_ns == found.latency_ns
-    plenty = dict.fromkeys(range(len(plan.boundaries)), 1e9)
+    plenty = dict.fromkeys(nothing, 1e9)
     assert longest_chain(plan, load_target("mini"), plenty).floor_ns == 0
