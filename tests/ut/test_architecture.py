@@ -105,7 +105,7 @@ def test_libraries_stay_where_they_belong(library: str, layers: set[str]) -> Non
 
 
 PLANNING = re.compile(
-    r"superkernel\.(sync\.(aicore\.)?(planner|hazards|forms|clocks|launching|harts|events|notes)"
+    r"superkernel\.(sync\.(aicore\.)?(planner|hazards|forms|clocks|launching|harts|events|lacking|notes)"
     r"|scheduler\.(aicore\.)?(place|group|memory|cost|streams|launches))\b"
 )
 
