@@ -8,7 +8,7 @@ constant stays a node).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,10 @@ import numpy as np
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor, TensorLike
 from superkernel.dtypes import DType
-from superkernel.errors import SuperKernelError, UnsupportedError, Violation, raise_all
+from superkernel.errors import SuperKernelError, UnsupportedError, Violation
 from superkernel.folding import fold_node
 
 FOLD_LIMIT_BYTES = 1 << 20
-_PLACES = 5  # that an error names of an operator
 
 
 class Emitter:
@@ -96,22 +95,3 @@ def in_node(error: SuperKernelError, where: str) -> SuperKernelError:
     )
     error.args = (error._text(),)
     return error
-
-
-def refuse_unknown(
-    framework: str, unknown: Mapping[str, Sequence[str]], hint: Callable[[str], str], separator: str = ", "
-) -> None:
-    """Raises UnsupportedError that lists every operator without a lowering (operator -> places that use it) with a
-    hint, where there are any."""
-    raise_all(
-        UnsupportedError,
-        [
-            Violation(
-                f"no lowering for {framework} operator {op}",
-                location=f"{len(places)} node{'s' * (len(places) > 1)}: {separator.join(places[:_PLACES])}"
-                + f"{separator}..." * (len(places) > _PLACES),
-                hint=hint(op),
-            )
-            for op, places in sorted(unknown.items())
-        ],
-    )

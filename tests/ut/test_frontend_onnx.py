@@ -355,6 +355,42 @@ def test_fixed_inputs() -> None:
         load_graph(proto, constants={"nobody": np.array([2, 1])})
 
 
+def test_all_refused_nodes_at_once() -> None:
+    """Two that have nothing to do with one another, one that reads a refused one's result; none that only follow."""
+    proto = model(
+        [
+            node("Relu", "x", "a"),
+            node("Reshape", "a s", "b", name="first"),
+            node("Dropout", "a ratio training", "c", name="second"),
+            node("Relu", "c", "d"),
+            node("Dropout", "d ratio training", "e", name="third"),
+            node("Relu", "b", "lost"),
+            node("Shape", "lost", "size"),
+            node("Expand", "e size", "follows"),
+            node("Add", "e e", "y"),
+        ],
+        {"x": f32(2, 6), "s": np.array([4, 3])},
+        constants={"ratio": np.float32(0.5), "training": np.array(True)},
+    )
+    with pytest.raises(UnsupportedError) as caught:
+        load_graph(proto)
+    places = [v.location.partition(",")[0] for v in caught.value.violations]
+    assert places == ["node 'first' (Reshape)", "node 'second' (Dropout)", "node 'third' (Dropout)"]
+
+
+def test_all_values_that_must_be_known_at_once() -> None:
+    proto = model(
+        [node("Reshape", "x s", "a"), node("Reshape", "x t", "b"), node("Add", "a b")],
+        {"x": f32(2, 6), "s": np.array([4, 3]), "t": np.array([4, 3])},
+    )
+    with pytest.raises(StaticValueError) as caught:
+        load_graph(proto)
+    assert caught.value.inputs == ("s", "t")
+    assert len(caught.value.violations) == 2
+    given = {name: np.array([4, 3]) for name in caught.value.inputs}
+    assert load_graph(proto, constants=given).types["y"].shape == (4, 3)
+
+
 def test_initialisers_may_be_replaced() -> None:
     proto = model([node("Add", "x c")], {"x": f32(2)}, constants={"c": np.ones(2, np.float32)})
     graph = load_graph(proto, constants={"c": np.full(2, 5, np.float32)})

@@ -18,7 +18,7 @@ from superkernel.frontends.onnx.types import tensor_array
 
 
 class StaticValueError(UnsupportedError):
-    """A value that decides shapes is computed at run time. `inputs` names the graph inputs it depends on."""
+    """Values that decide shapes are computed at run time. `inputs` names the graph inputs they depend on."""
 
     inputs: tuple[str, ...] = ()
 

@@ -5,10 +5,10 @@ model-local function or an operator that the standard defines by a function body
 environment of its own. Shapes are static from the first node on, so shape arithmetic folds away as it is met (see
 call.py).
 
-Invariants: what is not supported is refused before anything is built, all at once; a graph output keeps its ONNX name;
-nodes that no output needs are not in the result. What is refused: Loop and Scan, If with a condition known only at run
-time, sequences, maps, optionals, strings, sparse tensors, element types without a counterpart, dynamic dimensions that
-were not given.
+Invariants: operators without a lowering are refused before anything is built, what lowerings refuse when the walk is
+through (refusals.py), all at once each; a graph output keeps its ONNX name; nodes that no output needs are not in the
+result. What is refused: Loop and Scan, If with a condition known only at run time, sequences, maps, optionals, strings,
+sparse tensors, element types without a counterpart, dynamic dimensions that were not given.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor
 from superkernel.dtypes import DType
 from superkernel.errors import FileFormatError, InputError, SuperKernelError, UnsupportedError, Violation, raise_all
-from superkernel.frontends.emitter import in_node, refuse_unknown
+from superkernel.frontends.emitter import in_node
 from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.refusals import LOST, Bound, ModelRefusals
 from superkernel.frontends.onnx.registry import find_lowering
 from superkernel.frontends.onnx.schema import attribute_defaults, function_body, schema_of, standard_domain
 from superkernel.frontends.onnx.types import ONNX_OF, attribute_value, element_type, tensor_array
+from superkernel.frontends.refusals import refuse_unknown
 from superkernel.graph import Graph
 from superkernel.transforms.dead import RemoveDead
 
@@ -41,7 +43,7 @@ class _Scope:
     """Where a run of nodes stands: the names it sees, the operator set versions, the attributes of the enclosing
     function."""
 
-    env: dict[str, Tensor | None]
+    env: dict[str, Bound]
     opsets: Mapping[str, int]
     prefix: str = ""
     attributes: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class Importer:
         self.builder = GraphBuilder(name or model.graph.name or "onnx")
         self.functions = {(standard_domain(f.domain), f.name): f for f in model.functions}
         self.opsets = {standard_domain(o.domain): o.version for o in model.opset_import}
+        self.refusals = ModelRefusals(self.builder, model)
 
     def graph(self) -> Graph:
         """The imported graph, without nodes that no output needs."""
@@ -82,6 +85,7 @@ class Importer:
         self.add_initializers(main, scope)
         self.add_inputs(main, scope)
         self.walk(main.node, scope)
+        self.refusals.raise_all()
         self.add_outputs(main, scope)
         return RemoveDead(constants=True).apply(self.builder.graph())
 
@@ -152,6 +156,7 @@ class Importer:
                 dtype = element_type(info.type.tensor_type.elem_type, f"input {info.name!r}")
                 if shape is not None:
                     scope.env[info.name] = self.builder.input(info.name, shape, dtype)
+                    self.refusals.shapes[info.name] = shape
         for name in self.constants:
             if name not in scope.env:
                 scope.env[name] = self.builder.constant(np.asarray(self.constants[name]), name=name)
@@ -217,7 +222,7 @@ class Importer:
     def add_outputs(self, graph: onnx.GraphProto, scope: _Scope) -> None:
         for info in graph.output:
             tensor = scope.env.get(info.name)
-            if tensor is None:
+            if not isinstance(tensor, Tensor):
                 raise FileFormatError("no node computes the output", location=f"output {info.name!r}")
             if tensor.value.data is not None and tensor.name != info.name and self.builder.is_free(info.name):
                 tensor = self.builder.constant(tensor.value.data, name=info.name)
@@ -227,32 +232,52 @@ class Importer:
 
     def walk(self, nodes: Iterable[onnx.NodeProto], scope: _Scope) -> None:
         for node in nodes:
-            results = self.lower(node, scope)
+            results = self.lowered(node, scope)
             for index, name in enumerate(node.output):
                 if not name:
                     continue
                 tensor = results[index] if index < len(results) else None
                 if tensor is None:
-                    raise UnsupportedError(
-                        f"output {index} is not offered",
-                        location=f"node {node.name or name!r} ({node.op_type})",
-                        found=name,
+                    where = f"node {node.name or name!r} ({node.op_type})"
+                    self.refusals.add(
+                        UnsupportedError(f"output {index} is not offered", location=where, found=name), [], []
                     )
+                    tensor = LOST
+                if not isinstance(tensor, Tensor):
+                    scope.env[name] = tensor
+                    continue
                 self.builder.rename(tensor, scope.prefix + name, final=not scope.prefix)
                 if index == 0 and node.name and not scope.prefix:
                     self.builder.rename_node(tensor, node.name)
                 scope.env[name] = tensor
 
-    def lower(self, node: onnx.NodeProto, scope: _Scope) -> Sequence[Tensor | None]:
+    def lowered(self, node: onnx.NodeProto, scope: _Scope) -> Sequence[Bound]:
+        """The outputs of one node, or what stands for them where it is refused."""
+        bound = [scope.env.get(name) for name in node.input]
+        if LOST in bound:
+            return [LOST] * len(node.output)
+        read = [t for t in bound if isinstance(t, Tensor)]
+        try:
+            results = self.lower(node, scope)
+        except UnsupportedError as error:
+            return self.refusals.add(error, read, [scope.prefix + name for name in node.output])
+        except SuperKernelError:
+            self.refusals.raise_all()  # of which it may be a consequence
+            raise
+        self.refusals.followed(read, [t for t in results if isinstance(t, Tensor)])
+        return results
+
+    def lower(self, node: onnx.NodeProto, scope: _Scope) -> Sequence[Bound]:
         """The outputs of one node."""
         domain = standard_domain(node.domain)
         stem = scope.prefix + (node.name or next((o for o in node.output if o), node.op_type))
         where = f"node {node.name or stem!r} ({node.op_type})"
-        inputs = []
+        inputs: list[Tensor | None] = []
         for name in node.input:
             if name not in scope.env:
                 raise FileFormatError("the input is not a value that precedes the node", location=where, found=name)
-            inputs.append(scope.env[name])
+            found = scope.env[name]
+            inputs.append(found if isinstance(found, Tensor) else None)
         attributes = [_resolve(a, scope) for a in node.attribute]
         function = self.functions.get((domain, node.op_type))
         if function is None:
@@ -304,11 +329,11 @@ class Importer:
         attributes: Sequence[onnx.AttributeProto],
         scope: _Scope,
         stem: str,
-    ) -> list[Tensor | None]:
+    ) -> list[Bound]:
         """Walks a function's body in place of the node that calls it."""
         if scope.depth >= _MAX_FUNCTION_DEPTH:
             raise FileFormatError("functions call each other without end", location=f"function {function.name!r}")
-        env: dict[str, Tensor | None] = {"": None, **dict.fromkeys(function.input)}
+        env: dict[str, Bound] = {"": None, **dict.fromkeys(function.input)}
         env.update(zip(function.input, inputs, strict=False))
         bound = {a.name: a for a in function.attribute_proto}
         bound.update({a.name: a for a in attributes})
@@ -317,7 +342,7 @@ class Importer:
         self.walk(function.node, inner)
         return [env.get(name) for name in function.output]
 
-    def branch(self, call: Call, scope: _Scope) -> list[Tensor | None]:
+    def branch(self, call: Call, scope: _Scope) -> list[Bound]:
         """If with a condition that is known: the taken branch in place of the node."""
         taken = call.required("then_branch" if bool(call.static(0).reshape(-1)[0]) else "else_branch")
         inner = _Scope(dict(scope.env), scope.opsets, f"{call.stem}/", scope.attributes, scope.depth + 1)

@@ -27,10 +27,11 @@ import superkernel
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor
 from superkernel.errors import InternalError, SuperKernelError, UnsupportedError, Violation, raise_all
-from superkernel.frontends.emitter import in_node, refuse_unknown
+from superkernel.frontends.emitter import in_node
+from superkernel.frontends.refusals import refuse_unknown
 from superkernel.frontends.torch.call import Call, is_getitem
 from superkernel.frontends.torch.capture import needed_nodes
-from superkernel.frontends.torch.refusals import Refusals
+from superkernel.frontends.torch.refusals import NodeRefusals
 from superkernel.frontends.torch.registry import find_lowering
 from superkernel.frontends.torch.types import element_type, tensor_array
 from superkernel.graph import Graph
@@ -47,7 +48,7 @@ class Importer:
         self.program, self.owned = program, owned
         self.builder = GraphBuilder(name)
         self.env: dict[torch.fx.Node, Any] = {}
-        self.refusals = Refusals(self.builder, self.env)
+        self.refusals = NodeRefusals(self.builder, self.env)
         self.nodes = needed_nodes(program)
         self.needed = frozenset(self.nodes)
         self.taken: set[str] = set()  # names of inputs and outputs

@@ -107,7 +107,7 @@ def adaptive_avg_pool(call: Call) -> Tensor:
 @lowers("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_max_pool(call: Call) -> list[Tensor | None]:
     if call.wants(1):
-        raise call.unsupported("the indices of a max pool are not supported", hint="unpooling has no kernel")
+        raise call.unsupported("the indices of an adaptive max pool are not supported")
     n = _spatial(call)
     sizes = call.shape[-n:]
 
