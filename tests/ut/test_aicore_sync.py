@@ -192,6 +192,51 @@ def test_levels_are_wider_in_turn() -> None:
     assert everybody == [0, 4, 5]
 
 
+def _waits(plan: AicorePlan, kind: CoreKind, subop: int) -> dict[int, list[int]]:
+    """By operand, the sub-operators behind which the events are set that it waits for."""
+    run = next(s for s in plan.programs[kind] if isinstance(s, Run) and s.subop == subop)
+    return {w.operand: [plan.events[e].after for e in w.events] for w in run.waits}
+
+
+def test_operands_that_were_made_first_wait_for_less() -> None:
+    ops = [_Op(CUBE, 4, (), 0), _Op(CUBE, 4, (), 1), _Op(CUBE, 4, ((1, True), (0, True)), 2)]
+    plan = plan_aicore(schedule_of(ops), MINI)
+    verify_aicore(plan)
+    waits = _waits(plan, CoreKind.CUBE, 2)
+    assert waits[1] == [0]
+    assert waits[0] == [0, 1]  # flags of one family are taken in order, whichever operand comes first
+    late = plan_aicore(schedule_of(ops), MINI, early_start=False)
+    assert [e.after for e in late.events] == [1]
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_there_are_no_more_rounds_than_a_kernel_has_entries(count: int) -> None:
+    ops = [_Op(VECTOR, 4, (), n) for n in range(count)]
+    ops.append(_Op(VECTOR, 4, tuple((n, True) for n in range(count)), 5))
+    plan = plan_aicore(schedule_of(ops), MINI)
+    verify_aicore(plan)
+    assert [e.after for e in plan.events] == list(range(count))[-3:]
+    assert all(waits[-1] >= operand for operand, waits in _waits(plan, CoreKind.VECTOR, count).items())
+
+
+def test_an_event_of_all_cores_serves_operands_that_need_less() -> None:
+    """The vector cores take it anyway: their older operand needs no event of its own."""
+    ops = [_Op(VECTOR, 4, (), 0), _Op(CUBE, 4, ((0, True),), 1), _Op(VECTOR, 4, ((0, True), (1, True)), 2)]
+    plan = plan_aicore(schedule_of(ops), MINI)
+    verify_aicore(plan)
+    assert [(e.mode, e.after) for e in plan.events] == [(Mode.ALL, 0), (Mode.ALL, 1)]
+    assert _waits(plan, CoreKind.VECTOR, 2) == {0: [0], 1: [0, 1]}
+
+
+def test_where_flags_are_short_all_operands_wait_for_one_event() -> None:
+    sync = replace(MINI.sync, flags_per_core=type(MINI.sync.flags_per_core)(3), flag_count_max=1)
+    few = replace(MINI, sync=sync)
+    ops = [_Op(CUBE, 4, (), 0), _Op(CUBE, 4, (), 1), _Op(CUBE, 4, ((0, True), (1, True)), 2)]
+    plan = plan_aicore(schedule_of(ops), few)
+    verify_aicore(plan)
+    assert [e.after for e in plan.events] == [1]
+
+
 def test_a_long_one_way_chain_does_not_overflow_counts() -> None:
     """Cube cores that run ahead of vector cores for ever, were nobody to hold them back."""
     ops = []

@@ -120,6 +120,41 @@ def test_what_groups_read_apart_is_dealt_out_without_copies() -> None:
         assert 4 * cores.group(core) <= begin < end <= 4 * cores.group(core) + 4
 
 
+@pytest.mark.parametrize("late", [True, False])
+def test_readers_that_hear_of_all_cores_anyway_do_not_count(late: bool) -> None:
+    """A reader of all rows keeps them where they are, unless it stands behind a flag of all cores."""
+    program = _Program()
+    program.add(VECTOR, 48, ["in"], "rows")
+    program.add(CUBE, 12, ["rows"], "product", cycles=2000.0)
+    if late:
+        program.add(VECTOR, 48, ["product"], "mixed", whole=True)
+    program.add(VECTOR, 48, ["rows"], "sums", whole=True)
+    found = program.localised()
+    moved = found.spans[0] != program.given(0)
+    assert moved is late
+    assert found.copies == ()
+    if late:
+        alone = _Program()
+        alone.add(VECTOR, 48, ["in"], "rows")
+        alone.add(CUBE, 12, ["rows"], "product", cycles=2000.0)
+        assert found.spans[0] == alone.localised().spans[0]
+
+
+def test_late_readers_find_what_they_need_in_copies() -> None:
+    program = _Program()
+    program.add(VECTOR, 2, ["in"], "norm")
+    program.add(CUBE, 12, ["norm"], "product", whole=True, cycles=2000.0)
+    program.add(VECTOR, 48, ["product"], "mixed", whole=True)
+    program.add(VECTOR, 48, ["norm"], "sums", whole=True)
+    found = program.localised()
+    cores = Cores(A3)
+    (copies,) = found.copies
+    assert set(copies.uses) == {(0, 1), (1, 0), (3, 0)}
+    for group in range(24):  # the product is computed by 12 of them, the sums by all
+        units = {u for core, a, b, _ in found.spans[0] if cores.group(core) == group for u in range(a, b)}
+        assert units == {0, 1}
+
+
 def test_both_vector_cores_of_a_group_share_its_units() -> None:
     program = _Program()
     program.add(VECTOR, 48, ["in"], "rows", cycles=200.0)
