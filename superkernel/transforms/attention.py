@@ -52,18 +52,10 @@ class _Found:
     chosen: tuple[str, str, str] | None = None  # inputs of the `where` that masks: condition, kept, fill
 
 
-def _inner(editor: Editor, value: str | None, *ops: str) -> Node | None:
-    """The value's producer where it is one of `ops` and only one node reads it."""
-    node = None if value is None else editor.producer.get(value)
-    if node is None or value is None or node.op not in ops or editor.only_reader(value) is None:
-        return None
-    return node
-
-
 def _fuse(editor: Editor, node: Node) -> None:
     if node.attrs["trans_a"] or node.attrs["trans_b"]:
         return
-    softmax = _guarded_softmax(editor, node.inputs[0]) or _inner(editor, node.inputs[0], "softmax")
+    softmax = _guarded_softmax(editor, node.inputs[0]) or editor.inner(node.inputs[0], "softmax")
     v = node.inputs[1]
     if softmax is None or v is None or editor.type(v).rank != 4 or editor.type(node.outputs[0]).rank != 4:
         return
@@ -86,11 +78,11 @@ def _fuse(editor: Editor, node: Node) -> None:
 
 def _guarded_softmax(editor: Editor, value: str | None) -> Node | None:
     """The softmax p of where(isnan(p), 0, p), where nobody else reads p."""
-    guard = _inner(editor, value, "where")
+    guard = editor.inner(value, "where")
     if guard is None or editor.scalar(guard.inputs[1]) != 0.0:
         return None
     p = guard.inputs[2]
-    test = _inner(editor, guard.inputs[0], "isnan")
+    test = editor.inner(guard.inputs[0], "isnan")
     softmax = editor.producer.get(p or "")
     if p is None or test is None or test.inputs[0] != p or softmax is None or softmax.op != "softmax":
         return None
@@ -100,7 +92,7 @@ def _guarded_softmax(editor: Editor, value: str | None) -> Node | None:
 def _scores(editor: Editor, value: str | None) -> _Found | None:
     """q, k, scale and mask of what goes into the softmax."""
     mask, chosen = None, None
-    choice = _inner(editor, value, "where")
+    choice = editor.inner(value, "where")
     if choice is not None:
         condition, kept, fill = choice.inputs
         assert condition is not None
@@ -110,7 +102,7 @@ def _scores(editor: Editor, value: str | None) -> _Found | None:
         if editor.scalar(kept) is not None:
             value = fill
     else:
-        addition = _inner(editor, value, "add")
+        addition = editor.inner(value, "add")
         if addition is not None:
             for slot in (0, 1):
                 found = _product(editor, addition.inputs[slot])
@@ -127,7 +119,7 @@ def _scores(editor: Editor, value: str | None) -> _Found | None:
 def _product(editor: Editor, value: str | None) -> _Found | None:
     """matmul(q, k^T) under scale factors."""
     inner, scale = _strip_scale(editor, value)
-    product = _inner(editor, inner, "matmul")
+    product = editor.inner(inner, "matmul")
     if product is None or product.attrs["trans_a"] or product.inputs[0] is None or product.inputs[1] is None:
         return None
     q, k = product.inputs[0], product.inputs[1]
@@ -143,7 +135,7 @@ def _strip_scale(editor: Editor, value: str | None) -> tuple[str | None, float]:
     """The value under multiplications and divisions by numbers, and the factor."""
     factor = 1.0
     while True:
-        node = _inner(editor, value, "mul", "div")
+        node = editor.inner(value, "mul", "div")
         if node is None:
             return value, factor
         left, right = (editor.scalar(v) for v in node.inputs)

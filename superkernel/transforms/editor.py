@@ -58,6 +58,13 @@ class Editor:
         (name, slots), *_ = readers.items()
         return self.nodes[name] if slots == 1 else None
 
+    def inner(self, value: str | None, *ops: str) -> Node | None:
+        """The value's producer where it is one of `ops` and only one node reads it: one that a pattern may swallow."""
+        node = None if value is None else self.producer.get(value)
+        if node is None or value is None or node.op not in ops or self.only_reader(value) is None:
+            return None
+        return node
+
     def array(self, value: str | None) -> NDArray[Any] | None:
         """A constant's contents, or None."""
         return None if value is None else self.constants.get(value)

@@ -1,11 +1,11 @@
 """Rotary position embedding written out: x * cos + rotate_half(x) * sin.
 
-Recognised, for x of rank 4: the sum of two products in any order, with rotate_half a concatenation of -x[.., h:] and
-x[.., :h] (slices, or a split in two), and tables of the whole width whose halves are equal, of which `rope` reads one.
-Halves are equal where they are constants with the same contents, one value twice in a concatenation, or came of such
-values element by element, by a change of shape that keeps the last axis, or by taking rows. Also recognised: the two
-halves written out, concat(a * cos - b * sin, b * cos + a * sin), and elements behind the turned ones that a
-concatenation puts back (`rotary_dim`).
+Recognised, for x of rank 4, or 3 as of a batch of one: the sum of two products in any order, with rotate_half a
+concatenation of -x[.., h:] and x[.., :h] (slices, or a split in two), and tables of the whole width whose halves are
+equal, of which `rope` reads one. Halves are equal where they are constants with the same contents, one value twice in a
+concatenation, or came of such values element by element, by a change of shape that keeps the last axis, or by taking
+rows. Also recognised: the two halves written out, concat(a * cos - b * sin, b * cos + a * sin), and, for rank 4,
+elements behind the turned ones that a concatenation puts back (`rotary_dim`).
 
 Numbers: the same products and sums in the same order, but `rope` may round once where the written form rounds each
 product.
@@ -25,7 +25,8 @@ from superkernel.transforms.cleanup import perm_of
 from superkernel.transforms.editor import Editor
 
 _ELEMENTWISE = frozenset({"cos", "sin", "cast", "neg", "mul", "add", "sub", "div"})
-_RANK = 4
+_RANK = 4  # of `rope`
+_RANKS = (3, 4)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class FuseRotary:
 
 
 def _fuse_rotated(editor: Editor, tables: _Tables, node: Node) -> None:
-    first, second = (_inner(editor, value, "mul") for value in node.inputs)
+    first, second = (editor.inner(value, "mul") for value in node.inputs)
     if first is None or second is None:
         return
     for plain, turned in ((first, second), (second, first)):
@@ -74,7 +75,8 @@ def _orders(product: Node) -> list[tuple[str, str]]:
 
 
 def _emit(editor: Editor, x: str, tables: Sequence[str | None], node: Node) -> None:
-    """`rope` in place of the node; tables take the rank that it wants."""
+    """`rope` in place of the node; x and tables take the rank that it wants."""
+    whole = editor.type(x).shape
     inputs = [x]
     for table in tables:
         if table is None:
@@ -82,7 +84,13 @@ def _emit(editor: Editor, x: str, tables: Sequence[str | None], node: Node) -> N
         shape = editor.type(table).shape
         wanted = shape if len(shape) in (2, _RANK) else (*(1,) * (_RANK - len(shape)), *shape)
         inputs.append(table if wanted == shape else _reshaped(editor, table, wanted, node))
-    editor.emit("rope", inputs, {}, node, node.outputs[0])
+    if len(whole) == _RANK:
+        editor.emit("rope", inputs, {}, node, node.outputs[0])
+        return
+    inputs[0] = _reshaped(editor, x, (1, *whole), node)
+    turned = editor.emit("rope", inputs, {}, node)
+    if turned is not None:
+        editor.emit("reshape", (turned,), {"shape": whole}, node, node.outputs[0])
 
 
 def _reshaped(editor: Editor, value: str, shape: tuple[int, ...], near: Node) -> str:
@@ -94,23 +102,17 @@ def _reshaped(editor: Editor, value: str, shape: tuple[int, ...], near: Node) ->
     return result
 
 
-def _inner(editor: Editor, value: str | None, *ops: str) -> Node | None:
-    """The value's producer where it is one of `ops` and only one node reads it."""
-    node = None if value is None else editor.producer.get(value)
-    return node if node is not None and node.op in ops and editor.only_reader(value or "") is not None else None
-
-
 def _rotated(editor: Editor, value: str) -> str | None:
     """x of rotate_half(x)."""
-    node = _inner(editor, value, "concat")
-    if node is None or len(node.inputs) != 2 or editor.type(value).rank != _RANK or not _along_last(editor, node):
+    node = editor.inner(value, "concat")
+    if node is None or len(node.inputs) != 2 or editor.type(value).rank not in _RANKS or not _along_last(editor, node):
         return None
     return _whole(editor, node.inputs[1], _negated(editor, node.inputs[0]))
 
 
 def _negated(editor: Editor, value: str | None) -> str | None:
     """x of -x or x * -1."""
-    node = _inner(editor, value, "neg", "mul")
+    node = editor.inner(value, "neg", "mul")
     if node is None or node.op == "neg":
         return None if node is None else node.inputs[0]
     left, right = node.inputs
@@ -145,12 +147,12 @@ def _part(editor: Editor, value: str | None) -> tuple[str, range] | None:
 
 def _fuse_halves(editor: Editor, node: Node) -> None:
     """concat(a * cos - b * sin, b * cos + a * sin) with a and b the halves of x."""
-    if len(node.inputs) != 2 or editor.type(node.outputs[0]).rank != _RANK or not _along_last(editor, node):
+    if len(node.inputs) != 2 or editor.type(node.outputs[0]).rank not in _RANKS or not _along_last(editor, node):
         return
-    left, right = _inner(editor, node.inputs[0], "sub"), _inner(editor, node.inputs[1], "add")
+    left, right = editor.inner(node.inputs[0], "sub"), editor.inner(node.inputs[1], "add")
     if left is None or right is None:
         return
-    products = [_inner(editor, value, "mul") for value in (*left.inputs, *right.inputs)]
+    products = [editor.inner(value, "mul") for value in (*left.inputs, *right.inputs)]
     if None in products:
         return
     a_cos, b_sin, *others = (p for p in products if p is not None)
@@ -185,7 +187,7 @@ def _join_rest(editor: Editor, node: Node) -> None:
     """concat(rope(x[.., :r]), x[.., r:]) turns the first r elements of x."""
     if len(node.inputs) != 2 or not _along_last(editor, node):
         return
-    turned = _inner(editor, node.inputs[0], "rope")
+    turned = editor.inner(node.inputs[0], "rope")
     if turned is None or turned.attrs["interleaved"] or turned.attrs["rotary_dim"]:
         return
     first, rest = _part(editor, turned.inputs[0]), _part(editor, node.inputs[1])

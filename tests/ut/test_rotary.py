@@ -82,7 +82,23 @@ def some_elements(b: GraphBuilder) -> None:
     b.output(b.concat(part * cos + rotate_half(b, part) * sin, x[..., WIDTH:], axis=-1), name="y")
 
 
-RECOGNISED = (known_tables, other_orders, computed_tables, tables_by_position, written_halves, some_elements)
+def three_dimensions(b: GraphBuilder) -> None:
+    cos, sin = (b.constant(f(doubled(angles()))[None]) for f in (np.cos, np.sin))
+    x = b.input("x", (ROWS, HEADS, WIDTH)).transpose(1, 0, 2)
+    b.output(x * cos + rotate_half(b, x) * sin, name="y")
+
+
+def three_dimensions_by_rows(b: GraphBuilder) -> None:
+    cos, sin = (b.constant(f(angles())[:, None]) for f in (np.cos, np.sin))
+    x = b.input("x", (ROWS, HEADS, WIDTH))
+    left, right = x[..., :HALF], x[..., HALF:]
+    b.output(b.concat(left * cos - right * sin, right * cos + left * sin, axis=-1), name="y")
+
+
+RECOGNISED = (
+    known_tables, other_orders, computed_tables, tables_by_position, written_halves, some_elements, three_dimensions,
+    three_dimensions_by_rows,
+)  # fmt: skip
 
 
 def different_halves(b: GraphBuilder) -> None:
@@ -130,15 +146,15 @@ def exchanged_tables(b: GraphBuilder) -> None:
     b.output(b.concat(left * cos - right * sin, right * sin + left * cos, axis=-1), name="y")
 
 
-def three_dimensions(b: GraphBuilder) -> None:
+def two_dimensions(b: GraphBuilder) -> None:
     cos, sin = (b.constant(f(doubled(angles()))) for f in (np.cos, np.sin))
-    x = b.input("x", (HEADS, ROWS, WIDTH))
+    x = b.input("x", (ROWS, WIDTH))
     b.output(x * cos + rotate_half(b, x) * sin, name="y")
 
 
 LEFT_ALONE = (
     different_halves, halves_nobody_knows, not_negated, of_another_value, turned_along_another_axis, read_elsewhere,
-    exchanged_tables, three_dimensions,
+    exchanged_tables, two_dimensions,
 )  # fmt: skip
 
 
