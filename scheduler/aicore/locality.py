@@ -9,7 +9,8 @@ It is decided from the last sub-operator to the first, since what a group needs 
 is estimated backwards: `tail` of a core, from the begin of what it runs next to the end; `behind` of a sub-operator,
 the same from its own begin. Units that a core may run are tried on each lane of the group, and split over them; what
 ends up sooner, latency of the flag included, is taken. Nothing is taken that makes cores wait for stores of a producer
-that they read from their own core, or from their own group, before.
+that they read from their own core, or from their own group, before. A reader is *late* where its cores hear of all
+cores anyway, by a flag set behind the one at hand: what it reads may lie anywhere, and costs it no wait.
 
 Invariants: units and kernels stay what they are, and so does every bit of a result; each unit is computed by
 somebody; a core has one range of a sub-operator; a copy is written and read by one group. Only sub-operators that run

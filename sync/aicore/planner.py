@@ -14,6 +14,9 @@ events of all cores only. With none, or where one more use of a flag could take 
 Levels: `full` puts an event of all cores between any two sub-operators, `type-range` the narrowest event that the
 types of the two kernels allow, whatever their data; `minimal` looks at the bytes.
 
+Operands that were made one after the other are brought what they need in rounds, with an event for each, so that a
+kernel can begin with those that were made first: `lacking`.
+
 Here is the walk over the schedule and the choice of events; `events` keeps the books of them, `notes` says why.
 """
 
