@@ -203,7 +203,7 @@ def load_model(args: argparse.Namespace) -> Any:
         return superkernel.load(args.model, threads=args.threads)
     return superkernel.compile(
         args.model,
-        target=args.target or "host",
+        target="host" if args.target is None else args.target,
         threads=args.threads,
         options=_options(args.option),
         dims={k: _integer(v, f"dimension {k!r}") for k, v in map(_pair, args.dim)},

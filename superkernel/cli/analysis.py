@@ -54,7 +54,7 @@ def run_ablate(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any
     from superkernel.analysis.ablate import ablate, ablation_target
     from superkernel.options import Options
 
-    target = ablation_target(args.target or "a3")
+    target = ablation_target("a3" if args.target is None else args.target)
     return ablate(graph, target, options=Options.of(options), inputs=_inputs(args, graph), sensitivity=args.sensitivity)
 
 
@@ -65,10 +65,10 @@ def run_bisect(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any
 
     if args.tolerance is not None and not args.tolerance > 0:
         raise InputError("not a tolerance", location="--tolerance", expected="above 0", found=str(args.tolerance))
+    target = "host" if args.target is None else args.target
     return bisect(
-        graph, args.target or "host", threads=args.threads, options=options, inputs=_inputs(args, graph),
-        tolerance=args.tolerance,
-    )  # fmt: skip
+        graph, target, threads=args.threads, options=options, inputs=_inputs(args, graph), tolerance=args.tolerance
+    )
 
 
 def run_trace(args: argparse.Namespace, kernel: Kernel) -> Trace:

@@ -52,6 +52,5 @@ def run(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> C
         inputs = random_inputs(graph.inputs, args.random_inputs)
     names = [name for name in args.timings.split(",") if name]
     runs = schedules(names, args.seeds, args.watchdog)
-    return crosscheck(
-        graph, inputs, target=args.target or "mini", options=options, runs=runs, mutants=args.mutants, plain=args.plain
-    )
+    target = "mini" if args.target is None else args.target
+    return crosscheck(graph, inputs, target=target, options=options, runs=runs, mutants=args.mutants, plain=args.plain)
