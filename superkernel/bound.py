@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
-from superkernel.errors import InputError, SuperKernelError, Violation, raise_all
+from superkernel.errors import InputError, SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -100,6 +100,10 @@ class BoundKernel(_core.BoundCall):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        hint = "bind the kernel again, where it is needed"
+        raise UnsupportedError("a binding cannot be copied or pickled", location=f"kernel {self.name!r}", hint=hint)
 
     def __repr__(self) -> str:
         return f"<superkernel.BoundKernel {self.name!r}{', closed' if self.closed else ''}>"

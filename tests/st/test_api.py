@@ -351,6 +351,14 @@ def test_a_kernel_refuses_to_be_copied(kernel: sk.Kernel, take: Any) -> None:
         take(kernel)
 
 
+@pytest.mark.parametrize("take", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_binding_is_neither_copied_nor_pickled(take: Any) -> None:
+    b = sk.GraphBuilder("small")
+    b.output(b.relu(b.input("x", (4,))), name="y")
+    with pytest.raises(sk.UnsupportedError, match="a binding cannot be copied or pickled"):
+        take(sk.compile(b.graph(), threads=1).bind(np.zeros(4, np.float32)))
+
+
 def test_dump_switch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SK_DUMP", "subops,plan,ir")
     monkeypatch.setenv("SK_TRACE", str(tmp_path / "trace.json"))
