@@ -7,10 +7,11 @@ Model: an `EntrySpec` (`entry_spec.py`) becomes three entries of the ABI (csrc/i
     sk_single    one sub-operator's tasks and nothing else, for the one-by-one baseline
 
 Each task is a small function of its own (`task_3`), shared by the three. A wait first looks at the counter in line;
-only where it has not been reached does it call `sk_wait`, which spins, prefetches the coming body's constants line by
-line while it spins, and now and then calls the runtime (yield, abort, watchdog). Runs of waits, as full barriers of
-many cores have them, are a table and a loop (`sk_wait_many`), so that code grows with the steps and not with their
-square. Text rather than llvmlite objects: the code is a table of three instruction patterns, and reads as one.
+only where it has not been reached does it ask for the lines that the producer hands over (`handover.py`) and call
+`sk_wait`, which spins, prefetches the coming body's constants line by line while it spins, and now and then calls the
+runtime (yield, abort, watchdog). Runs of waits, as full barriers of many cores have them, are a table and a loop
+(`sk_wait_many`), so that code grows with the steps and not with their square; they ask for constants only. Text rather
+than llvmlite objects: the code is a table of three instruction patterns, and reads as one.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from superkernel.codegen.host import abi
-from superkernel.codegen.host.entry_spec import EntrySpec, SetCount, Space, Step, TaskSpec, WaitFor
+from superkernel.codegen.host.entry_spec import EntrySpec, Location, SetCount, Space, Step, TaskSpec, WaitFor
+from superkernel.codegen.host.handover import LINE_BYTES
 from superkernel.target.cpu import CpuTarget
 
-_LINE_BYTES = 64
 _LINES_PER_SPIN = 2
 _WAITS_IN_A_TABLE = 4
 
@@ -89,10 +90,10 @@ choose:
   %left = icmp ult i64 %line, %lines
   br i1 %left, label %fetch, label %pause
 fetch:
-  %offset = mul i64 %line, {_LINE_BYTES}
+  %offset = mul i64 %line, {LINE_BYTES}
   %address = getelementptr i8, ptr %from, i64 %offset
   call void @llvm.prefetch.p0(ptr %address, i32 0, i32 2, i32 1)
-  %second = getelementptr i8, ptr %address, i64 {_LINE_BYTES}
+  %second = getelementptr i8, ptr %address, i64 {LINE_BYTES}
   call void @llvm.prefetch.p0(ptr %second, i32 0, i32 2, i32 1)
   %line.next = add i64 %line, {_LINES_PER_SPIN}
   br label %look
@@ -297,7 +298,7 @@ def _wait_many(n: int, spec: EntrySpec, core: int, count: int, profiled: bool) -
 
 def _prefetch_lines(step: WaitFor) -> int:
     """Cache lines that a wait may prefetch, in whole spins."""
-    return -(-step.prefetch[1] // (_LINE_BYTES * _LINES_PER_SPIN)) * _LINES_PER_SPIN
+    return -(-step.prefetch[1] // (LINE_BYTES * _LINES_PER_SPIN)) * _LINES_PER_SPIN
 
 
 def _wait(n: int, step: WaitFor, core: int) -> list[str]:
@@ -312,12 +313,32 @@ def _wait(n: int, step: WaitFor, core: int) -> list[str]:
         f"  %ok{n} = icmp uge i64 %s{n}, %t{n}",
         f"  br i1 %ok{n}, label %go{n}, label %spin{n}",
         f"spin{n}:",
+        *_fetch_data(n, step.data),
         f"  %from{n} = getelementptr i8, ptr %blob, i64 {offset}",
         f"  %r{n} = {call}",
         f"  %bad{n} = icmp ne i32 %r{n}, 0",
         f"  br i1 %bad{n}, label %failed, label %go{n}",
         f"go{n}:",
     ]
+
+
+def _fetch_data(n: int, lines: Sequence[Location]) -> list[str]:
+    """Prefetch lines that step n's producer hands over."""
+    code: list[str] = []
+    bases: dict[tuple[Space, int], str] = {}
+    for i, line in enumerate(lines):
+        key = (line.space, line.slot)
+        if key not in bases:
+            base = bases[key] = f"base{n}.{len(bases)}"
+            if line.space is Space.IO:
+                code += _field(f"{base}.io", "io", "ptr")
+                code.append(f"  %{base}.p = getelementptr inbounds ptr, ptr %{base}.io, i64 {line.slot}")
+                code.append(f"  %{base} = load ptr, ptr %{base}.p, align 8")
+            else:
+                code += _field(base, line.space.value, "ptr")
+        code.append(f"  %line{n}.{i} = getelementptr i8, ptr %{bases[key]}, i64 {line.offset}")
+        code.append(f"  call void @llvm.prefetch.p0(ptr %line{n}.{i}, i32 0, i32 3, i32 1)")
+    return code
 
 
 def _stamp(index: int, cpu: CpuTarget) -> list[str]:

@@ -57,12 +57,14 @@ class RunTask:
 @dataclass(frozen=True)
 class WaitFor:
     """Step: wait until `producer` has done its `count`-th set of this launch; meanwhile prefetch [offset, offset +
-    nbytes) of the constants. `wait` is the index that the watchdog reports."""
+    nbytes) of the constants, and ahead of them `data`, lines that the producer hands over (`handover.py`). `wait` is
+    the index that the watchdog reports."""
 
     producer: int
     count: int
     wait: int
     prefetch: tuple[int, int] = (0, 0)
+    data: tuple[Location, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from superkernel.body import SubOperator
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.entry_spec import EntrySpec, Location, RunTask, SetCount, Step, TaskSpec, WaitFor
 from superkernel.codegen.host.entry_spec import Space as BaseSpace
+from superkernel.codegen.host.handover import Handovers
 from superkernel.codegen.host.lower import LoadedCode, compile_ir
 from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.schedule import Place, Schedule, Space
@@ -30,7 +31,7 @@ from superkernel.sync.plan import Body, Plan, Set
 from superkernel.target.cpu import CpuTarget
 
 HOST_CALL = "host.reference"
-GENERATOR = 7  # raise when emitters change what they emit for an unchanged body
+GENERATOR = 8  # raise when emitters change what they emit for an unchanged body
 PREFETCH_BYTES_MAX = 256 * 1024
 CHUNK_KERNELS = 16
 _BLOB_ALIGN = 64
@@ -216,7 +217,8 @@ class ImageBuilder:
             )
             for task in self.plan.tasks
         )
-        programs = tuple(self._steps(program) for program in self.plan.programs)
+        handovers = Handovers(self.plan) if self.prefetch else None
+        programs = tuple(self._steps(program, handovers) for program in self.plan.programs)
         return EntrySpec(tasks, programs, self.plan.sets, len(self.schedule.subops))
 
     def _location(self, place: Place) -> Location:
@@ -226,8 +228,8 @@ class ImageBuilder:
             return Location(BaseSpace.CONSTANTS, place.offset)
         return Location(BaseSpace.IO, place.offset, self.slots[place.space] + place.slot)
 
-    def _steps(self, program: Sequence[Any]) -> tuple[Step, ...]:
-        """Waits look ahead to the body behind them: its constants are what they prefetch."""
+    def _steps(self, program: Sequence[Any], handovers: Handovers | None) -> tuple[Step, ...]:
+        """Waits look ahead to the body behind them: its constants and what it is handed are what they prefetch."""
         steps: list[Step] = []
         for at, step in enumerate(program):
             if isinstance(step, Body):
@@ -236,8 +238,12 @@ class ImageBuilder:
                 steps.append(SetCount(step.count))
             else:
                 coming = next((s.task for s in program[at:] if isinstance(s, Body)), None)
-                prefetch = prefetched(self.plan, coming) if self.prefetch and coming is not None else (0, 0)
-                steps.append(WaitFor(step.producer, step.count, step.index, prefetch))
+                if handovers is None or coming is None:
+                    steps.append(WaitFor(step.producer, step.count, step.index))
+                    continue
+                lines = (Place(*line) for line in handovers.lines(step, coming))
+                data = tuple(map(self._location, lines))
+                steps.append(WaitFor(step.producer, step.count, step.index, prefetched(self.plan, coming), data))
         return tuple(steps)
 
     def _blob(self, values: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:

@@ -1,0 +1,89 @@
+"""What a wait hands over: the cache lines that the awaited core wrote last and that the coming body reads.
+
+Model: a wait for the k-th set of a core stands for the bodies between that core's sets k - 1 and k. What they write and
+the body behind the wait reads moves from one core's cache to the other's, and it moves after the counter's line: two
+transfers one after the other. A wait that finds the counter too low asks for these lines at once, so that they are on
+their way while the counter is.
+
+It asks once. A line that comes before its producer wrote it costs nothing but one more transfer, which it would have
+taken anyway; asking again at each look would take lines away from a producer that is about to write them.
+
+Only hand-overs of few lines are followed: of longer ones the hardware brings the rest, and the first line no longer
+counts. Accesses of many pieces are left out: their lines would be many, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from superkernel.scheduler.schedule import MemoryAccess, Space, Task
+from superkernel.sync.plan import Body, Plan, Set, Wait
+from superkernel.tensor import Region
+
+LINE_BYTES = 64
+LINES_MAX = 8  # per wait
+_PIECES_MAX = 16  # of an access
+
+Line = tuple[Space, int, int]
+"""Space, slot and the offset of a byte of it."""
+
+
+@dataclass
+class Handovers:
+    """What the waits of one plan hand over."""
+
+    plan: Plan
+    _awaited: list[dict[int, tuple[Task, ...]]] = field(init=False)  # per core: count -> bodies since the set before
+
+    def __post_init__(self) -> None:
+        self._awaited = []
+        for program in self.plan.programs:
+            bodies: list[Task] = []
+            by_count: dict[int, tuple[Task, ...]] = {}
+            for step in program:
+                if isinstance(step, Body):
+                    bodies.append(self.plan.tasks[step.task])
+                elif isinstance(step, Set):
+                    by_count[step.count] = tuple(bodies)
+                    bodies.clear()
+            self._awaited.append(by_count)
+
+    def lines(self, wait: Wait, coming: int) -> tuple[Line, ...]:
+        """What `wait`, ahead of task `coming`, hands over; nothing where that is too much to follow."""
+        found: dict[Line, None] = {}
+        for producer in self._awaited[wait.producer].get(wait.count, ()):
+            for place, start, stop in _passed_on(producer, self.plan.tasks[coming]):
+                if (stop - start) // LINE_BYTES > LINES_MAX:
+                    return ()
+                first = start // LINE_BYTES * LINE_BYTES
+                found.update(dict.fromkeys((*place, at) for at in range(first, stop, LINE_BYTES)))
+                if len(found) > LINES_MAX:
+                    return ()
+        return tuple(found)
+
+
+def _passed_on(producer: Task, consumer: Task) -> Iterator[tuple[tuple[Space, int], int, int]]:
+    """Runs of bytes, with their place, that the one writes and the other reads."""
+    reads = [a for a in consumer.accesses if not a.write and a.space is not Space.CONSTANT]
+    for written in (a for a in producer.accesses if a.write):
+        for read in reads:
+            if (read.space, read.slot) != (written.space, written.slot):
+                continue
+            for start, stop in _pieces(written):
+                for begin, end in _pieces(read):
+                    if max(start, begin) < min(stop, end):
+                        yield (read.space, read.slot), max(start, begin), min(stop, end)
+
+
+def _pieces(access: MemoryAccess) -> list[tuple[int, int]]:
+    """(first byte, byte behind the last) of each piece; none where they are many."""
+    if sum(region.count for region in access.regions) > _PIECES_MAX:
+        return []
+    return [piece for region in access.regions for piece in _runs(region)]
+
+
+def _runs(region: Region) -> Iterator[tuple[int, int]]:
+    for i in range(region.count):
+        start = region.start + i * region.stride
+        yield start, start + region.length
