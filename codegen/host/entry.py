@@ -337,7 +337,7 @@ def _fetch_data(n: int, lines: Sequence[Location]) -> list[str]:
             else:
                 code += _field(base, line.space.value, "ptr")
         code.append(f"  %line{n}.{i} = getelementptr i8, ptr %{bases[key]}, i64 {line.offset}")
-        code.append(f"  call void @llvm.prefetch.p0(ptr %line{n}.{i}, i32 0, i32 3, i32 1)")
+        code.append(f"  call void @llvm.prefetch.p0(ptr %line{n}.{i}, i32 0, i32 0, i32 1)")
     return code
 
 
