@@ -323,7 +323,7 @@ def _wait(n: int, step: WaitFor, core: int) -> list[str]:
 
 
 def _fetch_data(n: int, lines: Sequence[Location]) -> list[str]:
-    """Prefetch lines that step n's producer hands over."""
+    """Prefetch lines that step n's producer hands over, with the non-temporal hint."""
     code: list[str] = []
     bases: dict[tuple[Space, int], str] = {}
     for i, line in enumerate(lines):

@@ -5,11 +5,13 @@ the body behind the wait reads moves from one core's cache to the other's, and i
 transfers one after the other. A wait that finds the counter too low asks for these lines at once, so that they are on
 their way while the counter is.
 
-It asks once. A line that comes before its producer wrote it costs nothing but one more transfer, which it would have
-taken anyway; asking again at each look would take lines away from a producer that is about to write them.
+It asks once, and with the non-temporal hint, which leaves the second-level cache out. A line that comes before its
+producer wrote it is no use and has to be taken back; asking again at each look takes lines away from a producer that is
+about to write them, and costs more than it gains.
 
-Only hand-overs of few lines are followed: of longer ones the hardware brings the rest, and the first line no longer
-counts. Accesses of many pieces are left out: their lines would be many, too.
+Only hand-overs of few lines are followed. Where cores exchange more they have worked longer, are further apart when
+they meet, and the lines come too soon: eight of them made a small perceptron slower. Accesses of many pieces are left
+out: their lines would be many, too.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from superkernel.sync.plan import Body, Plan, Set, Wait
 from superkernel.tensor import Region
 
 LINE_BYTES = 64
-LINES_MAX = 8  # per wait
+LINES_MAX = 4  # per wait
 _PIECES_MAX = 16  # of an access
 
 Line = tuple[Space, int, int]
