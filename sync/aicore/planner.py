@@ -22,7 +22,8 @@ Here is the walk over the schedule and the choice of events; `events` keeps the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from superkernel.scheduler.aicore.place import Cores
 from superkernel.scheduler.families.aicore.base import AicoreTiling
@@ -216,14 +217,14 @@ class _Planner:
         row += [Await(e, subop) for e in sorted({e for es in waits.values() for e in es})]
         row.append(Run(subop, feeds=feeds))
 
-    def _rounds(self, here: Conflicts, lacking: Lacking, shown: Iterable[Conflict]) -> list[Lacking]:
+    def _rounds(self, here: Conflicts, lacking: Lacking, shown: Sequence[Conflict]) -> list[Lacking]:
         """What is missing, in the rounds in which it is brought: one where all waits stand ahead of the kernel, or
         where flags are short."""
         rounds = here.rounds(shown) if self.early_start else []
         if len(rounds) < 2 or not self.events.has_flags(len(rounds)):
             return [lacking] if lacking else []
-        known = self.events.known.copy()
-        return [here.lacking(known, uses)[0] for uses in rounds]
+        missing, known = replace(here, found=shown), self.events.known.copy()
+        return [missing.lacking(known, uses)[0] for uses in rounds]
 
     def _add_events(
         self, subop: int, lacking: Lacking, waits: dict[HartKind, dict[int, list[int]]], latest: int
