@@ -18,6 +18,9 @@ out of the two cores' program and everything else stays: cores then read what th
 the results, which are ignored, are wrong. Such programs exist only here: nothing that `compile` returns has an
 unverified plan.
 
+Where in memory a kernel's values and counters happen to lie changes the cost by a tenth or more, and stays as it is as
+long as the kernel is loaded: each is loaded several times, and the launches are shared out.
+
 Everything is compared with the round trip of a cache line between the two cores, measured in turn with it. `--docs`
 puts the figures into docs/performance.json and writes the page anew.
 """
@@ -48,6 +51,7 @@ from superkernel.sync.plan import Body, Plan
 BOUNDARIES = 64
 WIDTH = 128
 WARMUP_LAUNCHES = 20
+LOADINGS = 8
 TRIPS = 5
 STEADY = 1.2  # how much a round trip may change within a round
 
@@ -78,7 +82,8 @@ def alone(plan: Plan, core: int) -> Plan:
 
 
 def runner(compiled: Compiled, plan: Plan) -> Callable[[int], float]:
-    """A kernel of the compiled one's functions and places with another plan: median ns of so many launches."""
+    """A kernel of the compiled one's functions and places with another plan: median ns of so many launches, shared out
+    over loadings of it."""
     graph = compiled.graph
     schedule = replace(compiled.schedule, cores=plan.cores, tasks=plan.tasks)
     builder = ImageBuilder(
@@ -90,10 +95,16 @@ def runner(compiled: Compiled, plan: Plan) -> Callable[[int], float]:
         outputs=len(graph.outputs),
         states=len(graph.states),
     )
-    executable = HostExecutable(builder.build(compiled.grouping.constants), schedule, plan)
+    image = builder.build(compiled.grouping.constants)
+    executables = [HostExecutable(image, schedule, plan) for _ in range(LOADINGS)]
     outputs = [np.empty(graph.types[name].shape, np.float32) for name in graph.outputs]
     io = [*random_inputs(graph.inputs, 0).values(), *outputs]
-    return lambda launches: float(np.median(executable.time(io, launches, WARMUP_LAUNCHES)))
+
+    def run(launches: int) -> float:
+        times = [e.time(io, -(-launches // LOADINGS), WARMUP_LAUNCHES) for e in executables]
+        return float(np.median(np.concatenate(times)))
+
+    return run
 
 
 def one_round(runners: Sequence[Callable[[int], float]], launches: int) -> tuple[float, ...]:
