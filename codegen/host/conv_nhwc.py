@@ -10,6 +10,7 @@ Scratch: [parked register tile][patch].
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Protocol
 
 from llvmlite import ir
@@ -17,7 +18,17 @@ from llvmlite import ir
 from superkernel.body import Body, PointwiseProgram, View
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.emitters import Emitter
-from superkernel.codegen.host.gemm_core import Tile, Values, fold, multiply_add, store_tile, strips, zero
+from superkernel.codegen.host.gemm_core import (
+    Tile,
+    Values,
+    fold,
+    load_again,
+    multiply_add,
+    store_tile,
+    strips,
+    vectors_kept,
+    zero,
+)
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.dtypes import DType
@@ -41,10 +52,11 @@ def multiply_nest(
     The steps' weights follow one another."""
 
     def step(x: ir.Value, w: ir.Value, values: Values) -> Values:
-        vectors = [kb.load(w, v * tile.lanes, DType.F32, tile.lanes) for v in range(tile.vectors)]
+        near = [kb.load(w, v * tile.lanes, DType.F32, tile.lanes) for v in range(kept)]
         for r in range(tile.rows):
             scalar = kb.splat(kb.load(x, r * position, DType.F32), tile.lanes)
-            for v, vector in enumerate(vectors):
+            far = (load_again(kb, w, v * tile.lanes, DType.F32, tile.lanes) for v in range(kept, tile.vectors))
+            for v, vector in enumerate(chain(near, far)):
                 i = r * tile.vectors + v
                 values[i] = multiply_add(kb, scalar, vector, values[i], DType.F32)
         return values
@@ -67,7 +79,7 @@ def multiply_nest(
             return values
         return fold(kb, 0, extent, 1, values, turn)
 
-    loops = _merged(nest)
+    loops, kept = _merged(nest), vectors_kept(tile, kb.cpu)
     flat = level(0, source, weights, [zero(DType.F32, tile.lanes)] * (tile.rows * tile.vectors))
     return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
 

@@ -3,7 +3,8 @@
 Model: a *tile* of `rows` x `vectors * lanes` results lives in registers while the depth loop runs. Each depth step
 loads `vectors` vectors of the right operand and one scalar per row of the left one (folded into the multiply-add as a
 broadcast where the CPU can). With few rows the depth is dealt out to `phases` independent sets of accumulators, so
-that the latency of the multiply-add is hidden; they are added up in a fixed order at the end.
+that the latency of the multiply-add is hidden; they are added up in a fixed order at the end. Vectors of the right
+operand that find no register beside the accumulators are read again for every row (`vectors_kept`, `load_again`).
 
 Invariant: the sequence of operations behind a result depends on the depth and the tile shape only, never on where the
 tile lies or on which core computes it; so any split of the work over cores gives the same bits.
@@ -16,8 +17,11 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from superkernel.codegen.host.builder import I64, Index, KernelBuilder, register_type
+from superkernel.codegen.host.builder import I64, Index, KernelBuilder, register_type, storage_type, vector_type
 from superkernel.dtypes import DType
+from superkernel.target.cpu import CpuTarget
+
+SCALARS = 2  # registers for broadcasts of the left operand: a row's, and the next row's, which LLVM loads ahead
 
 LoadScalar = Callable[[int, Index], ir.Value]
 LoadVector = Callable[[Index, int], ir.Value]
@@ -98,6 +102,30 @@ def strips(kb: KernelBuilder, extent: int, lanes: int, part: Strip) -> None:
 def zero(acc: DType, lanes: int) -> ir.Value:
     """The neutral accumulator."""
     return ir.Constant(register_type(acc, lanes), None)
+
+
+def vectors_kept(tile: Tile, cpu: CpuTarget) -> int:
+    """Vectors of a step that stay in registers beside all accumulators. The others are memory operands of every row's
+    multiply-add: a load each, where LLVM would spill accumulators, and move all the others round, in every step."""
+    return max(0, min(tile.vectors, cpu.vector_registers - SCALARS - tile.rows * tile.vectors * tile.phases))
+
+
+class _LoadAgain(ir.LoadInstr):  # type: ignore[misc]
+    """A load that LLVM does not merge with others of the same address: volatile, which llvmlite has no word for."""
+
+    def descr(self, buf: list[str]) -> None:
+        text: list[str] = []
+        super().descr(text)
+        buf.append("".join(text).replace("load ", "load volatile ", 1))
+
+
+def load_again(kb: KernelBuilder, base: ir.Value, element: Index, dtype: DType, lanes: int) -> ir.Value:
+    """As `kb.load` of a dtype that is computed as itself, but read where it is used, whoever read it before."""
+    kind = vector_type(storage_type(dtype), lanes)
+    load = _LoadAgain(kb.b.block, kb.at(base, element, dtype), typ=kind)
+    load.align = dtype.itemsize
+    kb.b._insert(load)
+    return load
 
 
 def plus(kb: KernelBuilder, a: ir.Value, b: ir.Value, acc: DType) -> ir.Value:

@@ -32,6 +32,17 @@ def target_machine(cpu: CpuTarget) -> llvm.TargetMachine:
 def compile_ir(text: str, cpu: CpuTarget) -> bytes:
     """Object code of a module's IR text. Raises InternalError with LLVM's message on invalid IR."""
     machine = target_machine(cpu)
+    return bytes(machine.emit_object(_optimised(text, cpu, machine)))
+
+
+def assembly(text: str, cpu: CpuTarget) -> str:
+    """The same code as `compile_ir` gives, as text."""
+    machine = target_machine(cpu)
+    return str(machine.emit_assembly(_optimised(text, cpu, machine)))
+
+
+def _optimised(text: str, cpu: CpuTarget, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    """The verified module behind the passes."""
     try:
         module = llvm.parse_assembly(text)
         module.triple, module.data_layout = cpu.triple, str(machine.target_data)
@@ -45,7 +56,7 @@ def compile_ir(text: str, cpu: CpuTarget) -> bytes:
     options.loop_unrolling = False
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
-    return bytes(machine.emit_object(module))
+    return module
 
 
 class LoadedCode:

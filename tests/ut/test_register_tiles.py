@@ -1,0 +1,84 @@
+"""Machine code of register tiles: the loops that multiply keep everything in registers."""
+
+from __future__ import annotations
+
+import platform
+import re
+from typing import Any
+
+import pytest
+from anchor_bodies import anchor_case
+
+from superkernel.body import Body
+from superkernel.codegen.host.gemm_core import SCALARS, Tile, vectors_kept
+from superkernel.codegen.host.lower import assembly
+from superkernel.codegen.host.standalone import emit_ir
+from superkernel.dtypes import DType
+from superkernel.scheduler.families import family_of
+from superkernel.scheduler.families.conv_nhwc import ACCUMULATORS, POSITIONS_MOST, VECTORS_MOST
+from superkernel.target.cpu import CpuTarget, cpu_target
+
+F32 = DType.F32
+LAST = {0: (0, 2, 3, 1)}
+NHWC = "host.conv.nhwc"
+
+x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="code of x86")
+
+
+def cpu(tier: str) -> CpuTarget:
+    return cpu_target("x86_64-unknown-linux-gnu", tier, [])
+
+
+def convolution(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> Body:
+    slots = [(x, F32), (w, F32), ((w[0],), F32)]
+    return anchor_case("conv", attrs, slots, constants=[1, 2], layouts=LAST).body
+
+
+def product_loops(text: str, count: int) -> list[list[str]]:
+    """Instructions of the loops of one block that do `count` multiply-adds."""
+    found, label, block = [], "", list[str]()
+    for line in map(str.strip, text.splitlines()):
+        if head := re.match(r"(\.L\w+):", line):
+            label, block = head[1], []
+        elif line and not line.startswith((".", "#")):
+            block.append(line)
+            if re.match(rf"j\w+\s+{re.escape(label)}$", line) and sum("vfmadd" in i for i in block) == count:
+                found.append(block)
+    return found
+
+
+def shuffled(block: list[str]) -> list[str]:
+    """What moves vectors about in a loop: to the stack, from it, from register to register."""
+    return [i for i in block if i.startswith("vmov") and ("%rsp" in i or re.search(r"%[xyz]mm\d+, %[xyz]mm\d+$", i))]
+
+
+@x86
+@pytest.mark.parametrize(
+    ("kernel", "x", "w", "attrs"),
+    [
+        (NHWC, (1, 64, 28, 28), (256, 64, 1, 1), {}),
+        (NHWC, (1, 64, 56, 56), (128, 64, 1, 1), {"strides": (2, 2)}),
+        (NHWC, (1, 64, 28, 28), (64, 64, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
+        ("host.conv.winograd4", (1, 64, 28, 28), (64, 64, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ],
+    ids=str,
+)
+def test_nothing_is_moved_about_in_a_tile_of_7_by_4(
+    kernel: str, x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]
+) -> None:
+    target, body = cpu("avx512"), convolution(x, w, attrs)
+    tiling: Any = family_of(kernel).tilings(kernel, body, target)[0]
+    assert (tiling.positions, tiling.vectors) == (7, 4)
+    loops = product_loops(assembly(emit_ir(kernel, body, tiling, target), target), 28)
+    assert loops
+    assert [shuffled(block) for block in loops] == [[]] * len(loops)
+
+
+@pytest.mark.parametrize("tier", sorted(ACCUMULATORS))
+def test_every_tile_finds_its_registers(tier: str) -> None:
+    target = cpu(tier)
+    for vectors in range(1, VECTORS_MOST[tier] + 1):
+        rows = min(POSITIONS_MOST[tier], ACCUMULATORS[tier] // vectors)
+        kept = vectors_kept(Tile(rows, vectors, 4, F32), target)
+        assert 0 < kept <= vectors
+        assert rows * vectors + kept + SCALARS <= target.vector_registers
