@@ -42,6 +42,7 @@ OUTPUT_INSTRUCTIONS = {2: 50.0, 4: 170.0}
 KERNELS = {"host.conv.winograd2": 2, "host.conv.winograd4": 4}
 _CALL_NS = 60.0
 _RATE = 0.9
+_WEIGHT_LOADS = 3  # a vector of weights comes from farther away than an input: it costs as much as so many broadcasts
 _PAD = 16  # elements between planes, so that they do not share sets of the first-level cache
 
 
@@ -171,7 +172,7 @@ class WinogradTiling(ConvTiling):
         whole, rest = divmod(self.squares, self.positions)
 
         def one(count: int) -> float:
-            return max(count * self.vectors, HIDDEN * 0.75) + 0.04 * (count + 2 * self.vectors)
+            return max(count * self.vectors, HIDDEN * 0.75) + 0.04 * (count + _WEIGHT_LOADS * self.vectors)
 
         steps = planes * self.steps * self.channel_tiles * form.images * self.blocks
         compute = steps * (whole * one(self.positions) + (one(rest) if rest else 0.0)) * cycle / _RATE
