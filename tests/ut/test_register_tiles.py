@@ -84,9 +84,11 @@ def test_every_tile_finds_its_registers(tier: str) -> None:
         assert rows * vectors + kept + SCALARS <= target.vector_registers
 
 
-@pytest.mark.parametrize(("kernel", "side"), [("host.conv.winograd2", 7), ("host.conv.winograd4", 14)])
-def test_tall_tiles_are_preferred_where_weights_are_many(kernel: str, side: int) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "channels", "side"), [("host.conv.winograd2", 512, 7), ("host.conv.winograd4", 256, 14)]
+)
+def test_tall_tiles_are_preferred_where_weights_are_many(kernel: str, channels: int, side: int) -> None:
     """16 squares: 8 x 2 vectors load half the weights per product that 4 x 4 do, at as many multiply-adds."""
-    body = convolution((1, 256, side, side), (256, 256, 3, 3), {"pads": (1, 1, 1, 1)})
+    body = convolution((1, channels, side, side), (channels, channels, 3, 3), {"pads": (1, 1, 1, 1)})
     tiling: Any = family_of(kernel).tilings(kernel, body, cpu("avx512"))[0]
     assert (tiling.positions, tiling.vectors) == (8, 2)
