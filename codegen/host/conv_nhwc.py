@@ -34,7 +34,7 @@ from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.conv import PIXELS
-from superkernel.scheduler.families.conv_nhwc import NhwcTiling, Walk, patch_extent, patch_walk
+from superkernel.scheduler.families.conv_nhwc import NhwcTiling, Walk, last_lanes, patch_extent, patch_walk
 from superkernel.scheduler.families.costing import program_weight
 from superkernel.scheduler.tiling import Tiling
 
@@ -52,13 +52,14 @@ def multiply_nest(
     The steps' weights follow one another."""
 
     def step(x: ir.Value, w: ir.Value, values: Values) -> Values:
-        near = [kb.load(w, v * tile.lanes, DType.F32, tile.lanes) for v in range(kept)]
+        near = [kb.load(w, v * tile.lanes, DType.F32, widths[v]) for v in range(kept)]
         for r in range(tile.rows):
-            scalar = kb.splat(kb.load(x, r * position, DType.F32), tile.lanes)
-            far = (load_again(kb, w, v * tile.lanes, DType.F32, tile.lanes) for v in range(kept, tile.vectors))
+            scalar = kb.load(x, r * position, DType.F32)
+            splats = {lanes: kb.splat(scalar, lanes) for lanes in dict.fromkeys(widths)}
+            far = (load_again(kb, w, v * tile.lanes, DType.F32, widths[v]) for v in range(kept, tile.vectors))
             for v, vector in enumerate(chain(near, far)):
                 i = r * tile.vectors + v
-                values[i] = multiply_add(kb, scalar, vector, values[i], DType.F32)
+                values[i] = multiply_add(kb, splats[widths[v]], vector, values[i], DType.F32)
         return values
 
     def level(depth: int, x: ir.Value, w: ir.Value, values: Values) -> Values:
@@ -79,8 +80,8 @@ def multiply_nest(
             return values
         return fold(kb, 0, extent, 1, values, turn)
 
-    loops, kept = _merged(nest), vectors_kept(tile, kb.cpu)
-    flat = level(0, source, weights, [zero(DType.F32, tile.lanes)] * (tile.rows * tile.vectors))
+    loops, kept, widths = _merged(nest), vectors_kept(tile, kb.cpu), tile.widths
+    flat = level(0, source, weights, [zero(DType.F32, lanes) for lanes in widths] * tile.rows)
     return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
 
 
@@ -236,7 +237,7 @@ class NhwcEmitter:
         first, last = lines
 
         def tile(positions: int, at: ir.Value, row: Index, column: Index) -> None:
-            shape = Tile(positions, vectors, t.lanes, DType.F32)
+            shape = Tile(positions, vectors, t.lanes, DType.F32, last=last_lanes(width, t.lanes))
             results = self._products(shape, at, weights)
             self._store(shape, results, self.stores.coords(image, row, column), channel, width)
 

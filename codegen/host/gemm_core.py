@@ -32,13 +32,19 @@ Values = list[ir.Value]
 @dataclass(frozen=True, slots=True)
 class Tile:
     """Shape of a register tile: `rows` x (`vectors` of `lanes`), accumulated in `acc` (f32, f64 or an integer of 32 or
-    64 bits)."""
+    64 bits). The last vector may have fewer lanes, `last`, where its emitter can do that (0: as many as all)."""
 
     rows: int
     vectors: int
     lanes: int
     acc: DType
     phases: int = 1
+    last: int = 0
+
+    @property
+    def widths(self) -> list[int]:
+        """Lanes of each vector."""
+        return [self.lanes] * (self.vectors - 1) + [self.last or self.lanes]
 
     @property
     def columns(self) -> int:

@@ -8,7 +8,8 @@ only one: of whole tiles, or, where that gives two or four cores more even share
 at the end of each. The unit axis is *pixels* (one unit = one line of one image, all panels) or *channels* (one unit =
 one panel of one image and group, all lines), the latter for late layers with few positions and many weights. As many
 lines as have their input in the second-level cache go through a panel before the next one is taken up. Weights are
-packed when compiling as [group][panel][tap][channel][tile_rows], zero-padded, in f32.
+packed when compiling as [group][panel][tap][channel][tile_rows], zero-padded, in f32. The last vector of the channels
+is computed with half its lanes where those are enough.
 
 Where nothing is padded, converted or computed ahead, inputs are read where they are, in whatever layout: they are
 broadcast element by element. Else the input positions of some lines are copied to scratch, the *patch*, with zeros for
@@ -39,6 +40,7 @@ from superkernel.target.cpu import CpuTarget
 ACCUMULATORS = {"avx512": 28, "avx2": 12, "plain": 12}
 POSITIONS_MOST = {"avx512": 14, "avx2": 6, "plain": 6}
 VECTORS_MOST = {"avx512": 6, "avx2": 4, "plain": 4}
+_HALVED = 16  # lanes from which on CPUs do two vectors of half the lanes in the time of one
 _CALL_NS = 30.0
 _RATE = 0.95  # of the peak, of a register tile that hides all latencies
 HIDDEN = 6  # accumulators that hide the latency of a multiply-add
@@ -99,6 +101,10 @@ class NhwcTiling(ConvTiling):
         """The convolution as its kernel computes it."""
         return conv_form(body)
 
+    def panels(self, form: ConvForm) -> float:
+        """Panels of a group, counted by their work: a last vector of half the lanes is half of it."""
+        return self.channel_tiles - (1 - last_lanes(form.out_channels, self.lanes) / self.lanes) / self.vectors
+
     def steps(self, form: ConvForm) -> int:
         """Steps of depth behind one output."""
         return form.channels * form.taps
@@ -145,7 +151,7 @@ class NhwcTiling(ConvTiling):
         lines = self.axis == PIXELS and total > 0
         share = self.cycles(form, begin, end) / total if lines else (end - begin) / max(1, self.units)
         rows = form.images * form.out_height * -(-form.out_width // self.positions) * self.groups * self.channel_tiles
-        compute = self.groups * self.steps(form) * total * self.channel_tiles * self.step_ns(target) / _RATE
+        compute = self.groups * self.steps(form) * total * self.panels(form) * self.step_ns(target) / _RATE
         outputs = float(form.images * self.groups * form.out_channels * form.pixels)
         finish = elements_ns(outputs, program_weight(form.epilogue) + 1.0, target) + rows * 4.0
         weights = 4.0 * self.groups * self.channel_tiles * self.filter_elements(form)
@@ -156,6 +162,13 @@ class NhwcTiling(ConvTiling):
         copies = self.patch_elements * form.images * self.groups * passes / 32.0
         copies *= share if self.axis == PIXELS or form.images * form.groups > 1 else 1.0
         return _CALL_NS + max(share * compute, stream) + share * finish + copies
+
+
+def last_lanes(channels: int, lanes: int) -> int:
+    """Lanes of the last vector of so many output channels: half of the others' where that is enough, and half the
+    work."""
+    rest = channels % lanes
+    return lanes // 2 if lanes >= _HALVED and 0 < rest <= lanes // 2 else lanes
 
 
 def line_cycles(columns: int, positions: int, vectors: int) -> float:

@@ -94,6 +94,9 @@ class NarrowNhwcTiling(NhwcTiling):
         count, run = runs_of(form)
         return count * -(-run // 2)
 
+    def panels(self, form: ConvForm) -> float:
+        return float(self.channel_tiles)
+
     def step_ns(self, target: CpuTarget) -> float:
         return super().step_ns(target) * (1.0 if self.native else 2.0 / plain_rate(BF16))
 

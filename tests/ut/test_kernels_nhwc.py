@@ -73,6 +73,27 @@ def test_layouts_give_the_same_bits() -> None:
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.parametrize(("filters", "groups"), [(24, 1), (50, 2), (36, 2)])
+def test_half_a_last_vector_gives_the_same_bits(filters: int, groups: int) -> None:
+    """Filters that fill a half of the last vector at most, against the same ones among as many as fill it."""
+    rng = np.random.default_rng(filters)
+    x = rng.standard_normal((1, 6 * groups, 5, 10)).astype(np.float32)
+    each = filters // groups
+    weights = rng.standard_normal((groups, -(-each // 16) * 16, 6, 3, 3)).astype(np.float32)
+    found = []
+    for count in (each, weights.shape[1]):
+        w = np.ascontiguousarray(weights[:, :count]).reshape(-1, 6, 3, 3)
+        case = anchor_case("conv", {"pads": (1, 1, 1, 1), "groups": groups}, [x, w], constants=[1], layouts=last(4))
+        found.append(_run(NHWC, case).reshape(groups, count, 5, 10)[:, :each])
+    np.testing.assert_array_equal(*found)
+
+
+def test_half_a_last_vector_goes_through_an_epilogue() -> None:
+    slots = [((1, 3, 4, 10), F32), ((24, 3, 1, 1), F32)]
+    case = anchor_case("conv", {}, slots, constants=[1], layouts=last(4), epilogue="mixed")
+    case.check(NHWC, every_tier=True)
+
+
 def _run(kernel: str, case: AnchorCase, index: int = 0) -> Any:
     cpu = detect_cpu()
     tiling = family_of(kernel).tilings(kernel, case.body, cpu)[index]

@@ -74,6 +74,20 @@ def test_nothing_is_moved_about_in_a_tile_of_7_by_4(
     assert [shuffled(block) for block in loops] == [[]] * len(loops)
 
 
+@x86
+@pytest.mark.parametrize(("filters", "halves"), [(24, True), (40, True), (28, False), (48, False)])
+def test_a_last_vector_is_halved_where_that_is_enough(filters: int, halves: bool) -> None:
+    target, body = cpu("avx512"), convolution((1, 64, 28, 28), (filters, 64, 1, 1), {})
+    tiling: Any = family_of(NHWC).tilings(NHWC, body, target)[0]
+    assert tiling.lanes == 16
+    text = assembly(emit_ir(NHWC, body, tiling, target), target)
+    loops = product_loops(text, tiling.positions * tiling.vectors)
+    assert loops
+    for block in loops:
+        narrow = [i for i in block if "vfmadd" in i and "%ymm" in i]
+        assert len(narrow) == (tiling.positions if halves else 0)
+
+
 @pytest.mark.parametrize("tier", sorted(ACCUMULATORS))
 def test_every_tile_finds_its_registers(tier: str) -> None:
     target = cpu(tier)
