@@ -246,7 +246,8 @@ def test_a_bad_command_is_found_in_its_turn(step: int) -> None:
         return body.do("gm_to_ub", src=DATA, dst=64, bytes=64).drain()
 
     alone = fault({V0: late(8, 100)}, "misaligned", step=step)
-    assert "sub-operator 5 (body)" in str(alone) and "gm_to_ub" in str(alone), alone
+    assert "sub-operator 5 (body)" in str(alone)
+    assert "gm_to_ub" in str(alone)
     reference = fault({V0: late(8, 100)}, "misaligned")
     assert str(alone) == str(reference)
     earlier = fault({V0: late(8, 300), V1: late(16, 100)}, "misaligned", step=step)
