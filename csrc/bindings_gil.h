@@ -3,10 +3,9 @@
 // Invariants:
 //  - The GIL is given up before any lock of the runtime is taken, and a host call takes it back on the thread that gave
 //    it up: no order of locks can deadlock.
-//  - An interpreter that shuts down ends every other thread that asks for the GIL, by unwinding its stack
-//  (pthread_exit;
-//    CPython before 3.14). Here that would run through generated code and destructors, which ends the process instead.
-//    So whatever may ask stands in `stay_at_exit`: the thread waits for the end of the process there.
+//  - An interpreter that shuts down ends every other thread that asks for the GIL, by unwinding its stack (before
+//    CPython 3.14). Here that would run through generated code and destructors, which ends the process instead. So
+//    whatever may ask stands in `stay_at_exit`: the thread waits for the end of the process there.
 #pragma once
 
 #include <cxxabi.h>
