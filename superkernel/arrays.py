@@ -10,7 +10,7 @@ otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -143,3 +143,24 @@ def _is_frozen(array: NDArray[Any]) -> bool:
         return holder is None or memoryview(holder).readonly
     except TypeError:  # no buffer: whose memory it is has said that it is read-only
         return True
+
+
+class NamedArrays(Mapping[str, NDArray[Any]]):
+    """Live arrays by name: their contents may be written, the names stand. A deep copy is a snapshot."""
+
+    __slots__ = ("_arrays",)
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._arrays = arrays
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __repr__(self) -> str:
+        return repr(self._arrays)

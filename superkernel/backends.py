@@ -7,7 +7,8 @@ way: kernel -> backend -> report, explanation, file -> compilation -> stages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 WARMUP_ROUNDS = 5
 Io = Sequence[NDArray[Any]]
 """The table of a launch: inputs, outputs, states."""
+Recipe = tuple[Callable[..., Compilation], tuple[Any, ...]]
 
 
 class HostBackend:
@@ -62,6 +64,13 @@ class HostBackend:
         from superkernel.compilation.saved import save
 
         save(self.compiled, path)
+
+    def recipe(self) -> Recipe:
+        """What makes the kernel again in another process: a function of a module and its arguments."""
+        from superkernel.compilation.saved import compile_stored, objects_by_digest
+
+        compiled = self.compiled
+        return compile_stored, (compiled.source, compiled.cores, compiled.options, objects_by_digest(compiled))
 
 
 class AicoreBackend:
@@ -107,6 +116,13 @@ class AicoreBackend:
         name, data = file_name(path), self.compiled.image.whole_elf()
         with replacing(name, "the program") as file:
             file.write(data)
+
+    def recipe(self) -> Recipe:
+        """What makes the kernel again in another process: everything, since nothing depends on the machine."""
+        from superkernel.compilation.pipeline_aicore import compile_for_aicore
+
+        compiled = self.compiled
+        return partial(compile_for_aicore, options=compiled.options), (compiled.source, compiled.target)
 
 
 def backend_of(compiled: Compilation) -> HostBackend | AicoreBackend:

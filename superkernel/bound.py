@@ -16,13 +16,13 @@ import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
+from superkernel.arrays import NamedArrays
 from superkernel.errors import InputError, SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.tensor import TensorType
 
@@ -72,17 +72,17 @@ class BoundKernel(_core.BoundCall):
     @property
     def inputs(self) -> Mapping[str, Array]:
         """The bound arrays by name: write here before a run."""
-        return MappingProxyType(self._inputs)
+        return NamedArrays(self._inputs)
 
     @property
     def outputs(self) -> Mapping[str, Array]:
         """The bound arrays by name: read here after a run."""
-        return MappingProxyType(self._outputs)
+        return NamedArrays(self._outputs)
 
     @property
     def states(self) -> Mapping[str, Array]:
         """The kernel's states, shared with it and with other bindings."""
-        return MappingProxyType(self._states)
+        return NamedArrays(self._states)
 
     @cached_property
     def function(self) -> Any:

@@ -9,18 +9,19 @@ them, makes the outputs and launches. All others come to `_call_checked`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
+from superkernel.arrays import NamedArrays
 from superkernel.backends import backend_of
+from superkernel.collection import paused
 from superkernel.dtypes import DType
 from superkernel.errors import InputError, MachineError, UnsupportedError
 from superkernel.inputs import as_inputs, bind_arguments, inputs_given
@@ -81,7 +82,7 @@ class Kernel(_core.DirectCall):
         self._output_types = dict(list(types.items())[: self._returned])
         # Views: an array that owns its memory could be resized in place, under the kernel's feet.
         self._states: dict[str, Array] = {name: np.array(array, order="C")[...] for name, array in graph.states.items()}
-        self._shown_states = MappingProxyType(self._states)
+        self._shown_states = NamedArrays(self._states)
         self._makers = tuple((t.shape, t.dtype.numpy) for t in types.values())
         self._executable: HostExecutable | SimExecutable = compiled.executable
         if (host := self._host()) is not None and not compiled.dumps:
@@ -381,9 +382,18 @@ class Kernel(_core.DirectCall):
         atomically."""
         self._backend.save(path)
 
-    def __reduce__(self) -> NoReturn:
-        hint = "save it to a file and superkernel.load that, or compile again where it is needed"
-        raise UnsupportedError("a kernel cannot be copied or pickled", location=f"kernel {self.name!r}", hint=hint)
+    def __copy__(self) -> Kernel:
+        """The same code and constants, with states of its own, as they are now."""
+        return _with_states(Kernel(self._compiled), self._states)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
+        """As `__copy__`: what copies share is never written."""
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its graph, its states as they are now and, on the host, its object code: loaded on the same kind
+        of CPU it is not compiled again."""
+        return _again, (*self._backend.recipe(), dict(self._states))
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{n}: {t}" for n, t in self._input_types.items())
@@ -391,6 +401,19 @@ class Kernel(_core.DirectCall):
         found = self._compiled.summary()
         where = f"{found['target']}, {self.threads} {'threads' if self.executor == 'host' else 'cores'}"
         return f"<superkernel.Kernel {self.name!r} ({ins}) -> ({outs}), {where}>"
+
+
+def _again(build: Callable[..., Compiled | AicoreCompiled], arguments: tuple[Any, ...], states: Any) -> Kernel:
+    """A kernel out of a pickle."""
+    with paused():
+        return _with_states(Kernel(build(*arguments)), states)
+
+
+def _with_states(kernel: Kernel, contents: Mapping[str, Array]) -> Kernel:
+    """The kernel, new, with these contents of its states."""
+    for name, array in kernel._states.items():
+        array[...] = contents[name]
+    return kernel
 
 
 def _count(name: str, value: Any, least: int) -> int:

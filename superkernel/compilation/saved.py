@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -30,7 +29,7 @@ from superkernel.compilation.compiled import Compiled
 from superkernel.compilation.pipeline import compile_graph
 from superkernel.errors import FileFormatError, InputError
 from superkernel.files import file_name, is_elf, replacing
-from superkernel.frontends.json_form import load_json, save_json
+from superkernel.frontends.json_form import graph_of, members_of
 from superkernel.graph import Graph
 from superkernel.options import Options
 
@@ -82,11 +81,8 @@ def save(compiled: Compiled, path: str | PathLike[str]) -> None:
     """Write `compiled` to `path`, atomically. Raises InputError on what is no file name, MachineError where the file
     cannot be written."""
     path = file_name(path)
-    with tempfile.TemporaryDirectory(prefix="superkernel-") as folder:
-        save_json(_with_free_names(compiled.source), Path(folder) / _GRAPH)
-        members = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
-    for key, data in compiled.objects.items():
-        members[f"objects/{key_digest(key)}.o"] = data
+    members = members_of(_with_free_names(compiled.source), _GRAPH)
+    members |= {f"objects/{digest}.o": data for digest, data in objects_by_digest(compiled).items()}
     header = {
         "schema": SCHEMA,
         "version": compiled.version,
@@ -98,6 +94,11 @@ def save(compiled: Compiled, path: str | PathLike[str]) -> None:
         archive.writestr(_HEADER, json.dumps(header))
         for name, data in members.items():
             archive.writestr(name, data)
+
+
+def objects_by_digest(compiled: Compiled) -> dict[str, bytes]:
+    """The object code of a kernel under the names that saved files and pickles give it."""
+    return {key_digest(key): data for key, data in compiled.objects.items()}
 
 
 def _with_free_names(graph: Graph) -> Graph:
@@ -125,11 +126,7 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> Compiled:
         )
     header, members = _read(path)
     try:
-        with tempfile.TemporaryDirectory(prefix="superkernel-") as folder:
-            for name in (_GRAPH, "graph.safetensors"):
-                if name in members:
-                    (Path(folder) / name).write_bytes(members[name])
-            graph = load_json(Path(folder) / _GRAPH)
+        graph = graph_of(members[_GRAPH], members, f"file {str(path)!r}, member {_GRAPH!r}")
         options = Options.of({k: tuple(v) if isinstance(v, list) else v for k, v in header["options"].items()})
         stored_cores = int(header["cores"])
         if not 1 <= stored_cores <= CORES_MAX:
@@ -137,11 +134,16 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> Compiled:
     except (KeyError, ValueError, TypeError, AttributeError, InputError) as error:
         raise FileFormatError("not a whole saved kernel", location=f"file {str(path)!r}", found=str(error)) from error
     stored = {Path(n).stem: data for n, data in members.items() if n.startswith("objects/")}
+    return compile_stored(graph, cores or stored_cores, options, stored)
+
+
+def compile_stored(graph: Graph, cores: int, options: Options, objects: Mapping[str, bytes]) -> Compiled:
+    """The kernel of a graph whose objects, by digests of their keys, are at hand: what of them fits is not compiled."""
 
     def cache(directory: Path | None) -> ObjectCache:
-        return _StoredObjects(stored, directory)
+        return _StoredObjects(objects, directory)
 
-    return compile_graph(graph, cores=cores or stored_cores, options=options, cache_factory=cache)
+    return compile_graph(graph, cores=cores, options=options, cache_factory=cache)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:

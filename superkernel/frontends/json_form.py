@@ -14,8 +14,10 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import io
 import json
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +45,26 @@ def save_json(
     target = Path(path)
     if weights not in ("safetensors", "npz"):
         raise InputError("unknown form of weights", expected="safetensors or npz", found=weights)
-    side = target.with_suffix("." + weights)
+    try:
+        for name, data in members_of(graph, target.name, weights, inline_bytes).items():
+            with whole(target.with_name(name)) as file:
+                file.write(data)
+    except OSError as error:
+        raise MachineError("the graph cannot be written", location=f"file {str(target)!r}", found=str(error)) from error
+
+
+def members_of(
+    graph: Graph, head_name: str, weights: str = "safetensors", inline_bytes: int = INLINE_BYTES
+) -> dict[str, bytes]:
+    """The files of a graph by name: the side file where there is one, behind it the head that names it."""
+    side = Path(head_name).with_suffix("." + weights).name
     large: dict[str, NDArray[Any]] = {}
 
     def describe(name: str, array: NDArray[Any]) -> dict[str, Any]:
         head: dict[str, Any] = {"dtype": DType.of(array.dtype).value, "shape": list(array.shape)}
         if array.nbytes > inline_bytes:
             large[name] = array
-            return {**head, "file": side.name, "key": name}
+            return {**head, "file": side, "key": name}
         return {**head, "base64": base64.b64encode(_bytes(array)).decode("ascii")}
 
     source = to_networkx(graph)
@@ -62,38 +76,36 @@ def save_json(
         nodes.append(entry)
     links = [{"source": s, "target": t, "key": k, **data} for s, t, k, data in source.edges(keys=True, data=True)]
     text: dict[str, Any] = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "files": {}}
-    try:
-        if large:
-            text["files"][side.name] = {"sha256": _write_side(side, large)}
-        text |= {"directed": True, "multigraph": True, "graph": {"name": graph.name}, "nodes": nodes, "links": links}
-        with whole(target) as file:
-            file.write(json.dumps(text, indent=1).encode())
-    except OSError as error:
-        raise MachineError("the graph cannot be written", location=f"file {str(target)!r}", found=str(error)) from error
+    members: dict[str, bytes] = {}
+    if large:
+        members[side] = _side_data(weights, large)
+        text["files"][side] = {"sha256": hashlib.sha256(members[side]).hexdigest()}
+    text |= {"directed": True, "multigraph": True, "graph": {"name": graph.name}, "nodes": nodes, "links": links}
+    return {**members, head_name: json.dumps(text, indent=1).encode()}
 
 
 def _bytes(array: NDArray[Any]) -> bytes:
     return np.ascontiguousarray(array).tobytes()
 
 
-def _write_side(side: Path, arrays: dict[str, NDArray[Any]]) -> str:
-    if side.suffix == ".npz":
+def _side_data(form: str, arrays: dict[str, NDArray[Any]]) -> bytes:
+    if form == "npz":
         # npz has no bfloat16: such arrays are stored as their 16-bit patterns, the JSON says what they are.
         plain = {k: a.view(np.uint16) if DType.of(a.dtype) is DType.BF16 else a for k, a in arrays.items()}
         stored: dict[str, Any] = {f"a{i}": a for i, a in enumerate(plain.values())}
         stored["names"] = np.array(json.dumps(list(plain)).encode(), dtype=np.bytes_)
-        with whole(side) as file:
-            np.savez(file, **stored)
-    else:
-        from safetensors.numpy import save
+        buffer = io.BytesIO()
+        np.savez(buffer, **stored)
+        return buffer.getvalue()
+    from safetensors.numpy import save
 
-        with whole(side) as file:
-            file.write(save({k: np.asarray(a, order="C") for k, a in arrays.items()}))
-    return _digest(side)
+    return bytes(save({k: np.asarray(a, order="C") for k, a in arrays.items()}))
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+def _digest(content: Path | bytes) -> str:
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    with content.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -103,15 +115,23 @@ def load_json(path: str | Path) -> Graph:
     target = Path(path)
     where = f"file {str(target)!r}"
     try:
-        document = json.loads(target.read_text(encoding="utf-8"))
+        data = target.read_bytes()
     except FileNotFoundError as error:
         raise InputError("no such file", location=where) from error
     except OSError as error:
         raise MachineError("the file cannot be read", location=where, found=str(error)) from error
+    return graph_of(data, target.parent, where)
+
+
+def graph_of(head: bytes, sides: Path | Mapping[str, bytes], where: str) -> Graph:
+    """The graph of a head and its side files: a folder of them, or their contents by name. Raises FileFormatError,
+    GraphError."""
+    try:
+        document = json.loads(head.decode("utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise FileFormatError("not JSON", location=where, found=str(error)) from error
     _check_head(document, where)
-    reader = _Arrays(target.parent, document.get("files") or {}, where)
+    reader = _Arrays(sides, document.get("files") or {}, where)
     return from_networkx(_to_source(document, reader, where), copy=False)
 
 
@@ -157,8 +177,8 @@ def _to_source(document: dict[str, Any], reader: _Arrays, where: str) -> Any:
 class _Arrays:
     """The arrays of one file; side files are opened once."""
 
-    def __init__(self, folder: Path, files: dict[str, Any], where: str) -> None:
-        self.folder, self.files, self.where = folder.resolve(), files, where
+    def __init__(self, sides: Path | Mapping[str, bytes], files: dict[str, Any], where: str) -> None:
+        self.sides, self.files, self.where = sides, files, where
         self.opened: dict[str, dict[str, NDArray[Any]]] = {}
 
     def array(self, name: str, entry: Any) -> NDArray[Any]:
@@ -197,42 +217,54 @@ class _Arrays:
         return found
 
     def side(self, name: str, place: str) -> dict[str, NDArray[Any]]:
-        if name in self.opened:
-            return self.opened[name]
-        path = (self.folder / name).resolve()
-        if not path.is_relative_to(self.folder):
+        if name not in self.opened:
+            content = self.content(name, place)
+            declared = self.files.get(name)
+            wanted = declared.get("sha256") if isinstance(declared, dict) else None
+            if wanted is not None and _digest(content) != wanted:
+                raise FileFormatError(
+                    "the side file has another content hash", location=place, expected=wanted, found=name
+                )
+            self.opened[name] = _read_side(name, content, place)
+        return self.opened[name]
+
+    def content(self, name: str, place: str) -> Path | bytes:
+        """What holds the arrays of a side file: a path in the folder, or bytes that are at hand."""
+        if not isinstance(self.sides, Path):
+            if name not in self.sides:
+                raise FileFormatError("the side file is missing", location=place, found=repr(name))
+            return self.sides[name]
+        folder = self.sides.resolve()
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder):
             raise FileFormatError("a side file lies outside the folder", location=place, found=repr(name))
         if not path.is_file():
             raise FileFormatError("the side file is missing", location=place, found=repr(name))
-        declared = self.files.get(name)
-        wanted = declared.get("sha256") if isinstance(declared, dict) else None
-        if wanted is not None and _digest(path) != wanted:
-            raise FileFormatError("the side file has another content hash", location=place, expected=wanted, found=name)
-        self.opened[name] = _read_side(path, place)
-        return self.opened[name]
+        return path
 
 
-def _read_side(path: Path, place: str) -> dict[str, NDArray[Any]]:
+def _read_side(name: str, content: Path | bytes, place: str) -> dict[str, NDArray[Any]]:
+    form = (content if isinstance(content, Path) else Path(name)).suffix
     try:
-        if path.suffix == ".safetensors":
-            from safetensors.numpy import load_file
+        if form == ".safetensors":
+            from safetensors.numpy import load, load_file
 
-            return dict(load_file(str(path)))
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
+            return dict(load_file(str(content)) if isinstance(content, Path) else load(content))
+        if form == ".npz":
+            with np.load(content if isinstance(content, Path) else io.BytesIO(content), allow_pickle=False) as archive:
                 if "names" not in archive:
                     return {key: archive[key] for key in archive.files}
                 names = json.loads(bytes(archive["names"][()]))
                 return {key: archive[f"a{i}"] for i, key in enumerate(names)}
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, UnicodeDecodeError) as error:
-        raise FileFormatError("the side file does not read", location=place, found=f"{path.name}: {error}") from error
+        raise FileFormatError("the side file does not read", location=place, found=f"{name}: {error}") from error
     except (
         Exception
     ) as error:  # SafetensorError is no subclass of anything above and is not exported as a type everywhere
         if type(error).__name__ != "SafetensorError":
             raise
-        raise FileFormatError("the side file does not read", location=place, found=f"{path.name}: {error}") from error
-    raise FileFormatError("a side file is .npz or .safetensors", location=place, found=path.name)
+        raise FileFormatError("the side file does not read", location=place, found=f"{name}: {error}") from error
+    raise FileFormatError("a side file is .npz or .safetensors", location=place, found=name)
 
 
 __all__ = ["INLINE_BYTES", "SCHEMA_VERSION", "load_json", "save_json"]

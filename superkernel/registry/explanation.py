@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from superkernel.registry.models import BYTES_MODELS
@@ -73,6 +73,11 @@ class Explanation:
     facts: Facts = field(repr=False)
     better_roles: bool
     elapsed_ns: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles and deep copies: the candidates as they are, without the registry that spells them out."""
+        lists: dict[str, Any] = {"ranking": partial(list, self.eligible), "rejecting": partial(list, self.rejected)}
+        return {**vars(self), **lists}
 
     @cached_property
     def eligible(self) -> tuple[Candidate, ...]:
