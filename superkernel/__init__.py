@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from superkernel.graph import Graph, KernelType, Node
     from superkernel.kernel import Kernel
+    from superkernel.kernels import AicoreKernel, HostKernel
     from superkernel.options import Options
     from superkernel.target.aicore import load_target
     from superkernel.tensor import TensorType
@@ -70,6 +71,8 @@ _HOMES = {
     "KernelType": "graph",
     "Node": "graph",
     "Kernel": "kernel",
+    "AicoreKernel": "kernels",
+    "HostKernel": "kernels",
     "Options": "options",
     "FallbackWarning": "compilation.stages",
     "Report": "analysis.report",
@@ -81,6 +84,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AicoreKernel",
     "DType",
     "DataError",
     "FallbackWarning",
@@ -88,6 +92,7 @@ __all__ = [
     "Graph",
     "GraphBuilder",
     "GraphError",
+    "HostKernel",
     "InputError",
     "InternalError",
     "Kernel",

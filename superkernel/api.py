@@ -6,23 +6,63 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from superkernel.collection import paused
 from superkernel.errors import InputError, UnsupportedError, Violation, raise_all
-from superkernel.kernel import Kernel
+from superkernel.kernels import kernel_of
 from superkernel.options import Options
 
 if TYPE_CHECKING:
     import networkx as nx
 
     from superkernel.graph import Graph
+    from superkernel.kernel import Kernel
+    from superkernel.kernels import AicoreKernel, HostKernel
     from superkernel.target.aicore import AicoreTarget
+
+    Source = Graph | nx.DiGraph[Any] | str | PathLike[str] | Any
 
 HOST = "host"
 THREADS_MAX = 64
 
 
+@overload
+def compile(
+    graph: Source,
+    target: Literal["host"] = ...,
+    threads: int | None = ...,
+    options: Options | Mapping[str, Any] | None = ...,
+    *,
+    dims: Mapping[str, int] | None = ...,
+    shapes: Mapping[str, Sequence[int]] | None = ...,
+    constants: Mapping[str, Any] | None = ...,
+    example_inputs: Sequence[Any] | Mapping[str, Any] | None = ...,
+) -> HostKernel: ...
+@overload
+def compile(
+    graph: Source,
+    target: AicoreTarget | Literal["a3", "a2", "mini"],
+    threads: int | None = ...,
+    options: Options | Mapping[str, Any] | None = ...,
+    *,
+    dims: Mapping[str, int] | None = ...,
+    shapes: Mapping[str, Sequence[int]] | None = ...,
+    constants: Mapping[str, Any] | None = ...,
+    example_inputs: Sequence[Any] | Mapping[str, Any] | None = ...,
+) -> AicoreKernel: ...
+@overload
+def compile(
+    graph: Source,
+    target: str | PathLike[str] | AicoreTarget,
+    threads: int | None = ...,
+    options: Options | Mapping[str, Any] | None = ...,
+    *,
+    dims: Mapping[str, int] | None = ...,
+    shapes: Mapping[str, Sequence[int]] | None = ...,
+    constants: Mapping[str, Any] | None = ...,
+    example_inputs: Sequence[Any] | Mapping[str, Any] | None = ...,
+) -> Kernel: ...
 def compile(
     graph: Graph | nx.DiGraph[Any] | str | PathLike[str] | Any,
     target: str | PathLike[str] | AicoreTarget = HOST,
@@ -67,10 +107,10 @@ def compile(
         if device is None:
             from superkernel.compilation.pipeline import compile_graph
 
-            return Kernel(compile_graph(loaded, cores=cores, options=chosen))
+            return kernel_of(compile_graph(loaded, cores=cores, options=chosen))
         from superkernel.compilation.pipeline_aicore import compile_for_aicore
 
-        return Kernel(compile_for_aicore(loaded, device, options=chosen))
+        return kernel_of(compile_for_aicore(loaded, device, options=chosen))
 
 
 def accelerator(target: str | PathLike[str] | AicoreTarget) -> AicoreTarget | None:
@@ -112,13 +152,13 @@ def check_options(options: Options, device: AicoreTarget | None, threads: int | 
     raise_all(UnsupportedError, wrong)
 
 
-def load(path: str | PathLike[str], *, threads: int | None = None) -> Kernel:
+def load(path: str | PathLike[str], *, threads: int | None = None) -> HostKernel:
     """A kernel saved by `Kernel.save`. On another CPU or with another thread count it is compiled again from the
     saved graph. Raises FileFormatError on a file that is not whole."""
     with paused():
         from superkernel.compilation.saved import load_saved
 
-        return Kernel(load_saved(path, None if threads is None else thread_count(threads)))
+        return kernel_of(load_saved(path, None if threads is None else thread_count(threads)))
 
 
 def thread_count(threads: int | None) -> int:

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel import _core
+from superkernel import _core, notebook
 from superkernel.arrays import NamedArrays
 from superkernel.backends import backend_of
 from superkernel.collection import paused
 from superkernel.dtypes import DType
 from superkernel.errors import InputError, MachineError, UnsupportedError
 from superkernel.inputs import as_inputs, bind_arguments, inputs_given
+from superkernel.result import RunResult
 from superkernel.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -48,22 +48,6 @@ Array = NDArray[Any]
 REFERENCE = "reference"
 EMULATOR = "qemu"
 ROUNDS_MAX = 10_000_000  # what a measurement keeps is 16 bytes per round
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """Outputs by name; `report` where the run was profiled; `dumps`: what option `dump` asked for, by name."""
-
-    outputs: dict[str, Array]
-    report: Report | SimReport | None = None
-    dumps: dict[str, Array] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        """One line: names and types of what there is, and what the report is about."""
-        arrays = {**self.outputs, **self.dumps}
-        rows = [f"{name}: {TensorType(DType.of(a.dtype), a.shape)}" for name, a in arrays.items()]
-        report = f"; {self.report!r}" if self.report is not None else ""
-        return f"<superkernel.RunResult {', '.join(rows)}{report}>"
 
 
 class Kernel(_core.DirectCall):
@@ -194,7 +178,7 @@ class Kernel(_core.DirectCall):
         executor: str | None = None,
         profile: bool = False,
         **named: Any,
-    ) -> RunResult:
+    ) -> RunResult[Report | SimReport]:
         """Run once and return outputs by name. Inputs: a mapping, a list, or by keyword (not what an argument here is
         called). `executor`: the kernel's own ("host", or "sim" for an accelerator; default), "qemu" (an accelerator's
         program on an emulator of its harts: outputs only) or "reference" (the NumPy reference; states as the kernel's).
@@ -382,34 +366,46 @@ class Kernel(_core.DirectCall):
         atomically."""
         self._backend.save(path)
 
-    def __copy__(self) -> Kernel:
+    def __copy__(self) -> Self:
         """The same code and constants, with states of its own, as they are now."""
-        return _with_states(Kernel(self._compiled), self._states)
+        return _with_states(type(self)(self._compiled), self._states)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """As `__copy__`: what copies share is never written."""
         return self.__copy__()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its graph, its states as they are now and, on the host, its object code: loaded on the same kind
         of CPU it is not compiled again."""
-        return _again, (*self._backend.recipe(), dict(self._states))
+        return _again, (type(self), *self._backend.recipe(), dict(self._states))
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it takes and returns, what became of the graph, and the plan to unfold."""
+        types = {name: TensorType(DType.of(array.dtype), array.shape) for name, array in self._states.items()}
+        return notebook.kernel_html(self, self._place(), types)
+
+    def _place(self) -> str:
+        """What it runs on."""
+        return (
+            f"{self._compiled.summary()['target']}, {self.threads} {'threads' if self.executor == 'host' else 'cores'}"
+        )
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{n}: {t}" for n, t in self._input_types.items())
         outs = ", ".join(f"{n}: {t}" for n, t in self._output_types.items())
-        found = self._compiled.summary()
-        where = f"{found['target']}, {self.threads} {'threads' if self.executor == 'host' else 'cores'}"
-        return f"<superkernel.Kernel {self.name!r} ({ins}) -> ({outs}), {where}>"
+        return f"<superkernel.Kernel {self.name!r} ({ins}) -> ({outs}), {self._place()}>"
 
 
-def _again(build: Callable[..., Compiled | AicoreCompiled], arguments: tuple[Any, ...], states: Any) -> Kernel:
+AnyKernel = TypeVar("AnyKernel", bound=Kernel)
+
+
+def _again(kind: type[AnyKernel], build: Callable[..., Any], arguments: tuple[Any, ...], states: Any) -> AnyKernel:
     """A kernel out of a pickle."""
     with paused():
-        return _with_states(Kernel(build(*arguments)), states)
+        return _with_states(kind(build(*arguments)), states)
 
 
-def _with_states(kernel: Kernel, contents: Mapping[str, Array]) -> Kernel:
+def _with_states(kernel: AnyKernel, contents: Mapping[str, Array]) -> AnyKernel:
     """The kernel, new, with these contents of its states."""
     for name, array in kernel._states.items():
         array[...] = contents[name]

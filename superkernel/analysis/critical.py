@@ -24,9 +24,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from superkernel import notebook
 from superkernel.analysis.critical_path import Piece, critical_path
 from superkernel.analysis.timeline import Activity, Timeline
 from superkernel.errors import SimulationError
+from superkernel.notebook import Share
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.sync.aicore.plan import AicorePlan, Await, HartKind, Mode, Run, Signal, Step
 
@@ -96,6 +98,28 @@ class CriticalReport:
 
     def __str__(self) -> str:
         return self.text()
+
+    def _repr_html_(self) -> str:
+        """For notebooks: activities and boundaries as tables."""
+        title, _, longest, *_ = self.text().splitlines()
+        path = [(name, cycles, Share(cycles / self.cycles)) for name, cycles in self.path.items() if cycles]
+        rows = [
+            (
+                row.subop, row.name, row.form, row.on_path, row.slack, Share(row.instantly), Share(row.removed),
+                None if row.confirmed is None else Share(row.confirmed),
+            )
+            for row in self.boundaries[:ROWS_SHOWN]
+        ]  # fmt: skip
+        return notebook.shown(
+            title,
+            notebook.table(("critical path", "cycles", "of the run"), path),
+            notebook.lines([longest]),
+            notebook.table(
+                ("", "boundary ahead of", "sync", "on path", "slack", "instantly", "removed", "tried"),
+                rows,
+                "gains of the run's time: events visible at once; without the events, predicted and tried out",
+            ),
+        )
 
 
 def critical(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], *, confirm: int = CONFIRMED) -> CriticalReport:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from superkernel import notebook
 from superkernel.compilation.compiled import Compilation, Compiled
 from superkernel.compilation.computed_in import precision_text
 from superkernel.compilation.ineffective import idle_options
@@ -51,6 +52,19 @@ class Decisions:
 
     def __str__(self) -> str:
         return self.text()
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the decisions, and the whole reasons to unfold."""
+        said = [
+            ("computes", ", ".join(self.nodes)),
+            ("kernel", self.kernel),
+            ("placement", self.placement),
+            *(("grouping", note) for note in self.grouping),
+            *(("option", option) for option in self.options),
+            ("boundary", f"{self.form}, about {self.cost_ns:.0f} ns: {self.reason}"),
+        ]
+        title = f"sub-operator {self.subop} {self.name!r}"
+        return notebook.shown(title, notebook.table(("", ""), said), notebook.folded("every reason", self.text()))
 
     def __repr__(self) -> str:
         """One line; `str` has the reasons."""

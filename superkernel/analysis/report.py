@@ -23,6 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel import notebook
+from superkernel.notebook import Share
+
+HTML_ROWS_MAX = 40
+
 
 @dataclass(frozen=True)
 class Boundary:
@@ -54,6 +59,11 @@ class Work:
     def gflops(self) -> float:
         """10^9 operations per second over all of its cores."""
         return self.flops / self.busy_ns if self.busy_ns else 0.0
+
+    @property
+    def gbytes(self) -> float:
+        """10^9 bytes of operands per second over all of its cores."""
+        return self.operand_bytes / self.busy_ns if self.busy_ns else 0.0
 
 
 @dataclass(frozen=True)
@@ -121,6 +131,22 @@ class Report:
 
     def text(self, boundaries_max: int = 12) -> str:
         """The report for a terminal, with the costliest boundaries."""
+        lines = self._headlines()
+        lines += self._work_lines(boundaries_max)
+        shown = self._costliest(boundaries_max)
+        if shown:
+            lines.append(self._forms())
+            lines.append(f"{'boundary':<40} {'form':<15} {'arrivals':>8} {'pure':>10} {'imbalance':>10}  reason")
+            for b in shown:
+                lines.append(
+                    f"{_label(b.subop, b.name):<40} {b.form:<15} {b.arrivals:>8} {format_ns(b.pure_ns):>10} "
+                    f"{format_ns(b.imbalance_ns):>10}  {b.reason}"
+                )
+            if len(shown) < len(self.boundaries):
+                lines.append(f"(the {len(shown)} costliest of {len(self.boundaries)}; all of them in the JSON form)")
+        return "\n".join(lines)
+
+    def _headlines(self) -> list[str]:
         share = 100 / self.run_ns if self.run_ns else 0.0
         lines = [
             f"{self.graph}: {self.nodes} nodes -> {self.subops} sub-operators ({self.distinct_kernels} distinct) "
@@ -137,22 +163,49 @@ class Report:
                 f"(medians with 95 % intervals, {self.fused.samples} alternating pairs)"
             )
         lines += [self.precision] if self.precision else []
-        lines += [f"fallback to NumPy: {text}" for text in self.fallbacks]
-        lines += self._work_lines(boundaries_max)
+        return lines + [f"fallback to NumPy: {text}" for text in self.fallbacks]
+
+    def _costliest(self, rows_max: int) -> list[Boundary]:
+        """The boundaries that cost most, in the order of execution."""
         costliest = sorted(self.boundaries, key=lambda b: (-b.pure_ns - b.imbalance_ns, -b.arrivals, b.subop))
-        shown = sorted(costliest[:boundaries_max], key=lambda b: b.subop)
+        return sorted(costliest[:rows_max], key=lambda b: b.subop)
+
+    def _longest(self) -> list[Work]:
+        return sorted(self.work, key=lambda w: (-w.busy_ns, w.subop))
+
+    def _forms(self) -> str:
         forms = Counter(b.form for b in self.boundaries)
-        if shown:
-            lines.append("boundaries: " + ", ".join(f"{n} {form}" for form, n in sorted(forms.items())))
-            lines.append(f"{'boundary':<40} {'form':<15} {'arrivals':>8} {'pure':>10} {'imbalance':>10}  reason")
-            for b in shown:
-                lines.append(
-                    f"{_label(b.subop, b.name):<40} {b.form:<15} {b.arrivals:>8} {format_ns(b.pure_ns):>10} "
-                    f"{format_ns(b.imbalance_ns):>10}  {b.reason}"
-                )
-            if len(shown) < len(self.boundaries):
-                lines.append(f"(the {len(shown)} costliest of {len(self.boundaries)}; all of them in the JSON form)")
-        return "\n".join(lines)
+        return "boundaries: " + ", ".join(f"{n} {form}" for form, n in sorted(forms.items()))
+
+    def _repr_html_(self) -> str:
+        """For notebooks: all of it, the longest and the costliest in tables."""
+        total = sum(w.busy_ns for w in self.work) or 1.0
+        title, *lines = self._headlines()
+        work = [
+            (w.subop, w.name, format_ns(w.busy_ns), Share(w.busy_ns / total), w.cores, w.gflops, w.gbytes, w.kernel)
+            for w in self._longest()
+        ]
+        boundaries = [
+            (b.subop, b.name, b.form, b.arrivals, format_ns(b.pure_ns), format_ns(b.imbalance_ns), b.reason)
+            for b in self._costliest(HTML_ROWS_MAX)
+        ]
+        return notebook.shown(
+            title,
+            notebook.lines(lines),
+            notebook.table(
+                ("", "sub-operator", "busy", "share", "cores", "GFLOP/s", "GB/s", "kernel"),
+                work[:HTML_ROWS_MAX],
+                f"the {HTML_ROWS_MAX} longest of {len(work)}" if len(work) > HTML_ROWS_MAX else "",
+            ),
+            notebook.lines([self._forms()] if self.boundaries else []),
+            notebook.table(
+                ("", "boundary ahead of", "form", "arrivals", "pure", "imbalance", "reason"),
+                boundaries,
+                f"the {HTML_ROWS_MAX} costliest of {len(self.boundaries)}"
+                if len(self.boundaries) > HTML_ROWS_MAX
+                else "",
+            ),
+        )
 
     def _work_lines(self, rows_max: int) -> list[str]:
         """The sub-operators that took longest, longest first."""
@@ -160,12 +213,11 @@ class Report:
             return []
         total = sum(w.busy_ns for w in self.work) or 1.0
         lines = [f"{'sub-operator':<40} {'busy':>10} {'share':>7} {'cores':>5} {'GFLOP/s':>9} {'GB/s':>7}  kernel"]
-        longest = sorted(self.work, key=lambda w: (-w.busy_ns, w.subop))
+        longest = self._longest()
         for w in longest[:rows_max]:
-            rate = w.operand_bytes / w.busy_ns if w.busy_ns else 0.0
             lines.append(
                 f"{_label(w.subop, w.name):<40} {format_ns(w.busy_ns):>10} {100 * w.busy_ns / total:>5.1f} % "
-                f"{w.cores:>5} {w.gflops:>9.1f} {rate:>7.1f}  {w.kernel}"
+                f"{w.cores:>5} {w.gflops:>9.1f} {w.gbytes:>7.1f}  {w.kernel}"
             )
         if len(longest) > rows_max:
             lines.append(f"(the {rows_max} longest of {len(longest)})")

@@ -25,9 +25,12 @@ from typing import Any
 
 import numpy as np
 
+from superkernel import notebook
+from superkernel.notebook import Share
 from superkernel.transforms.selections import no_bound
 
 ROWS_SHOWN = 40
+HTML_HEAD = ("", "sub-operator", "type", "from", "to", "of the run", "sync", "pure", "imbalance", "misses", "alone")
 FETCH_STALLS = ("fetch", "prefetch_late")
 FATES = ("timely", "late", "useless")
 
@@ -146,6 +149,27 @@ class SimReport:
     def __str__(self) -> str:
         return self.text()
 
+    def _repr_html_(self) -> str:
+        """For notebooks: what stands ahead of the tables as lines, the sub-operators as a table, engines to unfold."""
+        title, *lines = _headlines(self)
+        rows = [
+            (
+                row.subop, row.name, row.kind, row.first, row.last, Share((row.last - row.first) / (self.cycles or 1)),
+                row.form, row.pure, row.imbalance, row.misses, row.single_cycles,
+            )
+            for row in self.subops
+        ]  # fmt: skip
+        return notebook.shown(
+            title,
+            notebook.lines(lines),
+            notebook.table(
+                HTML_HEAD,
+                rows[:ROWS_SHOWN],
+                f"and {len(rows) - ROWS_SHOWN} more" if len(rows) > ROWS_SHOWN else "cycles",
+            ),
+            notebook.folded("engines", "\n".join(_engine_lines(self))),
+        )
+
     def __repr__(self) -> str:
         times = f"{self.cycles} cycles, {self.time_us:.2f} us"
         return f"<superkernel.SimReport {self.graph!r} on {self.target}: {len(self.subops)} sub-operators, {times}>"
@@ -155,6 +179,11 @@ class SimReport:
 
 
 def _text(report: SimReport) -> list[str]:
+    return [*_headlines(report), "", *_engine_lines(report), "", *_subop_lines(report)]
+
+
+def _headlines(report: SimReport) -> list[str]:
+    """What is said of the whole run."""
     lines = [
         f"{report.graph} on {report.target} ({report.clock_mhz} MHz, simulated): {report.cycles} cycles, "
         f"{report.time_us:.2f} us" + (" with its launch" if report.baseline else ""),
@@ -192,7 +221,6 @@ def _text(report: SimReport) -> list[str]:
         + f"; waits for them {missed:.0f} cycles per core; {copies} of the code"
     )
     lines.append(_weights_line(report))
-    lines += ["", *_engine_lines(report), "", *_subop_lines(report)]
     return lines
 
 

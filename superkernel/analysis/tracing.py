@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from os import PathLike
 from typing import Any
 
+from superkernel import notebook
 from superkernel.analysis.spans import Flow, Recording, Span
 from superkernel.analysis.tracing_page import page
 from superkernel.errors import InputError
@@ -50,6 +51,10 @@ class Trace(Recording):
     def __str__(self) -> str:
         counts = f"{len(self.spans)} spans on {len(self.tracks)} tracks of {len(self.cores)} cores"
         return f"{self.title}: {self.duration_us:.2f} us, {counts}"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the page, in a frame."""
+        return notebook.framed(self.html())
 
     def __repr__(self) -> str:
         return f"<superkernel.Trace {self}>"

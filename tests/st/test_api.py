@@ -345,6 +345,19 @@ def test_kernel_shows_itself(kernel: sk.Kernel) -> None:
     assert [str(t) for t in kernel.inputs.values()] == ["f32[8,64]", "f32[48]"]
 
 
+def test_the_kind_of_a_kernel_says_what_it_reports(kernel: sk.Kernel, tmp_path: Path) -> None:
+    b = sk.GraphBuilder("small")
+    b.output(b.relu(b.input("x", (4,))), name="y")
+    device = sk.compile(b.graph(), "mini")
+    kernel.save(tmp_path / "k.skm")
+    for host in (kernel, copy.copy(kernel), sk.load(tmp_path / "k.skm")):
+        assert type(host) is sk.HostKernel
+        assert isinstance(host.report(rounds=0), sk.Report)
+    for other in (device, copy.copy(device), pickle.loads(pickle.dumps(device))):
+        assert type(other) is sk.AicoreKernel
+        assert isinstance(other.report(rounds=0), sk.SimReport)
+
+
 @pytest.mark.parametrize("take", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_binding_is_neither_copied_nor_pickled(take: Any) -> None:
     b = sk.GraphBuilder("small")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
@@ -78,3 +79,87 @@ def test_every_public_method_says_what_it_does(kind: type) -> None:
     members = {n: m for n, m in vars(kind).items() if not n.startswith("_") and (callable(m) or hasattr(m, "fget"))}
     assert members
     assert not [n for n, m in members.items() if not m.__doc__]
+
+
+class _Reader(HTMLParser):
+    """Holds a piece of HTML to its form: every tag closed in order, every row of a table as long as its head."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.rows: list[list[str]] = []
+        self.said = ""
+        self.frames: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag not in ("script", "style", "link", "img"), "notebooks may drop these"
+        self.open.append(tag)
+        self.frames += [value or "" for name, value in attrs if name == "srcdoc"]
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.said += data
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+def _read(item: Any) -> _Reader:
+    reader = _Reader(item._repr_html_())
+    assert not reader.open
+    return reader
+
+
+@pytest.mark.parametrize("name", ["host", "mini"])
+def test_a_notebook_shows_a_kernel(name: str, shown: dict[str, Any]) -> None:
+    kernel, page = shown[name], _read(shown[name])
+    assert page.rows[1:] == [["input", "x", "f32[4,8]"], ["output", "y", "f32[4,300]"]]
+    assert str(kernel.certificate) in page.said
+    assert kernel.plan in page.said
+
+
+def test_a_notebook_shows_reports(shown: dict[str, Any]) -> None:
+    host, report = _read(shown["report"]), shown["report"]
+    assert [row[1] for row in host.rows] == [
+        "sub-operator", report.work[0].name, "boundary ahead of", report.boundaries[0].name,
+    ]  # fmt: skip
+    assert host.rows[1][3] == "100.0 %"
+    simulated, result = shown["mini"].report(X, rounds=1), _read(shown["simulated"])
+    page = _read(simulated)
+    assert len(page.rows) == 1 + len(simulated.subops)
+    assert page.rows[1][-1] == f"{simulated.subops[0].single_cycles:,}"
+    assert ["output", "y", "f32[4,300]"] in result.rows
+    assert result.rows[2][:2] == page.rows[0][:2], "with the report of the run"
+    critical = shown["mini"].critical(X)
+    rows = _read(critical).rows
+    assert [row[:2] for row in rows[1 : 1 + sum(map(bool, critical.path.values()))]] == [
+        [name, f"{cycles:,}"] for name, cycles in critical.path.items() if cycles
+    ]
+
+
+@pytest.mark.parametrize("name", ["why", "why_mini"])
+def test_a_notebook_shows_decisions(name: str, shown: dict[str, Any]) -> None:
+    page = _read(shown[name])
+    assert ["kernel", shown[name].kernel] in page.rows
+    assert shown[name].text() in page.said
+
+
+def test_a_notebook_shows_a_run_in_a_frame_of_its_own(shown: dict[str, Any]) -> None:
+    trace = shown["mini"].trace(X)
+    assert _read(trace).frames == [trace.html()]
+
+
+def test_names_are_text_in_a_notebook() -> None:
+    b = sk.GraphBuilder("<b>&amp;")
+    b.output(b.relu(b.input("<script>", (4,))), '"y"')
+    kernel = sk.compile(b.graph(), threads=1)
+    assert [row[1] for row in _read(kernel).rows] == ["name", "<script>", '"y"']
+    page = _read(kernel.report(rounds=0))
+    assert page.said.startswith("<b>&amp;: 1 nodes")

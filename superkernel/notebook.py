@@ -1,0 +1,93 @@
+"""What notebooks show of kernels, results and reports: the parts of HTML that their `_repr_html_` are made of.
+
+Model: every function gives a piece of HTML that stands by itself, without script and without a style sheet: notebooks
+have their own, light or dark, and may show a page to others without running it. Texts are escaped here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from superkernel.kernel import Kernel
+    from superkernel.tensor import TensorType
+
+BAR_COLOUR = "#4a90d966"  # reads on light and on dark ground
+PAGE_HEIGHT_PX = 480
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of 1, shown as a number with a bar behind it."""
+
+    part: float
+
+
+Cell = str | int | float | Share | None
+"""Text stands left, numbers right; None is empty."""
+
+
+def shown(title: str, *pieces: str) -> str:
+    """A title with what belongs to it below."""
+    return f"<div><strong>{escape(title)}</strong>{''.join(pieces)}</div>"
+
+
+def lines(texts: Iterable[str]) -> str:
+    """Sentences, one per line."""
+    return "".join(f"<div>{escape(text)}</div>" for text in texts)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], more: str = "") -> str:
+    """A table; `more` is said below it. Nothing where there are no rows."""
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    if not body:
+        return ""
+    names = "".join(f"<th>{escape(name)}</th>" for name in head)
+    below = f"<div>{escape(more)}</div>" if more else ""
+    return f"<table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>{below}"
+
+
+def folded(summary: str, text: str) -> str:
+    """Text as it stands, behind a line to click on."""
+    return f"<details><summary>{escape(summary)}</summary><pre>{escape(text)}</pre></details>"
+
+
+def framed(page: str) -> str:
+    """A whole page within the notebook, with its scripts but without access to the notebook."""
+    style = f"width:100%;height:{PAGE_HEIGHT_PX}px;border:0"
+    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(page)}"></iframe>'
+
+
+def kernel_html(kernel: Kernel, place: str, states: Mapping[str, TensorType]) -> str:
+    """A kernel: its interface, what became of the graph, the plan."""
+    kinds = {"input": kernel.inputs, "output": kernel.outputs, "state": states}
+    rows = [(kind, name, str(t)) for kind, types in kinds.items() for name, t in types.items()]
+    found = kernel.summary()
+    counts = (
+        f"{found['nodes']} nodes in {found['sub_operators']} sub-operators; {found['constant_bytes']:,} bytes of "
+        f"constants, {found['code_bytes']:,} of code; compiled in {sum(found['stage_ms'].values()):,.0f} ms"
+    )
+    return shown(
+        f"kernel {kernel.name!r} for {place}",
+        table(("", "name", "type"), rows),
+        lines([counts, str(kernel.certificate)]),
+        folded("plan", kernel.plan),
+    )
+
+
+def _cell(value: Cell) -> str:
+    if isinstance(value, str):
+        return f'<td style="text-align:left">{escape(value)}</td>'
+    style = "text-align:right"
+    if isinstance(value, Share):
+        percent = 100 * value.part
+        style += f";background:linear-gradient(90deg,{BAR_COLOUR} {percent:.1f}%,transparent 0)"
+        text = f"{percent:.1f} %"
+    elif isinstance(value, float):
+        text = f"{value:,.1f}"
+    else:
+        text = "" if value is None else f"{value:,}"
+    return f'<td style="{style}">{text}</td>'
