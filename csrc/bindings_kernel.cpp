@@ -294,8 +294,9 @@ class KernelObject {
   [[noreturn]] void raise_abort(sk::AbortReason reason, Session& session) {
     if (session.error) throw std::move(*session.error);
     if (reason == sk::AbortReason::kNested) {
-      raise("InputError", {"a kernel was run from inside a host call of the same thread", "", "", "",
-                           "compute on the host there, or run the other kernel from another thread"});
+      raise("InputError",
+            {"a kernel was run from inside a host call, or from a signal handler during a launch, of the same thread",
+             "", "", "", "compute on the host there, or run the other kernel from another thread"});
     }
     if (reason == sk::AbortReason::kClosed) {
       raise("InputError", {"the bound kernel is closed", "", "", "", "bind the kernel again"});

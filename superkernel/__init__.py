@@ -119,6 +119,24 @@ __all__ = [
 ]
 
 
+def _refuse_subinterpreters() -> None:
+    """The extension module would hang in another interpreter than the first of the process: say so instead."""
+    for name in ("_interpreters", "_xxsubinterpreters"):  # of Python 3.13, and before
+        try:
+            interpreters = import_module(name)
+        except ImportError:
+            continue
+        if interpreters.get_current() != interpreters.get_main():
+            raise ImportError(
+                "superkernel works in the main interpreter of a process only, this is a subinterpreter (hint: use a "
+                "thread or a process; under mod_wsgi set WSGIApplicationGroup %{GLOBAL})"
+            )
+        return
+
+
+_refuse_subinterpreters()
+
+
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:

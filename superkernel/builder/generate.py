@@ -121,8 +121,8 @@ def source() -> str:
 def main() -> int:
     """Writes the file where it differs."""
     text = source()
-    if not TARGET.exists() or TARGET.read_text() != text:
-        TARGET.write_text(text)
+    if not TARGET.exists() or TARGET.read_text("utf-8") != text:
+        TARGET.write_text(text, "utf-8")
         print(f"wrote {TARGET.name}", file=sys.stderr)
     return 0
 

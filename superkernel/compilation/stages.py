@@ -57,7 +57,7 @@ class Stages:
         path = settings.trace_file()
         if path is not None:
             try:
-                path.write_text(json.dumps({"traceEvents": self._events}))
+                path.write_text(json.dumps({"traceEvents": self._events}), "utf-8")
             except OSError as error:
                 raise MachineError(f"cannot write the trace: {error}", location="SK_TRACE") from error
 

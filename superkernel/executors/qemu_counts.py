@@ -58,7 +58,7 @@ def plugin_path() -> Path | None:
             done = subprocess.run(
                 [find_qemu(), "-M", "none", "-S", "-nodefaults", "-display", "none", "-monitor", "stdio",
                  *words.arguments(path)],
-                input="quit\n", capture_output=True, text=True, timeout=20, check=False, pass_fds=[words.file],
+                input="quit\n", capture_output=True, encoding="utf-8", timeout=20, check=False, pass_fds=[words.file],
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired, MachineError):
             return None

@@ -26,7 +26,7 @@ def find_qemu() -> str:
     if path is None:
         raise MachineError("the emulator is not installed", location="PATH", expected=PROGRAM, hint=hint)
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
+        said = subprocess.run([path, "--version"], capture_output=True, encoding="utf-8", timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MachineError(f"the emulator does not start: {error}", location=path, hint=hint) from error
     found = re.search(r"version (\d+)\.(\d+)", said.stdout)
@@ -57,7 +57,8 @@ def start(
     path = find_qemu()
     try:
         process = subprocess.Popen(
-            [path, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            [path, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            encoding="utf-8", errors="replace",
             pass_fds=files,
         )  # fmt: skip
     except OSError as error:

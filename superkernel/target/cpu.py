@@ -76,8 +76,8 @@ def _cache_bytes(level: int) -> int:
     """Size of the data cache of a level of CPU 0, 0 where the system does not tell."""
     for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:
-            if int((index / "level").read_text()) == level and (index / "type").read_text().strip() != "Instruction":
-                text = (index / "size").read_text().strip()
+            level_text, kind, text = ((index / name).read_text("ascii").strip() for name in ("level", "type", "size"))
+            if int(level_text) == level and kind != "Instruction":
                 return int(text[:-1]) * {"K": 1024, "M": 1024**2}[text[-1]]
         except (OSError, ValueError, KeyError):
             continue

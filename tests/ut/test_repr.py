@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,3 +165,48 @@ def test_names_are_text_in_a_notebook() -> None:
     assert [row[1] for row in _read(kernel).rows] == ["name", "<script>", '"y"']
     page = _read(kernel.report(rounds=0))
     assert page.said.startswith("<b>&amp;: 1 nodes")
+
+
+def test_an_import_in_a_subinterpreter_is_refused() -> None:
+    """The extension module would hang there: mod_wsgi, for one, runs applications so unless told otherwise."""
+    interpreters = pytest.importorskip("_xxsubinterpreters" if sys.version_info < (3, 13) else "_interpreters")
+    other = interpreters.create()
+    try:
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}\ntry: import superkernel\nexcept ImportError as e: said = str(e)"
+        )
+        interpreters.run_string(other, code + "\nassert 'subinterpreter (hint: use a thread' in said")
+    finally:
+        interpreters.destroy(other)
+
+
+ANYWHERE = """
+import sys, os
+import numpy as np
+import superkernel as sk
+b = sk.GraphBuilder("größe")
+b.output(b.relu(b.input("ξ", (4, 8)) @ b.constant(np.eye(8, 300, dtype=np.float32))), "y")
+for target in ("host", "mini"):
+    kernel = sk.compile(b.graph(), target)
+    kernel(np.ones((4, 8), np.float32))
+    kernel.save(f"{sys.argv[1]}/k.{target}")
+    kernel.trace().save(f"{sys.argv[1]}/run.html")
+    kernel.trace().save(f"{sys.argv[1]}/run.json")
+sk.load(f"{sys.argv[1]}/k.host").report(rounds=1)
+"""
+
+
+@pytest.mark.parametrize("optimised", [[], ["-OO"]], ids=["", "-OO"])
+def test_nothing_depends_on_the_locale_or_on_assertions(optimised: list[str], tmp_path: Path) -> None:
+    """With warnings as errors, in a locale without anything but ASCII, with names that have more."""
+    flags = ["-W", "error", "-X", "dev", "-X", "warn_default_encoding", "-X", "utf8=0", *optimised]
+    locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "SK_TRACE": str(tmp_path / "stages.json")}
+    environment = {**os.environ, **locale, "SK_CACHE_DIR": str(tmp_path / "cache")}
+    script, folder = tmp_path / "script.py", tmp_path / "made"
+    script.write_text(ANYWHERE, "utf-8")
+    folder.mkdir()
+    command = [sys.executable, *flags, str(script), str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {p.name for p in folder.iterdir()} == {"k.host", "k.mini", "run.html", "run.json"}
+    assert (tmp_path / "stages.json").exists()
