@@ -28,7 +28,8 @@ from superkernel.target.cpu import CpuTarget
 
 CHANNEL_KERNELS = frozenset(
     {"host.conv.nhwc", "host.conv.winograd2", "host.conv.winograd4", "host.conv.depthwise_nhwc", "host.pool_nhwc"}
-    | {"host.conv.bf16", "host.conv.int8", "host.conv.nhwc_bf16", "host.conv.winograd2_bf16"}
+    | {"host.conv.bf16", "host.conv.int8"}
+    | {"host.conv.nhwc_bf16", "host.conv.nhwc_int8", "host.conv.winograd2_bf16"}
 )
 """Kernels of the host that want images channels last."""
 

@@ -19,6 +19,7 @@ from superkernel.codegen.host.gemm_core import Tile, Values
 from superkernel.codegen.host.narrow import Bf16, multiply_runs
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
 from superkernel.codegen.host.shuffle import permute
+from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.conv_form import ConvForm
 from superkernel.scheduler.families.conv_nhwc import Walk, patch_extent
@@ -28,15 +29,16 @@ from superkernel.scheduler.tiling import Tiling
 _INTERLEAVED_MOST = 4  # channels
 
 
-class NarrowPatchCopier(NhwcPatchCopier):
-    """Copies inputs rounded, channels inside."""
+class InterleavingCopier(NhwcPatchCopier):
+    """Copies inputs channels inside, in whatever order they lie."""
 
-    def __init__(self, bf16: Bf16, form: ConvForm, walk: Walk, wide: int) -> None:
-        super().__init__(bf16.kb, form, walk, wide)
-        self.bf16 = bf16
+    def _as_kept(self, value: ir.Value) -> ir.Value:
+        """Values as the patch holds them."""
+        return value
 
-    def _store(self, value: ir.Value, to: ir.Value, at: Index) -> None:
-        self.bf16.store(value, to, at)
+    def _put(self, kept: ir.Value, to: ir.Value, at: Index) -> None:
+        """Stores such values."""
+        self.kb.store(kept, to, at, DType.F32)
 
     def _line(
         self,
@@ -61,14 +63,31 @@ class NarrowPatchCopier(NhwcPatchCopier):
         def move(column: Index, lanes: int) -> None:
             base = kb.operands[form.operand]
             planes = [
-                self.bf16.rounded(kb.load(base, kb.add(kb.add(first, c * s[1]), column), form.dtype, lanes))
+                self._as_kept(kb.load(base, kb.add(kb.add(first, c * s[1]), column), form.dtype, lanes))
                 for c in range(form.channels)
             ]
             start = kb.add(at, kb.mul(column, form.channels))
             for i, part in enumerate(interleaved(kb, planes)):
-                self.bf16.put(part, to, kb.add(start, i * lanes))
+                self._put(part, to, kb.add(start, i * lanes))
 
         self._span(low, stop, move)
+
+
+class NarrowPatchCopier(InterleavingCopier):
+    """Copies inputs rounded."""
+
+    def __init__(self, bf16: Bf16, form: ConvForm, walk: Walk, wide: int) -> None:
+        super().__init__(bf16.kb, form, walk, wide)
+        self.bf16 = bf16
+
+    def _store(self, value: ir.Value, to: ir.Value, at: Index) -> None:
+        self.bf16.store(value, to, at)
+
+    def _as_kept(self, value: ir.Value) -> ir.Value:
+        return self.bf16.rounded(value)
+
+    def _put(self, kept: ir.Value, to: ir.Value, at: Index) -> None:
+        self.bf16.put(kept, to, at)
 
 
 def interleaved(kb: KernelBuilder, planes: list[ir.Value]) -> list[ir.Value]:

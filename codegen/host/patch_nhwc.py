@@ -52,11 +52,23 @@ class NhwcPatchCopier:
             inside = kb.b.icmp_unsigned("<", kb.i64(line), kb.i64(form.height))
             with kb.b.if_else(inside) as (then, otherwise):
                 with then:
-                    self._blank(to, at, 0, low)
-                    self._line(to, at, image, channel, line, left, low, stop)
-                    self._blank(to, at, stop, wide)
+                    self._inside(to, at, (image, channel, line, left), (low, stop, wide))
                 with otherwise:
-                    self._blank(to, at, 0, wide)
+                    self._outside(to, at, wide)
+
+    def _inside(
+        self, to: ir.Value, at: Index, source: tuple[Index, Index, Index, Index], ends: tuple[Index, Index, Index]
+    ) -> None:
+        """A row of the patch that is one of the input: (image, channel, line, first column), and where the input's
+        columns begin and end among all."""
+        low, stop, wide = ends
+        self._blank(to, at, 0, low)
+        self._line(to, at, *source, low, stop)
+        self._blank(to, at, stop, wide)
+
+    def _outside(self, to: ir.Value, at: Index, wide: Index) -> None:
+        """A row of the padding."""
+        self._blank(to, at, 0, wide)
 
     def _line(
         self,

@@ -44,6 +44,7 @@ MODULES: dict[str, str] = {
     "host.conv.bf16": "conv_reduced",
     "host.conv.int8": "conv_reduced",
     "host.conv.nhwc_bf16": "conv_nhwc_reduced",
+    "host.conv.nhwc_int8": "conv_nhwc_int8",
     "host.conv.winograd2_bf16": "winograd_reduced",
     "host.conv.generic": "conv_generic",
     "host.conv.transpose": "conv_generic",

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 
@@ -97,6 +98,9 @@ class NhwcTiling(ConvTiling):
     positions: int
     lines: int
 
+    copied_per_ns: ClassVar[float] = 32.0
+    """Elements that are copied to the patch in a nanosecond."""
+
     def form_of(self, body: Body) -> ConvForm:
         """The convolution as its kernel computes it."""
         return conv_form(body)
@@ -159,7 +163,7 @@ class NhwcTiling(ConvTiling):
         speed = target.l2_bytes_per_ns if near else target.l3_bytes_per_ns
         passes = form.images * self.blocks / max(1, self.lines)
         stream = weights * (max(1.0, passes * share) if self.axis == PIXELS else max(1.0, passes) * share) / speed
-        copies = self.patch_elements * form.images * self.groups * passes / 32.0
+        copies = self.patch_elements * form.images * self.groups * passes / self.copied_per_ns
         copies *= share if self.axis == PIXELS or form.images * form.groups > 1 else 1.0
         return _CALL_NS + max(share * compute, stream) + share * finish + copies
 

@@ -43,7 +43,8 @@ def met_inputs(form: ConvForm) -> ConvForm:
         return form
     image, channel, row, column = form.x_strides
     strides = (image, channel, row * form.strides[0], column * form.strides[1])
-    return replace(form, strides=(1, 1), height=form.out_height, width=form.out_width, x_strides=strides)
+    height, width = (-(-n // s) for n, s in zip((form.height, form.width), form.strides, strict=True))
+    return replace(form, strides=(1, 1), height=height, width=width, x_strides=strides)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from superkernel.registry.predicates import Reason
 from superkernel.registry.rows_reduced import REDUCED
 from superkernel.scheduler.families.attention_reduced import NarrowAttentionTiling
+from superkernel.scheduler.families.conv_nhwc_int8 import Int8NhwcTiling
 from superkernel.scheduler.families.conv_nhwc_reduced import NarrowNhwcTiling
 from superkernel.scheduler.families.matmul_reduced import NarrowTiling
 from superkernel.scheduler.families.winograd_reduced import NarrowWinogradTiling
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _PRODUCTS = frozenset({"matmul", "matmul_integer", "grouped_matmul", "conv", "conv_transpose", "attention"})
 
-_NARROW = NarrowTiling | NarrowNhwcTiling | NarrowWinogradTiling | NarrowAttentionTiling
+_NARROW = NarrowTiling | NarrowNhwcTiling | Int8NhwcTiling | NarrowWinogradTiling | NarrowAttentionTiling
 """Tilings that name a format."""
 
 _WORDS = {

@@ -300,6 +300,12 @@ def _narrow_filters(facts: Facts, row: Capability) -> Mapping[str, int]:
     return {"packed": 2 * facts["groups"] * _padded_filters(facts) * (facts["k"] + facts["taps"])}
 
 
+def _byte_filters(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """Constant filters in words of four bytes, runs padded, with sums per row of the window and scales."""
+    per_filter = facts["k"] + 3 * facts["taps"] + 4 * facts["window_rows"] + 4
+    return {"packed": facts["groups"] * _padded_filters(facts) * per_filter}
+
+
 def _squares_filters(facts: Facts, row: Capability) -> Mapping[str, int]:
     """Transformed filters in such panels, of narrow ones pairs of channels."""
     side, share = int(row.figures["m"]) + 2, row.parameter("weights", 1.0)
@@ -321,6 +327,19 @@ def _patch_nhwc(facts: Facts, row: Capability) -> Mapping[str, int]:
     line = 4 * facts["channels"] // facts["groups"] * wide
     lines, high = (n * facts["stride_rows"] + facts["window_rows"] for n in (1, rows))
     return {"scratch": min(line * high, max(facts["cpu.l2_bytes"] // 2, line * lines)) + 4 * 14 * 6 * lanes}
+
+
+def _patch_bytes(facts: Facts, row: Capability) -> Mapping[str, int]:
+    """The padded input under some output rows as bytes, one row of it in f32, and a parked register tile."""
+    columns, lanes = max(1, facts["out_columns"]), _lanes(facts)
+    if facts["taps"] == 1:  # rows and columns may be one dimension
+        columns = max(1, facts["pixels"])
+    rows = max(1, facts["pixels"] // columns)
+    wide = columns * facts["stride_columns"] + facts["window_columns"]
+    line = facts["channels"] // facts["groups"] * wide
+    lines, high = (n * facts["stride_rows"] + facts["window_rows"] for n in (1, rows))
+    patch = min((line + 128) * high, max(facts["cpu.l2_bytes"] // 3, (line + 128) * lines))
+    return {"scratch": patch + 4 * line + 4 * 14 * 6 * lanes + 128}
 
 
 def _squares(facts: Facts, row: Capability) -> Mapping[str, int]:
@@ -374,8 +393,10 @@ BYTES_MODELS: Mapping[str, BytesModel] = MappingProxyType(
         "narrow_scratch": _narrow_scratch,
         "patch": _patch,
         "patch_nhwc": _patch_nhwc,
+        "patch_bytes": _patch_bytes,
         "channel_panels": _channel_panels,
         "narrow_filters": _narrow_filters,
+        "byte_filters": _byte_filters,
         "squares": _squares,
         "squares_filters": _squares_filters,
         "lines": _lines,
