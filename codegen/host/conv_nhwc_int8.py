@@ -118,7 +118,8 @@ class Int8NhwcEmitter(NhwcEmitter):
         def tile(positions: int, head: ir.Value, row: Index, column: Index) -> None:
             shape = Tile(positions, vectors, t.lanes, DType.F32)
             results = self._sums(shape, head, kb.mul(column, step), weights)
-            self._store(shape, results, self.stores.coords(image, row, column), channel, width)
+            place = (row, column) if form.spatial == 2 else (0, kb.add(kb.mul(row, form.out_width), column))
+            self._store(shape, results, self.stores.coords(image, *place), channel, width)
 
         first, last = lines
         with kb.loop(first, last, name="row") as row:

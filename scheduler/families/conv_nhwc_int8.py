@@ -12,9 +12,9 @@ channels (with dilated columns the channels of one tap). A panel of weights is [
 behind a run's end, then the i32 sums of the bytes per row of the window, then the f32 scales: what a zero point adds is
 known from the sums.
 
-A patch row is [scale, zero point, up to 64 bytes][columns][channels], `row_bytes` apart. Outputs of one row (and 1 x 1
-convolutions, whose rows and columns are one dimension) are one line: a row's scale does not depend on how the work is
-split.
+A patch row is [scale, zero point, up to 64 bytes][columns][channels], `row_bytes` apart. A line is a whole output row,
+that of a convolution in one dimension too: a row's scale does not depend on how the work is split. 1 x 1 convolutions,
+whose rows and columns are one dimension elsewhere, have rows here (`rowed`).
 
 A depthwise convolution has one run of few bytes per filter row: the registry's estimate leaves it to f32.
 """
@@ -22,7 +22,7 @@ A depthwise convolution has one run of few bytes per filter row: the registry's 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import ClassVar
 
@@ -108,7 +108,10 @@ class Int8NhwcTiling(NhwcTiling):
     copied_per_ns: ClassVar[float] = 6.0
 
     def form_of(self, body: Body) -> ConvForm:
-        return met_inputs(conv_form(body))
+        return rowed(body)
+
+    def line_columns(self, form: ConvForm) -> tuple[int, int]:
+        return self.columns, self.columns
 
     def steps(self, form: ConvForm) -> int:
         count, run = runs_of(form)
@@ -144,6 +147,19 @@ class Int8NhwcTiling(NhwcTiling):
         }
 
 
+def rowed(body: Body) -> ConvForm:
+    """The convolution as its kernel computes it: as `met_inputs`, but images have the rows that they came with. The
+    programs' coordinates stay what they are."""
+    form, x = met_inputs(conv_form(body)), body.anchor_input_types[0]
+    assert x is not None
+    if x.rank != 4 or form.spatial != 1 or form.prologue is not None:
+        return form
+    height, width = x.shape[2:]
+    image, channel, _, column = form.x_strides
+    given = {"height": height, "width": width, "out_height": height, "out_width": width}
+    return replace(form, **given, x_strides=(image, channel, width * column, column))
+
+
 def is_dense(form: ConvForm) -> bool:
     """True where the columns and channels of an input row are one run of f32 in memory."""
     image, channel, row, column = form.x_strides
@@ -162,7 +178,7 @@ class Int8NhwcFamily(NhwcFamily):
         return super().serves(body) and x is not None and x.dtype is DType.F32
 
     def form_of(self, body: Body) -> ConvForm:
-        return met_inputs(conv_form(body))
+        return rowed(body)
 
     def tiling(
         self, form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget, pieces: int = 0
@@ -170,9 +186,11 @@ class Int8NhwcFamily(NhwcFamily):
         base = super().tiling(form, axis, shape, target)
         lines = 1 if form.out_height == 1 else cut_lines(form, base.positions, target.l2_bytes // 4, True)[1]
         high, wide = patch_extent(form, lines, form.out_width)
+        joined = form.spatial == 1  # as accesses see it
         given = {f.name: getattr(base, f.name) for f in fields(NhwcTiling)} | {
             "columns": max(1, form.out_width),
-            "column_blocks": 1,
+            "row_blocks": 1 if joined else base.row_blocks,
+            "column_blocks": form.out_height if joined else 1,
             "in_place": False,
             "patch_elements": high * wide * form.channels,
             "lines": lines,

@@ -332,7 +332,7 @@ def _patch_nhwc(facts: Facts, row: Capability) -> Mapping[str, int]:
 def _patch_bytes(facts: Facts, row: Capability) -> Mapping[str, int]:
     """The padded input under some output rows as bytes, one row of it in f32, and a parked register tile."""
     columns, lanes = max(1, facts["out_columns"]), _lanes(facts)
-    if facts["taps"] == 1:  # rows and columns may be one dimension
+    if facts["taps"] == 1 and facts["in0.source"] == "program":  # rows and columns may be one dimension
         columns = max(1, facts["pixels"])
     rows = max(1, facts["pixels"] // columns)
     wide = columns * facts["stride_columns"] + facts["window_columns"]

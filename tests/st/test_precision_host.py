@@ -91,7 +91,9 @@ def test_pinned_kernels_compute_the_model(precision: str, pin: str) -> None:
     assert 0 < error(graph, precision, pin=(f"host.matmul.{pin}",)) <= BOUNDS[precision]
 
 
-@pytest.mark.parametrize(("name", "precision"), [("encoder", "bf16"), ("encoder", "int8"), ("windows", "bf16")])
+@pytest.mark.parametrize(
+    ("name", "precision"), [("encoder", "bf16"), ("encoder", "int8"), ("windows", "bf16"), ("windows", "int8")]
+)
 def test_bits_do_not_depend_on_the_number_of_threads(name: str, precision: str) -> None:
     graph = MODELS[name]()
     inputs = random_inputs(graph.inputs, 1)
@@ -127,13 +129,13 @@ def test_reports_say_what_ran(precision: str) -> None:
 
 
 @pytest.mark.skipif(not NATIVE, reason="the CPU multiplies neither bf16 nor bytes")
-@pytest.mark.parametrize(("precision", "why"), [("bf16", "gains nothing"), ("int8", "taps")])
-def test_convolutions_are_narrow_too(precision: str, why: str) -> None:
-    """Those of one tap, under bf16 any; depthwise ones are not, and it is said why."""
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_convolutions_are_narrow_too(precision: str) -> None:
+    """Of any window; depthwise ones are not, and it is said why."""
     kernel = sk.compile(separable(), options={"precision": precision})
-    assert kernel.summary()["computed_in"][precision] >= (4 if precision == "bf16" else 2)
+    assert kernel.summary()["computed_in"][precision] >= 4
     texts = [kernel.explain(i).precision for i in range(kernel.summary()["sub_operators"])]
-    assert any(why in t for t in texts), "of depthwise convolutions"
+    assert any("gains nothing" in t for t in texts), "of depthwise convolutions"
 
 
 @pytest.mark.skipif(not NATIVE, reason="the CPU does not multiply bf16")
@@ -143,6 +145,14 @@ def test_images_and_attention_are_computed_in_bf16() -> None:
         kernel = sk.compile(MODELS[name](), options={"precision": "bf16"})
         kernels |= {w.kernel for w in kernel.report(rounds=3).work if w.computed_in == "bf16"}
     assert {"host.conv.nhwc_bf16", "host.conv.winograd2_bf16", "host.attention.bf16"} <= kernels
+
+
+@pytest.mark.skipif(not NATIVE, reason="the CPU does not multiply bytes")
+def test_windows_are_computed_in_int8() -> None:
+    """With strides and without, where minimal filtering in f32 is the rival."""
+    kernel = sk.compile(windows(), options={"precision": "int8"})
+    work = [w.kernel for w in kernel.report(rounds=3).work if w.computed_in == "int8"]
+    assert work.count("host.conv.nhwc_int8") == 5
 
 
 def test_what_gains_nothing_is_computed_in_f32_and_said() -> None:

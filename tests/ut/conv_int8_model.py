@@ -1,7 +1,6 @@
 """What convolutions in int8 compute, but for the rounding of f32 sums: NumPy, written without the kernel's forms.
 
-Model: input rows become bytes over the columns and channels (of a group) that some output needs; of a convolution of
-one tap without strides and padding the whole image is one row.
+Model: input rows become bytes over the columns and channels (of a group) that some output needs.
 """
 
 from __future__ import annotations
@@ -58,11 +57,9 @@ def as_bytes(x: Array, w: Array, full: dict[str, Any]) -> Array:
     columns = np.arange(0, min(width, wide - left))
     if w.shape[2:] == (1, 1) and not any(full["pads"][:2]):
         columns = columns[::stride]
-    whole = w.shape[2:] == (1, 1) and not any(full["pads"]) and full["strides"] == (1, 1)
     met = x[..., columns].reshape(n, groups, channels // groups, height, -1)
     rows = np.moveaxis(met, 2, 3)  # n, group, height, channel, column
-    flat = rows.reshape(n, groups, 1, -1) if whole else rows.reshape(n, groups, height, -1)
-    back = np.moveaxis(rows_of_codes(flat, 255).reshape(rows.shape), 3, 2)
+    back = np.moveaxis(rows_of_codes(rows.reshape(n, groups, height, -1), 255).reshape(rows.shape), 3, 2)
     found = np.zeros(x.shape)
     found[..., columns] = back.reshape(n, channels, height, -1)
     return found
