@@ -10,6 +10,7 @@ Scratch: [parked register tile][patch of bytes][f32 row that is being turned int
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from llvmlite import ir
 
@@ -18,7 +19,7 @@ from superkernel.codegen.host.builder import I32, Index, KernelBuilder
 from superkernel.codegen.host.conv_nhwc import NhwcEmitter
 from superkernel.codegen.host.conv_nhwc_reduced import InterleavingCopier
 from superkernel.codegen.host.emitters import Emitter
-from superkernel.codegen.host.gemm_core import Tile, Values, fold, store_tile, strips, zero
+from superkernel.codegen.host.gemm_core import Tile, Values, fold, load_again, store_tile, strips, vectors_kept, zero
 from superkernel.codegen.host.narrow import dot_bytes
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
 from superkernel.codegen.host.quantise import codes_of, put_codes
@@ -31,6 +32,7 @@ from superkernel.scheduler.families.conv_nhwc_reduced import runs_of
 from superkernel.scheduler.tiling import Tiling
 
 _UNROLLED_WORDS = 4  # of a run, whose steps are written out
+_UNROLLED_ROWS = 3  # of a window, written out
 _BLANK_BYTES = 64  # of padding, stored at once
 
 
@@ -151,9 +153,18 @@ class Int8NhwcEmitter(NhwcEmitter):
 
         size = tile.rows * tile.vectors
         places = [r * tile.columns + v * tile.lanes for r in range(tile.rows) for v in range(tile.vectors)]
-        if height == 1:
-            values, (scale,) = scaled(0)
-            flat = [kb.b.fmul(value, scale) for value in values]
+        if height <= _UNROLLED_ROWS:
+            flat: Values = []
+            for line in range(height):
+                values, (scale,) = scaled(line)
+                if line:
+                    flat = [kb.load(kb.scratch, at, DType.F32, tile.lanes) for at in places]
+                flat = [
+                    kb.fma(value, scale, flat[i]) if flat else kb.b.fmul(value, scale) for i, value in enumerate(values)
+                ]
+                if line < height - 1:
+                    for value, at in zip(flat, places, strict=True):
+                        kb.store(value, kb.scratch, at, DType.F32)
         else:
             nothing = [[zero(DType.F32, tile.lanes)] * tile.vectors] * tile.rows
             store_tile(kb, tile, nothing, kb.scratch, tile.columns)
@@ -173,14 +184,15 @@ class Int8NhwcEmitter(NhwcEmitter):
         kb, t, form = self.kb, self.t, self.form
         count, run = runs_of(form)
         words = -(-run // 4)
-        position = form.channels * form.strides[1]
+        position, kept = form.channels * form.strides[1], vectors_kept(tile, kb.cpu)
 
         def step(x: ir.Value, w: ir.Value, values: Values) -> Values:
-            vectors = [kb.load(w, v * tile.lanes, DType.I32, tile.lanes) for v in range(tile.vectors)]
+            near = [kb.load(w, v * tile.lanes, DType.I32, tile.lanes) for v in range(kept)]
             for r in range(tile.rows):
                 word = kb.b.load(kb.offset(x, r * position), typ=I32, align=1)
                 left = kb.splat(word, tile.lanes)
-                for v, right in enumerate(vectors):
+                far = (load_again(kb, w, v * tile.lanes, DType.I32, tile.lanes) for v in range(kept, tile.vectors))
+                for v, right in enumerate(chain(near, far)):
                     i = r * tile.vectors + v
                     values[i] = dot_bytes(kb, values[i], left, right, t.native)
             return values

@@ -32,7 +32,14 @@ from superkernel.body import Body, View
 from superkernel.dtypes import DType
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
-from superkernel.scheduler.families.conv_nhwc import NhwcFamily, NhwcTiling, cut_lines, filters_of, patch_extent
+from superkernel.scheduler.families.conv_nhwc import (
+    HIDDEN,
+    NhwcFamily,
+    NhwcTiling,
+    cut_lines,
+    filters_of,
+    patch_extent,
+)
 from superkernel.scheduler.families.conv_nhwc_reduced import met_inputs, runs_of
 from superkernel.scheduler.families.matmul_reduced import INT8, is_native, plain_rate
 from superkernel.scheduler.tiling import Pack
@@ -44,6 +51,8 @@ HEAD_BYTES = 64
 
 _ROW_STEPS = 3.0  # steps of depth that the end of a row of the window takes as long as
 _NATIVE_STEP = 1.05  # time of a step, of an f32 multiply-add of a vector
+_REGISTERS = 30  # for sums and weights
+_LOAD = 0.05  # time of a load, of a multiply-add
 _BEHIND = 3  # bytes behind a row that its last word reads, times weights of 0
 
 
@@ -113,6 +122,16 @@ class Int8NhwcTiling(NhwcTiling):
     def line_columns(self, form: ConvForm) -> tuple[int, int]:
         return self.columns, self.columns
 
+    def cycles(self, form: ConvForm, begin: int, end: int) -> float:
+        whole, rest = divmod(self.columns, self.positions)
+        return (end - begin) * (whole * self._tile_cycles(self.positions) + (self._tile_cycles(rest) if rest else 0.0))
+
+    def _tile_cycles(self, positions: int) -> float:
+        """As of f32, but counted by loads: weights that find no register are loaded for every position."""
+        work = positions * self.vectors
+        kept = max(0, min(self.vectors, _REGISTERS - work))
+        return max(work, HIDDEN * 0.75) + _LOAD * (positions + kept + (self.vectors - kept) * positions)
+
     def steps(self, form: ConvForm) -> int:
         count, run = runs_of(form)
         return count * -(-run // 4)
@@ -156,13 +175,13 @@ def rowed(body: Body) -> ConvForm:
         return form
     height, width = x.shape[2:]
     image, channel, _, column = form.x_strides
-    given = {"height": height, "width": width, "out_height": height, "out_width": width}
-    return replace(form, **given, x_strides=(image, channel, width * column, column))
+    strides = (image, channel, width * column, column)
+    return replace(form, height=height, width=width, out_height=height, out_width=width, x_strides=strides)
 
 
 def is_dense(form: ConvForm) -> bool:
     """True where the columns and channels of an input row are one run of f32 in memory."""
-    image, channel, row, column = form.x_strides
+    _, channel, _, column = form.x_strides
     plain = form.prologue is None and form.dtype is DType.F32
     return plain and channel == 1 and (column == form.channels or form.width == 1)
 

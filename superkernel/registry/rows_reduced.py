@@ -95,10 +95,10 @@ _KERNELS = (
         layouts=("dense", "view", "program"), cost="conv_nhwc", workspace="patch_nhwc", persistent="narrow_filters",
     ),
     _Narrow(
-        "host.conv.nhwc_int8", "int8", ("qd8", "qc8w"), "conv", 0.8, 3.3, 0.25, 0.15, 2.0**18, "avx512vnni", "nhwc",
+        "host.conv.nhwc_int8", "int8", ("qd8", "qc8w"), "conv", 0.8, 3.9, 0.25, 0.15, 2.0**18, "avx512vnni", "nhwc",
         limits=(one_of(Reason.LAYOUT, "layout", "channels_last"), within(Reason.RANK, "spatial", 1, 2), _INT8_DEPTHS),
         op="conv", layouts=("dense", "view", "program"), cost="conv_nhwc", workspace="patch_bytes",
-        persistent="byte_filters",
+        persistent="byte_filters", figures=(("row_steps", 4.0),),
     ),
     _Narrow(
         "host.conv.winograd2_bf16", "bf16", ("bf16",), "conv", 0.85, 1.95, 0.5, 0.0, 2.0**17, "avx512bf16",

@@ -42,8 +42,7 @@ def convolve(x: Array, w: Array, full: dict[str, Any]) -> Array:
     (step, stride), (dilation, spread) = full["strides"], full["dilations"]
     for i in range(w.shape[3]):
         for j in range(w.shape[4]):
-            rows, columns = i * dilation, j * spread
-            under = x[..., rows : rows + (high - 1) * step + 1 : step, columns : columns + (wide - 1) * stride + 1 : stride]
+            under = x[..., i * dilation :: step, j * spread :: stride][..., :high, :wide]
             total += np.einsum("ngchw,gfc->ngfhw", under, w[:, :, :, i, j])
     return total.reshape(x.shape[0], -1, high, wide)
 

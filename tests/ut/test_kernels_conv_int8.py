@@ -74,13 +74,15 @@ def drawn(seed: int) -> tuple[Shape, Shape, dict[str, Any]]:
     channels, filters = groups * int(rng.integers(1, 20)), groups * int(rng.integers(1, 40))
     window, strides, dilations = (tuple(map(int, rng.integers(1, top, 2))) for top in (5, 4, 3))
     pads = tuple(int(rng.integers(0, k + 1)) for k in window * 2)
-    least = [max(1, (k - 1) * d + 1 - pads[i] - pads[i + 2]) for i, (k, d) in enumerate(zip(window, dilations))]
+    least = [
+        max(1, (k - 1) * d + 1 - pads[i] - pads[i + 2]) for i, (k, d) in enumerate(zip(window, dilations, strict=True))
+    ]
     size = tuple(int(n + rng.integers(0, 20)) for n in least)
     attrs = {"pads": pads, "strides": strides, "dilations": dilations, "groups": groups}
     return (int(rng.integers(1, 3)), channels, *size), (filters, channels // groups, *window), attrs
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(24))
 def test_random_shapes(seed: int) -> None:
     x, w, attrs = drawn(seed)
     case, want = random_case(x, w, attrs, seed, layouts=last(4) if seed % 4 else None)
@@ -164,16 +166,16 @@ def test_zeros() -> None:
 
 
 @pytest.mark.parametrize("tier", tiers())
-@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_so(special: float, tier: str) -> None:
-    """In all results of the windows over its row; the others are none the worse."""
-    for place in ((0, 1, 4, 6), (0, 0, 4, 0), (0, 2, 4, 40)):  # in sets of vectors, at both ends of the row
-        x, w = np.ones((1, 3, 9, 41), np.float32), np.ones((17, 3, 3, 3), np.float32)
-        x[place] = special
-        got = run(KERNEL, anchor_case("conv", {}, [x, w], constants=[1], layouts=last(4)), tier)
-        near = [2, 3, 4]
-        assert not np.isfinite(got[0][:, near]).any()
-        np.testing.assert_allclose(got[0][:, [0, 1, 5, 6]], 27.0, rtol=1e-6)
+@pytest.mark.parametrize(
+    ("special", "place"), [(np.nan, (0, 0, 4, 0)), (np.inf, (0, 1, 4, 6)), (-np.inf, (0, 2, 4, 40))]
+)
+def test_what_is_not_finite_stays_so(special: float, place: Shape, tier: str) -> None:
+    """In all results of the windows over its row; the others are none the worse. At both ends of a row, and between."""
+    x, w = np.ones((1, 3, 9, 41), np.float32), np.ones((17, 3, 3, 3), np.float32)
+    x[place] = special
+    got = run(KERNEL, anchor_case("conv", {}, [x, w], constants=[1], layouts=last(4)), tier)
+    assert not np.isfinite(got[0][:, [2, 3, 4]]).any()
+    np.testing.assert_allclose(got[0][:, [0, 1, 5, 6]], 27.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize("tier", tiers())

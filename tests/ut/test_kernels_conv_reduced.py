@@ -77,7 +77,9 @@ def test_images_as_they_come_in(channels: int) -> None:
 
 @pytest.mark.parametrize("kernel", [NHWC, "host.conv.nhwc"])
 def test_a_tap_with_strides_that_ends_in_the_padding(kernel: str) -> None:
-    rounded_case((1, 6, 10, 7), (21, 2, 1, 1), {"pads": (0, 0, 2, 3), "strides": (3, 3), "groups": 3}).check(kernel, 1e-4)
+    rounded_case((1, 6, 10, 7), (21, 2, 1, 1), {"pads": (0, 0, 2, 3), "strides": (3, 3), "groups": 3}).check(
+        kernel, 1e-4
+    )
 
 
 @pytest.mark.parametrize("w", [(40, 6, 3, 3), (12, 6, 1, 1)], ids=str)

@@ -132,12 +132,36 @@ def test_convolutions_take_what_gains(
     window: int, attrs: dict[str, AttrValue], features: tuple[str, ...], kernel: str
 ) -> None:
     """Where less is allowed, the f32 kernel is taken all the same where it is faster."""
+    assert convolution_kernel("bf16", window, attrs, features) == kernel
+
+
+@pytest.mark.parametrize(
+    ("window", "attrs", "features", "kernel"),
+    [
+        (3, {}, NATIVE, "host.conv.nhwc_int8"),
+        (3, {"strides": (2, 2)}, NATIVE, "host.conv.nhwc_int8"),
+        (3, {"groups": 4}, NATIVE, "host.conv.nhwc_int8"),
+        (1, {"strides": (2, 2)}, NATIVE, "host.conv.nhwc_int8"),
+        (3, {"groups": 64}, NATIVE, "host.conv.depthwise_nhwc"),
+        (3, {}, (), "host.conv.winograd4"),
+        (5, {}, (), "host.conv.nhwc"),
+    ],
+    ids=str,
+)
+def test_convolutions_in_int8_take_what_gains(
+    window: int, attrs: dict[str, AttrValue], features: tuple[str, ...], kernel: str
+) -> None:
+    assert convolution_kernel("int8", window, attrs, features) == kernel
+
+
+def convolution_kernel(precision: str, window: int, attrs: dict[str, AttrValue], features: tuple[str, ...]) -> str:
+    """What 64 filters over 28 x 28 pixels of 64 channels are computed by."""
     pads, groups = {"pads": (window // 2,) * 4}, int(str(attrs.get("groups", 1)))
     slots = [((1, 64, 28, 28), DType.F32), ((64, 64 // groups, window, window), DType.F32)]
     case = anchor_case("conv", {**pads, **attrs}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
     target = cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *features})
-    problem = requirement_of(turned(case.body), target, Policy(precision="bf16"))
-    assert default_registry().select(problem).kernel == kernel
+    problem = requirement_of(turned(case.body), target, Policy(precision=precision))
+    return default_registry().select(problem).kernel
 
 
 def problem_of(rows: int, target: CpuTarget, precision: str) -> Requirement:
