@@ -70,6 +70,17 @@ def test_special_numbers_fused(name: str) -> None:
         assert np.array_equal(np.signbit(ours[zeros]), np.signbit(expected[zeros]))
 
 
+@pytest.mark.parametrize("name", ["complex_rotary", "fft_filter", "stft"])
+def test_pairs_fused(name: str) -> None:
+    """Complex numbers leave nothing behind that would have no kernel."""
+    function, inputs = CASES[name]
+    kernel = superkernel.compile(Applied(function), example_inputs=inputs, options={"fallback": "forbid"})
+    arrays = [tensor_array(t, "an input") for t in inputs]
+    got = kernel.run(dict(zip(kernel.inputs, arrays, strict=True))).outputs
+    for ours, theirs in zip(got.values(), pytree.tree_leaves(function(*inputs)), strict=True):
+        np.testing.assert_allclose(ours, tensor_array(theirs, "an output"), rtol=2e-5, atol=2e-5)
+
+
 def test_every_lowering_names_an_operator() -> None:
     """A key that torch does not know would be a lowering that nothing reaches."""
     unknown = []

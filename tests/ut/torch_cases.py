@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch_cases_complex import complexes
 from torch_cases_pointwise import Case, f32, i64, pointwise, positive
 from torch_cases_search import searches
 
@@ -214,6 +215,20 @@ def _images() -> dict[str, Case]:
         },
         "scaled_broken": (lambda a: F.interpolate(a, scale_factor=1.7, mode="bilinear"), (x,)),
         "scaled_broken_nearest": (lambda a: F.interpolate(a, scale_factor=(1.7, 0.6), mode="nearest"), (x,)),
+        **{
+            f"antialiased {m}": (
+                lambda a, m=m: tuple(
+                    F.interpolate(a, size=s, mode=m, antialias=True, align_corners=c)
+                    for s, c in (((4, 9), False), ((4, 3), True), ((20, 2), False))
+                ),
+                (x,),
+            )
+            for m in ("bilinear", "bicubic")
+        },
+        "antialiased_scaled": (
+            lambda a: F.interpolate(a, scale_factor=(0.45, 1.7), mode="bicubic", antialias=True),
+            (x,),
+        ),
         "interpolate_others": (
             lambda a: (
                 F.interpolate(a[0], size=5, mode="linear"),
@@ -317,4 +332,5 @@ CASES: dict[str, Case] = {
     **_indexing(),
     **_attention(),
     **searches(),
+    **complexes(),
 }

@@ -16,6 +16,7 @@ from superkernel.builder.tensor import Tensor
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.frontends.emitter import Emitter
+from superkernel.frontends.torch.pairs import real_type
 from superkernel.frontends.torch.types import element_type
 
 Number = bool | int | float
@@ -94,8 +95,8 @@ class Call(Emitter):
 
     @property
     def dtype(self) -> DType:
-        """Element type of the first output."""
-        return element_type(self.values[0].dtype, self.where)
+        """Element type of the first output, or of its parts."""
+        return element_type(real_type(self.values[0].dtype), self.where)
 
     @property
     def shape(self) -> tuple[int, ...]:

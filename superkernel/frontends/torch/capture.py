@@ -29,7 +29,7 @@ from superkernel.errors import (
     raise_all,
 )
 from superkernel.frontends.torch.call import is_getitem
-from superkernel.frontends.torch.registry import find_lowering
+from superkernel.frontends.torch.registry import is_lowered, lowering_of
 
 Program: TypeAlias = torch.export.ExportedProgram
 _DECOMPOSITIONS = torch._decomp.decomposition_table
@@ -74,7 +74,7 @@ def lowerable(program: Program) -> Program:
         return program
     table = torch.export.exported_program.default_decompositions()
     for operator in list(table):
-        if find_lowering(str(operator)) is not None:
+        if is_lowered(str(operator)):
             del table[operator]
     try:
         with _quiet(), torch.no_grad():
@@ -107,8 +107,8 @@ def _further(program: Program) -> Program:
 
 def _unknown(program: Program) -> set[Any]:
     """The needed operators without a lowering."""
-    used = {n.target for n in needed_nodes(program) if n.op == "call_function" and not is_getitem(n)}
-    return {t for t in used if find_lowering(str(t)) is None}
+    used = (n for n in needed_nodes(program) if n.op == "call_function" and not is_getitem(n))
+    return {n.target for n in used if lowering_of(n) is None}
 
 
 def needed_nodes(program: Program) -> list[torch.fx.Node]:

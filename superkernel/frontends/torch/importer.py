@@ -31,8 +31,9 @@ from superkernel.frontends.emitter import in_node
 from superkernel.frontends.refusals import refuse_unknown
 from superkernel.frontends.torch.call import Call, is_getitem
 from superkernel.frontends.torch.capture import needed_nodes
+from superkernel.frontends.torch.pairs import Pair, real_type, tensors_of
 from superkernel.frontends.torch.refusals import NodeRefusals
-from superkernel.frontends.torch.registry import find_lowering
+from superkernel.frontends.torch.registry import lowering_of
 from superkernel.frontends.torch.types import element_type, tensor_array
 from superkernel.graph import Graph
 from superkernel.transforms.dead import RemoveDead
@@ -83,7 +84,7 @@ class Importer:
         """Raises UnsupportedError that lists every operator without a lowering, with the places that use it."""
         unknown: dict[str, list[str]] = {}
         for node in self.nodes:
-            if node.op == "call_function" and not is_getitem(node) and find_lowering(str(node.target)) is None:
+            if node.op == "call_function" and not is_getitem(node) and lowering_of(node) is None:
                 unknown.setdefault(str(node.target), []).append(place(node))
         refuse_unknown("torch", unknown, _refusal_hint, "; ")
 
@@ -130,8 +131,15 @@ class Importer:
             raise InternalError("the program has no such tensor", location=f"value {target!r}")
         return found
 
-    def add_constant(self, target: str, tensor: torch.Tensor) -> Tensor:
+    def add_constant(self, target: str, tensor: torch.Tensor) -> Tensor | Pair:
         """A constant; tensors that share their memory whole share the constant."""
+        if tensor.is_complex():
+            parts = torch.view_as_real(tensor.detach().resolve_conj())
+            re, im = (self.real_constant(f"{target}.{n}", parts[..., i]) for i, n in enumerate(("real", "imag")))
+            return Pair(re, im)
+        return self.real_constant(target, tensor)
+
+    def real_constant(self, target: str, tensor: torch.Tensor) -> Tensor:
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), str(tensor.device))
         found = self.shared.get(key)
         if found is None or not tensor.numel():
@@ -194,11 +202,22 @@ class Importer:
             if name is None:
                 continue
             tensor = (
-                self.env[value] if isinstance(value, torch.fx.Node) else self.builder.constant(_number(value, name))
+                self.real_output(value, name)
+                if isinstance(value, torch.fx.Node)
+                else self.builder.constant(_number(value, name))
             )
             if tensor.value.data is not None:
                 tensor = self.builder.constant(tensor.value.data, name=name)
             self.builder.output(tensor, name=name)
+
+    def real_output(self, node: torch.fx.Node, name: str) -> Tensor:
+        """What an output is bound to. Raises UnsupportedError on a complex one."""
+        found = self.env[node]
+        if isinstance(found, Pair):
+            hint = "return torch.view_as_real of it"
+            raise UnsupportedError("an output is complex", location=f"output {name!r}", expected="real", hint=hint)
+        tensor: Tensor = found
+        return tensor
 
     # -- the walk
 
@@ -221,24 +240,27 @@ class Importer:
 
     def lower(self, node: torch.fx.Node, where: str) -> Any:
         """What a node computes: a tensor, or a list of them."""
-        lowering = find_lowering(str(node.target))
+        lowering = lowering_of(node)
         assert lowering is not None
         path = module_path(node)
         call = Call(self.builder, node, self.env, self.needed, f"{path}/{node.name}" if path else node.name, where)
         lowered = lowering(call)
-        results = [lowered] if isinstance(lowered, Tensor) else list(lowered)
+        results: list[Any] = [lowered] if isinstance(lowered, (Tensor, Pair)) else list(lowered)
         several = isinstance(node.meta.get("val"), (tuple, list))
         for index, (tensor, value) in enumerate(zip(results, call.values, strict=False)):
             if tensor is None:
                 continue
-            held_against(tensor, value, f"{where}, output {index}")
+            for part in tensors_of(tensor):
+                held_against(part, value, f"{where}, output {index}")
+            if isinstance(tensor, Pair):
+                continue
             self.builder.rename(tensor, f"{call.stem}:{index}" if several else call.stem, final=False)
         return results if several else results[0]
 
 
 def held_against(tensor: Tensor, value: Any, where: str) -> None:
     """Raises InternalError where a lowering's result has another type than torch inferred."""
-    expected = (element_type(value.dtype, where), tuple(value.shape))
+    expected = (element_type(real_type(value.dtype), where), tuple(value.shape))
     if (tensor.dtype, tensor.shape) != expected:
         found = f"{tensor.dtype}{list(tensor.shape)}"
         wanted = f"{expected[0]}{list(expected[1])}"
@@ -292,7 +314,7 @@ def _refusal_hint(target: str) -> str:
     if any(word in name for word in _RANDOM):
         return "random numbers are for training; make the sample an input"
     if "complex" in name or "fft" in name:
-        return "complex numbers are not supported; write real and imaginary parts out"
+        return "of complex numbers products, sums, moves and Fourier transforms are supported"
     if "aten" not in target:
         return "register the operator's decomposition, or write it with torch's own operators"
     return "see docs/operators.md for what there is to express it with"

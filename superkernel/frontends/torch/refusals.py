@@ -13,6 +13,7 @@ from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor
 from superkernel.errors import SuperKernelError, UnsupportedError
 from superkernel.frontends.refusals import Refusals
+from superkernel.frontends.torch.pairs import tensors_of
 from superkernel.frontends.torch.types import element_type
 from superkernel.tensor import TensorType
 
@@ -34,7 +35,7 @@ class NodeRefusals(Refusals):
 
     def follow(self, node: torch.fx.Node) -> None:
         """Notes a node that was lowered."""
-        self.followed(self._read(node), _tensors(self.env[node]))
+        self.followed(self._read(node), tensors_of(self.env[node]))
 
     def add(self, node: torch.fx.Node, error: SuperKernelError) -> list[Tensor] | None:
         """Notes a node that was refused; what stands for its results, None where nothing can."""
@@ -49,11 +50,7 @@ class NodeRefusals(Refusals):
         return self.refused(error.violations, read, types, node.name)
 
     def _read(self, node: torch.fx.Node) -> list[Tensor]:
-        return [t for n in node.all_input_nodes for t in _tensors(self.env[n])]
-
-
-def _tensors(bound: Any) -> list[Tensor]:
-    return [t for t in (bound if isinstance(bound, list) else [bound]) if isinstance(t, Tensor)]
+        return [t for n in node.all_input_nodes for t in tensors_of(self.env[n])]
 
 
 def _type(value: Any) -> TensorType:

@@ -2,16 +2,20 @@
 
 A key is an operator ("relu": all its overloads that have no row of their own) or one overload ("max.dim"). A lowering
 gets a `Call` and returns the node's outputs in order (a single tensor where there is one; None for an output that
-nobody reads). What has no lowering is decomposed by torch where torch can, so that a row here is either something the
-operator table has whole or something that no decomposition reaches.
+nobody reads). Complex tensors, which lowerings know as pairs of real ones, have a table of their own. What has no
+lowering is decomposed by torch where torch can, so that a row here is either something the operator table has whole or
+something that no decomposition reaches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
 
 from superkernel.builder.tensor import Tensor
+from superkernel.frontends.torch.pairs import Pair, is_complex
 
 if TYPE_CHECKING:
     from superkernel.frontends.torch.call import Call
@@ -19,7 +23,12 @@ if TYPE_CHECKING:
 Lowered = Tensor | Sequence[Tensor | None]
 Lowering = Callable[["Call"], Lowered]
 
+AnyLowering = TypeVar("AnyLowering", bound=Callable[..., Any])
+ComplexLowered = Tensor | Pair | Sequence[Pair]
+ComplexLowering = Callable[["Call"], ComplexLowered]
+
 _LOWERINGS: dict[str, Lowering] = {}
+_COMPLEX: dict[str, ComplexLowering] = {}
 
 
 def lowers(*names: str) -> Callable[[Lowering], Lowering]:
@@ -34,8 +43,35 @@ def lowers(*names: str) -> Callable[[Lowering], Lowering]:
     return register
 
 
+def lowers_complex(*names: str) -> Callable[[ComplexLowering], ComplexLowering]:
+    """Registers the decorated function for operators or overloads, where complex tensors are among what they read or
+    compute."""
+
+    def register(function: ComplexLowering) -> ComplexLowering:
+        for name in names:
+            assert name not in _COMPLEX, name
+            _COMPLEX[name] = function
+        return function
+
+    return register
+
+
 def find_lowering(target: str) -> Lowering | None:
     """The lowering of an operator as torch writes it ("aten.max.dim"), or None."""
+    return _found(_LOWERINGS, target)
+
+
+def lowering_of(node: torch.fx.Node) -> Lowering | ComplexLowering | None:
+    """The lowering of a node, or None."""
+    return _found(_COMPLEX, str(node.target)) if is_complex(node) else find_lowering(str(node.target))
+
+
+def is_lowered(target: str) -> bool:
+    """True of an operator with a lowering of either kind."""
+    return find_lowering(target) is not None or _found(_COMPLEX, target) is not None
+
+
+def _found(table: Mapping[str, AnyLowering], target: str) -> AnyLowering | None:
     from superkernel.frontends.torch import lowerings
 
     lowerings.load_all()
@@ -43,11 +79,11 @@ def find_lowering(target: str) -> Lowering | None:
     if namespace != "aten":
         return None
     packet, _, overload = name.partition(".")
-    found = _LOWERINGS.get(name)
-    return _LOWERINGS.get(packet) if found is None and "out" not in overload.split("_") else found
+    found = table.get(name)
+    return table.get(packet) if found is None and "out" not in overload.split("_") else found
 
 
 def lowered_names() -> list[str]:
     """Every key that has a lowering, sorted."""
     find_lowering("")
-    return sorted(_LOWERINGS)
+    return sorted({*_LOWERINGS, *_COMPLEX})

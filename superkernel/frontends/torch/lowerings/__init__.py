@@ -8,6 +8,7 @@ from importlib import import_module
 GROUPS = (
     "attention",
     "bags",
+    "complex",
     "constants",
     "conv",
     "index",

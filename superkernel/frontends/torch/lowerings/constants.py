@@ -15,7 +15,8 @@ from superkernel.frontends.torch.types import tensor_array
 
 
 @lowers(
-    "arange", "eye", "linspace", "logspace", "scalar_tensor", "tril_indices", "triu_indices",
+    "arange", "eye", "fft_fftfreq", "fft_rfftfreq", "linspace", "logspace", "scalar_tensor", "tril_indices",
+    "triu_indices",
     *(f"{name}_window" for name in ("hann", "hamming", "blackman", "bartlett", "kaiser")),
 )  # fmt: skip
 def computed(call: Call) -> Tensor:

@@ -82,6 +82,23 @@ def bicubic(call: Call) -> Tensor:
     return x
 
 
+@lowers("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+def antialiased(call: Call) -> Tensor:
+    """As PIL has it: where an image shrinks, the kernel is as much wider; what lies outside does not count."""
+    x = _image(call)
+    cubic = -0.5 if "cubic" in call.op else None
+    corners = bool(call.args["align_corners"])
+    for axis, scale in enumerate(_scales(call, x), 2):
+        extent, size = x.shape[axis], call.shape[axis]
+        step = (extent - 1) / max(1, size - 1) if corners else 1 / scale
+        places = (
+            np.arange(size, dtype=np.float64) + 0.5
+        ) * step - 0.5  # with aligned corners, too: these change the step alone
+        weights = interpolating(places, extent, cubic=cubic, stretch=max(1.0, step), exclude_outside=True)
+        x = along(call, x, weights, axis)
+    return x
+
+
 def _places(extent: int, size: int, scale: float, corners: bool) -> Weights:
     out = np.arange(size, dtype=np.float64)
     if corners:

@@ -17,8 +17,11 @@ from superkernel.frontends.torch.registry import lowers
 
 @lowers("atan2")
 def arc_tangent(call: Call) -> Tensor:
+    return angle_of(call, call.operand("other"), call.operand("self"))
+
+
+def angle_of(call: Call, x: Tensor, y: Tensor) -> Tensor:
     """The angle of (x, y), found in the first quadrant and mirrored by the signs, which zeros have too: C's atan2."""
-    y, x = call.operand("self"), call.operand("other")
     zero, half, one = call.like(0.0, y), call.like(math.pi, y), call.like(1.0, y)
     height, width = call.emit("abs", y), call.emit("abs", x)
     same = call.emit("where", call.emit("equal", height, zero), zero, one)  # 0/0 is 0 here, and inf/inf is 1
