@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import subprocess
 import sys
 import threading
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, get_overloads
 
 import networkx as nx
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 
 import superkernel as sk
 from superkernel.reference import evaluate
+from superkernel.target.aicore import preset_names
 
 
 def mlp_graph(rows: int = 8) -> sk.Graph:
@@ -343,6 +345,13 @@ def test_kernel_shows_itself(kernel: sk.Kernel) -> None:
     assert "f32[8,64]" in repr(kernel)
     assert kernel.name == "mlp"
     assert [str(t) for t in kernel.inputs.values()] == ["f32[8,64]", "f32[48]"]
+
+
+def test_type_checkers_know_the_presets() -> None:
+    """The overload for accelerators names every preset, so that `compile` gives a checker their kind of kernel."""
+    _, accelerators, _ = get_overloads(sk.compile)
+    named = re.findall(r"'(\w+)'", accelerators.__annotations__["target"])
+    assert sorted(named) == sorted(preset_names())
 
 
 def test_the_kind_of_a_kernel_says_what_it_reports(kernel: sk.Kernel, tmp_path: Path) -> None:
