@@ -58,7 +58,7 @@ class BytePatchCopier(InterleavingCopier):
         kb.store(codes.scale, row, 0, DType.F32)
         kb.store(codes.zero_point, row, 1, DType.I32)
         data = kb.offset(row, HEAD_BYTES)
-        put_codes(kb, values, count, self.lanes, codes, kb.offset(data, low * channels))
+        put_codes(kb, values, count, self.lanes, codes, [kb.offset(data, low * channels)])
         byte = kb.b.trunc(codes.zero_point, ir.IntType(8))
         for first, last in ((0, low), (stop, wide)):
             here = kb.offset(data, first * channels)

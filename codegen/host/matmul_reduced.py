@@ -23,18 +23,17 @@ from llvmlite import ir
 
 from superkernel.body import Body
 from superkernel.codegen.host import streaming
-from superkernel.codegen.host.builder import I8, I32, Index, KernelBuilder
+from superkernel.codegen.host.builder import I32, Index, KernelBuilder
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Values, accumulate, fold, join_phases, strips, zero
 from superkernel.codegen.host.matmul import MatmulEmitter
 from superkernel.codegen.host.narrow import Bf16, dot_bf16, dot_bytes
+from superkernel.codegen.host.quantise import codes_of, put_codes
 from superkernel.codegen.host.streaming import Panel
 from superkernel.dtypes import DType
 from superkernel.errors import InternalError
 from superkernel.scheduler.families.matmul_reduced import BF16X3, WEIGHTS8, NarrowTiling
 from superkernel.scheduler.tiling import Tiling
-
-_MAGIC = 1.5 * 2.0**23  # added to a float below 2^22 it leaves the nearest integer in the low bits
 
 LeftWord = Callable[[int, Index], list[ir.Value]]
 RightWords = Callable[[Index, int], list[ir.Value]]
@@ -205,56 +204,14 @@ class NarrowEmitter(MatmulEmitter):
         """The row in `self.row` as unsigned bytes: 0 is always one of the numbers, so that padding adds nothing."""
         kb, t = self.kb, self.t
         strips(kb, t.row_words - t.depth, t.lanes, lambda at, n: self._clear(kb.add(at, t.depth), n))
-        none = [zero(DType.F32, t.lanes)] * 8
-
-        def extremes(k: Index, state: Values) -> Values:
-            for i in range(4):
-                value = kb.load(self.row, kb.add(k, i * t.lanes), DType.F32, t.lanes)
-                state[i] = kb.call_float("llvm.minimum", state[i], value)
-                state[4 + i] = kb.call_float("llvm.maximum", state[4 + i], value)
-            return state
-
-        found = fold(kb, 0, t.row_words, 4 * t.lanes, none, extremes)
-        low, high = found[0], found[4]
-        for i in range(1, 4):
-            low = kb.call_float("llvm.minimum", low, found[i])
-            high = kb.call_float("llvm.maximum", high, found[4 + i])
-        low, high = kb.reduce_lanes("fmin", low), kb.reduce_lanes("fmax", high)
-        width = kb.b.fsub(high, low)
-        some = kb.b.fcmp_unordered("une", width, ir.Constant(width.type, 0.0))
-        largest = 65535 if t.parts == 2 else 255
-        inverse = kb.b.fdiv(
-            ir.Constant(width.type, float(largest)), kb.b.select(some, width, ir.Constant(width.type, 1.0))
-        )
-        start = self._integer(kb.b.fmul(kb.b.fneg(low), inverse), ir.Constant(I32, 0))
-        factor, zero_point = kb.splat(inverse, t.lanes), kb.splat(start, t.lanes)
-        with kb.loop(0, t.words * 4, t.lanes, name="byte") as k:
-            value = kb.b.fmul(kb.load(self.row, k, DType.F32, t.lanes), factor)
-            code = self._clamped(self._integer(value, zero_point), largest)
-            for part in range(t.parts):
-                byte = kb.b.lshr(code, kb.const(8 * (t.parts - 1 - part), DType.I32, t.lanes))
-                to = kb.add(k, part * t.plane * 4)
-                kb.store(kb.b.trunc(byte, ir.VectorType(I8, t.lanes)), row, to, DType.I8)
-        kb.store(kb.b.fdiv(width, ir.Constant(width.type, float(largest))), row, t.plane * t.parts, DType.F32)
-        kb.store(start, row, t.plane * t.parts + 1, DType.I32)
+        codes = codes_of(kb, self.row, t.row_words, t.lanes, 256**t.parts - 1)
+        planes = [kb.offset(row, part * t.plane * 4) for part in range(t.parts)]
+        put_codes(kb, self.row, -(-t.words * 4 // t.lanes) * t.lanes, t.lanes, codes, planes)
+        kb.store(codes.scale, row, t.plane * t.parts, DType.F32)
+        kb.store(codes.zero_point, row, t.plane * t.parts + 1, DType.I32)
 
     def _clear(self, at: Index, lanes: int) -> None:
         self.kb.store(zero(DType.F32, lanes), self.row, at, DType.F32)
-
-    def _integer(self, value: ir.Value, offset: ir.Value) -> ir.Value:
-        """The nearest integer of a small float, plus an offset; of NaN any integer."""
-        kb = self.kb
-        lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
-        shifted = kb.b.fadd(value, kb.const(_MAGIC, DType.F32, lanes))
-        magic = kb.b.bitcast(kb.const(_MAGIC, DType.F32, lanes), offset.type)
-        return kb.b.add(kb.b.sub(kb.b.bitcast(shifted, offset.type), magic), offset)
-
-    def _clamped(self, code: ir.Value, largest: int) -> ir.Value:
-        kb, kind = self.kb, code.type
-        for name, bound in (("llvm.smax", 0), ("llvm.smin", largest)):
-            function = kb.intrinsic(f"{name}.v{kind.count}i32", kind, [kind, kind])
-            code = kb.b.call(function, [code, kb.const(bound, DType.I32, kind.count)])
-        return code
 
 
 def emit_narrow(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:

@@ -1,20 +1,21 @@
-"""Rows of f32 values as unsigned bytes with a scale and a zero point, found at run time.
+"""Rows of f32 values as unsigned integers of one or two bytes with a scale and a zero point, found at run time.
 
 Model: two passes over the row, which is near: the smallest and largest value, 0 being always between them, then the
-bytes, rounded to nearest even. Smallest and largest are kept by one comparison each, which forgets what is no number;
-so a third sum is 0 times each value, which an infinity or NaN makes NaN: the scale is NaN then, and every result of the
-row is.
+integers, rounded to nearest even. Smallest and largest are kept by one comparison each, which forgets what is no
+number; so a third sum is 0 times each value, which an infinity or NaN makes NaN: the scale is NaN then, and every
+result of the row is.
 
 Invariant: exactly the row is read, exactly its bytes are written.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
 
-from superkernel.codegen.host.builder import I8, I32, KernelBuilder, mangle, vector_type
+from superkernel.codegen.host.builder import I8, I32, Index, KernelBuilder, mangle, vector_type
 from superkernel.codegen.host.gemm_core import Values, fold, strips, zero
 from superkernel.codegen.host.shuffle import permute
 from superkernel.dtypes import DType
@@ -34,29 +35,33 @@ class RowCodes:
     scale: ir.Value
 
 
-def codes_of(kb: KernelBuilder, source: ir.Value, count: int, lanes: int) -> RowCodes:
-    """Scale and zero point of `count` neighbouring f32."""
+def codes_of(kb: KernelBuilder, source: ir.Value, count: int, lanes: int, largest: int = 255) -> RowCodes:
+    """Scale and zero point of `count` neighbouring f32, as integers up to `largest`."""
     b = kb.b
     low, high, odd = _extremes(kb, source, count, lanes)
     width = b.fsub(high, low)
-    one, most = ir.Constant(width.type, 1.0), ir.Constant(width.type, 255.0)
+    one, most = ir.Constant(width.type, 1.0), ir.Constant(width.type, float(largest))
     some = b.fcmp_unordered("une", width, ir.Constant(width.type, 0.0))
     inverse = b.fdiv(most, b.select(some, width, one))
     start = nearest(kb, b.fmul(b.fneg(low), inverse), ir.Constant(I32, 0))
     return RowCodes(inverse, start, b.fadd(b.fdiv(width, most), odd))
 
 
-def put_codes(kb: KernelBuilder, source: ir.Value, count: int, lanes: int, codes: RowCodes, to: ir.Value) -> None:
-    """`count` neighbouring f32 as bytes."""
+def put_codes(
+    kb: KernelBuilder, source: ir.Value, count: int, lanes: int, codes: RowCodes, planes: Sequence[ir.Value]
+) -> None:
+    """`count` neighbouring f32 as integers of as many bytes as there are planes, the highest byte in the first."""
+    b, largest = kb.b, 256 ** len(planes) - 1
 
-    def part(at: ir.Value | int, n: int) -> None:
-        b = kb.b
+    def part(at: Index, n: int) -> None:
         value = b.fmul(kb.load(source, at, DType.F32, n), kb.splat(codes.inverse, n))
         code = nearest(kb, value, kb.splat(codes.zero_point, n))
-        for name, bound in (("llvm.smax", 0), ("llvm.smin", 255)):
+        for name, bound in (("llvm.smax", 0), ("llvm.smin", largest)):
             function = kb.intrinsic(f"{name}.{mangle(code.type)}", code.type, [code.type] * 2)
             code = b.call(function, [code, kb.const(bound, DType.I32, n)])
-        b.store(b.trunc(code, vector_type(I8, n)), kb.at(to, at, DType.I8), align=1)
+        for i, plane in enumerate(reversed(planes)):
+            byte = b.lshr(code, kb.const(8 * i, DType.I32, n)) if i else code
+            b.store(b.trunc(byte, vector_type(I8, n)), kb.at(plane, at, DType.I8), align=1)
 
     strips(kb, count, lanes, part)
 
@@ -78,7 +83,7 @@ def _extremes(kb: KernelBuilder, source: ir.Value, count: int, lanes: int) -> Va
         high = b.select(b.fcmp_ordered(">", value, state[1]), value, state[1])
         return [low, high, kb.fma(value, zero(DType.F32, lanes), state[2])]
 
-    def turn(k: ir.Value | int, state: Values) -> Values:
+    def turn(k: Index, state: Values) -> Values:
         for i in range(_SETS):
             value = kb.load(source, kb.add(k, i * lanes), DType.F32, lanes)
             state[3 * i : 3 * i + 3] = meet(value, state[3 * i : 3 * i + 3])

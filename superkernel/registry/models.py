@@ -116,7 +116,9 @@ def _conv_nhwc(facts: Facts, row: Capability) -> float:
     row_steps = 2.0 * facts["window_rows"] * row.figures.get("row_steps", 0.0)  # of f32, at the end of a window's row
     finish += positions * padded * row_steps / float(facts["cpu.flops_per_ns"])
     copied = 0.0 if facts["taps"] == 1 else 4.0 * facts["in0.elements"] / float(facts["cpu.l2_bytes_per_ns"])
-    copied += positions * facts["k"] / facts["taps"] * row.parameter("copy_ns", 0.0)
+    copied += positions * (
+        facts["k"] / facts["taps"] * row.parameter("copy_ns", 0.0) + row.figures.get("pixel_ns", 0.0)
+    )
     return float(CALL_NS + max(arithmetic, facts["weight_ns"]) + finish + copied)
 
 

@@ -87,7 +87,7 @@ _KERNELS = (
     ),
     _Narrow(
         "host.conv.int8", "int8", ("qd8", "qc8w"), "conv", 0.8, 3.4, 0.25, 0.3, 2.0**18, "avx512vnni",
-        limits=(*_POINTWISE, _MANY_PIXELS, _INT8_DEPTHS), op="conv", cost="conv_nhwc",
+        limits=(*_POINTWISE, _MANY_PIXELS, _INT8_DEPTHS), op="conv", cost="conv_nhwc", figures=(("pixel_ns", 25.0),),
     ),
     _Narrow(
         "host.conv.nhwc_bf16", "bf16", ("bf16",), "conv", 0.85, 1.95, 0.5, 0.02, 2.0**16, "avx512bf16", "nhwc",
