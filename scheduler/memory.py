@@ -5,6 +5,9 @@ global order. Two buffers whose lives meet do not share bytes. Placing is greedy
 lowest offset that is free during its whole life; a pointwise output may instead take the place of an input that dies
 right there and is walked alike, element by element.
 
+Where several cores share the work, addresses are reused by the core that had them before as far as that can be had
+(`owners.py`).
+
 Reuse of an address is a hazard between cores like any other: the sync planner sees it, because memory is planned
 before.
 """
@@ -12,7 +15,7 @@ before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +24,7 @@ from numpy.typing import NDArray
 
 from superkernel.body import Role, SubOperator
 from superkernel.scheduler.grouping import Buffer
+from superkernel.scheduler.owners import Owners, Run
 from superkernel.scheduler.schedule import ConstantSlot, Place, Space
 from superkernel.scheduler.tiling import Pack, Tiling
 from superkernel.tensor import TensorType
@@ -43,10 +47,12 @@ class MemoryPlan:
 @dataclass(frozen=True, slots=True)
 class Touched:
     """Who uses a buffer: `last[core]` is the last position at which that core does; `ready[core]` is up to where
-    every first writer of the buffer knows that core to be complete, through data dependences alone."""
+    every first writer of the buffer knows that core to be complete, through data dependences alone; `runs`: which core
+    writes which of its bytes."""
 
     last: dict[int, int]
     ready: list[int]
+    runs: tuple[Run, ...] = ()
 
 
 def plan_memory(
@@ -66,9 +72,15 @@ def plan_memory(
     shared = _in_place(subops, buffers, lives)
     offsets, arena = _arena(lives, buffers, shared, align)
     if touched is not None and lives:
+        most = max(roomy_bytes, int(ROOMY_FACTOR * arena))
         easy, size = _arena(lives, buffers, shared, align, touched)
-        if size <= max(roomy_bytes, ROOMY_FACTOR * arena):
+        if size <= most:
             offsets, arena = easy, size
+        else:  # waits for reuse cannot be helped; who writes what still counts
+            touched = {name: replace(row, last={}) for name, row in touched.items()}
+        near, size = _arena(lives, buffers, shared, align, touched, limit=max(arena, roomy_bytes))
+        if size <= most:
+            offsets, arena = near, size
     blob = _Blob(constants, buffers, align)
     places = []
     for sub, tiling in zip(subops, tilings, strict=True):
@@ -158,9 +170,10 @@ def _arena(
     shared: Mapping[str, str],
     align: int,
     touched: Mapping[str, Touched] | None = None,
+    limit: int = 0,
 ) -> tuple[dict[str, int], int]:
     """Offsets of all arena buffers and the arena's size. With `touched`, bytes are reused only by writers that know
-    of all earlier users."""
+    of all earlier users; with a limit, too, by the core that had them before, where that needs no more bytes."""
     roots: dict[str, str] = {}
     spans: dict[str, tuple[int, int]] = {}
     for name, (first, last) in sorted(lives.items(), key=lambda item: item[1]):
@@ -170,13 +183,19 @@ def _arena(
         spans[root] = (min(known[0], first), max(known[1], last))
     names = list(spans)
     sizes = [_rounded(buffers[root].type.nbytes, align) for root in names]
-    meets = _Interference([spans[root] for root in names], _users(roots, names, touched) if touched is not None else [])
+    users = _users(roots, names, touched) if touched is not None else []
+    meets = _Interference([spans[root] for root in names], users)
+    owners = Owners([user.runs for user in users], align, limit) if limit else None
     order = sorted(range(len(names)), key=lambda i: (-sizes[i], spans[names[i]], names[i]))
     starts, ends = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
     done = np.zeros(len(names), np.bool_)
     for i in order:
-        rivals = np.flatnonzero(meets.row(i) & done)
+        row = meets.row(i)
+        rivals = np.flatnonzero(row & done)
         starts[i] = _lowest_gap(starts[rivals], ends[rivals], sizes[i])
+        if owners is not None:
+            starts[i] = owners.choose(i, sizes[i], int(starts[i]), starts[rivals], ends[rivals], ~row)
+            owners.place(i, int(starts[i]))
         ends[i] = starts[i] + sizes[i]
         done[i] = True
     place = {root: int(starts[i]) for i, root in enumerate(names)}
@@ -222,11 +241,11 @@ def _users(roots: Mapping[str, str], names: Sequence[str], touched: Mapping[str,
         row = touched[name]
         old = found.get(root)
         if old is None:
-            found[root] = Touched(dict(row.last), row.ready)
+            found[root] = Touched(dict(row.last), row.ready, row.runs)
             continue
         for core, position in row.last.items():
             old.last[core] = max(position, old.last.get(core, -1))
-        found[root] = Touched(old.last, list(map(min, old.ready, row.ready)))
+        found[root] = Touched(old.last, list(map(min, old.ready, row.ready)), old.runs)
     return [found[root] for root in names]
 
 

@@ -35,6 +35,7 @@ from superkernel.scheduler.grouping import Buffer, Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.memory import MemoryPlan, Touched, plan_memory
 from superkernel.scheduler.memory_check import check_memory
+from superkernel.scheduler.owners import MIXED
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Task
 from superkernel.scheduler.tiling import Access, Family
 from superkernel.target.cpu import CpuTarget
@@ -360,9 +361,11 @@ class _Placer:
                 seen.add(value)
                 row = found.get(name)
                 if row is None:
-                    row = found[name] = Touched({}, ready or [])
+                    written = self.written.get(name, ())
+                    runs = dict.fromkeys((w.low, w.high, w.core if w.is_run else MIXED) for w in written)
+                    row = found[name] = Touched({}, ready or [], tuple(runs))
                 elif ready is not None:  # the first use of another part of it
-                    row = found[name] = Touched(row.last, list(map(min, row.ready, ready)))
+                    row = found[name] = Touched(row.last, list(map(min, row.ready, ready)), row.runs)
                 for core in cores:
                     row.last[core] = position
         return found
