@@ -12,12 +12,13 @@ The CPU's bf16 instructions take denormal numbers as zeros; the other way keeps 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, I16, I32, Index, KernelBuilder, vector_type
-from superkernel.codegen.host.gemm_core import Tile, Values, fold, zero
+from superkernel.codegen.host.gemm_core import Tile, Values, fold, load_again, vectors_kept, zero
 from superkernel.dtypes import DType
 
 _UNROLLED_WORDS = 4  # of a run, whose steps are written out
@@ -132,13 +133,15 @@ def multiply_runs(
     `position` apart; steps of weights follow one another."""
     kb = bf16.kb
     words = -(-run // 2)
+    kept = vectors_kept(tile, kb.cpu) if bf16.native else tile.vectors  # a pair of f32 is no memory operand
 
     def step(x: ir.Value, w: ir.Value, values: Values, whole: bool) -> Values:
-        vectors = [bf16.right(kb.load(w, v * tile.lanes, DType.I32, tile.lanes)) for v in range(tile.vectors)]
+        near = [bf16.right(kb.load(w, v * tile.lanes, DType.I32, tile.lanes)) for v in range(kept)]
         found = list(values)
         for r in range(tile.rows):
             left = bf16.pair(x, r * position, tile.lanes, whole)
-            for v, right in enumerate(vectors):
+            again = (load_again(kb, w, v * tile.lanes, DType.I32, tile.lanes) for v in range(kept, tile.vectors))
+            for v, right in enumerate(chain(near, map(bf16.right, again))):
                 i = r * tile.vectors + v
                 found[i] = dot_bf16(kb, found[i], left, right)
         return found

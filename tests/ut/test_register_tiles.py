@@ -25,8 +25,8 @@ NHWC = "host.conv.nhwc"
 x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="code of x86")
 
 
-def cpu(tier: str) -> CpuTarget:
-    return cpu_target("x86_64-unknown-linux-gnu", tier, [])
+def cpu(tier: str, *more: str) -> CpuTarget:
+    return cpu_target("x86_64-unknown-linux-gnu", tier, more)
 
 
 def convolution(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> Body:
@@ -42,9 +42,14 @@ def product_loops(text: str, count: int) -> list[list[str]]:
             label, block = head[1], []
         elif line and not line.startswith((".", "#")):
             block.append(line)
-            if re.match(rf"j\w+\s+{re.escape(label)}$", line) and sum("vfmadd" in i for i in block) == count:
+            if re.match(rf"j\w+\s+{re.escape(label)}$", line) and len(products(block)) == count:
                 found.append(block)
     return found
+
+
+def products(block: list[str]) -> list[str]:
+    """The multiply-adds of a block."""
+    return [i for i in block if i.startswith(("vfmadd", "vdpbf16ps"))]
 
 
 def shuffled(block: list[str]) -> list[str]:
@@ -60,13 +65,16 @@ def shuffled(block: list[str]) -> list[str]:
         (NHWC, (1, 64, 56, 56), (128, 64, 1, 1), {"strides": (2, 2)}),
         (NHWC, (1, 64, 28, 28), (64, 64, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
         ("host.conv.winograd4", (1, 64, 28, 28), (64, 64, 3, 3), {"pads": (1, 1, 1, 1)}),
+        (NHWC + "_bf16", (1, 64, 28, 28), (256, 64, 1, 1), {}),
+        (NHWC + "_bf16", (1, 96, 27, 27), (256, 96, 5, 5), {"pads": (2, 2, 2, 2)}),
+        ("host.conv.winograd2_bf16", (1, 64, 28, 28), (64, 64, 3, 3), {"pads": (1, 1, 1, 1)}),
     ],
     ids=str,
 )
 def test_nothing_is_moved_about_in_a_tile_of_7_by_4(
     kernel: str, x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]
 ) -> None:
-    target, body = cpu("avx512"), convolution(x, w, attrs)
+    target, body = cpu("avx512", "avx512bf16"), convolution(x, w, attrs)
     tiling: Any = family_of(kernel).tilings(kernel, body, target)[0]
     assert (tiling.positions, tiling.vectors) == (7, 4)
     loops = product_loops(assembly(emit_ir(kernel, body, tiling, target), target), 28)
