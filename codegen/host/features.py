@@ -7,6 +7,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
+from superkernel.codegen.forks import wait_for_llvm_before_forks
 from superkernel.errors import InputError, MachineError
 from superkernel.target.cpu import AVX2, AVX512, TIERS, CpuTarget, cpu_target
 
@@ -17,6 +18,7 @@ def initialize_llvm() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.initialize_native_asmparser()
+    wait_for_llvm_before_forks()
 
 
 def detect_cpu(tier: str | None = None) -> CpuTarget:

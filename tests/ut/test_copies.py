@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import os
 import pickle
 import tempfile
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -101,3 +103,37 @@ def test_saved_kernels_need_no_place_for_temporary_files(
     again = sk.load(tmp_path / "k.skm")
     kernel.reset_states()
     assert again(X).tobytes() == kernel(X).tobytes()
+
+
+def test_a_child_forked_while_another_thread_compiles_compiles_too() -> None:
+    """llvmlite's lock, taken by the other thread at the time, is free in the child."""
+    from llvmlite.binding import ffi
+
+    kernel = summing()
+    entered, forked = threading.Event(), threading.Event()
+
+    def inside_llvm() -> None:
+        with ffi.lib._lock:
+            entered.set()
+            forked.wait(0.2)  # longer than the other thread takes to ask for its fork
+
+    thread = threading.Thread(target=inside_llvm)
+    thread.start()
+    entered.wait()
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=compiled_result, args=(sender,))
+    child.start()
+    forked.set()
+    thread.join()
+    try:
+        assert receiver.poll(60), "the child hangs"
+        assert receiver.recv() == kernel(X).tobytes()
+    finally:
+        child.kill()
+        child.join()
+
+
+def compiled_result(sender: Any) -> None:
+    os.environ["SK_CACHE_DIR"] = "off"
+    sender.send(summing()(X).tobytes())
