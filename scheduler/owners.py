@@ -7,6 +7,7 @@ other cores is chosen, then the lowest.
 
 Candidates: both ends of the gaps between buffers that interfere, and where the borders between two cores come together
 with those of buffers placed before. Bytes that several cores write in strided pieces best lie over others of that kind.
+Where there are too many runs to look at, with many cores and buffers, a buffer takes the lowest offset.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ Run = tuple[int, int, int]
 
 MIXED = -1  # in place of the core, of bytes that several write in strided pieces
 _CANDIDATES_MOST = 64
+_PAIRS_MOST = 2048  # of a buffer's runs with placed ones; beyond that the search takes too long
 _Ints = NDArray[np.int64]
 
 
@@ -37,7 +39,7 @@ class Owners:
         """An offset for a buffer. `lowest`: the lowest one free; `starts` and `ends` of what interferes; `near`: which
         buffers do not, and may have their bytes here too."""
         own, others = self._runs[buffer], self._placed[near[self._buffer]]
-        if len(own) == 0 or len(others) == 0:
+        if not 0 < len(own) * len(others) <= _PAIRS_MOST:
             return lowest
         gaps = np.concatenate(([lowest], ends, starts - size))
         offsets = np.unique(np.concatenate((gaps, self._meeting(own, others))))

@@ -54,6 +54,16 @@ def test_what_interferes_is_left_alone_and_the_limit_is_kept() -> None:
     assert owners.choose(2, 128, 0, NONE, NONE, blocked) == 0  # what interferes has no say
 
 
+def test_with_too_many_runs_the_lowest_offset_is_taken() -> None:
+    runs: list[list[Run]] = [[(64 * core, 64 * core + 64, core) for core in range(16)]] * 33
+    owners = Owners(runs, 64, 1 << 20)
+    for buffer in range(32):
+        owners.place(buffer, 0)
+    near = np.ones(33, np.bool_)
+    assert owners.choose(32, 1024, 64, NONE, NONE, near) == 64
+    assert owners.choose(32, 1024, 64, NONE, NONE, np.arange(33) < 1) == 0
+
+
 def test_a_choice_is_free_and_takes_no_more_than_the_lowest_offset_does() -> None:
     rng = np.random.default_rng(0)
     better = 0
