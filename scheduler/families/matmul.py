@@ -4,7 +4,7 @@ Model: the result is a grid of register tiles, `tile_rows` x `panel` columns. Th
 = one row of tiles of one batch, all columns) or *columns* (one unit = one panel of one batch, all rows). A constant
 right factor is packed when compiling into panels [batch][columns/panel][depth][panel], zero-padded; a computed one is
 copied panel by panel into scratch, or read in place where it is used too seldom to pay for the copy. The left factor
-is read in place unless a prologue or another dtype asks for a copy in scratch.
+is read in place unless a prologue, another dtype or the cache asks for a copy in scratch.
 
 Invariants: the depth is never split; a last tile that would stand out is moved up and only its new rows are stored.
 """
@@ -35,10 +35,15 @@ _TILES = {
     "avx2": ((6, 2), (4, 2)),
     "plain": ((6, 2), (4, 2)),
 }
+# The rows of a tile one vector wide: it needs a vector of the right factor only every so many multiply-adds, so that
+# one which comes from far keeps up. Only where that leaves no row idle, and for few tiles: more reuse the panel anyway.
+_TALL_ROWS = {"avx512": 16}
+_TALL_TILES = 2
 _GEMV_ROWS = 6  # up to here the weights are streamed, not reused
 _CALL_NS = 30.0
 _STREAM_GAIN = 1.2
 _KEPT_SHARE = 0.75  # of the last-level cache that constants may fill and still all be there at the next launch
+_NEAR_SHARE = 0.25  # of it: so many constants the second-level caches keep, more or less
 _GONE_SHARE = 3  # times the last-level cache: of so many constants none is there any more
 _TILE_NS = 12.0  # storing a tile and starting the depth loop
 
@@ -96,6 +101,7 @@ class MatmulTiling(Tiling):
     tail_columns: int  # columns of the last panel, 0 where it is full
     acc: DType
     far: bool = False  # packed panels can only come from memory: they are fetched ahead
+    streamed: bool = False  # packed panels come from behind the second-level cache beside much arithmetic: likewise
 
     @property
     def panel(self) -> int:
@@ -319,13 +325,14 @@ def make_tiling(body: Body, axis: str, rows: int, vectors: int, right: str, targ
     block = max(1, min(tiles, target.l2_bytes * 2 // 5 // row_bytes))
     if right == COPY and left_mode(form) == IN_PLACE:
         block = tiles  # copying a panel once is worth more than keeping the rows near
+    crowded = tile_rows > _TILES[target.tier][0][0] and is_crowded(form)  # of a tall tile
     return MatmulTiling(
         axis,
         tile_rows,
         vectors,
         lanes,
         phases,
-        left_mode(form),
+        COPY if crowded else left_mode(form),
         right,
         block,
         form.batch if form.columns and form.rows else 0,
@@ -335,13 +342,29 @@ def make_tiling(body: Body, axis: str, rows: int, vectors: int, right: str, targ
         form.columns % (vectors * lanes),
         form.acc,
         right == PACKED and is_far(form, target),
+        right == PACKED and is_streamed(form, target),
     )
+
+
+def is_streamed(form: MatmulForm, target: CpuTarget) -> bool:
+    """True where constants come from behind the second-level caches, and rows are so many that arithmetic takes longer
+    than that: they must come early, not fast."""
+    return form.rows > _GEMV_ROWS and _constants_bytes(form, target) > _NEAR_SHARE * target.l3_bytes
+
+
+def is_crowded(form: MatmulForm) -> bool:
+    """True where all rows of the left factor lie in the same set of the first-level cache, which keeps eight lines."""
+    return left_mode(form) == IN_PLACE and form.left.line * form.acc.itemsize % 4096 == 0
 
 
 def is_far(form: MatmulForm, target: CpuTarget, packed_share: float = 1.0) -> bool:
     """True where constants, packed to a share of their size, are so many that no cache keeps any of them."""
-    factor = form.batch * form.depth * form.columns * form.right.dtype.itemsize
-    return packed_share * max(target.constants_bytes, factor) > _GONE_SHARE * target.l3_bytes
+    return packed_share * _constants_bytes(form, target) > _GONE_SHARE * target.l3_bytes
+
+
+def _constants_bytes(form: MatmulForm, target: CpuTarget) -> int:
+    """Of the program; at least those of the right factor."""
+    return max(target.constants_bytes, form.batch * form.depth * form.columns * form.right.dtype.itemsize)
 
 
 class MatmulFamily(Family):
@@ -358,7 +381,8 @@ class MatmulFamily(Family):
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         form = form_of(body)
         right = PACKED if is_packable(body, form) else right_mode(form, target)
-        shapes = tile_shapes(form, right, target)
+        tall = tall_shape(form, target) if right == PACKED else None
+        shapes = [tall] if tall is not None else tile_shapes(form, right, target)
         found = [
             make_tiling(body, axis, rows, vectors, right, target)
             for rows, vectors in shapes
@@ -384,6 +408,15 @@ def right_mode(form: MatmulForm, target: CpuTarget) -> str:
     return IN_PLACE if plain and form.rows <= 2 * _TILES[target.tier][0][0] else COPY
 
 
+def tall_shape(form: MatmulForm, target: CpuTarget) -> tuple[int, int] | None:
+    """The register tile for a streamed factor and a number of rows that fills such tiles, None for others."""
+    rows = _TALL_ROWS.get(target.tier, 0)
+    if rows == 0 or form.acc is not DType.F32 or not is_streamed(form, target):
+        return None
+    tiles = -(-form.rows // rows)
+    return (rows, 1) if tiles <= _TALL_TILES and -(-form.rows // tiles) >= rows - 1 else None
+
+
 def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[int, int]]:
     """Register tiles (rows, vectors) worth weighing, least padded work first."""
     lanes = max(1, target.vector_bytes // form.acc.itemsize)
@@ -400,7 +433,7 @@ def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[i
         tiles = -(-form.rows // shape[0])
         rows = -(-form.rows // tiles) * tiles
         width = shape[1] * lanes
-        conflicts = left_mode(form) == IN_PLACE and form.left.line * form.acc.itemsize % 4096 == 0 and shape[0] > 8
+        conflicts = is_crowded(form) and shape[0] > 8
         return (
             rows
             * (-(-form.columns // width) * width)

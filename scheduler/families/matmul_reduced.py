@@ -240,6 +240,7 @@ def _narrow(base: MatmulTiling, form: MatmulForm, name: str, target: CpuTarget) 
     """A tiling of f32 rows as one of a format, as many rows to a block as stay near."""
     given = {f.name: getattr(base, f.name) for f in fields(MatmulTiling)}
     given["left"] = left_mode(form) if name == WEIGHTS8 else COPY
+    given["streamed"] = False
     given["far"] = is_far(form, target, packed_panel_bytes(name, base.depth, 1) / max(1, 4 * base.depth))
     if name != WEIGHTS8 and -(-base.depth // depth_step(name)) < 4 * base.phases:
         given["phases"] = 1

@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from anchor_bodies import anchor_case
+from kernel_check import check_body, tiers
 
 from superkernel.body import Body
 from superkernel.builder import GraphBuilder
+from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import emit_ir
 from superkernel.dtypes import DType
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.matmul import COLUMNS, ROWS, MatmulTiling, make_tiling
+from superkernel.scheduler.families.matmul import COLUMNS, COPY, IN_PLACE, ROWS, MatmulTiling, make_tiling
 from superkernel.scheduler.group import group
 from superkernel.scheduler.place import streamed_bytes
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target
@@ -24,6 +26,9 @@ TARGET = replace(
     l3_bytes=4 << 20,
     l1_bytes=32 << 10,
 )
+
+
+PACKED = "host.matmul.packed"
 
 
 def product(rows: int, depth: int, columns: int) -> Body:
@@ -42,10 +47,11 @@ def prefetches(kernel: str, body: Body) -> int:
         ("host.matmul.gemv", (1, 256, 512), False),  # stays in a cache
         ("host.matmul.gemv", (1, 512, 1088), False),  # 2.2 MB: the last-level cache keeps some of it
         ("host.matmul.gemv", (1, 2048, 1600), True),  # 13 MB, more than three times the last-level cache
-        ("host.matmul.packed", (16, 256, 96), True),  # two row tiles fetch the next panel
-        ("host.matmul.packed", (16, 4096, 96), False),  # two panels do not fit
-        ("host.matmul.packed", (8, 256, 96), False),  # one row tile
-        ("host.matmul.packed", (256, 256, 96), False),  # many row tiles
+        ("host.matmul.packed", (16, 256, 96), False),  # the second-level cache keeps it
+        ("host.matmul.packed", (16, 512, 1088), True),
+        ("host.matmul.packed", (8, 512, 1088), True),
+        ("host.matmul.packed", (256, 512, 1088), True),  # more than one row tile
+        ("host.matmul.gemv", (6, 512, 1088), False),  # few rows: as fast as the hardware fetches
         ("host.matmul.bf16", (16, 256, 96), False),
         ("host.matmul.bf16", (1, 512, 1088), False),
         ("host.matmul.bf16", (1, 2048, 1600), False),  # 6.5 MB
@@ -56,6 +62,42 @@ def test_only_what_the_hardware_does_not_fetch_is_fetched(
     kernel: str, shape: tuple[int, int, int], fetches: bool
 ) -> None:
     assert (prefetches(kernel, product(*shape)) > 0) == fetches
+
+
+@pytest.mark.parametrize(
+    ("rows", "tall"), [(7, 0), (14, 0), (15, 15), (16, 16), (17, 0), (28, 0), (29, 15), (32, 16), (48, 0), (64, 0)]
+)
+def test_streamed_factors_take_tall_tiles_where_these_are_full(rows: int, tall: int) -> None:
+    body = product(rows, 512, 1088)
+    tilings = family_of(PACKED).tilings(PACKED, body, TARGET)
+    found = {(t.tile_rows, t.vectors) for t in tilings if isinstance(t, MatmulTiling)}
+    assert found == {(tall, 1)} if tall else all(vectors > 1 for _, vectors in found)
+
+
+def test_constants_that_caches_keep_take_no_tall_tiles() -> None:
+    found = family_of(PACKED).tilings(PACKED, product(16, 256, 96), TARGET)
+    assert all(isinstance(t, MatmulTiling) and t.vectors > 1 and not t.streamed for t in found)
+
+
+@pytest.mark.parametrize(("depth", "left"), [(1024, COPY), (2048, COPY), (1536, IN_PLACE), (1040, IN_PLACE)])
+def test_tall_tiles_copy_rows_that_would_lie_in_one_set(depth: int, left: str) -> None:
+    tiling = family_of(PACKED).tilings(PACKED, product(16, depth, 1088), TARGET)[0]
+    assert isinstance(tiling, MatmulTiling)
+    assert (tiling.tile_rows, tiling.vectors, tiling.left) == (16, 1, left)
+
+
+@pytest.mark.parametrize("rows", [8, 15, 16, 31])
+@pytest.mark.parametrize("depth", [40, 1024])
+def test_streamed_products_are_right(rows: int, depth: int) -> None:
+    """As parts of a large program: every candidate on every tier."""
+    rng, body = np.random.default_rng(0), product(rows, depth, 50)
+    x, w = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((rows, depth), (depth, 50)))  # sums are exact
+    for tier in tiers():
+        large = replace(detect_cpu(tier), constants_bytes=1 << 40)
+        for tiling in family_of(PACKED).tilings(PACKED, body, large):
+            assert isinstance(tiling, MatmulTiling)
+            assert tiling.streamed
+            check_body(PACKED, body, [x, w, None], {2: x @ w}, tiling=tiling, tier=tier, splits=2)
 
 
 def half(axis: str, target: CpuTarget, rows: int = 16) -> float:
