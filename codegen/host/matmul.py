@@ -31,7 +31,9 @@ from superkernel.scheduler.tiling import Tiling
 
 
 class MatmulEmitter:
-    """Writes the kernel of one body and tiling."""
+    """Writes the kernel of one body and tiling. `fetches_next`: row tiles may fetch the next panel."""
+
+    fetches_next = True
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
         self.kb, self.body, self.t, self.form = kb, body, tiling, form_of(body)
@@ -65,9 +67,12 @@ class MatmulEmitter:
                 self._copy_left(batch, block, block_end)
             with kb.loop(*panels, name="panel") as panel:
                 source = self._panel(batch, panel)
+                if self.fetches_next:
+                    source = streaming.with_next(kb, t, self.form, source, panel, panels[1])
                 zeros = self._right_zero(batch, panel) if not source.copied else None
                 with kb.loop(block, block_end, name="tile") as row_tile:
-                    self._tile(batch, block, row_tile, panel, source, zeros)
+                    part = streaming.part_of_next(kb, t, self.form, source, kb.sub(row_tile, block))
+                    self._tile(batch, block, row_tile, panel, part, zeros)
 
     def _tile(
         self,

@@ -40,10 +40,11 @@ RightWords = Callable[[Index, int], list[ir.Value]]
 
 
 class NarrowEmitter(MatmulEmitter):
-    """Writes the kernel of one body and tiling in a narrow format. Its arithmetic is so quick that it streams like
-    that of few rows: prefetches of what the hardware brings would only take the place of loads."""
+    """Writes the kernel of one body and tiling in a narrow format. Its arithmetic is so quick that prefetches of the
+    next panel would only take the place of loads."""
 
     t: NarrowTiling
+    fetches_next = False
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: NarrowTiling) -> None:
         super().__init__(kb, body, tiling)

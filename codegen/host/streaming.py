@@ -1,11 +1,13 @@
 """What a matrix product prefetches of its packed right factor, beyond what the hardware does by itself.
 
-Model: the hardware runs ahead of a panel that is read from end to end, and fast enough for the last-level cache where
-little is computed with it: prefetches there only take a third of its rate. Two cases are left. Where a launch reads far
-more constants than any cache keeps, a panel is fetched a fixed distance ahead. And where many rows are multiplied by
-each vector of a panel that comes from behind the second-level cache, the hardware sees a line of it only now and then:
-there a line is asked for the same time ahead, whatever the shape of the tile, that is a number of multiply-adds. Every
-row tile asks, also those that find the panel near: the last one so has the beginning of the next panel fetched.
+Model: the hardware runs ahead of a panel that is read from end to end, and fast enough for the last-level cache:
+prefetches there only take a third of its rate. Three cases are left. Where a launch reads far more constants than any
+cache keeps, a panel is fetched a fixed distance ahead. Where more rows are multiplied by each vector of a panel that
+comes from behind the second-level cache (`streamed`), the hardware sees a line of it only now and then: lines are asked
+for a fixed time ahead, that is a number of multiply-adds, by every row tile: the last one so has the beginning of the
+next panel fetched. And where several row tiles walk a panel one after the other, the first of them waits for memory
+while the others find the panel near: they fetch the next panel together, each its part, so that memory is busy all the
+time.
 
 Invariant: prefetches change no result; addresses beyond a factor's end are harmless.
 """
@@ -13,15 +15,18 @@ Invariant: prefetches change no result; addresses beyond a factor's end are harm
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, Index, KernelBuilder
-from superkernel.scheduler.families.matmul import MatmulTiling
+from superkernel.scheduler.families.matmul import PACKED, MatmulTiling
+from superkernel.scheduler.families.matmul_form import MatmulForm
 
 AHEAD_BYTES = 4096
-AHEAD_FMAS = 2048  # vectors of multiply-adds: about half a microsecond
+AHEAD_FMAS = 2048  # multiply-adds of vectors: about half a microsecond
+SHARERS_MAX = 8  # row tiles that fetch the next panel together; more of them hide its way from memory without that
+_L2_SHARE = 0.75  # of the second-level cache that two panels and the rows beside them may fill
 _LINE_BYTES = 64
 
 Step = Callable[[Index], None]
@@ -29,11 +34,38 @@ Step = Callable[[Index], None]
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Where the depth loop finds the right factor: element (k, column) at base[k * pitch + column]."""
+    """Where the depth loop finds the right factor: element (k, column) at base[k * pitch + column]. `ahead`: what the
+    loop is to fetch of the next panel, None where it fetches nothing of it."""
 
     base: ir.Value
     pitch: Index
     copied: bool
+    ahead: ir.Value | None = None
+
+
+def sharers(tiling: MatmulTiling) -> int:
+    """Row tiles that walk a panel one after the other."""
+    return min(tiling.block, tiling.row_tiles)
+
+
+def with_next(kb: KernelBuilder, t: MatmulTiling, form: MatmulForm, source: Panel, panel: Index, stop: Index) -> Panel:
+    """The panel with the next one as `ahead`, where its row tiles should fetch that; behind the last panel of a range
+    comes itself, near already."""
+    rows = sharers(t) * t.tile_rows * form.depth * t.acc.itemsize
+    fits = 2 * t.panel_bytes(form) + rows <= _L2_SHARE * kb.cpu.l2_bytes
+    if t.right != PACKED or t.streamed or not 1 < sharers(t) <= SHARERS_MAX or not fits:
+        return source
+    has_next = kb.compare("<", kb.add(panel, 1), stop)
+    step = kb.b.select(has_next, kb.i64(t.panel_bytes(form)), kb.i64(0))
+    return replace(source, ahead=kb.offset(source.base, step))
+
+
+def part_of_next(kb: KernelBuilder, t: MatmulTiling, form: MatmulForm, source: Panel, tile: Index) -> Panel:
+    """The panel as a row tile of a block sees it: `ahead` is its own part of the next one."""
+    if source.ahead is None:
+        return source
+    part = -(-t.panel_bytes(form) // sharers(t))
+    return replace(source, ahead=kb.offset(source.ahead, kb.mul(tile, part)))
 
 
 def prefetch(kb: KernelBuilder, t: MatmulTiling, source: Panel, row: int) -> Step | None:
@@ -42,6 +74,8 @@ def prefetch(kb: KernelBuilder, t: MatmulTiling, source: Panel, row: int) -> Ste
         steps = AHEAD_FMAS // (t.tile_rows * t.vectors)
         ahead = -(-steps * row // _LINE_BYTES) * _LINE_BYTES
         return _lines(kb, kb.offset(source.base, ahead), row, t.phases, locality=2)
+    if source.ahead is not None:  # a line that two steps touch is asked for twice
+        return _lines(kb, source.ahead, row // sharers(t), t.phases, locality=2)
     if t.far and t.row_tiles == 1:
         return _lines(kb, kb.offset(source.base, AHEAD_BYTES), row, t.phases, locality=3)
     return None

@@ -39,6 +39,7 @@ _TILES = {
 # one which comes from far keeps up. Only where that leaves no row idle, and for few tiles: more reuse the panel anyway.
 _TALL_ROWS = {"avx512": 16}
 _TALL_TILES = 2
+_STREAMED_TILES = 4  # row tiles up to which streamed panels are fetched a fixed time ahead
 _GEMV_ROWS = 6  # up to here the weights are streamed, not reused
 _CALL_NS = 30.0
 _STREAM_GAIN = 1.2
@@ -342,7 +343,7 @@ def make_tiling(body: Body, axis: str, rows: int, vectors: int, right: str, targ
         form.columns % (vectors * lanes),
         form.acc,
         right == PACKED and is_far(form, target),
-        right == PACKED and is_streamed(form, target),
+        right == PACKED and tiles <= _STREAMED_TILES and is_streamed(form, target),
     )
 
 

@@ -47,10 +47,13 @@ def prefetches(kernel: str, body: Body) -> int:
         ("host.matmul.gemv", (1, 256, 512), False),  # stays in a cache
         ("host.matmul.gemv", (1, 512, 1088), False),  # 2.2 MB: the last-level cache keeps some of it
         ("host.matmul.gemv", (1, 2048, 1600), True),  # 13 MB, more than three times the last-level cache
-        ("host.matmul.packed", (16, 256, 96), False),  # the second-level cache keeps it
-        ("host.matmul.packed", (16, 512, 1088), True),
+        ("host.matmul.packed", (16, 256, 96), True),  # two row tiles fetch the next panel
+        ("host.matmul.packed", (16, 2560, 96), False),  # two panels do not fit
+        ("host.matmul.packed", (8, 256, 96), False),  # one row tile
+        ("host.matmul.packed", (256, 256, 96), False),  # many row tiles
+        ("host.matmul.packed", (16, 512, 1088), True),  # one row tile, more than the second-level caches keep
         ("host.matmul.packed", (8, 512, 1088), True),
-        ("host.matmul.packed", (256, 512, 1088), True),  # more than one row tile
+        ("host.matmul.packed", (256, 512, 1088), False),
         ("host.matmul.gemv", (6, 512, 1088), False),  # few rows: as fast as the hardware fetches
         ("host.matmul.bf16", (16, 256, 96), False),
         ("host.matmul.bf16", (1, 512, 1088), False),
@@ -96,7 +99,7 @@ def test_streamed_products_are_right(rows: int, depth: int) -> None:
         large = replace(detect_cpu(tier), constants_bytes=1 << 40)
         for tiling in family_of(PACKED).tilings(PACKED, body, large):
             assert isinstance(tiling, MatmulTiling)
-            assert tiling.streamed
+            assert tiling.streamed == (tiling.row_tiles <= 4)
             check_body(PACKED, body, [x, w, None], {2: x @ w}, tiling=tiling, tier=tier, splits=2)
 
 
