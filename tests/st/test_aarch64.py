@@ -51,6 +51,7 @@ from tests.models import decode_step, transformer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "ut"))
 from anchor_bodies import anchor_case
+from conv_int8_model import expected_conv
 from kernel_check import compare, dense_strides, operand, undefined_symbols
 from narrow_model import expected_product
 from op_cases import op_body
@@ -260,6 +261,10 @@ def narrow_products() -> list[Case]:
         slots = [image.astype(np.float32), 4 * w.astype(np.float32)]
         made = anchor_case("conv", {"pads": (1, 1, 1, 1)}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
         found.append((kernel, made.body, made.arrays, made.expected))
+    image, w = numbers(1, 7, 9, 11), numbers(10, 7, 3, 3)
+    made = anchor_case("conv", {"pads": (1, 1, 1, 1)}, [image, w], constants=[1], layouts={0: (0, 2, 3, 1)})
+    want = expected_conv(image, w, {"pads": (1, 1, 1, 1)})
+    found.append(("host.conv.nhwc_int8", made.body, made.arrays, dict.fromkeys(made.expected, want)))
     factors = [np.rint(4 * numbers(1, 2, 19, 8, seed=i)) for i in range(3)]
     sharp = [64 * factors[0], *factors[1:]]  # probabilities are alike or nothing
     found.append(case("host.attention.bf16", "attention", sharp, causal=True, scale=1.0))
