@@ -410,9 +410,10 @@ def right_mode(form: MatmulForm, target: CpuTarget) -> str:
 
 
 def tall_shape(form: MatmulForm, target: CpuTarget) -> tuple[int, int] | None:
-    """The register tile for a streamed factor and a number of rows that fills such tiles, None for others."""
-    rows = _TALL_ROWS.get(target.tier, 0)
-    if rows == 0 or form.acc is not DType.F32 or not is_streamed(form, target):
+    """The register tile for a streamed factor of several vectors and a number of rows that fills such tiles, None for
+    others. Its sums have one phase, as those of the tiles that it stands in for."""
+    rows, lanes = _TALL_ROWS.get(target.tier, 0), target.vector_bytes // form.acc.itemsize
+    if rows == 0 or form.columns <= lanes or form.acc is not DType.F32 or not is_streamed(form, target):
         return None
     tiles = -(-form.rows // rows)
     return (rows, 1) if tiles <= _TALL_TILES and -(-form.rows // tiles) >= rows - 1 else None
