@@ -17,12 +17,17 @@ L_wild:
   SK_JUMP_TO(next_pc);
 L_check:  // while a register of a control unit is pending: wait for those that the instruction names
   if constexpr (Host::kControl && Host::kTimed) {
-    const Op op = record->op == Op::line_check || record->op == Op::wild ? record->then : record->op;
-    const std::uint64_t named = hart.pending & registers_of(*record, owner.operands[static_cast<std::size_t>(op)]);
-    if (named != 0) {
-      SK_SYNC();
-      await_registers(hart, named);
-      SK_RESUME_CLOCK();
+    // Fields that name no register hold 0, which never is pending, or kSink: what passes this is looked at closely.
+    const std::uint64_t pending = hart.pending;
+    if ((((pending >> record->rd) | (pending >> record->rs1) | (pending >> record->rs2)) & 1) != 0 ||
+        pending >> kSink != 0) {
+      const Op op = record->op == Op::line_check || record->op == Op::wild ? record->then : record->op;
+      const std::uint64_t named = pending & registers_of(*record, owner.operands[static_cast<std::size_t>(op)]);
+      if (named != 0) {
+        SK_SYNC();
+        await_registers(hart, named);
+        SK_RESUME_CLOCK();
+      }
     }
     if (SK_NOW >= hart.last_ready) {
       hart.pending = 0;

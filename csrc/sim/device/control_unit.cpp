@@ -51,8 +51,6 @@ Operands operands_of(const Instruction& row) {
   return result;
 }
 
-constexpr std::size_t kDecodeParcels = 32;
-
 }  // namespace
 
 const Operands* operands_of_operations() {
@@ -67,19 +65,19 @@ const Operands* operands_of_operations() {
   return table.data();
 }
 
-// The instructions that follow are as good as certain to be next: together they take half the time.
-void ControlSpace::decode_at(std::size_t index) {
+void ControlSpace::decode_at(std::size_t index) { records[index] = decode(code, index * 2, line_bytes); }
+
+// A straight sweep: most of it will run, on many cores. Where a jump leads between its instructions, as behind padding
+// it may, they are decoded on arrival.
+void ControlSpace::decode_ahead() {
+  if (decoded_ahead_) return;
+  decoded_ahead_ = true;
   const std::size_t parcels = code_bytes / 2;
-  const std::size_t end = std::min(parcels, (index / kDecodeParcels + 1) * kDecodeParcels);
-  do {
-    Record& record = records[index];
-    record = decode(code, index * 2, line_bytes);
-    if (record.op == Op::illegal) return;
-    index += (record.bits & 3) == 3 ? 2 : 1;
-  } while (index < end && records[index].op == Op::undecoded);
+  for (std::size_t index = 0; index < parcels; index += (records[index].bits & 3) == 3 ? 2 : 1) decode_at(index);
 }
 
 void ControlSpace::flush_decoded() {
+  decoded_ahead_ = false;
   std::fill(records.begin(), records.end(), Record{});
   const std::size_t parcels = code_bytes / 2;
   records[parcels].op = Op::end_of_ram;

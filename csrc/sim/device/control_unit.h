@@ -172,6 +172,7 @@ class ControlSpace {
   virtual ~ControlSpace() = default;
 
   void decode_at(std::size_t index);
+  void decode_ahead();  // all of the code, unless that was done since it changed
   void flush_decoded();
   // A store to word 0 of the private memory was executed; pc and counts are up to date. Changes the unit's request
   // where the run cannot go on.
@@ -191,6 +192,9 @@ class ControlSpace {
   std::size_t posted_count = 0;
   ControlCosts costs;
   const Operands* operands = operands_of_operations();
+
+ private:
+  bool decoded_ahead_ = false;
 };
 
 }  // namespace sk::sim

@@ -195,6 +195,7 @@ void Device::begin_launch(std::uint64_t number, bool cold) {
   restart(*sdma_);
   for (auto& core : cores_) core->markers.clear();
   marker_rows_.clear();
+  decode_ahead();
   for (auto& core : cores_) start_core(*core, number, cold);
   state_ = State::running;
 }

@@ -122,11 +122,11 @@ void Device::rewind(Core& core, const Posted& posted_there) {
 }
 
 // The host fetches what the unit's next turn needs beyond itself, while it is busy with the unit's request: records,
-// the top of the stack, the cache's next set, the marker's counts; of the function's caller, the place that it returns
-// to.
+// the windows that it fills, the top of the stack, the cache's next set, the marker's counts; of the function's caller,
+// the place that it returns to.
 void Device::will_run_ahead(const Core& core) const {
   constexpr std::size_t kStackPointer = 2, kReturnAddress = 1;
-  constexpr std::size_t kCodeLines = 4, kCallerLines = 2, kStackLines = 6, kStatsLines = 2;
+  constexpr std::size_t kCodeLines = 16, kCallerLines = 2, kStackLines = 6, kStatsLines = 2;
   const ControlUnit& unit = core.unit;
   const auto lines = [](const void* at, std::size_t count) {
     const auto* const byte = static_cast<const char*>(at);
@@ -141,6 +141,8 @@ void Device::will_run_ahead(const Core& core) const {
   code_at(unit.x[kReturnAddress], kCallerLines, 0);
   const std::uint64_t depth = unit.x[kStackPointer] - unit.private_base;
   if (depth < unit.private_bytes) lines(unit.private_data + depth, kStackLines);
+  lines(unit.ready.data(), sizeof(unit.ready) / 2 / kHostLineBytes);
+  lines(unit.windows.data(), sizeof(unit.windows) / kHostLineBytes);
   lines(unit.stats, kStatsLines);
   core.markers.will_find(unit.marker + 1);
 }
