@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "sim/huge_pages.h"
 #include "sim/interpreter.h"
 
 namespace sk::sim {
@@ -77,6 +78,14 @@ bool Pages::allocate(std::size_t bytes) {
   data_ = static_cast<std::uint8_t*>(memory);
   bytes_ = bytes;
   return true;
+}
+
+void Pages::prefer_huge(std::size_t offset, std::size_t bytes) {
+  if (bytes < kHugeBlockBytes) return;
+  const auto address = reinterpret_cast<std::uintptr_t>(data_);
+  const std::uintptr_t first = std::max(address, (address + offset) / kHugePageBytes * kHugePageBytes);
+  const std::uintptr_t end = std::min(address + bytes_, whole_huge_pages(address + offset + bytes));
+  advise_huge(reinterpret_cast<void*>(first), end - first);
 }
 
 bool Machine::create(const MachineConfig& config) {

@@ -58,6 +58,8 @@ class Pages {
   Pages& operator=(const Pages&) = delete;
   ~Pages();
   bool allocate(std::size_t bytes);
+  // A part that is touched all over: large pages, where the system has them. Reaches beyond it by less than one.
+  void prefer_huge(std::size_t offset, std::size_t bytes);
   std::uint8_t* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 

@@ -24,6 +24,7 @@
 #include "sim/device/core_cache.h"
 #include "sim/device/counters.h"
 #include "sim/hart.h"
+#include "sim/huge_pages.h"
 #include "sim/isa.h"
 
 namespace sk::sim {
@@ -182,7 +183,7 @@ class ControlSpace {
   bool post(ControlUnit& unit, std::size_t window, std::uint64_t doorbell, std::uint64_t pc, std::uint64_t cycle,
             std::uint64_t retired);
 
-  std::vector<Record> records;
+  std::vector<Record, HugePages<Record>> records;
   std::uint64_t code_base = 0;
   std::uint64_t code_bytes = 0;
   std::span<const std::uint8_t> code;

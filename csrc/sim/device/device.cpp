@@ -48,6 +48,7 @@ bool Device::create(DeviceConfig config) {
     private_begin_ = *config_.private_address;
     private_end_ = private_begin_ + harts * target.control.private_bytes;
     written_.set(private_begin_ - global_.base, private_end_ - global_.base);
+    ram_.prefer_huge(private_begin_ - global_.base, private_end_ - private_begin_);
   }
   memory_.configure(target, code_base, code_bytes, harts + 1);
   if (config_.races) shadow_.configure(ram_bytes);
@@ -64,8 +65,9 @@ bool Device::create(DeviceConfig config) {
     write_flush_cycles_ = target.cycles_of_ns(target.sync.write_flush_ns);
     atomic_cycles_ = target.cycles_of_ns(target.sync.atomic_ns);
   }
+  core_blocks_.resize(harts);
   for (std::uint32_t number = 0; number < harts; ++number) {
-    auto core = std::make_unique<Core>();
+    std::unique_ptr<Core, DestroyCore> core(new (&core_blocks_[number]) Core);
     core->number = number;
     const bool is_cube = number < target.device.cube_cores;
     core->type = is_cube ? CoreType::aic : number < target.cores() ? CoreType::aiv : CoreType::aicpu;

@@ -21,6 +21,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -97,6 +98,15 @@ struct Core {
   MarkerTable markers;
 };
 
+// Cores stand side by side in blocks that the device owns.
+struct alignas(Core) CoreBlock {
+  std::array<std::byte, sizeof(Core)> bytes;
+};
+struct DestroyCore {
+  void operator()(Core* core) const { std::destroy_at(core); }
+};
+using Cores = std::vector<std::unique_ptr<Core, DestroyCore>>;
+
 class Device final : public ControlSpace {
  public:
   enum class State : std::uint8_t { fresh, running, ended, failed };
@@ -122,7 +132,7 @@ class Device final : public ControlSpace {
   const Failure& failure() const { return failure_; }
   std::uint64_t exit_code() const { return exit_code_; }
   std::uint64_t exit_cycle() const { return exit_cycle_; }
-  const std::vector<std::unique_ptr<Core>>& cores() const { return cores_; }
+  const Cores& cores() const { return cores_; }
   const EngineQueue* sdma() const { return sdma_.get(); }
   const MemoryStats& memory_stats() const { return memory_.stats; }
   const std::string& console() const { return console_; }
@@ -300,7 +310,8 @@ class Device final : public ControlSpace {
   MemorySystem memory_;
   Shadow shadow_;
   MarkerPool marker_rows_;
-  std::vector<std::unique_ptr<Core>> cores_;
+  std::vector<CoreBlock, HugePages<CoreBlock>> core_blocks_;
+  Cores cores_;
   std::vector<std::unique_ptr<EngineQueue>> engines_;
   std::unique_ptr<EngineQueue> sdma_;
   std::size_t actors_ = 0;

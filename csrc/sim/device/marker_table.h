@@ -2,8 +2,8 @@
 //
 // Model: rows in the order in which markers are first used. Markers are small numbers, and most of them new to their
 // core: a row is found by its marker's place in a list, those of unusual size in a map. Rows come out of a pool of all
-// cores, whose memory is asked of the system in large pieces. Few markers have commands of their own, so that their
-// engines' rows exist from the first command on.
+// cores, whose memory is asked of the system in large pieces and kept from launch to launch. Few markers have commands
+// of their own, so that their engines' rows exist from the first command on.
 //
 // Invariant: a row stays where it is until the pool is cleared; others keep its address.
 #pragma once
@@ -18,6 +18,7 @@
 
 #include "sim/device/control_unit.h"
 #include "sim/device/counters.h"
+#include "sim/huge_pages.h"
 
 namespace sk::sim {
 
@@ -35,24 +36,28 @@ struct MarkerStats {
 class MarkerPool {
  public:
   MarkerStats& take(std::uint32_t marker) {
-    if (used_ == kPieceRows) grow();
-    ++used_;
-    MarkerStats& row = pieces_.back().emplace_back();
+    if (used_ == 0 || pieces_[used_ - 1].size() == pieces_[used_ - 1].capacity()) next_piece();
+    MarkerStats& row = pieces_[used_ - 1].emplace_back();
     row.marker = marker;
     return row;
   }
+  // Keeps the memory.
   void clear() {
-    pieces_.clear();
-    used_ = kPieceRows;
+    for (Piece& piece : pieces_) piece.clear();
+    used_ = 0;
   }
 
  private:
-  void grow();
+  using Piece = std::vector<MarkerStats, HugePages<MarkerStats>>;
 
-  static constexpr std::size_t kPieceRows = 1024;
+  void next_piece();
 
-  std::vector<std::vector<MarkerStats>> pieces_;  // never moved in memory
-  std::size_t used_ = kPieceRows;                 // of the last one
+  // Small programs stay within the first; the others fill large pages.
+  static constexpr std::size_t kFirstRows = 1024;
+  static constexpr std::size_t kOtherRows = kHugePageBytes / sizeof(MarkerStats);
+
+  std::vector<Piece> pieces_;  // rows are never moved in memory
+  std::size_t used_ = 0;       // pieces: the last one is being filled
 };
 
 class MarkerTable {

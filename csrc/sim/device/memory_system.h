@@ -21,6 +21,7 @@
 
 #include "sim/device/counters.h"
 #include "sim/engines/target.h"
+#include "sim/huge_pages.h"
 
 namespace sk::sim {
 
@@ -92,7 +93,7 @@ class MemorySystem {
   std::uint64_t uses_ = 0;
   std::uint64_t unused_ = 0;  // lines with a mark
   std::uint32_t sdma_ = 0;    // as a requester
-  std::vector<Line> lines_;
+  std::vector<Line, HugePages<Line>> lines_;
   std::vector<Bank> banks_;
   std::vector<std::uint64_t> channels_;    // free from
   std::vector<std::uint64_t> miss_free_;   // by core: its rate of misses
