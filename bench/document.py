@@ -273,8 +273,9 @@ were compared with a float64 evaluation before it was timed (f32 within 1e-4 of 
 thread over that on all.
 
 The lower bound is the best, over one core and all cores, of max(bytes / read bandwidth, operations / FMA peak,
-exchanges x core-to-core hand-over), with limits measured in the same run; `bench/machine.py` says exactly what is
-counted. It assumes the peak and a transcendental at the price of an addition: nobody reaches it on pointwise work."""
+exchanges x core-to-core hand-over), with limits measured in the same run, the bandwidth by plain reads of as many bytes
+in turn with the runners; `bench/machine.py` says exactly what is counted. It assumes the peak and a transcendental at
+the price of an addition: nobody reaches it on pointwise work."""
 
 
 def page(results: Results) -> str:

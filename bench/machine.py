@@ -5,7 +5,8 @@ Lower bound of a workload: the best over the number of cores it may use (one, or
     max(bytes / read bandwidth, operations / FMA peak, exchanges x core-to-core hand-over)
 
 - bytes: weights (of a table only the rows that are read), inputs, outputs, and the part of the caches that is visible,
-  each once. The bandwidth is that measured over as many bytes: small workloads stay in caches between calls.
+  each once. The bandwidth is that of plain reads of as many bytes, measured in turn with the workload: small ones stay
+  in caches between calls, and how much of the last cache other programs leave changes from second to second.
 - operations: of the graph after its transforms, a multiply-add counted as two, a transcendental as one (too low).
 - exchanges: matrix products and convolutions that depend on one another, less one. Between two of them cores exchange
   what they computed; one core alone exchanges nothing. A plan that splits two products so that they need one exchange
@@ -18,7 +19,6 @@ import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,19 +58,11 @@ class Limits:
     fma_peak_gflops: float  # of one core
     core_to_core_ns: float  # one way
 
-    @cache  # noqa: B019 (one object per run)
-    def read_gb_per_s(self, nbytes: int, threads: int) -> float:
-        """Bandwidth over `nbytes`, rounded up by at most an eighth (near the size of a cache it falls steeply), best of
-        five."""
-        size = max(nbytes, BYTES_MIN)
-        step = 1 << (size.bit_length() - 4)
-        size = -(-size // step) * step
-        return max(_core.measure_read_bandwidth(size, threads) for _ in range(5))
-
     def to_json(self) -> dict[str, Any]:
         levels = {"L1": 32 << 10, "L2": 512 << 10, "L3": 8 << 20, "memory": 128 << 20}
         bandwidth = {
-            name: {str(n): self.read_gb_per_s(size * n, n) for n in {1, self.threads}} for name, size in levels.items()
+            name: {str(n): max(read_gb_per_s(size * n, n) for _ in range(5)) for n in {1, self.threads}}
+            for name, size in levels.items()
         }
         return {**asdict(self), "read_gb_per_s": bandwidth}
 
@@ -82,8 +74,22 @@ def measure(threads: int) -> Limits:
     return Limits(threads, float(np.median(peaks)), float(np.median(hand_over)))
 
 
-def lower_bound(graph: Graph, inputs: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """The terms and the bound, in ns; `limited_by` names the greatest term, `one_core_ns` is the bound on one core."""
+def read_gb_per_s(nbytes: int, threads: int) -> float:
+    """Bandwidth of `threads` cores that read `nbytes` together, again and again: the best of a few short trials."""
+    return _core.measure_read_bandwidth(max(nbytes, BYTES_MIN), threads)
+
+
+def bytes_moved(graph: Graph, inputs: Mapping[str, Any]) -> int:
+    """What the lower bound counts as bytes."""
+    simple = simplify(graph)
+    return traffic_bytes(simple, _visible_share(simple, inputs))
+
+
+def lower_bound(
+    graph: Graph, inputs: Mapping[str, Any], limits: Limits, read_gb_per_s: Mapping[int, float]
+) -> dict[str, Any]:
+    """The terms and the bound, in ns; `limited_by` names the greatest term, `one_core_ns` is the bound on one core.
+    `read_gb_per_s`: over `bytes_moved`, by number of cores."""
     simple = simplify(graph)
     share = _visible_share(simple, inputs)
     nbytes = traffic_bytes(simple, share)
@@ -93,7 +99,7 @@ def lower_bound(graph: Graph, inputs: Mapping[str, Any], limits: Limits) -> dict
     one_core_ns = 0.0
     for cores in sorted({1, limits.threads}):
         terms = {
-            "bytes": nbytes / limits.read_gb_per_s(nbytes, cores),
+            "bytes": nbytes / read_gb_per_s[cores],
             "flops": flops / (limits.fma_peak_gflops * cores),
             "exchanges": exchanges * limits.core_to_core_ns if cores > 1 else 0.0,
         }
@@ -101,7 +107,14 @@ def lower_bound(graph: Graph, inputs: Mapping[str, Any], limits: Limits) -> dict
         one_core_ns = one_core_ns or bound
         if not best or bound < best["ns"]:
             best = {"ns": bound, "cores": cores, "limited_by": max(terms, key=lambda t: terms[t]), "terms_ns": terms}
-    return {**best, "one_core_ns": one_core_ns, "bytes": nbytes, "flops": flops, "exchanges": exchanges}
+    return {
+        **best,
+        "one_core_ns": one_core_ns,
+        "bytes": nbytes,
+        "read_gb_per_s": {str(cores): gb_per_s for cores, gb_per_s in read_gb_per_s.items()},
+        "flops": flops,
+        "exchanges": exchanges,
+    }
 
 
 def _visible_share(graph: Graph, inputs: Mapping[str, Any]) -> float:

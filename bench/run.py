@@ -51,6 +51,7 @@ HERE = Path(__file__).resolve().parent
 SCHEMA = "superkernel.bench/1"
 ERROR_MAX = {"f32": 1e-4, BF16: 5e-2, INT8: 0.2}  # of the largest value of an output
 CALLS_MAX = 2000
+READS = ""  # in the place of a runner: reads of memory
 GAP_S = 0.005
 
 
@@ -147,6 +148,8 @@ class Session:
         self.rows: dict[str, dict[str, Any]] = {}
         self.workers: dict[str, Worker] = {}
         self.slices: dict[str, list[list[float]]] = {}
+        self.nbytes = machine.bytes_moved(self.graph, self.inputs)
+        self.reads: dict[int, list[float]] = {cores: [] for cores in sorted({1, args.threads})}
         self.spaced: dict[str, list[float]] = {}
 
     def load(self, peers: Sequence[Peer], directory: Path) -> None:
@@ -181,20 +184,27 @@ class Session:
             row.update(status="wrong", reason=f"outputs are off by {off:.1e}")
 
     def measure(self, rng: random.Random) -> None:
-        """The rounds. A runner that does not answer is out from then on."""
+        """The rounds: every runner's slice, and plain reads of as many bytes. A runner that does not answer is out from
+        then on."""
         self.slices = {name: [] for name in self.workers}
         started, busy, own = time.monotonic(), machine.busy_seconds(), 0.0
         for _ in range(self.args.rounds):
-            order = list(self.workers)
+            order = [*self.workers, READS]
             rng.shuffle(order)
             for name in order:
-                own += self._slice(name, 0.0)
+                own += self._read() if name == READS else self._slice(name, 0.0)
         wall = time.monotonic() - started
         others = max(0.0, machine.busy_seconds() - busy - own) / (wall * machine.describe()["cpus"])
         self.others_share = min(1.0, others)
         if self.args.spaced:
             for name in list(self.workers):
                 self._slice(name, GAP_S)
+
+    def _read(self) -> float:
+        before = machine.process_seconds(os.getpid())
+        for cores, gb_per_s in self.reads.items():
+            gb_per_s.append(machine.read_gb_per_s(self.nbytes, cores))
+        return machine.process_seconds(os.getpid()) - before
 
     def _slice(self, name: str, gap_s: float) -> float:
         calls = 40 if gap_s else CALLS_MAX
@@ -227,7 +237,9 @@ class Session:
             "group": self.workload.group,
             "dispatch_bound": self.workload.dispatch_bound,
             "nodes": len(self.graph.nodes),
-            "limit": machine.lower_bound(self.graph, self.inputs, limits),
+            "limit": machine.lower_bound(
+                self.graph, self.inputs, limits, {cores: float(np.median(g)) for cores, g in self.reads.items()}
+            ),
             "others_cpu_share": self.others_share,
             "runners": self.rows,
         }

@@ -260,11 +260,16 @@ def test_the_committed_page_is_what_its_data_gives() -> None:
 def test_lower_bounds_count_what_must_be_done() -> None:
     limits = machine.Limits(2, 100.0, 50.0)
     graph = workloads.mlp(64, 3)
-    bound = machine.lower_bound(graph, workloads.make_inputs(graph), limits)
+    inputs = workloads.make_inputs(graph)
+    bound = machine.lower_bound(graph, inputs, limits, {1: 100.0, 2: 200.0})
+    assert bound["bytes"] == machine.bytes_moved(graph, inputs)
     assert bound["bytes"] == 4 * (3 * 64 * 64 + 3 * 64 + 2 * 64)
     assert 2 * 3 * 64 * 64 <= bound["flops"] <= 2.1 * 3 * 64 * 64
     assert bound["exchanges"] == 2
     assert bound["one_core_ns"] >= bound["ns"] == max(bound["terms_ns"].values()) > 0
+    starved = machine.lower_bound(graph, inputs, limits, {1: 0.1, 2: 0.2})
+    assert (starved["limited_by"], starved["cores"]) == ("bytes", 2)
+    assert starved["ns"] == bound["bytes"] / 0.2
     b = GraphBuilder("table")
     b.output(b.gather(np.ones((1000, 4), np.float32), b.input("i", (2,), "i64"), axis=0))
     assert machine.traffic_bytes(b.graph(), 1.0) == 2 * 8 + 2 * 4 * 4 * 2, "two rows are read, not the table"
