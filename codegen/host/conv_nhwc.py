@@ -203,6 +203,13 @@ class NhwcEmitter:
                 with kb.when(kb.b.and_(kb.compare("<=", low, full), kb.compare(">", high, full))):
                     self._panel(source, image, group, (line, stop), full, self.form.out_channels % t.tile_rows)
 
+    def _start_of_panel(self, group: Index, panel: Index) -> tuple[ir.Value, Index]:
+        """Where a panel's weights are, and its first output channel."""
+        kb, t, form = self.kb, self.t, self.form
+        index = kb.add(kb.mul(group, t.channel_tiles), panel)
+        weights = kb.at(self.weights, kb.mul(index, t.filter_elements(form)), DType.F32)
+        return weights, kb.add(kb.mul(group, form.out_channels), kb.mul(panel, t.tile_rows))
+
     def _has_short_panel(self) -> bool:
         """True where the last panel has fewer channels than the others."""
         return self.form.out_channels % self.t.tile_rows != 0
@@ -229,9 +236,7 @@ class NhwcEmitter:
     ) -> None:
         """One panel of `width` output channels for some lines."""
         kb, t, form = self.kb, self.t, self.form
-        index = kb.add(kb.mul(group, t.channel_tiles), panel)
-        weights = kb.at(self.weights, kb.mul(index, t.filter_elements(form)), DType.F32)
-        channel = kb.add(kb.mul(group, form.out_channels), kb.mul(panel, t.tile_rows))
+        weights, channel = self._start_of_panel(group, panel)
         vectors = -(-width // t.lanes)
         whole, rest = divmod(form.out_width, t.positions)
         first, last = lines

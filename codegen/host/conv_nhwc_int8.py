@@ -110,9 +110,7 @@ class Int8NhwcEmitter(NhwcEmitter):
         self, source: ir.Value, image: Index, group: Index, lines: tuple[Index, Index], panel: Index, width: int
     ) -> None:
         kb, t, form = self.kb, self.t, self.form
-        index = kb.add(kb.mul(group, t.channel_tiles), panel)
-        weights = kb.at(self.weights, kb.mul(index, t.filter_elements(form)), DType.F32)
-        channel = kb.add(kb.mul(group, form.out_channels), kb.mul(panel, t.tile_rows))
+        weights, channel = self._start_of_panel(group, panel)
         vectors = -(-width // t.lanes)
         whole, rest = divmod(form.out_width, t.positions)
         step = form.channels * form.strides[1]

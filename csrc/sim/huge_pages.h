@@ -5,29 +5,17 @@
 // pages and the system is asked to back them so. It is a hint: where it gives none, nothing else changes.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstddef>
-#include <cstdint>
 #include <new>
+
+#include "runtime/memory.h"
 
 namespace sk::sim {
 
-inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kHugeBlockBytes = std::size_t{256} << 10;  // smaller ones are not worth a page
 
 constexpr std::size_t whole_huge_pages(std::size_t bytes) {
   return (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-}
-
-// Both multiples of kHugePageBytes.
-inline void advise_huge(void* memory, std::size_t bytes) {
-#ifdef MADV_HUGEPAGE
-  madvise(memory, bytes, MADV_HUGEPAGE);
-#else
-  (void)memory;
-  (void)bytes;
-#endif
 }
 
 // For containers whose blocks rarely change.
@@ -44,7 +32,7 @@ struct HugePages {
     const std::size_t bytes = count * sizeof(T);
     if (bytes < kHugeBlockBytes) return static_cast<T*>(::operator new(bytes, std::align_val_t{alignof(T)}));
     void* const memory = ::operator new(whole_huge_pages(bytes), std::align_val_t{kHugePageBytes});
-    advise_huge(memory, whole_huge_pages(bytes));
+    advise_huge_pages(memory, whole_huge_pages(bytes));
     return static_cast<T*>(memory);
   }
   void deallocate(T* memory, std::size_t count) {

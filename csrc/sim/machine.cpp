@@ -85,7 +85,7 @@ void Pages::prefer_huge(std::size_t offset, std::size_t bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(data_);
   const std::uintptr_t first = std::max(address, (address + offset) / kHugePageBytes * kHugePageBytes);
   const std::uintptr_t end = std::min(address + bytes_, whole_huge_pages(address + offset + bytes));
-  advise_huge(reinterpret_cast<void*>(first), end - first);
+  advise_huge_pages(reinterpret_cast<void*>(first), end - first);
 }
 
 bool Machine::create(const MachineConfig& config) {

@@ -34,13 +34,12 @@ from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.conv_nhwc import (
     HIDDEN,
-    NhwcFamily,
     NhwcTiling,
     cut_lines,
     filters_of,
     patch_extent,
 )
-from superkernel.scheduler.families.conv_nhwc_reduced import met_inputs, runs_of
+from superkernel.scheduler.families.conv_nhwc_reduced import ReducedNhwcFamily, met_inputs, runs_of
 from superkernel.scheduler.families.matmul_reduced import INT8, is_native, plain_rate
 from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget
@@ -186,15 +185,10 @@ def is_dense(form: ConvForm) -> bool:
     return plain and channel == 1 and (column == form.channels or form.width == 1)
 
 
-class Int8NhwcFamily(NhwcFamily):
+class Int8NhwcFamily(ReducedNhwcFamily):
     """Convolutions of f32 images with constant weights, as bytes."""
 
     kernels: tuple[str, ...] = ("host.conv.nhwc_int8",)
-    expectation = "conv in one or two dimensions, f32, with constant weights"
-
-    def serves(self, body: Body) -> bool:
-        x = body.anchor_input_types[0]
-        return super().serves(body) and x is not None and x.dtype is DType.F32
 
     def form_of(self, body: Body) -> ConvForm:
         return rowed(body)

@@ -120,15 +120,20 @@ class NarrowNhwcTiling(NhwcTiling):
         }
 
 
-class NarrowNhwcFamily(NhwcFamily):
-    """Convolutions of f32 images with constant weights, rounded to bf16."""
+class ReducedNhwcFamily(NhwcFamily):
+    """Convolutions of f32 images with constant weights, in less than f32."""
 
-    kernels: tuple[str, ...] = ("host.conv.nhwc_bf16",)
     expectation = "conv in one or two dimensions, f32, with constant weights"
 
     def serves(self, body: Body) -> bool:
         x = body.anchor_input_types[0]
         return super().serves(body) and x is not None and x.dtype is DType.F32
+
+
+class NarrowNhwcFamily(ReducedNhwcFamily):
+    """Convolutions of f32 images with constant weights, rounded to bf16."""
+
+    kernels: tuple[str, ...] = ("host.conv.nhwc_bf16",)
 
     def form_of(self, body: Body) -> ConvForm:
         return met_inputs(conv_form(body))
