@@ -1,7 +1,7 @@
 // Memory that a simulation touches all over, in large pages of the system.
 //
 // Model: dozens of cores take turns every few instructions, and what each touches lies apart from what the others do:
-// with pages of 4 KiB the host's translations miss as often as its caches. Blocks of some size are aligned to large
+// with pages of 4 KiB the host's address translation misses at every turn. Blocks of some size are aligned to large
 // pages and the system is asked to back them so. It is a hint: where it gives none, nothing else changes.
 #pragma once
 

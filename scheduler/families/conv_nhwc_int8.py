@@ -28,7 +28,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from superkernel.body import Body, View
+from superkernel.body import Body
 from superkernel.dtypes import DType
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
@@ -39,7 +39,7 @@ from superkernel.scheduler.families.conv_nhwc import (
     filters_of,
     patch_extent,
 )
-from superkernel.scheduler.families.conv_nhwc_reduced import ReducedNhwcFamily, met_inputs, runs_of
+from superkernel.scheduler.families.conv_nhwc_reduced import ReducedNhwcFamily, met_inputs, packed_filters, runs_of
 from superkernel.scheduler.families.matmul_reduced import INT8, is_native, plain_rate
 from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget
@@ -155,14 +155,7 @@ class Int8NhwcTiling(NhwcTiling):
         return (self.steps(form) + form.kernel[0] + 1) * self.tile_rows
 
     def packs(self, body: Body) -> Mapping[int, Pack]:
-        form, view = self.form_of(body), body.anchor_inputs[1]
-        assert isinstance(view, View)
-        taps = max(1, runs_of(form)[1] // max(1, form.channels))
-        return {
-            view.operand: PackBytes(
-                form.groups, form.out_channels, view.shape[1:], view.strides, view.offset, self.tile_rows, taps
-            )
-        }
+        return packed_filters(PackBytes, self.form_of(body), body, self.tile_rows)
 
 
 def rowed(body: Body) -> ConvForm:

@@ -13,7 +13,7 @@ Invariant: the order of additions behind an output is run by run, word by word, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from math import prod
 
@@ -81,6 +81,13 @@ class PackRuns(Pack):
         return -(-self.out // self.rows), words, prod(self.depth[1:]) // self.run
 
 
+def packed_filters(pack: Callable[..., Pack], form: ConvForm, body: Body, rows: int) -> Mapping[int, Pack]:
+    """The packing of a convolution's weights as runs, by `PackRuns` or one with the same fields."""
+    view, taps = body.anchor_inputs[1], max(1, runs_of(form)[1] // max(1, form.channels))
+    assert isinstance(view, View)
+    return {view.operand: pack(form.groups, form.out_channels, view.shape[1:], view.strides, view.offset, rows, taps)}
+
+
 @dataclass(frozen=True)
 class NarrowNhwcTiling(NhwcTiling):
     """A cut of a convolution in bf16. `native`: the CPU multiplies it itself."""
@@ -110,14 +117,7 @@ class NarrowNhwcTiling(NhwcTiling):
         return self.steps(form) * self.tile_rows
 
     def packs(self, body: Body) -> Mapping[int, Pack]:
-        form, view = self.form_of(body), body.anchor_inputs[1]
-        assert isinstance(view, View)
-        taps = runs_of(form)[1] // max(1, form.channels)
-        return {
-            view.operand: PackRuns(
-                form.groups, form.out_channels, view.shape[1:], view.strides, view.offset, self.tile_rows, max(1, taps)
-            )
-        }
+        return packed_filters(PackRuns, self.form_of(body), body, self.tile_rows)
 
 
 class ReducedNhwcFamily(NhwcFamily):
