@@ -8,8 +8,9 @@ points +-1, +-2 it does not (see docs/numerics.md).
 
 A *line* is `squares` squares of neighbouring rows of squares. The unit axis is *pixels* (one unit = one line of one
 image) or *channels* (one unit = one panel of output channels of one image). For as many lines as fit near, inputs are
-copied to a padded patch and transformed; then panel by panel come the products and the outputs. Weights are transformed
-when compiling, in f64, and packed as [panel][t * t][channel][tile_rows].
+copied to a padded patch and transformed; then panel by panel come the products and the outputs. All filters pass by
+once for these lines, so where they come from far and take longer than the products it is more lines than fit. Weights
+are transformed when compiling, in f64, and packed as [panel][t * t][channel][tile_rows].
 
 Invariant: what is added in which order depends on the body only, never on the cut.
 """
@@ -42,7 +43,10 @@ OUTPUT_INSTRUCTIONS = {2: 50.0, 4: 170.0}
 KERNELS = {"host.conv.winograd2": 2, "host.conv.winograd4": 4}
 _CALL_NS = 60.0
 _RATE = 0.9
-_WEIGHT_LOADS = 3  # a vector of weights comes from farther away than an input: it costs as much as so many broadcasts
+_WEIGHT_LOADS = 3, 12  # a vector of weights costs as much as so many broadcasts: from the first-level cache, from others
+_L3_SPEED, _DRAM_SPEED = 40.0, 20.0  # bytes per ns of what streams past while other cores do the same
+_LOST = 0.2  # share of loads that computing does not hide
+_STEP = 0.5  # cycles of a step of depth beside its multiply-adds and loads
 _PAD = 16  # elements between planes, so that they do not share sets of the first-level cache
 
 
@@ -171,8 +175,10 @@ class WinogradTiling(ConvTiling):
         cycle = self.step_ns(target)
         whole, rest = divmod(self.squares, self.positions)
 
+        loads = _WEIGHT_LOADS[4 * self.steps * self.tile_rows > target.l1_bytes]
+
         def one(count: int) -> float:
-            return max(count * self.vectors, HIDDEN * 0.75) + 0.04 * (count + _WEIGHT_LOADS * self.vectors)
+            return max(count * self.vectors, HIDDEN * 0.75) + 0.04 * (count + loads * self.vectors) + _STEP
 
         steps = planes * self.steps * self.channel_tiles * form.images * self.blocks
         compute = steps * (whole * one(self.positions) + (one(rest) if rest else 0.0)) * cycle / _RATE
@@ -181,13 +187,29 @@ class WinogradTiling(ConvTiling):
         outputs = squares * self.channel_tiles * self.vectors * OUTPUT_INSTRUCTIONS[self.m] * vector
         results = float(form.images * form.out_channels * form.pixels)
         outputs += elements_ns(results, program_weight(form.epilogue), target)
-        weights = 4.0 * self.channel_tiles * self.filter_elements(form)
-        speed = target.l2_bytes_per_ns if weights < target.l2_bytes // 2 else target.l3_bytes_per_ns
-        passes = form.images * self.blocks / max(1, self.lines)
         pixels = self.axis == PIXELS
-        stream = weights * (max(1.0, passes * share) if pixels else max(1.0, passes) * share) / speed
         inputs *= share if pixels or form.images > 1 else 1.0
-        return _CALL_NS + inputs + max(share * compute, stream) + share * outputs
+        groups = max(1.0, form.images * -(-self.blocks // max(1, self.lines)))
+        passes = max(1.0, groups * share) if pixels else groups * share
+        stream = passes * self._filters_ns(form, target)
+        longer, shorter = max(share * compute, stream), min(share * compute, stream)
+        rereads = passes * self._reread_ns(target)
+        return _CALL_NS + inputs + longer + _LOST * shorter + rereads + share * outputs
+
+    def _filters_ns(self, form: ConvForm, target: CpuTarget) -> float:
+        """Of all panels' filters coming by."""
+        nbytes = 4.0 * self.channel_tiles * self.filter_elements(form)
+        if nbytes < target.l2_bytes // 2:
+            return nbytes / target.l2_bytes_per_ns
+        return nbytes / (_L3_SPEED if nbytes < target.l3_bytes // 2 else _DRAM_SPEED)
+
+    def _reread_ns(self, target: CpuTarget) -> float:
+        """Of reading transformed inputs for each panel and products once: what is too much to stay near comes from
+        the third-level cache, and products that are go there, too."""
+        planes, near = self.side * self.side, 4 * near_elements(target)
+        inputs, products = self.item_bytes * planes * self.input_plane, 4 * planes * self.output_plane
+        far = min(inputs, max(0, inputs + products - near)) + 3 * max(0, products - near)
+        return self.channel_tiles * (far / _L3_SPEED + _LOST * inputs / target.l2_bytes_per_ns)
 
 
 class WinogradFamily(ConvFamily):
@@ -207,25 +229,40 @@ class WinogradFamily(ConvFamily):
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         self._require(body)
         form, m = conv_form(body), self.squares[kernel]
-        high = -(-form.out_height // m)
-        budget, item = near_elements(target), self.item_bytes(target)
-        fits = (n for n in (2, 4, high) if n <= high and line_elements(form, m, n, 0, item) <= budget)
-        heights = sorted({1, *fits})
+        filters = 4 * (m + 2) ** 2 * form.channels * form.out_channels
+        budgets = [n * near_elements(target) for n in ((1,) if filters < target.l2_bytes else (1, 2, 4, 8))]
         best = []
         for axis in (PIXELS, CHANNELS):
             found = [
-                self.tiling(form, m, axis, rows, shape, target)
-                for rows in (heights if axis == CHANNELS else heights[:2])
+                self.tiling(form, m, axis, rows, shape, budget, target)
+                for budget in budgets
+                for rows in self._heights(form, m, budget, target)[: None if axis == CHANNELS else 2]
                 for shape in _shapes(form, m, rows, target)
             ]
             best.append(min(found, key=lambda t: t.cost_ns(body, 0, t.units, target)))
         return sorted(dict.fromkeys(best), key=lambda t: t.cost_ns(body, 0, t.units, target))
 
+    def _heights(self, form: ConvForm, m: int, budget: int, target: CpuTarget) -> list[int]:
+        """Rows of squares that may make a line."""
+        high = -(-form.out_height // m)
+        fits = (
+            n for n in (2, 4, high) if n <= high and line_elements(form, m, n, 0, self.item_bytes(target)) <= budget
+        )
+        return sorted({1, *fits})
+
     def tiling(
-        self, form: ConvForm, m: int, axis: str, rows: int, shape: tuple[int, int, int], target: CpuTarget
+        self,
+        form: ConvForm,
+        m: int,
+        axis: str,
+        rows: int,
+        shape: tuple[int, int, int],
+        budget: int,
+        target: CpuTarget,
     ) -> WinogradTiling:
-        """The tiling with lines of `rows` rows of squares and a register tile of (positions, vectors, lanes)."""
-        return winograd_tiling(form, m, axis, rows, shape, target)
+        """The tiling with lines of `rows` rows of squares, a register tile of (positions, vectors, lanes), and as many
+        lines together as `budget` elements of scratch hold."""
+        return winograd_tiling(form, m, axis, rows, shape, budget)
 
     def item_bytes(self, target: CpuTarget) -> int:
         """Size of a transformed input."""
@@ -265,16 +302,16 @@ def winograd_tiling(
     axis: str,
     rows: int,
     shape: tuple[int, int, int],
-    target: CpuTarget,
+    budget: int,
     item_bytes: int = 4,
 ) -> WinogradTiling:
-    """The tiling with lines of `rows` rows of squares and that register tile."""
+    """See `WinogradFamily.tiling`."""
     positions, vectors, lanes = shape
     panel = vectors * lanes
     wide = max(1, -(-form.out_width // m))
     blocks = -(-form.out_height // (m * rows))
     lines = max(1, blocks)
-    while lines > 1 and line_elements(form, m, lines * rows, panel, item_bytes) > near_elements(target):
+    while lines > 1 and line_elements(form, m, lines * rows, panel, item_bytes) > budget:
         lines -= 1
     lines = -(-blocks // -(-blocks // lines)) if blocks else 1
     return WinogradTiling(

@@ -76,9 +76,16 @@ class NarrowWinogradFamily(WinogradFamily):
     kernels: tuple[str, ...] = tuple(squares)
 
     def tiling(
-        self, form: ConvForm, m: int, axis: str, rows: int, shape: tuple[int, int, int], target: CpuTarget
+        self,
+        form: ConvForm,
+        m: int,
+        axis: str,
+        rows: int,
+        shape: tuple[int, int, int],
+        budget: int,
+        target: CpuTarget,
     ) -> NarrowWinogradTiling:
-        base = winograd_tiling(form, m, axis, rows, shape, target, self.item_bytes(target))
+        base = winograd_tiling(form, m, axis, rows, shape, budget, self.item_bytes(target))
         given = {f.name: getattr(base, f.name) for f in fields(WinogradTiling)}
         return NarrowWinogradTiling(**given, native=is_native(BF16, target))
 

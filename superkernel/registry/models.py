@@ -359,7 +359,9 @@ def _squares(facts: Facts, row: Capability) -> Mapping[str, int]:
         planes = (m + 2) ** 2
         return int(4 * (planes * (squares * facts["channels"] + 32) + max(planes * squares * panel, patch)))
 
-    return {"scratch": min(near(high), max(facts["cpu.l2_bytes"] * 3 // 4, near(1))) + 4 * m * m * lanes}
+    filters = 4 * (m + 2) ** 2 * facts["channels"] * facts["m"]
+    most = facts["cpu.l2_bytes"] * (6 if filters < facts["cpu.l2_bytes"] else 41) // 8
+    return {"scratch": min(near(high), max(most, near(1))) + 4 * m * m * lanes}
 
 
 def _lines(facts: Facts, row: Capability) -> Mapping[str, int]:
