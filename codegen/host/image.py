@@ -31,7 +31,7 @@ from superkernel.sync.plan import Body, Plan, Set
 from superkernel.target.cpu import CpuTarget
 
 HOST_CALL = "host.reference"
-GENERATOR = 11  # raise when emitters change what they emit for an unchanged body
+GENERATOR = 12  # raise when emitters change what they emit for an unchanged body
 PREFETCH_BYTES_MAX = 256 * 1024
 CHUNK_KERNELS = 16
 _BLOB_ALIGN = 64

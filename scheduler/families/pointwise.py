@@ -4,7 +4,8 @@ Model: the program's space is brought to canonical form (see collapse): outer di
 inner dimension of `inner` elements. A unit is either a `chunk` of one row (long rows, or one dimension only) or
 `rows_per_unit` whole rows (short rows). Where an input's elements lie side by side along another dimension than the
 stores' (a transposition), the unit is instead a block of `lanes` x `inner` elements in that dimension (`plane`): the
-kernel then loads vectors along it and turns square tiles in registers.
+kernel then loads vectors along it and turns square tiles in registers, or interleaves them where the last dimension is
+short (`narrow`).
 
 Invariant: chunk and rows_per_unit do not depend on how many cores there are; a row or chunk is computed the same way
 in whichever unit it is.
@@ -27,12 +28,15 @@ from superkernel.tensor import Box, Region
 UNIT_ELEMENTS = 512  # a unit of at least this many elements: overhead stays small, eight cores can share a few thousand
 LINE_BYTES = 64
 PLANE_WEIGHT = 6.0  # shuffles and further loads and stores per vector of a turned tile
+SIDE_MAX = 16  # of a square tile
+NARROW_MAX = 8  # positions of the last dimension that are interleaved
+NARROW_BLOCK = 256  # positions of the plane dimension that are a unit then
 
 
 @dataclass(frozen=True)
 class PointwiseTiling(Tiling):
     """See the module docstring. `plane` is the dimension of the canonical program whose blocks of `block` are the
-    units' rows, -1 without."""
+    units' rows, -1 without; `narrow`: so many of its positions are interleaved at once, 0 for square tiles."""
 
     rows: int  # product of the outer dimensions (with a plane: of all but the plane and the last)
     inner: int  # extent of the last dimension (1 at rank 0)
@@ -41,6 +45,7 @@ class PointwiseTiling(Tiling):
     plane: int = -1
     block: int = 1
     plane_extent: int = 1
+    narrow: int = 0
 
     @property
     def chunks(self) -> int:
@@ -99,7 +104,7 @@ class PointwiseTiling(Tiling):
         size = prod(program.shape)
         count = size * (end - begin) / max(1, self.units)
         item = widest_item(program)
-        extra = PLANE_WEIGHT if self.plane >= 0 else _gather_weight(program, target, item)
+        extra = (2.0 if self.narrow else PLANE_WEIGHT) if self.plane >= 0 else _gather_weight(program, target, item)
         work = elements_ns(count, program_weight(program) + extra, target, item)
         rows = count / max(1, min(self.inner, self.chunk))
         traffic = program_traffic(program, [o.type.dtype.itemsize for o in body.operands])
@@ -149,14 +154,23 @@ def find_plane(program: PointwiseProgram) -> int:
     """The dimension along which an input is contiguous that is strided along the last one, if a transposition pays;
     else -1."""
     shape = program.shape
-    if len(shape) < 2 or shape[-1] < 4 or any(o.strides[-1] not in (0, 1) for o in program.outputs if o.target >= 0):
+    if len(shape) < 2 or shape[-1] < 2 or any(o.strides[-1] not in (0, 1) for o in program.outputs if o.target >= 0):
         return -1
     for item in program.inputs:
         if item.source >= 0 and abs(item.strides[-1]) > 1:
             for dim in range(len(shape) - 1):
-                if item.strides[dim] == 1 and shape[dim] >= 4:
+                if item.strides[dim] == 1 and shape[dim] >= 4 and (shape[-1] >= 4 or interleaves(program, dim)):
                     return dim
     return -1
+
+
+def interleaves(program: PointwiseProgram, plane: int) -> bool:
+    """Whether the program only copies, and what it stores along the plane and the last dimension lies side by side."""
+    if program.instructions or len(program.inputs) != 1 or len(program.outputs) != 1:
+        return False
+    (item,), (out,), inner = program.inputs, program.outputs, program.shape[-1]
+    stored = out.target >= 0 and (out.strides[plane], out.strides[-1]) == (inner, 1)
+    return stored and item.source >= 0 and item.strides[plane] == 1 and 2 <= inner <= NARROW_MAX
 
 
 class PointwiseFamily(Family):
@@ -179,6 +193,10 @@ def tile_program(body: Body, program: PointwiseProgram, target: CpuTarget) -> Po
     plane = find_plane(program)
     if plane >= 0:
         extent = shape[plane]
+        side = min(SIDE_MAX, lanes)
+        if inner < side and interleaves(program, plane):
+            narrow = 1 << (min(side, extent).bit_length() - 1)
+            return PointwiseTiling(rows // extent, inner, 1, inner, plane, min(NARROW_BLOCK, extent), extent, narrow)
         stored = next(o.target for o in program.outputs if o.target >= 0)
         block = max(lanes, LINE_BYTES // body.operands[stored].type.dtype.itemsize)
         return PointwiseTiling(rows // extent, inner, 1, inner, plane, min(block, extent), extent)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_check import Array, check_body, dense_strides, operand
+from kernel_check import Array, check_body, dense_strides, operand, tiers
 
 from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.codegen.host.instructions import FORMULAS
@@ -310,6 +310,7 @@ def test_shapes(shape: tuple[int, ...]) -> None:
     check_cases([("add", {}, [a.astype(np.float32), b.astype(np.float32)])] if shape else [("neg", {}, [a])])
 
 
+VECTOR_BYTES = {"avx512": 64, "avx2": 32, "plain": 16}
 PERMUTATIONS = [
     ((33, 70), (1, 0)),
     ((2, 16, 48, 3), (0, 3, 1, 2)),
@@ -330,6 +331,18 @@ def test_transposes(shape: tuple[int, ...], perm: tuple[int, ...], dtype: DType)
         body = copy_body(shape, perm, dtype, "neg")
         (tiling,) = check_body("host.transpose", body, [x, None], {1: -x.transpose(perm)}, tol=0)
         assert isinstance(tiling, PointwiseTiling)
+
+
+@pytest.mark.parametrize("tier", tiers())
+@pytest.mark.parametrize(("dtype", "width"), [(DType.F32, 4), (DType.U8, 1), (DType.BF16, 4), (DType.F64, 8)])
+@pytest.mark.parametrize("inner", range(2, 9))
+def test_short_last_dimensions_are_interleaved(inner: int, dtype: DType, width: int, tier: str) -> None:
+    for extent in (4, 15, 16, 34, 257, 271, 513):
+        x = np.random.default_rng(extent).integers(0, 100, (2, inner, extent)).astype(dtype.numpy)
+        body = copy_body(x.shape, (0, 2, 1), dtype)
+        (tiling,) = check_body("host.transpose", body, [x, None], {1: x.transpose(0, 2, 1)}, tol=0, tier=tier)
+        assert isinstance(tiling, PointwiseTiling)
+        assert bool(tiling.narrow) == (inner < min(16, VECTOR_BYTES[tier] // width))
 
 
 def test_strided_and_backward_views() -> None:
