@@ -21,14 +21,16 @@ unverified plan.
 Where in memory a kernel's values and counters happen to lie changes the cost by a tenth or more, and stays as it is as
 long as the kernel is loaded: each is loaded several times, and the launches are shared out.
 
-Everything is compared with the round trip of a cache line between the two cores, measured in turn with it. `--docs`
-puts the figures into docs/performance.json and writes the page anew.
+Everything is compared with the round trip of a cache line between the two cores, measured in turn with it, and rounds
+in which the two CPUs were no cores of their own are taken again (`cores.py`). `--docs` puts the figures into
+docs/performance.json and writes the page anew.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +38,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from cores import OwnCores
 from document import DOCS, boundary_lines, write_docs
 from stats import estimate
 
@@ -115,8 +118,8 @@ def one_round(runners: Sequence[Callable[[int], float]], launches: int) -> tuple
 
 
 def round_trip_ns() -> float:
-    """Of a cache line; the least of some: other programs' time slices only add."""
-    return 2 * min(_core.measure_core_to_core_ns() for _ in range(TRIPS))
+    """Of a cache line: the median of some measurements, as `machine.py` takes it."""
+    return 2 * statistics.median(_core.measure_core_to_core_ns() for _ in range(TRIPS))
 
 
 def steady(rounds: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
@@ -136,7 +139,8 @@ def measure(rounds: int = 15, launches: int = 200) -> dict[str, Any]:
     if plan.waits < BOUNDARIES:
         raise RuntimeError(f"the chain was meant to need {BOUNDARIES} exchanges, the plan has {plan.waits} waits")
     runners = [runner(two, p) for p in (plan, without_waits(plan), alone(plan, 0), alone(plan, 1))]
-    samples = steady([one_round(runners, launches) for _ in range(rounds)])
+    cores = OwnCores(2)
+    samples = steady([cores.measure(lambda: one_round(runners, launches)) for _ in range(rounds)])
     trips, both_ns, free_ns, half_ns = (np.array(column) for column in zip(*samples, strict=True))
     costs = (both_ns - half_ns) / BOUNDARIES
     figures: dict[str, Any] = {
@@ -146,6 +150,7 @@ def measure(rounds: int = 15, launches: int = 200) -> dict[str, Any]:
         "without_waits_ns": float(np.median(free_ns)),
         "two_cores_ns": float(np.median(both_ns)),
         "round_trip_ns": float(np.median(trips)),
+        "rounds": {"taken": cores.taken, "repeated": cores.repeated},
     }
     for name, values in (("cost", costs), ("waiting", (both_ns - free_ns) / BOUNDARIES)):
         cost, share = estimate(values.tolist()), estimate((values / trips).tolist())

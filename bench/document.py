@@ -87,6 +87,18 @@ def noise(results: Results) -> list[str]:
     return reasons
 
 
+def shared_cores_text(results: Results) -> str:
+    """How often the machine's CPUs were no cores of their own; empty where that was not looked at, or never so."""
+    found = [w["slices"] for w in measured(results) if "slices" in w]
+    taken, repeated = (sum(s[key] for s in found) for key in ("taken", "repeated"))
+    if not repeated:
+        return ""
+    return (
+        f"{repeated} of {taken + repeated} slices were taken again: meanwhile the machine's host had put both CPUs on "
+        "one core (`bench/cores.py`)."
+    )
+
+
 def ratio_text(times: Sequence[float]) -> str:
     return f"{times[0]:.2f} [{times[1]:.2f}, {times[2]:.2f}]"
 
@@ -247,6 +259,7 @@ def _conditions(results: Results) -> list[str]:
         f"- Versions: {versions}.",
         f"- {settings['threads']} threads; {settings['rounds']} rounds of {settings['seconds']} s per runner and "
         "workload.",
+        *([f"- {shared}"] if (shared := shared_cores_text(results)) else []),
         f"- Measured {results['started_utc']} UTC by `{results['command']}` (`make bench` does everything).",
     ]
 

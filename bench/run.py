@@ -6,8 +6,8 @@
 Model: one process per measurement (`worker.py`), pinned to the first `--threads` CPUs. All processes of a workload live
 side by side, but only the one whose turn it is runs: the others are stopped (SIGSTOP), spinning thread pools
 included. A round gives every runner one slice of calls, in an order drawn anew each round; slices begin with calls that
-do not count. Before any timing each runner's outputs are compared with the float64 reference; a runner whose outputs
-are off is not timed.
+do not count, and are taken again where the CPUs were no cores of their own (`cores.py`). Before any timing each
+runner's outputs are compared with the float64 reference; a runner whose outputs are off is not timed.
 
 Two controls say how far the figures can be trusted: `superkernel-again` is ours in a second process (what differs from
 ours is noise), and the share of CPU time that other programs used meanwhile.
@@ -40,6 +40,7 @@ import boundary
 import document
 import machine
 import numpy as np
+from cores import OwnCores
 from peers import BF16, INT8, OURS, PEERS, Peer, thread_environment
 from stats import ratio, summary
 from workloads import Workload, choose, make_inputs
@@ -151,6 +152,7 @@ class Session:
         self.nbytes = machine.bytes_moved(self.graph, self.inputs)
         self.reads: dict[int, list[float]] = {cores: [] for cores in sorted({1, args.threads})}
         self.spaced: dict[str, list[float]] = {}
+        self.cores = OwnCores(args.threads)
 
     def load(self, peers: Sequence[Peer], directory: Path) -> None:
         """Start, load and check one runner after the other."""
@@ -187,12 +189,18 @@ class Session:
         """The rounds: every runner's slice, and plain reads of as many bytes. A runner that does not answer is out from
         then on."""
         self.slices = {name: [] for name in self.workers}
-        started, busy, own = time.monotonic(), machine.busy_seconds(), 0.0
+        started, busy, here = time.monotonic(), machine.busy_seconds(), machine.process_seconds(os.getpid())
+        own = 0.0
         for _ in range(self.args.rounds):
             order = [*self.workers, READS]
             rng.shuffle(order)
             for name in order:
-                own += self._read() if name == READS else self._slice(name, 0.0)
+                if name == READS:
+                    for cores, gb_per_s in self.cores.measure(self._read).items():
+                        self.reads[cores].append(gb_per_s)
+                else:
+                    own += self._slice(name, 0.0)
+        own += machine.process_seconds(os.getpid()) - here
         wall = time.monotonic() - started
         others = max(0.0, machine.busy_seconds() - busy - own) / (wall * machine.describe()["cpus"])
         self.others_share = min(1.0, others)
@@ -200,21 +208,28 @@ class Session:
             for name in list(self.workers):
                 self._slice(name, GAP_S)
 
-    def _read(self) -> float:
-        before = machine.process_seconds(os.getpid())
-        for cores, gb_per_s in self.reads.items():
-            gb_per_s.append(machine.read_gb_per_s(self.nbytes, cores))
-        return machine.process_seconds(os.getpid()) - before
+    def _read(self) -> dict[int, float]:
+        """Bandwidth by number of cores."""
+        return {cores: machine.read_gb_per_s(self.nbytes, cores) for cores in self.reads}
 
     def _slice(self, name: str, gap_s: float) -> float:
+        """Take one; the CPU seconds that the runner used, attempts that do not count included."""
         calls = 40 if gap_s else CALLS_MAX
         seconds = self.args.seconds * (4 if gap_s else 1)
+        used = 0.0
+
+        def take() -> list[float]:
+            nonlocal used
+            times, more = self.workers[name].slice(seconds, calls, gap_s, self.args.load_seconds)
+            used += more
+            return times
+
         try:
-            times, used = self.workers[name].slice(seconds, calls, gap_s, self.args.load_seconds)
+            times = self.cores.measure(take)
         except WorkerError as error:
             self.rows[name].update(status="failed", reason=str(error))
             del self.workers[name], self.slices[name]
-            return 0.0
+            return used
         if gap_s:
             self.spaced[name] = times
         else:
@@ -241,6 +256,7 @@ class Session:
                 self.graph, self.inputs, limits, {cores: float(np.median(g)) for cores, g in self.reads.items()}
             ),
             "others_cpu_share": self.others_share,
+            "slices": {"taken": self.cores.taken, "repeated": self.cores.repeated},
             "runners": self.rows,
         }
 

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import boundary
 import compare
+import cores
 import document
 import machine
 import plot
@@ -243,6 +244,40 @@ def test_noise_is_said_first(kind: str) -> None:
     assert len(document.noise(noisy)) == 1
     assert document.page(noisy).index("Noisy") < document.page(noisy).index("## Result")
     assert "NOISY" in document.terminal(noisy)
+
+
+def test_what_was_measured_on_a_shared_core_is_measured_again_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([False, True, False, True, True])  # shared at first; shared behind the first attempt; apart
+    monkeypatch.setattr(cores, "are_apart", lambda threads: next(looks))
+    own, found = cores.OwnCores(2), iter("ab")
+    assert own.measure(lambda: next(found)) == "b"
+    assert (own.taken, own.repeated) == (1, 1)
+    assert next(looks, None) is None
+
+
+def test_cores_that_are_never_apart_end_the_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "are_apart", lambda threads: False)
+    monkeypatch.setattr(cores, "LOOK_GAP_S", 0.0)
+    own, calls = cores.OwnCores(2), iter(range(100))
+    assert own.measure(lambda: next(calls)) == cores.ATTEMPTS - 1
+    assert own.repeated == cores.ATTEMPTS - 1
+
+
+def test_two_cpus_on_one_core_read_no_faster_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = {1: 100.0, 2: 104.0}
+    monkeypatch.setattr(cores._core, "measure_read_bandwidth", lambda nbytes, threads: speeds[threads])
+    assert not cores.are_apart(2)
+    speeds[2] = 190.0
+    assert cores.are_apart(2)
+    assert cores.are_apart(1)
+
+
+def test_repeated_slices_are_on_the_page() -> None:
+    found = results()
+    assert "taken again" not in document.page(found)
+    found["workloads"][0]["slices"] = {"taken": 90, "repeated": 10}
+    found["workloads"][1]["slices"] = {"taken": 100, "repeated": 0}
+    assert "10 of 200 slices were taken again" in document.page(found)
 
 
 def test_the_plot_is_svg_with_every_mark() -> None:
