@@ -28,6 +28,7 @@ from superkernel.tensor import Box, Region
 UNIT_ELEMENTS = 512  # a unit of at least this many elements: overhead stays small, eight cores can share a few thousand
 LINE_BYTES = 64
 PLANE_WEIGHT = 6.0  # shuffles and further loads and stores per vector of a turned tile
+NARROW_WEIGHT = 2.0  # of an interleaved one
 SIDE_MAX = 16  # of a square tile
 NARROW_MAX = 8  # positions of the last dimension that are interleaved
 NARROW_BLOCK = 256  # positions of the plane dimension that are a unit then
@@ -104,7 +105,11 @@ class PointwiseTiling(Tiling):
         size = prod(program.shape)
         count = size * (end - begin) / max(1, self.units)
         item = widest_item(program)
-        extra = (2.0 if self.narrow else PLANE_WEIGHT) if self.plane >= 0 else _gather_weight(program, target, item)
+        extra = (
+            (NARROW_WEIGHT if self.narrow else PLANE_WEIGHT)
+            if self.plane >= 0
+            else _gather_weight(program, target, item)
+        )
         work = elements_ns(count, program_weight(program) + extra, target, item)
         rows = count / max(1, min(self.inner, self.chunk))
         traffic = program_traffic(program, [o.type.dtype.itemsize for o in body.operands])

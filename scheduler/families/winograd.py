@@ -234,7 +234,7 @@ class WinogradFamily(ConvFamily):
         best = []
         for axis in (PIXELS, CHANNELS):
             found = [
-                self.tiling(form, m, axis, rows, shape, budget, target)
+                self.finished(winograd_tiling(form, m, axis, rows, shape, budget, self.item_bytes(target)), target)
                 for budget in budgets
                 for rows in self._heights(form, m, budget, target)[: None if axis == CHANNELS else 2]
                 for shape in _shapes(form, m, rows, target)
@@ -250,19 +250,9 @@ class WinogradFamily(ConvFamily):
         )
         return sorted({1, *fits})
 
-    def tiling(
-        self,
-        form: ConvForm,
-        m: int,
-        axis: str,
-        rows: int,
-        shape: tuple[int, int, int],
-        budget: int,
-        target: CpuTarget,
-    ) -> WinogradTiling:
-        """The tiling with lines of `rows` rows of squares, a register tile of (positions, vectors, lanes), and as many
-        lines together as `budget` elements of scratch hold."""
-        return winograd_tiling(form, m, axis, rows, shape, budget)
+    def finished(self, cut: WinogradTiling, target: CpuTarget) -> WinogradTiling:
+        """The cut with what else the family's kernels need to know."""
+        return cut
 
     def item_bytes(self, target: CpuTarget) -> int:
         """Size of a transformed input."""
@@ -303,9 +293,10 @@ def winograd_tiling(
     rows: int,
     shape: tuple[int, int, int],
     budget: int,
-    item_bytes: int = 4,
+    item_bytes: int,
 ) -> WinogradTiling:
-    """See `WinogradFamily.tiling`."""
+    """The tiling with lines of `rows` rows of squares, a register tile of (positions, vectors, lanes), and as many
+    lines together as `budget` elements of scratch hold."""
     positions, vectors, lanes = shape
     panel = vectors * lanes
     wide = max(1, -(-form.out_width // m))

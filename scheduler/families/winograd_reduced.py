@@ -18,9 +18,9 @@ import numpy as np
 from superkernel.body import Body, View
 from superkernel.dtypes import DType
 from superkernel.ops.opdef import Array
-from superkernel.scheduler.families.conv_form import ConvForm, conv_form
+from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.families.matmul_reduced import BF16, is_native, plain_rate
-from superkernel.scheduler.families.winograd import PackWinograd, WinogradFamily, WinogradTiling, winograd_tiling
+from superkernel.scheduler.families.winograd import PackWinograd, WinogradFamily, WinogradTiling
 from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget
 
@@ -75,18 +75,8 @@ class NarrowWinogradFamily(WinogradFamily):
     squares: Mapping[str, int] = {"host.conv.winograd2_bf16": 2}
     kernels: tuple[str, ...] = tuple(squares)
 
-    def tiling(
-        self,
-        form: ConvForm,
-        m: int,
-        axis: str,
-        rows: int,
-        shape: tuple[int, int, int],
-        budget: int,
-        target: CpuTarget,
-    ) -> NarrowWinogradTiling:
-        base = winograd_tiling(form, m, axis, rows, shape, budget, self.item_bytes(target))
-        given = {f.name: getattr(base, f.name) for f in fields(WinogradTiling)}
+    def finished(self, cut: WinogradTiling, target: CpuTarget) -> NarrowWinogradTiling:
+        given = {f.name: getattr(cut, f.name) for f in fields(WinogradTiling)}
         return NarrowWinogradTiling(**given, native=is_native(BF16, target))
 
     def item_bytes(self, target: CpuTarget) -> int:
