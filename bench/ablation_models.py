@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import models

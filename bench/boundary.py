@@ -48,7 +48,7 @@ from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.image import ImageBuilder
 from superkernel.compilation.compiled import Compiled
 from superkernel.executors.host import HostExecutable
-from superkernel.random_inputs import random_inputs
+from superkernel.reference.random_inputs import random_inputs
 from superkernel.sync.plan import Body, Plan
 
 BOUNDARIES = 64

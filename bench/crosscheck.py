@@ -21,8 +21,8 @@ import numpy as np
 
 import superkernel as sk
 from superkernel.analysis.crosscheck import CrossCheck, crosscheck, schedules
-from superkernel.graph import Graph
-from superkernel.random_inputs import random_inputs
+from superkernel.ir.graph import Graph
+from superkernel.reference.random_inputs import random_inputs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import models

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from emit_common import attrs_of, check_attention, check_rope
 
-from superkernel.graph import Graph, Node
+from superkernel.ir.graph import Graph, Node
 from superkernel.ops.attention import attention_scale
 
 Function = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]

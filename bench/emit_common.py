@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from superkernel.graph import Graph, Node
+from superkernel.ir.graph import Graph, Node
 
 
 def attrs_of(node: Node) -> Mapping[str, Any]:

@@ -19,9 +19,9 @@ from emit_common import attrs_of, check_attention, check_rope
 from numpy.typing import NDArray
 from onnx import TensorProto, checker, helper, numpy_helper
 
-from superkernel.graph import Graph, Node
+from superkernel.core.tensor import TensorType
+from superkernel.ir.graph import Graph, Node
 from superkernel.ops.attention import attention_scale
-from superkernel.tensor import TensorType
 
 OPSET = 20
 IR_VERSION = 9

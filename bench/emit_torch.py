@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from emit_common import attrs_of, check_attention, check_rope
 from torch import fx
 
-from superkernel.graph import Graph, Node
+from superkernel.ir.graph import Graph, Node
 from superkernel.ops.attention import attention_scale
 
 Maker = Callable[[Graph, Node, list[Any]], Any]

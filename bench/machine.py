@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from superkernel import _core
-from superkernel.graph import Graph, Node
+from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import Family
 from superkernel.transforms import simplify
 

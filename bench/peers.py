@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from workloads import Workload
 
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 
 Arrays = Mapping[str, NDArray[Any]]
 Outputs = dict[str, NDArray[Any]]

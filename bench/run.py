@@ -45,7 +45,7 @@ from peers import BF16, INT8, OURS, PEERS, Peer, thread_environment
 from stats import ratio, summary
 from workloads import Workload, choose, make_inputs
 
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 
 HERE = Path(__file__).resolve().parent

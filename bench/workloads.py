@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.builder import GraphBuilder, Tensor
-from superkernel.graph import Graph
-from superkernel.random_inputs import random_inputs
+from superkernel.ir.graph import Graph
+from superkernel.reference.random_inputs import random_inputs
 
 ROOT = Path(__file__).resolve().parent.parent
 Array = NDArray[Any]

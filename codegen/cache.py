@@ -22,7 +22,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from superkernel.warn import warn
+from superkernel.core.warn import warn
 
 CACHE_BYTES_MAX = 2 << 30
 

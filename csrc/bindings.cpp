@@ -2,7 +2,7 @@
 // csrc/bindings* know pybind11 and Python.
 //
 // Model: thin. Python arguments become pointers and numbers, csrc/runtime and csrc/sim work, outcomes become values or
-// typed errors of superkernel.errors. The stub with the public documentation is superkernel/_core.pyi.
+// typed errors of superkernel.core.errors. The stub with the public documentation is superkernel/_core.pyi.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 

@@ -310,7 +310,7 @@ std::int32_t call_in_python(Bound& bound) {
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
     if (trace != nullptr) PyException_SetTraceback(value, trace);
-    PyObject* errors = PyImport_ImportModule("superkernel.errors");
+    PyObject* errors = PyImport_ImportModule("superkernel.core.errors");
     PyObject* watchdog = errors == nullptr ? nullptr : PyObject_GetAttrString(errors, "WatchdogError");
     const bool hung = watchdog != nullptr && PyObject_IsInstance(value, watchdog) == 1;
     PyErr_Clear();

@@ -1,4 +1,4 @@
-// Errors of superkernel.errors, raised from C++; see bindings_parts.h.
+// Errors of superkernel.core.errors, raised from C++; see bindings_parts.h.
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace py = pybind11;
 
 void raise(const char* kind, const ErrorText& text, const py::object& details) {
   using namespace py::literals;
-  const py::object type = py::module_::import("superkernel.errors").attr(kind);
+  const py::object type = py::module_::import("superkernel.core.errors").attr(kind);
   const py::object error = type(text.message, "location"_a = text.location, "expected"_a = text.expected,
                                 "found"_a = text.found, "hint"_a = text.hint);
   if (!details.is_none()) error.attr("details") = details;

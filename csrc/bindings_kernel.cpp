@@ -1,7 +1,7 @@
 // `_core.Kernel`: a kernel of the runtime as a Python object, its launches and their failures.
 //
 // Model: thin. Python arguments become pointers (bindings_pins.h), the GIL is given up where that pays
-// (bindings_gil.h), csrc/runtime works, and the outcome becomes values or typed errors of superkernel.errors.
+// (bindings_gil.h), csrc/runtime works, and the outcome becomes values or typed errors of superkernel.core.errors.
 //
 // Invariant: objects whose memory a run uses are referenced by the run, whatever other threads do to the caller's list
 // meanwhile.
@@ -246,7 +246,7 @@ class KernelObject {
                              " threads, but this process may use only " + std::to_string(cpus) +
                              " CPUs: threads take turns, expect it to be slow";
     const py::object category = py::module_::import("superkernel._core").attr("OversubscriptionWarning");
-    py::module_::import("superkernel.warn").attr("warn")(text, category);
+    py::module_::import("superkernel.core.warn").attr("warn")(text, category);
     warned = true;
   }
 

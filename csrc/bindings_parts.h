@@ -21,7 +21,7 @@ void register_device(pybind11::module_& m);
 // The target of a flat dict {"section.field": value}; KeyError and TypeError as Python would raise them.
 sk::sim::Target target_from(const pybind11::dict& fields);
 
-// The fields of an error of superkernel.errors.
+// The fields of an error of superkernel.core.errors.
 struct ErrorText {
   std::string message;
   std::string location;

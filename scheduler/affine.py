@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from superkernel.core.tensor import row_major_strides
 from superkernel.ops.opdef import AttrValue
-from superkernel.tensor import row_major_strides
 
 Shape = tuple[int, ...]
 

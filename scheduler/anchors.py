@@ -4,9 +4,10 @@ can take them.
 
 from __future__ import annotations
 
-from superkernel.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
-from superkernel.errors import UnsupportedError
-from superkernel.graph import Node
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.ir.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
+from superkernel.ir.graph import Node
 from superkernel.ops.opdef import Family as OpFamily
 from superkernel.scheduler import legality, profit
 from superkernel.scheduler.affine import Coords, Ref, dense_ref, same_strides
@@ -19,7 +20,6 @@ from superkernel.scheduler.schedule import Space
 from superkernel.scheduler.storage import CHANNEL, IMAGE_OPS, channels_inside
 from superkernel.scheduler.workspace import Reg, Workspace, only_dense
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import TensorType, row_major_strides
 
 
 def add_anchor(ws: Workspace, node: Node) -> None:

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from superkernel.body import Instruction
-from superkernel.dtypes import DType
-from superkernel.graph import Node
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Instruction
+from superkernel.ir.graph import Node
 from superkernel.ops.opdef import AttrValue
 from superkernel.scheduler.affine import Ref, Shape
-from superkernel.tensor import TensorType
 
 
 @dataclass(frozen=True, slots=True)

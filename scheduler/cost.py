@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from superkernel.body import Body, Role, SubOperator
+from superkernel.core.tensor import Region
+from superkernel.ir.body import Body, Role, SubOperator
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import Region
 
 LINE_NS = 13.0  # one cache line from another core's L2, measured; little of it overlaps
 LINE_BYTES = 64

@@ -4,8 +4,8 @@ a registry.
 
 from __future__ import annotations
 
-from superkernel.body import Body, Role
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, Role
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 
 _BY_OP: dict[str, str] = {

@@ -7,12 +7,12 @@ ones.
 
 from __future__ import annotations
 
+from superkernel.core.tensor import row_major_strides
 from superkernel.scheduler.affine import Ref
 from superkernel.scheduler.cluster import Cluster, Store
 from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.schedule import Place, Space
 from superkernel.scheduler.workspace import Reg, Workspace, any_view, only_dense
-from superkernel.tensor import row_major_strides
 
 
 def place_outputs(ws: Workspace) -> None:

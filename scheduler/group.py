@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from superkernel.body import Body, SubOperator
-from superkernel.graph import Graph, Node
+from superkernel.core.options import Options
+from superkernel.ir.body import Body, SubOperator
+from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import Family
-from superkernel.options import Options
 from superkernel.scheduler.anchors import add_anchor
 from superkernel.scheduler.cluster import Cluster
 from superkernel.scheduler.default_choice import default_choice

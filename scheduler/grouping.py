@@ -10,9 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from superkernel.body import SubOperator
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import SubOperator
 from superkernel.scheduler.schedule import Place, Space
-from superkernel.tensor import TensorType
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from superkernel.body import Body, Role
+from superkernel.core.tensor import Region
+from superkernel.ir.body import Body, Role
 from superkernel.scheduler.tiling import Access, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import Region
 
 HOST_REFERENCE = "host.reference"
 HOST_CALL_NS = 30_000.0  # taking the interpreter's lock and NumPy's own overhead

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from superkernel.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
-from superkernel.graph import Node
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
+from superkernel.ir.graph import Node
 from superkernel.ops.opdef import AttrValue
 from superkernel.scheduler import legality, profit
 from superkernel.scheduler.affine import Coords, Ref, broadcast_strides
 from superkernel.scheduler.cluster import Cluster, Load, Prologue, Result, Store
 from superkernel.scheduler.workspace import Accept, Reg, Workspace
-from superkernel.tensor import TensorType
 
 
 def add_pointwise(ws: Workspace, node: Node) -> None:

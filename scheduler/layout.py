@@ -15,9 +15,9 @@ import fnmatch
 from collections.abc import Callable
 from math import prod
 
-from superkernel.body import Body
-from superkernel.graph import Graph, Node
-from superkernel.options import Options
+from superkernel.core.options import Options
+from superkernel.ir.body import Body
+from superkernel.ir.graph import Graph, Node
 from superkernel.scheduler.affine import permutation
 from superkernel.scheduler.anchors import plain_body
 from superkernel.scheduler.families import family_of

@@ -5,12 +5,12 @@ Each predicate returns None where the join is legal, else the reason why not (a 
 
 from __future__ import annotations
 
-from superkernel.graph import Node
+from superkernel.core.tensor import row_major_strides
+from superkernel.ir.graph import Node
 from superkernel.scheduler.affine import Coords, Ref, broadcast_strides, same_strides
 from superkernel.scheduler.cluster import Cluster, Load
 from superkernel.scheduler.families.aicore import CONTROL_UNIT
 from superkernel.scheduler.workspace import Reg, Workspace
-from superkernel.tensor import row_major_strides
 
 
 def same_element(a: Coords, b: Coords) -> bool:

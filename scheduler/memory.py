@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.body import Role, SubOperator
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Role, SubOperator
 from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.owners import Owners, Run
 from superkernel.scheduler.schedule import ConstantSlot, Place, Space
 from superkernel.scheduler.tiling import Pack, Tiling
-from superkernel.tensor import TensorType
 
 ALIGN_BYTES = 64
 ROOMY_FACTOR = 1.25

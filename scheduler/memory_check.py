@@ -16,11 +16,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from superkernel.body import Body, PointwiseProgram, Role, SubOperator, View
-from superkernel.errors import VerificationError, Violation, raise_all
+from superkernel.core.errors import VerificationError, Violation, raise_all
+from superkernel.core.tensor import Region, full_box, regions_of_box
+from superkernel.ir.body import Body, PointwiseProgram, Role, SubOperator, View
 from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.schedule import Place, Space
-from superkernel.tensor import Region, full_box, regions_of_box
 
 MAX_RUNS = 4096
 

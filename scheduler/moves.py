@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from superkernel.graph import Node
+from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.ir.graph import Node
 from superkernel.scheduler.affine import Coords, Ref, permutation, same_strides, view_refs
 from superkernel.scheduler.anchors import add_anchor
 from superkernel.scheduler.cluster import Store
 from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.storage import IMAGE_OPS, stored_shape
 from superkernel.scheduler.workspace import Accept, Derived, Reg, Workspace, any_view, only_dense
-from superkernel.tensor import TensorType, row_major_strides
 
 
 def add_view(ws: Workspace, node: Node) -> None:

@@ -17,9 +17,9 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from superkernel.body import Role, SubOperator
-from superkernel.graph import Graph
-from superkernel.options import Options
+from superkernel.core.options import Options
+from superkernel.ir.body import Role, SubOperator
+from superkernel.ir.graph import Graph
 from superkernel.scheduler.cost import (
     LINE_BYTES,
     LINE_NS,

@@ -6,7 +6,7 @@ prologue is evaluated more often than once per element, arithmetic.
 
 from __future__ import annotations
 
-from superkernel.body import Instruction
+from superkernel.ir.body import Instruction
 from superkernel.ops.opdef import Family
 from superkernel.scheduler.cluster import Cluster, Load
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from superkernel.body import (
+from superkernel.ir.body import (
     AnchorInput,
     Body,
     Instruction,

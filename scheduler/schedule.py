@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-from superkernel.body import SubOperator
-from superkernel.errors import UserError
+from superkernel.core.errors import UserError
+from superkernel.core.tensor import Region
+from superkernel.ir.body import SubOperator
 from superkernel.scheduler.tiling import Pack, Tiling
-from superkernel.tensor import Region
 
 
 class Space(Enum):

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 
-from superkernel.graph import Graph, Node
+from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import Family
 from superkernel.scheduler.affine import Shape
-from superkernel.tensor import TensorType, row_major_strides
 
 IMAGE_OPS = frozenset({"conv", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool"})
 """Operators that read images in slot 0 and compute images; their kernels store channels last and in no other order."""

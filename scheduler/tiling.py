@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.body import Body, View
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Region, TensorType
+from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
-from superkernel.tensor import Region, TensorType
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.body import Body, View
-from superkernel.dtypes import DType
-from superkernel.graph import Graph, Node
+from superkernel.core.dtypes import DType
+from superkernel.core.options import Options
+from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.ir.body import Body, View
+from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import Family
-from superkernel.options import Options
 from superkernel.scheduler.affine import Coords, Ref, Shape, dense_ref, view_refs
 from superkernel.scheduler.cluster import Anchor, Cluster, ClusterSet, Load, Prologue, Store
 from superkernel.scheduler.grouping import Buffer, GroupNote
@@ -40,7 +41,6 @@ from superkernel.scheduler.storage import (
 )
 from superkernel.scheduler.tiling import Family as KernelFamily
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import TensorType, row_major_strides
 
 Accept = Callable[[Ref], bool]
 CONSTANT_HOME = Place(Space.CONSTANT, 0, 0)

@@ -16,19 +16,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from superkernel.core.version import __version__
 
 if TYPE_CHECKING:
     from superkernel.analysis.report import Report
     from superkernel.analysis.sim_report import SimReport
-    from superkernel.analysis.tracing import Trace
     from superkernel.api import compile, load
-    from superkernel.bound import get_include
     from superkernel.builder import GraphBuilder
     from superkernel.compilation.scoping import ScopeWarning
     from superkernel.compilation.stages import FallbackWarning
-    from superkernel.dtypes import DType
-    from superkernel.errors import (
+    from superkernel.core.dtypes import DType
+    from superkernel.core.errors import (
         DataError,
         FileFormatError,
         GraphError,
@@ -42,45 +40,47 @@ if TYPE_CHECKING:
         VerificationError,
         WatchdogError,
     )
-    from superkernel.graph import Graph, KernelType, Node
-    from superkernel.kernel import Kernel
-    from superkernel.kernels import AicoreKernel, HostKernel
-    from superkernel.options import Options
+    from superkernel.core.options import Options
+    from superkernel.core.tensor import TensorType
+    from superkernel.display.tracing import Trace
+    from superkernel.ir.graph import Graph, KernelType, Node
+    from superkernel.runtime.bound import get_include
+    from superkernel.runtime.kernel import Kernel
+    from superkernel.runtime.kernels import AicoreKernel, HostKernel
     from superkernel.target.aicore import load_target
-    from superkernel.tensor import TensorType
 
 _HOMES = {
     "compile": "api",
     "load": "api",
-    "get_include": "bound",
+    "get_include": "runtime.bound",
     "GraphBuilder": "builder",
-    "DType": "dtypes",
-    "DataError": "errors",
-    "FileFormatError": "errors",
-    "GraphError": "errors",
-    "InputError": "errors",
-    "InternalError": "errors",
-    "MachineError": "errors",
-    "SimulationError": "errors",
-    "SuperKernelError": "errors",
-    "UnsupportedError": "errors",
-    "UserError": "errors",
-    "VerificationError": "errors",
-    "WatchdogError": "errors",
-    "Graph": "graph",
-    "KernelType": "graph",
-    "Node": "graph",
-    "Kernel": "kernel",
-    "AicoreKernel": "kernels",
-    "HostKernel": "kernels",
-    "Options": "options",
+    "DType": "core.dtypes",
+    "DataError": "core.errors",
+    "FileFormatError": "core.errors",
+    "GraphError": "core.errors",
+    "InputError": "core.errors",
+    "InternalError": "core.errors",
+    "MachineError": "core.errors",
+    "SimulationError": "core.errors",
+    "SuperKernelError": "core.errors",
+    "UnsupportedError": "core.errors",
+    "UserError": "core.errors",
+    "VerificationError": "core.errors",
+    "WatchdogError": "core.errors",
+    "Graph": "ir.graph",
+    "KernelType": "ir.graph",
+    "Node": "ir.graph",
+    "Kernel": "runtime.kernel",
+    "AicoreKernel": "runtime.kernels",
+    "HostKernel": "runtime.kernels",
+    "Options": "core.options",
     "FallbackWarning": "compilation.stages",
     "Report": "analysis.report",
     "ScopeWarning": "compilation.scoping",
     "SimReport": "analysis.sim_report",
     "load_target": "target.aicore",
-    "TensorType": "tensor",
-    "Trace": "analysis.tracing",
+    "TensorType": "core.tensor",
+    "Trace": "display.tracing",
 }
 
 __all__ = [

@@ -8,17 +8,17 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from superkernel.collection import paused
-from superkernel.errors import InputError, UnsupportedError, Violation, raise_all
-from superkernel.kernels import kernel_of
-from superkernel.options import Options
+from superkernel.core.collection import paused
+from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
+from superkernel.core.options import Options
+from superkernel.runtime.kernels import kernel_of
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from superkernel.graph import Graph
-    from superkernel.kernel import Kernel
-    from superkernel.kernels import AicoreKernel, HostKernel
+    from superkernel.ir.graph import Graph
+    from superkernel.runtime.kernel import Kernel
+    from superkernel.runtime.kernels import AicoreKernel, HostKernel
     from superkernel.target.aicore import AicoreTarget
 
     Source = Graph | nx.DiGraph[Any] | str | PathLike[str] | Any
@@ -176,7 +176,7 @@ def thread_count(threads: int | None) -> int:
 def _existing_file(name: str | PathLike[str]) -> Path:
     """The path of a model. Raises InputError on what can be none, where the system would raise ValueError."""
     from superkernel.compilation.saved import ELF_HINT, is_saved_kernel
-    from superkernel.files import is_elf
+    from superkernel.core.files import is_elf
 
     text = fspath(name)
     if not isinstance(text, str) or not text or "\0" in text:

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.plan import Hazard, Witness
-from superkernel.tensor import Region
 
 READ_ONLY = (Space.CONSTANT, Space.INPUT)
 

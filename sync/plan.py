@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from superkernel.errors import UserError
+from superkernel.core.errors import UserError
+from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import Task, parse_tasks
-from superkernel.tensor import Region
 
 
 class Form(Enum):

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import Schedule, Task
 from superkernel.sync.hazards import Conflict, find_conflicts
 from superkernel.sync.plan import Body, Boundary, Form, Hazard, Plan, Set, Step, Wait, WaitReason, Witness
-from superkernel.tensor import Region
 
 
 @dataclass(slots=True)

@@ -25,10 +25,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from superkernel.errors import VerificationError, Violation
+from superkernel.core.errors import VerificationError, Violation
+from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.plan import Body, Plan, Set, Wait
-from superkernel.tensor import Region
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel import settings
-from superkernel.body import Body, Role, SubOperator
 from superkernel.codegen.aicore.addresses import map_addresses
 from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.image import AicoreImageBuilder
 from superkernel.codegen.cache import ObjectCache
+from superkernel.core import settings
+from superkernel.core.options import Options
+from superkernel.core.tensor import TensorType
 from superkernel.executors.qemu import PROGRAM, QemuExecutable, Schedule
 from superkernel.executors.sim import SimExecutable
-from superkernel.options import Options
+from superkernel.ir.body import Body, Role, SubOperator
 from superkernel.scheduler.aicore.place import Cores, place_aicore
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.grouping import Buffer, Grouping
@@ -39,7 +40,6 @@ from superkernel.scheduler.schedule import Place, Space
 from superkernel.sync.aicore.planner import plan_aicore
 from superkernel.sync.aicore.verify import verify_aicore
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import TensorType
 
 Array = NDArray[Any]
 CHOICES: Final = ("none", "sample", "late", "random")

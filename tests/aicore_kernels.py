@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import superkernel as sk
-from superkernel.graph import Graph
-from superkernel.random_inputs import random_inputs
+from superkernel.core.tensor import TensorType
+from superkernel.ir.graph import Graph
+from superkernel.reference.random_inputs import random_inputs
 from superkernel.registry.rows_aicore import aicore_rows
-from superkernel.tensor import TensorType
 
 FLOATS = ("f32", "f16", "bf16")
 INTEGERS = ("i8", "u8", "i16", "i32")

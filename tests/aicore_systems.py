@@ -24,7 +24,7 @@ from superkernel.codegen.aicore.program_spec import ProgramSpec, ranges_of
 from superkernel.codegen.cache import ObjectCache
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.executors.sim import SimExecutable, SimRun
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.scheduler.schedule import Schedule
 from superkernel.sync.aicore.plan import AicorePlan
 

@@ -19,7 +19,7 @@ from superkernel.target.engines.formula import evaluate
 from superkernel.target.engines.layout import DOORBELL, word_offset
 
 if TYPE_CHECKING:
-    from superkernel.dtypes import DType
+    from superkernel.core.dtypes import DType
     from superkernel.target.engines import Command
 
 T0, T1, T2, A0, A1, A2, S0, S1, S2 = 5, 6, 7, 10, 11, 12, 8, 9, 18  # x registers; S0: page, S1: private memory

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.builder import GraphBuilder, Tensor
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 
 LIGHT_MODELS = (
     "bvlc_alexnet",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from superkernel.builder import GraphBuilder, Tensor
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 
 
 def conv(b: GraphBuilder, rng: np.random.Generator, x: Tensor, channels: int, size: int, stride: int = 1) -> Tensor:

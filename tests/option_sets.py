@@ -13,10 +13,10 @@ from typing import Any
 
 from superkernel.compilation.pipeline_aicore import AicoreCompiled, compile_for_aicore, with_other_code
 from superkernel.compilation.shared_aicore import Shared
-from superkernel.graph import Graph
-from superkernel.kernel import Kernel
-from superkernel.options import Options
-from superkernel.random_inputs import random_inputs
+from superkernel.core.options import Options
+from superkernel.ir.graph import Graph
+from superkernel.reference.random_inputs import random_inputs
+from superkernel.runtime.kernel import Kernel
 from superkernel.target.aicore import load_target
 
 Row = dict[str, Any]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superkernel.codegen.aicore.memory_map import ALIGN_BYTES, MemoryMap
+from superkernel.core.tensor import TensorType
 from superkernel.scheduler.schedule import Place, Schedule, Space
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import TensorType
 
 
 @dataclass(frozen=True)

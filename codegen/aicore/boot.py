@@ -35,7 +35,7 @@ from superkernel.codegen.aicore.linking.elf_writer import ObjectSection, OutputS
 from superkernel.codegen.aicore.linking.objects import FLAG_DOUBLE_FLOAT, FLAG_RVC
 from superkernel.codegen.aicore.linking.relocations import NUMBERS
 from superkernel.codegen.aicore.memory_map import CAUSE_WORD
-from superkernel.errors import InternalError, Violation, raise_all
+from superkernel.core.errors import InternalError, Violation, raise_all
 from superkernel.target.aicore import AicoreTarget
 
 START, TRAP, MAIN, DONE, FIRMWARE, PRIVATE = "sk_start", "sk_trap", "sk_main", "sk_done", "sk_firmware", "sk_private"

@@ -17,7 +17,7 @@ from llvmlite import ir
 from superkernel.codegen.aicore.flow import Flow
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number, load_volatile, store_volatile
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import CommandSpec, Engine, command
 from superkernel.target.engines.layout import DOORBELL, layout, word_offset

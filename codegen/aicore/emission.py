@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.layer import RESERVED_FLAGS, KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, FlagsExhausted, flags_needed, plan_flags
-from superkernel.errors import InternalError, UnsupportedError
+from superkernel.core.errors import InternalError, UnsupportedError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine, Local

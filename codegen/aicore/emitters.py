@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from superkernel.codegen.aicore.emission import Emitter
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
 from superkernel.scheduler.families.aicore import MODULES
 
 

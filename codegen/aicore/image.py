@@ -34,7 +34,7 @@ from superkernel.codegen.aicore.memory_map import PARAMETERS_BYTE, STACK_BYTES, 
 from superkernel.codegen.aicore.program import emit_program, emit_singles
 from superkernel.codegen.aicore.program_spec import KernelCall, ProgramSpec, launch_name, ranges_of
 from superkernel.codegen.cache import ObjectCache
-from superkernel.errors import UnsupportedError
+from superkernel.core.errors import UnsupportedError
 from superkernel.scheduler.aicore.place import Workspaces
 from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.scheduler.schedule import Schedule, Space

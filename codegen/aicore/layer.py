@@ -31,14 +31,14 @@ from typing import cast
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.channel import CHANNELS_MAX, Channel, meeting_flag
 from superkernel.codegen.aicore.commands import SCRATCH, Address, Commands, OperandValue
 from superkernel.codegen.aicore.rings import Buffer, FlagPlan, FlagUse, Part, Ring, StreamFlags, Touch
 from superkernel.codegen.aicore.scalar import I8, I16, I32, I64, MASK64, Number, Scalar, Variable, ir_of
 from superkernel.codegen.aicore.stream import Stream, ends
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.aicore import AicoreTarget

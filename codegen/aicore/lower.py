@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.metadata import version as package_version
 from typing import Final
 
 import llvmlite
@@ -25,7 +24,8 @@ import llvmlite.binding as llvm
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import initialize_llvm
 from superkernel.codegen.processes import run_jobs
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
+from superkernel.core.version import __version__
 
 TRIPLE: Final = "riscv64-unknown-elf"
 CPU: Final = "generic-rv64"
@@ -100,7 +100,7 @@ def cache_key(text: str) -> str:
 def _generator() -> str:
     """What makes objects of texts. Kept: to find out a package's version takes longer than to find an object."""
     llvm_version = ".".join(map(str, llvm.llvm_version_info))
-    versions = f"{package_version('superkernel')} {GENERATOR} llvmlite {llvmlite.__version__} LLVM {llvm_version}"
+    versions = f"{__version__} {GENERATOR} llvmlite {llvmlite.__version__} LLVM {llvm_version}"
     return f"rv64 {versions} {TRIPLE} {CPU} {FEATURES} {ABI} static medium O2"
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from superkernel.errors import UnsupportedError
+from superkernel.core.errors import UnsupportedError
 from superkernel.target.aicore import AicoreTarget
 
 FIRMWARE_BYTES = 1 << 18

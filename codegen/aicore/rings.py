@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from superkernel.codegen.aicore.scalar import Number, Variable
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
 from superkernel.target.engines import Engine, Local
 
 

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from superkernel.body import PointwiseProgram
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part, Ring
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import PointwiseProgram
 from superkernel.scheduler.families.aicore.tilecode import Home, Layout, Load, Register, Step, Store, TileCode, TileSize
 from superkernel.target.engines import Local
 

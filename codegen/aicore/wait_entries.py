@@ -16,7 +16,7 @@ from superkernel.codegen.aicore.emission import KernelCode
 from superkernel.codegen.aicore.layer import STORE_FENCE, WAIT_FUNCTION
 from superkernel.codegen.aicore.scalar import I64
 from superkernel.codegen.aicore.statements import define, store, word
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
 from superkernel.sync.aicore.plan import AicorePlan, OperandWait, Run
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine, command, spec_of

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.body import Body
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.schedule import MemoryAccess, Schedule, Space, Task
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Cut, HartKind, Mode, Pause, Run

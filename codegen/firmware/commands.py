@@ -16,7 +16,7 @@ from superkernel.codegen.aicore.scalar import Number, Scalar
 from superkernel.codegen.firmware.code import Code, Operands
 from superkernel.codegen.firmware.floats import bits_type, narrow, widen
 from superkernel.codegen.firmware.memory import FAIL_COMMAND
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines.model import TYPE_CODES
 

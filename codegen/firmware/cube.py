@@ -13,7 +13,7 @@ from llvmlite import ir
 from superkernel.codegen.aicore.scalar import I32, Number, Scalar, Variable
 from superkernel.codegen.firmware.code import F32, Code, Operands, scalar
 from superkernel.codegen.firmware.commands import CommandSet, by_item, by_types, item_bits, load_lane, zero_bytes
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines.model import Local
 

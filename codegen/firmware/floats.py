@@ -16,7 +16,7 @@ from llvmlite import ir
 
 from superkernel.codegen.aicore.scalar import I1, I16, I32, I64, Scalar
 from superkernel.codegen.firmware.code import F32, F64, Code, scalar
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 
 FLOAT_TYPES = (DType.F32, DType.F16, DType.BF16)
 NAN_BITS = 0x7FC00000

@@ -25,7 +25,7 @@ from functools import cached_property
 from typing import Final
 
 from superkernel.codegen.aicore.memory_map import FIRMWARE_BYTES, TOP_BYTES, WINDOW_BYTES, MemoryMap
-from superkernel.errors import UnsupportedError, Violation, raise_all
+from superkernel.core.errors import UnsupportedError, Violation, raise_all
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines.layout import WINDOW_WORDS
 from superkernel.target.engines.model import CoreType, Engine, Local

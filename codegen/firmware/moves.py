@@ -16,7 +16,7 @@ from superkernel.codegen.firmware.commands import (
     store_lane,
 )
 from superkernel.codegen.firmware.floats import above_zero, canonical, is_nan, to_integer
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.aicore import AicoreTarget
 
 COMMANDS = CommandSet()

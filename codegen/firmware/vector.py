@@ -20,7 +20,7 @@ from superkernel.codegen.firmware.commands import (
     store_lane,
 )
 from superkernel.codegen.firmware.floats import above_zero, canonical, const, exp, extreme, is_nan, ln
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.aicore import AicoreTarget
 
 COMMANDS = CommandSet()

@@ -31,7 +31,7 @@ from superkernel.codegen.firmware.floats import (
     to_integer,
 )
 from superkernel.codegen.firmware.memory import FAIL_OFFSET
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.aicore import AicoreTarget
 
 COMMANDS = CommandSet()

@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import I8, I32, I64, Index, KernelBuilder, storage_type
 from superkernel.codegen.host.emitters import Emitter
@@ -24,8 +23,9 @@ from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, convert
 from superkernel.codegen.host.panels import copy_transposed
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.codegen.host.shuffle import lane_mask, larger, reduce_tree, resize
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.attention import AttentionTiling, attention_form
 from superkernel.scheduler.tiling import Tiling
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.host.attention import AttentionEmitter
 from superkernel.codegen.host.builder import I16, I32, Index, KernelBuilder, vector_type
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, Values, fold, zero
 from superkernel.codegen.host.narrow import Bf16, dot_bf16, multiply_runs
 from superkernel.codegen.host.shuffle import permute, resize, transpose
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.attention_reduced import NarrowAttentionTiling
 from superkernel.scheduler.tiling import Tiling
 

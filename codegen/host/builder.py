@@ -23,7 +23,7 @@ from typing import TypeAlias
 from llvmlite import ir
 
 from superkernel.codegen.host.half import narrow_half, widen_half
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.cpu import CpuTarget
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))

@@ -14,14 +14,14 @@ from dataclasses import replace
 
 from llvmlite import ir
 
-from superkernel.body import Body, View
 from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, Values, fold, multiply_add, store_tile, strips, zero
 from superkernel.codegen.host.patches import PatchCopier
 from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.conv import PIXELS, ConvTiling
 from superkernel.scheduler.families.conv_form import Patch, conv_form, patch_of
 from superkernel.scheduler.tiling import Tiling

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.conv import load_bias
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import as_result, convert, multiply_add, strips, zero
 from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.conv_generic import VolumeTiling, volume_form
 from superkernel.scheduler.tiling import Tiling
 

@@ -15,7 +15,6 @@ from typing import Protocol
 
 from llvmlite import ir
 
-from superkernel.body import Body, PointwiseProgram, View
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import (
@@ -31,8 +30,9 @@ from superkernel.codegen.host.gemm_core import (
 )
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
 from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.scheduler.families.conv import PIXELS
 from superkernel.scheduler.families.conv_nhwc import NhwcTiling, Walk, last_lanes, patch_extent, patch_walk
 from superkernel.scheduler.families.costing import program_weight

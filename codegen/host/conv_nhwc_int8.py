@@ -14,7 +14,6 @@ from itertools import chain
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.host.builder import I32, Index, KernelBuilder
 from superkernel.codegen.host.conv_nhwc import NhwcEmitter
 from superkernel.codegen.host.conv_nhwc_reduced import InterleavingCopier
@@ -23,8 +22,9 @@ from superkernel.codegen.host.gemm_core import Tile, Values, fold, load_again, s
 from superkernel.codegen.host.narrow import dot_bytes
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
 from superkernel.codegen.host.quantise import codes_of, put_codes
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.conv_form import ConvForm
 from superkernel.scheduler.families.conv_nhwc import Walk
 from superkernel.scheduler.families.conv_nhwc_int8 import HEAD_BYTES, Int8NhwcTiling

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.conv_nhwc import NhwcEmitter
 from superkernel.codegen.host.emitters import Emitter
@@ -19,8 +18,9 @@ from superkernel.codegen.host.gemm_core import Tile, Values
 from superkernel.codegen.host.narrow import Bf16, multiply_runs
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
 from superkernel.codegen.host.shuffle import permute
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.conv_form import ConvForm
 from superkernel.scheduler.families.conv_nhwc import Walk, patch_extent
 from superkernel.scheduler.families.conv_nhwc_reduced import NarrowNhwcTiling, runs_of

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.vecexpr import Expr
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:

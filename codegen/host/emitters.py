@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from superkernel.body import Body
 from superkernel.codegen.host.builder import KernelBuilder
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families import MODULES
 from superkernel.scheduler.tiling import Tiling
 

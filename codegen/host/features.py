@@ -8,7 +8,7 @@ from functools import cache
 import llvmlite.binding as llvm
 
 from superkernel.codegen.forks import wait_for_llvm_before_forks
-from superkernel.errors import InputError, MachineError
+from superkernel.core.errors import InputError, MachineError
 from superkernel.target.cpu import AVX2, AVX512, TIERS, CpuTarget, cpu_target
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I64, Index, KernelBuilder, register_type, storage_type, vector_type
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.cpu import CpuTarget
 
 SCALARS = 2  # registers for broadcasts of the left operand: a row's, and the next row's, which LLVM loads ahead

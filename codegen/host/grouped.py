@@ -12,13 +12,13 @@ from functools import partial
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, accumulate, convert, fold, store_tile, strips
 from superkernel.codegen.host.panels import copy_panel
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.ops.grouped import (
     BOUNDS_WORD,
     FINE,

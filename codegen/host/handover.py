@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.plan import Body, Plan, Set, Wait
-from superkernel.tensor import Region
 
 LINE_BYTES = 64
 LINES_MAX = 4  # per wait

@@ -17,13 +17,13 @@ import llvmlite
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel import __version__
-from superkernel.body import SubOperator
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.entry_spec import EntrySpec, Location, RunTask, SetCount, Step, TaskSpec, WaitFor
 from superkernel.codegen.host.entry_spec import Space as BaseSpace
 from superkernel.codegen.host.handover import Handovers
 from superkernel.codegen.host.lower import LoadedCode, compile_ir
+from superkernel.core.version import __version__
+from superkernel.ir.body import SubOperator
 from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.schedule import Place, Schedule, Space
 from superkernel.scheduler.tiling import Tiling, pack_bytes

@@ -15,7 +15,6 @@ from itertools import product
 import numpy as np
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder, compute_dtype, vector_type
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.lookup import emit_lookup, lane_numbers, load_lanes
@@ -25,8 +24,9 @@ from superkernel.codegen.host.rows import Point, RowWalk, each_unit
 from superkernel.codegen.host.scan import Order, best_of_lanes, extreme_accumulators, row_index
 from superkernel.codegen.host.scatter import emit_scatter
 from superkernel.codegen.host.vecexpr import Expr, rounded
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.indexing import WholeTiling
 from superkernel.scheduler.families.lookup import LookupTiling, lookup_plan
 from superkernel.scheduler.families.movement import OutputRowsTiling

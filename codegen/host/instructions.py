@@ -14,13 +14,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from superkernel.body import Instruction
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import KernelBuilder, compute_dtype
 from superkernel.codegen.host.convert import convert, float_to_integer, integer_range
 from superkernel.codegen.host.vecexpr import Expr, rounded
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Instruction
 from superkernel.ops.opdef import AttrValue
 
 

@@ -15,7 +15,7 @@ from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.loops import each_row, split_index, vector_loop, vector_range
 from superkernel.codegen.host.program import ProgramEmitter, Row
 from superkernel.codegen.host.vecexpr import Expr
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.lookup import LookupPlan
 from superkernel.scheduler.families.pointwise import PointwiseTiling
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import llvmlite.binding as llvm
 
 from superkernel.codegen.host.features import initialize_llvm
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
 from superkernel.target.cpu import CpuTarget
 
 

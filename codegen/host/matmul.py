@@ -16,7 +16,6 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from superkernel.body import Body, PointwiseProgram, View
 from superkernel.codegen.host import streaming
 from superkernel.codegen.host.builder import I32, Index, KernelBuilder, register_type
 from superkernel.codegen.host.emitters import Emitter
@@ -24,7 +23,8 @@ from superkernel.codegen.host.gemm_core import LoadVector, Tile, accumulate, as_
 from superkernel.codegen.host.panels import copy_panel
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.codegen.host.streaming import Panel
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.scheduler.families.matmul import COPY, PACKED, ROWS, MatmulTiling, packed_batch_strides
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, view_of
 from superkernel.scheduler.tiling import Tiling

@@ -21,7 +21,6 @@ from dataclasses import replace
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.host import streaming
 from superkernel.codegen.host.builder import I32, Index, KernelBuilder
 from superkernel.codegen.host.emitters import Emitter
@@ -30,8 +29,9 @@ from superkernel.codegen.host.matmul import MatmulEmitter
 from superkernel.codegen.host.narrow import Bf16, dot_bf16, dot_bytes
 from superkernel.codegen.host.quantise import codes_of, put_codes
 from superkernel.codegen.host.streaming import Panel
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.matmul_reduced import BF16X3, WEIGHTS8, NarrowTiling
 from superkernel.scheduler.tiling import Tiling
 

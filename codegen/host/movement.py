@@ -3,14 +3,14 @@ zeroed."""
 
 from __future__ import annotations
 
-from superkernel.body import Body
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.lookup import emit_lookup, lane_numbers
 from superkernel.codegen.host.loops import each_row, vector_loop
 from superkernel.codegen.host.pointwise import emit_program
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.codegen.host.vecexpr import Expr
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.lookup import LookupTiling, lookup_plan
 from superkernel.scheduler.families.movement import OutputRowsTiling
 from superkernel.scheduler.families.pieces import PiecesTiling, pieces_of

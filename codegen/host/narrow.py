@@ -19,7 +19,7 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, I16, I32, Index, KernelBuilder, vector_type
 from superkernel.codegen.host.gemm_core import Tile, Values, fold, load_again, vectors_kept, zero
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 
 _UNROLLED_WORDS = 4  # of a run, whose steps are written out
 

@@ -14,7 +14,7 @@ from llvmlite import ir
 from superkernel.codegen.host.builder import I8, Index, KernelBuilder
 from superkernel.codegen.host.gemm_core import Tile, convert, zero
 from superkernel.codegen.host.shuffle import resize, transpose
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.matmul_form import Factor
 
 

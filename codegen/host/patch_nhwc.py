@@ -13,7 +13,7 @@ from llvmlite import ir
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.gemm_core import strips
 from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.conv_form import ConvForm
 from superkernel.scheduler.families.conv_nhwc import Walk
 

@@ -17,7 +17,7 @@ from llvmlite import ir
 from superkernel.codegen.host.builder import Index, KernelBuilder, register_type
 from superkernel.codegen.host.gemm_core import strips
 from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.conv_form import ConvForm, Patch
 
 LoadRow = Callable[[Index, int], ir.Value]  # (first input column, lanes) -> values, `column stride` apart

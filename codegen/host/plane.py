@@ -17,11 +17,11 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from superkernel.body import ProgramInput
 from superkernel.codegen.host.builder import I32, Index, KernelBuilder
 from superkernel.codegen.host.loops import split_index, vector_loop
 from superkernel.codegen.host.program import ProgramEmitter, Row
 from superkernel.codegen.host.shuffle import permute
+from superkernel.ir.body import ProgramInput
 from superkernel.scheduler.families.pointwise import SIDE_MAX, PointwiseTiling
 
 

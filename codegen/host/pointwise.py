@@ -7,13 +7,13 @@ transposed in registers, and the program then runs on rows of that square.
 
 from __future__ import annotations
 
-from superkernel.body import Body, PointwiseProgram
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.loops import each_row, split_index, vector_loop, vector_range
 from superkernel.codegen.host.plane import emit_plane
 from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.collapse import canonical
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body, PointwiseProgram
+from superkernel.ir.collapse import canonical
 from superkernel.scheduler.families.pointwise import PointwiseTiling
 from superkernel.scheduler.tiling import Tiling
 

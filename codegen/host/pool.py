@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import Index, KernelBuilder, storage_type
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import fold, strips
 from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.ops.pool import window_counts
 from superkernel.ops.windows import Window
 from superkernel.scheduler.families.pool import GLOBAL, PoolTiling, pool_form

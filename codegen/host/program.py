@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from superkernel.body import PointwiseProgram, ProgramInput, ProgramOutput
 from superkernel.codegen.host.builder import Index, KernelBuilder, compute_dtype
 from superkernel.codegen.host.instructions import emit_instruction
 from superkernel.codegen.host.vecexpr import Expr
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import PointwiseProgram, ProgramInput, ProgramOutput
 from superkernel.ops.opdef import AttrValue
 
 

@@ -18,7 +18,7 @@ from llvmlite import ir
 from superkernel.codegen.host.builder import I8, I32, Index, KernelBuilder, mangle, vector_type
 from superkernel.codegen.host.gemm_core import Values, fold, strips, zero
 from superkernel.codegen.host.shuffle import permute
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 
 MAGIC = 1.5 * 2.0**23
 """Added to a float below 2^22 it leaves the nearest integer in the low bits."""

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.host.builder import Index, KernelBuilder, compute_dtype
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.loops import each_row, vector_loop
 from superkernel.codegen.host.program import ProgramEmitter, Row
 from superkernel.codegen.host.vecexpr import Expr
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.movement import OutputRowsTiling
 from superkernel.scheduler.families.rowops import integer
 from superkernel.scheduler.families.rowspace import slot_program

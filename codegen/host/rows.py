@@ -22,8 +22,8 @@ from superkernel.codegen.host.builder import I64, Carry, Index, KernelBuilder
 from superkernel.codegen.host.loops import split_index
 from superkernel.codegen.host.program import ProgramEmitter, Row
 from superkernel.codegen.host.vecexpr import Expr
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
 from superkernel.scheduler.families.rowspace import RowSpace, RowTiling
 
 Site = str | int

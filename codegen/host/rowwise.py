@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from superkernel.body import Body
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import KernelBuilder, compute_dtype
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.rows import Accumulator, Point, RowWalk, each_unit
 from superkernel.codegen.host.vecexpr import Expr
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.rowops import integer, real
 from superkernel.scheduler.families.rowspace import RowTiling
 from superkernel.scheduler.families.rowwise import keeps_row

@@ -18,8 +18,8 @@ from llvmlite import ir
 from superkernel.codegen.host.builder import I8, I32, I64, KernelBuilder, vector_type
 from superkernel.codegen.host.rows import Accumulator, Point, RowWalk
 from superkernel.codegen.host.vecexpr import Expr
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
 
 
 @dataclass(frozen=True, slots=True)

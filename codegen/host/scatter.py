@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from superkernel.body import Body
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.lookup import bounded
 from superkernel.codegen.host.loops import each_row, split_index, vector_loop
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.codegen.host.vecexpr import Expr
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.rowops import integer
 from superkernel.scheduler.families.rowspace import slot_program
-from superkernel.tensor import TensorType, row_major_strides
 
 
 def emit_scatter(kb: KernelBuilder, body: Body) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I1, I32, I64, PTR, VOID, Index, KernelBuilder, mangle, storage_type
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 
 
 def permute(kb: KernelBuilder, a: ir.Value, b: ir.Value | None, lanes: Sequence[int]) -> ir.Value:

@@ -10,10 +10,10 @@ import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from superkernel.body import Body, Role
 from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.emitters import emitter_of
 from superkernel.codegen.host.lower import LoadedCode, compile_ir
+from superkernel.ir.body import Body, Role
 from superkernel.scheduler.tiling import Tiling, pack_bytes
 from superkernel.target.cpu import CpuTarget
 

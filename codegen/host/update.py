@@ -6,13 +6,13 @@ The position is clamped to 0 .. Smax - T: no value of it writes out of bounds.
 
 from __future__ import annotations
 
-from superkernel.body import Body
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.loops import split_index, vector_loop
 from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.families.update import UpdateTiling
 from superkernel.scheduler.tiling import Tiling

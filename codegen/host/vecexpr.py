@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I1, I32, I64, KernelBuilder, mangle, vector_type
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
 
 F32, F64 = ir.FloatType(), ir.DoubleType()
 Number = int | float

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from superkernel.body import Body, View
 from superkernel.codegen.host.builder import Index, KernelBuilder, mangle, storage_type
 from superkernel.codegen.host.conv_nhwc import ChannelStores
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Values, fold
 from superkernel.codegen.host.loops import vector_loop
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body, View
 from superkernel.ops.pool import window_counts
 from superkernel.ops.windows import Window
 from superkernel.scheduler.families.conv import PIXELS

@@ -14,14 +14,14 @@ from fractions import Fraction
 
 from llvmlite import ir
 
-from superkernel.body import Body, View
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.conv_nhwc import ChannelStores, multiply_nest
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, Values, store_tile, strips
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.conv import PIXELS
 from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.families.conv_nhwc import Walk

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, Values
 from superkernel.codegen.host.narrow import Bf16, multiply_runs
 from superkernel.codegen.host.winograd import WinogradEmitter
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.winograd_reduced import NarrowWinogradTiling
 from superkernel.scheduler.tiling import Tiling
 

@@ -11,11 +11,11 @@ from functools import partial
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.emitters import emitter_of
 from superkernel.codegen.host.lower import compile_ir
 from superkernel.codegen.processes import run_jobs
+from superkernel.ir.body import Body
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.cpu import CpuTarget
 

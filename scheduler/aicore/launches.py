@@ -24,8 +24,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from superkernel.body import SubOperator
-from superkernel.errors import UnsupportedError, Violation, raise_all
+from superkernel.core.errors import UnsupportedError, Violation, raise_all
+from superkernel.ir.body import SubOperator
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE

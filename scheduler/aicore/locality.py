@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from superkernel.body import Role as OperandRole
-from superkernel.body import SubOperator
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Role as OperandRole
+from superkernel.ir.body import SubOperator
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
 from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.schedule import Copies
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import TensorType
 
 if TYPE_CHECKING:
     from superkernel.scheduler.aicore.place import Cores

@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from superkernel.body import SubOperator
-from superkernel.errors import InternalError, UnsupportedError
+from superkernel.core.errors import InternalError, UnsupportedError
+from superkernel.core.tensor import Region
+from superkernel.ir.body import SubOperator
 from superkernel.scheduler.aicore.locality import AUTO as LOCAL
 from superkernel.scheduler.aicore.locality import Localised, localise
 from superkernel.scheduler.aicore.streams import AUTO, Site, arrange
@@ -35,7 +36,6 @@ from superkernel.scheduler.place import absolute
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import Region
 
 ALIGN_BYTES = 512
 WORKSPACE_SETS = 2

@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from superkernel.body import Role, SubOperator
+from superkernel.ir.body import Role, SubOperator
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.grouping import Buffer, Grouping
 from superkernel.scheduler.memory import Touched

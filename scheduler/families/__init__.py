@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
 from superkernel.scheduler.tiling import Family
 
 MODULES: dict[str, str] = {

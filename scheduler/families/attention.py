@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 
-from superkernel.body import Body, View
-from superkernel.collapse import runs_of_range
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, View
+from superkernel.ir.collapse import runs_of_range
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget

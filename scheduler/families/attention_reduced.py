@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from superkernel.body import Body
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.attention import AttentionFamily, AttentionForm, AttentionTiling
 from superkernel.scheduler.families.matmul_reduced import BF16, is_native, plain_rate
 from superkernel.scheduler.tiling import Tiling

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from superkernel.body import Body, PointwiseProgram
-from superkernel.collapse import exact_regions
+from superkernel.core.tensor import Box, Region, regions_of_box
+from superkernel.ir.body import Body, PointwiseProgram
+from superkernel.ir.collapse import exact_regions
 from superkernel.scheduler.tiling import Access
-from superkernel.tensor import Box, Region, regions_of_box
 
 
 class AccessSet:

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superkernel.body import Body, Role, View
-from superkernel.collapse import runs_of_range
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.tensor import Box, Region
+from superkernel.ir.body import Body, Role, View
+from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv_form import ConvForm, Patch, conv_form, patch_of
 from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import Box, Region
 
 PIXELS, CHANNELS = "pixels", "channels"
 _TILES = {"avx512": ((14, 2), (8, 3), (6, 4), (14, 1)), "avx2": ((6, 2), (10, 1)), "plain": ((6, 2), (10, 1))}

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from superkernel.body import Body, PointwiseProgram, View
-from superkernel.collapse import merge_dims, regroup, walks_of
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, PointwiseProgram, View
+from superkernel.ir.collapse import merge_dims, regroup, walks_of
 from superkernel.ops.opdef import AttrValue
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from superkernel.body import Body, View
-from superkernel.collapse import runs_of_range
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, View
+from superkernel.ir.collapse import runs_of_range
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv import read_bias
 from superkernel.scheduler.families.conv_form import window_attr

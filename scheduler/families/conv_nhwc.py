@@ -28,8 +28,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from superkernel.body import Body, View
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.conv import CHANNELS, PIXELS, ConvFamily, ConvTiling
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form

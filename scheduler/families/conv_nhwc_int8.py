@@ -28,8 +28,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from superkernel.body import Body
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Body
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.conv_nhwc import (
@@ -43,7 +44,6 @@ from superkernel.scheduler.families.conv_nhwc_reduced import ReducedNhwcFamily, 
 from superkernel.scheduler.families.matmul_reduced import INT8, is_native, plain_rate
 from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import TensorType
 
 HEAD_BYTES = 64
 """Of a patch row, ahead of its first column: f32 scale, i32 zero point."""

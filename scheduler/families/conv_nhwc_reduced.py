@@ -19,15 +19,15 @@ from math import prod
 
 import numpy as np
 
-from superkernel.body import Body, View
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.conv_nhwc import NhwcFamily, NhwcTiling, cut_lines, filters_of, patch_extent
 from superkernel.scheduler.families.matmul_reduced import BF16, is_native, plain_rate
 from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import TensorType
 
 
 def runs_of(form: ConvForm) -> tuple[int, int]:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 
-from superkernel.body import Body, View
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.conv_form import window_attr
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm
 from superkernel.scheduler.families.matmul_reduced import CONV_FORMATS, NarrowFamily

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from superkernel.body import PointwiseProgram
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import PointwiseProgram
 from superkernel.target.cpu import CpuTarget
 
 CALL_NS = 20.0  # entering a kernel function, setting up loops

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superkernel.body import Body, View
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.conv import CHANNELS, FLOAT_TYPES, PIXELS, ConvFamily, best_tilings
 from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.tiling import Tiling

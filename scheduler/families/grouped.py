@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from superkernel.body import Body, Role, View
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.core.tensor import regions_of_box
+from superkernel.ir.body import Body, Role, View
 from superkernel.ops.grouped import GroupTable, group_table, table_of
 from superkernel.ops.ragged import LengthTable, length_table, table_words
 from superkernel.scheduler.families.boxes import AccessSet
@@ -22,7 +23,6 @@ from superkernel.scheduler.families.costing import CALL_NS, memory_ns
 from superkernel.scheduler.families.matmul import PackPanels
 from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import regions_of_box
 
 TILE_ROWS, TILE_VECTORS = {"avx512": 8, "avx2": 4, "plain": 4}, {"avx512": 3, "avx2": 2, "plain": 2}
 X, W, COUNTS, TABLE = range(4)  # input slots

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superkernel.body import Body, View
-from superkernel.collapse import program_regions
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.core.tensor import Region, full_box
+from superkernel.ir.body import Body, View
+from superkernel.ir.collapse import program_regions
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
 from superkernel.scheduler.families.lookup import LookupTiling
 from superkernel.scheduler.families.movement import OutputRowsTiling, tile_lookup
@@ -23,7 +24,6 @@ from superkernel.scheduler.families.rowspace import RowTiling, slot_program
 from superkernel.scheduler.families.rowwise import block_of
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import Region, full_box
 
 
 @dataclass(frozen=True)

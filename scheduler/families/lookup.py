@@ -13,14 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from superkernel.body import Body, PointwiseProgram, ProgramInput, ProgramOutput, View
-from superkernel.collapse import canonical_together, exact_regions
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
+from superkernel.core.tensor import Region, regions_of_box
+from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOutput, View
+from superkernel.ir.collapse import canonical_together, exact_regions
 from superkernel.scheduler.families.pointwise import PointwiseTiling, accesses_of
 from superkernel.scheduler.families.rowops import integer
 from superkernel.scheduler.tiling import Access, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import Region, regions_of_box
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superkernel.body import Body, Role, View
-from superkernel.collapse import runs_of_range
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Box, regions_of_box
+from superkernel.ir.body import Body, Role, View
+from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of
 from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import Box, regions_of_box
 
 ROWS, COLUMNS = "rows", "columns"
 PACKED, IN_PLACE, COPY = "packed", "in_place", "copy"

@@ -18,9 +18,9 @@ from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
-from superkernel.body import Body, PointwiseProgram, View
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body, PointwiseProgram, View
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from superkernel.body import Body
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Body
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.matmul import (
     COLUMNS,
@@ -45,7 +46,6 @@ from superkernel.scheduler.families.matmul import (
 from superkernel.scheduler.families.matmul_form import MatmulForm, form_of
 from superkernel.scheduler.tiling import Pack, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import TensorType
 
 BF16, BF16X3, INT8, INT8X2, WEIGHTS8 = "bf16", "bf16x3", "int8", "int8x2", "weights8"
 

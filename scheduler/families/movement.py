@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superkernel.body import Body, View
-from superkernel.collapse import program_regions, runs_of_range
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Box, Region
+from superkernel.ir.body import Body, View
+from superkernel.ir.collapse import program_regions, runs_of_range
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_weight
 from superkernel.scheduler.families.lookup import LookupTiling, lookup_plan
 from superkernel.scheduler.families.pieces import tile_pieces
@@ -21,7 +22,6 @@ from superkernel.scheduler.families.pointwise import PointwiseTiling, accesses_o
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import Box, Region
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 
-from superkernel.body import Body, Instruction, PointwiseProgram
-from superkernel.collapse import canonical, feed, restrict
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
+from superkernel.core.tensor import Box, Region
+from superkernel.ir.body import Body, Instruction, PointwiseProgram
+from superkernel.ir.collapse import canonical, feed, restrict
 from superkernel.scheduler.families.costing import CALL_NS
 from superkernel.scheduler.families.pointwise import PointwiseTiling, accesses_of, program_accesses, tile_program
 from superkernel.scheduler.families.rowops import integer, real
 from superkernel.scheduler.families.rowspace import remap, slot_program, split_dim
 from superkernel.scheduler.tiling import Access, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import Box, Region
 
 
 @lru_cache(maxsize=1024)

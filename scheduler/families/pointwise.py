@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superkernel.body import Body, PointwiseProgram
-from superkernel.collapse import canonical, program_regions, runs_of_range
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Box, Region
+from superkernel.ir.body import Body, PointwiseProgram
+from superkernel.ir.collapse import canonical, program_regions, runs_of_range
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_traffic, program_weight
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import Box, Region
 
 UNIT_ELEMENTS = 512  # a unit of at least this many elements: overhead stays small, eight cores can share a few thousand
 LINE_BYTES = 64

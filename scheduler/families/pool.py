@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from superkernel.body import Body, View
-from superkernel.collapse import runs_of_range
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body, View
+from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.pool import pool_windows
 from superkernel.ops.windows import Window
 from superkernel.scheduler.families.boxes import AccessSet

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from superkernel.body import Body, View
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.scheduler.families.rowspace import RowTiling
 from superkernel.scheduler.families.rowwise import block_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superkernel.body import Body, View
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.movement import OutputRowsTiling
 from superkernel.scheduler.tiling import Family, Tiling
 from superkernel.target.cpu import CpuTarget

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from superkernel.body import Body, PointwiseProgram
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ops.opdef import AttrValue
 from superkernel.scheduler.families.rowspace import RowSpace, flip_dim, remap, row_space, slot_program, split_dim
 

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from superkernel.body import Body, PointwiseProgram, ProgramInput, ProgramOutput, View
-from superkernel.collapse import merge_dims, program_regions, regroup, runs_of_range, walks_of
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Box
+from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOutput, View
+from superkernel.ir.collapse import merge_dims, program_regions, regroup, runs_of_range, walks_of
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_traffic, program_weight
 from superkernel.scheduler.families.pointwise import LINE_BYTES, accesses_of
 from superkernel.scheduler.tiling import Access, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import Box
 
 
 def slot_program(body: Body, slot: int) -> PointwiseProgram | None:

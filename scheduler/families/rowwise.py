@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from superkernel.body import Body, PointwiseProgram, View
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.scheduler.families.pointwise import widest_item
 from superkernel.scheduler.families.rowops import integer, space_of
 from superkernel.scheduler.families.rowspace import RowSpace, RowTiling

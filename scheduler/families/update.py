@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from superkernel.body import Body, Role, View
-from superkernel.collapse import program_regions, runs_of_range
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Region
+from superkernel.ir.body import Body, Role, View
+from superkernel.ir.collapse import program_regions, runs_of_range
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
 from superkernel.scheduler.families.pointwise import accesses_of
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import Region
 
 
 def is_in_place(body: Body) -> bool:

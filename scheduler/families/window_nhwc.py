@@ -18,10 +18,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from superkernel.body import Body, PointwiseProgram, Role, View
-from superkernel.collapse import runs_of_range
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.tensor import Region
+from superkernel.ir.body import Body, PointwiseProgram, Role, View
+from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import Array
 from superkernel.ops.windows import Window
 from superkernel.scheduler.families.boxes import AccessSet
@@ -32,7 +33,6 @@ from superkernel.scheduler.families.costing import elements_ns, program_weight
 from superkernel.scheduler.families.pool import GLOBAL, pool_form
 from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import Region
 
 DEPTHWISE, POOL = "host.conv.depthwise_nhwc", "host.pool_nhwc"
 POOLS = ("max_pool", "avg_pool", *GLOBAL)

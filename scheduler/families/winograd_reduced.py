@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from superkernel.body import Body, View
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.families.matmul_reduced import BF16, is_native, plain_rate

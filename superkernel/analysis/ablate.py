@@ -43,16 +43,16 @@ from superkernel.analysis.ablate_figures import (
 )
 from superkernel.analysis.pure_floor import pure_floor
 from superkernel.analysis.timeline import Activity, Timeline, summed
-from superkernel.errors import InputError, UnsupportedError
+from superkernel.core.errors import InputError, UnsupportedError
+from superkernel.core.options import Options
 from superkernel.ops.grouped import TILINGS
-from superkernel.options import Options
 from superkernel.scheduler.aicore.streams import AS_GIVEN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from superkernel.compilation.compiled_aicore import AicoreCompiled
-    from superkernel.graph import Graph
+    from superkernel.ir.graph import Graph
     from superkernel.sim.counters import LaunchResult
     from superkernel.target.aicore import AicoreTarget
 
@@ -271,7 +271,7 @@ class _Ablation:
         self, graph: Graph, target: AicoreTarget, options: Options, inputs: Mapping[str, NDArray[Any]] | None
     ) -> None:
         from superkernel.compilation.pipeline_aicore import compile_for_aicore
-        from superkernel.kernel import Kernel
+        from superkernel.runtime.kernel import Kernel
 
         self.graph, self.target, self.steps = graph, target, available()
         off = {name: value for step in self.steps for name, value in step.off.items()}

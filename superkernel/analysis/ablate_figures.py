@@ -24,7 +24,7 @@ import numpy as np
 from superkernel.analysis.critical import without_events
 from superkernel.analysis.pure_floor import Chain
 from superkernel.analysis.timeline import Activity
-from superkernel.errors import DataError, SimulationError
+from superkernel.core.errors import DataError, SimulationError
 from superkernel.scheduler.schedule import Space
 from superkernel.sync.aicore.plan import AICPU
 

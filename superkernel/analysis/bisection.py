@@ -27,16 +27,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.body import SubOperator
 from superkernel.compilation.dumps import stored_values
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
-from superkernel.graph import Graph
-from superkernel.kernel import Kernel
-from superkernel.options import Options
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.core.options import Options
+from superkernel.core.tensor import Region
+from superkernel.ir.body import SubOperator
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate, run_reference
+from superkernel.runtime.kernel import Kernel
 from superkernel.scheduler.schedule import Schedule, Space
-from superkernel.tensor import Region
 
 if TYPE_CHECKING:
     from os import PathLike

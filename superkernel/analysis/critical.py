@@ -24,11 +24,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from superkernel import notebook
 from superkernel.analysis.critical_path import Piece, critical_path
 from superkernel.analysis.timeline import Activity, Timeline
-from superkernel.errors import SimulationError
-from superkernel.notebook import Share
+from superkernel.core.errors import SimulationError
+from superkernel.display import notebook
+from superkernel.display.notebook import Share
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.sync.aicore.plan import AicorePlan, Await, HartKind, Mode, Run, Signal, Step
 

@@ -27,21 +27,21 @@ from numpy.typing import NDArray
 
 from superkernel.analysis.mutation import MutationTable, MutationTest, check_mutable
 from superkernel.compilation.compiled_aicore import LOWERED
-from superkernel.dtypes import DType
-from superkernel.errors import InputError, SuperKernelError, UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError, SuperKernelError, UnsupportedError
+from superkernel.core.options import Options
 from superkernel.executors.qemu import QemuRun, Schedule, find_qemu
 from superkernel.executors.qemu_counts import HartCounts, simulated_counts
 from superkernel.executors.qemu_events import EventOrder
 from superkernel.executors.qemu_order import Order
-from superkernel.graph import Graph
-from superkernel.options import Options
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.sim.trace import records
 from superkernel.transforms.precision import error_bound
 from superkernel.transforms.selections import no_bound, selections
 
 if TYPE_CHECKING:
-    from superkernel.kernel import Kernel
+    from superkernel.runtime.kernel import Kernel
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from superkernel import notebook
 from superkernel.compilation.compiled import Compilation, Compiled
 from superkernel.compilation.computed_in import precision_text
 from superkernel.compilation.ineffective import idle_options
-from superkernel.errors import InputError
+from superkernel.core.errors import InputError
+from superkernel.display import notebook
 from superkernel.registry.explanation import Explanation as KernelExplanation
 
 

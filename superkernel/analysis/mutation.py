@@ -25,14 +25,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from superkernel.errors import SimulationError, UnsupportedError, WatchdogError
+from superkernel.core.errors import SimulationError, UnsupportedError, WatchdogError
 from superkernel.executors.qemu_log import Logged
 from superkernel.executors.qemu_order import Link, Order
 from superkernel.executors.qemu_schedule import Fault, Schedule
 from superkernel.target.engines.model import ENGINES_OF, CoreType, Engine
 
 if TYPE_CHECKING:
-    from superkernel.kernel import Kernel
+    from superkernel.runtime.kernel import Kernel
 
 KINDS: Final = ("set", "wait", "cross set", "cross wait", "flag", "cross order", "drain")
 WAYS: Final = ("numbers", "watchdog", "flags", "trap")

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from superkernel import _core
 from superkernel.analysis.report import Boundary, Report, Timing, Work
-from superkernel.analysis.spans import Activity, Flow, Span, Track
-from superkernel.analysis.tracing import Trace
 from superkernel.compilation.compiled import Compiled
 from superkernel.compilation.computed_in import computed_in, formats_in_force, formats_text
+from superkernel.display.spans import Activity, Flow, Span, Track
+from superkernel.display.tracing import Trace
 from superkernel.sync.plan import Body, Plan, Set, Wait
 
 PROFILED_RUNS = 31

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel import notebook
-from superkernel.notebook import Share
+from superkernel.display import notebook
+from superkernel.display.notebook import Share
 
 HTML_ROWS_MAX = 40
 

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from superkernel import notebook
-from superkernel.notebook import Share
+from superkernel.display import notebook
+from superkernel.display.notebook import Share
 from superkernel.transforms.selections import no_bound
 
 ROWS_SHOWN = 40

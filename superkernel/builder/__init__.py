@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.arrays import constant_array
 from superkernel.builder.methods import OperatorMethods
 from superkernel.builder.tensor import Tensor, TensorLike, Value
-from superkernel.dtypes import DType
-from superkernel.errors import GraphError, InputError, SuperKernelError, Violation
-from superkernel.graph import Graph, KernelType, Node, check_arguments, type_of_array
+from superkernel.core.arrays import constant_array
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import GraphError, InputError, SuperKernelError, Violation
+from superkernel.core.tensor import TensorType
+from superkernel.ir.graph import Graph, KernelType, Node, check_arguments, type_of_array
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import find_op, suggest_ops
-from superkernel.tensor import TensorType
 
 __all__ = ["GraphBuilder", "Tensor", "TensorLike"]
 
@@ -372,7 +372,7 @@ class GraphBuilder(OperatorMethods):
 
 
 def _as_data(array: Any, dtype: object, where: str, copy: bool = True) -> NDArray[Any]:
-    """Constant data (see `superkernel.arrays`), of a type that Python numbers have here."""
+    """Constant data (see `superkernel.core.arrays`), of a type that Python numbers have here."""
     if isinstance(array, Tensor):
         raise InputError("a Tensor is not constant data", location=f"value {array.name!r}")
     if dtype is not None:

@@ -10,7 +10,7 @@ import keyword
 import sys
 from pathlib import Path
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.ops.opdef import AttrDef, AttrKind, OpDef, _Required
 from superkernel.ops.table import op_table
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.dtypes import DType
-from superkernel.errors import GraphError, InputError
-from superkernel.tensor import TensorType
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import GraphError, InputError
+from superkernel.core.tensor import TensorType
 
 TensorLike: TypeAlias = "Tensor | bool | int | float | NDArray[Any]"
 _Index: TypeAlias = int | slice | EllipsisType | None

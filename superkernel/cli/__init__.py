@@ -29,9 +29,9 @@ from superkernel.cli import analysis as cli_analysis
 from superkernel.cli import crosscheck as cli_crosscheck
 from superkernel.cli import kernels as cli_kernels
 from superkernel.cli import sim as cli_sim
+from superkernel.cli import sim_run as sim_command
 from superkernel.cli import target as cli_target
-from superkernel.errors import InputError, InternalError, MachineError, SuperKernelError
-from superkernel.sim import command as sim_command
+from superkernel.core.errors import InputError, InternalError, MachineError, SuperKernelError
 
 EXIT_CODES = {"user": 2, "unsupported": 3, "environment": 4, "internal": 1}
 INTERRUPTED = 130
@@ -106,7 +106,7 @@ def _show_warning(
 
 
 def _parser() -> argparse.ArgumentParser:
-    from superkernel import __version__
+    from superkernel.core.version import __version__
 
     parser = _Parser(prog="superkernel", description="Fuse a graph of operators into one multi-core kernel.")
     parser.add_argument("--version", action="version", version=f"superkernel {__version__}")
@@ -248,7 +248,7 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
 def _inputs(args: argparse.Namespace, kernel: Any) -> dict[str, Any]:
     """The arrays of --inputs, or random ones of --random-inputs."""
     from superkernel.cli.npz import read_npz
-    from superkernel.random_inputs import random_inputs
+    from superkernel.reference.random_inputs import random_inputs
 
     if args.inputs is not None:
         return read_npz(Path(args.inputs), kernel.inputs)
@@ -270,7 +270,7 @@ def _compile(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from superkernel.cli.npz import write_npz
-    from superkernel.graph import type_of_array
+    from superkernel.ir.graph import type_of_array
 
     kernel = load_model(args)
     inputs = _inputs(args, kernel)

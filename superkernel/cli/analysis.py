@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from superkernel.analysis.ablate import Ablation
     from superkernel.analysis.bisection import Bisection
-    from superkernel.analysis.tracing import Trace
-    from superkernel.graph import Graph
-    from superkernel.kernel import Kernel
+    from superkernel.display.tracing import Trace
+    from superkernel.ir.graph import Graph
+    from superkernel.runtime.kernel import Kernel
 
 WRONG = 1  # exit status of `bisect` where it finds a cause
 
@@ -52,7 +52,7 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
 def run_ablate(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> Ablation:
     """Carry `ablate` out."""
     from superkernel.analysis.ablate import ablate, ablation_target
-    from superkernel.options import Options
+    from superkernel.core.options import Options
 
     target = ablation_target("a3" if args.target is None else args.target)
     return ablate(graph, target, options=Options.of(options), inputs=_inputs(args, graph), sensitivity=args.sensitivity)
@@ -61,7 +61,7 @@ def run_ablate(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any
 def run_bisect(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> Bisection:
     """Carry `bisect` out."""
     from superkernel.analysis.bisection import bisect
-    from superkernel.errors import InputError
+    from superkernel.core.errors import InputError
 
     if args.tolerance is not None and not args.tolerance > 0:
         raise InputError("not a tolerance", location="--tolerance", expected="above 0", found=str(args.tolerance))
@@ -73,9 +73,9 @@ def run_bisect(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any
 
 def run_trace(args: argparse.Namespace, kernel: Kernel) -> Trace:
     """Carry `trace` out; the file is written."""
-    from superkernel.analysis.tracing import form_of
     from superkernel.cli.npz import read_npz
-    from superkernel.random_inputs import random_inputs
+    from superkernel.display.tracing import form_of
+    from superkernel.reference.random_inputs import random_inputs
 
     form_of(args.out)  # a bad name is told before anything runs
     inputs = read_npz(Path(args.inputs), kernel.inputs) if args.inputs is not None else None
@@ -86,7 +86,7 @@ def run_trace(args: argparse.Namespace, kernel: Kernel) -> Trace:
 
 def _inputs(args: argparse.Namespace, graph: Graph) -> dict[str, Any]:
     from superkernel.cli.npz import read_npz
-    from superkernel.random_inputs import random_inputs
+    from superkernel.reference.random_inputs import random_inputs
 
     if args.inputs is not None:
         return read_npz(Path(args.inputs), graph.inputs)

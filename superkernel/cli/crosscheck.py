@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from superkernel.analysis.crosscheck import CrossCheck
-    from superkernel.graph import Graph
+    from superkernel.ir.graph import Graph
 
 DISAGREEMENT = 1  # the exit status
 SEEDS, TIMINGS, WATCHDOG_S = 3, "now,late,random", 120.0
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> C
     """Carry the command out."""
     from superkernel.analysis.crosscheck import crosscheck, schedules
     from superkernel.cli.npz import read_npz
-    from superkernel.random_inputs import random_inputs
+    from superkernel.reference.random_inputs import random_inputs
 
     if args.inputs is not None:
         inputs = read_npz(Path(args.inputs), graph.inputs)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superkernel.errors import InputError, Violation, raise_all
+from superkernel.core.errors import InputError, Violation, raise_all
 from superkernel.target.cpu import TIERS
 
 if TYPE_CHECKING:
-    from superkernel.kernel import Kernel
     from superkernel.registry import Registry
+    from superkernel.runtime.kernel import Kernel
     from superkernel.target.aicore import AicoreTarget
 
 Parser = argparse.ArgumentParser

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.errors import FileFormatError, InputError, MachineError
-from superkernel.files import replacing
-from superkernel.tensor import TensorType
+from superkernel.core.errors import FileFormatError, InputError, MachineError
+from superkernel.core.files import replacing
+from superkernel.core.tensor import TensorType
 
 Array = NDArray[Any]
 

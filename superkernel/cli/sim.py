@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superkernel.errors import InputError, SuperKernelError
-from superkernel.files import is_elf
-from superkernel.sim import command
+from superkernel.cli import sim_run
+from superkernel.core.errors import InputError, SuperKernelError
+from superkernel.core.files import is_elf
 
 if TYPE_CHECKING:
     from superkernel.sim.accelerator import AcceleratorResult
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, statuses: Mapping[str, int], show: Callable[[A
     errors by their category."""
     names = programs(args.programs)
     if names == tuple(args.programs) and len(names) == 1:
-        result = command.run(args, names[0])
+        result = sim_run.run(args, names[0])
         show(result.to_json(), result.text())
         return result.exit_status
     runs = []
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace, statuses: Mapping[str, int], show: Callable[[A
 
 def _attempt(args: argparse.Namespace, name: str, statuses: Mapping[str, int]) -> ProgramRun:
     try:
-        result = command.run(args, name)
+        result = sim_run.run(args, name)
     except SuperKernelError as error:
         return ProgramRun(name, statuses[error.category], None, error)
     return ProgramRun(name, result.exit_status, result)

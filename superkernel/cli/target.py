@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from superkernel.errors import InputError
+from superkernel.core.errors import InputError
 
 Parser = argparse.ArgumentParser
 Commands = argparse._SubParsersAction  # argparse names the type of `add_subparsers` no other way

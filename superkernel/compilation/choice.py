@@ -7,11 +7,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from superkernel.body import Body
 from superkernel.codegen.host.abi import ABI_VERSION
-from superkernel.errors import InputError, UnsupportedError, Violation, raise_all
+from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
+from superkernel.core.options import Options
+from superkernel.ir.body import Body
 from superkernel.ops.grouped import TILINGS
-from superkernel.options import Options
 from superkernel.registry import registry_for
 from superkernel.registry.records import Policy
 from superkernel.registry.selection import Registry, Selection

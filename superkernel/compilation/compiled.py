@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from superkernel import __version__
 from superkernel.compilation.ineffective import idle_options
-from superkernel.errors import InputError
-from superkernel.graph import Graph
-from superkernel.options import Options
+from superkernel.core.errors import InputError
+from superkernel.core.options import Options
+from superkernel.core.version import __version__
+from superkernel.ir.graph import Graph
 
 if TYPE_CHECKING:
     from superkernel.codegen.host.image import HostImage

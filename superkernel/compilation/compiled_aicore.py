@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from superkernel.compilation.compiled import Compilation
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.sync.aicore.plan import AicorePlan, Form
 from superkernel.transforms.precision import error_bound
 from superkernel.transforms.selections import selections

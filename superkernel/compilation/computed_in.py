@@ -19,7 +19,7 @@ from superkernel.scheduler.families.matmul_reduced import NarrowTiling
 from superkernel.scheduler.families.winograd_reduced import NarrowWinogradTiling
 
 if TYPE_CHECKING:
-    from superkernel.body import SubOperator
+    from superkernel.ir.body import SubOperator
     from superkernel.registry.explanation import Candidate, Explanation
     from superkernel.scheduler.schedule import Schedule
     from superkernel.scheduler.tiling import Tiling

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from superkernel.body import Role, SubOperator
-from superkernel.errors import InputError, Violation, raise_all
-from superkernel.graph import Graph
+from superkernel.core.errors import InputError, Violation, raise_all
+from superkernel.ir.body import Role, SubOperator
+from superkernel.ir.graph import Graph
 
 _WILD = frozenset("*?[")
 

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from superkernel.options import Options
+from superkernel.core.options import Options
 
 if TYPE_CHECKING:
     from superkernel.compilation.compiled import Compilation

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from superkernel import settings
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.image import HostImage, ImageBuilder
@@ -21,9 +20,10 @@ from superkernel.compilation.compiled import Compiled
 from superkernel.compilation.planned import Planned, PlanStore
 from superkernel.compilation.scoping import with_scopes
 from superkernel.compilation.stages import CacheFactory, Stages, tell_fallbacks
+from superkernel.core import settings
+from superkernel.core.options import Options
 from superkernel.executors.host import HostExecutable
-from superkernel.graph import Graph
-from superkernel.options import Options
+from superkernel.ir.graph import Graph
 from superkernel.scheduler.schedule import Schedule
 from superkernel.sync.plan import Plan
 from superkernel.sync.verify import verify

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from superkernel import settings
 from superkernel.codegen.aicore.addresses import map_addresses
 from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.image import AicoreImageBuilder
@@ -25,9 +24,10 @@ from superkernel.compilation.dumps import with_dumps
 from superkernel.compilation.scoping import with_scopes
 from superkernel.compilation.shared_aicore import Shared
 from superkernel.compilation.stages import CacheFactory, Stages, tell_fallbacks
+from superkernel.core import settings
+from superkernel.core.options import Options
 from superkernel.executors.sim import SimExecutable
-from superkernel.graph import Graph
-from superkernel.options import Options
+from superkernel.ir.graph import Graph
 from superkernel.scheduler.aicore.launches import Part, by_scope
 from superkernel.scheduler.aicore.place import CannotCut, Workspaces, place_aicore
 from superkernel.scheduler.families.aicore import family_of

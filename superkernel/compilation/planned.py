@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.graph import Graph
-from superkernel.options import Options
+from superkernel.core.options import Options
+from superkernel.ir.graph import Graph
 from superkernel.target.cpu import CpuTarget
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from superkernel.compilation.choice import KernelChooser
 from superkernel.compilation.dumps import with_dumps
 from superkernel.compilation.planned import Planned
 from superkernel.compilation.stages import Stages
-from superkernel.graph import Graph
-from superkernel.options import Options
+from superkernel.core.options import Options
+from superkernel.ir.graph import Graph
 from superkernel.scheduler.families.grouped import host_cut
 from superkernel.scheduler.group import group
 from superkernel.scheduler.layout import storage_policy

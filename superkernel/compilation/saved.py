@@ -27,11 +27,11 @@ from typing import Any
 from superkernel.codegen.cache import ObjectCache, key_digest
 from superkernel.compilation.compiled import Compiled
 from superkernel.compilation.pipeline import compile_graph
-from superkernel.errors import FileFormatError, InputError
-from superkernel.files import file_name, is_elf, replacing
+from superkernel.core.errors import FileFormatError, InputError
+from superkernel.core.files import file_name, is_elf, replacing
+from superkernel.core.options import Options
 from superkernel.frontends.json_form import graph_of, members_of
-from superkernel.graph import Graph
-from superkernel.options import Options
+from superkernel.ir.graph import Graph
 
 SCHEMA = 1
 CORES_MAX = 64

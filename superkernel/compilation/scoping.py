@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from superkernel.errors import InputError, Violation, raise_all
-from superkernel.graph import Graph
-from superkernel.warn import warn
+from superkernel.core.errors import InputError, Violation, raise_all
+from superkernel.core.warn import warn
+from superkernel.ir.graph import Graph
 
 _NAMED = 4  # nodes that a warning names
 

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from superkernel import settings
 from superkernel.codegen.cache import ObjectCache
 from superkernel.compilation.progress import Progress
-from superkernel.errors import MachineError
+from superkernel.core import settings
+from superkernel.core.errors import MachineError
+from superkernel.core.options import Options
+from superkernel.core.warn import warn
 from superkernel.ops.grouped import TILINGS
-from superkernel.options import Options
 from superkernel.scheduler.schedule import Schedule
-from superkernel.warn import warn
 
 CacheFactory = Callable[[Path | None], ObjectCache]
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.body import Body, PointwiseProgram
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import OpDef
 from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
-from superkernel.tensor import TensorType
 
 Flat = NDArray[Any]
 

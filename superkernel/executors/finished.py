@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from superkernel.codegen.aicore.program_spec import PHASE_BODY
-from superkernel.errors import SimulationError, Violation
+from superkernel.core.errors import SimulationError, Violation
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.schedule import Schedule, Space, Task
 from superkernel.sim.counters import LaunchResult

@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
-from superkernel.body import PointwiseProgram
 from superkernel.codegen.host.image import HostImage
-from superkernel.errors import InternalError, WatchdogError
+from superkernel.core.errors import InternalError, WatchdogError
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import PointwiseProgram
 from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
 from superkernel.scheduler.schedule import Place, Schedule, Space
 from superkernel.sync.plan import Plan
-from superkernel.tensor import TensorType
 
 Array = NDArray[Any]
 T = TypeVar("T")

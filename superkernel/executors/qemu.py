@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel import settings
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.firmware.image import Firmware, build_firmware
-from superkernel.errors import SimulationError
+from superkernel.core import settings
+from superkernel.core.errors import SimulationError
 from superkernel.executors.qemu_counts import Counting, HartCounts, plugin_path
 from superkernel.executors.qemu_log import Logged, read_log
 from superkernel.executors.qemu_machine import Emulator

@@ -25,7 +25,7 @@ import numpy as np
 from superkernel import _core
 from superkernel.codegen.aicore.boot import START
 from superkernel.codegen.aicore.linking import Image, Segment
-from superkernel.errors import MachineError
+from superkernel.core.errors import MachineError
 from superkernel.executors.qemu_process import find_qemu
 from superkernel.sim.counters import LaunchResult
 from superkernel.target.aicore import AicoreTarget

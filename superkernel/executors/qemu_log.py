@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from superkernel.codegen.firmware.memory import LOG, LOG_BYTES, LOG_RECORD_BYTES, RECORD_BYTES
-from superkernel.errors import UnsupportedError
+from superkernel.core.errors import UnsupportedError
 from superkernel.target.engines import Command, Engine, decode
 from superkernel.target.engines.layout import operand_words
 from superkernel.target.engines.table import by_opcode

@@ -27,7 +27,7 @@ from superkernel.codegen.firmware.memory import (
     WAIT_CROSS,
     WAIT_MEMORY,
 )
-from superkernel.errors import MachineError, SimulationError, WatchdogError
+from superkernel.core.errors import MachineError, SimulationError, WatchdogError
 from superkernel.executors import qemu_report
 from superkernel.executors.qemu_memory import UNWRITTEN, EmulatedMemory
 from superkernel.executors.qemu_process import Ended, find_qemu, start

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from superkernel.codegen.aicore.linking import Image
 from superkernel.codegen.firmware.image import Firmware
 from superkernel.codegen.firmware.memory import ENGINES, FLAG_IDS, MODES, STATE, USED
-from superkernel.errors import MachineError
+from superkernel.core.errors import MachineError
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines.model import Engine
 

@@ -26,7 +26,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TypeAlias
 
-from superkernel.errors import SimulationError, UnsupportedError
+from superkernel.core.errors import SimulationError, UnsupportedError
 from superkernel.executors.qemu_log import Logged
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine, footprint

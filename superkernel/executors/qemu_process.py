@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from superkernel.errors import MachineError
+from superkernel.core.errors import MachineError
 
 PROGRAM: Final = "qemu-system-riscv64"
 VERSION_MIN: Final = (7, 0)

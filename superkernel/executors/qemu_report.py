@@ -30,7 +30,7 @@ from superkernel.codegen.firmware.memory import (
     WAIT_MEMORY,
     WAIT_QUEUE,
 )
-from superkernel.errors import SimulationError, SuperKernelError, Violation
+from superkernel.core.errors import SimulationError, SuperKernelError, Violation
 from superkernel.target.engines import Engine, decode
 from superkernel.target.engines.layout import operand_words
 from superkernel.target.engines.table import by_opcode

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from superkernel.codegen.firmware.memory import TIMINGS
-from superkernel.errors import InputError
+from superkernel.core.errors import InputError
 from superkernel.target.engines.model import Engine
 
 Timing = Literal["now", "late", "random"]

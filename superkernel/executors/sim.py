@@ -18,13 +18,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.body import Role
 from superkernel.codegen.aicore.boot import DONE, FIRMWARE
 from superkernel.codegen.aicore.image import AicoreImage
 from superkernel.codegen.aicore.program_spec import SINGLE
-from superkernel.errors import DataError, SimulationError, Violation
+from superkernel.core.errors import DataError, SimulationError, Violation
+from superkernel.core.tensor import Region
 from superkernel.executors.fallback import compute
 from superkernel.executors.finished import check_finished
+from superkernel.ir.body import Role
 from superkernel.ops.grouped import STATUS_WORD, TILINGS
 from superkernel.scheduler.aicore.place import Workspaces
 from superkernel.scheduler.schedule import Schedule, Space
@@ -32,7 +33,6 @@ from superkernel.sim.counters import LaunchResult
 from superkernel.sim.device import Device, Mode
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import Region
 
 Array = NDArray[Any]
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from superkernel.errors import InputError
-from superkernel.graph import Graph
+from superkernel.core.errors import InputError
+from superkernel.ir.graph import Graph
 
 _FORMS = (
     "a Graph, a GraphBuilder, a networkx DiGraph or MultiDiGraph, an onnx.ModelProto, a torch.nn.Module, a "

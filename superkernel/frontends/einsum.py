@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from superkernel.builder.tensor import Tensor
-from superkernel.errors import FileFormatError
+from superkernel.core.errors import FileFormatError
 from superkernel.frontends.emitter import Emitter
 
 _SPARE = [chr(c) for c in range(0x3B1, 0x3B1 + 24)]  # labels for the dimensions that an ellipsis stands for

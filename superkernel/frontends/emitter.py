@@ -15,9 +15,9 @@ import numpy as np
 
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor, TensorLike
-from superkernel.dtypes import DType
-from superkernel.errors import SuperKernelError, UnsupportedError, Violation
-from superkernel.folding import fold_node
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import SuperKernelError, UnsupportedError, Violation
+from superkernel.reference.folding import fold_node
 
 FOLD_LIMIT_BYTES = 1 << 20
 

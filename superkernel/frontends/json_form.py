@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.dtypes import DType
-from superkernel.errors import FileFormatError, InputError, MachineError, SuperKernelError
-from superkernel.files import whole
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import FileFormatError, InputError, MachineError, SuperKernelError
+from superkernel.core.files import whole
 from superkernel.frontends.networkx_form import from_networkx, to_networkx
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 
 FORMAT = "superkernel-graph"
 SCHEMA_VERSION = 1

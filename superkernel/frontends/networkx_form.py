@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from superkernel.dtypes import DType
-from superkernel.errors import GraphError, InputError, SuperKernelError, Violation, raise_all
-from superkernel.graph import Graph, KernelType, Node
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import GraphError, InputError, SuperKernelError, Violation, raise_all
+from superkernel.core.tensor import TensorType
+from superkernel.ir.graph import Graph, KernelType, Node
 from superkernel.ops.table import find_op
-from superkernel.tensor import TensorType
 
 if TYPE_CHECKING:
     import networkx as nx

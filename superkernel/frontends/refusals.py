@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor, Value
-from superkernel.errors import UnsupportedError, Violation, raise_all
-from superkernel.tensor import TensorType
+from superkernel.core.errors import UnsupportedError, Violation, raise_all
+from superkernel.core.tensor import TensorType
 
 _PLACES = 5  # that an error names of an operator
 

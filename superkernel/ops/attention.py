@@ -11,7 +11,8 @@ from math import sqrt
 
 import numpy as np
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Box, TensorType
 from superkernel.ops.common import (
     array,
     bool_attr,
@@ -35,7 +36,6 @@ from superkernel.ops.common import (
 )
 from superkernel.ops.opdef import BOOLS, FLOATS, ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types
 from superkernel.ops.ragged import check_lengths, slots_of
-from superkernel.tensor import Box, TensorType
 
 _INDEX = frozenset({DType.I64, DType.I32})
 _TABLE = frozenset({DType.I32})

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from superkernel.dtypes import DType
-from superkernel.errors import GraphError, SuperKernelError, Violation, raise_all
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import GraphError, SuperKernelError, Violation, raise_all
 from superkernel.ops.opdef import AttrDef, AttrKind, Attrs, AttrValue, OpDef, _Required
 
 

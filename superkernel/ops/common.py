@@ -12,10 +12,10 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
-from superkernel.dtypes import DType
-from superkernel.errors import GraphError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import GraphError
+from superkernel.core.tensor import Box, TensorType, full_box
 from superkernel.ops.opdef import ArgDef, Array, AttrDef, AttrKind, Attrs, Types
-from superkernel.tensor import Box, TensorType, full_box
 
 Shape = tuple[int, ...]
 _BF16 = np.dtype(ml_dtypes.bfloat16)

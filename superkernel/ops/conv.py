@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from superkernel.core.tensor import Box, TensorType
 from superkernel.ops.common import (
     array,
     get_int,
@@ -36,7 +37,6 @@ from superkernel.ops.windows import (
     window_taps,
     windows,
 )
-from superkernel.tensor import Box, TensorType
 
 _CONV_ARGS = (
     ArgDef("x", FLOATS, doc="[N, C, 1 to 3 spatial axes]"),

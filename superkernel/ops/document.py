@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.ops.opdef import (
     ANY,
     BOOLS,

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Box, TensorType
 from superkernel.ops.common import array as nth
 from superkernel.ops.common import (
     bool_attr,
@@ -49,7 +50,6 @@ from superkernel.ops.opdef import (
     ReferenceFn,
     Types,
 )
-from superkernel.tensor import Box, TensorType
 
 Formula = Callable[[Array, Attrs], Array]
 Formula2 = Callable[[Array, Array, Attrs], Array]

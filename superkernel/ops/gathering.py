@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Box, TensorType
 from superkernel.ops.common import (
     array,
     axis_of,
@@ -43,7 +44,6 @@ from superkernel.ops.opdef import (
     Types,
     no_flops,
 )
-from superkernel.tensor import Box, TensorType
 
 INDEX = frozenset({DType.I64, DType.I32})
 

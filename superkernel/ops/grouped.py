@@ -24,8 +24,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superkernel.dtypes import DType
-from superkernel.errors import DataError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import DataError
+from superkernel.core.tensor import Box, TensorType
 from superkernel.ops.common import (
     array,
     box_full,
@@ -43,7 +44,6 @@ from superkernel.ops.common import (
     to_f64,
 )
 from superkernel.ops.opdef import FLOATS, ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types, no_flops
-from superkernel.tensor import Box, TensorType
 
 TILINGS = ("tile_groups", "tile_lengths")
 """Operators that compute tilings; the first word of what they make tells whether their data is in range."""

@@ -12,7 +12,8 @@ from math import prod
 
 import numpy as np
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Box, TensorType
 from superkernel.ops.common import (
     array,
     bool_attr,
@@ -33,7 +34,6 @@ from superkernel.ops.common import (
     to_f64,
 )
 from superkernel.ops.opdef import FLOATS, ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types
-from superkernel.tensor import Box, TensorType
 
 BYTES = frozenset({DType.I8, DType.U8})
 WIDE_INTS = frozenset({DType.I32, DType.I64, DType.U32, DType.U64})

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Box, TensorType
 from superkernel.ops.common import array as nth
 from superkernel.ops.common import (
     axis_of,
@@ -50,7 +51,6 @@ from superkernel.ops.opdef import (
 )
 from superkernel.ops.resizing import RESIZE
 from superkernel.ops.views import OPS as VIEWS
-from superkernel.tensor import Box, TensorType
 
 _X = (ArgDef("x", ANY),)
 

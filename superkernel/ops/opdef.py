@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.dtypes import DType
-from superkernel.tensor import Box, TensorType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Box, TensorType
 
 AttrValue = int | float | bool | str | DType | tuple[int, ...] | tuple[float, ...] | None
 Attrs = Mapping[str, AttrValue]

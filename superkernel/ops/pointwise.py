@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
 from superkernel.ops.common import array as nth
 from superkernel.ops.common import (
     bool_attr,
@@ -49,7 +50,6 @@ from superkernel.ops.opdef import (
     Outputs,
     Types,
 )
-from superkernel.tensor import TensorType
 
 Formula = Callable[[Array, Attrs], Array]
 Formula2 = Callable[[Array, Array, Attrs], Array]

@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from superkernel.core.tensor import Box, TensorType
 from superkernel.ops.common import (
     array,
     bool_attr,
@@ -30,7 +31,6 @@ from superkernel.ops.common import (
 from superkernel.ops.opdef import FLOATS, NUMERIC, ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types
 from superkernel.ops.reduce import lowest
 from superkernel.ops.windows import Window, spatial, trailing, window_box, window_taps, windows
-from superkernel.tensor import Box, TensorType
 
 _X = (ArgDef("x", FLOATS, doc="[N, C, spatial]"),)
 

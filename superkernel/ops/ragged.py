@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superkernel.dtypes import DType
-from superkernel.errors import DataError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import DataError
+from superkernel.core.tensor import Box, TensorType
 from superkernel.ops.common import array, box_full, get_int, int_attr, present, require, require_rank, slot
 from superkernel.ops.opdef import ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types
-from superkernel.tensor import Box, TensorType
 
 FIXED_KEYS = 256  # what a unit of attention takes beside its keys, on the simulated accelerator: 250 to 500 keys' time
 PART_BITS = 16  # of a batch

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Box, TensorType
 from superkernel.ops.common import (
     array,
     axes_of,
@@ -41,7 +42,6 @@ from superkernel.ops.opdef import (
     Outputs,
     Types,
 )
-from superkernel.tensor import Box, TensorType
 
 Reduction = Callable[[Array, tuple[int, ...]], Array]  # keeps the reduced dimensions, as 1
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from superkernel.core.tensor import Box, TensorType
 from superkernel.ops.common import (
     array,
     get_floats,
@@ -38,7 +39,6 @@ from superkernel.ops.opdef import (
     Outputs,
     Types,
 )
-from superkernel.tensor import Box, TensorType
 
 _ARGS = (ArgDef("x", FLOATS | INTS),)
 

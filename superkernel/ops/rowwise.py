@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from superkernel.core.tensor import Box, TensorType
 from superkernel.ops.common import (
     array,
     axis_of,
@@ -44,7 +45,6 @@ from superkernel.ops.opdef import (
     ReferenceFn,
     Types,
 )
-from superkernel.tensor import Box, TensorType
 
 _X = ArgDef("x", FLOATS)
 

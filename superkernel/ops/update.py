@@ -7,10 +7,10 @@ bounds.
 
 from __future__ import annotations
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Box
 from superkernel.ops.common import array, box_full, present, require, require_rank, require_shape, slot, widen
 from superkernel.ops.opdef import ANY, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
-from superkernel.tensor import Box
 
 _ARGS = (
     ArgDef("cache", ANY, doc="[B, H, Smax, D]"),

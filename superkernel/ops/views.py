@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from superkernel.core.tensor import Box, TensorType, full_box
 from superkernel.ops.common import array as nth
 from superkernel.ops.common import (
     axes_of,
@@ -39,7 +40,6 @@ from superkernel.ops.opdef import (
     Types,
     no_flops,
 )
-from superkernel.tensor import Box, TensorType, full_box
 
 _X = (ArgDef("x", ANY),)
 

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from superkernel.errors import FileFormatError, MachineError
-from superkernel.files import whole
+from superkernel.core.errors import FileFormatError, MachineError
+from superkernel.core.files import whole
 
 
 def canonical_json(data: Any) -> str:

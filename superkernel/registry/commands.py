@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from superkernel.dtypes import DType
-from superkernel.errors import InputError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError
 from superkernel.ops.table import op_table
 from superkernel.registry import default_registry
 from superkernel.registry.eligibility import clauses_of

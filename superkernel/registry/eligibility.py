@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.registry.facts import MAX_SLOTS
 from superkernel.registry.models import COST_MODELS, workspace_of
 from superkernel.registry.predicates import Among, Clause, Facts, FactValue, Includes, OneOf, Reason, Test, Within

@@ -27,13 +27,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
 from superkernel.ops.opdef import AttrValue
 from superkernel.registry.models import bandwidth
 from superkernel.registry.predicates import FactValue
 from superkernel.registry.records import Platform, Policy, Requirement
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import TensorType
 
 MAX_SLOTS = 6
 """Slots that have facts of their own; variadic operators have more inputs, all of one dtype."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from superkernel.errors import UserError, Violation
+from superkernel.core.errors import UserError, Violation
 from superkernel.registry.names import KernelName, parse_name
 from superkernel.registry.records import Capability
 from superkernel.registry.rows_aicore import CORE_TOKENS

@@ -17,7 +17,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from superkernel.errors import FileFormatError, InputError, UserError, Violation, raise_all
+from superkernel.core.errors import FileFormatError, InputError, UserError, Violation, raise_all
 from superkernel.registry.canonical import digest, read_json, write_json
 from superkernel.registry.records import Capability, row_data
 from superkernel.registry.selection import REGISTRY_VERSION, Registry, Selection

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.registry.predicates import Facts
 from superkernel.registry.records import Capability
 

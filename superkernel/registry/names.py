@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from superkernel.errors import UserError, Violation, raise_all
+from superkernel.core.errors import UserError, Violation, raise_all
 
 
 def _words(text: str) -> tuple[str, ...]:

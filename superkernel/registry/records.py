@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from superkernel.dtypes import DType
-from superkernel.errors import InputError, Violation, raise_all
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError, Violation, raise_all
+from superkernel.core.tensor import TensorType
 from superkernel.ops.opdef import AttrValue
 from superkernel.registry.canonical import digest
 from superkernel.registry.predicates import Clause
 from superkernel.target.cpu import CpuTarget
 from superkernel.target.kinds import CPU_DEVICE, Target, identity_of
-from superkernel.tensor import TensorType
 
 
 class KernelRole(Enum):

@@ -14,15 +14,15 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
 
-from superkernel.body import AnchorInput, Body, Operand, PointwiseProgram, Role, View
-from superkernel.dtypes import DType
-from superkernel.errors import InputError, SuperKernelError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError, SuperKernelError
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import AnchorInput, Body, Operand, PointwiseProgram, Role, View
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import find_op, suggest_ops
 from superkernel.registry.records import ALL_CORES, Platform, Policy, Requirement, TensorNeed
 from superkernel.target.kinds import CPU_DEVICE, Target, device_of
-from superkernel.tensor import TensorType
 
 POINTWISE = "pointwise"
 """Operator of a body without an anchor."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.ops.grouped import TILINGS
 from superkernel.ops.opdef import FLOATS, INTS, NUMERIC, Family
 from superkernel.ops.table import op_table

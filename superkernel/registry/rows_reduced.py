@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.registry.names import KernelName, format_name, make_params
 from superkernel.registry.predicates import Clause, Reason, one_of, within
 from superkernel.registry.records import Capability, KernelRole, NumericClass, Transform

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from superkernel.body import Body
-from superkernel.errors import InputError, UnsupportedError, Violation, raise_all
+from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
+from superkernel.ir.body import Body
 from superkernel.registry.canonical import digest
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.explanation import Candidate, Explanation, Fallback

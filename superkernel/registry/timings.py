@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from superkernel.errors import FileFormatError, InputError
+from superkernel.core.errors import FileFormatError, InputError
 from superkernel.registry.canonical import digest, read_json, write_json
 from superkernel.registry.records import Platform
 from superkernel.target.cpu import CpuTarget

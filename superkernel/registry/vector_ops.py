@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.registry.predicates import Facts, FactValue, Test, show
 
 Step = tuple[str, DType, DType]

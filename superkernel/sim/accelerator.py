@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superkernel.errors import SimulationError
-from superkernel.files import ELF_MAGIC
+from superkernel.core.errors import SimulationError
+from superkernel.core.files import ELF_MAGIC
 from superkernel.sim.device import INSTRUCTIONS_MAX, Device
 from superkernel.sim.machine import CacheGeometry, read_program
 from superkernel.sim.program import ProgramResult, run_program

@@ -22,7 +22,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from superkernel import _core
-from superkernel.errors import FileFormatError, InputError, MachineError, SimulationError, Violation, raise_all
+from superkernel.core.errors import FileFormatError, InputError, MachineError, SimulationError, Violation, raise_all
 from superkernel.sim.counters import PHASES, LaunchResult, launch_result
 from superkernel.target.sections import all_fields
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from superkernel import _core
-from superkernel.errors import FileFormatError, InputError
+from superkernel.core.errors import FileFormatError, InputError
 
 UNLIMITED = 2**63 - 1
 FILE_BYTES_MAX = 1 << 30

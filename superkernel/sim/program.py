@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superkernel.errors import InputError
+from superkernel.core.errors import InputError
+from superkernel.core.warn import warn
 from superkernel.sim.machine import UNLIMITED, CacheGeometry, End, HartState, Machine, read_program
-from superkernel.warn import warn
 
 if TYPE_CHECKING:
     from superkernel._core import SimCacheStats

@@ -1,4 +1,4 @@
-"""The event trace of launches as a `superkernel.analysis.tracing.Trace`: for Perfetto, for a browser.
+"""The event trace of launches as a `superkernel.display.tracing.Trace`: for Perfetto, for a browser.
 
 Model: the device hands over records of 32 bytes (csrc/sim/device/trace.h), track by track. A core's control unit, its
 stalls and each engine become tracks; a cross-core flag's set and the waits that took it become a flow. Times are
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superkernel.analysis.spans import Activity, Flow, Span, Track
-from superkernel.analysis.tracing import Trace
+from superkernel.display.spans import Activity, Flow, Span, Track
+from superkernel.display.tracing import Trace
 from superkernel.sim.counters import PHASES, STALLS
 from superkernel.target.engines import Engine
 from superkernel.target.engines.table import by_opcode

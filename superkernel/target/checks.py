@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from superkernel.errors import Violation
+from superkernel.core.errors import Violation
 from superkernel.target.schema import Value
 
 ISA_PARTS = ("rv64i", "m", "a", "f", "d", "c")

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 
 TIERS = ("avx512", "avx2", "plain")
 

@@ -18,7 +18,7 @@ from typing import Final
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from superkernel.errors import FileFormatError, Violation
+from superkernel.core.errors import FileFormatError, Violation
 from superkernel.target.aicore import AicoreTarget, parse_target
 
 SECTION: Final = ".note.superkernel.target"

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superkernel.errors import FileFormatError, InputError, Violation, raise_all
+from superkernel.core.errors import FileFormatError, InputError, Violation, raise_all
 from superkernel.target.schema import FieldSpec, Value
 from superkernel.target.sections import SECTIONS, all_fields
 

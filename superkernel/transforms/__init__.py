@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.transforms.activations import FuseActivations
 from superkernel.transforms.affine import MergeAffine
 from superkernel.transforms.attention import FuseAttention

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import pi, sqrt
 from typing import ClassVar
 
-from superkernel.graph import Graph, Node
+from superkernel.ir.graph import Graph, Node
 from superkernel.transforms.editor import Editor
 from superkernel.transforms.pattern import Match, Number, Pattern, Rewrite, Var, alt, near, op, product, rewrite_all
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.graph import Graph, Node
+from superkernel.ir.graph import Graph, Node
 from superkernel.transforms.editor import Editor
 from superkernel.transforms.linear import keeps
 

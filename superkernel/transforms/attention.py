@@ -15,8 +15,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from superkernel.dtypes import DType
-from superkernel.graph import Graph, Node
+from superkernel.core.dtypes import DType
+from superkernel.ir.graph import Graph, Node
 from superkernel.transforms.cleanup import perm_of
 from superkernel.transforms.editor import Editor
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 
 
 class Pass(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.transforms.editor import Editor
 
 

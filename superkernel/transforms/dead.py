@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 
 
 @dataclass(frozen=True)

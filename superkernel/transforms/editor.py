@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.errors import SuperKernelError
-from superkernel.graph import Graph, Node, check_arguments, type_of_array
+from superkernel.core.errors import SuperKernelError
+from superkernel.core.tensor import TensorType
+from superkernel.ir.graph import Graph, Node, check_arguments, type_of_array
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import find_op
-from superkernel.tensor import TensorType
 from superkernel.transforms.dead import RemoveDead
 
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from superkernel.folding import fold_node
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
+from superkernel.reference.folding import fold_node
 from superkernel.transforms.editor import Editor
 
 

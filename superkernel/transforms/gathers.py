@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from superkernel.graph import Graph, Node
+from superkernel.ir.graph import Graph, Node
 from superkernel.transforms.editor import Editor
 
 

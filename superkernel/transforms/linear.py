@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.graph import Graph, Node
+from superkernel.ir.graph import Graph, Node
 from superkernel.transforms.editor import Editor
 
 _FINFO: Any = ml_dtypes.finfo  # NumPy's, and bf16's too; it carries no types

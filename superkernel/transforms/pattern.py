@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from superkernel.graph import Node
+from superkernel.ir.graph import Node
 from superkernel.transforms.editor import Editor
 
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or"})

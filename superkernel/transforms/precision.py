@@ -26,11 +26,11 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.dtypes import DType
-from superkernel.errors import InputError
-from superkernel.graph import Graph, Node
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError
+from superkernel.core.tensor import TensorType
+from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import Family
-from superkernel.tensor import TensorType
 from superkernel.transforms.selections import selections
 
 NARROW_TYPES = (DType.F16, DType.BF16)

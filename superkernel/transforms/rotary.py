@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from superkernel.graph import Graph, Node
+from superkernel.ir.graph import Graph, Node
 from superkernel.ops.views import slice_ranges
 from superkernel.transforms.cleanup import perm_of
 from superkernel.transforms.editor import Editor

@@ -8,8 +8,8 @@ the largest of several, the values (not the places) of `topk`.
 
 from __future__ import annotations
 
-from superkernel.dtypes import DType
-from superkernel.graph import Graph, Node
+from superkernel.core.dtypes import DType
+from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import Family
 
 _JUMPS = frozenset(

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from superkernel.graph import Graph, Node
-from superkernel.tensor import TensorType
+from superkernel.core.tensor import TensorType
+from superkernel.ir.graph import Graph, Node
 from superkernel.transforms.editor import Editor
 
 

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.errors import UnsupportedError
+from superkernel.core.errors import UnsupportedError
 from superkernel.scheduler.families.aicore.base import CHANNEL_FLAGS, AicoreTiling
 from superkernel.scheduler.schedule import Schedule
 from superkernel.sync.aicore.harts import Harts

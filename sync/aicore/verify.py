@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from superkernel.errors import VerificationError, Violation
+from superkernel.core.errors import VerificationError, Violation
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.sync.aicore.verify_copies import check_copies
 from superkernel.sync.aicore.verify_form import check_flag_order, check_form

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.errors import Violation
+from superkernel.core.errors import Violation
+from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import Copies, MemoryAccess, Task
 from superkernel.sync.aicore.plan import AicorePlan
-from superkernel.tensor import Region
 
 _NOBODY = -1
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from superkernel.errors import Violation
+from superkernel.core.errors import Violation
 from superkernel.scheduler.schedule import Space
 from superkernel.sync.aicore.plan import AICPU, AicorePlan, Await, CoreKind, HartKind, Mode, Pause, Run, Signal, awaited
 

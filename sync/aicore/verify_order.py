@@ -16,11 +16,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.errors import Violation
+from superkernel.core.errors import Violation
+from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.aicore.plan import AicorePlan, Pause
 from superkernel.sync.aicore.verify_replay import Replay
-from superkernel.tensor import Region
 
 RACES_MAX = 20  # listed; more are counted
 _BLOCK = 256  # accesses whose pairs are looked at together

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.errors import Violation
+from superkernel.core.errors import Violation
 from superkernel.sync.aicore.plan import (
     AicorePlan,
     Await,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from superkernel.errors import Violation
+from superkernel.core.errors import Violation
 from superkernel.scheduler.schedule import Space
 from superkernel.sync.aicore.plan import AicorePlan, Cut, HartKind, Pause, Run
 from superkernel.sync.aicore.service import AwaitCount, Notify, Prefetch

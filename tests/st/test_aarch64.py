@@ -20,20 +20,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host import image as host_image
 from superkernel.codegen.host.image import HostImage, ImageBuilder
 from superkernel.codegen.host.lower import compile_ir
 from superkernel.codegen.host.standalone import emit_ir
 from superkernel.compilation.choice import KernelChooser
-from superkernel.dtypes import DType
-from superkernel.graph import Graph
+from superkernel.core.dtypes import DType
+from superkernel.core.options import Options
+from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.ir.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
+from superkernel.ir.graph import Graph
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.grouped import GroupTable
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import op_table
-from superkernel.options import Options
 from superkernel.reference import evaluate
 from superkernel.scheduler.default_choice import default_choice
 from superkernel.scheduler.families import MODULES, family_of
@@ -45,7 +46,6 @@ from superkernel.scheduler.tiling import pack_bytes
 from superkernel.sync.planner import plan_sync
 from superkernel.sync.verify import verify
 from superkernel.target.cpu import CpuTarget, cpu_target
-from superkernel.tensor import TensorType, row_major_strides
 from superkernel.transforms import simplify
 from tests.models import decode_step, transformer
 

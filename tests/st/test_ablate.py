@@ -36,7 +36,7 @@ from superkernel.analysis.timeline import Activity, Timeline
 from superkernel.cli import main
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.frontends.json_form import save_json
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.sync.aicore.plan import awaited
 
 

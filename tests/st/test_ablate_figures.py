@@ -15,7 +15,7 @@ from superkernel.analysis.ablate import ablation_target, figures
 from superkernel.analysis.ablate_figures import Figures, Measure
 from superkernel.analysis.pure_floor import Chain, longest_chain
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Event, Mode, Run, Signal
 from superkernel.target.aicore import load_target
 

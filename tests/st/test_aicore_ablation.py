@@ -19,8 +19,8 @@ from option_sets import ALL_PAIRS, AXES, GRID, Variants, dealt, pairs
 
 import superkernel as sk
 from superkernel.compilation.pipeline_aicore import AicoreCompiled, compile_for_aicore, with_other_code
-from superkernel.graph import Graph
-from superkernel.options import Options
+from superkernel.core.options import Options
+from superkernel.ir.graph import Graph
 
 
 def encoder() -> Graph:

@@ -13,9 +13,9 @@ import pytest
 import superkernel as sk
 from superkernel.analysis.sim_report import SimReport
 from superkernel.builder import GraphBuilder
-from superkernel.graph import Graph
-from superkernel.kernel import Kernel
-from superkernel.random_inputs import random_inputs
+from superkernel.ir.graph import Graph
+from superkernel.reference.random_inputs import random_inputs
+from superkernel.runtime.kernel import Kernel
 from superkernel.target.aicore import AicoreTarget, load_target
 
 FETCH_STALLS = ("fetch", "prefetch_late")

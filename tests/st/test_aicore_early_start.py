@@ -13,7 +13,7 @@ import superkernel as sk
 from superkernel.analysis.ablate import ablate, ablation_target
 from superkernel.analysis.timeline import Activity, Timeline, summed
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.sim.trace import COMMAND
 from superkernel.sync.aicore.plan import Drain, Run
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 import superkernel as sk
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
-from superkernel.errors import UnsupportedError
-from superkernel.kernel import Kernel
+from superkernel.core.errors import UnsupportedError
+from superkernel.runtime.kernel import Kernel
 from superkernel.sync.aicore.plan import CoreKind, Form, Mode, Run, Signal, awaited
 from superkernel.sync.aicore.verify import check_aicore_plan
 from superkernel.target.aicore import AicoreTarget, load_target

@@ -12,10 +12,10 @@ import pytest
 
 import superkernel as sk
 from superkernel.codegen.aicore.layer import KernelBuilder
-from superkernel.errors import SimulationError
-from superkernel.graph import Graph
-from superkernel.random_inputs import random_inputs
+from superkernel.core.errors import SimulationError
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
+from superkernel.reference.random_inputs import random_inputs
 from superkernel.target.engines import Engine
 
 COUNT = 120

@@ -12,8 +12,8 @@ from firmware_bench import needs_qemu
 
 import superkernel as sk
 from superkernel.compilation.pipeline_aicore import AicoreCompiled, unverified_program
-from superkernel.errors import SimulationError
-from superkernel.kernel import Kernel
+from superkernel.core.errors import SimulationError
+from superkernel.runtime.kernel import Kernel
 from superkernel.scheduler.families.aicore import meeting
 from superkernel.scheduler.families.aicore.meeting import MeetingTiling
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Run

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 import superkernel as sk
 from superkernel.analysis.sim_report import SimReport
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.frontends import load_graph
-from superkernel.graph import Graph
-from superkernel.random_inputs import random_inputs
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
+from superkernel.reference.random_inputs import random_inputs
 from superkernel.transforms.precision import error_bound
 
 TARGETS = ("mini", "a3")

@@ -13,8 +13,8 @@ import pytest
 
 import superkernel as sk
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
-from superkernel.errors import UnsupportedError
-from superkernel.kernel import Kernel
+from superkernel.core.errors import UnsupportedError
+from superkernel.runtime.kernel import Kernel
 from superkernel.scheduler.schedule import Space
 from superkernel.sync.aicore.plan import (
     AicorePlan,

@@ -22,9 +22,9 @@ from superkernel.analysis.sim_report import SimReport
 from superkernel.builder import GraphBuilder, Tensor
 from superkernel.codegen.aicore.program_spec import PHASE_BEHIND
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
-from superkernel.graph import Graph
-from superkernel.kernel import Kernel
+from superkernel.ir.graph import Graph
 from superkernel.registry.rows_aicore import aicore_rows
+from superkernel.runtime.kernel import Kernel
 from superkernel.scheduler.families.aicore import CONTROL_UNIT, MODULES
 from superkernel.sim.counters import CoreCounts, LaunchResult
 from superkernel.sim.device import Device

@@ -11,8 +11,8 @@ import pytest
 
 import superkernel as sk
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
-from superkernel.errors import InputError, UnsupportedError
-from superkernel.kernel import Kernel
+from superkernel.core.errors import InputError, UnsupportedError
+from superkernel.runtime.kernel import Kernel
 from superkernel.target.aicore import load_target
 
 MINI = load_target("mini")

@@ -15,10 +15,10 @@ from superkernel.analysis.ablate import ablate, ablation_target
 from superkernel.analysis.sim_report import SimReport
 from superkernel.builder.tensor import Tensor
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
-from superkernel.errors import VerificationError
-from superkernel.graph import Graph
-from superkernel.kernel import Kernel
-from superkernel.random_inputs import random_inputs
+from superkernel.core.errors import VerificationError
+from superkernel.ir.graph import Graph
+from superkernel.reference.random_inputs import random_inputs
+from superkernel.runtime.kernel import Kernel
 from superkernel.scheduler.aicore.streams import streams_of
 from superkernel.scheduler.place import dependences, issued
 from superkernel.sync.aicore.plan import CoreKind, Mode

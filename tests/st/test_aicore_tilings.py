@@ -21,10 +21,10 @@ from superkernel.analysis.crosscheck import crosscheck
 from superkernel.builder import GraphBuilder
 from superkernel.codegen.aicore.kernels import grouped as grouped_code
 from superkernel.compilation.pipeline_aicore import unverified_program
-from superkernel.errors import SimulationError
+from superkernel.core.errors import SimulationError
 from superkernel.executors.qemu_process import find_qemu
 from superkernel.executors.qemu_schedule import Schedule
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore.base import KernelType
 from superkernel.sim.device import Device

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.random_inputs import random_inputs
 from superkernel.reference import evaluate
+from superkernel.reference.random_inputs import random_inputs
 
 MOVES: dict[str, Callable[[Any, Any], Any]] = {
     "pad": lambda b, x: b.pad(x, pads=(1, 2, 1, 0)),

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
 from superkernel.frontends.json_form import save_json
-from superkernel.graph import Graph, Node
-from superkernel.tensor import TensorType
+from superkernel.ir.graph import Graph, Node
 
 F32 = DType.F32
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 
 PRELUDE = """
 import os, signal, sys, threading, time, warnings
@@ -148,7 +148,7 @@ def test_ctrl_c_of_the_command_line(tmp_path: Path) -> None:
     """`superkernel run` that is interrupted says so and ends with 130."""
     body = """
         import superkernel.cli
-        from superkernel.kernel import Kernel
+        from superkernel.runtime.kernel import Kernel
         def run(self, *args, **named):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(10)

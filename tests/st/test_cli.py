@@ -19,8 +19,8 @@ import pytest
 import superkernel as sk
 from superkernel.cli import main
 from superkernel.cli.npz import write_npz
+from superkernel.core.options import Options
 from superkernel.frontends.json_form import save_json
-from superkernel.options import Options
 from superkernel.reference import evaluate
 
 Run = tuple[int, str, str]

@@ -9,8 +9,8 @@ import pytest
 import rv64_asm as asm
 from device_programs import A1, CODE, DATA, FENCE_IR, FENCE_WO, PRIVATE, T0, T1, Body, link
 
-from superkernel.dtypes import DType
-from superkernel.errors import SimulationError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import SimulationError
 from superkernel.sim.device import FAILURE_KINDS, Device
 from superkernel.target.aicore import load_target
 from superkernel.target.engines import Engine

@@ -16,7 +16,7 @@ from models import LIGHT_MODELS, light_input, light_model
 from numpy.typing import NDArray
 
 from superkernel.frontends import load_graph
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.transforms import simplify
 

@@ -13,7 +13,7 @@ import pytest
 from models import LIGHT_MODELS, light_input, light_model
 
 import superkernel as sk
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.frontends import load_graph
 from superkernel.reference import evaluate
 from superkernel.transforms.precision import error_bound

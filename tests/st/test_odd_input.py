@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.dtypes import DType
-from superkernel.graph import Graph, Node
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
+from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import op_table
 from superkernel.sync.plan import parse_plan
 from superkernel.sync.verify import verify
-from superkernel.tensor import TensorType
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.errors import FileFormatError, UnsupportedError, VerificationError
-from superkernel.graph import Graph
-from superkernel.random_inputs import random_inputs
+from superkernel.core.errors import FileFormatError, UnsupportedError, VerificationError
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
+from superkernel.reference.random_inputs import random_inputs
 from superkernel.target.aicore import load_target
 from superkernel.target.schema import FieldSpec
 from superkernel.target.sections import SECTIONS, all_fields

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from superkernel.errors import SuperKernelError
+from superkernel.core.errors import SuperKernelError
 from superkernel.frontends import load_graph
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.transforms import simplify
 
 onnx = pytest.importorskip("onnx")

@@ -14,10 +14,10 @@ import pytest
 import superkernel as sk
 from superkernel.builder import GraphBuilder
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.errors import InputError, UnsupportedError
-from superkernel.graph import Graph
-from superkernel.random_inputs import random_inputs
+from superkernel.core.errors import InputError, UnsupportedError
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
+from superkernel.reference.random_inputs import random_inputs
 from tests.models import decode_step, mlp, transformer
 
 BOUNDS = {"f32": 1e-5, "tf32-like": 1e-4, "bf16": 0.03, "int8": 0.15}

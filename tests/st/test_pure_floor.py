@@ -15,8 +15,8 @@ from superkernel.analysis.ablate import ablation_target, figures
 from superkernel.analysis.pure_floor import Link, Order, beside, pure_floor
 from superkernel.analysis.timeline import Activity, Timeline, summed
 from superkernel.compilation.compiled_aicore import AicoreCompiled
-from superkernel.graph import Graph
-from superkernel.kernel import Kernel
+from superkernel.ir.graph import Graph
+from superkernel.runtime.kernel import Kernel
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Event, Mode
 
 CODE = {"preload": "max", "split": 1, "weight_prefetch": "none", "launches": "fused"}

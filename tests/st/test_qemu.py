@@ -25,13 +25,13 @@ import superkernel as sk
 from superkernel import cli
 from superkernel.analysis.crosscheck import crosscheck, schedules
 from superkernel.codegen.aicore.memory_map import MARKER_WORD
-from superkernel.errors import InputError, MachineError, SimulationError, UnsupportedError, WatchdogError
+from superkernel.core.errors import InputError, MachineError, SimulationError, UnsupportedError, WatchdogError
 from superkernel.executors import qemu, qemu_process
 from superkernel.executors.qemu import Fault, Schedule
 from superkernel.executors.qemu_counts import plugin_path
 from superkernel.frontends.json_form import save_json
-from superkernel.graph import Graph
-from superkernel.random_inputs import random_inputs
+from superkernel.ir.graph import Graph
+from superkernel.reference.random_inputs import random_inputs
 from superkernel.target.aicore import load_target
 from superkernel.target.engines import Engine
 

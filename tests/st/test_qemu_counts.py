@@ -16,7 +16,7 @@ from superkernel.analysis import crosscheck
 from superkernel.executors import qemu, qemu_counts
 from superkernel.executors.qemu import Schedule
 from superkernel.executors.qemu_counts import HartCounts, plugin_path, simulated_counts
-from superkernel.random_inputs import random_inputs
+from superkernel.reference.random_inputs import random_inputs
 from superkernel.target.aicore import load_target
 
 pytestmark = needs_qemu

@@ -17,13 +17,13 @@ import superkernel as sk
 from superkernel import cli
 from superkernel.analysis.crosscheck import crosscheck
 from superkernel.analysis.mutation import KINDS, UNNOTICED, MutationTest
-from superkernel.errors import InputError, SimulationError, UnsupportedError, WatchdogError
+from superkernel.core.errors import InputError, SimulationError, UnsupportedError, WatchdogError
 from superkernel.executors.qemu import Fault, Schedule
 from superkernel.executors.qemu_events import EventOrder
 from superkernel.executors.qemu_order import Order
 from superkernel.frontends.json_form import save_json
-from superkernel.kernel import Kernel
-from superkernel.random_inputs import random_inputs
+from superkernel.reference.random_inputs import random_inputs
+from superkernel.runtime.kernel import Kernel
 from superkernel.sim.trace import COMMAND, FLOW_IN, records
 from superkernel.target.engines import Engine
 

@@ -13,7 +13,7 @@ from superkernel.codegen.aicore.boot import boot_object
 from superkernel.codegen.aicore.linking import Image, Layout, link
 from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.codegen.aicore.memory_map import MemoryMap
-from superkernel.errors import WatchdogError
+from superkernel.core.errors import WatchdogError
 from superkernel.executors.qemu import Emulator, Fault, Schedule, firmware_of
 from superkernel.executors.qemu_log import read_log
 from superkernel.executors.qemu_order import Order

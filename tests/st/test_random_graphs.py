@@ -16,8 +16,8 @@ from random_models import random_graph
 
 import superkernel as sk
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.random_inputs import random_inputs
 from superkernel.reference import evaluate
+from superkernel.reference.random_inputs import random_inputs
 
 SHARDS = 4
 TOLERANCE = 1e-4

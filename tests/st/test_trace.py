@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.analysis.spans import Activity
 from superkernel.cli import main
+from superkernel.display.spans import Activity
 from superkernel.frontends.json_form import save_json
 from superkernel.sync.plan import Body
 

@@ -18,10 +18,10 @@ from superkernel.analysis.ablate import ablate, ablation_target
 from superkernel.analysis.sim_report import SimReport
 from superkernel.codegen.aicore.weight_prefetch import plan_weight_prefetch, with_prefetch
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
-from superkernel.errors import VerificationError
-from superkernel.graph import Graph
-from superkernel.kernel import Kernel
-from superkernel.random_inputs import random_inputs
+from superkernel.core.errors import VerificationError
+from superkernel.ir.graph import Graph
+from superkernel.reference.random_inputs import random_inputs
+from superkernel.runtime.kernel import Kernel
 from superkernel.sim.device import Device
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind
 from superkernel.sync.aicore.service import AwaitCount, Notify, Prefetch

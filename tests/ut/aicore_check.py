@@ -28,12 +28,12 @@ from llvmlite import ir
 from numpy.typing import NDArray
 
 from superkernel import _core
-from superkernel.body import Body
-from superkernel.body import Role as Use
 from superkernel.codegen.aicore.emission import emit_kernel
 from superkernel.codegen.aicore.emitters import emitter_of
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import I64, VOID, Number, ir_of
+from superkernel.ir.body import Body
+from superkernel.ir.body import Role as Use
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.scheduler.tiling import pack_bytes

@@ -15,11 +15,11 @@ import numpy as np
 from anchor_bodies import random_array
 from numpy.typing import NDArray
 
-from superkernel.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.ir.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import op_table
-from superkernel.tensor import TensorType, row_major_strides
 
 Array = NDArray[Any]
 EPILOGUES = ("store", "relu", "leaky", "clip", "scaled", "shifted", "residual", "swish", "twice")

@@ -13,7 +13,7 @@ from typing import Any
 
 from aicore_check import CompiledKernel, _Core
 
-from superkernel.body import Body
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine

@@ -16,7 +16,10 @@ import numpy as np
 from kernel_check import check_body, tiers
 from numpy.typing import NDArray
 
-from superkernel.body import (
+from superkernel.codegen.host.features import detect_cpu
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.ir.body import (
     Body,
     Instruction,
     Operand,
@@ -26,13 +29,10 @@ from superkernel.body import (
     Role,
     View,
 )
-from superkernel.codegen.host.features import detect_cpu
-from superkernel.dtypes import DType
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import op_table
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.tiling import Tiling
-from superkernel.tensor import TensorType, row_major_strides
 
 Array = NDArray[Any]
 Slot = tuple[tuple[int, ...], DType] | Array | None

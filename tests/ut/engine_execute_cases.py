@@ -6,8 +6,8 @@ import random
 import struct
 from typing import Any
 
-from superkernel.dtypes import DType
-from superkernel.errors import InputError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Command, check
 from superkernel.target.engines.formula import evaluate

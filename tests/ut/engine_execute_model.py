@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Command
 

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.body import Body, PointwiseProgram, SubOperator, View
-from superkernel.dtypes import DType
-from superkernel.graph import Graph
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Body, PointwiseProgram, SubOperator, View
+from superkernel.ir.graph import Graph
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.place import lineage
 from superkernel.scheduler.schedule import Schedule, Space
-from superkernel.tensor import TensorType
 
 Flat = NDArray[Any]
 

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel, aligned_bytes
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Region, TensorType, row_major_strides
+from superkernel.ir.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.cpu import TIERS, CpuTarget
-from superkernel.tensor import Region, TensorType, row_major_strides
 
 Array = NDArray[Any]
 Reference = Callable[[list[Array]], Mapping[int, Array]] | Mapping[int, Array]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.matmul_reduced import BF16, BF16X3, INT8, INT8X2
 
 Array = NDArray[Any]

@@ -10,12 +10,21 @@ import numpy as np
 from kernel_check import Array, check_body, dense_strides, operand
 from numpy.typing import NDArray
 
-from superkernel.body import AnchorInput, Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.ir.body import (
+    AnchorInput,
+    Body,
+    Instruction,
+    PointwiseProgram,
+    ProgramInput,
+    ProgramOutput,
+    Role,
+    View,
+)
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import find_op
 from superkernel.scheduler.tiling import Tiling
-from superkernel.tensor import TensorType, row_major_strides
 
 
 def type_of(array: NDArray[Any]) -> TensorType:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from operator_makers import ANCHOR_MAKERS, Array, Instance, Maker, Rng, few, values
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import op_table
 

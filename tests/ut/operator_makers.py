@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.ops.grouped import GroupTable
 
 Array = np.ndarray[Any, Any]

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from superkernel.body import Body, View
-from superkernel.dtypes import DType
-from superkernel.graph import Graph, Node
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Body, View
+from superkernel.ir.graph import Graph, Node
 from superkernel.scheduler.hostcall import HostCallTiling
 from superkernel.scheduler.tiling import Family, Tiling
 from superkernel.target.cpu import CpuTarget
-from superkernel.tensor import TensorType
 
 F32 = DType.F32
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from superkernel.body import Body, PointwiseProgram, SubOperator
+from superkernel.core.tensor import Region
+from superkernel.ir.body import Body, PointwiseProgram, SubOperator
 from superkernel.scheduler.hostcall import HostCallTiling
 from superkernel.scheduler.schedule import MemoryAccess, Schedule, Space, Task
 from superkernel.sync.plan import Plan
 from superkernel.sync.planner import plan_sync
 from superkernel.sync.verify import check
-from superkernel.tensor import Region
 
 EMPTY = Body(None, (), (), (), (), (), PointwiseProgram((), (), (), ()))
 

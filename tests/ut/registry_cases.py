@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.registry import Capability, KernelRole, Policy, Registry, Requirement, default_registry
 from superkernel.registry.predicates import Clause, MultipleOf, Reason, one_of, within
 from superkernel.registry.requirement import parse_requirement

@@ -13,9 +13,9 @@ from aicore_timing import engine_busy, recorded
 from anchor_bodies import AnchorCase, Slot, anchor_case
 
 import superkernel
-from superkernel.body import View
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import View
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.attention_cost import way_cycles
 from superkernel.scheduler.families.aicore.attention_tiling import AttentionTiling, Stack

@@ -30,7 +30,7 @@ from superkernel.codegen.aicore.boot import (
 from superkernel.codegen.aicore.linking import Image, Layout, link
 from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.codegen.aicore.memory_map import CAUSE_WORD, MemoryMap
-from superkernel.errors import InternalError, LinkError
+from superkernel.core.errors import InternalError, LinkError
 from superkernel.sim import Machine
 from superkernel.target.aicore import load_target
 

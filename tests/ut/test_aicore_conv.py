@@ -16,11 +16,11 @@ from aicore_timing import engine_busy, recorded
 from interpret import run_body
 from test_storage_layout import NETS
 
-from superkernel.body import Role as Use
 from superkernel.compilation.choice import KernelChooser
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
-from superkernel.options import Options
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.options import Options
+from superkernel.ir.body import Role as Use
 from superkernel.scheduler.families.aicore import depthwise, family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
 from superkernel.scheduler.families.aicore.conv import cube_tilings

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.random_inputs import random_inputs
 from superkernel.reference import evaluate
+from superkernel.reference.random_inputs import random_inputs
 
 Body = Callable[[sk.GraphBuilder], Any]
 

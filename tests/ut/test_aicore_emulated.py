@@ -12,15 +12,15 @@ import pytest
 from aicore_emulated import TALLY, Alone, check_emulated, chosen, summary
 from firmware_bench import needs_qemu
 
-from superkernel.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
-from superkernel.dtypes import DType
-from superkernel.errors import SimulationError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import SimulationError
+from superkernel.core.tensor import TensorType
 from superkernel.executors.qemu import Fault, Schedule
+from superkernel.ir.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.target.aicore import load_target
 from superkernel.target.engines.model import Engine
-from superkernel.tensor import TensorType
 
 KERNEL, MINI = "aicore.pointwise", load_target("mini")
 COUNT = 40_000

@@ -10,7 +10,7 @@ from aicore_check import CompiledKernel, check_aicore
 from aicore_timing import engine_busy
 from anchor_bodies import anchor_case
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.gather import GatherTiling
 from superkernel.target.aicore import load_target

@@ -9,13 +9,13 @@ from op_cases import op_body
 from test_kernels_grouped import COUNTS
 
 from superkernel import UnsupportedError
-from superkernel.body import Role
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Role
 from superkernel.ops.grouped import GroupTable
 from superkernel.scheduler.families.aicore.base import KernelType
 from superkernel.scheduler.families.aicore.grouped import FAMILY, grouped_cut
 from superkernel.target.aicore import load_target
-from superkernel.tensor import TensorType
 
 MINI = load_target("mini")
 

@@ -14,7 +14,7 @@ from superkernel.codegen.aicore.linking import Layout, link
 from superkernel.codegen.aicore.linking.elf_writer import ObjectSection, OutputSymbol, write_object
 from superkernel.codegen.aicore.linking.relocations import NUMBERS
 from superkernel.codegen.aicore.lower import compile_rv64
-from superkernel.errors import LinkError, MachineError
+from superkernel.core.errors import LinkError, MachineError
 
 
 def violations(kind: type[LinkError] | type[MachineError], objects: Sequence[bytes], where: Layout) -> list[str]:

@@ -12,7 +12,7 @@ from elftools.elf.elffile import ELFFile
 from superkernel._core import sim_disassemble, sim_expand_compressed
 from superkernel.codegen.aicore.lower import cache_key, compile_modules, compile_rv64
 from superkernel.codegen.cache import ObjectCache
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
 
 SQUARE = "define i64 @square(i64 %x) {\n %y = mul i64 %x, %x\n ret i64 %y\n}\n"
 

@@ -15,12 +15,13 @@ from aicore_timing import elapsed, engine_busy, recorded
 from anchor_bodies import AnchorCase, anchor_case
 
 import superkernel
-from superkernel.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, View
-from superkernel.body import Role as Use
 from superkernel.builder import GraphBuilder
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, View
+from superkernel.ir.body import Role as Use
 from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import KernelType, Role
@@ -29,7 +30,6 @@ from superkernel.scheduler.families.aicore.matmul import LEFT, RIGHT, MatmulTili
 from superkernel.scheduler.families.aicore.matmul_search import candidates, with_tile
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine
-from superkernel.tensor import TensorType
 
 KERNEL = "aicore.matmul"
 F32, F16, BF16, I8, I32, F64 = (DType.of(n) for n in ("f32", "f16", "bf16", "i8", "i32", "f64"))

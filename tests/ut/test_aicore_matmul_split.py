@@ -13,8 +13,8 @@ from anchor_bodies import AnchorCase, anchor_case
 import superkernel
 from superkernel.builder import GraphBuilder
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
-from superkernel.dtypes import DType
-from superkernel.graph import Graph
+from superkernel.core.dtypes import DType
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore.base import KernelType
 from superkernel.scheduler.families.aicore.cube import Cut

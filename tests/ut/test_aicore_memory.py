@@ -12,9 +12,9 @@ import superkernel as sk
 from superkernel.codegen.aicore import memory_map
 from superkernel.codegen.aicore.memory_map import MemoryMap
 from superkernel.codegen.firmware.memory import FirmwareMap
-from superkernel.errors import UnsupportedError
-from superkernel.graph import Graph
-from superkernel.random_inputs import random_inputs
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.graph import Graph
+from superkernel.reference.random_inputs import random_inputs
 from superkernel.target.aicore import load_target
 
 GIB = 1 << 30

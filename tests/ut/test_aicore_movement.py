@@ -9,7 +9,7 @@ import pytest
 from aicore_check import check_aicore
 from anchor_bodies import anchor_case
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 
 F16, F32, I64, BOOL = DType.F16, DType.F32, DType.I64, DType.BOOL
 

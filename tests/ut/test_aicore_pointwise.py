@@ -12,10 +12,11 @@ from aicore_check import check_aicore
 from aicore_timing import engine_busy, recorded
 from kernel_check import Array, dense_strides, operand
 
-from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput
-from superkernel.body import Role as Use
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.ir.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput
+from superkernel.ir.body import Role as Use
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import find_op, op_table
@@ -24,7 +25,6 @@ from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.scheduler.families.aicore.programs import SUPPORTED
 from superkernel.target.aicore import load_target
 from superkernel.target.engines import Engine
-from superkernel.tensor import TensorType, row_major_strides
 
 SIZE = 77
 Case = tuple[str, dict[str, Any], Sequence[Array]]

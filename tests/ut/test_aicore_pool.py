@@ -14,9 +14,9 @@ from aicore_timing import elapsed, engine_busy, recorded
 from kernel_check import Array
 from op_cases import op_body, with_epilogue
 
-from superkernel.body import Body, Instruction, ProgramOutput
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body, Instruction, ProgramOutput
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import Role
 from superkernel.scheduler.families.aicore.pool import PoolTiling, slab_of

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.random_inputs import random_inputs
 from superkernel.reference import evaluate
+from superkernel.reference.random_inputs import random_inputs
 
 CASES: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "one column": ("max_pool", (3, 3, 16, 3), {"kernel": (2, 3), "strides": (2, 2)}),

@@ -15,8 +15,8 @@ from aicore_timing import elapsed, engine_busy, recorded
 from kernel_check import Array, operand
 from op_cases import op_body, with_epilogue, with_slot
 
-from superkernel.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
-from superkernel.errors import UnsupportedError
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import Role as CoreRole
 from superkernel.scheduler.families.aicore.row_modes import Mode

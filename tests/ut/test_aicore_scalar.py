@@ -17,16 +17,17 @@ from op_cases import op_body, with_epilogue
 from operator_cases import Case, cases
 
 from superkernel import Options, compile
-from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput
-from superkernel.body import Role as Use
 from superkernel.builder import GraphBuilder
 from superkernel.codegen.aicore.emission import emit_kernel
 from superkernel.codegen.aicore.emitters import emitter_of
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.lower import compile_rv64
-from superkernel.dtypes import DType
-from superkernel.errors import VerificationError
-from superkernel.graph import Graph
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import VerificationError
+from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.ir.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput
+from superkernel.ir.body import Role as Use
+from superkernel.ir.graph import Graph
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import op_table
@@ -38,7 +39,6 @@ from superkernel.scheduler.families.aicore.scalar import HOST_KERNELS, ScalarTil
 from superkernel.scheduler.schedule import Schedule
 from superkernel.sync.aicore.planner import _Planner
 from superkernel.target.aicore import load_target
-from superkernel.tensor import TensorType, row_major_strides
 
 MINI = load_target("mini")
 ROW = next(r for r in aicore_rows() if r.kernel == CONTROL_UNIT)

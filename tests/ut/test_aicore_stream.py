@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from superkernel.codegen.aicore.rings import Ring, plan_flags
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
 from superkernel.target.engines import Engine
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from superkernel.body import Body, Operand, PointwiseProgram, SubOperator
-from superkernel.body import Role as Use
-from superkernel.dtypes import DType
-from superkernel.errors import VerificationError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import VerificationError
+from superkernel.core.tensor import Region, TensorType
+from superkernel.ir.body import Body, Operand, PointwiseProgram, SubOperator
+from superkernel.ir.body import Role as Use
 from superkernel.scheduler.aicore.place import Cores, ranges
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task
@@ -19,7 +20,6 @@ from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Drain, Eve
 from superkernel.sync.aicore.planner import plan_aicore
 from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
 from superkernel.target.aicore import AicoreTarget, load_target
-from superkernel.tensor import Region, TensorType
 
 MINI = load_target("mini")
 BLOCK = 64  # bytes per unit in these tests

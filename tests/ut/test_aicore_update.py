@@ -10,7 +10,7 @@ import pytest
 from aicore_check import CompiledKernel, check_aicore
 from op_cases import op_body
 
-from superkernel.body import Body, Role
+from superkernel.ir.body import Body, Role
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.update import UpdateTiling
 from superkernel.target.aicore import load_target

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 import superkernel
-from superkernel import arrays
-from superkernel.arrays import constant_array
 from superkernel.builder import GraphBuilder
-from superkernel.dtypes import DType
-from superkernel.errors import GraphError, InputError
+from superkernel.core import arrays
+from superkernel.core.arrays import constant_array
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import GraphError, InputError
+from superkernel.core.tensor import TensorType
 from superkernel.frontends.networkx_form import from_networkx
-from superkernel.graph import Graph, Node
+from superkernel.ir.graph import Graph, Node
 from superkernel.reference import evaluate
-from superkernel.tensor import TensorType
 from superkernel.transforms import simplify
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from superkernel.builder import GraphBuilder
 from superkernel.frontends import load_graph
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))

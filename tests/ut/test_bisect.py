@@ -20,7 +20,7 @@ import superkernel as sk
 from superkernel.analysis.bisection import Finding, bisect
 from superkernel.cli import main
 from superkernel.frontends.json_form import save_json
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.scheduler.tiling import pack_bytes
 
 PACKERS = {"mini": "superkernel.codegen.aicore.image.pack_bytes", "host": "superkernel.codegen.host.image.pack_bytes"}

@@ -9,9 +9,9 @@ import pytest
 
 from superkernel.builder import GraphBuilder
 from superkernel.builder.generate import TARGET, source
-from superkernel.dtypes import DType
-from superkernel.errors import GraphError, InputError, SuperKernelError
-from superkernel.graph import KernelType
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import GraphError, InputError, SuperKernelError
+from superkernel.ir.graph import KernelType
 from superkernel.ops.table import op_table
 from superkernel.reference import evaluate
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from kernel_check import Array, check_body, operand
 
-from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
-from superkernel.collapse import canonical, collapse, exact_regions, feed, merge_dims, restrict, runs_of_range
-from superkernel.dtypes import DType
-from superkernel.tensor import row_major_strides
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import row_major_strides
+from superkernel.ir.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
+from superkernel.ir.collapse import canonical, collapse, exact_regions, feed, merge_dims, restrict, runs_of_range
 
 
 def random_program(rng: random.Random) -> tuple[PointwiseProgram, list[tuple[int, ...]]]:

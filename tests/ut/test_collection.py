@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel import collection
-from superkernel.collection import paused
+from superkernel.core import collection
+from superkernel.core.collection import paused
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from anchor_bodies import anchor_case
 from kernel_check import check_body
 from test_kernels_conv_reduced import last, rounded_case
 
-from superkernel.body import Body, View
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, View
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.conv import PIXELS
 from superkernel.scheduler.families.conv_form import conv_form

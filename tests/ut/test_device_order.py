@@ -11,8 +11,8 @@ import pytest
 import rv64_asm as asm
 from device_programs import A1, A2, DATA, DONE, FENCE_IR, FENCE_WO, NOP, S1, T1, Body, link
 
-from superkernel.dtypes import DType
-from superkernel.errors import InputError, SimulationError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError, SimulationError
 from superkernel.sim.counters import STALLS, LaunchResult
 from superkernel.sim.device import FAILURE_KINDS, Device
 from superkernel.sim.trace import COMMAND, FLOW_IN, FLOW_OUT, MARKER, records, to_chrome

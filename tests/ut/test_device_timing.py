@@ -12,7 +12,7 @@ import pytest
 import rv64_asm as asm
 from device_programs import A1, A2, CODE, DATA, DONE, FENCE_ALL, NOP, S1, T0, T1, Body, link, price_of
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.sim.counters import LaunchResult
 from superkernel.sim.device import Device
 from superkernel.target.aicore import AicoreTarget, load_target

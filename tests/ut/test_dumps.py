@@ -11,10 +11,10 @@ from aicore_systems import fused_model
 
 import superkernel as sk
 from superkernel.analysis.sim_report import SimReport
-from superkernel.dtypes import DType
-from superkernel.graph import Graph
-from superkernel.random_inputs import random_inputs
+from superkernel.core.dtypes import DType
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
+from superkernel.reference.random_inputs import random_inputs
 from superkernel.transforms.precision import error_bound
 
 GRAPHS = (models.transformer(layers=1), models.decode_step(layers=1), fused_model())

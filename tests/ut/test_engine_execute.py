@@ -11,7 +11,7 @@ from engine_execute_cases import GM_BYTES, TABLE, core_of, fields_of, legal_comm
 from engine_execute_model import Model
 
 from superkernel import _core
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Command, command, encode
 from superkernel.target.engines.model import Local

@@ -9,7 +9,7 @@ from engine_execute_cases import TABLE, core_of, fields_of, legal_command
 from test_target_engines import random_command
 
 from superkernel import _core
-from superkernel.errors import InputError
+from superkernel.core.errors import InputError
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Command, check, decode, encode, footprint
 from superkernel.target.engines.checking import Touched

@@ -9,7 +9,7 @@ import pytest
 from engine_execute_cases import GM_BYTES, TABLE, core_of, fields_of, legal_command
 
 from superkernel import _core
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.aicore import load_target
 from superkernel.target.engines import Command, command, encode, footprint
 from superkernel.target.engines.checking import Touched

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and errors are typed: `superkernel.files` and those who save by it."""
+"""Files are written whole or not at all, and errors are typed: `superkernel.core.files` and those who save by it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.errors import InputError, MachineError
-from superkernel.files import file_name, replacing
+from superkernel.core.errors import InputError, MachineError
+from superkernel.core.files import file_name, replacing
 from superkernel.frontends.json_form import save_json
 from superkernel.registry.canonical import write_json
 

@@ -13,7 +13,7 @@ from firmware_bench import needs_qemu, run_commands
 from test_engine_execute import SILENT, SIZES, WITH_A_BOUND, random_bytes
 
 from superkernel import _core
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Command, command, encode, footprint
 from superkernel.target.engines.model import Local

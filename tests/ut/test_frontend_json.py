@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from superkernel.builder import GraphBuilder
-from superkernel.errors import FileFormatError, GraphError, InputError
+from superkernel.core.errors import FileFormatError, GraphError, InputError
 from superkernel.frontends import load_graph
 from superkernel.frontends.json_form import save_json
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 
 
 def sample() -> Graph:

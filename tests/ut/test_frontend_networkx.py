@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from superkernel.builder import GraphBuilder
-from superkernel.errors import GraphError, InputError
+from superkernel.core.errors import GraphError, InputError
 from superkernel.frontends import load_graph
 from superkernel.frontends.networkx_form import from_networkx, to_networkx
-from superkernel.graph import Graph, KernelType
+from superkernel.ir.graph import Graph, KernelType
 from superkernel.reference import evaluate
 
 

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from superkernel.dtypes import DType
-from superkernel.errors import FileFormatError, InputError, MachineError, SuperKernelError, UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import FileFormatError, InputError, MachineError, SuperKernelError, UnsupportedError
 from superkernel.frontends import load_graph
 from superkernel.frontends.onnx.call import StaticValueError
 from superkernel.frontends.onnx.registry import lowered_names
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 
 onnx = pytest.importorskip("onnx")

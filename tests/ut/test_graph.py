@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from superkernel.dtypes import DType
-from superkernel.errors import GraphError
-from superkernel.graph import Graph, KernelType, Node
-from superkernel.tensor import TensorType
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import GraphError
+from superkernel.core.tensor import TensorType
+from superkernel.ir.graph import Graph, KernelType, Node
 
 F32 = DType.F32
 

@@ -7,9 +7,9 @@ import pytest
 from interpret import interpret_grouping
 from random_graphs import GraphMaker, LenientFamily, random_graph, random_inputs
 
-from superkernel.body import PointwiseProgram, Role, View
-from superkernel.graph import Graph
-from superkernel.options import Options
+from superkernel.core.options import Options
+from superkernel.ir.body import PointwiseProgram, Role, View
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.scheduler.default_choice import default_choice
 from superkernel.scheduler.group import group

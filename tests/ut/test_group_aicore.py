@@ -11,13 +11,13 @@ from random_graphs import GraphMaker, random_graph
 from test_storage_layout import NETS, Net, copies
 
 import superkernel as sk
-from superkernel.body import Body, PointwiseProgram, View
 from superkernel.compilation.choice import KernelChooser
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.options import Options
 from superkernel.frontends.onnx import load_onnx
-from superkernel.graph import Graph
+from superkernel.ir.body import Body, PointwiseProgram, View
+from superkernel.ir.graph import Graph
 from superkernel.ops.opdef import Array
-from superkernel.options import Options
 from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore import CONTROL_UNIT, MODULES
 from superkernel.scheduler.group import group

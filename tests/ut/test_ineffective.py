@@ -14,9 +14,9 @@ import pytest
 import superkernel as sk
 from superkernel.cli import main
 from superkernel.compilation.ineffective import ON_ACCELERATOR, ON_HOST, without_effect
+from superkernel.core.options import Options
 from superkernel.frontends.json_form import save_json
-from superkernel.graph import Graph
-from superkernel.options import Options
+from superkernel.ir.graph import Graph
 
 OTHER: dict[str, Any] = {
     "func_align": 64, "preload": "max", "split": 3, "launches": "single", "locality": "off", "scopes": ("s:*",),

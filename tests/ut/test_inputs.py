@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from superkernel.dtypes import DType
-from superkernel.errors import InputError
-from superkernel.inputs import as_dense, as_inputs, bind_arguments
-from superkernel.tensor import TensorType
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError
+from superkernel.core.tensor import TensorType
+from superkernel.runtime.inputs import as_dense, as_inputs, bind_arguments
 
 F32 = TensorType(DType.F32, (2, 3))
 I64 = TensorType(DType.I64, (3,))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from anchor_bodies import Slot, anchor_case
 
-from superkernel.body import View
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import View
 from superkernel.scheduler.families import family_of
 
 F32, F16, BF16, BOOL = (DType.of(n) for n in ("f32", "f16", "bf16", "bool"))

@@ -14,8 +14,8 @@ from test_kernels_attention import SHAPES, Sizes, slots_of
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
 from superkernel.scheduler.families import family_of
 
 Array = NDArray[Any]

@@ -9,8 +9,8 @@ import pytest
 from anchor_bodies import anchor_case
 
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.conv import CHANNELS, PIXELS, ConvTiling, PackFilters
 from superkernel.scheduler.families.conv_form import conv_form, make_patch

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from test_kernels_conv import DIRECT
 from test_kernels_conv_reduced import last, run
 
-from superkernel.body import Role
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Role
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.conv import CHANNELS, PIXELS
 from superkernel.scheduler.families.conv_form import conv_form

@@ -19,8 +19,8 @@ from test_kernels_nhwc import SQUARES as WINOGRAD_CASES
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.families.conv_nhwc_reduced import NarrowNhwcTiling, PackRuns, met_inputs, runs_of

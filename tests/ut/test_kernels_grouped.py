@@ -9,7 +9,7 @@ import pytest
 from op_cases import check_op, op_body
 
 from superkernel import DataError, GraphBuilder, compile
-from superkernel.body import Role
+from superkernel.ir.body import Role
 from superkernel.ops.grouped import STATUS_WORD, TILE_WORDS, TILES_WORD, GroupTable
 from superkernel.ops.ragged import PART_BITS, LengthTable
 from superkernel.ops.table import find_op

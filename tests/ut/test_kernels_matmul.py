@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from anchor_bodies import anchor_case
 
-from superkernel.body import View
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import View
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.matmul import COLUMNS, ROWS, MatmulTiling, PackPanels
 from superkernel.scheduler.families.matmul_form import form_of

@@ -10,7 +10,7 @@ import pytest
 from kernel_check import Array, check_body
 from op_cases import check_op, check_op_with_epilogue, check_op_with_prologue, op_body
 
-from superkernel.body import Body, Role
+from superkernel.ir.body import Body, Role
 
 
 def numbers(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:

@@ -14,8 +14,8 @@ from test_kernels_pool import WINDOWED
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.conv import CHANNELS, PIXELS
 from superkernel.scheduler.families.conv_nhwc import NhwcTiling, PackTaps
@@ -273,6 +273,6 @@ def test_pack_winograd(m: int) -> None:
     want = g @ weights[2, 1].astype(np.float64) @ g.T
     np.testing.assert_allclose(packed[1, :, 1, 0], want.reshape(-1), rtol=1e-6)
     np.testing.assert_array_equal(packed[1, :, :, 1], 0)
-    from superkernel.tensor import TensorType
+    from superkernel.core.tensor import TensorType
 
     assert pack.packed_bytes(TensorType(F32, weights.shape)) == packed.nbytes

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from kernel_check import Array, check_body, dense_strides, operand, tiers
 
-from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.codegen.host.instructions import FORMULAS
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.ir.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import find_op, op_table
 from superkernel.scheduler.families.pointwise import PointwiseTiling
-from superkernel.tensor import TensorType, row_major_strides
 
 SIZE = 77
 Case = tuple[str, dict[str, Any], Sequence[Array]]

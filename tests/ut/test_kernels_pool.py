@@ -9,8 +9,8 @@ import pytest
 from anchor_bodies import anchor_case
 
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
 from superkernel.scheduler.families import family_of
 
 F32, F64, F16, I8, U8 = (DType.of(n) for n in ("f32", "f64", "f16", "i8", "u8"))

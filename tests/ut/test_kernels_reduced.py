@@ -15,11 +15,11 @@ from kernel_check import check_body, tiers
 from narrow_model import expected_product
 from numpy.typing import NDArray
 
-from superkernel.body import Role
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Role
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.matmul_reduced import (
     BF16,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import superkernel
 from superkernel.builder import GraphBuilder, Tensor
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.registry import requirement
 from superkernel.scheduler import storage

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.body import Body, Operand, PointwiseProgram, SubOperator
-from superkernel.body import Role as Use
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
-from superkernel.dtypes import DType
-from superkernel.graph import Graph
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Region, TensorType
+from superkernel.ir.body import Body, Operand, PointwiseProgram, SubOperator
+from superkernel.ir.body import Role as Use
+from superkernel.ir.graph import Graph
 from superkernel.scheduler.aicore.locality import Localised, localise
 from superkernel.scheduler.aicore.place import Cores, ranges
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
@@ -26,7 +27,6 @@ from superkernel.scheduler.tiling import Access
 from superkernel.sync.aicore.plan import AicorePlan, Form
 from superkernel.sync.aicore.verify import check_aicore_plan
 from superkernel.target.aicore import AicoreTarget, load_target
-from superkernel.tensor import Region, TensorType
 
 A3 = load_target("a3")
 BLOCK, UNITS = 64, 48

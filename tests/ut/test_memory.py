@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from random_graphs import GraphMaker, LenientFamily, random_graph
 
-from superkernel.body import Role
-from superkernel.errors import VerificationError
-from superkernel.graph import Graph
+from superkernel.core.errors import VerificationError
+from superkernel.ir.body import Role
+from superkernel.ir.graph import Graph
 from superkernel.scheduler.group import group
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HostCallTiling
@@ -21,7 +21,7 @@ from superkernel.scheduler.schedule import Place, Space
 
 
 def planned(graph: Graph, *, fuse: bool = True) -> tuple[Grouping, MemoryPlan]:
-    from superkernel.options import Options
+    from superkernel.core.options import Options
 
     family = LenientFamily(True)
     grouping = group(graph, options=Options(fuse=fuse), families=lambda _: family)

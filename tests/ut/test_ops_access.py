@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from operator_cases import Case, cases
 
-from superkernel.graph import type_of_array
+from superkernel.core.tensor import Box, TensorType
+from superkernel.ir.graph import type_of_array
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.common import is_float
 from superkernel.ops.opdef import OpDef
 from superkernel.ops.table import op_table
 from superkernel.reference import run_reference
-from superkernel.tensor import Box, TensorType
 
 Array = np.ndarray[Any, Any]
 # Operators that look at data to decide what to move, and rounding ones, where one poisoned element need not show.

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from superkernel import reference
-from superkernel.dtypes import DType
-from superkernel.errors import GraphError, InputError, InternalError
-from superkernel.graph import Graph, Node
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import GraphError, InputError, InternalError
+from superkernel.core.tensor import TensorType
+from superkernel.ir.graph import Graph, Node
 from superkernel.ops.table import op_table
 from superkernel.reference import apply, evaluate, run_reference
-from superkernel.tensor import TensorType
 
 
 def chain(dtype: DType = DType.F32) -> Graph:

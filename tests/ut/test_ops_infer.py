@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from operator_cases import cases, dtypes_of
 
-from superkernel.dtypes import DType
-from superkernel.errors import DataError, GraphError
-from superkernel.graph import check_arguments, type_of_array
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import DataError, GraphError
+from superkernel.core.tensor import TensorType
+from superkernel.ir.graph import check_arguments, type_of_array
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import REQUIRED, AttrKind
 from superkernel.ops.table import find_op, op_table, suggest_ops
 from superkernel.reference import apply, run_reference
-from superkernel.tensor import TensorType
 
 # operator, input types, attributes, words of the error
 BAD: list[tuple[str, str, dict[str, Any], str]] = [

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from operator_cases import cases
 
-from superkernel.dtypes import DType
-from superkernel.errors import DataError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import DataError
 from superkernel.ops.table import op_table
 from superkernel.reference import apply
 

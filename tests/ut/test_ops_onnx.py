@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from operator_cases import Case, cases
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.reference import apply
 
 onnx = pytest.importorskip("onnx")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from superkernel.errors import InputError
-from superkernel.options import Options
-from superkernel.settings import DUMP_STAGES, cache_directory, dump_stages
+from superkernel.core.errors import InputError
+from superkernel.core.options import Options
+from superkernel.core.settings import DUMP_STAGES, cache_directory, dump_stages
 
 
 def test_defaults_and_mappings() -> None:

@@ -9,7 +9,7 @@ import superkernel as sk
 from superkernel.builder import GraphBuilder
 from superkernel.compilation.planning import plan_graph
 from superkernel.compilation.stages import Stages
-from superkernel.options import Options
+from superkernel.core.options import Options
 from superkernel.scheduler import memory
 from superkernel.scheduler.owners import MIXED, Owners, Run
 from superkernel.scheduler.schedule import Schedule, Space

@@ -10,9 +10,10 @@ import pytest
 from interpret import interpret_schedule
 from random_graphs import GraphMaker, LenientFamily, random_graph, random_inputs
 
-from superkernel.body import Body, Role
-from superkernel.graph import Graph
-from superkernel.options import Options
+from superkernel.core.options import Options
+from superkernel.core.tensor import Region
+from superkernel.ir.body import Body, Role
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.scheduler.group import group
 from superkernel.scheduler.place import dependences, place
@@ -21,7 +22,6 @@ from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.sync.planner import plan_sync
 from superkernel.sync.verify import verify
 from superkernel.target.cpu import CpuTarget, cpu_target
-from superkernel.tensor import Region
 
 TARGET = cpu_target("x86_64-unknown-linux-gnu", "avx2", ())
 

@@ -16,9 +16,9 @@ from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.compilation import planned
 from superkernel.compilation.planned import PlanStore
-from superkernel.errors import VerificationError
-from superkernel.graph import Graph
-from superkernel.options import Options
+from superkernel.core.errors import VerificationError
+from superkernel.core.options import Options
+from superkernel.ir.graph import Graph
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

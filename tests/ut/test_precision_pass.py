@@ -8,9 +8,9 @@ from random_graphs import GraphMaker
 from test_storage_layout import NETS
 
 from superkernel.builder import GraphBuilder
-from superkernel.dtypes import DType
-from superkernel.errors import InputError
-from superkernel.graph import Graph
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.scheduler.group import group
 from superkernel.transforms import simplify

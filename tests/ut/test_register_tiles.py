@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from anchor_bodies import anchor_case
 
-from superkernel.body import Body
 from superkernel.codegen.host.gemm_core import SCALARS, Tile, vectors_kept
 from superkernel.codegen.host.lower import assembly
 from superkernel.codegen.host.standalone import emit_ir
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.conv_nhwc import ACCUMULATORS, POSITIONS_MOST, VECTORS_MOST
 from superkernel.target.cpu import CpuTarget, cpu_target

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from superkernel.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput
 from superkernel.compilation.choice import KernelChooser
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
-from superkernel.graph import Graph
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.options import Options
+from superkernel.ir.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput
+from superkernel.ir.graph import Graph
 from superkernel.ops.opdef import AttrValue, _Required
 from superkernel.ops.table import op_table
-from superkernel.options import Options
 from superkernel.registry import Policy, Requirement, Selection, aicore_registry, default_registry, registry_for
 from superkernel.registry.commands import kernels_list
 from superkernel.registry.eligibility import clauses_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from superkernel.errors import InputError
+from superkernel.core.errors import InputError
 from superkernel.registry import Policy, default_registry
 from superkernel.registry.commands import kernels_dump, kernels_explain, kernels_list, kernels_merge
 from superkernel.registry.manifest import Manifest

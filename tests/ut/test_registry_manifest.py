@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from superkernel.errors import FileFormatError, InputError, MachineError, UnsupportedError, UserError
+from superkernel.core.errors import FileFormatError, InputError, MachineError, UnsupportedError, UserError
 from superkernel.registry import Policy, Registry, default_registry
 from superkernel.registry.manifest import Manifest, content_hash, dump, merge, restricted
 from superkernel.registry.timings import Timing, TimingDatabase, TimingKey

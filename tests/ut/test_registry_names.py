@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superkernel.errors import UserError
+from superkernel.core.errors import UserError
 from superkernel.registry import names
 from superkernel.registry.names import KernelName, Params, Size, format_name, make_params, parse_name
 

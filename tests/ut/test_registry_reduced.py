@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from anchor_bodies import AnchorCase, anchor_case
 
-from superkernel.body import Body
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body
 from superkernel.ops.opdef import AttrValue
 from superkernel.registry import Capability, Policy, Requirement, default_registry, requirement_of
 from superkernel.registry.eligibility import clauses_of

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from superkernel.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
 from superkernel.codegen.host.emitters import emitter_of
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
 from superkernel.ops.grouped import GroupTable
 from superkernel.ops.table import find_op
 from superkernel.registry import Capability, KernelRole, Policy, Requirement, requirement_of
@@ -29,7 +30,6 @@ from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.matmul import _TILES as MATMUL_TILES
 from superkernel.scheduler.storage import channels_last_strides
 from superkernel.target.cpu import TIERS
-from superkernel.tensor import TensorType
 from tests.ut.registry_cases import TARGETS, row
 
 ROWS = host_rows()

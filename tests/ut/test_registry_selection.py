@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from superkernel.body import (
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError, UnsupportedError
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import (
     AnchorInput,
     Body,
     Instruction,
@@ -24,8 +27,6 @@ from superkernel.body import (
     Role,
     View,
 )
-from superkernel.dtypes import DType
-from superkernel.errors import InputError, UnsupportedError
 from superkernel.ops.table import op_table
 from superkernel.registry import (
     Determinism,
@@ -42,7 +43,6 @@ from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
 from superkernel.registry.timings import TimingDatabase, TimingKey
 from superkernel.target.cpu import TIERS
-from superkernel.tensor import TensorType
 from tests.ut.registry_cases import PROBLEMS, TARGETS, cold, many_rows, need, row
 
 EXPECTED = {

@@ -10,7 +10,7 @@ import pytest
 
 import superkernel as sk
 from superkernel.builder import GraphBuilder, Tensor
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.transforms import FuseRotary, simplify
 

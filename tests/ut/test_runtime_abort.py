@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from runtime_ir import ADDRESS, make_exchange, make_kernel
 
-from superkernel.errors import InputError, InternalError, WatchdogError
+from superkernel.core.errors import InputError, InternalError, WatchdogError
 
 SOON_NS = 30_000_000
 SURELY_LATER_NS = 300_000_000  # than a core that runs at all has set its counter, however busy the machine

@@ -15,7 +15,7 @@ import pytest
 from runtime_ir import ADDRESS, make_exchange, make_kernel
 
 from superkernel import _core
-from superkernel.errors import SuperKernelError
+from superkernel.core.errors import SuperKernelError
 
 HERE = Path(__file__).parent
 PRELUDE = """
@@ -232,7 +232,7 @@ def test_a_refused_thread_is_a_machine_error() -> None:
         limit = "pass"
     result = run_python(f"""
         import resource
-        from superkernel.errors import MachineError
+        from superkernel.core.errors import MachineError
         kernel = make_kernel(2)
         {limit}
         resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))

@@ -16,7 +16,7 @@ import pytest
 from runtime_ir import ADDRESS, STRIDE, make_exchange, make_kernel
 
 from superkernel import _core
-from superkernel.errors import InputError, InternalError, MachineError
+from superkernel.core.errors import InputError, InternalError, MachineError
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from device_programs import DATA, DONE, Body, link
 
-from superkernel.errors import InputError
+from superkernel.core.errors import InputError
 from superkernel.sim.counters import CONTROL_COLUMNS, ENGINE_COLUMNS, NEVER, STALLS, LaunchResult, MarkerTable
 from superkernel.sim.device import Device
 from superkernel.target.aicore import load_target

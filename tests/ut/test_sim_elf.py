@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rv64_asm import CODE, DATA, EXIT, PROLOGUE, code_bytes, elf, i, jal, s, simple_elf
 
-from superkernel.errors import FileFormatError, InputError, SuperKernelError, UserError
+from superkernel.core.errors import FileFormatError, InputError, SuperKernelError, UserError
 from superkernel.sim import Machine
 
 GOOD = simple_elf([i("addi", 5, 0, 1)])

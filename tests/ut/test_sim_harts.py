@@ -26,7 +26,7 @@ from rv64_asm import (
     simple_elf,
 )
 
-from superkernel.errors import InputError
+from superkernel.core.errors import InputError
 from superkernel.sim import CacheGeometry, Machine
 
 MIE, MHARTID = 0x304, 0xF14

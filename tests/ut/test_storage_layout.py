@@ -10,10 +10,10 @@ import pytest
 from interpret import interpret_grouping, interpret_schedule
 from random_graphs import GraphMaker, random_graph, random_inputs
 
-from superkernel.body import Body, PointwiseProgram, SubOperator, View
-from superkernel.dtypes import DType
-from superkernel.graph import Graph
-from superkernel.options import Options
+from superkernel.core.dtypes import DType
+from superkernel.core.options import Options
+from superkernel.ir.body import Body, PointwiseProgram, SubOperator, View
+from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.scheduler.default_choice import default_choice
 from superkernel.scheduler.group import group

@@ -9,11 +9,11 @@ import pytest
 from anchor_bodies import anchor_case
 from kernel_check import check_body, tiers
 
-from superkernel.body import Body
 from superkernel.builder import GraphBuilder
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import emit_ir
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.matmul import COLUMNS, COPY, IN_PLACE, ROWS, MatmulTiling, make_tiling
 from superkernel.scheduler.group import group

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from superkernel.errors import FileFormatError, InputError
+from superkernel.core.errors import FileFormatError, InputError
 from superkernel.target.aicore import AicoreTarget, load_target, parse_target, preset_names
 from superkernel.target.checks import _CHECKS
 from superkernel.target.schema import UNITS, FieldSpec, Value

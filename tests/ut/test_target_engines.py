@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superkernel.dtypes import DType
-from superkernel.errors import InputError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Command, check, command, decode, encode, footprint, stores
 from superkernel.target.engines.checking import Touched, busy_cycles

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_target_engines import random_command
 
-from superkernel.errors import MachineError
+from superkernel.core.errors import MachineError
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Command, encode, footprint
 from superkernel.target.engines.document import commands

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superkernel.dtypes import DType
-from superkernel.errors import UserError
-from superkernel.tensor import (
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UserError
+from superkernel.core.tensor import (
     MAX_REGIONS,
     Box,
     Region,

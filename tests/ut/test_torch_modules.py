@@ -23,7 +23,7 @@ from torch_models import Counter, Decoder, Encoder, MobileNet, Recurrent, ResNet
 
 import superkernel as sk
 from superkernel.cli import main
-from superkernel.errors import FileFormatError, InputError, MachineError, SuperKernelError, UnsupportedError
+from superkernel.core.errors import FileFormatError, InputError, MachineError, SuperKernelError, UnsupportedError
 from superkernel.frontends import load_graph
 from superkernel.transforms import simplify
 

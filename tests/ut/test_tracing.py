@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import superkernel as sk
-from superkernel.analysis.spans import Activity, Flow, Span, Track
-from superkernel.analysis.tracing import Trace
-from superkernel.analysis.tracing_page import DETAIL, merged
+from superkernel.display.spans import Activity, Flow, Span, Track
+from superkernel.display.tracing import Trace
+from superkernel.display.tracing_page import DETAIL, merged
 
 TRACKS = (Track(0, 0, "control"), Track(0, 3, "m"), Track(2, 0, "control"))
 

@@ -16,8 +16,8 @@ import pytest
 from models import decode_step, mlp, transformer
 
 from superkernel.builder import GraphBuilder, Tensor
-from superkernel.errors import GraphError
-from superkernel.graph import Graph, Node
+from superkernel.core.errors import GraphError
+from superkernel.ir.graph import Graph, Node
 from superkernel.reference import evaluate
 from superkernel.transforms import (
     STANDARD,

@@ -15,7 +15,7 @@ from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.lower import LoadedCode, compile_ir
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 
 LD = np.longdouble
 SAMPLES = 1 << 15

@@ -11,11 +11,11 @@ import pytest
 from random_plans import minimal, random_schedule, read, schedule_of, write
 
 import superkernel.sync.verify as verifier
-from superkernel.errors import VerificationError
+from superkernel.core.errors import VerificationError
+from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.plan import Body, Plan, Set, Step, Wait
 from superkernel.sync.verify import check, verify
-from superkernel.tensor import Region
 
 
 def pair() -> Plan:
@@ -193,10 +193,10 @@ def test_it_imports_nothing_of_the_planner() -> None:
     imported = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
     own = {m for m in imported if m.startswith("superkernel")}
     assert own <= {
-        "superkernel.errors",
+        "superkernel.core.errors",
         "superkernel.scheduler.schedule",
         "superkernel.sync.plan",
-        "superkernel.tensor",
+        "superkernel.core.tensor",
     }
 
 

@@ -16,8 +16,8 @@ import superkernel
 from superkernel.builder import GraphBuilder
 from superkernel.codegen.cache import CacheWarning
 from superkernel.compilation.scoping import ScopeWarning
-from superkernel.graph import Graph
-from superkernel.warn import warn
+from superkernel.core.warn import warn
+from superkernel.ir.graph import Graph
 
 
 def _graph() -> Graph:

@@ -3,13 +3,13 @@ families/aicore/attention_tiling; the sides are `attention_cube` and `attention_
 
 from __future__ import annotations
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.kernels.attention_cube import CubeSide
 from superkernel.codegen.aicore.kernels.attention_vector import VectorSide
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.ops.ragged import BOUNDS_WORD, PART_BITS
 from superkernel.scheduler.families.aicore.attention_tiling import AttentionTiling, RaggedTiling, table_view
 from superkernel.scheduler.families.aicore.base import AicoreTiling

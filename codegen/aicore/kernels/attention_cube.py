@@ -14,14 +14,14 @@ from typing import Any
 
 from llvmlite import ir
 
-from superkernel.body import Body, View
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, Place, Walk
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.stream import StreamBuffer
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.aicore.attention_cost import (
     L0_SLOTS,
     Buffers,

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.kernels.attention_steps import Cursor, Place
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Ring
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.attention_cost import hides_by_position
 from superkernel.scheduler.families.aicore.attention_tiling import AttentionTiling, Stack, mask_form
 from superkernel.scheduler.families.aicore.rounding import ceil_to

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.channel import Channel
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number, Variable
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.attention_tiling import (
     SUM_SLOTS,
     WEIGHT_SLOTS,

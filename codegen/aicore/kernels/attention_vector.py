@@ -16,7 +16,6 @@ from typing import Any
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.attention_mask import Masking
 from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, Place, Walk
@@ -24,7 +23,8 @@ from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part, Ring
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.attention_cost import Buffers, epilogue_code, ub_buffers
 from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack
 from superkernel.scheduler.families.aicore.rounding import ceil_to

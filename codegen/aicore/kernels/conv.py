@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from superkernel.body import Body, View
 from superkernel.codegen.aicore.commands import OperandValue
 from superkernel.codegen.aicore.emission import Emitter
 from superkernel.codegen.aicore.kernels.conv_lanes import emit_lane, result_channel
@@ -21,8 +20,9 @@ from superkernel.codegen.aicore.kernels.depthwise import emit_depthwise
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.conv_fix import Vector, slot_bias
 from superkernel.scheduler.families.aicore.conv_form import Load, cube_conv

@@ -6,14 +6,14 @@ epilogue's program on tiles in UB and stores the results.
 
 from __future__ import annotations
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.channel import Channel
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.conv_units import Unit, unit_of
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.conv_form import cube_conv
 from superkernel.scheduler.families.aicore.conv_mix import SLOTS, lane_form
 from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling

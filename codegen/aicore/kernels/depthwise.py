@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from superkernel.body import Body, View
 from superkernel.codegen.aicore.kernels.conv_units import split
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.aicore.conv_mix import SLOTS
 from superkernel.scheduler.families.aicore.depthwise import DepthwiseTiling, bias_view, lanes_of
 from superkernel.scheduler.families.conv_form import conv_form

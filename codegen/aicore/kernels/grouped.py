@@ -8,11 +8,11 @@ on their way while the rows are not there yet.
 
 from __future__ import annotations
 
-from superkernel.body import Body, View
 from superkernel.codegen.aicore.kernels.cube import FactorCode
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, View
 from superkernel.ops.grouped import BOUNDS_WORD, TILE_WORDS
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.grouped import CHUNKS, GroupedTiling, factors

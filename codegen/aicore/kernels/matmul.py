@@ -25,7 +25,6 @@ from typing import TypeAlias
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.commands import Address, OperandValue
 from superkernel.codegen.aicore.kernels.cube import FactorCode
 from superkernel.codegen.aicore.kernels.matmul_epilogue import emit_lane
@@ -34,7 +33,8 @@ from superkernel.codegen.aicore.kernels.matmul_split import emit_split
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.stream import Stream, StreamBuffer
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cube import Layout
 from superkernel.scheduler.families.aicore.matmul import CHANNEL_SLOTS, LEFT, MatmulTiling, factors, fix_of

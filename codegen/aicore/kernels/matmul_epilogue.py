@@ -3,11 +3,11 @@ epilogue on it, some rows at a time, and stores."""
 
 from __future__ import annotations
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.kernels.matmul_place import lines_of, locate
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.matmul import CHANNEL_SLOTS, MatmulTiling
 from superkernel.scheduler.families.aicore.matmul_form import product_of
 from superkernel.scheduler.families.aicore.matmul_lane import lane_code, lane_size

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.kernels.cube import FactorCode
 from superkernel.codegen.aicore.kernels.matmul_epilogue import piece, share
 from superkernel.codegen.aicore.kernels.matmul_place import locate
@@ -29,6 +28,7 @@ from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.matmul import LEFT, factors
 from superkernel.scheduler.families.aicore.matmul_lane import lane_code, lane_size
 from superkernel.scheduler.families.aicore.matmul_split import CHUNK_SLOTS, SplitTiling

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.kernels.row_formulas import bits_of
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.meeting import BEFORE, NUMBER_BYTES, MeetingTiling
 from superkernel.target.engines import Local
 

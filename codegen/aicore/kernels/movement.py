@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.kernels.pointwise import emit_cut
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Ring
 from superkernel.codegen.aicore.tileprogram import Pool, TileProgram
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, code_of, output_types
 from superkernel.scheduler.families.aicore.movement import PiecesTiling, programs_of

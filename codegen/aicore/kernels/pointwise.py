@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from superkernel.body import Body, PointwiseProgram
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Ring
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import TileProgram
+from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, code_of, output_types
 from superkernel.scheduler.families.aicore.pointwise import PointwiseTiling, program_of

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels import rows
 from superkernel.codegen.aicore.kernels.pool_taps import Taps
@@ -25,8 +24,9 @@ from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import Tile as ProgramTile
 from superkernel.codegen.aicore.tileprogram import TileProgram
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.ops.pool import window_counts
 from superkernel.ops.windows import Window
 from superkernel.scheduler.families.aicore.base import AicoreTiling

@@ -16,7 +16,7 @@ from operator import lt
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.ops.windows import Window
 
 

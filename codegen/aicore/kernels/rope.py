@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.pointwise import emit_cut, emit_tiles
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Ring
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import NOT_PLACED, Placed, Tile, TileProgram, place
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, code_of, output_types
 from superkernel.scheduler.families.aicore.rope import OFFSET_BYTES, WIDE, RopePlan, RopeTiling, rope_plan

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from superkernel.codegen.aicore.kernels.row_task import Task
 from superkernel.codegen.aicore.kernels.row_tiles import Form, Tile, Vector
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.aicore.row_modes import Mode
 from superkernel.scheduler.families.rowops import integer, real
 

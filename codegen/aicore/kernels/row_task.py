@@ -16,7 +16,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from superkernel.body import Body, PointwiseProgram
 from superkernel.codegen.aicore.kernels.row_tiles import COMBINE, Form, Ops, Tile, Vector
 from superkernel.codegen.aicore.kernels.row_transfer import Mover, Walk
 from superkernel.codegen.aicore.kernels.row_units import Chunk, Units
@@ -25,7 +24,8 @@ from superkernel.codegen.aicore.rings import Buffer, Ring
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import Tile as ProgramTile
 from superkernel.codegen.aicore.tileprogram import TileProgram
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.row_buffers import (
     STATISTICS,

@@ -18,7 +18,7 @@ from typing import Any
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.aicore.row_buffers import FOLD_COLUMNS
 
 COMBINE = {"sum": "v_add", "max": "v_max", "min": "v_min", "prod": "v_mul"}

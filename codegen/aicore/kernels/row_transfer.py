@@ -13,7 +13,7 @@ from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.row_tiles import Tile
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 
 BITS = {1: DType.U8, 2: DType.U16, 4: DType.U32}
 

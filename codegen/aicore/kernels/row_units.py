@@ -11,12 +11,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.kernels.row_tiles import Tile
 from superkernel.codegen.aicore.kernels.row_transfer import Walk
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer
 from superkernel.codegen.aicore.scalar import Number
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.row_modes import Mode, tile_dims
 from superkernel.scheduler.families.aicore.rows import RowsTiling
 from superkernel.scheduler.families.rowops import space_of

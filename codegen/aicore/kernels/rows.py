@@ -6,12 +6,12 @@ The geometry is in families/aicore/rows, the walk in `row_task`, the mathematics
 
 from __future__ import annotations
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.kernels.meeting import emit_meeting
 from superkernel.codegen.aicore.kernels.row_formulas import FORMULAS, reduction
 from superkernel.codegen.aicore.kernels.row_task import Task
 from superkernel.codegen.aicore.layer import KernelBuilder
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.meeting import MeetingTiling
 from superkernel.scheduler.families.aicore.row_modes import is_reduction

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.commands import SCRATCH, Address
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number, Scalar
 from superkernel.codegen.host.builder import I32, I64, Index, storage_type
 from superkernel.codegen.host.builder import KernelBuilder as HostBuilder
 from superkernel.codegen.host.emitters import emitter_of as host_emitter_of
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.scalar import ScalarTiling, control_unit
 

@@ -6,12 +6,12 @@ the program ends: nobody may work by such a table, and nobody waits for it for e
 
 from __future__ import annotations
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.boot import EXIT_DATA
 from superkernel.codegen.aicore.kernels.scalar import ControlBuilder
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Scalar
 from superkernel.codegen.host.grouped import emit_table
+from superkernel.ir.body import Body
 from superkernel.ops.grouped import FINE
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.tiling import TableTiling

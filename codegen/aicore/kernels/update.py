@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from superkernel.body import Body
 from superkernel.codegen.aicore.kernels.pointwise import emit_tiles
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import TileProgram
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, code_of, output_types
 from superkernel.scheduler.families.aicore.update import Part, UpdateTiling, spare_rows

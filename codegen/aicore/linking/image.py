@@ -15,7 +15,7 @@ from functools import cached_property
 
 from superkernel.codegen.aicore.linking.elf_writer import OutputSection, OutputSegment, OutputSymbol, write_elf
 from superkernel.codegen.aicore.linking.objects import FLAG_DOUBLE_FLOAT, FLAG_RVC
-from superkernel.errors import LinkError
+from superkernel.core.errors import LinkError
 
 SECTIONS_MAX = 60_000
 """More sections than that an ELF header cannot count simply: then there is one section per region."""

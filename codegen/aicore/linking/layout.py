@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from superkernel.codegen.aicore.memory_map import MemoryMap
-from superkernel.errors import LinkError, Violation, raise_all
+from superkernel.core.errors import LinkError, Violation, raise_all
 from superkernel.target.aicore import AicoreTarget
 
 PAGE_BYTES = 4096

@@ -16,7 +16,7 @@ from superkernel.codegen.aicore.linking.objects import LOCAL, ObjectFile, PieceK
 from superkernel.codegen.aicore.linking.placing import Placement, Region, place
 from superkernel.codegen.aicore.linking.program import Program, combine, names_of
 from superkernel.codegen.aicore.linking.relocations import Relocator
-from superkernel.errors import LinkError, SuperKernelError, Violation, raise_all
+from superkernel.core.errors import LinkError, SuperKernelError, Violation, raise_all
 
 
 def link(objects: Sequence[bytes], layout: Layout, names: Sequence[str] = ()) -> Image:

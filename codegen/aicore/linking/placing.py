@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from superkernel.codegen.aicore.linking.layout import PAGE_BYTES, Layout
 from superkernel.codegen.aicore.linking.objects import PieceKind
 from superkernel.codegen.aicore.linking.program import Program
-from superkernel.errors import LinkError, MachineError, Violation, raise_all
+from superkernel.core.errors import LinkError, MachineError, Violation, raise_all
 
 _FLAGS = {PieceKind.CODE: "r-x", PieceKind.CONSTANT: "r--", PieceKind.DATA: "rw-", PieceKind.ZERO: "rw-"}
 

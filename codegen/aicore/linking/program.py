@@ -27,7 +27,7 @@ from superkernel.codegen.aicore.linking.objects import (
     Piece,
     PieceKind,
 )
-from superkernel.errors import LinkError, Violation, raise_all
+from superkernel.core.errors import LinkError, Violation, raise_all
 
 SAME_COPY = -1
 _COPY_SUFFIX = re.compile(r"(.+)\.copy(0|[1-9][0-9]{0,5})")

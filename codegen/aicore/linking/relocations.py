@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.codegen.aicore.linking.program import SAME_COPY, Program
-from superkernel.errors import Violation
+from superkernel.core.errors import Violation
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]

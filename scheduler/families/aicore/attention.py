@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from functools import lru_cache
 
-from superkernel.body import Body, View
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body, View
 from superkernel.ops.ragged import slots_of
 from superkernel.scheduler.families.aicore.attention_cost import L0_SLOTS, overflows
 from superkernel.scheduler.families.aicore.attention_tiling import (

@@ -24,16 +24,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
-from superkernel.body import Body, View
-from superkernel.collapse import runs_of_range
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Region
+from superkernel.ir.body import Body, View
+from superkernel.ir.collapse import runs_of_range
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.attention import AttentionForm, attention_form
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.tiling import Access
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import Region
 
 TABLE = 5  # input slot
 F32_BYTES = 4

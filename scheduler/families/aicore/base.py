@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
-from superkernel.body import Body
-from superkernel.errors import UnsupportedError
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body
 from superkernel.scheduler.tiling import Access, Tiling
 from superkernel.target.aicore import AicoreTarget
 
@@ -156,7 +156,7 @@ class AicoreTiling(Tiling):
 
     def dependent_operands(self, body: Body) -> tuple[int, ...]:
         """Operands that the kernel waits for through `KernelBuilder.acquire`: all that are not constants."""
-        from superkernel.body import Role as OperandRole
+        from superkernel.ir.body import Role as OperandRole
 
         return tuple(i for i, o in enumerate(body.operands) if o.role is not OperandRole.CONSTANT)
 

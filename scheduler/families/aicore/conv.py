@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from superkernel.body import Body, View
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.aicore import depthwise
 from superkernel.scheduler.families.aicore.base import AicoreTiling, check_group, mixes
 from superkernel.scheduler.families.aicore.conv_cost import range_cycles

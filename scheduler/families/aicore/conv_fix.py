@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import isnan
 
-from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, Role, View
-from superkernel.dtypes import DType
-from superkernel.tensor import row_major_strides
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import row_major_strides
+from superkernel.ir.body import Body, Instruction, PointwiseProgram, ProgramInput, Role, View
 
 CHANNEL = 1  # dimension of a convolution's result that counts channels
 STORED = frozenset({DType.F32, DType.F16, DType.BF16})

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from superkernel.body import Body, Operand, PointwiseProgram, Role, View
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body, Operand, PointwiseProgram, Role, View
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.conv_form import conv_form
 

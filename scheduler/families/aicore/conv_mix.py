@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from superkernel.body import Body, PointwiseProgram
-from superkernel.collapse import merge_dims, regroup, walks_of
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body, PointwiseProgram
+from superkernel.ir.collapse import merge_dims, regroup, walks_of
 from superkernel.scheduler.families.aicore.conv_fix import CHANNEL
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.tilecode import Home, Layout, Register, TileCode, TileSize

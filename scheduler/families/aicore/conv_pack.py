@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from superkernel.core.tensor import TensorType
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.tiling import Pack
-from superkernel.tensor import TensorType
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
 
-from superkernel.body import Body, View
-from superkernel.collapse import runs_of_range
+from superkernel.core.tensor import Box, Region
+from superkernel.ir.body import Body, View
+from superkernel.ir.collapse import runs_of_range
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role
 from superkernel.scheduler.families.aicore.conv_cost import range_cycles
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form, slot_bias
@@ -37,7 +38,6 @@ from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv_form import ConvForm
 from superkernel.scheduler.tiling import Access, Pack
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import Box, Region
 
 WEIGHTS, IMAGE, NOTHING = "weights", "image", "nothing"
 STEP = 16  # rows and columns of a fractal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.aicore.lowering import Const, engine_type, unsupported
 from superkernel.scheduler.families.aicore.programs import CASTS, QUANTIZED
 from superkernel.scheduler.families.aicore.site import Site

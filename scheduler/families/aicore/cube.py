@@ -24,12 +24,12 @@ from math import gcd, prod
 
 import numpy as np
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.tiling import Pack
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import TensorType
 
 
 class Layout(Enum):

@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from superkernel.body import Body, PointwiseProgram, ProgramInput, ProgramOutput
-from superkernel.collapse import runs_of_range
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.tensor import Box
+from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOutput
+from superkernel.ir.collapse import runs_of_range
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Home, Layout, TileCode, TileSize
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import Box
 
 SLOTS = 2
 GRAIN_ELEMENTS = 256  # 512 bytes of f16: the transfers of ranges begin on full alignment

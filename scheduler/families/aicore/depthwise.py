@@ -17,10 +17,11 @@ from math import gcd, prod
 
 import numpy as np
 
-from superkernel.body import Body, Role, View
-from superkernel.collapse import runs_of_range
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.tensor import Region, TensorType
+from superkernel.ir.body import Body, Role, View
+from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.conv_form import TYPES
@@ -32,7 +33,6 @@ from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.tiling import Access, Pack
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import Region, TensorType
 
 _CHANNELS = (64, 128, 192, 256, 384, 512, 1024)
 _ROWS = (1, 2, 3, 4, 6, 8, 14, 16, 28, 32, 56)

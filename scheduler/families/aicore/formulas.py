@@ -13,15 +13,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from superkernel.body import Instruction, PointwiseProgram
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Instruction, PointwiseProgram
 from superkernel.ops.table import find_op
 from superkernel.scheduler.families.aicore import composed, conversions
 from superkernel.scheduler.families.aicore.lowering import Const, Lowering, Value, engine_type, is_exact, unsupported
 from superkernel.scheduler.families.aicore.programs import SUPPORTED
 from superkernel.scheduler.families.aicore.site import Site
 from superkernel.scheduler.families.aicore.tilecode import Layout, TileCode
-from superkernel.tensor import TensorType
 
 F32, F16, I32, I16, U8 = DType.F32, DType.F16, DType.I32, DType.I16, DType.U8
 Argument = int | Const

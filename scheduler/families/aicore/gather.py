@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from superkernel.body import Body, PointwiseProgram, ProgramInput, View
-from superkernel.collapse import exact_regions
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.tensor import Region, regions_of_box
+from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, View
+from superkernel.ir.collapse import exact_regions
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, output_types, ub_bytes
 from superkernel.scheduler.families.aicore.formulas import lower
@@ -30,7 +31,6 @@ from superkernel.scheduler.families.lookup import lookup_plan
 from superkernel.scheduler.families.pointwise import accesses_of
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import Region, regions_of_box
 
 ROWS_MAX = 256  # of a tile: its first transfer is out before the last index is read
 INDEX_CYCLES = 20  # wrapping, clamping and the transfer's words, beside the load

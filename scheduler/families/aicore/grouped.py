@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from superkernel.body import Body, Role, View
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.tensor import Region, TensorType
+from superkernel.ir.body import Body, Role, View
 from superkernel.ops.grouped import GroupTable
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
 from superkernel.scheduler.families.aicore.cube import (
@@ -34,7 +35,6 @@ from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.grouped import TABLE, W, X, product_table, view_of
 from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import Region, TensorType
 
 ROWS_MAX, COLUMNS_MAX, COLUMNS_MIN = 128, 256, 64
 UNITS_PER_CORE = 2  # that a cut aims at, so that cores can share them evenly

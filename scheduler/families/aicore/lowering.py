@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from superkernel.body import Instruction, PointwiseProgram, ProgramOutput
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Instruction, PointwiseProgram, ProgramOutput
 from superkernel.scheduler.families.aicore.tilecode import Home, Layout, Load, Register, Step, Store, TileCode
 
 COMMUTATIVE = frozenset({"v_add", "v_mul", "v_max", "v_min", "v_and", "v_or", "v_xor"})

@@ -21,9 +21,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from superkernel.body import Body, PointwiseProgram, View
-from superkernel.collapse import runs_of_range
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Box, Region, regions_of_box
+from superkernel.ir.body import Body, PointwiseProgram, View
+from superkernel.ir.collapse import runs_of_range
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role, mixes
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form
 from superkernel.scheduler.families.aicore.cube import (
@@ -39,7 +40,6 @@ from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import Box, Region, regions_of_box
 
 LEFT, RIGHT = "left", "right"
 LANES = (1, 2)  # vector cores of a group that can share tiles

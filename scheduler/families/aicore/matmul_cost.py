@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from superkernel.body import Body
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.cube import Layout, cube_cycles, fix_cycles
 from superkernel.scheduler.families.aicore.matmul import LEFT, MatmulTiling, factors, fix_of
 from superkernel.scheduler.families.aicore.matmul_form import product_of

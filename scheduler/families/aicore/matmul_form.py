@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from superkernel.body import Body, PointwiseProgram, Role
-from superkernel.collapse import merge_dims, merged_strides, regroup, walks_of
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.tensor import row_major_strides
+from superkernel.ir.body import Body, PointwiseProgram, Role
+from superkernel.ir.collapse import merge_dims, merged_strides, regroup, walks_of
 from superkernel.scheduler.families.matmul_form import Factor, form_of
-from superkernel.tensor import row_major_strides
 
 ACCUMULATORS = {DType.F16: DType.F32, DType.BF16: DType.F32, DType.F32: DType.F32, DType.I8: DType.I32}
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from superkernel.body import Body
-from superkernel.errors import UnsupportedError
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.cuts import output_types
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.matmul import MatmulTiling

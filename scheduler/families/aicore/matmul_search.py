@@ -14,8 +14,8 @@ from functools import lru_cache
 from itertools import product as pairs
 from math import prod
 
-from superkernel.body import Body
-from superkernel.errors import UnsupportedError
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import check_group
 from superkernel.scheduler.families.aicore.cube import Cut, Layout, chunk_bytes
 from superkernel.scheduler.families.aicore.matmul import LANES, LEFT, RIGHT, MatmulTiling, fix_of, layout_of

@@ -27,12 +27,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from superkernel.body import Body
+from superkernel.core.tensor import Box
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES
 from superkernel.scheduler.families.aicore.matmul import LEFT, MatmulTiling, Span
 from superkernel.scheduler.families.aicore.matmul_form import Product
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import Box
 
 CHUNK_SLOTS = 4  # chunks that L1 holds; at most 2 less than twice the pieces of a pass
 

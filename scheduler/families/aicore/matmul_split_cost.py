@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from superkernel.body import Body
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.cube import cube_cycles, fix_cycles
 from superkernel.scheduler.families.aicore.matmul import LEFT, factors
 from superkernel.scheduler.families.aicore.matmul_split import SplitTiling

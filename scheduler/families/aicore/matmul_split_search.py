@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import product as combinations
 from math import gcd
 
-from superkernel.body import Body
-from superkernel.errors import UnsupportedError
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import mixes
 from superkernel.scheduler.families.aicore.cube import Cut, Layout, chunk_bytes
 from superkernel.scheduler.families.aicore.matmul import LEFT, layout_of

@@ -14,14 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from superkernel.body import Body, PointwiseProgram, ProgramInput
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Region, row_major_strides
+from superkernel.ir.body import Body, PointwiseProgram, ProgramInput
 from superkernel.scheduler.families.aicore.base import CHANNEL_FLAGS, VectorTiling
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.tiling import Access
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import Region, row_major_strides
 
 CHUNK_ELEMENTS_MIN, CHUNK_ELEMENTS_MAX = 1024, 8192
 CHUNK_ALIGN = 64

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from superkernel.body import Body, PointwiseProgram, View
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.tensor import Region
+from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types, plain
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
@@ -21,7 +22,6 @@ from superkernel.scheduler.families.pieces import pieces_of
 from superkernel.scheduler.families.pointwise import accesses_of, program_accesses
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import Region
 
 
 @lru_cache(maxsize=1024)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from superkernel.body import Body, PointwiseProgram
-from superkernel.collapse import canonical
+from superkernel.ir.body import Body, PointwiseProgram
+from superkernel.ir.collapse import canonical
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, code_of, cut_program, output_types, plain
 from superkernel.scheduler.families.pointwise import program_accesses

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import prod
 
-from superkernel.body import Body, View
-from superkernel.collapse import runs_of_range
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body, View
+from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.windows import Window
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, VectorTiling
 from superkernel.scheduler.families.aicore.formulas import lower

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.registry.vector_ops import CASTS, QUANTIZED, STEPS
 
 __all__ = ["CASTS", "QUANTIZED", "SUPPORTED"]

@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from superkernel.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, View
-from superkernel.collapse import canonical, collapse, feed, program_regions
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError, UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError, UnsupportedError
+from superkernel.core.tensor import Region, full_box, regions_of_box
+from superkernel.ir.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, View
+from superkernel.ir.collapse import canonical, collapse, feed, program_regions
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import (
     GRAIN_ROWS,
@@ -41,7 +42,6 @@ from superkernel.scheduler.families.rowops import integer
 from superkernel.scheduler.families.rowspace import remap, slot_program
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import Region, full_box, regions_of_box
 
 FENCES = (1, 2, 3)  # batch, head and place stay dimensions of their own
 WIDE = (0, 1)  # the inputs, and the outputs, that are a pair's elements

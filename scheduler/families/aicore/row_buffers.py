@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from superkernel.body import Body, PointwiseProgram
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.row_modes import (

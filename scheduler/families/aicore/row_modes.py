@@ -16,8 +16,8 @@ from __future__ import annotations
 from enum import Enum
 from functools import lru_cache
 
-from superkernel.body import Body
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.scheduler.families.rowspace import RowSpace
 

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superkernel.body import Body, View
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
 from superkernel.scheduler.families.aicore.meeting import meeting_tiling
 from superkernel.scheduler.families.aicore.rounding import ceil_to

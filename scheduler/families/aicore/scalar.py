@@ -18,9 +18,9 @@ from functools import cache
 from math import prod
 from typing import ClassVar
 
-from superkernel.body import Body, PointwiseProgram, View
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.scheduler.families import family_of as host_family_of
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.costing import program_weight

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superkernel.body import Instruction
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Instruction
 from superkernel.scheduler.families.aicore.lowering import Const, Lowering
 
 F32, F16, U8 = DType.F32, DType.F16, DType.U8

@@ -21,7 +21,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TypeVar
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.aicore import AicoreTarget
 

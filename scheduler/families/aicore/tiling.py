@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from superkernel.body import Body
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import KernelType
 from superkernel.scheduler.families.aicore.scalar import CALL_CYCLES, INSTRUCTION_CYCLES, ScalarTiling
 from superkernel.scheduler.families.grouped import TableTiling as HostTiling

@@ -15,10 +15,11 @@ from itertools import product
 from math import prod
 from typing import ClassVar
 
-from superkernel.body import Body, PointwiseProgram, View
-from superkernel.collapse import collapse, feed, restrict
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError, UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError, UnsupportedError
+from superkernel.core.tensor import Box, Region, regions_of_box
+from superkernel.ir.body import Body, PointwiseProgram, View
+from superkernel.ir.collapse import collapse, feed, restrict
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
@@ -27,7 +28,6 @@ from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.families.update import is_in_place
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.aicore import AicoreTarget
-from superkernel.tensor import Box, Region, regions_of_box
 
 PAIR_DIMS = (1, 2)  # B and H stay dimensions of their own
 

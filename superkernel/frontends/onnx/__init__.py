@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superkernel.errors import FileFormatError, InputError, InternalError, MachineError, SuperKernelError
-from superkernel.graph import Graph
+from superkernel.core.errors import FileFormatError, InputError, InternalError, MachineError, SuperKernelError
+from superkernel.ir.graph import Graph
 
 if TYPE_CHECKING:
     import onnx

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor, Value
-from superkernel.errors import FileFormatError, UnsupportedError
+from superkernel.core.errors import FileFormatError, UnsupportedError
 from superkernel.frontends.emitter import Emitter
 from superkernel.frontends.onnx.types import tensor_array
 

@@ -22,8 +22,15 @@ import onnx
 
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor
-from superkernel.dtypes import DType
-from superkernel.errors import FileFormatError, InputError, SuperKernelError, UnsupportedError, Violation, raise_all
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import (
+    FileFormatError,
+    InputError,
+    SuperKernelError,
+    UnsupportedError,
+    Violation,
+    raise_all,
+)
 from superkernel.frontends.emitter import in_node
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.refusals import LOST, Bound, ModelRefusals
@@ -31,7 +38,7 @@ from superkernel.frontends.onnx.registry import find_lowering
 from superkernel.frontends.onnx.schema import attribute_defaults, function_body, schema_of, standard_domain
 from superkernel.frontends.onnx.types import ONNX_OF, attribute_value, element_type, tensor_array
 from superkernel.frontends.refusals import refuse_unknown
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.transforms.dead import RemoveDead
 
 OLDEST_OPSET = 7  # numpy-style broadcasting since then; the importer is tested from 9 on

@@ -11,11 +11,11 @@ import onnx
 
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor
-from superkernel.errors import SuperKernelError, UnsupportedError
+from superkernel.core.errors import SuperKernelError, UnsupportedError
+from superkernel.core.tensor import TensorType
 from superkernel.frontends.onnx.call import StaticValueError
 from superkernel.frontends.onnx.types import element_type
 from superkernel.frontends.refusals import Refusals
-from superkernel.tensor import TensorType
 
 INFERRED_BYTES_MAX = 256 << 20  # inference copies a model several times
 

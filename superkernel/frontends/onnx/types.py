@@ -9,8 +9,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from superkernel.dtypes import DType
-from superkernel.errors import FileFormatError, UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import FileFormatError, UnsupportedError
 
 _ELEMENT: dict[int, DType] = {
     onnx.TensorProto.FLOAT: DType.F32,

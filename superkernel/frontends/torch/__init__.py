@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superkernel.errors import (
+from superkernel.core.errors import (
     FileFormatError,
     InputError,
     InternalError,
@@ -17,7 +17,7 @@ from superkernel.errors import (
     SuperKernelError,
     UnsupportedError,
 )
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 
 if TYPE_CHECKING:
     import torch

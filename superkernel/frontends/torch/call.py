@@ -13,8 +13,8 @@ import torch
 
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor
-from superkernel.dtypes import DType
-from superkernel.errors import InternalError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
 from superkernel.frontends.emitter import Emitter
 from superkernel.frontends.torch.pairs import real_type
 from superkernel.frontends.torch.types import element_type

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from superkernel.errors import (
+from superkernel.core.errors import (
     FileFormatError,
     InputError,
     MachineError,

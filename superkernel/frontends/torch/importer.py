@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 import superkernel
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor
-from superkernel.errors import InternalError, SuperKernelError, UnsupportedError, Violation, raise_all
+from superkernel.core.errors import InternalError, SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.frontends.emitter import in_node
 from superkernel.frontends.refusals import refuse_unknown
 from superkernel.frontends.torch.call import Call, is_getitem
@@ -35,7 +35,7 @@ from superkernel.frontends.torch.pairs import Pair, real_type, tensors_of
 from superkernel.frontends.torch.refusals import NodeRefusals
 from superkernel.frontends.torch.registry import lowering_of
 from superkernel.frontends.torch.types import element_type, tensor_array
-from superkernel.graph import Graph
+from superkernel.ir.graph import Graph
 from superkernel.transforms.dead import RemoveDead
 
 _CONTROL_FLOW = ("cond", "while_loop", "scan", "map_impl", "associative_scan")

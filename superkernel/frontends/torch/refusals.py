@@ -11,11 +11,11 @@ import torch
 
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor
-from superkernel.errors import SuperKernelError, UnsupportedError
+from superkernel.core.errors import SuperKernelError, UnsupportedError
+from superkernel.core.tensor import TensorType
 from superkernel.frontends.refusals import Refusals
 from superkernel.frontends.torch.pairs import tensors_of
 from superkernel.frontends.torch.types import element_type
-from superkernel.tensor import TensorType
 
 
 class NodeRefusals(Refusals):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from superkernel.errors import InputError, Violation, raise_all
+from superkernel.core.errors import InputError, Violation, raise_all
 from superkernel.target.engines.command import Command
 from superkernel.target.engines.formula import evaluate
 from superkernel.target.engines.model import ENGINES_OF, Access, Engine, Kind, Local, Overlap

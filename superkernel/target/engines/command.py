@@ -10,8 +10,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from superkernel.dtypes import DType
-from superkernel.errors import InputError, Violation, raise_all
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError, Violation, raise_all
 from superkernel.target.engines.model import CommandSpec, Engine, Kind, Operand
 from superkernel.target.engines.table import spec_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.engines.build import choice, count, element, local, reads, size, stride, writes
 from superkernel.target.engines.model import CommandSpec, Engine, Local
 

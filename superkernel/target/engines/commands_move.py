@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.engines.build import choice, count, element, gm, local, reads, real, size, stride, writes
 from superkernel.target.engines.model import TYPE_CODES, CommandSpec, Engine, Local
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.engines.build import choice, count, element, reads, size, stride, ub, writes
 from superkernel.target.engines.model import CommandSpec, Overlap
 from superkernel.target.engines.vector_forms import (

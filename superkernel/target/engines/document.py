@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.aicore import AicoreTarget, load_target, preset_names
 from superkernel.target.engines.command import range_text
 from superkernel.target.engines.layout import DOORBELL, layout, operand_words, word_offset

@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from superkernel.dtypes import DType
-from superkernel.errors import InputError, Violation, raise_all
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError, Violation, raise_all
 from superkernel.target.engines.command import Command, range_text
 from superkernel.target.engines.layout import DOORBELL, HEADER_BITS, WORD_BYTES, layout, operand_words, word_offset
 from superkernel.target.engines.model import OPCODE_BITS, TYPE_BITS, TYPE_CODES, CommandSpec, Engine, Kind

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.engines.model import CommandSpec
 from superkernel.target.sections import all_fields
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from superkernel.errors import MachineError
+from superkernel.core.errors import MachineError
 from superkernel.target.engines.document import commands, presets
 from superkernel.target.engines.header import header
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 
 GLOBAL_BITS = 48
 LOCAL_BITS = 20  # the schema bounds local memories by the same number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from functools import cache
 
-from superkernel.errors import InputError
+from superkernel.core.errors import InputError
 from superkernel.target.engines.commands_cube import CUBE_COMMANDS
 from superkernel.target.engines.commands_move import MOVE_COMMANDS
 from superkernel.target.engines.commands_sync import SYNC_COMMANDS

@@ -6,7 +6,7 @@ that tiles inside larger tiles and broadcasting need no copies.
 
 from __future__ import annotations
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.target.engines.build import choice, count, element, reads, stride, ub, writes
 from superkernel.target.engines.model import TYPE_CODES, Access, CommandSpec, Engine, Operand, Overlap
 

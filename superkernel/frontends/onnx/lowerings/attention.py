@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.registry import lowers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from superkernel.builder.tensor import Tensor
-from superkernel.errors import FileFormatError
+from superkernel.core.errors import FileFormatError
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.registry import lowers
 from superkernel.frontends.onnx.types import element_type

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from superkernel.builder.tensor import Tensor
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.registry import lowers
 

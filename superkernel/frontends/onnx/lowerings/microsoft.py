@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from superkernel.builder.tensor import Tensor
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.lowerings.attention import join_heads, split_heads
 from superkernel.frontends.onnx.lowerings.norm import row_statistics

@@ -7,8 +7,8 @@ from functools import reduce
 import numpy as np
 
 from superkernel.builder.tensor import Tensor
-from superkernel.dtypes import DType
-from superkernel.errors import UnsupportedError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.registry import lowers
 from superkernel.frontends.onnx.types import element_type

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from superkernel.builder.tensor import Tensor
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.lowerings.conv import integer_conv
 from superkernel.frontends.onnx.lowerings.matmul import zero_point

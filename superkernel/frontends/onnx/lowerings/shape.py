@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from superkernel.builder.tensor import Tensor
-from superkernel.errors import FileFormatError
+from superkernel.core.errors import FileFormatError
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.registry import lowers
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.frontends.torch.call import Call
 from superkernel.frontends.torch.lowerings.index import as_index
 from superkernel.frontends.torch.lowerings.search import places_among

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from superkernel.builder.tensor import Tensor
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.frontends.torch.call import Call
 from superkernel.frontends.torch.registry import lowers
 

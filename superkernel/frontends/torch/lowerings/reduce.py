@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from superkernel.builder.tensor import Tensor
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.frontends.torch.call import Call
 from superkernel.frontends.torch.lowerings.pointwise import truth
 from superkernel.frontends.torch.registry import lowers

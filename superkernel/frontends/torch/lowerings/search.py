@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from superkernel.builder.tensor import Tensor
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.frontends.torch.call import Call
 from superkernel.frontends.torch.lowerings.index import as_index
 from superkernel.frontends.torch.registry import lowers

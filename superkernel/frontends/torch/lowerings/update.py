@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from superkernel.builder.tensor import Tensor, Value
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 from superkernel.frontends.torch.call import Call
 from superkernel.frontends.torch.lowerings.index import as_index, split_masks, stacked
 from superkernel.frontends.torch.lowerings.pointwise import divided

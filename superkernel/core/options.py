@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from superkernel.errors import InputError, Violation, raise_all
+from superkernel.core.errors import InputError, Violation, raise_all
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "preload": ("auto", "none", "per-func", "max"),

@@ -16,7 +16,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from superkernel.analysis.spans import Activity, Recording, Span, Track
+from superkernel.display.spans import Activity, Recording, Span, Track
 
 DETAIL = 8000
 ROW_PX = 13
@@ -52,7 +52,7 @@ def page(trace: Recording) -> str:
     bars = list(merged(trace))
     names = list(dict.fromkeys(bar.name for bar in bars))
     number = {name: i for i, name in enumerate(names)}
-    template = Template(files("superkernel.analysis").joinpath("tracing_page.html").read_text("utf-8"))
+    template = Template(files("superkernel.display").joinpath("tracing_page.html").read_text("utf-8"))
     return template.substitute(
         title=escape(trace.title),
         summary=escape(f"{trace.duration_us:,.2f} us on {len(trace.cores)} cores"),

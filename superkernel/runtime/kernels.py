@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from superkernel.compilation.compiled import Compiled
-from superkernel.kernel import Kernel
+from superkernel.runtime.kernel import Kernel
 
 if TYPE_CHECKING:
     from superkernel.analysis.explain import Explanation
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from superkernel.analysis.report import Report
     from superkernel.analysis.sim_report import SimReport
     from superkernel.compilation.compiled_aicore import AicoreCompiled
-    from superkernel.result import RunResult
+    from superkernel.runtime.result import RunResult
     from superkernel.sync.aicore.verify import AicoreCertificate
     from superkernel.sync.verify import Certificate
 

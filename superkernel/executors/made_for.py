@@ -15,7 +15,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from superkernel.codegen.aicore.memory_map import MemoryMap
 from superkernel.codegen.aicore.program_spec import launch_name
-from superkernel.errors import InputError, raise_all
+from superkernel.core.errors import InputError, raise_all
 from superkernel.sync.aicore.plan import CoreKind
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.note import SECTION, missing, noted_target

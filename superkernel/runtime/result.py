@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from numpy.typing import NDArray
 
-from superkernel import notebook
-from superkernel.dtypes import DType
-from superkernel.tensor import TensorType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
+from superkernel.display import notebook
 
 if TYPE_CHECKING:
     from superkernel.analysis.report import Report

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.dtypes import DType
-from superkernel.errors import InputError, SuperKernelError, Violation, raise_all
-from superkernel.tensor import TensorType
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError, SuperKernelError, Violation, raise_all
+from superkernel.core.tensor import TensorType
 
 Array = NDArray[Any]
 

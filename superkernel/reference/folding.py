@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.errors import InternalError
+from superkernel.core.errors import InternalError
+from superkernel.core.tensor import TensorType
 from superkernel.ops.opdef import as_array
 from superkernel.ops.table import find_op
-from superkernel.tensor import TensorType
 
 
 def fold_node(

@@ -18,8 +18,8 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-from superkernel.body import Instruction, PointwiseProgram, ProgramOutput
-from superkernel.tensor import Box, Region, regions_of_box
+from superkernel.core.tensor import Box, Region, regions_of_box
+from superkernel.ir.body import Instruction, PointwiseProgram, ProgramOutput
 
 Strides = tuple[int, ...]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.dtypes import DType
-from superkernel.errors import InputError
-from superkernel.tensor import TensorType
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError
+from superkernel.core.tensor import TensorType
 
 
 def random_inputs(types: Mapping[str, TensorType], seed: int) -> dict[str, NDArray[Any]]:

@@ -12,8 +12,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from superkernel.kernel import Kernel
-    from superkernel.tensor import TensorType
+    from superkernel.core.tensor import TensorType
+    from superkernel.runtime.kernel import Kernel
 
 BAR_COLOUR = "#4a90d966"  # reads on light and on dark ground
 PAGE_HEIGHT_PX = 480

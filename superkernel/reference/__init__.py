@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from superkernel.errors import GraphError, InputError, InternalError, Violation, raise_all
-from superkernel.graph import Graph, check_arguments, type_of_array
+from superkernel.core.errors import GraphError, InputError, InternalError, Violation, raise_all
+from superkernel.core.tensor import TensorType
+from superkernel.ir.graph import Graph, check_arguments, type_of_array
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.common import is_float
 from superkernel.ops.opdef import Array, Attrs, OpDef, as_array
 from superkernel.ops.table import find_op, suggest_ops
-from superkernel.tensor import TensorType
 
 
 class Evaluation(dict[str, Array]):

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel import _core, notebook
-from superkernel.arrays import NamedArrays
-from superkernel.backends import backend_of
-from superkernel.collection import paused
-from superkernel.dtypes import DType
-from superkernel.errors import InputError, MachineError, UnsupportedError
-from superkernel.inputs import as_inputs, bind_arguments, inputs_given
-from superkernel.result import RunResult
-from superkernel.tensor import TensorType
+from superkernel import _core
+from superkernel.core.arrays import NamedArrays
+from superkernel.core.collection import paused
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError, MachineError, UnsupportedError
+from superkernel.core.tensor import TensorType
+from superkernel.display import notebook
+from superkernel.runtime.backends import backend_of
+from superkernel.runtime.inputs import as_inputs, bind_arguments, inputs_given
+from superkernel.runtime.result import RunResult
 
 if TYPE_CHECKING:
     from superkernel.analysis.critical import CriticalReport
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
     from superkernel.analysis.explain_aicore import AicoreExplanation
     from superkernel.analysis.report import Report
     from superkernel.analysis.sim_report import SimReport
-    from superkernel.analysis.tracing import Trace
-    from superkernel.bound import BoundKernel
     from superkernel.compilation.compiled import Compiled
     from superkernel.compilation.compiled_aicore import AicoreCompiled
+    from superkernel.display.tracing import Trace
     from superkernel.executors.host import HostExecutable
     from superkernel.executors.qemu import QemuExecutable, QemuRun, Schedule
     from superkernel.executors.sim import SimExecutable
+    from superkernel.runtime.bound import BoundKernel
     from superkernel.sync.aicore.verify import AicoreCertificate
     from superkernel.sync.verify import Certificate
 
@@ -70,7 +71,7 @@ class Kernel(_core.DirectCall):
         self._makers = tuple((t.shape, t.dtype.numpy) for t in types.values())
         self._executable: HostExecutable | SimExecutable = compiled.executable
         if (host := self._host()) is not None and not compiled.dumps:
-            from superkernel.bound import prepare_direct_calls
+            from superkernel.runtime.bound import prepare_direct_calls
 
             inputs, outputs = tuple(self._input_types.values()), tuple(self._output_types.values())
             prepare_direct_calls(self, host, inputs, outputs, tuple(self._states.values()))
@@ -144,7 +145,7 @@ class Kernel(_core.DirectCall):
         Arrays are used as they are, never copied: they must have exactly the declared dtype and shape, in C order, and
         what is written must not share memory with anything else. The last binding stays alive with the kernel.
         Raises InputError; UnsupportedError on an accelerator."""
-        from superkernel.bound import BoundKernel, check_apart, checked_inputs, checked_outputs
+        from superkernel.runtime.bound import BoundKernel, check_apart, checked_inputs, checked_outputs
 
         host = self._host()
         if host is None:
@@ -321,7 +322,7 @@ class Kernel(_core.DirectCall):
         return self._random() if given is None else self._arrays(given)
 
     def _random(self) -> dict[str, Array]:
-        from superkernel.random_inputs import random_inputs
+        from superkernel.reference.random_inputs import random_inputs
 
         return random_inputs(self._input_types, 0)
 

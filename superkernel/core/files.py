@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
 
-from superkernel.errors import InputError, MachineError
+from superkernel.core.errors import InputError, MachineError
 
 
 def file_name(path: str | PathLike[str]) -> Path:

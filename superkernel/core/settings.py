@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from superkernel.errors import InputError
+from superkernel.core.errors import InputError
 
 DUMP_STAGES = ("graph", "simplified", "subops", "schedule", "plan", "ir")
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from superkernel.analysis.explain_aicore import AicoreExplanation
     from superkernel.analysis.report import Report
     from superkernel.analysis.sim_report import SimReport
-    from superkernel.analysis.tracing import Trace
     from superkernel.compilation.compiled_aicore import AicoreCompiled
+    from superkernel.display.tracing import Trace
 
 WARMUP_ROUNDS = 5
 Io = Sequence[NDArray[Any]]
@@ -111,7 +111,7 @@ class AicoreBackend:
         """The program with its constants as one ELF file, which names its target: for `superkernel sim run`, a
         disassembler, an emulator. Raises InputError on what is no file name, MachineError where the file cannot be
         written."""
-        from superkernel.files import file_name, replacing
+        from superkernel.core.files import file_name, replacing
 
         name, data = file_name(path), self.compiled.image.whole_elf()
         with replacing(name, "the program") as file:

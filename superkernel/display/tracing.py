@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from os import PathLike
 from typing import Any
 
-from superkernel import notebook
-from superkernel.analysis.spans import Flow, Recording, Span
-from superkernel.analysis.tracing_page import page
-from superkernel.errors import InputError
-from superkernel.files import file_name, replacing
+from superkernel.core.errors import InputError
+from superkernel.core.files import file_name, replacing
+from superkernel.display import notebook
+from superkernel.display.spans import Flow, Recording, Span
+from superkernel.display.tracing_page import page
 
 FORMS = (".html", ".json")
 

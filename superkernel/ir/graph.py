@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.arrays import are_many, constant_array
-from superkernel.errors import GraphError, SuperKernelError, Violation, raise_all
+from superkernel.core.arrays import are_many, constant_array
+from superkernel.core.errors import GraphError, SuperKernelError, Violation, raise_all
+from superkernel.core.tensor import TensorType
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Attrs, OpDef
 from superkernel.ops.table import find_op, suggest_ops
-from superkernel.tensor import TensorType
 
 VALUE_BYTES_MAX = 1 << 47  # what a process can address
 
@@ -347,6 +347,6 @@ def check_size(kind: TensorType, where: str) -> list[Violation]:
 
 def type_of_array(array: NDArray[Any]) -> TensorType:
     """The TensorType of a NumPy array. Raises UserError on an element type that is not supported."""
-    from superkernel.dtypes import DType
+    from superkernel.core.dtypes import DType
 
     return TensorType(DType.of(array.dtype), tuple(int(d) for d in array.shape))

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import Region, TensorType, full_box, regions_of_box, row_major_strides
 from superkernel.ops.opdef import AttrValue
-from superkernel.tensor import Region, TensorType, full_box, regions_of_box, row_major_strides
 
 
 class Role(Enum):

@@ -17,8 +17,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.dtypes import DType
-from superkernel.errors import InputError, SuperKernelError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError, SuperKernelError
 
 _HINTS = {
     "c": "real and imaginary parts are two tensors",

@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from superkernel.errors import UserError
+from superkernel.core.errors import UserError
 
 
 class DType(Enum):

@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import product
 from math import gcd, prod
 
-from superkernel.dtypes import DType
+from superkernel.core.dtypes import DType
 
 MAX_REGIONS = 64
 

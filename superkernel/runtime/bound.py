@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
-from superkernel.arrays import NamedArrays
-from superkernel.errors import InputError, SuperKernelError, UnsupportedError, Violation, raise_all
-from superkernel.tensor import TensorType
+from superkernel.core.arrays import NamedArrays
+from superkernel.core.errors import InputError, SuperKernelError, UnsupportedError, Violation, raise_all
+from superkernel.core.tensor import TensorType
 
 if TYPE_CHECKING:
     from superkernel.executors.host import HostExecutable
@@ -35,7 +35,7 @@ FUNCTION_TYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 def get_include() -> str:
     """The folder of `superkernel_call.h`, the C header of bound kernels' function: for a compiler's -I."""
-    return str(Path(__file__).parent / "include")
+    return str(Path(__file__).parents[1] / "include")
 
 
 class BoundKernel(_core.BoundCall):

@@ -1,0 +1,1 @@
+"""What everybody shares: errors and warnings, element types, tensors, graphs, bodies, options, settings, files."""

@@ -1,0 +1,1 @@
+"""Graphs, and the bodies that sub-operators are cut into: what is compiled, free of targets."""
