@@ -8,7 +8,6 @@ from typing import Any
 
 from superkernel.compilation.compiled import Compilation, Compiled
 from superkernel.compilation.computed_in import precision_text
-from superkernel.compilation.ineffective import idle_options
 from superkernel.core.errors import InputError
 from superkernel.display import notebook
 from superkernel.registry.explanation import Explanation as KernelExplanation
@@ -98,7 +97,7 @@ def common(compiled: Compilation, subop: int) -> dict[str, Any]:
         "kernel": sub.kernel,
         "selection": compiled.chooser.select(sub.body).explanation,
         "grouping": tuple(str(n) for n in compiled.grouping.notes if n.node in sub.nodes),
-        "options": idle_options(compiled),
+        "options": compiled.idle_options(),
         "form": boundary.form.value,
         "reason": boundary.reason,
         "cost_ns": boundary.cost_ns,

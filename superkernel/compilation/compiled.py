@@ -58,6 +58,10 @@ class Compilation:
         """The choice of kernels, made when somebody asks for its reasons."""
         return self.kernel_choice()
 
+    def idle_options(self) -> tuple[str, ...]:
+        """The options that change nothing: on this target, then for this graph."""
+        return idle_options(self.options, self.schedule, lambda: self.chooser, host=self.executor == "host")
+
     def summary(self) -> dict[str, Any]:
         """Counts and sizes, plain data."""
         cores, plan, code = self._summaries()
@@ -65,7 +69,7 @@ class Compilation:
         return {
             "name": self.graph.name,
             **cores,
-            "options_without_effect": list(idle_options(self)),
+            "options_without_effect": list(self.idle_options()),
             "nodes": len(self.source.nodes),
             "sub_operators": len(self.schedule.subops),
             **plan,

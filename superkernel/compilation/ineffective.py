@@ -9,14 +9,15 @@ nothing, and a reduced precision that nothing is computed in: whether there is a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from superkernel.core.options import Options
 
 if TYPE_CHECKING:
-    from superkernel.compilation.compiled import Compilation
+    from superkernel.compilation.choice import KernelChooser
     from superkernel.registry.explanation import Candidate
+    from superkernel.scheduler.schedule import Schedule
 
 ON_HOST: Final[Mapping[str, str]] = {
     "func_align": "functions lie as LLVM aligns them",
@@ -45,22 +46,26 @@ def without_effect(options: Options, *, host: bool) -> tuple[str, ...]:
     )
 
 
-def idle_options(compiled: Compilation) -> tuple[str, ...]:
-    """The options of a compilation that change nothing: on its target, then for its graph."""
-    options, host = compiled.options, compiled.executor == "host"
+def idle_options(
+    options: Options, schedule: Schedule, chooser: Callable[[], KernelChooser], *, host: bool
+) -> tuple[str, ...]:
+    """The options of a compilation that change nothing: on its target, then for its graph. `chooser`: the choice of its
+    kernels, asked for where a pin needs it."""
     pins = tuple(
-        f"pin={p!r} has no effect on this graph: {why}" for p in options.pin if (why := _idle_pin(compiled, p))
+        f"pin={p!r} has no effect on this graph: {why}"
+        for p in options.pin
+        if (why := _idle_pin(schedule, chooser(), p))
     )
-    return (*without_effect(options, host=host), *pins, *(_idle_precision(compiled) if host else ()))
+    return (*without_effect(options, host=host), *pins, *(_idle_precision(options, schedule) if host else ()))
 
 
-def _idle_pin(compiled: Compilation, pattern: str) -> str:
+def _idle_pin(schedule: Schedule, chooser: KernelChooser, pattern: str) -> str:
     """Why no kernel of the pattern computes anything; "" where one does."""
     from superkernel.registry.predicates import matches_any
 
     found: list[tuple[int, str, Candidate]] = []
-    for sub in compiled.schedule.subops:
-        explanation = compiled.chooser.select(sub.body).explanation
+    for sub in schedule.subops:
+        explanation = chooser.select(sub.body).explanation
         if sub.kernel == explanation.chosen.kernel and matches_any((pattern,), explanation.chosen.names):
             return ""
         if any(matches_any((pattern,), c.row.names) for c in explanation.eligible):
@@ -73,16 +78,16 @@ def _idle_pin(compiled: Compilation, pattern: str) -> str:
     return f"{nearest.row.kernel} does not fit {name!r}: {'; '.join(map(str, nearest.failures))}"
 
 
-def _idle_precision(compiled: Compilation) -> tuple[str, ...]:
+def _idle_precision(options: Options, schedule: Schedule) -> tuple[str, ...]:
     """What is said where a reduced precision is allowed, and no kernel makes use of it."""
-    asked = compiled.options.precision
+    asked = options.precision
     from superkernel.registry.rows_reduced import REDUCED
 
     if asked not in REDUCED:
         return ()
     from superkernel.compilation.computed_in import is_narrow
 
-    if any(map(is_narrow, compiled.schedule.tilings)):
+    if any(map(is_narrow, schedule.tilings)):
         return ()
     return (
         f"precision={asked!r} has no effect on this graph: no product is computed in it (`explain` of one says why)",

@@ -6,14 +6,9 @@ have their own, light or dark, and may show a page to others without running it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from superkernel.core.tensor import TensorType
-    from superkernel.runtime.kernel import Kernel
 
 BAR_COLOUR = "#4a90d966"  # reads on light and on dark ground
 PAGE_HEIGHT_PX = 480
@@ -59,23 +54,6 @@ def framed(page: str) -> str:
     """A whole page within the notebook, with its scripts but without access to the notebook."""
     style = f"width:100%;height:{PAGE_HEIGHT_PX}px;border:0"
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(page)}"></iframe>'
-
-
-def kernel_html(kernel: Kernel, place: str, states: Mapping[str, TensorType]) -> str:
-    """A kernel: its interface, what became of the graph, the plan."""
-    kinds = {"input": kernel.inputs, "output": kernel.outputs, "state": states}
-    rows = [(kind, name, str(t)) for kind, types in kinds.items() for name, t in types.items()]
-    found = kernel.summary()
-    counts = (
-        f"{found['nodes']} nodes in {found['sub_operators']} sub-operators; {found['constant_bytes']:,} bytes of "
-        f"constants, {found['code_bytes']:,} of code; compiled in {sum(found['stage_ms'].values()):,.0f} ms"
-    )
-    return shown(
-        f"kernel {kernel.name!r} for {place}",
-        table(("", "name", "type"), rows),
-        lines([counts, str(kernel.certificate)]),
-        folded("plan", kernel.plan),
-    )
 
 
 def _cell(value: Cell) -> str:

@@ -382,8 +382,20 @@ class Kernel(_core.DirectCall):
 
     def _repr_html_(self) -> str:
         """For notebooks: what it takes and returns, what became of the graph, and the plan to unfold."""
-        types = {name: TensorType(DType.of(array.dtype), array.shape) for name, array in self._states.items()}
-        return notebook.kernel_html(self, self._place(), types)
+        states = {name: TensorType(DType.of(array.dtype), array.shape) for name, array in self._states.items()}
+        kinds = {"input": self.inputs, "output": self.outputs, "state": states}
+        rows = [(kind, name, str(t)) for kind, types in kinds.items() for name, t in types.items()]
+        found = self.summary()
+        counts = (
+            f"{found['nodes']} nodes in {found['sub_operators']} sub-operators; {found['constant_bytes']:,} bytes of "
+            f"constants, {found['code_bytes']:,} of code; compiled in {sum(found['stage_ms'].values()):,.0f} ms"
+        )
+        return notebook.shown(
+            f"kernel {self.name!r} for {self._place()}",
+            notebook.table(("", "name", "type"), rows),
+            notebook.lines([counts, str(self.certificate)]),
+            notebook.folded("plan", self.plan),
+        )
 
     def _place(self) -> str:
         """What it runs on."""

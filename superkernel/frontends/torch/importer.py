@@ -23,7 +23,6 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
-import superkernel
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor
 from superkernel.core.errors import InternalError, SuperKernelError, UnsupportedError, Violation, raise_all
@@ -281,7 +280,7 @@ def place(node: torch.fx.Node) -> str:
     return ", ".join(parts)
 
 
-_NOT_THEIRS = (str(Path(torch.__file__).parent), str(Path(superkernel.__file__).parent))
+_NOT_THEIRS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 
 
 def module_path(node: torch.fx.Node) -> str:
