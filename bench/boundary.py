@@ -44,10 +44,10 @@ from stats import estimate
 
 import superkernel as sk
 from superkernel import _core
+from superkernel.backends.host.compiled import HostCompiled
+from superkernel.backends.host.executable import HostExecutable
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.image import ImageBuilder
-from superkernel.compilation.compiled import Compiled
-from superkernel.executors.host import HostExecutable
 from superkernel.reference.random_inputs import random_inputs
 from superkernel.sync.plan import Body, Plan
 
@@ -84,7 +84,7 @@ def alone(plan: Plan, core: int) -> Plan:
     return Plan(own, (tuple(map(Body, range(len(own)))),), (0,), (), ())
 
 
-def runner(compiled: Compiled, plan: Plan) -> Callable[[int], float]:
+def runner(compiled: HostCompiled, plan: Plan) -> Callable[[int], float]:
     """A kernel of the compiled one's functions and places with another plan: median ns of so many launches, shared out
     over loadings of it."""
     graph = compiled.graph
@@ -134,7 +134,7 @@ def measure(rounds: int = 15, launches: int = 200) -> dict[str, Any]:
     if _core.available_cpus() < 2:
         return {}
     two = sk.compile(chain(), threads=2, options={"cost_placement": False})._compiled
-    assert isinstance(two, Compiled)
+    assert isinstance(two, HostCompiled)
     plan = two.plan
     if plan.waits < BOUNDARIES:
         raise RuntimeError(f"the chain was meant to need {BOUNDARIES} exchanges, the plan has {plan.waits} waits")

@@ -25,8 +25,8 @@ import workloads
 from llvmlite import ir
 
 import superkernel as sk
-from superkernel.analysis.sim_measure import report_of
-from superkernel.analysis.sim_report import SimReport
+from superkernel.backends.aicore.measure import report_of
+from superkernel.backends.aicore.report import SimReport
 from superkernel.codegen.aicore.boot import SHARED, BootSpec, encode_boot
 from superkernel.codegen.aicore.linking import Layout, link
 from superkernel.codegen.aicore.lower import compile_rv64

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from superkernel.core.version import __version__
 
 if TYPE_CHECKING:
-    from superkernel.analysis.report import Report
-    from superkernel.analysis.sim_report import SimReport
     from superkernel.api import compile, load
+    from superkernel.backends.aicore.report import SimReport
+    from superkernel.backends.host.bound import get_include
+    from superkernel.backends.host.report import Report
     from superkernel.builder import GraphBuilder
     from superkernel.compilation.scoping import ScopeWarning
     from superkernel.compilation.stages import FallbackWarning
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from superkernel.core.tensor import TensorType
     from superkernel.display.tracing import Trace
     from superkernel.ir.graph import Graph, KernelType, Node
-    from superkernel.runtime.bound import get_include
     from superkernel.runtime.kernel import Kernel
     from superkernel.runtime.kernels import AicoreKernel, HostKernel
     from superkernel.target.aicore import load_target
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "compile": "api",
     "load": "api",
-    "get_include": "runtime.bound",
+    "get_include": "backends.host.bound",
     "GraphBuilder": "builder",
     "DType": "core.dtypes",
     "DataError": "core.errors",
@@ -75,9 +75,9 @@ _HOMES = {
     "HostKernel": "runtime.kernels",
     "Options": "core.options",
     "FallbackWarning": "compilation.stages",
-    "Report": "analysis.report",
+    "Report": "backends.host.report",
     "ScopeWarning": "compilation.scoping",
-    "SimReport": "analysis.sim_report",
+    "SimReport": "backends.aicore.report",
     "load_target": "target.aicore",
     "TensorType": "core.tensor",
     "Trace": "display.tracing",

@@ -156,7 +156,7 @@ def load(path: str | PathLike[str], *, threads: int | None = None) -> HostKernel
     """A kernel saved by `Kernel.save`. On another CPU or with another thread count it is compiled again from the
     saved graph. Raises FileFormatError on a file that is not whole."""
     with paused():
-        from superkernel.compilation.saved import load_saved
+        from superkernel.backends.host.saved import load_saved
 
         return kernel_of(load_saved(path, None if threads is None else thread_count(threads)))
 
@@ -175,7 +175,7 @@ def thread_count(threads: int | None) -> int:
 
 def _existing_file(name: str | PathLike[str]) -> Path:
     """The path of a model. Raises InputError on what can be none, where the system would raise ValueError."""
-    from superkernel.compilation.saved import ELF_HINT, is_saved_kernel
+    from superkernel.backends.host.saved import ELF_HINT, is_saved_kernel
     from superkernel.core.files import is_elf
 
     text = fspath(name)

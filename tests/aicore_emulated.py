@@ -23,6 +23,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.backends.aicore.executable import SimExecutable
+from superkernel.backends.aicore.qemu import PROGRAM, QemuExecutable, Schedule
 from superkernel.codegen.aicore.addresses import map_addresses
 from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.image import AicoreImageBuilder
@@ -30,8 +32,6 @@ from superkernel.codegen.cache import ObjectCache
 from superkernel.core import settings
 from superkernel.core.options import Options
 from superkernel.core.tensor import TensorType
-from superkernel.executors.qemu import PROGRAM, QemuExecutable, Schedule
-from superkernel.executors.sim import SimExecutable
 from superkernel.ir.body import Body, Role, SubOperator
 from superkernel.scheduler.aicore.place import Cores, place_aicore
 from superkernel.scheduler.families.aicore.base import AicoreTiling

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from aicore_systems import Workbench
 
+from superkernel.backends.aicore.executable import SimExecutable
 from superkernel.codegen.aicore import emission, launch
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, FlagPlan, Part
-from superkernel.executors.sim import SimExecutable
 
 
 @dataclass

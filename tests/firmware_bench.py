@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from superkernel.executors.qemu import PROGRAM, Emulator, firmware_of
+from superkernel.backends.aicore.qemu import PROGRAM, Emulator, firmware_of
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Command, encode, footprint
 from superkernel.target.engines.model import Local

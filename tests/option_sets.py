@@ -11,8 +11,8 @@ import random
 from itertools import combinations, product
 from typing import Any
 
+from superkernel.backends.aicore.shared import Shared
 from superkernel.compilation.pipeline_aicore import AicoreCompiled, compile_for_aicore, with_other_code
-from superkernel.compilation.shared_aicore import Shared
 from superkernel.core.options import Options
 from superkernel.ir.graph import Graph
 from superkernel.reference.random_inputs import random_inputs

@@ -6,7 +6,7 @@ sent. A waiting hart says so, looks once more, and sleeps until another hart's i
 
 Invariants: a hart writes its own signal counters only; only `mask` signals and `notify add` are atomic additions to
 words of others. Interrupts are enabled while a hart sleeps, and at no other time. Where all harts wait or have
-ended and no condition holds, nothing can ever happen again: the host looks for that (executors/qemu_machine.py).
+ended and no condition holds, nothing can ever happen again: the host looks for that (backends/aicore/qemu_machine.py).
 """
 
 from __future__ import annotations

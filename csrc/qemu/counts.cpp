@@ -10,7 +10,7 @@
 //
 // A plugin sees no registers. What prefetch.i asks for is computed along: registers and places on the stack that auipc,
 // lui, addi and add make from constants, all else being unknown. Addresses that are not known are counted.
-// superkernel/executors/qemu_counts.py writes the file and reads it.
+// superkernel/backends/aicore/qemu_counts.py writes the file and reads it.
 //
 // Invariants: a hart's words are written by its thread only. The header of the emulator is not installed with it: the
 // few declarations here are version 1 of its documented interface.

@@ -42,7 +42,7 @@ from superkernel.analysis.ablate_figures import (
     unsynchronised_cycles,
 )
 from superkernel.analysis.pure_floor import pure_floor
-from superkernel.analysis.timeline import Activity, Timeline, summed
+from superkernel.backends.aicore.timeline import Activity, Timeline, summed
 from superkernel.core.errors import InputError, UnsupportedError
 from superkernel.core.options import Options
 from superkernel.ops.grouped import TILINGS
@@ -51,7 +51,7 @@ from superkernel.scheduler.aicore.streams import AS_GIVEN
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from superkernel.compilation.compiled_aicore import AicoreCompiled
+    from superkernel.backends.aicore.compiled import AicoreCompiled
     from superkernel.ir.graph import Graph
     from superkernel.sim.counters import LaunchResult
     from superkernel.target.aicore import AicoreTarget
@@ -377,8 +377,8 @@ class _Ablation:
         return Sweep(path, values, gains, changed)
 
     def _time_us(self, run: Measured, target: AicoreTarget, path: str) -> float:
-        from superkernel.analysis.sim_measure import span_of
-        from superkernel.executors.sim import SimExecutable
+        from superkernel.backends.aicore.executable import SimExecutable
+        from superkernel.backends.aicore.measure import span_of
 
         if path == _LAUNCH:
             return run.time_us(target)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superkernel.analysis.critical import without_events
 from superkernel.analysis.pure_floor import Chain
-from superkernel.analysis.timeline import Activity
+from superkernel.backends.aicore.critical import without_events
+from superkernel.backends.aicore.timeline import Activity
 from superkernel.core.errors import DataError, SimulationError
 from superkernel.scheduler.schedule import Space
 from superkernel.sync.aicore.plan import AICPU
@@ -31,7 +31,7 @@ from superkernel.sync.aicore.plan import AICPU
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from superkernel.compilation.compiled_aicore import AicoreCompiled
+    from superkernel.backends.aicore.compiled import AicoreCompiled
 
 Split = dict[int, dict[Activity, float]]
 """Per core its cycles by what it did."""
@@ -129,7 +129,7 @@ class Figures:
 
 def unsynchronised_cycles(compiled: AicoreCompiled, io: Sequence[NDArray[Any]]) -> int | None:
     """Cycles of a program without the events between its cores."""
-    from superkernel.analysis.sim_measure import span_of
+    from superkernel.backends.aicore.measure import span_of
     from superkernel.compilation.pipeline_aicore import unverified_program
 
     plan = compiled.plan

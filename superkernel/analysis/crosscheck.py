@@ -8,7 +8,7 @@ What is asked of each, relative to the largest magnitude of an output (or state)
   there, it may differ from the simulator by as much as the simulator may from the reference;
 - each hart executes as many instructions and misses as many lines of code on the emulator as on the simulator, where
   the emulator's plugin is there to count;
-- events are ordered alike: executors/qemu_events.py.
+- events are ordered alike: backends/aicore/qemu_events.py.
 
 Integer outputs are held to the reference's only where nothing is computed with less precision than declared: an
 argmax may turn over.
@@ -26,14 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.analysis.mutation import MutationTable, MutationTest, check_mutable
-from superkernel.compilation.compiled_aicore import LOWERED
+from superkernel.backends.aicore.compiled import LOWERED
+from superkernel.backends.aicore.qemu import QemuRun, Schedule, find_qemu
+from superkernel.backends.aicore.qemu_counts import HartCounts, simulated_counts
+from superkernel.backends.aicore.qemu_events import EventOrder
+from superkernel.backends.aicore.qemu_order import Order
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, SuperKernelError, UnsupportedError
 from superkernel.core.options import Options
-from superkernel.executors.qemu import QemuRun, Schedule, find_qemu
-from superkernel.executors.qemu_counts import HartCounts, simulated_counts
-from superkernel.executors.qemu_events import EventOrder
-from superkernel.executors.qemu_order import Order
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.sim.trace import records

@@ -1,6 +1,6 @@
 """Mutants of a program's synchronisation on the emulator: is a wait, a set or a flag that is missing noticed?
 
-Model. One unmutated run is logged; its order (executors/qemu_order.py) says what each link between commands is for. A
+Model. One unmutated run is logged; its order (qemu_order.py) says what each link between commands is for. A
 mutant leaves out one thing: a single set or wait, both commands of a flag between two engines, what a core waits for
 (its count is taken without waiting), a drain. It runs in timings that are legal and as bad as can be: everything as
 late as can be, but the engine or core that no longer waits is early, and the others sleep ahead of what reaches global
@@ -25,10 +25,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from superkernel.backends.aicore.qemu_log import Logged
+from superkernel.backends.aicore.qemu_order import Link, Order
+from superkernel.backends.aicore.qemu_schedule import Fault, Schedule
 from superkernel.core.errors import SimulationError, UnsupportedError, WatchdogError
-from superkernel.executors.qemu_log import Logged
-from superkernel.executors.qemu_order import Link, Order
-from superkernel.executors.qemu_schedule import Fault, Schedule
 from superkernel.target.engines.model import ENGINES_OF, CoreType, Engine
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from superkernel.analysis.timeline import Timeline
+from superkernel.backends.aicore.timeline import Timeline
 from superkernel.codegen.aicore.program_spec import PHASE_BODY
 from superkernel.sim.trace import COMMAND, MARKER
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Event, HartKind, Mode, Run, awaited
@@ -38,7 +38,7 @@ from superkernel.target.aicore import AicoreTarget
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from superkernel.compilation.compiled_aicore import AicoreCompiled
+    from superkernel.backends.aicore.compiled import AicoreCompiled
 
 Take = tuple[int, int]
 """An event, and the sub-operator ahead of which it is taken."""

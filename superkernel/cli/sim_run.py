@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, program: str) -> ProgramResult | AcceleratorRe
     plain = {name: getattr(args, name) for name in _PLAIN_ONLY if getattr(args, name) is not None}
     data, target = read_program(Path(program)), None
     if args.target is not None:
-        from superkernel.executors.made_for import check_made_for
+        from superkernel.backends.aicore.made_for import check_made_for
         from superkernel.target.aicore import load_target
 
         target = load_target(args.target)

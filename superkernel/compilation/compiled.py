@@ -1,8 +1,7 @@
-"""What a compilation made, as data: `Compilation`, what both ways through the compiler leave behind, and `Compiled`,
-the host's. The accelerator's is in `compiled_aicore.py`.
+"""What a compilation made, as data; each backend adds its own (`compiled.py` there).
 
-Model: a pipeline fills it, stage by stage; reports, explanations, saved files and experiments read it. It knows none of
-them: what is asked of a kernel goes through `backends.py`.
+Model: the pipeline fills it, stage by stage; kernels, reports, explanations, saved files and experiments read it. It
+knows none of them.
 """
 
 from __future__ import annotations
@@ -19,16 +18,13 @@ from superkernel.core.version import __version__
 from superkernel.ir.graph import Graph
 
 if TYPE_CHECKING:
-    from superkernel.codegen.host.image import HostImage
     from superkernel.compilation.choice import KernelChooser
-    from superkernel.executors.host import HostExecutable
     from superkernel.scheduler.grouping import Grouping
     from superkernel.scheduler.schedule import Schedule
     from superkernel.sync.aicore.plan import AicorePlan
     from superkernel.sync.aicore.verify import AicoreCertificate
     from superkernel.sync.plan import Plan
     from superkernel.sync.verify import Certificate
-    from superkernel.target.cpu import CpuTarget
 
 
 @dataclass(kw_only=True)
@@ -105,42 +101,6 @@ class Compilation:
     def manifest(self) -> Any:
         """Kernels this model needs, for selective registration."""
         return self.chooser.manifest(self.graph.name, [s.body for s in self.schedule.subops])
-
-
-@dataclass(kw_only=True)
-class Compiled(Compilation):
-    """Everything a compilation for the host made."""
-
-    cpu: CpuTarget
-    cores: int
-    plan: Plan
-    certificate: Certificate
-    image: HostImage
-    executable: HostExecutable
-
-    executor: ClassVar[str] = "host"
-
-    @property
-    def objects(self) -> Mapping[str, bytes]:
-        """Object code by cache key."""
-        return self.image.objects
-
-    def _summaries(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        from superkernel.compilation.computed_in import formats_in_force
-
-        cores = {"target": f"host {self.cpu.tier}", "threads": self.cores}
-        plan = {
-            "computed_in": formats_in_force(self.schedule),
-            "distinct_kernels": len({s for s in self.image.symbols if s is not None}),
-            "waits": self.plan.waits,
-            "sets": sum(self.plan.sets),
-        }
-        code = {
-            "code_bytes": sum(map(len, self.image.objects.values())),
-            "from_cache": self.image.from_cache,
-            "fallbacks": [self.schedule.subops[i].name for i in self.image.host_calls],
-        }
-        return cores, plan, code
 
 
 def names_of_outputs(graph: Graph) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ def _idle_precision(options: Options, schedule: Schedule) -> tuple[str, ...]:
 
     if asked not in REDUCED:
         return ()
-    from superkernel.compilation.computed_in import is_narrow
+    from superkernel.backends.host.computed_in import is_narrow
 
     if any(map(is_narrow, schedule.tilings)):
         return ()

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from superkernel.backends.host.compiled import HostCompiled
+from superkernel.backends.host.executable import HostExecutable
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.image import HostImage, ImageBuilder
-from superkernel.compilation.compiled import Compiled
 from superkernel.compilation.planned import Planned, PlanStore
 from superkernel.compilation.scoping import with_scopes
 from superkernel.compilation.stages import CacheFactory, Stages, tell_fallbacks
 from superkernel.core import settings
 from superkernel.core.options import Options
-from superkernel.executors.host import HostExecutable
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.schedule import Schedule
 from superkernel.sync.plan import Plan
@@ -39,7 +39,7 @@ def compile_graph(
     cores: int,
     options: Options,
     cache_factory: CacheFactory = ObjectCache,
-) -> Compiled:
+) -> HostCompiled:
     """One kernel from one graph. Raises UnsupportedError, MachineError, VerificationError."""
     run = Stages(settings.dump_stages())
     cpu = detect_cpu()
@@ -58,7 +58,7 @@ def compile_graph(
     with run.stage("bind"):
         executable = HostExecutable(image, schedule, plan, options.watchdog_ms)
     run.finish()
-    return Compiled(
+    return HostCompiled(
         source=source, graph=graph, options=options, cpu=cpu, cores=cores, grouping=grouping,
         kernel_choice=lambda: _chooser(cpu, options),
         schedule=schedule, plan=plan, certificate=certificate, image=image, executable=executable,

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from superkernel.backends.aicore.compiled import LOWERED, AicoreCompiled
+from superkernel.backends.aicore.executable import SimExecutable
+from superkernel.backends.aicore.shared import Shared
 from superkernel.codegen.aicore.addresses import map_addresses
 from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.image import AicoreImageBuilder
@@ -19,14 +22,11 @@ from superkernel.codegen.aicore.weight_prefetch import (
 )
 from superkernel.codegen.cache import ObjectCache
 from superkernel.compilation.choice import KernelChooser
-from superkernel.compilation.compiled_aicore import LOWERED, AicoreCompiled
 from superkernel.compilation.dumps import with_dumps
 from superkernel.compilation.scoping import with_scopes
-from superkernel.compilation.shared_aicore import Shared
 from superkernel.compilation.stages import CacheFactory, Stages, tell_fallbacks
 from superkernel.core import settings
 from superkernel.core.options import Options
-from superkernel.executors.sim import SimExecutable
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.aicore.launches import Part, by_scope
 from superkernel.scheduler.aicore.place import CannotCut, Workspaces, place_aicore

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.compilation.compiled import Compilation, Compiled
+from superkernel.backends.host.compiled import HostCompiled
+from superkernel.compilation.compiled import Compilation
 
 if TYPE_CHECKING:
-    from superkernel.analysis.explain import Explanation
-    from superkernel.analysis.explain_aicore import AicoreExplanation
-    from superkernel.analysis.report import Report
-    from superkernel.analysis.sim_report import SimReport
-    from superkernel.compilation.compiled_aicore import AicoreCompiled
+    from superkernel.backends.aicore.compiled import AicoreCompiled
+    from superkernel.backends.aicore.explain import AicoreExplanation
+    from superkernel.backends.aicore.report import SimReport
+    from superkernel.backends.host.explain import Explanation
+    from superkernel.backends.host.report import Report
     from superkernel.display.tracing import Trace
 
 WARMUP_ROUNDS = 5
@@ -34,7 +35,7 @@ Recipe = tuple[Callable[..., Compilation], tuple[Any, ...]]
 class HostBackend:
     """A kernel of the host. For each method see that of `Kernel`; states change."""
 
-    def __init__(self, compiled: Compiled) -> None:
+    def __init__(self, compiled: HostCompiled) -> None:
         self.compiled = compiled
 
     def run(self, io: Io) -> None:
@@ -43,7 +44,7 @@ class HostBackend:
 
     def profile(self, io: Io, rounds: int, warm: bool = True) -> Report:
         """Runs are warm, whatever is asked for."""
-        from superkernel.analysis.profile import measure
+        from superkernel.backends.host.profile import measure
 
         return measure(self.compiled, io, rounds)
 
@@ -51,23 +52,23 @@ class HostBackend:
         return self.compiled.executable.time(io, rounds, WARMUP_ROUNDS)
 
     def trace(self, io: Io) -> Trace:
-        from superkernel.analysis.profile import traced
+        from superkernel.backends.host.profile import traced
 
         return traced(self.compiled, io)
 
     def explain(self, node: str | int) -> Explanation:
-        from superkernel.analysis.explain import explain
+        from superkernel.backends.host.explain import explain
 
         return explain(self.compiled, node)
 
     def save(self, path: str | PathLike[str]) -> None:
-        from superkernel.compilation.saved import save
+        from superkernel.backends.host.saved import save
 
         save(self.compiled, path)
 
     def recipe(self) -> Recipe:
         """What makes the kernel again in another process: a function of a module and its arguments."""
-        from superkernel.compilation.saved import compile_stored, objects_by_digest
+        from superkernel.backends.host.saved import compile_stored, objects_by_digest
 
         compiled = self.compiled
         return compile_stored, (compiled.source, compiled.cores, compiled.options, objects_by_digest(compiled))
@@ -85,7 +86,7 @@ class AicoreBackend:
 
     def profile(self, io: Io, rounds: int, warm: bool = False) -> SimReport:
         """A fused run and, with `rounds` above 0, the baseline of single launches."""
-        from superkernel.analysis.sim_measure import measure
+        from superkernel.backends.aicore.measure import measure
 
         return measure(self.compiled, io, baseline=rounds > 0, warm=warm)
 
@@ -103,7 +104,7 @@ class AicoreBackend:
         return trace_of([records(launch.trace) for launch in run.launches], compiled.target, names, title)
 
     def explain(self, node: str | int) -> AicoreExplanation:
-        from superkernel.analysis.explain_aicore import explain_aicore
+        from superkernel.backends.aicore.explain import explain_aicore
 
         return explain_aicore(self.compiled, node)
 
@@ -127,9 +128,9 @@ class AicoreBackend:
 
 def backend_of(compiled: Compilation) -> HostBackend | AicoreBackend:
     """The backend for what was compiled."""
-    if isinstance(compiled, Compiled):
+    if isinstance(compiled, HostCompiled):
         return HostBackend(compiled)
-    from superkernel.compilation.compiled_aicore import AicoreCompiled
+    from superkernel.backends.aicore.compiled import AicoreCompiled
 
     assert isinstance(compiled, AicoreCompiled)
     return AicoreBackend(compiled)

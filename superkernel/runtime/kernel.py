@@ -29,18 +29,18 @@ from superkernel.runtime.inputs import as_inputs, bind_arguments, inputs_given
 from superkernel.runtime.result import RunResult
 
 if TYPE_CHECKING:
-    from superkernel.analysis.critical import CriticalReport
-    from superkernel.analysis.explain import Explanation
-    from superkernel.analysis.explain_aicore import AicoreExplanation
-    from superkernel.analysis.report import Report
-    from superkernel.analysis.sim_report import SimReport
-    from superkernel.compilation.compiled import Compiled
-    from superkernel.compilation.compiled_aicore import AicoreCompiled
+    from superkernel.backends.aicore.compiled import AicoreCompiled
+    from superkernel.backends.aicore.critical import CriticalReport
+    from superkernel.backends.aicore.executable import SimExecutable
+    from superkernel.backends.aicore.explain import AicoreExplanation
+    from superkernel.backends.aicore.qemu import QemuExecutable, QemuRun, Schedule
+    from superkernel.backends.aicore.report import SimReport
+    from superkernel.backends.host.bound import BoundKernel
+    from superkernel.backends.host.compiled import HostCompiled
+    from superkernel.backends.host.executable import HostExecutable
+    from superkernel.backends.host.explain import Explanation
+    from superkernel.backends.host.report import Report
     from superkernel.display.tracing import Trace
-    from superkernel.executors.host import HostExecutable
-    from superkernel.executors.qemu import QemuExecutable, QemuRun, Schedule
-    from superkernel.executors.sim import SimExecutable
-    from superkernel.runtime.bound import BoundKernel
     from superkernel.sync.aicore.verify import AicoreCertificate
     from superkernel.sync.verify import Certificate
 
@@ -58,7 +58,7 @@ class Kernel(_core.DirectCall):
     Returns the output array, or a tuple of them in graph order. Raises InputError on anything else, WatchdogError where
     the watchdog option fires."""
 
-    def __init__(self, compiled: Compiled | AicoreCompiled) -> None:
+    def __init__(self, compiled: HostCompiled | AicoreCompiled) -> None:
         self._compiled, self._backend = compiled, backend_of(compiled)
         graph = compiled.graph
         self._input_types: dict[str, TensorType] = dict(graph.inputs)
@@ -71,14 +71,14 @@ class Kernel(_core.DirectCall):
         self._makers = tuple((t.shape, t.dtype.numpy) for t in types.values())
         self._executable: HostExecutable | SimExecutable = compiled.executable
         if (host := self._host()) is not None and not compiled.dumps:
-            from superkernel.runtime.bound import prepare_direct_calls
+            from superkernel.backends.host.bound import prepare_direct_calls
 
             inputs, outputs = tuple(self._input_types.values()), tuple(self._output_types.values())
             prepare_direct_calls(self, host, inputs, outputs, tuple(self._states.values()))
 
     def _host(self) -> HostExecutable | None:
         """The executable, where this is a kernel of the host."""
-        from superkernel.executors.host import HostExecutable
+        from superkernel.backends.host.executable import HostExecutable
 
         return self._executable if isinstance(self._executable, HostExecutable) else None
 
@@ -145,7 +145,7 @@ class Kernel(_core.DirectCall):
         Arrays are used as they are, never copied: they must have exactly the declared dtype and shape, in C order, and
         what is written must not share memory with anything else. The last binding stays alive with the kernel.
         Raises InputError; UnsupportedError on an accelerator."""
-        from superkernel.runtime.bound import BoundKernel, check_apart, checked_inputs, checked_outputs
+        from superkernel.backends.host.bound import BoundKernel, check_apart, checked_inputs, checked_outputs
 
         host = self._host()
         if host is None:
@@ -217,11 +217,11 @@ class Kernel(_core.DirectCall):
         count: bool = False,
     ) -> tuple[dict[str, Array], QemuRun]:
         """Run an accelerator's program once on the emulator: outputs by name, and counts. `schedule`
-        (executors/qemu_schedule.py) says when engine commands are carried out: at once, as late as legal, or at random;
+        (qemu_schedule.py) says when engine commands are carried out: at once, as late as legal, or at random;
         `log` keeps all commands, `count` counts instructions. Raises UnsupportedError for a kernel of the host,
         MachineError without an emulator, WatchdogError where the program does not end."""
-        from superkernel.executors.qemu import QemuExecutable, Schedule
-        from superkernel.executors.sim import SimExecutable
+        from superkernel.backends.aicore.executable import SimExecutable
+        from superkernel.backends.aicore.qemu import QemuExecutable, Schedule
 
         if not isinstance(self._executable, SimExecutable):
             raise UnsupportedError("only an accelerator's program can be emulated", location=f"kernel {self.name!r}")
@@ -232,8 +232,8 @@ class Kernel(_core.DirectCall):
 
     def emulation(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None) -> tuple[QemuExecutable, list[Array]]:
         """The executable of the emulator, and a table of copies of inputs, new outputs and copies of states for it."""
-        from superkernel.executors.qemu import QemuExecutable
-        from superkernel.executors.sim import SimExecutable
+        from superkernel.backends.aicore.executable import SimExecutable
+        from superkernel.backends.aicore.qemu import QemuExecutable
 
         if not isinstance(self._executable, SimExecutable):
             raise UnsupportedError("only an accelerator's program can be emulated", location=f"kernel {self.name!r}")
@@ -295,8 +295,8 @@ class Kernel(_core.DirectCall):
         """An accelerator's critical path: what the time of a simulated run consists of, slack of each boundary, and
         what its synchronisation costs, predicted for all and tried out for the `confirm` costliest. States stay as they
         are. Raises UnsupportedError for a kernel of the host."""
-        from superkernel.analysis.critical import critical
-        from superkernel.compilation.compiled_aicore import AicoreCompiled
+        from superkernel.backends.aicore.compiled import AicoreCompiled
+        from superkernel.backends.aicore.critical import critical
 
         if not isinstance(self._compiled, AicoreCompiled):
             raise UnsupportedError("only an accelerator's runs can be traced", location=f"kernel {self.name!r}")

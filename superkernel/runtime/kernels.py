@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from superkernel.compilation.compiled import Compiled
+from superkernel.backends.host.compiled import HostCompiled
 from superkernel.runtime.kernel import Kernel
 
 if TYPE_CHECKING:
-    from superkernel.analysis.explain import Explanation
-    from superkernel.analysis.explain_aicore import AicoreExplanation
-    from superkernel.analysis.report import Report
-    from superkernel.analysis.sim_report import SimReport
-    from superkernel.compilation.compiled_aicore import AicoreCompiled
+    from superkernel.backends.aicore.compiled import AicoreCompiled
+    from superkernel.backends.aicore.explain import AicoreExplanation
+    from superkernel.backends.aicore.report import SimReport
+    from superkernel.backends.host.explain import Explanation
+    from superkernel.backends.host.report import Report
     from superkernel.runtime.result import RunResult
     from superkernel.sync.aicore.verify import AicoreCertificate
     from superkernel.sync.verify import Certificate
@@ -63,9 +63,9 @@ class AicoreKernel(Kernel):
 
 
 @overload
-def kernel_of(compiled: Compiled) -> HostKernel: ...
+def kernel_of(compiled: HostCompiled) -> HostKernel: ...
 @overload
 def kernel_of(compiled: AicoreCompiled) -> AicoreKernel: ...
-def kernel_of(compiled: Compiled | AicoreCompiled) -> HostKernel | AicoreKernel:
+def kernel_of(compiled: HostCompiled | AicoreCompiled) -> HostKernel | AicoreKernel:
     """The kernel of what was compiled, of its kind."""
-    return HostKernel(compiled) if isinstance(compiled, Compiled) else AicoreKernel(compiled)
+    return HostKernel(compiled) if isinstance(compiled, HostCompiled) else AicoreKernel(compiled)

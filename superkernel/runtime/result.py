@@ -12,8 +12,8 @@ from superkernel.core.tensor import TensorType
 from superkernel.display import notebook
 
 if TYPE_CHECKING:
-    from superkernel.analysis.report import Report
-    from superkernel.analysis.sim_report import SimReport
+    from superkernel.backends.aicore.report import SimReport
+    from superkernel.backends.host.report import Report
 
 AnyReport = TypeVar("AnyReport", bound="Report | SimReport", covariant=True)
 

@@ -30,9 +30,9 @@ from superkernel.analysis.ablate import (
     ablation_target,
     available,
 )
-from superkernel.analysis.critical import CriticalReport, _Tasks, without_events
-from superkernel.analysis.critical_path import critical_path
-from superkernel.analysis.timeline import Activity, Timeline
+from superkernel.backends.aicore.critical import CriticalReport, _Tasks, without_events
+from superkernel.backends.aicore.critical_path import critical_path
+from superkernel.backends.aicore.timeline import Activity, Timeline
 from superkernel.cli import main
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.frontends.json_form import save_json

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.analysis.sim_report import SimReport
+from superkernel.backends.aicore.report import SimReport
 from superkernel.builder import GraphBuilder
 from superkernel.ir.graph import Graph
 from superkernel.reference.random_inputs import random_inputs

@@ -87,7 +87,7 @@ class _Recording(Device):
 def _recording(bench: Workbench, path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A run of the model into a file, and its digest."""
     with monkeypatch.context() as patch:
-        patch.setattr("superkernel.executors.sim.Device", _Recording)
+        patch.setattr("superkernel.backends.aicore.executable.Device", _Recording)
         run = bench.run(trace=True)
     device = run.device
     assert isinstance(device, _Recording)

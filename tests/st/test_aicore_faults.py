@@ -40,11 +40,11 @@ from aicore_spoilers import (
 )
 from aicore_systems import Workbench, alone_model, fused_model, random_model
 
+from superkernel.backends.aicore.executable import SimExecutable
 from superkernel.codegen.aicore.image import AicoreImageBuilder
 from superkernel.codegen.aicore.launch import Launch
 from superkernel.codegen.aicore.memory_map import PARAMETERS_BYTE, MemoryMap
 from superkernel.core.errors import SimulationError
-from superkernel.executors.sim import SimExecutable
 from superkernel.sim.device import Device
 from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Mode, OperandWait, Run, Signal, Step, awaited
 from superkernel.sync.aicore.verify import check_aicore_plan

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 import superkernel as sk
-from superkernel.analysis.sim_report import SimReport
+from superkernel.backends.aicore.report import SimReport
 from superkernel.core.dtypes import DType
 from superkernel.frontends import load_graph
 from superkernel.ir.graph import Graph

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import superkernel
-from superkernel.analysis.sim_measure import report_of, span_of
-from superkernel.analysis.sim_report import SimReport
+from superkernel.backends.aicore.measure import report_of, span_of
+from superkernel.backends.aicore.report import SimReport
 from superkernel.builder import GraphBuilder, Tensor
 from superkernel.codegen.aicore.program_spec import PHASE_BEHIND
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
@@ -272,7 +272,7 @@ STREAM_SHARE_MIN = 0.8
 def test_streaming(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From L2, the slowest engine works at least 80 % of the time on transfers at the modelled speed: start-up and
     bytes of each, without what it waits for memory."""
-    monkeypatch.setattr("superkernel.executors.sim.Device", _Warm)
+    monkeypatch.setattr("superkernel.backends.aicore.executable.Device", _Warm)
     kernel, compiled = _compiled(_graph(STREAMS[name]))
     run = compiled.executable.simulate(kernel._io(list(kernel._random().values())), mode="timing")
     report = report_of(compiled, run.launches)

@@ -12,7 +12,7 @@ from aicore_plans import without_event
 
 import superkernel as sk
 from superkernel.analysis.ablate import ablate, ablation_target
-from superkernel.analysis.sim_report import SimReport
+from superkernel.backends.aicore.report import SimReport
 from superkernel.builder.tensor import Tensor
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.core.errors import VerificationError

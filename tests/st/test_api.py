@@ -293,10 +293,10 @@ def test_watchdog_names_the_boundary() -> None:
     """A set that never happens: the plan's entry is compiled with one set left out behind the verifier's back."""
     from dataclasses import replace
 
+    from superkernel.backends.host.executable import HostExecutable
     from superkernel.codegen.host.entry import emit_entries
     from superkernel.codegen.host.entry_spec import SetCount
     from superkernel.codegen.host.lower import LoadedCode, compile_ir
-    from superkernel.executors.host import HostExecutable
 
     compiled = sk.compile(mlp_graph(64), threads=2, options={"sync": "full"})._compiled
     spec = compiled.image.spec

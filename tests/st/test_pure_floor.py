@@ -13,8 +13,8 @@ from option_sets import Variants
 import superkernel as sk
 from superkernel.analysis.ablate import ablation_target, figures
 from superkernel.analysis.pure_floor import Link, Order, beside, pure_floor
-from superkernel.analysis.timeline import Activity, Timeline, summed
-from superkernel.compilation.compiled_aicore import AicoreCompiled
+from superkernel.backends.aicore.compiled import AicoreCompiled
+from superkernel.backends.aicore.timeline import Activity, Timeline, summed
 from superkernel.ir.graph import Graph
 from superkernel.runtime.kernel import Kernel
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Event, Mode

@@ -24,11 +24,11 @@ from random_models import random_graph
 import superkernel as sk
 from superkernel import cli
 from superkernel.analysis.crosscheck import crosscheck, schedules
+from superkernel.backends.aicore import qemu, qemu_process
+from superkernel.backends.aicore.qemu import Fault, Schedule
+from superkernel.backends.aicore.qemu_counts import plugin_path
 from superkernel.codegen.aicore.memory_map import MARKER_WORD
 from superkernel.core.errors import InputError, MachineError, SimulationError, UnsupportedError, WatchdogError
-from superkernel.executors import qemu, qemu_process
-from superkernel.executors.qemu import Fault, Schedule
-from superkernel.executors.qemu_counts import plugin_path
 from superkernel.frontends.json_form import save_json
 from superkernel.ir.graph import Graph
 from superkernel.reference.random_inputs import random_inputs

@@ -13,9 +13,9 @@ from firmware_bench import needs_qemu
 
 import superkernel as sk
 from superkernel.analysis import crosscheck
-from superkernel.executors import qemu, qemu_counts
-from superkernel.executors.qemu import Schedule
-from superkernel.executors.qemu_counts import HartCounts, plugin_path, simulated_counts
+from superkernel.backends.aicore import qemu, qemu_counts
+from superkernel.backends.aicore.qemu import Schedule
+from superkernel.backends.aicore.qemu_counts import HartCounts, plugin_path, simulated_counts
 from superkernel.reference.random_inputs import random_inputs
 from superkernel.target.aicore import load_target
 

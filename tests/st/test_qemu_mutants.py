@@ -17,10 +17,10 @@ import superkernel as sk
 from superkernel import cli
 from superkernel.analysis.crosscheck import crosscheck
 from superkernel.analysis.mutation import KINDS, UNNOTICED, MutationTest
+from superkernel.backends.aicore.qemu import Fault, Schedule
+from superkernel.backends.aicore.qemu_events import EventOrder
+from superkernel.backends.aicore.qemu_order import Order
 from superkernel.core.errors import InputError, SimulationError, UnsupportedError, WatchdogError
-from superkernel.executors.qemu import Fault, Schedule
-from superkernel.executors.qemu_events import EventOrder
-from superkernel.executors.qemu_order import Order
 from superkernel.frontends.json_form import save_json
 from superkernel.reference.random_inputs import random_inputs
 from superkernel.runtime.kernel import Kernel

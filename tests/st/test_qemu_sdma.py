@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from firmware_bench import needs_qemu
 
+from superkernel.backends.aicore.qemu import Emulator, Fault, Schedule, firmware_of
+from superkernel.backends.aicore.qemu_log import read_log
+from superkernel.backends.aicore.qemu_order import Order
 from superkernel.codegen.aicore.boot import boot_object
 from superkernel.codegen.aicore.linking import Image, Layout, link
 from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.codegen.aicore.memory_map import MemoryMap
 from superkernel.core.errors import WatchdogError
-from superkernel.executors.qemu import Emulator, Fault, Schedule, firmware_of
-from superkernel.executors.qemu_log import read_log
-from superkernel.executors.qemu_order import Order
 from superkernel.target.aicore import load_target
 from superkernel.target.engines import Command, Engine, command, stores
 

@@ -14,7 +14,7 @@ import pytest
 from rv64_link import executable
 
 import superkernel as sk
-from superkernel.executors.made_for import check_made_for
+from superkernel.backends.aicore.made_for import check_made_for
 from superkernel.target.aicore import load_target
 from superkernel.target.note import RELIED_ON, note_bytes, noted_target
 from superkernel.target.sections import all_fields

@@ -15,7 +15,7 @@ from device_programs import DATA, Body, link
 
 import superkernel as sk
 from superkernel.analysis.ablate import ablate, ablation_target
-from superkernel.analysis.sim_report import SimReport
+from superkernel.backends.aicore.report import SimReport
 from superkernel.codegen.aicore.weight_prefetch import plan_weight_prefetch, with_prefetch
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.core.errors import VerificationError

@@ -12,10 +12,10 @@ import pytest
 from aicore_emulated import TALLY, Alone, check_emulated, chosen, summary
 from firmware_bench import needs_qemu
 
+from superkernel.backends.aicore.qemu import Fault, Schedule
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import SimulationError
 from superkernel.core.tensor import TensorType
-from superkernel.executors.qemu import Fault, Schedule
 from superkernel.ir.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling

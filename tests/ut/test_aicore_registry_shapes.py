@@ -12,10 +12,10 @@ from aicore_check import check_aicore
 from aicore_kernels import CASES, cases, covered_ids, graph_of, inputs_of, known_ids, precision_of
 from numpy.typing import NDArray
 
+from superkernel.backends.aicore.fallback import compute
 from superkernel.compilation.choice import KernelChooser
 from superkernel.core.dtypes import DType
 from superkernel.core.options import Options
-from superkernel.executors.fallback import compute
 from superkernel.ir.body import Body, Role, SubOperator
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.families.aicore import family_of

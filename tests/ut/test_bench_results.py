@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import superkernel as sk
+from superkernel.backends.host.compiled import HostCompiled
 from superkernel.builder import GraphBuilder
-from superkernel.compilation.compiled import Compiled
 from superkernel.sync.plan import Body
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
@@ -353,7 +353,7 @@ def test_one_workload_end_to_end(tmp_path: Path) -> None:
 def test_a_boundary_is_compared_with_the_same_work_in_the_same_place() -> None:
     kernel = sk.compile(boundary.chain(), threads=2, options={"cost_placement": False})
     compiled = kernel._compiled
-    assert isinstance(compiled, Compiled)
+    assert isinstance(compiled, HostCompiled)
     plan = compiled.plan
     assert plan.waits >= boundary.BOUNDARIES
     free, halves = boundary.without_waits(plan), [boundary.alone(plan, core) for core in range(2)]

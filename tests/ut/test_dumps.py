@@ -10,7 +10,7 @@ import pytest
 from aicore_systems import fused_model
 
 import superkernel as sk
-from superkernel.analysis.sim_report import SimReport
+from superkernel.backends.aicore.report import SimReport
 from superkernel.core.dtypes import DType
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate

@@ -9,9 +9,9 @@ import pytest
 from random_plans import minimal, random_schedule, read, schedule_of, write
 
 import superkernel as sk
+from superkernel.backends.host.compiled import HostCompiled
 from superkernel.codegen.host.entry import emit_entries
 from superkernel.codegen.host.handover import LINES_MAX, Handovers, Line
-from superkernel.compilation.compiled import Compiled
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.plan import Body, Plan, Wait
 from superkernel.sync.planner import plan_sync
@@ -97,7 +97,7 @@ def touched(task: Task, *, write: bool) -> set[int]:
     return {r.start + i * r.stride + b for r in regions for i in range(r.count) for b in range(r.length)}
 
 
-def products(**options: object) -> Compiled:
+def products(**options: object) -> HostCompiled:
     """Three products in a row, cut over two cores."""
     b = sk.GraphBuilder("products")
     x = b.input("x", (1, 128))
@@ -107,7 +107,7 @@ def products(**options: object) -> Compiled:
     sample = np.arange(128, dtype=np.float32).reshape(1, 128)
     np.testing.assert_array_equal(kernel(sample), sample)
     compiled = kernel._compiled
-    assert isinstance(compiled, Compiled)
+    assert isinstance(compiled, HostCompiled)
     return compiled
 
 

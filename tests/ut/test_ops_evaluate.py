@@ -137,7 +137,7 @@ def test_the_reference_imports_no_kernel() -> None:
         for statement in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [a.name for a in statement.names] if isinstance(statement, ast.Import) else []
             names += [statement.module or ""] if isinstance(statement, ast.ImportFrom) else []
-            banned = ("codegen", "scheduler", "sync", "executors", "_core", "llvmlite", "kernel", "registry")
+            banned = ("codegen", "scheduler", "sync", "backends", "_core", "llvmlite", "kernel", "registry")
             for name in names:
                 assert not any(part in banned for part in name.split(".")), f"{path.name} imports {name}"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.analysis.profile import read_stamps
-from superkernel.analysis.report import Boundary, Report, Timing, format_ns
+from superkernel.backends.host.profile import read_stamps
+from superkernel.backends.host.report import Boundary, Report, Timing, format_ns
 from superkernel.scheduler.schedule import Task
 from superkernel.sync.plan import Body, Plan, Set, Wait
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.analysis.sim_report import FATES, FETCH_STALLS, Baseline, CoreRow, PartRow, SimReport, SubopRow
+from superkernel.backends.aicore.compiled import AicoreCompiled
+from superkernel.backends.aicore.report import FATES, FETCH_STALLS, Baseline, CoreRow, PartRow, SimReport, SubopRow
 from superkernel.codegen.aicore.program_spec import PHASE_BEHIND, PHASE_ENTRY
-from superkernel.compilation.compiled_aicore import AicoreCompiled
 from superkernel.sim.counters import STALLS, ControlCounts, CoreCounts, LaunchResult, MarkerCounts
 from superkernel.sync.aicore.plan import AicorePlan, Mode
 from superkernel.target.aicore import AicoreTarget

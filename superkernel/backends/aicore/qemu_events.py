@@ -4,7 +4,7 @@ Model. Both run the same bytes, so that each hart issues the same commands, and 
 the same order; only what happens first between queues and cores may differ. Held against one another are
 
 - per queue the commands that move or compute, in order; per core the flags that it waits for, in order;
-- every pair of commands that share a byte (executors/qemu_order.py): the first has ended when the second begins, in the
+- every pair of commands that share a byte (qemu_order.py): the first has ended when the second begins, in the
   emulator's sequence and in the simulator's cycles;
 - every wait of a core: it ends behind each signal that it needs, in the emulator's sequence, and the signal that ended
   it on the simulator is one of those.
@@ -18,8 +18,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from superkernel.executors.qemu_log import ORDERING, Logged
-from superkernel.executors.qemu_order import Order
+from superkernel.backends.aicore.qemu_log import ORDERING, Logged
+from superkernel.backends.aicore.qemu_order import Order
 from superkernel.sim.trace import COMMAND, FLOW_IN, FLOW_OUT
 from superkernel.target.engines import Engine
 from superkernel.target.engines.table import by_opcode

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from superkernel.analysis.explain import Decisions, common, subop_index
-from superkernel.compilation.compiled_aicore import AicoreCompiled
+from superkernel.backends.aicore.compiled import AicoreCompiled
+from superkernel.backends.decisions import Decisions, common, subop_index
 from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.sync.aicore.plan import Event

@@ -36,8 +36,8 @@ from superkernel.target.engines.layout import operand_words
 from superkernel.target.engines.table import by_opcode
 
 if TYPE_CHECKING:
-    from superkernel.executors.qemu_memory import EmulatedMemory
-    from superkernel.executors.qemu_schedule import Schedule
+    from superkernel.backends.aicore.qemu_memory import EmulatedMemory
+    from superkernel.backends.aicore.qemu_schedule import Schedule
 
 _PHASES = ("not begun", "waiting", "in its body", "behind it")
 

@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from superkernel.analysis.critical_path import Piece, critical_path
-from superkernel.analysis.timeline import Activity, Timeline
+from superkernel.backends.aicore.critical_path import Piece, critical_path
+from superkernel.backends.aicore.timeline import Activity, Timeline
 from superkernel.core.errors import SimulationError
 from superkernel.display import notebook
 from superkernel.display.notebook import Share
@@ -35,7 +35,7 @@ from superkernel.sync.aicore.plan import AicorePlan, Await, HartKind, Mode, Run,
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from superkernel.compilation.compiled_aicore import AicoreCompiled
+    from superkernel.backends.aicore.compiled import AicoreCompiled
 
 CONFIRMED = 5  # boundaries tried out unless told otherwise
 ROWS_SHOWN = 20
@@ -170,7 +170,7 @@ def without_events(plan: AicorePlan, events: Collection[int]) -> AicorePlan:
 
 def _tried(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], row: BoundaryRow, cycles: int) -> float | None:
     """The gain of a run without the boundary's events."""
-    from superkernel.analysis.sim_measure import span_of
+    from superkernel.backends.aicore.measure import span_of
     from superkernel.compilation.pipeline_aicore import unverified_program
 
     program = unverified_program(compiled, without_events(compiled.plan, row.events))

@@ -14,6 +14,10 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
+from superkernel.backends.aicore import qemu_report
+from superkernel.backends.aicore.qemu_memory import UNWRITTEN, EmulatedMemory
+from superkernel.backends.aicore.qemu_process import Ended, find_qemu, start
+from superkernel.backends.aicore.qemu_schedule import AT_ONCE, WATCHDOG_S, Schedule
 from superkernel.codegen.aicore.boot import DONE, EXIT_DATA, EXIT_SUCCESS, EXIT_TRAP, FIRMWARE
 from superkernel.codegen.aicore.memory_map import CAUSE_WORD, LAUNCH_WORD, MARKER_WORD
 from superkernel.codegen.firmware.memory import (
@@ -28,10 +32,6 @@ from superkernel.codegen.firmware.memory import (
     WAIT_MEMORY,
 )
 from superkernel.core.errors import MachineError, SimulationError, WatchdogError
-from superkernel.executors import qemu_report
-from superkernel.executors.qemu_memory import UNWRITTEN, EmulatedMemory
-from superkernel.executors.qemu_process import Ended, find_qemu, start
-from superkernel.executors.qemu_schedule import AT_ONCE, WATCHDOG_S, Schedule
 from superkernel.target.engines.model import ENGINES_OF, CoreType, Engine, Local
 
 _BIASES = (0, 0, 24, 128, 240, 256)  # chances in 256 of an engine's first command to leave, timing `random`

@@ -18,13 +18,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.backends.aicore.fallback import compute
+from superkernel.backends.aicore.finished import check_finished
 from superkernel.codegen.aicore.boot import DONE, FIRMWARE
 from superkernel.codegen.aicore.image import AicoreImage
 from superkernel.codegen.aicore.program_spec import SINGLE
 from superkernel.core.errors import DataError, SimulationError, Violation
 from superkernel.core.tensor import Region
-from superkernel.executors.fallback import compute
-from superkernel.executors.finished import check_finished
 from superkernel.ir.body import Role
 from superkernel.ops.grouped import STATUS_WORD, TILINGS
 from superkernel.scheduler.aicore.place import Workspaces

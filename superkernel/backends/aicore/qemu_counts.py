@@ -23,10 +23,10 @@ from typing import Final
 import numpy as np
 
 from superkernel import _core
+from superkernel.backends.aicore.qemu_process import find_qemu
 from superkernel.codegen.aicore.boot import START
 from superkernel.codegen.aicore.linking import Image, Segment
 from superkernel.core.errors import MachineError
-from superkernel.executors.qemu_process import find_qemu
 from superkernel.sim.counters import LaunchResult
 from superkernel.target.aicore import AicoreTarget
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.analysis.sim_measure import span_of
+from superkernel.backends.aicore.measure import span_of
 from superkernel.codegen.aicore.program_spec import PHASE_BEHIND, PHASE_BODY
 from superkernel.sim.counters import STALLS, LaunchResult
 from superkernel.sim.trace import COMMAND, FLOW_IN, FLOW_OUT, MARKER, STALL, records
@@ -36,7 +36,7 @@ from superkernel.sync.aicore.plan import AicorePlan, CoreKind, HartKind, Mode, R
 from superkernel.target.engines import Engine
 
 if TYPE_CHECKING:
-    from superkernel.compilation.compiled_aicore import AicoreCompiled
+    from superkernel.backends.aicore.compiled import AicoreCompiled
 
 Ints = NDArray[np.int64]
 

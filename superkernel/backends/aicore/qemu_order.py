@@ -26,8 +26,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TypeAlias
 
+from superkernel.backends.aicore.qemu_log import Logged
 from superkernel.core.errors import SimulationError, UnsupportedError
-from superkernel.executors.qemu_log import Logged
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine, footprint
 from superkernel.target.engines.checking import Touched

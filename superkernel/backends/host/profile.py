@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
-from superkernel.analysis.report import Boundary, Report, Timing, Work
-from superkernel.compilation.compiled import Compiled
-from superkernel.compilation.computed_in import computed_in, formats_in_force, formats_text
+from superkernel.backends.host.compiled import HostCompiled
+from superkernel.backends.host.computed_in import computed_in, formats_in_force, formats_text
+from superkernel.backends.host.report import Boundary, Report, Timing, Work
 from superkernel.display.spans import Activity, Flow, Span, Track
 from superkernel.display.tracing import Trace
 from superkernel.sync.plan import Body, Plan, Set, Wait
@@ -38,7 +38,7 @@ class RunFigures:
     subop: dict[int, float] = field(default_factory=dict)  # busiest core's time in each sub-operator's bodies
 
 
-def measure(compiled: Compiled, io: Sequence[Array], rounds: int) -> Report:
+def measure(compiled: HostCompiled, io: Sequence[Array], rounds: int) -> Report:
     """Profile `PROFILED_RUNS` launches and, where `rounds` > 0, compare fused with one by one. States change."""
     executable, plan = compiled.executable, compiled.plan
     ns_per_tick = 1e9 / _core.tsc_hz()
@@ -90,7 +90,7 @@ def measure(compiled: Compiled, io: Sequence[Array], rounds: int) -> Report:
     )
 
 
-def _work(compiled: Compiled, figures: Sequence[RunFigures]) -> tuple[Work, ...]:
+def _work(compiled: HostCompiled, figures: Sequence[RunFigures]) -> tuple[Work, ...]:
     """A row per sub-operator."""
     graph, schedule = compiled.graph, compiled.schedule
     nodes = {node.name: node for node in graph.nodes}
@@ -144,7 +144,7 @@ def _signalled(plan: Plan, stamps: Sequence[Sequence[float]]) -> dict[tuple[int,
     }
 
 
-def traced(compiled: Compiled, io: Sequence[Array]) -> Trace:
+def traced(compiled: HostCompiled, io: Sequence[Array]) -> Trace:
     """A warm launch as a timeline."""
     for _ in range(WARMUP_RUNS):
         compiled.executable.run(io)
@@ -152,7 +152,7 @@ def traced(compiled: Compiled, io: Sequence[Array]) -> Trace:
     return trace_of(compiled, events, 1e9 / _core.tsc_hz())
 
 
-def trace_of(compiled: Compiled, events: NDArray[np.uint64], ns_per_tick: float) -> Trace:
+def trace_of(compiled: HostCompiled, events: NDArray[np.uint64], ns_per_tick: float) -> Trace:
     """The timeline of a profiled launch from its stamps, [cores, words] in ticks."""
     plan, names = compiled.plan, {sub.index: sub.name for sub in compiled.schedule.subops}
     stamps = [_core_stamps(plan, events, core, ns_per_tick) for core in range(plan.cores)]

@@ -24,8 +24,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from superkernel.backends.host.compiled import HostCompiled
 from superkernel.codegen.cache import ObjectCache, key_digest
-from superkernel.compilation.compiled import Compiled
 from superkernel.compilation.pipeline import compile_graph
 from superkernel.core.errors import FileFormatError, InputError
 from superkernel.core.files import file_name, is_elf, replacing
@@ -77,7 +77,7 @@ def is_saved_kernel(path: str | PathLike[str]) -> bool:
         return False
 
 
-def save(compiled: Compiled, path: str | PathLike[str]) -> None:
+def save(compiled: HostCompiled, path: str | PathLike[str]) -> None:
     """Write `compiled` to `path`, atomically. Raises InputError on what is no file name, MachineError where the file
     cannot be written."""
     path = file_name(path)
@@ -96,7 +96,7 @@ def save(compiled: Compiled, path: str | PathLike[str]) -> None:
             archive.writestr(name, data)
 
 
-def objects_by_digest(compiled: Compiled) -> dict[str, bytes]:
+def objects_by_digest(compiled: HostCompiled) -> dict[str, bytes]:
     """The object code of a kernel under the names that saved files and pickles give it."""
     return {key_digest(key): data for key, data in compiled.objects.items()}
 
@@ -117,7 +117,7 @@ def _with_free_names(graph: Graph) -> Graph:
     return dataclasses.replace(graph, nodes=tuple(nodes))
 
 
-def load_saved(path: str | PathLike[str], cores: int | None = None) -> Compiled:
+def load_saved(path: str | PathLike[str], cores: int | None = None) -> HostCompiled:
     """Read a saved kernel. Raises InputError where there is no such file, FileFormatError where it is damaged."""
     path = file_name(path)
     if is_elf(path):
@@ -137,7 +137,7 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> Compiled:
     return compile_stored(graph, cores or stored_cores, options, stored)
 
 
-def compile_stored(graph: Graph, cores: int, options: Options, objects: Mapping[str, bytes]) -> Compiled:
+def compile_stored(graph: Graph, cores: int, options: Options, objects: Mapping[str, bytes]) -> HostCompiled:
     """The kernel of a graph whose objects, by digests of their keys, are at hand: what of them fits is not compiled."""
 
     def cache(directory: Path | None) -> ObjectCache:

@@ -14,9 +14,9 @@ from superkernel.transforms.precision import error_bound
 from superkernel.transforms.selections import selections
 
 if TYPE_CHECKING:
+    from superkernel.backends.aicore.executable import SimExecutable
     from superkernel.codegen.aicore.image import AicoreImage
     from superkernel.codegen.aicore.weight_prefetch import WeightPrefetch
-    from superkernel.executors.sim import SimExecutable
     from superkernel.scheduler.aicore.launches import Part
     from superkernel.scheduler.aicore.place import Workspaces
     from superkernel.sync.aicore.verify import AicoreCertificate

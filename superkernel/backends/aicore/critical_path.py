@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.analysis.timeline import COMPUTE_ENGINES, Activity, Take, Timeline
+from superkernel.backends.aicore.timeline import COMPUTE_ENGINES, Activity, Take, Timeline
 from superkernel.sim.counters import STALLS
 from superkernel.sim.trace import COMMAND, FLOW_OUT, MARKER, STALL, WAIT
 

@@ -27,7 +27,7 @@ from superkernel.core.errors import InputError, SuperKernelError, UnsupportedErr
 from superkernel.core.tensor import TensorType
 
 if TYPE_CHECKING:
-    from superkernel.executors.host import HostExecutable
+    from superkernel.backends.host.executable import HostExecutable
 
 Array = NDArray[Any]
 FUNCTION_TYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
@@ -35,7 +35,7 @@ FUNCTION_TYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 def get_include() -> str:
     """The folder of `superkernel_call.h`, the C header of bound kernels' function: for a compiler's -I."""
-    return str(Path(__file__).parents[1] / "include")
+    return str(Path(__file__).parents[2] / "include")
 
 
 class BoundKernel(_core.BoundCall):

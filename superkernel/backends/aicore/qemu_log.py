@@ -21,7 +21,7 @@ from superkernel.target.engines.layout import operand_words
 from superkernel.target.engines.table import by_opcode
 
 if TYPE_CHECKING:
-    from superkernel.executors.qemu_machine import Emulator
+    from superkernel.backends.aicore.qemu_machine import Emulator
 
 ORDERING: Final = ("set_flag", "wait_flag", "drain", "cross_set", "cross_wait", "notify", "wait_memory")
 RECORDS_MAX: Final = LOG_BYTES // LOG_RECORD_BYTES

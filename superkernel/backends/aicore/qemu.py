@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.backends.aicore.executable import SimExecutable
+from superkernel.backends.aicore.qemu_counts import Counting, HartCounts, plugin_path
+from superkernel.backends.aicore.qemu_log import Logged, read_log
+from superkernel.backends.aicore.qemu_machine import Emulator
+from superkernel.backends.aicore.qemu_process import PROGRAM, find_qemu
+from superkernel.backends.aicore.qemu_schedule import AT_ONCE, Fault, Schedule, Timing
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.firmware.image import Firmware, build_firmware
 from superkernel.core import settings
 from superkernel.core.errors import SimulationError
-from superkernel.executors.qemu_counts import Counting, HartCounts, plugin_path
-from superkernel.executors.qemu_log import Logged, read_log
-from superkernel.executors.qemu_machine import Emulator
-from superkernel.executors.qemu_process import PROGRAM, find_qemu
-from superkernel.executors.qemu_schedule import AT_ONCE, Fault, Schedule, Timing
-from superkernel.executors.sim import SimExecutable
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines.model import Engine
 

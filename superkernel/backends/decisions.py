@@ -1,4 +1,4 @@
-"""Why a node runs as it does: every decision of the compilation about the sub-operator that computes it."""
+"""Why a node runs as it does: what every backend says of the sub-operator that computes it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from superkernel.compilation.compiled import Compilation, Compiled
-from superkernel.compilation.computed_in import precision_text
+from superkernel.compilation.compiled import Compilation
 from superkernel.core.errors import InputError
 from superkernel.display import notebook
 from superkernel.registry.explanation import Explanation as KernelExplanation
@@ -70,22 +69,6 @@ class Decisions:
         return f"<superkernel.{type(self).__name__} of sub-operator {self.subop} {self.name!r}, kernel {self.kernel}>"
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Explanation(Decisions):
-    """The decisions about a sub-operator on the host. `waits`: each with the conflict that needs it."""
-
-    waits: tuple[str, ...]
-    prefetch: str = ""
-    precision: str = ""
-
-    def _lines(self) -> Iterator[str]:
-        yield f"boundary: {self.form}, about {self.cost_ns:.0f} ns: {self.reason}"
-        yield from (f"  instead: {form}, about {cost:.0f} ns" for form, cost in self.alternatives)
-        yield from (f"  {w}" for w in self.waits)
-        yield from [f"constants: {self.prefetch}"] if self.prefetch else []
-        yield from [f"precision: {self.precision}"] if self.precision else []
-
-
 def common(compiled: Compilation, subop: int) -> dict[str, Any]:
     """The fields of `Decisions` that are found the same way for all targets."""
     sub = compiled.schedule.subops[subop]
@@ -103,41 +86,6 @@ def common(compiled: Compilation, subop: int) -> dict[str, Any]:
         "cost_ns": boundary.cost_ns,
         "alternatives": tuple((form.value, cost) for form, cost in boundary.alternatives),
     }
-
-
-def explain(compiled: Compiled, node: str | int) -> Explanation:
-    """See `Kernel.explain`. Raises InputError on a node that no sub-operator computes."""
-    schedule, index = compiled.schedule, subop_index(compiled, node)
-    sub, tiling = schedule.subops[index], schedule.tilings[index]
-    found = common(compiled, index)
-    return Explanation(
-        **found,
-        placement=f"{tiling}" + (f"; {schedule.notes[index]}" if schedule.notes else ""),
-        tasks=tuple(f"core {t.core}: units {t.begin}..{t.end}" for t in schedule.tasks if t.subop == index),
-        waits=tuple(
-            f"core {r.core} waits for set {r.wait.count} of core {r.wait.producer}: {r.witness}"
-            + (f" (orders {r.conflicts} conflicts)" if r.conflicts > 1 else "")
-            for r in compiled.plan.reasons
-            if r.wait.subop == index
-        ),
-        prefetch=_prefetch_text(compiled, index),
-        precision=precision_text(compiled.options.precision, sub, tiling, found["selection"]),
-    )
-
-
-def _prefetch_text(compiled: Compiled, subop: int) -> str:
-    """What of a sub-operator's constants its workers fetch while they wait ahead of it."""
-    from superkernel.codegen.host.image import prefetched
-
-    options, plan = compiled.options, compiled.plan
-    waiting = {r.core for r in plan.reasons if r.wait.subop == subop}
-    sizes = {t.core: prefetched(plan, t.index)[1] for t in plan.tasks if t.subop == subop}
-    if not any(sizes.values()):
-        return ""
-    if not options.starts_early or options.weight_strength == "none":
-        return "not prefetched: off"
-    found = [f"core {core} {size} bytes" for core, size in sizes.items() if core in waiting and size]
-    return f"prefetched while waiting: {', '.join(found)}" if found else "not prefetched: nobody waits ahead of it"
 
 
 def subop_index(compiled: Compilation, node: str | int) -> int:

@@ -1,0 +1,1 @@
+"""The CPU at hand as a backend: executable code in this process."""

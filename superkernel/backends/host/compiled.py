@@ -1,0 +1,52 @@
+"""What a compilation for the host made, as data; see `compilation/compiled.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from superkernel.compilation.compiled import Compilation
+
+if TYPE_CHECKING:
+    from superkernel.backends.host.executable import HostExecutable
+    from superkernel.codegen.host.image import HostImage
+    from superkernel.sync.plan import Plan
+    from superkernel.sync.verify import Certificate
+    from superkernel.target.cpu import CpuTarget
+
+
+@dataclass(kw_only=True)
+class HostCompiled(Compilation):
+    """Everything a compilation for the host made."""
+
+    cpu: CpuTarget
+    cores: int
+    plan: Plan
+    certificate: Certificate
+    image: HostImage
+    executable: HostExecutable
+
+    executor: ClassVar[str] = "host"
+
+    @property
+    def objects(self) -> Mapping[str, bytes]:
+        """Object code by cache key."""
+        return self.image.objects
+
+    def _summaries(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        from superkernel.backends.host.computed_in import formats_in_force
+
+        cores = {"target": f"host {self.cpu.tier}", "threads": self.cores}
+        plan = {
+            "computed_in": formats_in_force(self.schedule),
+            "distinct_kernels": len({s for s in self.image.symbols if s is not None}),
+            "waits": self.plan.waits,
+            "sets": sum(self.plan.sets),
+        }
+        code = {
+            "code_bytes": sum(map(len, self.image.objects.values())),
+            "from_cache": self.image.from_cache,
+            "fallbacks": [self.schedule.subops[i].name for i in self.image.host_calls],
+        }
+        return cores, plan, code
