@@ -38,7 +38,7 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Asked:
-    """Combinations of one schedule: their numbers and values. `bits`: compare results; `mutants`: spoil plans."""
+    """Combinations of one schedule: their numbers and values. `bits`: compare results; `mutants`: plans with faults."""
 
     model: str
     target: str
@@ -151,7 +151,7 @@ def _work(asked: Asked) -> list[Told]:
     """All combinations of one schedule, one line each as they come."""
     variants, expected = _model(asked.model, asked.target, asked.bits)
     found: list[Told] = []
-    spoilt: set[str] = set()
+    seen: set[str] = set()
     for number, row in asked.rows:
         begin = time.perf_counter()
         made = variants.made(row)
@@ -159,8 +159,8 @@ def _work(asked: Asked) -> list[Told]:
         plan = hashlib.sha256(str(made.plan).encode()).hexdigest()[:16]
         tried, accepted = -1, []
         if asked.mutants:
-            tried, accepted = spoil(made) if plan not in spoilt else (0, [])
-            spoilt.add(plan)
+            tried, accepted = inject_faults(made) if plan not in seen else (0, [])
+            seen.add(plan)
         seconds = time.perf_counter() - begin
         told = Told(
             _sources(), asked.model, asked.target, number, row, same, plan, tried, tuple(accepted), round(seconds, 1)
@@ -182,7 +182,7 @@ def _model(name: str, target: str, run: bool) -> tuple[Variants, dict[str, bytes
     return variants, variants.results(variants.made({}), single=True) if run else {}
 
 
-def spoil(made: AicoreCompiled) -> tuple[int, list[str]]:
+def inject_faults(made: AicoreCompiled) -> tuple[int, list[str]]:
     """Leave each step of synchronisation out of a plan in turn: how many ways, and those that the verifier accepts."""
     plan, options = made.plan, made.options
     units = {s.index: t.units for s, t in zip(made.schedule.subops, made.schedule.tilings, strict=True)}
@@ -192,7 +192,7 @@ def spoil(made: AicoreCompiled) -> tuple[int, list[str]]:
     ways = list(edits(plan))
     if options.sync_level == "minimal":  # the others keep events wider than bytes need: that is what they are for
         ways += [(f"{event}: all of it", without_event(plan, event.index)) for event in plan.events]
-    return len(ways), [name for name, spoilt in ways if check_aicore_plan(spoilt, units, accesses)[1] is not None]
+    return len(ways), [name for name, faulty in ways if check_aicore_plan(faulty, units, accesses)[1] is not None]
 
 
 # Earlier runs ---------------------------------------------------------------------------------------------------------

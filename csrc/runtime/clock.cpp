@@ -30,7 +30,7 @@ struct Anchor {
   std::int64_t ns;
 };
 
-// One pair of readings as close together as five tries get: a reading interrupted in the middle would spoil the rate.
+// One pair of readings as close together as five tries get: a reading interrupted in the middle would falsify the rate.
 Anchor read_anchor() noexcept {
   Anchor best{};
   std::uint64_t best_gap = ~std::uint64_t{0};

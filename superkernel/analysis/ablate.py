@@ -41,7 +41,7 @@ from superkernel.analysis.ablate_figures import (
     constant_shares,
     unsynchronised_cycles,
 )
-from superkernel.analysis.pure_floor import pure_floor
+from superkernel.analysis.sync_bound import sync_lower_bound
 from superkernel.backends.aicore.timeline import Activity, Timeline, summed
 from superkernel.core.errors import InputError, UnsupportedError
 from superkernel.core.options import Options
@@ -309,7 +309,7 @@ class _Ablation:
         full, fused = (self.measured(on) for on in ({}, {n: v for step in self.steps for n, v in step.on.items()}))
         cycle_ns = self.target.nanoseconds(1)
         traced = fused.compiled.executable.simulate(self.io, mode="timing", races=False, trace=True)
-        chain = pure_floor(fused.compiled, [Timeline.of(fused.compiled, launch) for launch in traced.launches])
+        chain = sync_lower_bound(fused.compiled, [Timeline.of(fused.compiled, launch) for launch in traced.launches])
         free = unsynchronised_cycles(fused.compiled, self.io)
         free_us = None if free is None else dataclasses.replace(fused, cycles=free).time_us()
         before, after = (

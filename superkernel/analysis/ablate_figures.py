@@ -9,8 +9,8 @@ and simulated for timing alone (its results would be wrong). Kernels, their orde
 aicpu hart says, without which a control unit would read tables that are not there. None where such a program ends in a
 fault, and where it takes longer: cores that nobody holds up may come to their weights before these were prefetched.
 
-*Floor* bounds the third: what the longest chain of events costs whatever hides it (`pure_floor.py`). A graph with
-branches whose run falls below it all the same has no bound: it is 1, all of it.
+The *lower bound of synchronisation* bounds the third: what the longest chain of events costs whatever hides it
+(`sync_bound.py`). A graph with branches whose run falls below it all the same has no bound: it is 1, all of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superkernel.analysis.pure_floor import Chain
+from superkernel.analysis.sync_bound import Chain
 from superkernel.backends.aicore.critical import without_events
 from superkernel.backends.aicore.timeline import Activity
 from superkernel.core.errors import DataError, SimulationError
@@ -77,10 +77,10 @@ class Figures:
         ways = (
             (None, None) if free is None or free > self.fused.us else (self.single_us / free, 1 - free / self.full.us)
         )
-        floor_us = self.chain.floor_ns / 1000
-        if pure and self.fused.pure_us < floor_us:
+        bound_us = self.chain.bound_ns / 1000
+        if pure and self.fused.pure_us < bound_us:
             return (*ways, 1.0)
-        return (*ways, 1 - floor_us / pure if pure else 0.0)
+        return (*ways, 1 - bound_us / pure if pure else 0.0)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -106,11 +106,11 @@ class Figures:
     def _pure_lines(self) -> list[str]:
         """What is left of the barriers' cost, and why it cannot be less."""
         chain, left_us = self.chain, self.fused.pure_us
-        latency_us, floor_us = chain.latency_ns / 1000, chain.floor_ns / 1000
-        above = left_us >= floor_us
+        latency_us, bound_us = chain.latency_ns / 1000, chain.bound_ns / 1000
+        above = left_us >= bound_us
         barriers = f"{self.full.pure_us:.2f} us ({self.barriers} barriers)"
         lines = [
-            f"pure synchronisation: {left_us:.2f} us left of {barriers}" + above * f", at least {floor_us:.2f} us",
+            f"pure synchronisation: {left_us:.2f} us left of {barriers}" + above * f", at least {bound_us:.2f} us",
             f"  {self.events} events are left, each of them needed; the longest chain: {chain.events} events in turn, "
             f"{chain.wide} of all cores, {latency_us:.2f} us",
         ]
@@ -120,7 +120,7 @@ class Figures:
             lines.append(f"  waits for events beside that chain: {left_us - latency_us:.2f} us or more")
         return [
             *lines,
-            f"  hidden in this run: {max(0.0, latency_us - left_us):.2f} us; at most {latency_us - floor_us:.2f} us: "
+            f"  hidden in this run: {max(0.0, latency_us - left_us):.2f} us; at most {latency_us - bound_us:.2f} us: "
             "by what sub-operators do ahead of their operands",
             "  (weights, set-up) with the work in equal shares"
             + (f", and by {chain.beside_ns / 1000:.2f} us of work beside the chain" if chain.beside_ns else ""),

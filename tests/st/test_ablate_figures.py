@@ -13,7 +13,7 @@ from models_aicore import branching, residual_chain
 import superkernel as sk
 from superkernel.analysis.ablate import ablation_target, figures
 from superkernel.analysis.ablate_figures import Figures, Measure
-from superkernel.analysis.pure_floor import Chain, longest_chain
+from superkernel.analysis.sync_bound import Chain, longest_chain
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.ir.graph import Graph
 from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Event, Mode, Run, Signal
@@ -29,7 +29,7 @@ def _holds_its_bounds(found: Figures) -> None:
     assert 1 < found.speedup <= speedup
     assert 0 < found.saved <= saved < 1
     assert found.pure_cut <= pure_cut <= 1
-    assert 0 <= found.chain.floor_ns <= found.chain.latency_ns
+    assert 0 <= found.chain.bound_ns <= found.chain.latency_ns
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_a_chain_takes_the_dearest_way() -> None:
     assert longest_chain(plan, target, nothing) == Chain(2, 2 * wide, 2 * wide)
     some = nothing | {(0, 1): wide, (0, 3): 200.0, (2, 3): 100.0}
     assert longest_chain(plan, target, some) == Chain(2, 2 * wide, wide - 100.0)
-    assert longest_chain(plan, target, {}).floor_ns == 0
+    assert longest_chain(plan, target, {}).bound_ns == 0
     near = _made(Event(0, Mode.GROUP, CoreKind.CUBE, 0, 0), cube=(Run(0), Signal(0)), vector=(Await(0, 1), Run(1)))
     assert longest_chain(near, target, {(0, 1): 0.0}) == Chain(1, group, group)
     assert longest_chain(_made(cube=(Run(0), Run(1)), vector=(Run(0),)), target, {}) == Chain()
@@ -130,6 +130,6 @@ def test_a_chain_is_no_longer_than_the_plan() -> None:
     nothing = {(e.index, s): 0.0 for e in plan.events for s in range(len(plan.boundaries))}
     found = longest_chain(plan, load_target("mini"), nothing)
     assert 0 < found.events == len(found.links) <= len(plan.events)
-    assert found.floor_ns == found.latency_ns
+    assert found.bound_ns == found.latency_ns
     plenty = dict.fromkeys(nothing, 1e9)
-    assert longest_chain(plan, load_target("mini"), plenty).floor_ns == 0
+    assert longest_chain(plan, load_target("mini"), plenty).bound_ns == 0

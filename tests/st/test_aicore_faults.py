@@ -2,7 +2,7 @@
 
 Two kinds. Plans: every single step of the plans of random models is taken out, every event, and some steps are moved or
 doubled; the verifier must refuse each of these plans, and the simulator, which gets the program all the same, must
-catch it too. Programs: kernels, flags, data and addresses are spoilt where no verifier looks.
+catch it too. Programs: kernels, flags, data and addresses are made faulty where no verifier looks.
 
 A fault that changes nothing would prove nothing: for each kind that may hit a place where it does no harm the share of
 harmless ones is bounded, and a harmless one must give the outputs bit by bit.
@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from aicore_spoilers import (
+from aicore_fault_injectors import (
     Faulty,
     bad_marker,
     drop_both,
     empty,
+    faulty,
     forward_flags,
     halve,
     in_launch,
@@ -35,7 +36,6 @@ from aicore_spoilers import (
     ring_sets,
     ring_waits,
     shift_store,
-    spoilt,
     undefined,
 )
 from aicore_systems import Workbench, alone_model, fused_model, random_model
@@ -62,7 +62,7 @@ _benches: dict[int, Workbench] = {}
 def bench_of(seed: int) -> Workbench:
     """A random model, or one of those with negative numbers. In CHAIN and PRODUCT, one sub-operator runs in one turn:
     nothing in local memory is old. Work is cut evenly: where groups compute what they read, each for itself, there are
-    no neighbours' units to take, and fewer signals to spoil."""
+    no neighbours' units to take, and fewer signals to leave out."""
     if seed not in _benches:
         _benches[seed] = Workbench.of(random_model(seed) if seed >= 0 else _MODELS[seed](), locality="off")
     return _benches[seed]
@@ -262,7 +262,7 @@ ORDER = frozenset({"race", "unwritten_local_read", "unwritten_global_read"})
 
 
 @dataclass(frozen=True)
-class Spoilt:
+class ProgramFault:
     """A fault of programs: the kinds that may be told, and the largest share of places where it does no harm: code that
     this model does not come to, or an order that something else keeps as well."""
 
@@ -277,55 +277,57 @@ def kinds(*names: str) -> frozenset[str]:
 
 
 ALONE = (CHAIN, PRODUCT)  # elsewhere old bytes of local memory hide it: a wrong answer, for the reference to find
-PROGRAM_FAULTS: dict[str, Spoilt] = {
-    "a ring's wait dropped": Spoilt(
+PROGRAM_FAULTS: dict[str, ProgramFault] = {
+    "a ring's wait dropped": ProgramFault(
         on_flags(ring_waits, lambda plan, node, use: plan.waits[node].remove(use)),
         ORDER | kinds("flag_overflow", "leftover_flag"), 0.5,
     ),
-    "a ring's set dropped": Spoilt(
+    "a ring's set dropped": ProgramFault(
         on_flags(ring_sets, lambda plan, node, use: plan.sets[node].remove(use)), kinds("deadlock"), 0.5
     ),
-    "a ring's flag dropped": Spoilt(on_flags(forward_flags, drop_both), ORDER, 0.5),
-    "a credit not given": Spoilt(in_launch("set_flag"), kinds("deadlock", "race")),
-    "a credit not taken back": Spoilt(
+    "a ring's flag dropped": ProgramFault(on_flags(forward_flags, drop_both), ORDER, 0.5),
+    "a credit not given": ProgramFault(in_launch("set_flag"), kinds("deadlock", "race")),
+    "a credit not taken back": ProgramFault(
         in_launch("wait_flag", fence=False), kinds("leftover_flag", "flag_overflow", "deadlock")
     ),
-    "a fence of local memory not waited for": Spoilt(
+    "a fence of local memory not waited for": ProgramFault(
         in_launch("wait_flag", fence=True), ORDER | kinds("leftover_flag", "flag_overflow")
     ),
-    "a signal ahead of the stores": Spoilt(in_launch("cross_set", engine=Engine.CONTROL), ORDER, 0.5),
-    "a signal of another flag": Spoilt(in_launch("cross_set", flag=3), kinds("deadlock")),
-    "a load too short": Spoilt(on_commands(LOADS, halve), ORDER, 0.2, ALONE),
-    "a load of nothing": Spoilt(on_commands(LOADS, empty), kinds("bad_operand"), 0.5),
-    "a load left out": Spoilt(on_commands(LOADS, leave_out), ORDER, 0.2, ALONE),
-    "a store left out": Spoilt(
+    "a signal ahead of the stores": ProgramFault(in_launch("cross_set", engine=Engine.CONTROL), ORDER, 0.5),
+    "a signal of another flag": ProgramFault(in_launch("cross_set", flag=3), kinds("deadlock")),
+    "a load too short": ProgramFault(on_commands(LOADS, halve), ORDER, 0.2, ALONE),
+    "a load of nothing": ProgramFault(on_commands(LOADS, empty), kinds("bad_operand"), 0.5),
+    "a load left out": ProgramFault(on_commands(LOADS, leave_out), ORDER, 0.2, ALONE),
+    "a store left out": ProgramFault(
         on_commands(STORES, leave_out), kinds("unwritten_global_read", "unfinished", "race", "deadlock")
     ),
-    "a store somewhere else": Spoilt(
+    "a store somewhere else": ProgramFault(
         on_commands(STORES, shift_store), kinds("undeclared_access", "unwritten_global_read")
     ),
-    "a local address not aligned": Spoilt(on_commands(LOADS, misalign), kinds("misaligned"), 0.5),
-    "a local address outside": Spoilt(on_commands(LOADS, outside), kinds("out_of_range", "misaligned"), 0.5),
-    "a result over its operand": Spoilt(on_commands(VECTOR, overlap), kinds("illegal_overlap") | ORDER, 0.0, (CHAIN,)),
-    "a signal of a channel left out": Spoilt(on_commands(("cross_set",), leave_out), kinds("deadlock"), 0.7),
-    "a wait of a channel left out": Spoilt(
+    "a local address not aligned": ProgramFault(on_commands(LOADS, misalign), kinds("misaligned"), 0.5),
+    "a local address outside": ProgramFault(on_commands(LOADS, outside), kinds("out_of_range", "misaligned"), 0.5),
+    "a result over its operand": ProgramFault(
+        on_commands(VECTOR, overlap), kinds("illegal_overlap") | ORDER, 0.0, (CHAIN,)
+    ),
+    "a signal of a channel left out": ProgramFault(on_commands(("cross_set",), leave_out), kinds("deadlock"), 0.7),
+    "a wait of a channel left out": ProgramFault(
         on_commands(("cross_wait",), leave_out), ORDER | kinds("leftover_flag", "deadlock", "cross_overflow"), 0.7
     ),
-    "an undefined command": Spoilt(undefined, kinds("undefined_command"), 0.5),
-    "a bad marker": Spoilt(bad_marker, kinds("bad_marker")),
+    "an undefined command": ProgramFault(undefined, kinds("undefined_command"), 0.5),
+    "a bad marker": ProgramFault(bad_marker, kinds("bad_marker")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROGRAM_FAULTS)
 def test_a_fault_in_the_program(name: str) -> None:
     """At several places; where it does no harm, the outputs are right, bit by bit."""
-    spoilt_by = PROGRAM_FAULTS[name]
+    program_fault = PROGRAM_FAULTS[name]
     found: Counter[str] = Counter()
     for seed in SEEDS:
-        bench = bench_of(spoilt_by.models[seed % len(spoilt_by.models)])
-        found[outcome(bench, spoilt(bench, spoilt_by.fault, random.Random(seed)))] += 1
-    assert set(found) <= spoilt_by.kinds | {HARMLESS}, found
-    assert found[HARMLESS] <= spoilt_by.harmless_max * len(SEEDS), found
+        bench = bench_of(program_fault.models[seed % len(program_fault.models)])
+        found[outcome(bench, faulty(bench, program_fault.fault, random.Random(seed)))] += 1
+    assert set(found) <= program_fault.kinds | {HARMLESS}, found
+    assert found[HARMLESS] <= program_fault.harmless_max * len(SEEDS), found
     print(f"{name}: {dict(found)}")
 
 
@@ -427,7 +429,7 @@ RETURNED = kinds("flag_overflow", "unwritten_global_read", "unfinished", "deadlo
 
 @pytest.mark.parametrize(("word", "kind"), [(0, "trap"), (0x0000006F, "instruction_limit"), (0x00008067, None)])
 @pytest.mark.parametrize("seed", range(3))
-def test_spoilt_code(seed: int, word: int, kind: str | None) -> None:
+def test_faulty_code(seed: int, word: int, kind: str | None) -> None:
     """A kernel whose first instruction is illegal, jumps to itself, or returns: none hangs."""
     bench, rng = bench_of(-1), random.Random(seed)
     image = bench.compiled.image
@@ -437,7 +439,7 @@ def test_spoilt_code(seed: int, word: int, kind: str | None) -> None:
     begin = bytes(bench.compiled.executable.simulate(bench.io).device.read(code.address, 32))
     place = elf.index(begin)
     struct.pack_into("<I", elf, place, word)
-    spoiltimage = replace(image)
-    spoiltimage.__dict__["elf"] = bytes(elf)
-    found = outcome(bench, bench.executable(spoiltimage), max_instructions=200_000)
+    faulty_image = replace(image)
+    faulty_image.__dict__["elf"] = bytes(elf)
+    found = outcome(bench, bench.executable(faulty_image), max_instructions=200_000)
     assert found in (kinds(kind) if kind else RETURNED), (symbol, found)

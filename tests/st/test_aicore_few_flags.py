@@ -123,8 +123,8 @@ def test_a_word_less_is_refused() -> None:
         signals = [i for i, s in enumerate(program) if isinstance(s, Signal)]
         waits = [i for i, s in enumerate(program) if not isinstance(s, Run) and awaited(s)]
         for at in (rng.choice(signals), rng.choice(waits)):
-            spoilt = {**made.plan.programs, kind: (*program[:at], *program[at + 1 :])}
-            wrong, certificate = check_aicore_plan(replace(made.plan, programs=spoilt))
+            faulty = {**made.plan.programs, kind: (*program[:at], *program[at + 1 :])}
+            wrong, certificate = check_aicore_plan(replace(made.plan, programs=faulty))
             assert certificate is None
             assert wrong
 

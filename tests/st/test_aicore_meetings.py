@@ -113,14 +113,14 @@ def without_feed(plan: AicorePlan) -> AicorePlan:
 @pytest.mark.usefixtures("few")
 def test_without_the_feed_the_verifier_refuses_and_the_simulator_sees_a_deadlock() -> None:
     _, made = compiled(graph_of("sum", FEW))
-    spoilt = without_feed(made.plan)
-    wrong, certificate = check_aicore_plan(spoilt)
+    faulty = without_feed(made.plan)
+    wrong, certificate = check_aicore_plan(faulty)
     assert certificate is None
     assert ["others never come" in v.message for v in wrong] == [True]
     kernel = Kernel(made)
     io = kernel._io(list(kernel._arrays(inputs_of(FEW)).values()))
     with pytest.raises(SimulationError) as caught:
-        unverified_program(made, spoilt).run(io)
+        unverified_program(made, faulty).run(io)
     assert caught.value.kind == "deadlock"
 
 

@@ -75,5 +75,5 @@ def test_accesses_may_be_kept_from_another_plan(model: str) -> None:
     accesses = Accesses(plan.tasks).keep()
     assert check_aicore_plan(plan, units, accesses) == check_aicore_plan(plan, units)
     for event in plan.events:
-        spoilt = without_event(plan, event.index)
-        assert check_aicore_plan(spoilt, units, accesses) == check_aicore_plan(spoilt, units)
+        faulty = without_event(plan, event.index)
+        assert check_aicore_plan(faulty, units, accesses) == check_aicore_plan(faulty, units)

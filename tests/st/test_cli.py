@@ -318,7 +318,7 @@ def test_process_statuses(folder: Path) -> None:
     assert shell(folder, ["--version"]).stdout.strip() == f"superkernel {sk.__version__}"
 
 
-def test_dumps_do_not_spoil_stdout(folder: Path) -> None:
+def test_dumps_stay_out_of_stdout(folder: Path) -> None:
     done = shell(folder, ["inspect", "m.json", "--json"], env={**os.environ, "SK_DUMP": "all"})
     assert done.returncode == 0
     assert "--- plan ---" in done.stderr

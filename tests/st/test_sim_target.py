@@ -102,7 +102,7 @@ def test_every_field_that_is_no_time_is_relied_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("inject", "message"),
     [
         (lambda note: note.replace(b"SuperKernel", b"SomebodyEls"), "not a note of this version"),
         (lambda note: note[:4] + b"\xff\xff\xff\x7f" + note[8:], "not a note of this version"),
@@ -111,12 +111,12 @@ def test_every_field_that_is_no_time_is_relied_on() -> None:
     ],
 )
 def test_a_note_that_cannot_be_read_is_told(
-    program: Path, spoil: Callable[[bytes], bytes], message: str, tmp_path: Path
+    program: Path, inject: Callable[[bytes], bytes], message: str, tmp_path: Path
 ) -> None:
     data, note = program.read_bytes(), note_bytes(MINI)
     assert data.count(note) == 1
-    path = tmp_path / "spoilt.elf"
-    path.write_bytes(data.replace(note, spoil(note)))
+    path = tmp_path / "faulty.elf"
+    path.write_bytes(data.replace(note, inject(note)))
     with pytest.raises(sk.FileFormatError, match=message):
         noted_target(path.read_bytes())
     result = run(str(path))

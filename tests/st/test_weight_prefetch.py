@@ -252,7 +252,7 @@ def _prefetches(**fields: Any) -> Any:
     return lambda steps: [replace(s, **fields) if isinstance(s, Prefetch) else s for s in steps]
 
 
-SPOILT: dict[str, tuple[Any, str]] = {
+FAULTY: dict[str, tuple[Any, str]] = {
     "nobody notifies": (lambda p: _programs(p, _drop_notify), "deadlock: nobody notifies so often"),
     "a count too high": (lambda p: _service(p, lambda s: [AwaitCount(CoreKind.CUBE, 9), *s]), "deadlock: nobody"),
     "an await left out": (lambda p: _service(p, _drop_await), "a notification that nobody awaits"),
@@ -267,11 +267,11 @@ SPOILT: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", SPOILT)
+@pytest.mark.parametrize("name", FAULTY)
 def test_the_verifier_refuses(name: str) -> None:
-    spoil, message = SPOILT[name]
+    inject, message = FAULTY[name]
     with pytest.raises(VerificationError, match=message):
-        verify_aicore(spoil(_plan()))
+        verify_aicore(inject(_plan()))
 
 
 def test_no_step_can_be_left_out() -> None:
@@ -279,7 +279,7 @@ def test_no_step_can_be_left_out() -> None:
     tried = list(edits(plan))
     assert any("notify" in name for name, _ in tried)
     assert any("service" in name for name, _ in tried)
-    assert [name for name, spoilt in tried if check_aicore_plan(spoilt)[1] is not None] == []
+    assert [name for name, faulty in tried if check_aicore_plan(faulty)[1] is not None] == []
 
 
 def test_planning_twice_gives_the_same() -> None:

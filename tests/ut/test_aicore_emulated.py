@@ -100,10 +100,10 @@ def test_a_wait_that_is_left_out_is_noticed(own_tally: None, monkeypatch: pytest
     loads = [f for f in flags if f[:2] == (Engine.MTE2, Engine.V)]
     assert loads
 
-    def spoilt(alone: Alone, schedule: Schedule) -> Any:
+    def faulty(alone: Alone, schedule: Schedule) -> Any:
         return program(alone, Schedule("late", fault=Fault(vector, forget=loads[0])))
 
-    monkeypatch.setattr(Alone, "emulate", spoilt)
+    monkeypatch.setattr(Alone, "emulate", faulty)
     with pytest.raises(SimulationError, match="set more often than it can hold"):
         case.check()
 

@@ -84,16 +84,16 @@ def _back(count: int) -> torch.Tensor:
 
 def _ranks() -> dict[str, Case]:
     x, whole = f32(4, 7), i64(-50, 50, 6)
-    spoiled = torch.tensor([[1.0, NONE, 3.0, NONE], [4.0, INF, -INF, 1.0]])
+    has_nan = torch.tensor([[1.0, NONE, 3.0, NONE], [4.0, INF, -INF, 1.0]])
     return {
         "median": (lambda a: (*a.median(1), *a.median(0, keepdim=True), a.median()), (x,)),
         "median_integers": (lambda a: a.median(), (whole,)),
         "median_scalar": (lambda a: tuple(a.sum().median(0)), (x,)),
-        "median_special": (lambda a: (*a.median(1), a.median()), (spoiled,)),
-        "nanmedian": (lambda a: (*a.nanmedian(1), a.nanmedian(), a.nanmedian(0).values), (spoiled,)),
-        "nanmedian_none": (lambda a: (a.nanmedian(1).values, (a > 0).long().nanmedian()), (spoiled[:, 1:2],)),
+        "median_special": (lambda a: (*a.median(1), a.median()), (has_nan,)),
+        "nanmedian": (lambda a: (*a.nanmedian(1), a.nanmedian(), a.nanmedian(0).values), (has_nan,)),
+        "nanmedian_none": (lambda a: (a.nanmedian(1).values, (a > 0).long().nanmedian()), (has_nan[:, 1:2],)),
         "kthvalue": (lambda a: (*a.kthvalue(3, 1), *a.kthvalue(1, 0, keepdim=True)), (x,)),
-        "kthvalue_special": (lambda a: tuple(a.kthvalue(3, 1)), (spoiled,)),
+        "kthvalue_special": (lambda a: tuple(a.kthvalue(3, 1)), (has_nan,)),
     }
 
 

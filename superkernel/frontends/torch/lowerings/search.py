@@ -101,10 +101,10 @@ def median(call: Call) -> list[Tensor | None]:
 
 def _or_no_number(call: Call, x: Tensor, axis: int, found: list[Tensor]) -> list[Tensor]:
     none = call.cast(call.emit("isnan", x), DType.U8)
-    spoiled = call.cast(call.emit("reduce_max", none, axes=(axis,), keepdims=True), DType.BOOL)
+    has_nan = call.cast(call.emit("reduce_max", none, axes=(axis,), keepdims=True), DType.BOOL)
     first = call.emit("argmax", none, axis=axis, keepdims=True)
     instead = (call.like(float("nan"), x), first)
-    return [call.emit("where", spoiled, n, y) for n, y in zip(instead, found, strict=True)]
+    return [call.emit("where", has_nan, n, y) for n, y in zip(instead, found, strict=True)]
 
 
 def _of_numbers(call: Call, x: Tensor, axis: int) -> list[Tensor]:

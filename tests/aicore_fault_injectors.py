@@ -1,8 +1,8 @@
-"""Ways to spoil a program for the accelerator while it is emitted: one engine flag, one command, one word less or
+"""Fault injectors: a program for the accelerator is emitted with one engine flag, one command, one word less or
 another. For tests of what the simulator notices.
 
-A fault is a function that patches the emitters through a `Spoiler`, which knows the places where it could strike and
-lets it strike at one.
+A fault is a function that patches the emitters through a `FaultInjector`, which knows the places where it could strike
+and lets it strike at one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from superkernel.codegen.aicore.rings import Buffer, FlagPlan, Part
 
 
 @dataclass
-class Spoiler:
+class FaultInjector:
     """Alters one thing of many while a program is emitted. First it only notes the places where it could; then it does
     so at one of them, as often as that place is emitted (launches are emitted again until the code's layout settles).
     """
@@ -51,35 +51,35 @@ class Spoiler:
         self.chosen = rng.choice(list(self.places))
 
 
-Faulty = Callable[[Spoiler], None]
+Faulty = Callable[[FaultInjector], None]
 
 
-def spoilt(bench: Workbench, fault: Faulty, rng: random.Random) -> SimExecutable:
+def faulty(bench: Workbench, fault: Faulty, rng: random.Random) -> SimExecutable:
     """The model, emitted with one thing altered."""
     with pytest.MonkeyPatch.context() as patch:
-        spoiler = Spoiler(patch)
-        fault(spoiler)
+        injector = FaultInjector(patch)
+        fault(injector)
         bench.build(fresh=True)
-        spoiler.choose(rng)
+        injector.choose(rng)
         patch.undo()
-        fault(spoiler)
+        fault(injector)
         return bench.build(fresh=True)
 
 
 def on_flags(choose: Callable[[FlagPlan], list[tuple[Any, ...]]], drop: Callable[..., None]) -> Faulty:
     """Drops one of a kernel's engine flags."""
 
-    def fault(spoiler: Spoiler) -> None:
+    def fault(injector: FaultInjector) -> None:
         plan_flags, kernels = emission.plan_flags, itertools.count()
 
         def planned(*arguments: Any) -> FlagPlan:
             plan, kernel = plan_flags(*arguments), next(kernels)
             for place in choose(plan):
-                if spoiler.here(plan, f"kernel {kernel}"):
+                if injector.here(plan, f"kernel {kernel}"):
                     drop(plan, *place)
             return plan
 
-        spoiler.patch.setattr(emission, "plan_flags", planned)
+        injector.patch.setattr(emission, "plan_flags", planned)
 
     return fault
 
@@ -107,17 +107,17 @@ def drop_both(plan: FlagPlan, use: Any) -> None:
 def on_commands(names: tuple[str, ...], alter: Callable[[KernelBuilder, dict[str, Any]], bool]) -> Faulty:
     """Alters one command that kernels issue; `alter` says whether it can, and False leaves the command out."""
 
-    def fault(spoiler: Spoiler) -> None:
+    def fault(injector: FaultInjector) -> None:
         issue = KernelBuilder.issue
 
         def issued(kb: KernelBuilder, name: str, **given: Any) -> None:
             fits = name in names and all(k in given for k in NEEDED.get(alter.__name__, ()))
-            if fits and kb._plan is not None and spoiler.here(kb, f"{kb.symbol} {name}") and not alter(kb, given):
+            if fits and kb._plan is not None and injector.here(kb, f"{kb.symbol} {name}") and not alter(kb, given):
                 with kb._node():  # its flags stay
                     return
             issue(kb, name, **given)
 
-        spoiler.patch.setattr(KernelBuilder, "issue", issued)
+        injector.patch.setattr(KernelBuilder, "issue", issued)
 
     return fault
 
@@ -165,30 +165,30 @@ def _part(place: Any, offset: int) -> Part:
     return place.at(offset) if isinstance(place, (Part, Buffer)) else pytest.fail(f"not a local address: {place}")
 
 
-def undefined(spoiler: Spoiler) -> None:
+def undefined(injector: FaultInjector) -> None:
     """A doorbell that means nothing."""
     put = KernelBuilder._put
 
     def stored(kb: KernelBuilder, address: int, word: Any) -> None:
-        if kb._plan is not None and address & 0xFF == 0xF8 and spoiler.here(kb, kb.symbol):
+        if kb._plan is not None and address & 0xFF == 0xF8 and injector.here(kb, kb.symbol):
             word = 0xFE
         put(kb, address, word)
 
-    spoiler.patch.setattr(KernelBuilder, "_put", stored)
+    injector.patch.setattr(KernelBuilder, "_put", stored)
 
 
 def in_launch(name: str, *, fence: bool | None = None, **changed: Any) -> Faulty:
     """One command of the program around the kernels: other operands, or (no `changed`) left out. `fence`: only those of
     the fences of local memory, or none of them."""
 
-    def fault(spoiler: Spoiler) -> None:
+    def fault(injector: FaultInjector) -> None:
         issue = launch.issue
 
         def issued(b: Any, target: Any, made: Any) -> None:
             fits = made.name == name and is_fused(b.function)
             if fits and fence is not None:
                 fits = fence == (made.operand("flag") == launch.LOCAL_FENCE)
-            if fits and spoiler.here(b.function, b.function.name):
+            if fits and injector.here(b.function, b.function.name):
                 if not changed:
                     return
                 operands = {o.name: made.operand(o.name) for o in made.spec.operands}
@@ -197,7 +197,7 @@ def in_launch(name: str, *, fence: bool | None = None, **changed: Any) -> Faulty
                 made = launch.command(name, engine=engine, **{**operands, **others})
             issue(b, target, made)
 
-        spoiler.patch.setattr(launch, "issue", issued)
+        injector.patch.setattr(launch, "issue", issued)
 
     return fault
 
@@ -206,11 +206,11 @@ def is_fused(function: Any) -> bool:
     return bool(function.name.startswith("sk_fused"))
 
 
-def bad_marker(spoiler: Spoiler) -> None:
+def bad_marker(injector: FaultInjector) -> None:
     mark = launch.Launch._mark
 
     def marked(line: Any, subop: int, phase: int) -> None:
-        here = is_fused(line.function) and spoiler.here(line, line.function.name)
+        here = is_fused(line.function) and injector.here(line, line.function.name)
         mark(line, 1 << 32 if here else subop, phase)
 
-    spoiler.patch.setattr(launch.Launch, "_mark", marked)
+    injector.patch.setattr(launch.Launch, "_mark", marked)

@@ -1,4 +1,4 @@
-"""The least that the pure synchronisation of a program's events can come to: `pure_floor`.
+"""A lower bound of the pure synchronisation of a program's events: `sync_lower_bound`.
 
 Model: in a chain of events that follow from one another each costs its latency, less what can hide it:
 
@@ -60,14 +60,14 @@ class Chain:
 
     events: int = 0
     latency_ns: float = 0.0
-    floor_ns: float = 0.0
+    bound_ns: float = 0.0
     wide: int = field(default=0, compare=False)
     beside_ns: float = field(default=0.0, compare=False)
     links: tuple[Link, ...] = field(default=(), compare=False)
 
 
-def pure_floor(compiled: AicoreCompiled, lines: Sequence[Timeline]) -> Chain:
-    """The chain with the largest floor. `lines`: of a traced run."""
+def sync_lower_bound(compiled: AicoreCompiled, lines: Sequence[Timeline]) -> Chain:
+    """The chain with the largest lower bound. `lines`: of a traced run."""
     target, plan = compiled.target, compiled.plan
     cycle_ns = target.nanoseconds(1)
     hidden = {take: cycle_ns * cycles for take, cycles in hidden_cycles(plan, target, lines).items()}
@@ -76,12 +76,12 @@ def pure_floor(compiled: AicoreCompiled, lines: Sequence[Timeline]) -> Chain:
     beside_ns = beside(
         chain.links, Order.of(plan, len(compiled.schedule.subops)), plan, work, left_ns(plan, target, hidden)
     )
-    return replace(chain, floor_ns=max(0.0, chain.floor_ns - beside_ns), beside_ns=beside_ns)
+    return replace(chain, bound_ns=max(0.0, chain.bound_ns - beside_ns), beside_ns=beside_ns)
 
 
 def longest_chain(plan: AicorePlan, target: AicoreTarget, hidden_ns: Mapping[Take, float]) -> Chain:
-    """The chain with the largest floor, nothing beside it taken off. `hidden_ns`: what can hide of each take; where it
-    says nothing, all of it."""
+    """The chain with the largest lower bound, nothing beside it taken off. `hidden_ns`: what can hide of each take;
+    where it says nothing, all of it."""
     lefts = left_ns(plan, target, hidden_ns)
     behind: dict[int, Chain] = {}  # up to the sub-operator's end
     latest: dict[HartKind, Chain] = {}
@@ -108,14 +108,14 @@ def longest_chain(plan: AicorePlan, target: AicoreTarget, hidden_ns: Mapping[Tak
                 Chain(
                     before.events + 1,
                     before.latency_ns + latency,
-                    before.floor_ns + left,
+                    before.bound_ns + left,
                     before.wide + (event.mode is Mode.ALL),
                     links=(*before.links, Link(number, subop, left)),
                 )
             )
-        behind[subop] = max(ways, key=lambda chain: (chain.floor_ns, chain.latency_ns))
+        behind[subop] = max(ways, key=lambda chain: (chain.bound_ns, chain.latency_ns))
         latest |= dict.fromkeys(runs[subop], behind[subop])
-    return max(behind.values(), key=lambda chain: (chain.floor_ns, chain.latency_ns), default=Chain())
+    return max(behind.values(), key=lambda chain: (chain.bound_ns, chain.latency_ns), default=Chain())
 
 
 def left_ns(plan: AicorePlan, target: AicoreTarget, hidden_ns: Mapping[Take, float]) -> dict[Take, float]:

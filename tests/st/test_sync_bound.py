@@ -12,7 +12,7 @@ from option_sets import Variants
 
 import superkernel as sk
 from superkernel.analysis.ablate import ablation_target, figures
-from superkernel.analysis.pure_floor import Link, Order, beside, pure_floor
+from superkernel.analysis.sync_bound import Link, Order, beside, sync_lower_bound
 from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.timeline import Activity, Timeline, summed
 from superkernel.ir.graph import Graph
@@ -41,10 +41,10 @@ def normed(size: int = 64) -> Graph:
 
 
 @pytest.mark.parametrize("graph", [powers(3), normed()], ids=lambda g: str(g.name))
-def test_the_floor_is_reached_where_nothing_can_hide_a_flag(graph: Graph) -> None:
+def test_the_bound_is_reached_where_nothing_can_hide_a_flag(graph: Graph) -> None:
     found = figures(graph, ablation_target("mini"))
-    assert found.chain.floor_ns == pytest.approx(found.chain.latency_ns, rel=0.01)
-    assert found.fused.pure_us == pytest.approx(found.chain.floor_ns / 1000)
+    assert found.chain.bound_ns == pytest.approx(found.chain.latency_ns, rel=0.01)
+    assert found.fused.pure_us == pytest.approx(found.chain.bound_ns / 1000)
     assert found.pure_cut == pytest.approx(found.bounds[2])
 
 
@@ -59,16 +59,16 @@ def _traced(compiled: AicoreCompiled) -> tuple[list[Timeline], float]:
 
 
 @pytest.mark.parametrize("make", [models.transformer, residual_chain, branching, models.moe_layer])
-def test_no_plan_of_the_same_kernels_undercuts_the_floor(make: Any) -> None:
+def test_no_plan_of_the_same_kernels_undercuts_the_bound(make: Any) -> None:
     variants = Variants(make(), "mini")
     default = variants.made(CODE)
     lines, pure = _traced(default)
-    chain = pure_floor(default, lines)
-    assert 0 <= chain.floor_ns <= chain.latency_ns
-    assert chain.floor_ns <= pure
+    chain = sync_lower_bound(default, lines)
+    assert 0 <= chain.bound_ns <= chain.latency_ns
+    assert chain.bound_ns <= pure
     for levels in ({"sync": "type-range"}, {"sync": "full"}, {"early_start": False}):
         _, other = _traced(variants.made({**CODE, **levels}))
-        assert other >= chain.floor_ns
+        assert other >= chain.bound_ns
 
 
 # What stands beside a chain -------------------------------------------------------------------------------------------
