@@ -2,142 +2,137 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
+from code_map import DOCUMENT, ROOT, Imports, Row, between_rows, circles, drawn, faults, read_imports, read_rows
 
-ROOT = Path(__file__).resolve().parents[2]
-LAYERS = ("core", "scheduler", "sync", "codegen", "driver")
-CORE = {"core", "ir", "ops", "registry", "target"}
-ENTRANCES = {"transforms", "frontends", "builder", "reference"}  # into a Graph: core only, imported by the driver
-
-
-def _modules() -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for folder, prefix in (
-        ("superkernel", "superkernel"),
-        ("scheduler", "superkernel.scheduler"),
-        ("sync", "superkernel.sync"),
-        ("codegen", "superkernel.codegen"),
-    ):
-        for path in (ROOT / folder).rglob("*.py"):
-            parts = path.relative_to(ROOT / folder).with_suffix("").parts
-            if folder == "superkernel" and parts[0] in ("scheduler", "sync", "codegen"):
-                continue
-            found[".".join((prefix, *parts)).removesuffix(".__init__")] = path
-    return found
+KNOWN_CIRCLES = (
+    {"codegen/aicore/channel", "codegen/aicore/layer", "codegen/aicore/stream"},
+    {"scheduler/aicore/locality", "scheduler/aicore/place", "scheduler/aicore/streams"},
+    {"scheduler/families/aicore/attention_cost", "scheduler/families/aicore/attention_tiling"},
+    {"scheduler/families/aicore/conv_cost", "scheduler/families/aicore/conv_tiling"},
+    {
+        f"scheduler/families/aicore/matmul{part}"
+        for part in ("", "_cost", "_lane", "_search", "_split", "_split_cost", "_split_search")
+    },
+    {f"scheduler/families/{name}" for name in ("conv_reduced", "matmul", "matmul_form", "matmul_reduced")},
+    {"scheduler/families/rowops", "scheduler/families/rowspace"},
+    {"sync/aicore/plan", "sync/aicore/service"},
+    {"target/aicore", "target/reading", "target/text"},
+)
+"""Circles that stand until they are cut; nothing may be added."""
 
 
-def _imports(path: Path) -> set[str]:
-    """Modules that a file imports at run time (an `if TYPE_CHECKING` block does not count)."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            node.body = []
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+@cache
+def sources() -> Imports:
+    return read_imports(ROOT)
 
 
-def _layer(module: str) -> str:
-    parts = module.split(".")
-    if len(parts) < 2:
-        return "driver"
-    if parts[1] in ("scheduler", "sync", "codegen"):
-        return parts[1]
-    if parts[1] in CORE:
-        return "core"
-    return "entrance" if parts[1] in ENTRANCES or parts[1].startswith("builder") else "driver"
+@cache
+def code_map() -> list[Row]:
+    return read_rows(DOCUMENT.read_text())
 
 
-def test_imports_point_downwards() -> None:
-    allowed = {
-        "core": {"core"},
-        "entrance": {"core", "entrance"},
-        "scheduler": {"core", "scheduler"},
-        "sync": {"core", "scheduler", "sync"},
-        "codegen": {"core", "scheduler", "sync", "codegen"},
-        "driver": {"core", "entrance", "scheduler", "sync", "codegen", "driver"},
-    }
-    modules = _modules()
-    wrong = [
-        f"{module} ({_layer(module)}) imports {name} ({_layer(name)})"
-        for module, path in modules.items()
-        for name in _imports(path)
-        if name in modules and name != "superkernel" and _layer(name) not in allowed[_layer(module)]
-    ]
-    assert not wrong, "\n".join(wrong)
+def test_sources_keep_to_the_code_map() -> None:
+    found = faults(sources(), code_map())
+    assert not found, "\n".join(found)
 
 
-def test_compilations_know_nothing_of_what_is_asked_of_them() -> None:
-    face = ("superkernel.analysis", "superkernel.cli", "superkernel.runtime.kernel", "superkernel.api")
-    wrong = [
-        f"{module} imports {name}"
-        for module, path in _modules().items()
-        if module.startswith("superkernel.compilation")
-        for name in _imports(path)
-        if name.startswith(face)
-    ]
-    assert not wrong, "\n".join(wrong)
+def test_no_file_imports_another_in_a_circle() -> None:
+    new = [group for group in circles(sources()) if not any(set(group) <= known for known in KNOWN_CIRCLES)]
+    assert not new, "\n".join(map(str, new))
+
+
+def test_no_row_imports_another_in_a_circle() -> None:
+    assert not circles(between_rows(sources(), code_map()))
+
+
+def test_the_picture_shows_the_sources() -> None:
+    text = DOCUMENT.read_text()
+    assert text == drawn(text, sources()), "draw it anew: python tests/code_map.py"
+
+
+def planted(root: Path, files: dict[str, str]) -> Imports:
+    for name, text in files.items():
+        path = root / "superkernel" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return read_imports(root)
 
 
 @pytest.mark.parametrize(
-    ("library", "layers"),
-    [("llvmlite", {"codegen"}), ("onnx", {"entrance"}), ("rich", {"driver"})],
+    "back",
+    [
+        "from superkernel.low.a import x",
+        "import superkernel.low.a",
+        "from superkernel.low import a",
+        "def f():\n    from superkernel.low.a import x",
+        "if TYPE_CHECKING:\n    from superkernel.low.a import x",
+    ],
 )
-def test_libraries_stay_where_they_belong(library: str, layers: set[str]) -> None:
-    wrong = [
-        module
-        for module, path in _modules().items()
-        if any(name.split(".")[0] == library for name in _imports(path)) and _layer(module) not in layers
-    ]
-    assert not wrong, wrong
+def test_a_planted_circle_is_found(tmp_path: Path, back: str) -> None:
+    away = "from superkernel.low.b import y"
+    imports = planted(
+        tmp_path, {"low/__init__": "", "low/a": away, "low/b": "from superkernel.high import z", "high": back}
+    )
+    assert circles(imports) == [["high", "low/a", "low/b"]]
+    assert circles(between_rows(imports, [Row(("low",), ()), Row(("high",), ())])) == [["high", "low"]]
+    assert not circles(planted(tmp_path, {"high": "from superkernel import _core"}))
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        (Row(("high",), ("low", "rich")), None),
+        (Row(("hi*",), ("low/a", "rich")), None),
+        (Row(("high",), ("rich",)), "high imports low/a, which its row `high` does not allow"),
+        (Row(("high",), ("low",)), "high imports rich, which its row `high` does not allow"),
+        (Row(("high", "higher"), ("low", "rich")), "`higher` names nothing"),
+        (Row(("high",), ("low", "rich", "llvmlite")), "row `high` allows `llvmlite`, which it never imports"),
+        (Row(("low/a",), ()), "no row of the code map names high"),
+    ],
+)
+def test_a_planted_wrong_direction_is_found(tmp_path: Path, row: Row, fault: str | None) -> None:
+    imports = planted(
+        tmp_path, {"low/a": "import json, numpy.linalg", "high": "import rich\nfrom superkernel.low.a import x"}
+    )
+    found = faults(imports, [Row(("low",), ()), row])
+    assert fault in found if fault else not found
 
 
 PLANNING = re.compile(
-    r"superkernel\.(sync\.(aicore\.)?(planner|hazards|forms|clocks|launching|harts|events|lacking|notes)"
-    r"|scheduler\.(aicore\.)?(place|group|memory|cost|streams|launches))\b"
+    "sync/(aicore/)?(planner|hazards|launching|harts|events|lacking|notes)$"
+    "|scheduler/(aicore/)?(place|group|memory|cost|streams|launches)$"
 )
 
 
-@pytest.mark.parametrize("verifier", ["superkernel.sync.verify", "superkernel.sync.aicore.verify"])
+@pytest.mark.parametrize("verifier", ["sync/verify", "sync/aicore/verify"])
 def test_the_verifier_knows_nothing_of_the_planner(verifier: str) -> None:
-    """Neither it nor a module of this layer that it imports, or that those import."""
-    modules = _modules()
+    """Neither it nor anything that it imports, or that those import."""
     reached, left = {verifier}, [verifier]
     while left:
-        found = {n for n in _imports(modules[left.pop()]) if n in modules and n.startswith("superkernel.sync.")}
-        left += found - reached
+        found = sources().get(left.pop(), frozenset()) - reached
+        left += found
         reached |= found
     assert not [m for m in reached if PLANNING.match(m)]
-    assert not [(m, n) for m in reached for n in _imports(modules[m]) if PLANNING.match(n)]
+    assert [m for m in sources() if PLANNING.match(m)]
 
 
 def test_the_reference_never_calls_a_kernel() -> None:
-    modules = _modules()
-    for module, path in modules.items():
-        if module == "superkernel.reference" or module.startswith("superkernel.ops."):
-            assert not [n for n in _imports(path) if n.startswith(("superkernel.codegen", "superkernel._core"))], module
-
-
-def test_pybind11_in_bindings_only() -> None:
-    sources = [p for p in (ROOT / "csrc").rglob("*") if p.suffix in (".cpp", ".h", ".hpp", ".inl")]
-    users = {p.relative_to(ROOT / "csrc") for p in sources if "pybind11" in p.read_text()}
-    assert users == {p.relative_to(ROOT / "csrc") for p in (ROOT / "csrc").glob("bindings*")}
+    for name, imports in sources().items():
+        if name.startswith(("reference/", "ops/")):
+            assert not [n for n in imports if n.startswith(("codegen/", "scheduler/", "_core"))], name
 
 
 def test_environment_is_read_in_two_places() -> None:
-    readers = {m for m, p in _modules().items() if re.search(r"os\.environ|getenv", p.read_text())}
-    assert readers <= {"superkernel.core.settings", "superkernel.codegen.host.features"}
+    users = [n for n, imports in sources().items() if "os" in imports]
+    readers = {n for n in users if re.search(r"os\.environ|getenv", (ROOT / "superkernel" / f"{n}.py").read_text())}
+    assert readers == {"core/settings", "codegen/host/features"}
 
 
 def test_import_is_light() -> None:
