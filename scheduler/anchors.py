@@ -19,7 +19,6 @@ from superkernel.scheduler.join import as_prologue
 from superkernel.scheduler.schedule import Space
 from superkernel.scheduler.storage import CHANNEL, IMAGE_OPS, channels_inside
 from superkernel.scheduler.workspace import Reg, Workspace, only_dense
-from superkernel.target.cpu import CpuTarget
 
 
 def add_anchor(ws: Workspace, node: Node) -> None:
@@ -73,7 +72,7 @@ def plain_body(ws: Workspace, node: Node) -> Body:
 def _plain_strides(ws: Workspace, node: Node, value: str, slot: int) -> tuple[int, ...]:
     """Strides of a whole value as a lone operator reads it in a slot, or stores it."""
     kind = ws.graph.types[value]
-    image = slot == 0 and node.op in IMAGE_OPS and isinstance(ws.target, CpuTarget)
+    image = slot == 0 and node.op in IMAGE_OPS and ws.target is not None and ws.target.layouts_compete
     return (ws.preferred(value) if image else None) or kind.strides
 
 

@@ -35,6 +35,7 @@ from superkernel.scheduler.program_builder import build_body
 from superkernel.scheduler.storage import StoragePolicy
 from superkernel.scheduler.tiling import Family as KernelFamily
 from superkernel.scheduler.workspace import Workspace
+from superkernel.target.base import Target
 
 Choose = Callable[[Body], str]
 
@@ -42,7 +43,7 @@ Choose = Callable[[Body], str]
 def group(
     graph: Graph,
     choose: Choose = default_choice,
-    target: object = None,
+    target: Target | None = None,
     options: Options | None = None,
     families: Callable[[str], KernelFamily] = family_of,
     storage: StoragePolicy | None = None,

@@ -23,8 +23,7 @@ from superkernel.scheduler.anchors import plain_body
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.storage import CHANNEL, IMAGE_OPS, IMAGE_RANKS, Storage, StoragePolicy, connects, lies_alike
 from superkernel.scheduler.workspace import Workspace
-from superkernel.target.aicore import AicoreTarget
-from superkernel.target.cpu import CpuTarget
+from superkernel.target.base import Target
 
 CHANNEL_KERNELS = frozenset(
     {"host.conv.nhwc", "host.conv.winograd2", "host.conv.winograd4", "host.conv.depthwise_nhwc", "host.pool_nhwc"}
@@ -39,13 +38,15 @@ _FEWEST = 2  # convolutions
 _ALONG_CHANNELS = frozenset({"lrn"})  # their rows are the channels of a pixel, read and stored in any layout
 
 
-def storage_policy(graph: Graph, choose: Callable[[Body], str], target: object, options: Options) -> StoragePolicy:
-    """The layout policy of a graph on a target."""
-    if isinstance(target, AicoreTarget):
-        return StoragePolicy.CHANNELS_LAST
+def storage_policy(
+    graph: Graph, choose: Callable[[Body], str], target: Target | None, options: Options
+) -> StoragePolicy:
+    """The layout policy of a graph on a target: the one that its kernels are written for, or what pays."""
+    if target is None or not target.layouts_compete:
+        return StoragePolicy.ROW_MAJOR if target is None else StoragePolicy(target.image_layouts[0])
     pinned = any(fnmatch.filter(_ROW_KERNELS, pattern) for pattern in options.pin)
     convolutions = [node for node in graph.nodes if node.op == "conv"]
-    if not isinstance(target, CpuTarget) or pinned or len(convolutions) < _FEWEST:
+    if pinned or len(convolutions) < _FEWEST:
         return StoragePolicy.ROW_MAJOR
     storage = StoragePolicy.CHANNELS_LAST.of(graph)
     ws = Workspace(graph, choose, options, family_of, storage, target)

@@ -40,7 +40,7 @@ from superkernel.scheduler.storage import (
     stored_shape,
 )
 from superkernel.scheduler.tiling import Family as KernelFamily
-from superkernel.target.aicore import AicoreTarget
+from superkernel.target.base import Target
 
 Accept = Callable[[Ref], bool]
 CONSTANT_HOME = Place(Space.CONSTANT, 0, 0)
@@ -83,7 +83,7 @@ class Workspace:
     options: Options
     family_of: Callable[[str], KernelFamily]
     storage: Storage = field(default_factory=Storage)
-    target: object = None
+    target: Target | None = None
     clusters: ClusterSet = field(default_factory=ClusterSet)
     values: dict[str, Ref | Reg | Derived] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Workspace:
         """Why a cluster's nodes and another node cannot run as one, if they cannot: they belong to different scopes
         (launches), or one names a type of kernel that the whole would not run as. `in_front`: the cluster becomes the
         prologue of `node`, which decides the type."""
-        if not isinstance(self.target, AicoreTarget) or not cluster.nodes:
+        if self.target is None or not self.target.separates_scopes or not cluster.nodes:
             return None
         nodes = [self.graph.nodes[i] for i in cluster.nodes]
         if nodes[0].scope != node.scope:

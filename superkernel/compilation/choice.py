@@ -16,8 +16,7 @@ from superkernel.registry import registry_for
 from superkernel.registry.records import Policy
 from superkernel.registry.selection import Registry, Selection
 from superkernel.scheduler.hostcall import HOST_REFERENCE
-from superkernel.target.aicore import AicoreTarget
-from superkernel.target.kinds import Target
+from superkernel.target.base import Target
 
 
 class KernelChooser:
@@ -29,7 +28,7 @@ class KernelChooser:
         self.policy = Policy.of(options)
         self._refused: dict[Hashable, Policy] = {}
         self.refusals: dict[Hashable, list[str]] = {}
-        self.sinks_tilings = options.tiling == "sunk" or not isinstance(target, AicoreTarget)
+        self.sinks_tilings = options.tiling == "sunk" or not target.tables_beside
         self._check_patterns(options)
 
     def _check_patterns(self, options: Options) -> None:

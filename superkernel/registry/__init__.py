@@ -22,7 +22,8 @@ from superkernel.registry.requirement import parse_requirement, requirement_of
 from superkernel.registry.selection import Registry, Selection
 from superkernel.registry.timings import TimingDatabase
 from superkernel.target.aicore import AicoreTarget
-from superkernel.target.kinds import Target
+from superkernel.target.base import Target
+from superkernel.target.cpu import CpuTarget
 
 __all__ = [
     "Candidate",
@@ -70,4 +71,4 @@ def aicore_registry() -> Registry:
 
 def registry_for(target: Target) -> Registry:
     """The registry of a target's rows."""
-    return aicore_registry() if isinstance(target, AicoreTarget) else default_registry()
+    return {CpuTarget.kind: default_registry, AicoreTarget.kind: aicore_registry}[target.kind]()

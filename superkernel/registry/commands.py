@@ -17,7 +17,7 @@ from superkernel.registry.predicates import matches_any, show
 from superkernel.registry.records import Capability, Policy, row_data
 from superkernel.registry.requirement import parse_requirement
 from superkernel.registry.selection import Registry
-from superkernel.target.kinds import Target
+from superkernel.target.base import Target
 
 
 def kernels_list(

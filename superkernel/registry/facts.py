@@ -27,13 +27,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 
-from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
 from superkernel.ops.opdef import AttrValue
 from superkernel.registry.models import bandwidth
 from superkernel.registry.predicates import FactValue
 from superkernel.registry.records import Platform, Policy, Requirement
-from superkernel.target.aicore import AicoreTarget
 
 MAX_SLOTS = 6
 """Slots that have facts of their own; variadic operators have more inputs, all of one dtype."""
@@ -86,44 +84,9 @@ def facts_of(requirement: Requirement) -> dict[str, FactValue]:
 
 @lru_cache(maxsize=64)
 def _platform_facts(platform: Platform) -> dict[str, FactValue]:
-    target = platform.target
     common: dict[str, FactValue] = {"device": platform.device, "core_type": platform.core_type}
     common |= {f"free.{region}": count for region, count in platform.free_bytes}
-    if isinstance(target, AicoreTarget):
-        return common | _core_facts(target)
-    return common | {
-        "cpu.tier": target.tier,
-        "cpu.features": platform.features,
-        "cpu.vector_bytes": target.vector_bytes,
-        "cpu.flops_per_ns": target.flops_per_ns,
-        "cpu.l1_bytes": target.l1_bytes,
-        "cpu.l2_bytes": target.l2_bytes,
-        "cpu.l3_bytes": target.l3_bytes,
-        "cpu.l2_bytes_per_ns": target.l2_bytes_per_ns,
-        "cpu.l3_bytes_per_ns": target.l3_bytes_per_ns,
-        "cpu.dram_bytes_per_ns": target.dram_bytes_per_ns,
-    }
-
-
-def _core_facts(target: AicoreTarget) -> dict[str, FactValue]:
-    """Figures of one cube core and one vector core."""
-    cube, vector, cycles_per_ns = target.cube, target.vector, target.device.clock_mhz / 1000
-    depths = {DType.F32: cube.k_f32, DType.F16: cube.k_f16, DType.BF16: cube.k_f16, DType.I8: cube.k_i8}
-    return {
-        "aicore.name": target.name,
-        "aicore.cube_step": (cube.m, cube.n),
-        "aicore.group": (target.device.cube_cores_per_group, target.device.vector_cores_per_group),
-        "aicore.cube_depths": tuple(depths.items()),
-        "aicore.aicpu_harts": int(target.device.aicpu_harts),
-        "aicore.cube_steps_per_ns": cycles_per_ns,
-        "aicore.vector_bytes_per_ns": 4 * vector.lanes_32bit * cycles_per_ns,
-        "aicore.to_cube_bytes_per_ns": target.mb_per_s("rates.gm_to_l1_gb_per_s") / 1000,
-        "aicore.from_cube_bytes_per_ns": target.mb_per_s("rates.l0c_to_gm_gb_per_s") / 1000,
-        "aicore.to_vector_bytes_per_ns": target.mb_per_s("rates.gm_to_ub_gb_per_s") / 1000,
-        "aicore.from_vector_bytes_per_ns": target.mb_per_s("rates.ub_to_gm_gb_per_s") / 1000,
-        "aicore.load_ns": target.nanoseconds(target.control.global_load_cycles),
-        "aicore.startup_ns": target.nanoseconds(target.dma.startup_cycles),
-    }
+    return {**common, **platform.target.facts()}
 
 
 @lru_cache(maxsize=64)

@@ -21,7 +21,7 @@ from superkernel.core.errors import FileFormatError, InputError, UserError, Viol
 from superkernel.registry.canonical import digest, read_json, write_json
 from superkernel.registry.records import Capability, row_data
 from superkernel.registry.selection import REGISTRY_VERSION, Registry, Selection
-from superkernel.target.kinds import identity_of
+from superkernel.target.base import identity_of
 
 SCHEMA = 1
 

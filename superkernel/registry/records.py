@@ -22,8 +22,7 @@ from superkernel.core.tensor import TensorType
 from superkernel.ops.opdef import AttrValue
 from superkernel.registry.canonical import digest
 from superkernel.registry.predicates import Clause
-from superkernel.target.cpu import CpuTarget
-from superkernel.target.kinds import CPU_DEVICE, Target, identity_of
+from superkernel.target.base import Target, identity_of
 
 
 class KernelRole(Enum):
@@ -204,16 +203,13 @@ class Platform:
     where any will do. `free_bytes` per memory region, absent = not limited."""
 
     target: Target
-    device: str = CPU_DEVICE
     core_type: str | None = None
     free_bytes: tuple[tuple[str, int], ...] = ()
 
     @property
-    def features(self) -> frozenset[str]:
-        """Names of the instruction-set extensions code may use."""
-        if not isinstance(self.target, CpuTarget):
-            return frozenset()
-        return frozenset(name[1:] for name in self.target.features.split(",") if name.startswith("+"))
+    def device(self) -> str:
+        """The kind of target."""
+        return self.target.kind
 
 
 @dataclass(frozen=True, slots=True)

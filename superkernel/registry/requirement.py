@@ -22,7 +22,7 @@ from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import find_op, suggest_ops
 from superkernel.registry.records import ALL_CORES, Platform, Policy, Requirement, TensorNeed
-from superkernel.target.kinds import CPU_DEVICE, Target, device_of
+from superkernel.target.base import Target
 
 POINTWISE = "pointwise"
 """Operator of a body without an anchor."""
@@ -44,8 +44,7 @@ _ARGUMENT = re.compile(r"(const\s+)?([a-z0-9]+\[[0-9,\s]*\])")
 @lru_cache(maxsize=64)
 def platform_of(target: Target) -> Platform:
     """The platform of a target, nothing limited."""
-    device = device_of(target)
-    return Platform(target, device, None if device == CPU_DEVICE else ALL_CORES)
+    return Platform(target, ALL_CORES if target.core_types else None)
 
 
 def requirement_of(body: Body, target: Target, policy: Policy) -> Requirement:

@@ -30,7 +30,7 @@ from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.rounding import EXACT, PRODUCT_SUMS, ROUNDED, ROW_SUMS, Rounding
 from superkernel.registry.rows_host import NAME_DTYPES, accumulator_of
 from superkernel.registry.vector_ops import VECTOR_OPS, Computable
-from superkernel.target.kinds import AICORE_DEVICE
+from superkernel.target.aicore import AicoreTarget
 
 CORE_TOKENS = {"aic": ("aic",), "aiv": ("aiv",), "mix": ("aic", "aiv"), "aicpu": ("aicpu",)}
 """Tokens of each core type in canonical names."""
@@ -243,7 +243,7 @@ def _row(kernel: _Kernel, dtype: DType | None) -> Capability:
         input_dtypes=inputs,
         accumulator=accumulator,
         limits=limits,
-        device=AICORE_DEVICE,
+        device=AicoreTarget.kind,
         core_type=kernel.core_type,
         tile=tile,
         numeric=kernel.precision.numeric,
@@ -262,7 +262,7 @@ def _reference_row() -> Capability:
         ops=(POINTWISE, *op_table()),
         name=format_name(KernelName("sk", ("xx",), "reference", ("scalar", "numpy", "aicore"))),
         role=KernelRole.REFERENCE,
-        device=AICORE_DEVICE,
+        device=AicoreTarget.kind,
         workspace="all_operands",
         numeric=NumericClass.ROUNDED,
         error_ulps=1.0,

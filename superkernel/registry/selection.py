@@ -30,7 +30,7 @@ from superkernel.registry.records import Capability, KernelRole, Policy, Require
 from superkernel.registry.requirement import requirement_of
 from superkernel.registry.score import Times, front_of, score_of, sort_key, times_of
 from superkernel.registry.timings import TimingDatabase
-from superkernel.target.kinds import Target
+from superkernel.target.base import Target
 
 REGISTRY_VERSION = 1
 _MEMO_LIMIT = 4_096

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from superkernel.core.errors import FileFormatError, InputError
 from superkernel.registry.canonical import digest, read_json, write_json
 from superkernel.registry.records import Platform
-from superkernel.target.cpu import CpuTarget
-from superkernel.target.kinds import identity_of
+from superkernel.target.base import identity_of
 
 SCHEMA = 1
 
@@ -50,8 +49,7 @@ class TimingDatabase:
     def device_of(platform: Platform) -> str:
         """What identifies a device: target triple, tier, features and, of a CPU, cache sizes."""
         target = platform.target
-        caches = [target.l1_bytes, target.l2_bytes, target.l3_bytes] if isinstance(target, CpuTarget) else []
-        return digest([*identity_of(target), caches, platform.device, platform.core_type])[:16]
+        return digest([*identity_of(target), list(target.timing_key()), platform.device, platform.core_type])[:16]
 
     def lookup(self, problem: str, kernel: str, device: str) -> float | None:
         """The median in ns, or None where it was never measured."""

@@ -15,8 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from typing import Any, ClassVar
 
+from superkernel.core.dtypes import DType
+from superkernel.target.base import Target
 from superkernel.target.schema import Value
 from superkernel.target.sections import (
     AddressMap,
@@ -37,9 +41,12 @@ from superkernel.target.sections import (
     all_fields,
 )
 
+TRIPLE = "riscv64-unknown-none-elf"
+"""The control units' architecture, as LLVM names it."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class AicoreTarget:
+class AicoreTarget(Target):
     """A whole description. `origins` and `sensitivity` are sorted pairs by field path; use `origin` and `range_of`."""
 
     name: str
@@ -61,6 +68,36 @@ class AicoreTarget:
     map: AddressMap
     origins: tuple[tuple[str, str], ...]
     sensitivity: tuple[tuple[str, float, float], ...]
+
+    kind: ClassVar[str] = "aicore"
+    core_types: ClassVar[bool] = True
+    separates_scopes: ClassVar[bool] = True
+    image_layouts: ClassVar[tuple[str, ...]] = ("channels_last",)
+    tables_beside: ClassVar[bool] = True
+
+    def identity(self) -> tuple[str, str, str]:
+        """The control units' architecture, the name, and a digest of the whole description."""
+        return TRIPLE, self.name, sha256(self.text().encode()).hexdigest()[:16]
+
+    def facts(self) -> Mapping[str, Any]:
+        """Figures of one cube core and one vector core."""
+        cube, vector, cycles_per_ns = self.cube, self.vector, self.device.clock_mhz / 1000
+        depths = {DType.F32: cube.k_f32, DType.F16: cube.k_f16, DType.BF16: cube.k_f16, DType.I8: cube.k_i8}
+        return {
+            "aicore.name": self.name,
+            "aicore.cube_step": (cube.m, cube.n),
+            "aicore.group": (self.device.cube_cores_per_group, self.device.vector_cores_per_group),
+            "aicore.cube_depths": tuple(depths.items()),
+            "aicore.aicpu_harts": int(self.device.aicpu_harts),
+            "aicore.cube_steps_per_ns": cycles_per_ns,
+            "aicore.vector_bytes_per_ns": 4 * vector.lanes_32bit * cycles_per_ns,
+            "aicore.to_cube_bytes_per_ns": self.mb_per_s("rates.gm_to_l1_gb_per_s") / 1000,
+            "aicore.from_cube_bytes_per_ns": self.mb_per_s("rates.l0c_to_gm_gb_per_s") / 1000,
+            "aicore.to_vector_bytes_per_ns": self.mb_per_s("rates.gm_to_ub_gb_per_s") / 1000,
+            "aicore.from_vector_bytes_per_ns": self.mb_per_s("rates.ub_to_gm_gb_per_s") / 1000,
+            "aicore.load_ns": self.nanoseconds(self.control.global_load_cycles),
+            "aicore.startup_ns": self.nanoseconds(self.dma.startup_cycles),
+        }
 
     def __repr__(self) -> str:
         """One line; `text()` has all fields."""

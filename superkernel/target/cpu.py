@@ -7,11 +7,13 @@ measured ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from superkernel.core.dtypes import DType
+from superkernel.target.base import Target
 
 TIERS = ("avx512", "avx2", "plain")
 
@@ -21,8 +23,11 @@ _OPTIONAL = ("avx512vnni", "avx512bf16", "avx512vbmi", "avx512vbmi2", "avx512bit
 
 
 @dataclass(frozen=True)
-class CpuTarget:
-    """What code is generated for. `features` is the sorted LLVM feature string; equal targets give equal code."""
+class CpuTarget(Target):
+    """What code is generated for. `features` is the sorted LLVM feature string."""
+
+    kind: ClassVar[str] = "cpu"
+    image_layouts: ClassVar[tuple[str, ...]] = ("row_major", "channels_last")
 
     triple: str
     tier: str  # "avx512", "avx2", "plain"
@@ -46,6 +51,29 @@ class CpuTarget:
     def has(self, feature: str) -> bool:
         """True where code may use the LLVM feature, e.g. "avx512vnni"."""
         return f"+{feature}" in self.features.split(",")
+
+    def identity(self) -> tuple[str, str, str]:
+        return self.triple, self.tier, self.features
+
+    def extensions(self) -> frozenset[str]:
+        return frozenset(name[1:] for name in self.features.split(",") if name.startswith("+"))
+
+    def timing_key(self) -> tuple[int, ...]:
+        return self.l1_bytes, self.l2_bytes, self.l3_bytes
+
+    def facts(self) -> Mapping[str, Any]:
+        return {
+            "cpu.tier": self.tier,
+            "cpu.features": self.extensions(),
+            "cpu.vector_bytes": self.vector_bytes,
+            "cpu.flops_per_ns": self.flops_per_ns,
+            "cpu.l1_bytes": self.l1_bytes,
+            "cpu.l2_bytes": self.l2_bytes,
+            "cpu.l3_bytes": self.l3_bytes,
+            "cpu.l2_bytes_per_ns": self.l2_bytes_per_ns,
+            "cpu.l3_bytes_per_ns": self.l3_bytes_per_ns,
+            "cpu.dram_bytes_per_ns": self.dram_bytes_per_ns,
+        }
 
 
 def cpu_target(triple: str, tier: str, available: Collection[str]) -> CpuTarget:

@@ -27,7 +27,7 @@ from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.pool import AVERAGE_DTYPES, MAX_DTYPES
 from superkernel.scheduler.families.aicore.rows import REDUCE_DTYPES
 from superkernel.target.aicore import AicoreTarget, load_target
-from superkernel.target.kinds import Target, identity_of
+from superkernel.target.base import Target, identity_of
 from tests.ut.registry_cases import TARGETS
 
 A3 = load_target("a3")

@@ -1,0 +1,56 @@
+"""What every target is, whatever its kind: a frozen description that code may ask without knowing which it holds.
+
+Model: a target is data alone, hashable; equal targets give equal code. `kind` names the backend that compiles for it
+(`superkernel.backends`) and the kernels of the registry that run on it. What grouping has to know of a target stands
+here as properties of the kind; figures belong to each target's own class, which only code of that kind sees.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, ClassVar
+
+
+class Target(ABC):
+    """See the module docstring."""
+
+    kind: ClassVar[str]
+    """Name of the backend, and the `device` of the kernels' rows."""
+    core_types: ClassVar[bool] = False
+    """Whether there are cores of several types, each with kernels of its own."""
+    separates_scopes: ClassVar[bool] = False
+    """Whether scopes and types of kernels that nodes name decide what may be one kernel."""
+    image_layouts: ClassVar[tuple[str, ...]] = ("row_major",)
+    """The layouts that there are kernels of images for (`scheduler/storage.py`); of several, a policy takes one for a
+    graph, and the registry sees it."""
+    tables_beside: ClassVar[bool] = False
+    """Whether tilings that depend on data may be computed beside the cores that run kernels (option `tiling`)."""
+
+    @property
+    def layouts_compete(self) -> bool:
+        """Whether the layout of images is a choice."""
+        return len(self.image_layouts) > 1
+
+    @abstractmethod
+    def identity(self) -> tuple[str, str, str]:
+        """Triple, tier and features: what two equal targets share in every process."""
+
+    @abstractmethod
+    def facts(self) -> Mapping[str, Any]:
+        """What clauses and cost models of the registry may ask, by name."""
+
+    def extensions(self) -> frozenset[str]:
+        """Names of the instruction-set extensions that code may use."""
+        return frozenset()
+
+    def timing_key(self) -> tuple[int, ...]:
+        """What measured times depend on beyond `identity`."""
+        return ()
+
+
+@lru_cache(maxsize=64)
+def identity_of(target: Target) -> tuple[str, str, str]:
+    """`Target.identity`, remembered: some digest a whole description."""
+    return target.identity()
