@@ -13,7 +13,7 @@ are explored exhaustively (depth first, up to a limit), larger ones by seeded ra
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,17 +49,23 @@ class Exploration:
 def explore(plan: Plan, *, limit: int = 1000, seed: int | None = None) -> Exploration:
     """Run up to `limit` interleavings: systematically without a seed, at random with one."""
     world = _World(plan)
-    if seed is not None:
-        rng = random.Random(seed)
-        for n in range(limit):
-            wrong = world.run(_random_choices(rng))
-            if wrong:
-                return Exploration(n + 1, False, wrong)
-        return Exploration(limit, False)
+    if seed is None:
+        return interleavings(world.run, limit)
+    rng = random.Random(seed)
+    for n in range(limit):
+        wrong = world.run(rng.randrange)
+        if wrong:
+            return Exploration(n + 1, False, wrong)
+    return Exploration(limit, False)
+
+
+def interleavings(run: Callable[[Choices], str], limit: int) -> Exploration:
+    """Up to `limit` runs, depth first over the choices that they make, each run until it ends. `run` says what went
+    wrong."""
     prefix: list[int] = []
     for n in range(limit):
-        choices = _Systematic(prefix)
-        wrong = world.run(choices)
+        choices = Choices(prefix)
+        wrong = run(choices)
         if wrong:
             return Exploration(n + 1, False, wrong)
         following = choices.next_prefix()
@@ -69,7 +75,7 @@ def explore(plan: Plan, *, limit: int = 1000, seed: int | None = None) -> Explor
     return Exploration(limit, False)
 
 
-class _Systematic:
+class Choices:
     """Chooses like `prefix` first, then always the first possibility, and remembers where another choice was
     possible."""
 
@@ -91,18 +97,6 @@ class _Systematic:
             if choice + 1 < possibilities:
                 return [c for c, _ in taken] + [choice + 1]
         return None
-
-
-class _Chooser:
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def __call__(self, possibilities: int) -> int:
-        return self._rng.randrange(possibilities)
-
-
-def _random_choices(rng: random.Random) -> _Chooser:
-    return _Chooser(rng)
 
 
 class _World:
@@ -139,7 +133,7 @@ class _World:
                         start = region.start + i * region.stride
                         block[start : start + region.length] = task.index
 
-    def run(self, choose: _Systematic | _Chooser) -> str:
+    def run(self, choose: Callable[[int], int]) -> str:
         """One interleaving; what went wrong, or an empty text."""
         memory = self.blank()
         at = [0] * len(self.events)

@@ -58,6 +58,44 @@ def without_one(step: Step) -> Iterator[tuple[str, tuple[Step, ...]]]:
             yield "its part in meetings", (replace(step, feeds=0),)
 
 
+def rearranged(plan: AicorePlan) -> Iterator[tuple[str, AicorePlan]]:
+    """The plan with its synchronisation rearranged: an event left out at one of several operands, moved to another
+    operand or out of the kernel, put on another flag of its family, taken or signalled a step earlier or later."""
+    for kind, program in plan.programs.items():
+        for at, step in enumerate(program):
+            here = f"{kind.value} step {at}, {step}"
+            for name, changed in _rearranged_run(step) if isinstance(step, Run) else ():
+                yield f"{here}: {name}", _with(plan, kind, (*program[:at], *changed, *program[at + 1 :]))
+            after = program[at + 1] if at + 1 < len(program) else None
+            both = (type(step), type(after))
+            if (after is not None and Run in both) or both in ((Signal, Signal), (Await, Await)):
+                swapped = (*program[:at], after, step, *program[at + 2 :])
+                yield f"{here}: behind {after}", _with(plan, kind, swapped)
+    for event in plan.events:
+        for flag in sorted({e.flag for e in plan.events if e.family == event.family and e.to is None} - {event.flag}):
+            other = (*plan.events[: event.index], replace(event, flag=flag), *plan.events[event.index + 1 :])
+            yield f"{event}: on flag {flag}", replace(plan, events=other)
+
+
+def _rearranged_run(step: Run) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    for number, wait in enumerate(step.waits):
+        for event in wait.events:
+            fewer = replace(wait, events=tuple(e for e in wait.events if e != event))
+            several = sum(event in w.events for w in step.waits) > 1
+            if several:
+                yield f"without event {event} at operand {wait.operand}", (_other_wait(step, number, fewer),)
+            else:
+                yield f"event {event} behind it", (_other_wait(step, number, fewer), Await(event, step.subop))
+            for other, its in enumerate(step.waits):
+                if other != number:
+                    moved = _other_wait(step, number, fewer)
+                    to = replace(its, events=tuple(dict.fromkeys((*its.events, event))))
+                    yield (
+                        f"event {event} from operand {wait.operand} to {its.operand}",
+                        (_other_wait(moved, other, to),),
+                    )
+
+
 def _other_wait(step: Run, number: int, wait: OperandWait) -> Run:
     return replace(step, waits=(*step.waits[:number], wait, *step.waits[number + 1 :]))
 

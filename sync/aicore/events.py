@@ -77,7 +77,7 @@ class Events:
         """A pending event of the family that brings enough, if all who need it still have it before them, or take it
         at another operand of the same kernel (`here`). `latest`: the last sub-operator that it may be set behind."""
         for event in self.made:
-            fits = (event.mode, event.setters) == family and event.after >= last
+            fits = event.family == family and event.after >= last
             fits = fits and (latest is None or event.after <= latest)
             if fits and all(event in self.pending[kind] or event in here.get(kind, ()) for kind in receivers):
                 return event
@@ -85,19 +85,19 @@ class Events:
 
     def ahead(self, event: Event, kind: HartKind, here: Collection[Event] = ()) -> list[Event]:
         """The event and what of its family the receiver must take before it, `here` included."""
-        same = [e for e in (*self.pending[kind], *here) if (e.mode, e.setters) == (event.mode, event.setters)]
+        same = [e for e in (*self.pending[kind], *here) if e.family == event.family]
         return sorted((e for e in same if e.index <= event.index), key=lambda e: e.index)
 
     def make(self, family: Family, after: int) -> Event:
         """One more event of the family, set behind a sub-operator."""
         mode, setters = family
-        number = sum((e.mode, e.setters) == family for e in self.made)
+        number = sum(e.family == family for e in self.made)
         flag = self.modes.index(mode) * self.width + number % self.width
         event = Event(len(self.made), mode, setters, flag, after)
         self.made.append(event)
         for kind in CoreKind if setters is None else (setters,):
             # In the order in which events are made, so that a flag's signals come in the order of its awaits.
-            later = max((e.after for e in self.made[:-1] if (e.mode, e.setters) == family), default=after)
+            later = max((e.after for e in self.made[:-1] if e.family == family), default=after)
             self.signals[kind][max(after, later)].append(Signal(event.index))
         for kind in event.receivers:
             self.pending[kind].append(event)
@@ -136,7 +136,7 @@ class Events:
         mode, setters = family
         if mode not in self.modes:
             return False
-        uses = [e for e in self.made if (e.mode, e.setters) == family]
+        uses = [e for e in self.made if e.family == family]
         back = len(uses) + more - 1 - self.width * self.count_max
         if mode is Mode.GROUP or back < 0:
             return True
@@ -153,7 +153,7 @@ class Events:
         the flag `count_max` times before (one type does not listen to the other by itself)."""
         if Mode.GROUP not in self.modes:
             return False
-        uses = [e for e in self.made if (e.mode, e.setters) == (Mode.GROUP, setter)]
+        uses = [e for e in self.made if e.family == (Mode.GROUP, setter)]
         back = len(uses) - self.width * self.count_max
         if back < 0:
             return True

@@ -97,6 +97,11 @@ class Event:
     to: HartKind | None = None
 
     @property
+    def family(self) -> tuple[Mode, HartKind | None]:
+        """Events of one family use its flags in rotation."""
+        return self.mode, self.setters
+
+    @property
     def signallers(self) -> tuple[HartKind, ...]:
         """The types that set it."""
         return tuple(CoreKind) if self.setters is None else (self.setters,)

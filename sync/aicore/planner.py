@@ -189,14 +189,18 @@ class _Planner:
         for part in self._rounds(here, lacking, shown):
             self._add_events(subop, part, waits, max(row.last for row in lacking.values()))
         fences = self._fences(subop, conflicts, waits, fenced)
-        self._relieve(subop)
         for kind in self.harts.types:
             row = self.steps[kind][subop]
+            taking = {self.events.made[e].family for es in (before[kind], *waits[kind].values()) for e in es}
+            drained = self._drain_pending(subop, kind)
+            row += [Await(e.index, subop) for e in drained if e.family not in taking]
             row += [Await(e, subop) for e in before[kind]]
             if kind in self.kinds(subop):
                 self._add_run(row, subop, kind, waits[kind], fences.get(kind, set()))
             else:
                 assert not waits[kind]
+            # Behind what takes earlier counts of their flags.
+            row += [Await(e.index, subop) for e in drained if e.family in taking]
         events = tuple(dict.fromkeys([e for k in self.harts.types for e in before[k]] + [
             e for k in self.harts.types for es in waits[k].values() for e in es
         ]))  # fmt: skip
@@ -307,16 +311,17 @@ class _Planner:
                     keys += [k for k in gone if k not in keys and k[1] is hears]
         return families
 
-    def _relieve(self, subop: int) -> None:
+    def _drain_pending(self, subop: int, kind: HartKind) -> list[Event]:
         """Take pending events before their counts come near the limit: those that all setters have passed."""
         limit = max(1, self.events.width * self.events.count_max // 2)
-        for kind in self.harts.types:
-            for family in dict.fromkeys((e.mode, e.setters) for e in self.events.pending[kind]):
-                waiting = [e for e in self.events.pending[kind] if (e.mode, e.setters) == family]
-                if len(waiting) >= limit:
-                    for event in waiting[: max(1, len(waiting) // 2)]:
-                        self.steps[kind][subop].append(Await(event.index, subop))
-                        self.events.take(event, kind, subop)
+        drained: list[Event] = []
+        for family in dict.fromkeys(e.family for e in self.events.pending[kind]):
+            waiting = [e for e in self.events.pending[kind] if e.family == family]
+            if len(waiting) >= limit:
+                drained += waiting[: max(1, len(waiting) // 2)]
+        for event in drained:
+            self.events.take(event, kind, subop)
+        return drained
 
     def _flush_all(self, subop: int) -> None:
         """At the end of a launch all counts are 0."""

@@ -6,8 +6,7 @@ It reads tasks, events and the programs: the two of the cores, and that of the a
      stand on cores of types that run them; their units are covered without gap or overlap, but where groups compute
     what they read each for itself;
  A2  every event is signalled once by each type that sets it and awaited once by each type whose counts it grows;
- A3  a flag is used by events of one mode and one type of setters, and awaited in the order in which it is signalled; a
-     word in memory is one event's;
+ A3  at a type of cores a flag counts for events of one mode and one type of setters; a word in memory is one event's;
  A4  no deadlock: executing the programs with nothing but their signals and awaits, both reach their end;
  A5  every pair of overlapping accesses, at least one of them a write, is ordered by happens-before in the global
      order; on one core a read behind the core's own write needs a fence between them; tasks of one sub-operator on
@@ -20,7 +19,8 @@ It reads tasks, events and the programs: the two of the cores, and that of the a
 
 Happens-before: a signal publishes what its core has completed and learnt; an await brings what the signals it needs
 have published. Knowledge is a vector per core: up to which step of each other core's program. A wait inside a kernel
-counts for the operand it stands at, and for everything behind the kernel.
+counts for the operand it stands at, and for everything behind the kernel. A flag carries no name: which signals a take
+stands for follows from its number alone (`verify_replay` states the rule).
 
 Not checked: that declared accesses are what the kernels do (the simulator checks every one), that a kernel orders its
 own commands, and that what is dealt out at run time is disjoint (the simulator's race detection does both).
@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from superkernel.core.errors import VerificationError, Violation
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.sync.aicore.verify_copies import check_copies
-from superkernel.sync.aicore.verify_form import check_flag_order, check_form
+from superkernel.sync.aicore.verify_form import check_form
 from superkernel.sync.aicore.verify_order import Accesses, check_order
 from superkernel.sync.aicore.verify_replay import Replay, check_counts
 from superkernel.sync.aicore.verify_service import check_service
@@ -77,9 +77,6 @@ def check_aicore_plan(
 ) -> tuple[list[Violation], AicoreCertificate | None]:
     """As `verify_aicore`, but returns the violations. `accesses`: of the plan's tasks, kept from another plan."""
     wrong = [*check_form(plan, units or {}), *check_service(plan), *check_copies(plan, units or {})]
-    if wrong:
-        return wrong, None
-    wrong = list(check_flag_order(plan))
     if wrong:
         return wrong, None
     replay = Replay(plan)

@@ -21,6 +21,7 @@ def check_form(plan: AicorePlan, units: Mapping[int, int]) -> list[Violation]:
         *_check_runs(plan),
         *_check_units(plan, units),
         *_check_events(plan),
+        *_check_flags(plan),
         *_check_writes(plan),
         *_check_meetings(plan),
     ]
@@ -130,9 +131,8 @@ def _check_writes(plan: AicorePlan) -> Iterator[Violation]:
                 yield Violation(f"writes to {access.space.value}{access.slot}", f"core {task.core}, task {task.index}")
 
 
-def check_flag_order(plan: AicorePlan) -> Iterator[Violation]:
-    """A3. Within one kernel, events are taken in the order of their numbers at best: those of one flag must stand at
-    one operand, in order."""
+def _check_flags(plan: AicorePlan) -> Iterator[Violation]:
+    """A3. A flag counts at a core for one mode and one type of setters; a word is one event's."""
     family: dict[tuple[int, HartKind], tuple[Mode, HartKind | None]] = {}
     words: dict[int, int] = {}
     for event in plan.events:
@@ -150,18 +150,3 @@ def check_flag_order(plan: AicorePlan) -> Iterator[Violation]:
                     "a flag is used by two kinds of events", f"event {event.index}, flag {event.flag}",
                     f"mode {known[0].value}", f"mode {event.mode.value}",
                 )  # fmt: skip
-    for kind, program in plan.programs.items():
-        taken = _unique_per_step(program, ())
-        for setter, its in plan.programs.items():
-            signalled = {s.event: at for at, s in enumerate(its) if isinstance(s, Signal)}
-            last: dict[int, int] = {}
-            for index in taken:
-                event = plan.events[index]
-                if event.mode is Mode.NOTIFY or index not in signalled or setter not in event.signallers:
-                    continue
-                if signalled[index] < last.get(event.flag, -1):
-                    yield Violation(
-                        "a flag is awaited in another order than it is signalled",
-                        f"program {kind.value}, event {index}, flag {event.flag}",
-                    )
-                last[event.flag] = signalled[index]

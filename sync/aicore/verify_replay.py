@@ -4,12 +4,19 @@ A4 (no deadlock), A6 (no count above its limit) and the second half of A7 (launc
 happens-before that A5 rests on: a vector per core, up to which step of each other core's program it knows. A signal
 publishes what its core has completed and learnt; an await brings what the signals it needs have published.
 
+The rule for flags, as the hardware has it: a flag carries no name. Its n-th count at a core stands for the n-th signal
+of that flag by every setter that the core listens to, and the n-th take of the flag, wherever it stands, brings what
+these signals have published. What an event is called decides nothing. A kernel takes the flags of an operand where it
+comes to the operand, and which operand it comes to first is its own affair: an operand is sure of as many takes of a
+flag as its own waits have, the next ones in count, not of those that stand at other operands. Behind the kernel all of
+them are taken. A word in memory serves one event, so a wait for it does bring what that event's setters published.
+
 Architecture invariant: imports plain data types only, nothing of the planner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +41,30 @@ Vector = NDArray[np.int64]
 Matrix = NDArray[np.int64]
 
 
+_Flag = tuple[int, HartKind]
+"""A flag, and the type of cores at which it counts."""
+
+
+@dataclass
+class _Count:
+    """One flag at one type of cores: what each type of setters knew at each of its signals, and where it was taken."""
+
+    event: Event  # one of the flag's, for who is heard
+    signals: dict[HartKind, list[Matrix]]
+    events: dict[HartKind, list[int]]  # what each signal was called
+    taken: list[int] = field(default_factory=list)  # step numbers, in order
+
+    @property
+    def complete(self) -> int:
+        """Signals that all setters have given."""
+        return min(len(rows) for rows in self.signals.values())
+
+    @property
+    def untaken(self) -> list[int]:
+        """Events that some setter has signalled and nobody has taken."""
+        return [e for rows in self.events.values() for e in rows[len(self.taken) :]]
+
+
 @dataclass
 class Replay:
     """Executes the programs; keeps what each core knows at each access. Positions are step numbers + 1, per type."""
@@ -42,8 +73,6 @@ class Replay:
     at_access: dict[tuple[int, int | None], Matrix] = field(default_factory=dict)  # (sub-operator, operand)
     fenced_at: dict[tuple[int, int | None], Vector] = field(default_factory=dict)
     step_of: dict[tuple[HartKind, int], int] = field(default_factory=dict)
-    await_step: dict[tuple[HartKind, int], int] = field(default_factory=dict)
-    at_signal: dict[tuple[HartKind, int], Matrix] = field(default_factory=dict)
     under_way: dict[int, str] = field(default_factory=dict)  # event -> the end of a launch that it outlives
 
     def __post_init__(self) -> None:
@@ -52,9 +81,17 @@ class Replay:
         self.fenced = np.zeros(total, np.int64)
         self.units = {(task.subop, task.core) for task in self.plan.tasks}
         self.at: dict[HartKind, int] = dict.fromkeys(self.plan.programs, 0)
+        self.counts: dict[_Flag, _Count] = {}
+        self.words: dict[tuple[HartKind, int], Matrix] = {}  # what setters knew when they counted an event's word up
+        self.read_words: set[tuple[HartKind, int]] = set()
+        for event in self.plan.events:
+            for kind in event.receivers if event.mode is not Mode.NOTIFY else ():
+                setters = event.signallers
+                empty = _Count(event, {k: [] for k in setters}, {k: [] for k in setters})
+                self.counts.setdefault((event.flag, kind), empty)
 
     def run(self) -> list[Violation]:
-        """Until both programs end, or neither can go on."""
+        """Until all programs end, or none can go on."""
         moved = True
         while moved:
             moved = False
@@ -63,14 +100,12 @@ class Replay:
                     self.at[kind] += 1
                     moved = True
             moved = self._pass_pause() or moved
-        stuck = [
-            Violation("an event is under way where a launch ends", f"event {index}", "taken before", end)
-            for index, end in self.under_way.items()
-        ]
+        self._find_under_way("the end")
+        stuck = []
         for kind, program in self.plan.programs.items():
             if self.at[kind] < len(program):
                 step = program[self.at[kind]]
-                missing = [e for e in awaited(step) if not self._complete(self.plan.events[e])]
+                missing = sorted({e for e in awaited(step) if not self._is_there(kind, awaited(step), e)})
                 stuck.append(
                     Violation(
                         "deadlock: this step is never passed",
@@ -79,10 +114,15 @@ class Replay:
                         found=f"events {missing} are not",
                     )
                 )
-        return stuck
+        if stuck:
+            return stuck
+        return [
+            Violation("an event is under way where a launch ends", f"event {index}", "taken before", end)
+            for index, end in self.under_way.items()
+        ]
 
     def _pass_pause(self) -> bool:
-        """Both programs stand at the same end of a launch: everything is complete, no event under way."""
+        """All programs stand at the same end of a launch: everything is complete, no event under way."""
         steps: list[Pause | Cut] = []
         for kind, program in self.plan.programs.items():
             step = program[self.at[kind]] if self.at[kind] < len(program) else None
@@ -91,10 +131,7 @@ class Replay:
             steps.append(step)
         if any(step != steps[0] for step in steps):
             return False
-        for _, index in self.at_signal:
-            for kind in self.plan.events[index].receivers:
-                if (kind, index) not in self.await_step:
-                    self.under_way.setdefault(index, str(steps[0]))
+        self._find_under_way(str(steps[0]))
         for kind in self.plan.programs:
             if isinstance(steps[0], Pause):
                 self.step_of[kind, steps[0].subop] = self.at[kind] + 1
@@ -104,8 +141,27 @@ class Replay:
             self.fenced[mine] = self.at[kind]
         return True
 
-    def _complete(self, event: Event) -> bool:
-        return all((kind, event.index) in self.at_signal for kind in event.signallers)
+    def _find_under_way(self, where: str) -> None:
+        for count in self.counts.values():
+            for index in count.untaken:
+                self.under_way.setdefault(index, where)
+        for _, index in self.words:
+            for kind in self.plan.events[index].receivers:
+                if (kind, index) not in self.read_words:
+                    self.under_way.setdefault(index, where)
+
+    def _is_there(self, kind: HartKind, events: Sequence[int], index: int) -> bool:
+        """Whether a step that takes `events` finds what one of them stands for."""
+        event = self.plan.events[index]
+        if event.mode is Mode.NOTIFY:
+            return all((setters, index) in self.words for setters in event.signallers)
+        count = self.counts[event.flag, kind]
+        return count.complete >= len(count.taken) + len(self._of_flag(events, event.flag))
+
+    def _of_flag(self, events: Sequence[int], flag: int) -> list[int]:
+        """Those of the events, each once, that count on a flag."""
+        made = self.plan.events
+        return [e for e in dict.fromkeys(events) if made[e].mode is not Mode.NOTIFY and made[e].flag == flag]
 
     def _step(self, kind: HartKind, step: object) -> bool:
         if isinstance(step, (Pause, Cut)):
@@ -113,36 +169,44 @@ class Replay:
         mine = list(self.plan.cores(kind))
         number = self.at[kind] + 1
         events = awaited(step) if isinstance(step, (Await, Run)) else ()
-        if not all(self._complete(self.plan.events[e]) for e in events):
+        if not all(self._is_there(kind, events, e) for e in events):
             return False
         if isinstance(step, Signal):
-            self.at_signal[kind, step.event] = self.known[mine].copy()
+            self._signal(kind, self.plan.events[step.event], self.known[mine].copy())
         elif isinstance(step, Drain):
             self.fenced[mine] = number
         elif isinstance(step, Await):
-            self._learn(self.known, self.fenced, mine, self.plan.events[step.event])
-            self.await_step[kind, step.event] = number
+            self._learn(self.known, self.fenced, kind, events)
+            self._take(kind, events, number)
         elif isinstance(step, Run):
             self._access(kind, mine, step, number)
         self.known[mine, mine] = number
         return True
 
+    def _signal(self, kind: HartKind, event: Event, knew: Matrix) -> None:
+        if event.mode is Mode.NOTIFY:
+            self.words[kind, event.index] = knew
+            return
+        for receiver in event.receivers:
+            count = self.counts[event.flag, receiver]
+            count.signals[kind].append(knew)
+            count.events[kind].append(event.index)
+
     def _access(self, kind: HartKind, mine: list[int], step: Run, number: int) -> None:
-        """What is known at each operand's first access; behind the kernel, all of it."""
+        """What is known at each operand's first access, at the least; behind the kernel, all of it."""
         self.step_of[kind, step.subop] = number
         base, fenced = self.known.copy(), self.fenced.copy()
         self._keep(step.subop, None, mine, base, fenced)
         for wait in step.waits:
             here, own = base.copy(), fenced.copy()
-            for event in wait.events:
-                self._learn(here, own, mine, self.plan.events[event])
-                self._learn(self.known, self.fenced, mine, self.plan.events[event])
-                self.await_step[kind, event] = number
+            self._learn(here, own, kind, wait.events)
             if wait.fence:
                 own[mine] = number - 1
                 busy = [core for core in mine if (step.subop, core) in self.units]  # others pass no fence
                 self.fenced[busy] = number - 1
             self._keep(step.subop, wait.operand, mine, here, own)
+        self._learn(self.known, self.fenced, kind, awaited(step))
+        self._take(kind, awaited(step), number)
 
     def _keep(self, subop: int, operand: int | None, mine: list[int], known: Matrix, fenced: Vector) -> None:
         total = self.plan.harts
@@ -151,12 +215,35 @@ class Replay:
         own = self.fenced_at.setdefault((subop, operand), np.full(total, -1, np.int64))
         own[mine] = fenced[mine]
 
-    def _learn(self, known: Matrix, fenced: Vector, mine: list[int], event: Event) -> None:
-        """A type's cores take an event. What others know of a core's own stores, it need not wait for any more."""
+    def _take(self, kind: HartKind, events: Sequence[int], number: int) -> None:
+        for index in dict.fromkeys(events):
+            event = self.plan.events[index]
+            if event.mode is Mode.NOTIFY:
+                self.read_words.add((kind, index))
+            else:
+                self.counts[event.flag, kind].taken.append(number)
+
+    def _learn(self, known: Matrix, fenced: Vector, kind: HartKind, events: Sequence[int]) -> None:
+        """A type's cores take the events' flags, as often as events name them. What others know of a core's own stores,
+        it need not wait for any more."""
+        nth: dict[int, int] = {}
+        for index in dict.fromkeys(events):
+            event = self.plan.events[index]
+            if event.mode is Mode.NOTIFY:
+                signals = {k: self.words[k, index] for k in event.signallers}
+            else:
+                count = self.counts[event.flag, kind]
+                at = nth.setdefault(event.flag, len(count.taken))
+                nth[event.flag] += 1
+                signals = {k: rows[at] for k, rows in count.signals.items()}
+            self._hear(known, fenced, list(self.plan.cores(kind)), event, signals)
+
+    def _hear(
+        self, known: Matrix, fenced: Vector, mine: list[int], event: Event, signals: Mapping[HartKind, Matrix]
+    ) -> None:
         published = np.zeros_like(known)
-        for kind in self.plan.programs:
-            if (kind, event.index) in self.at_signal:
-                published[list(self.plan.cores(kind))] = self.at_signal[kind, event.index]
+        for kind, rows in signals.items():
+            published[list(self.plan.cores(kind))] = rows
         whole = None if event.mode is Mode.GROUP else published[list(self.plan.heard(event, mine[0]))].max(axis=0)
         for core in mine:
             learnt = published[list(self.plan.heard(event, core))].max(axis=0) if whole is None else whole
@@ -173,32 +260,22 @@ class Replay:
 
 
 def check_counts(plan: AicorePlan, replay: Replay) -> Iterator[Violation]:
-    """Before a flag is signalled for the (limit + 1)-th time untaken, a signaller must know the first as taken."""
-    uses: dict[tuple[int, HartKind], list[Event]] = {}
-    for event in plan.events:
-        for kind in event.receivers if event.mode is not Mode.NOTIFY else ():
-            uses.setdefault((event.flag, kind), []).append(event)
-    for (flag, kind), events in uses.items():
-        for number in range(plan.flag_count_max, len(events)):
-            event, earlier = events[number], events[number - plan.flag_count_max]
-            taken = replay.await_step[kind, earlier.index]
-            if not _somebody_knows(plan, replay, event, kind, taken):
+    """Before a flag counts for the (limit + 1)-th time untaken, a signaller must know the first as taken."""
+    for (flag, kind), count in replay.counts.items():
+        for number in range(plan.flag_count_max, len(count.taken)):
+            if not _somebody_knows(plan, count, kind, number, count.taken[number - plan.flag_count_max]):
+                events = sorted({rows[number] for rows in count.events.values()})
                 yield Violation(
-                    "a count can exceed its limit", f"flag {flag} on {kind.value} cores, event {event.index}",
-                    f"at most {plan.flag_count_max}", f"event {earlier.index} may not be taken yet",
+                    "a count can exceed its limit", f"flag {flag} on {kind.value} cores, event {events[0]}",
+                    f"at most {plan.flag_count_max}", f"the one {plan.flag_count_max} before it may not be taken yet",
                 )  # fmt: skip
 
 
-def _somebody_knows(plan: AicorePlan, replay: Replay, event: Event, kind: HartKind, taken: int) -> bool:
+def _somebody_knows(plan: AicorePlan, count: _Count, kind: HartKind, number: int, taken: int) -> bool:
     """For each receiver, a setter that it listens to knows at its signal that the receiver has passed step `taken`."""
     for core in plan.cores(kind):
-        fine = False
-        for setter in plan.heard(event, core):
-            its = plan.kind(setter)
-            row = replay.at_signal[its, event.index][setter - plan.cores(its)[0]]
-            if row[core] >= taken:
-                fine = True
-                break
-        if not fine:
+        heard = plan.heard(count.event, core)
+        rows = ((plan.kind(s), s) for s in heard)
+        if not any(count.signals[its][number][s - plan.cores(its)[0]][core] >= taken for its, s in rows):
             return False
     return True

@@ -3,95 +3,17 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
+from aicore_plans import without_event
+from aicore_schedules import CUBE, MINI, MIX, VECTOR, Op, chain, random_ops, schedule_of
 
-from superkernel.core.dtypes import DType
 from superkernel.core.errors import VerificationError
-from superkernel.core.tensor import Region, TensorType
-from superkernel.ir.body import Body, Operand, PointwiseProgram, SubOperator
-from superkernel.ir.body import Role as Use
-from superkernel.scheduler.aicore.place import Cores, ranges
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
-from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task
-from superkernel.scheduler.tiling import Access
-from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Drain, Event, Form, Mode, OperandWait, Run, Signal
+from superkernel.scheduler.families.aicore.base import KernelType
+from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Drain, Event, Form, Mode, Run, Signal
 from superkernel.sync.aicore.planner import plan_aicore
 from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
-from superkernel.target.aicore import AicoreTarget, load_target
-
-MINI = load_target("mini")
-BLOCK = 64  # bytes per unit in these tests
-
-
-@dataclass(frozen=True)
-class _Tiling(AicoreTiling):
-    kind: KernelType
-    count: int
-
-    @property
-    def kernel_type(self) -> KernelType:
-        return self.kind
-
-    @property
-    def units(self) -> int:
-        return self.count
-
-    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        return ()
-
-    def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
-        return float(end - begin)
-
-
-@dataclass(frozen=True)
-class _Op:
-    """A sub-operator of a test: reads buffers (whole, or the own units), writes one buffer unit by unit."""
-
-    kind: KernelType
-    units: int
-    reads: tuple[tuple[int, bool], ...]  # buffer, whole
-    writes: int
-
-
-def schedule_of(ops: list[_Op], target: AicoreTarget = MINI) -> Schedule:
-    """Buffer b lies at b * 4096 of the arena; unit u owns BLOCK bytes of each buffer that is not read as a whole."""
-    cores = Cores(target)
-    subops, tilings, tasks = [], [], []
-    kind = TensorType(DType.I8, (4096,))
-    for index, op in enumerate(ops):
-        operands = [*(Operand(Use.INPUT, kind) for _ in op.reads), Operand(Use.OUTPUT, kind)]
-        body = Body(None, (), tuple(operands), (), (), (), PointwiseProgram((1,), (), (), ()))
-        subops.append(SubOperator(index, f"op{index}", body, (), (f"op{index}",), "aicore.test"))
-        tiling = _Tiling(op.kind, op.units)
-        tilings.append(tiling)
-        for core, begin, end, role in ranges(tiling, cores):
-            own = [Region(begin * BLOCK, (end - begin) * BLOCK)]
-            accesses = [
-                MemoryAccess(Space.ARENA, 0, False, (Region(b * 4096, 4096) if whole else own[0].shifted(b * 4096),), n)
-                for n, (b, whole) in enumerate(op.reads)
-            ]
-            if not op.kind.is_mix or role is Role.VECTOR0:
-                accesses.append(MemoryAccess(Space.ARENA, 0, True, (own[0].shifted(op.writes * 4096),), len(op.reads)))
-            tasks.append(Task(len(tasks), index, core, begin, end, tuple(accesses)))
-    places = tuple(tuple(Place(Space.ARENA, 0, 0) for _ in s.body.operands) for s in subops)
-    return Schedule(cores.total, tuple(subops), tuple(tilings), places, tuple(tasks), (), 1 << 16, 0)
-
-
-def random_ops(rng: random.Random, count: int) -> list[_Op]:
-    kinds = [KernelType.CUBE, KernelType.VECTOR, KernelType.MIX_1_2]
-    ops = []
-    for _ in range(count):
-        reads = tuple((rng.randrange(6), rng.random() < 0.4) for _ in range(rng.randint(1, 3)))
-        free = sorted({*range(6)} - {b for b, _ in reads})
-        ops.append(_Op(rng.choice(kinds), rng.choice([1, 2, 3, 4, 16]), reads, rng.choice(free)))
-    return ops
-
-
-def chain(*kinds: KernelType, whole: bool = False) -> list[_Op]:
-    """Each reads what the one before it wrote: the own units, or everything."""
-    return [_Op(kind, 16, ((i, whole),), i + 1) for i, kind in enumerate(kinds)]
 
 
 @pytest.mark.parametrize("early_start", [True, False])
@@ -108,35 +30,13 @@ def test_random_programs_verify(seed: int, sync: str, early_start: bool) -> None
     assert certificate.events == len(plan.events)
 
 
-def _without(plan: AicorePlan, gone: int) -> AicorePlan:
-    """The plan without one event: not signalled, not awaited, the others renumbered."""
-    number = {e.index: i for i, e in enumerate(e for e in plan.events if e.index != gone)}
-    programs = {}
-    for kind, program in plan.programs.items():
-        steps = []
-        for step in program:
-            if isinstance(step, (Signal, Await)):
-                if step.event != gone:
-                    steps.append(replace(step, event=number[step.event]))
-            elif isinstance(step, Run):
-                waits = tuple(
-                    OperandWait(w.operand, tuple(number[e] for e in w.events if e != gone), w.fence) for w in step.waits
-                )
-                steps.append(Run(step.subop, waits))
-            else:
-                steps.append(step)
-        programs[kind] = tuple(steps)
-    events = tuple(replace(e, index=number[e.index]) for e in plan.events if e.index != gone)
-    return replace(plan, programs=programs, events=events, boundaries=())
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_no_event_of_a_minimal_plan_can_be_left_out(seed: int) -> None:
     rng = random.Random(100 + seed)
     plan = plan_aicore(schedule_of(random_ops(rng, 25)), MINI)
     assert plan.events
     for event in plan.events:
-        wrong, certificate = check_aicore_plan(_without(plan, event.index))
+        wrong, certificate = check_aicore_plan(without_event(plan, event.index))
         assert certificate is None, f"event {event} is not needed"
         assert any("race" in v.message or "exceed" in v.message for v in wrong)
 
@@ -155,9 +55,6 @@ def test_no_fence_can_be_left_out(seed: int) -> None:
                 assert any("race" in v.message for v in wrong), f"the fence of {step} is not needed"
                 found += 1
     assert found
-
-
-CUBE, VECTOR, MIX = KernelType.CUBE, KernelType.VECTOR, KernelType.MIX_1_2
 
 
 @pytest.mark.parametrize(
@@ -199,7 +96,7 @@ def _waits(plan: AicorePlan, kind: CoreKind, subop: int) -> dict[int, list[int]]
 
 
 def test_operands_that_were_made_first_wait_for_less() -> None:
-    ops = [_Op(CUBE, 4, (), 0), _Op(CUBE, 4, (), 1), _Op(CUBE, 4, ((1, True), (0, True)), 2)]
+    ops = [Op(CUBE, 4, (), 0), Op(CUBE, 4, (), 1), Op(CUBE, 4, ((1, True), (0, True)), 2)]
     plan = plan_aicore(schedule_of(ops), MINI)
     verify_aicore(plan)
     waits = _waits(plan, CoreKind.CUBE, 2)
@@ -211,8 +108,8 @@ def test_operands_that_were_made_first_wait_for_less() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_there_are_no_more_rounds_than_a_kernel_has_entries(count: int) -> None:
-    ops = [_Op(VECTOR, 4, (), n) for n in range(count)]
-    ops.append(_Op(VECTOR, 4, tuple((n, True) for n in range(count)), 5))
+    ops = [Op(VECTOR, 4, (), n) for n in range(count)]
+    ops.append(Op(VECTOR, 4, tuple((n, True) for n in range(count)), 5))
     plan = plan_aicore(schedule_of(ops), MINI)
     verify_aicore(plan)
     assert [e.after for e in plan.events] == list(range(count))[-3:]
@@ -221,7 +118,7 @@ def test_there_are_no_more_rounds_than_a_kernel_has_entries(count: int) -> None:
 
 def test_an_event_of_all_cores_serves_operands_that_need_less() -> None:
     """The vector cores take it anyway: their older operand needs no event of its own."""
-    ops = [_Op(VECTOR, 4, (), 0), _Op(CUBE, 4, ((0, True),), 1), _Op(VECTOR, 4, ((0, True), (1, True)), 2)]
+    ops = [Op(VECTOR, 4, (), 0), Op(CUBE, 4, ((0, True),), 1), Op(VECTOR, 4, ((0, True), (1, True)), 2)]
     plan = plan_aicore(schedule_of(ops), MINI)
     verify_aicore(plan)
     assert [(e.mode, e.after) for e in plan.events] == [(Mode.ALL, 0), (Mode.ALL, 1)]
@@ -231,7 +128,7 @@ def test_an_event_of_all_cores_serves_operands_that_need_less() -> None:
 def test_where_flags_are_short_all_operands_wait_for_one_event() -> None:
     sync = replace(MINI.sync, flags_per_core=type(MINI.sync.flags_per_core)(3), flag_count_max=1)
     few = replace(MINI, sync=sync)
-    ops = [_Op(CUBE, 4, (), 0), _Op(CUBE, 4, (), 1), _Op(CUBE, 4, ((0, True), (1, True)), 2)]
+    ops = [Op(CUBE, 4, (), 0), Op(CUBE, 4, (), 1), Op(CUBE, 4, ((0, True), (1, True)), 2)]
     plan = plan_aicore(schedule_of(ops), few)
     verify_aicore(plan)
     assert [e.after for e in plan.events] == [1]
@@ -242,8 +139,8 @@ def test_a_long_one_way_chain_does_not_overflow_counts() -> None:
     ops = []
     for step in range(100):
         buffer = step % 3
-        ops.append(_Op(CUBE, 2, ((5, False),), buffer))
-        ops.append(_Op(VECTOR, 4, ((buffer, False),), 4))
+        ops.append(Op(CUBE, 2, ((5, False),), buffer))
+        ops.append(Op(VECTOR, 4, ((buffer, False),), 4))
     verify_aicore(plan_aicore(schedule_of(ops), MINI))
 
 
@@ -280,7 +177,7 @@ def test_each_check_rejects_its_canary() -> None:
 
 def test_deadlock_is_told() -> None:
     """Each type takes what the other signals only behind its own take."""
-    plan = plan_aicore(schedule_of([_Op(CUBE, 2, (), 0), _Op(VECTOR, 4, (), 1)]), MINI)
+    plan = plan_aicore(schedule_of([Op(CUBE, 2, (), 0), Op(VECTOR, 4, (), 1)]), MINI)
     events = (Event(0, Mode.GROUP, CoreKind.CUBE, 8, 0), Event(1, Mode.GROUP, CoreKind.VECTOR, 9, 0))
     programs = {
         CoreKind.CUBE: (Await(1, 0), *plan.programs[CoreKind.CUBE], Signal(0)),
