@@ -88,7 +88,7 @@ def test_formats_and_pins_in_force_are_not_named() -> None:
     b = sk.GraphBuilder("product")
     weights = np.random.default_rng(0).standard_normal((256, 512), dtype=np.float32)
     b.output(b.matmul(b.input("x", (64, 256)), b.constant(weights)), "y")
-    kernel = sk.compile(b.graph(), threads=1, options={"precision": "bf16", "pin": ("host.matmul.*",)})
+    kernel = sk.compile(b.graph(), threads=1, options={"precision": "bf16", "pin": ("host.matmul.bf16",)})
     assert kernel.summary()["computed_in"].get("bf16") == 1
     assert kernel.summary()["options_without_effect"] == []
 

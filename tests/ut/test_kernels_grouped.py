@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_check import tiers
 from op_cases import check_op, op_body
 
 from superkernel import DataError, GraphBuilder, compile
@@ -43,7 +44,7 @@ def test_all_kinds_of_counts(name: str) -> None:
     check_op("host.grouped_matmul", "grouped_matmul", inputs, attrs, tol=2e-5, roles={1: Role.CONSTANT})
 
 
-@pytest.mark.parametrize("tier", ["avx512", "avx2", "plain"])
+@pytest.mark.parametrize("tier", tiers())
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 def test_all_types_and_tiers(dtype: str, tier: str) -> None:
     tol = {"f2": 4e-3, "f4": 2e-5, "f8": 1e-12}[dtype]
