@@ -8,18 +8,11 @@ from __future__ import annotations
 
 from superkernel.ir.body import Instruction
 from superkernel.ops.opdef import Family
+from superkernel.ops.table import traits_of
 from superkernel.scheduler.cluster import Cluster, Load
 
 MAX_INSTRUCTIONS = 48
 MAX_BUFFERS = 14  # pointers of one kernel function that stay in registers together with the loop's own values
-# Operators worth several vector instructions each: nothing to be evaluated more than once per element.
-_COSTLY = frozenset(
-    {"exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh"}
-    | {"acosh", "atanh", "erf", "sigmoid", "silu", "gelu", "mish", "softplus", "softsign", "elu", "selu", "celu"}
-    | {"div", "sqrt", "rsqrt", "reciprocal", "pow", "mod"}
-)
-# Families whose kernels may evaluate a prologue several times per element.
-_REPEATING = frozenset({Family.CONV, Family.MATMUL, Family.POOL, Family.ATTENTION})
 
 
 def too_big(*parts: Cluster) -> str | None:
@@ -37,9 +30,9 @@ def prologue_loses(part: Cluster, family: Family, slot_elements: int) -> str | N
     """None where evaluating `part` inside the anchor pays, else why not."""
     if part.instruction_count > MAX_INSTRUCTIONS // 2:
         return "the prologue is long"
-    if family not in _REPEATING or slot_elements <= 4096:
+    if not family.revisits or slot_elements <= 4096:
         return None
     for cell in part.cells:
-        if isinstance(cell, Instruction) and cell.op in _COSTLY:
+        if isinstance(cell, Instruction) and traits_of(cell.op).costly:
             return f"{cell.op} would be evaluated several times per element"
     return None

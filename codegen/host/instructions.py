@@ -1,11 +1,12 @@
 """How each pointwise operator becomes vector code: operator name -> formula.
 
-Model: a formula gets a `Context` (the instruction, its operands' dtypes, the constants among them) and its operands
-as `Expr`s in compute form, and returns the result in compute form of the instruction's dtype. Operand values that the
-mathematics leaves open are defined here and never trap: integer division or remainder by zero gives 0, the smallest
-integer divided by -1 wraps to itself, a shift by the width or more (or by a negative count) shifts everything out, an
-integer to a negative power is 0 unless the base is 1 or -1. Minimum, maximum, relu and clip keep NaN. The
-floating-point remainder is exact for quotients below 2^52 (f32 with FMA: below 2^80).
+Model: a function of `vecmath` that has an operator's name is its formula; the others are here. A formula gets a
+`Context` (the instruction, its operands' dtypes, the constants among them) and its operands as `Expr`s in compute form,
+and returns the result in compute form of the instruction's dtype. Operand values that the mathematics leaves open are
+defined here and never trap: integer division or remainder by zero gives 0, the smallest integer divided by -1 wraps to
+itself, a shift by the width or more (or by a negative count) shifts everything out, an integer to a negative power is 0
+unless the base is 1 or -1. Minimum, maximum, relu and clip keep NaN. The floating-point remainder is exact for
+quotients below 2^52 (f32 with FMA: below 2^80).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Instruction
 from superkernel.ops.opdef import AttrValue
+from superkernel.ops.table import find_op
 
 
 @dataclass(slots=True)
@@ -322,8 +324,8 @@ def _where(c: Context, condition: Expr, a: Expr, b: Expr) -> Expr:
 
 
 def _named(name: str) -> Formula:
-    def formula(c: Context, x: Expr) -> Expr:
-        return c.math(name, x)
+    def formula(c: Context, *operands: Expr) -> Expr:
+        return c.math(name, *operands)
 
     return formula
 
@@ -336,6 +338,7 @@ def _rounding(mode: str) -> Formula:
 
 
 FORMULAS: dict[str, Formula] = {
+    **{name: _named(name) for name in vecmath.FUNCTIONS if find_op(name)},
     "identity": lambda c, x: x,
     "abs": lambda c, x: x.abs() if x.is_float or c.signed() else x,
     "neg": lambda c, x: -x,
@@ -348,13 +351,6 @@ FORMULAS: dict[str, Formula] = {
     "rsqrt": lambda c, x: 1.0 / x.sqrt(),
     "reciprocal": lambda c, x: 1.0 / x,
     "square": lambda c, x: x * x,
-    **{
-        name: _named(name)
-        for name in (
-            *("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
-            *("asinh", "acosh", "atanh", "erf", "sigmoid"),
-        )
-    },
     "relu": _relu,
     "leaky_relu": lambda c, x: (x < 0.0).choose(x * c.number("alpha"), x),
     "elu": lambda c, x: (x < 0.0).choose(c.math("expm1", x) * c.number("alpha"), x),

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from superkernel.codegen.host import vecmath_data as data
+from superkernel.codegen.host import vectrig
 from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.vecexpr import Expr, outlined, polynomial, rounded
-from superkernel.codegen.host.vectrig import acos, asin, atan, cos, sin, tan
 
 # exp ------------------------------------------------------------------------------------------------------------------
 
@@ -224,26 +224,12 @@ def power(x: Expr, y: Expr) -> Expr:
 
 
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
-    "exp": exp,
-    "exp_moderate": exp_moderate,
-    "expm1": expm1,
-    "log": log,
-    "log1p": log1p,
-    "sigmoid": sigmoid,
-    "tanh": tanh,
-    "sinh": sinh,
-    "cosh": cosh,
-    "asinh": asinh,
-    "acosh": acosh,
-    "atanh": atanh,
-    "erf": erf,
+    **{
+        f.__name__: f
+        for f in (exp, exp_moderate, expm1, log, log1p, sigmoid, tanh, sinh, cosh, asinh, acosh, atanh, erf)
+    },
     "pow": power,
-    "sin": sin,
-    "cos": cos,
-    "tan": tan,
-    "asin": asin,
-    "acos": acos,
-    "atan": atan,
+    **vectrig.FUNCTIONS,
 }
 
 

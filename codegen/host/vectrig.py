@@ -6,6 +6,8 @@ has up to 2^40.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from superkernel.codegen.host import vecmath_data as data
 from superkernel.codegen.host.vecexpr import Expr, polynomial
 
@@ -97,3 +99,6 @@ def acos(x: Expr) -> Expr:
     twice = value + value
     outer = (x < 0.0).choose(2 * data.PI_2 - (twice - 2 * data.PI_2_LOW), twice)
     return big.choose(outer, data.PI_2 - (value.copysign(x) - data.PI_2_LOW))
+
+
+FUNCTIONS: dict[str, Callable[..., Expr]] = {f.__name__: f for f in (sin, cos, tan, asin, acos, atan)}

@@ -11,26 +11,11 @@ from math import prod
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import PointwiseProgram
+from superkernel.ops.table import traits_of
 from superkernel.target.cpu import CpuTarget
 
 CALL_NS = 20.0  # entering a kernel function, setting up loops
 BF16_WEIGHT = 8.0  # rounding a vector to bf16 by integer arithmetic
-
-# Vector instructions per vector of results, where more than one.
-_WEIGHTS: dict[str, float] = {
-    **dict.fromkeys(("div", "sqrt", "reciprocal", "softsign"), 8.0),
-    **dict.fromkeys(("rsqrt", "dequantize", "cast", "selu", "hard_swish", "hard_sigmoid"), 6.0),
-    **dict.fromkeys(("exp", "expm1", "elu", "celu"), 22.0),
-    **dict.fromkeys(("log", "log1p", "asin", "acos", "atan"), 28.0),
-    **dict.fromkeys(("tanh", "sigmoid", "silu", "gelu", "mish", "erf"), 30.0),
-    **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh", "softplus"), 50.0),
-    **dict.fromkeys(("sin", "cos", "tan"), 40.0),
-    "pow": 90.0,
-    "mod": 20.0,
-    "quantize": 14.0,
-    "identity": 0.0,
-    "constant": 0.0,
-}
 
 
 def program_weight(program: PointwiseProgram) -> float:
@@ -39,8 +24,7 @@ def program_weight(program: PointwiseProgram) -> float:
     rounds = [o for o in program.outputs if o.target >= 0 and program.dtype_of(o.value) is DType.BF16]
     weight += BF16_WEIGHT * len(rounds)
     for instruction in program.instructions:
-        one = _WEIGHTS.get(instruction.op, 1.5)
-        weight += one * (2.0 if instruction.dtype is DType.F64 else 1.0)
+        weight += traits_of(instruction.op).weight * (2.0 if instruction.dtype is DType.F64 else 1.0)
     return weight
 
 

@@ -16,7 +16,6 @@ from superkernel.ops.table import op_table
 
 TARGET = Path(__file__).with_name("methods.py")
 LINE_LENGTH = 120
-SEVERAL_OUTPUTS = frozenset({"split", "topk"})
 
 ANNOTATIONS = {
     AttrKind.INT: "int",
@@ -87,7 +86,7 @@ def _parameters(row: OpDef) -> list[str]:
 
 def method(row: OpDef) -> str:
     """The source of one operator's method."""
-    several = row.name in SEVERAL_OUTPUTS
+    several = row.has_several_results
     result = "tuple[Tensor, ...]" if several else "Tensor"
     parameters = _parameters(row)
     head = f"    def {_safe(row.name)}({', '.join(parameters)}) -> {result}:"

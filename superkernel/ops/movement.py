@@ -340,5 +340,6 @@ OPS: tuple[OpDef, ...] = (
         _topk_reference,
         _topk_access,
         _topk_flops,
+        results=("values", "indices"),
     ),
 )

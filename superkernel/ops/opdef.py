@@ -1,7 +1,9 @@
-"""What an operator is: one `OpDef` per operator, the only place that knows its shapes, dtypes, meaning and access.
+"""What an operator is: one `OpDef` per operator, the only place that knows its shapes, dtypes, meaning, access and
+traits.
 
-Everything else (validation, the NumPy reference, tiling, documentation, the registry's op names) is derived from the
-table in `superkernel/ops/table.py`. Adding an operator is adding one `OpDef`.
+Everything else (validation, the NumPy reference, tiling, estimates, what may be fused, where it is computed, its names
+in ONNX and torch, documentation, test cases) is derived from the table in `superkernel/ops/table.py`. Adding an
+operator is adding one `OpDef`, and the code that computes it: one function per target (see CONTRIBUTING.md).
 
 Conventions
 - `infer(inputs, attrs)` gets input types (None = absent optional input), returns the output types; raises `GraphError`
@@ -14,6 +16,7 @@ Conventions
   may be read.
 - `flops(inputs, outputs, attrs)`: floating-point (or integer) operations, a fused multiply-add counted as 2, a
   transcendental as 1.
+- A trait without a default must be given: a row that lacks one is an error when the table is built.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
 from superkernel.core.tensor import Box, TensorType
 
 AttrValue = int | float | bool | str | DType | tuple[int, ...] | tuple[float, ...] | None
@@ -58,6 +62,11 @@ class Family(Enum):
     ATTENTION = "attention"
     UPDATE = "update"  # in-place update of a state (KV cache)
     OTHER = "other"
+
+    @property
+    def revisits(self) -> bool:
+        """Whether an input element takes part in many results, so that a kernel may evaluate a prologue repeatedly."""
+        return self in (Family.CONV, Family.MATMUL, Family.POOL, Family.ATTENTION)
 
 
 class AttrKind(Enum):
@@ -107,9 +116,28 @@ def no_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
     return 0
 
 
+Conversions = Mapping[DType, frozenset[DType]]
+"""Element type of the operand that names it (`OpDef.typed_by`) -> element types of results."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What the compiler asks of a pointwise operator.
+
+    `weight`: estimated vector instructions of the host per vector of results, loads and stores apart. `vector`: the
+    element types that the accelerator's vector engine computes; or, where it computes none, why (its scalar units do
+    it then). `costly`: not to be evaluated more than once per element to save a tensor. `domain`: an interval of
+    arguments on which the function is finite and well conditioned."""
+
+    weight: float
+    vector: Conversions | str
+    costly: bool = False
+    domain: tuple[float, float] = (-3.0, 3.0)
+
+
 @dataclass(frozen=True, slots=True)
 class OpDef:
-    """One row of the operator table."""
+    """One row of the operator table. Raises InternalError where a column is missing."""
 
     name: str
     family: Family
@@ -120,6 +148,26 @@ class OpDef:
     reference: ReferenceFn
     access: AccessFn
     flops: FlopsFn
+    traits: Traits | None = None  # of pointwise operators, which all have them
+    results: tuple[str, ...] = ("y",)  # names of the outputs; "parts..." stands for as many as the attributes ask for
+    typed_by: int = 0  # the input whose element type names the operator's
+    commutative: bool = False
+    discontinuous: bool = False  # selects, counts or jumps: a small error of an input may become a large one
+    onnx: str = ""  # the ONNX operator that is this one, inputs and attributes alike
+    torch: str = ""  # the ATen operator that is this one, on operands of the result's type
+
+    def __post_init__(self) -> None:
+        missing = [c for c in ("name", "doc", "args") if not getattr(self, c)]
+        if self.family is Family.POINTWISE and self.traits is None:
+            missing.append("traits")
+        if missing:
+            columns = ", ".join(missing)
+            raise InternalError("a row of the operator table is incomplete", location=self.name, expected=columns)
+
+    @property
+    def has_several_results(self) -> bool:
+        """Whether it may have more than one output."""
+        return len(self.results) > 1 or self.results[0].endswith("...")
 
     def attr(self, name: str) -> AttrDef | None:
         """The attribute's definition, or None."""
@@ -133,6 +181,13 @@ INTS = SIGNED_INTS | UNSIGNED_INTS
 NUMERIC = FLOATS | INTS
 BOOLS = frozenset({DType.BOOL})
 ANY = NUMERIC | BOOLS
+
+VECTOR_FLOATS = frozenset({DType.F32, DType.F16, DType.BF16})
+VECTOR_INTS = frozenset({DType.I32, DType.I16})
+VECTOR_ARITHMETIC = VECTOR_FLOATS | VECTOR_INTS | BOOLS
+VECTOR_COMPARABLE = VECTOR_ARITHMETIC | {DType.I8, DType.U8}
+"""Element types that the accelerator's vector engine computes with, and those that it can compare and select. Of f64
+and i64 it moves the bytes, unsigned types of 16 and 32 bits its commands do not know."""
 
 
 def as_array(value: Any, dtype: DType) -> Array:

@@ -10,8 +10,6 @@ everything out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from superkernel.core.dtypes import DType
@@ -32,27 +30,33 @@ from superkernel.ops.common import (
     to_f64,
     widen,
 )
+from superkernel.ops.elementwise import ONE, pointwise_row
 from superkernel.ops.elementwise import OPS as ELEMENTWISE
-from superkernel.ops.elementwise import pointwise_row
 from superkernel.ops.numeric import int_pow
 from superkernel.ops.opdef import (
     ANY,
     BOOLS,
     FLOATS,
     NUMERIC,
+    VECTOR_COMPARABLE,
+    VECTOR_FLOATS,
+    VECTOR_INTS,
     ArgDef,
     Array,
     Arrays,
     AttrDef,
     AttrKind,
     Attrs,
+    Conversions,
     OpDef,
     Outputs,
+    Traits,
     Types,
 )
 
-Formula = Callable[[Array, Attrs], Array]
-Formula2 = Callable[[Array, Array, Attrs], Array]
+
+def _to_themselves(dtypes: frozenset[DType]) -> Conversions:
+    return {d: frozenset({d}) for d in dtypes}
 
 
 _POW_ARGS = (ArgDef("a", NUMERIC), ArgDef("b", NUMERIC, doc="may be of another type than a"))
@@ -197,6 +201,17 @@ _CAST_ATTRS = (
 )
 _QUANTIZE_ATTRS = (AttrDef("dtype", AttrKind.DTYPE, DType.U8, "i8, u8, i16, u16 or i32"),)
 
+_I64, _I32, _I16, _I8, _U8, _BOOL = DType.I64, DType.I32, DType.I16, DType.I8, DType.U8, DType.BOOL
+_CONVERTED: Conversions = {
+    **dict.fromkeys(VECTOR_FLOATS, VECTOR_FLOATS | {_I32, _I16, _I8, _U8, _BOOL}),
+    _I64: VECTOR_FLOATS | {_I32, _BOOL},
+    **dict.fromkeys((_I32, _I16, _I8), VECTOR_FLOATS | {_I32, _I16, _I8, _BOOL}),
+    _U8: VECTOR_FLOATS | {_I32, _I16, _U8, _BOOL},
+    _BOOL: VECTOR_FLOATS | {_I32, _I16, _I8, _U8, _BOOL},
+}
+_VECTOR_CASTS: Conversions = {d: _CONVERTED.get(d, frozenset()) | {d} for d in DType}  # to the own type it is a copy
+_VECTOR_QUANTIZED = _QUANTIZED - {DType.U16}
+
 _OWN = (
     pointwise_row(
         "cast",
@@ -206,11 +221,52 @@ _OWN = (
         _cast_infer,
         _cast_reference,
         1,
+        Traits(weight=6.0, vector=_VECTOR_CASTS),
     ),
-    pointwise_row("pow", "a^b in the type of a.", _POW_ARGS, (), _pow_infer, _pow_reference, 1),
-    pointwise_row("prelu", "x where not negative, else slope * x.", _PRELU_ARGS, (), _prelu_infer, _prelu_reference, 2),
-    pointwise_row("where", "a where cond, else b.", _WHERE_ARGS, (), _where_infer, _where_reference, 1),
-    pointwise_row("clip", "min(max(x, lo), hi).", _CLIP_ARGS, (), _clip_infer, _clip_reference, 2),
+    pointwise_row(
+        "pow",
+        "a^b in the type of a.",
+        _POW_ARGS,
+        (),
+        _pow_infer,
+        _pow_reference,
+        1,
+        Traits(weight=90.0, vector=_to_themselves(VECTOR_FLOATS), costly=True),
+        onnx="Pow",
+    ),
+    pointwise_row(
+        "prelu",
+        "x where not negative, else slope * x.",
+        _PRELU_ARGS,
+        (),
+        _prelu_infer,
+        _prelu_reference,
+        2,
+        Traits(weight=ONE, vector=_to_themselves(VECTOR_FLOATS)),
+        onnx="PRelu",
+    ),
+    pointwise_row(
+        "where",
+        "a where cond, else b.",
+        _WHERE_ARGS,
+        (),
+        _where_infer,
+        _where_reference,
+        1,
+        Traits(weight=ONE, vector=_to_themselves(VECTOR_COMPARABLE)),
+        typed_by=1,
+        onnx="Where",
+    ),
+    pointwise_row(
+        "clip",
+        "min(max(x, lo), hi).",
+        _CLIP_ARGS,
+        (),
+        _clip_infer,
+        _clip_reference,
+        2,
+        Traits(weight=ONE, vector=_to_themselves(VECTOR_FLOATS | VECTOR_INTS)),
+    ),
     pointwise_row(
         "quantize",
         "saturate(round(x / scale) + zero_point), halves to even.",
@@ -219,6 +275,8 @@ _OWN = (
         _quantize_infer,
         _quantize_reference,
         3,
+        Traits(weight=14.0, vector=dict.fromkeys(VECTOR_FLOATS, _VECTOR_QUANTIZED)),
+        discontinuous=True,
     ),
     pointwise_row(
         "dequantize",
@@ -228,6 +286,7 @@ _OWN = (
         _dequantize_infer,
         _dequantize_reference,
         2,
+        Traits(weight=6.0, vector=dict.fromkeys(_VECTOR_QUANTIZED, VECTOR_FLOATS)),
     ),
 )
 

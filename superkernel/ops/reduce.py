@@ -182,7 +182,9 @@ def _arg(name: str, doc: str, find: Callable[..., Array]) -> OpDef:
         bool_attr("select_last_index", False, "of equal values the last index instead of the first"),
     )
     args = (ArgDef("x", NUMERIC),)
-    return OpDef(name, Family.REDUCE, doc, args, attrs, _arg_infer, reference, _arg_access, _element_flops)
+    return OpDef(
+        name, Family.REDUCE, doc, args, attrs, _arg_infer, reference, _arg_access, _element_flops, discontinuous=True
+    )
 
 
 def _cumsum_infer(inputs: Types, attrs: Attrs) -> Outputs:

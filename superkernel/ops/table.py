@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 from functools import cache
 
-from superkernel.ops.opdef import OpDef
+from superkernel.ops.opdef import OpDef, Traits
+
+_CONSTANT = Traits(weight=0.0, vector={})
 
 
 @cache
@@ -35,6 +37,14 @@ def op_table() -> dict[str, OpDef]:
 def find_op(name: str) -> OpDef | None:
     """The operator's row, or None."""
     return op_table().get(name)
+
+
+@cache
+def traits_of(op: str) -> Traits:
+    """Of a step of a pointwise program: an operator, or "constant"."""
+    traits = _CONSTANT if op == "constant" else op_table()[op].traits
+    assert traits is not None, op
+    return traits
 
 
 def suggest_ops(name: str) -> list[str]:

@@ -264,5 +264,6 @@ OPS: tuple[OpDef, ...] = (
         _split_reference,
         _split_access,
         no_flops,
+        results=("parts...",),
     ),
 )

@@ -20,7 +20,7 @@ from superkernel.core.tensor import TensorType
 from superkernel.ir.body import AnchorInput, Body, Operand, PointwiseProgram, Role, View
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Family
-from superkernel.ops.table import find_op, suggest_ops
+from superkernel.ops.table import find_op, op_table, suggest_ops
 from superkernel.registry.records import ALL_CORES, Platform, Policy, Requirement, TensorNeed
 from superkernel.target.base import Target
 
@@ -36,7 +36,6 @@ IMAGE_OPS = frozenset({"conv", "max_pool", "avg_pool", "global_avg_pool", "globa
 VARIABLE_EXPONENT = "variable_exponent"
 """What a program has besides its operators where it raises to a power that is not known when compiling."""
 
-_TYPED_SLOT = {"where": 1}  # the operand that names a step's type, where it is not the first
 _CLAMPS = frozenset({"clip", "minimum", "maximum"})
 _ARGUMENT = re.compile(r"(const\s+)?([a-z0-9]+\[[0-9,\s]*\])")
 
@@ -104,8 +103,10 @@ def _own_step(
 ) -> tuple[frozenset[str], frozenset[tuple[str, DType, DType]]]:
     """What a pointwise operator that stands alone, as an anchor, would be in a program."""
     definition = find_op(op)
-    typed = needs[_TYPED_SLOT.get(op, 0)] if needs else None
-    if definition is None or definition.family is not Family.POINTWISE or typed is None:
+    if definition is None or definition.family is not Family.POINTWISE or not needs:
+        return frozenset(), frozenset()
+    typed = needs[definition.typed_by]
+    if typed is None:
         return frozenset(), frozenset()
     exponent = needs[1] if op == "pow" else None
     computed = exponent is not None and not (exponent.constant and exponent.type.size == 1)
@@ -115,7 +116,7 @@ def _own_step(
 def _steps(program: PointwiseProgram) -> Iterator[tuple[str, DType, DType]]:
     for step in program.instructions:
         if step.op != "constant":
-            yield step.op, program.dtype_of(step.args[_TYPED_SLOT.get(step.op, 0)]), step.dtype
+            yield step.op, program.dtype_of(step.args[op_table()[step.op].typed_by]), step.dtype
 
 
 def _programs(body: Body) -> list[PointwiseProgram]:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from superkernel.ir.graph import Node
+from superkernel.ops.table import op_table
 from superkernel.transforms.editor import Editor
-
-COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class Op(Pattern):
                 return
             inside = Match({**inside.values, self.name: value}, inside.nodes)
         orders = [self.args]
-        if node.op in COMMUTATIVE and len(self.args) == 2:
+        if len(self.args) == 2 and op_table()[node.op].commutative:
             orders.append(self.args[::-1])
         for order in orders:
             yield from self._arguments(editor, node, order, 0, inside)

@@ -12,10 +12,6 @@ from superkernel.core.dtypes import DType
 from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import Family
 
-_JUMPS = frozenset(
-    {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "sign", "floor", "ceil", "round", "trunc"}
-    | {"mod", "argmax", "argmin", "thresholded_relu", "shrink", "isinf", "isnan", "quantize"}
-)
 _NEVER_ROUND = (Family.RESHAPE, Family.VIEW)
 
 
@@ -45,7 +41,7 @@ def _jumps(graph: Graph, node: Node) -> bool:
         return bool(graph.consumers.get(node.outputs[-1])) or node.outputs[-1] in graph.outputs
     if node.op == "cast":
         return not graph.types[node.outputs[0]].dtype.is_float
-    return node.op in _JUMPS
+    return graph.definition(node).discontinuous
 
 
 def _needed(graph: Graph) -> set[str]:

@@ -19,7 +19,7 @@ from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.aicore.lowering import Const, Lowering
 
 F32, I32 = DType.F32, DType.I32
-Function = Callable[[Lowering, int], int]
+Function = Callable[..., int]  # of the lowering and registers of f32
 
 # logit(Phi(x)) / x as polynomials in x^2, fitted for the least greatest error of max(1, |x|) Phi(x).
 PHI = (
@@ -258,8 +258,9 @@ def tan(e: Lowering, x: int) -> int:
 
 
 PLAIN: dict[str, Function] = {
-    "sigmoid": sigmoid, "silu": silu, "tanh": tanh, "softplus": softplus, "softsign": softsign, "mish": mish,
-    "hard_swish": hard_swish, "expm1": expm1, "log1p": log1p, "sinh": sinh, "cosh": cosh, "asinh": asinh,
-    "acosh": acosh, "atanh": atanh, "atan": atan, "asin": asin, "acos": acos, "sin": sin, "cos": cos, "tan": tan,
+    f.__name__: f for f in (
+        sigmoid, silu, tanh, softplus, softsign, mish, hard_swish, expm1, log1p, sinh, cosh, asinh, acosh, atanh, atan,
+        asin, acos, sin, cos, tan,
+    )
 }  # fmt: skip
-"""Functions of one number without attributes."""
+"""Operators without attributes as functions of their operands in f32."""

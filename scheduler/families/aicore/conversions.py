@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from superkernel.core.dtypes import DType
+from superkernel.registry.vector_ops import STEPS
 from superkernel.scheduler.families.aicore.lowering import Const, engine_type, unsupported
-from superkernel.scheduler.families.aicore.programs import CASTS, QUANTIZED
 from superkernel.scheduler.families.aicore.site import Site
 
 F32, F16, I32, I16 = DType.F32, DType.F16, DType.I32, DType.I16
@@ -12,7 +12,7 @@ F32, F16, I32, I16 = DType.F32, DType.F16, DType.I32, DType.I16
 
 def cast(s: Site) -> int:
     source, wanted = s.dtype, s.instruction.dtype
-    if wanted not in CASTS.get(source, ()):
+    if ("cast", source, wanted) not in STEPS:
         raise unsupported(s.instruction, f"the vector engine does not convert {source}")
     if source is DType.I64:
         return _cast_of_words(s)
@@ -72,7 +72,7 @@ def _cast_of_words(s: Site) -> int:
 def quantize(s: Site) -> int:
     """round(x / scale) + zero point; the last conversion bounds."""
     e, wanted = s.e, s.instruction.dtype
-    if wanted not in QUANTIZED:
+    if ("quantize", s.dtype, wanted) not in STEPS:
         raise unsupported(s.instruction, f"the vector engine has no {wanted}")
     scale = e.values[s.args[1]].const
     x = s.wide()

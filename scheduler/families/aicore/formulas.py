@@ -14,9 +14,11 @@ from functools import lru_cache
 import numpy as np
 
 from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Instruction, PointwiseProgram
-from superkernel.ops.table import find_op
+from superkernel.ops.table import op_table
+from superkernel.registry.vector_ops import why_not
 from superkernel.scheduler.families.aicore import composed, conversions
 from superkernel.scheduler.families.aicore.lowering import Const, Lowering, Value, engine_type, is_exact, unsupported
 from superkernel.scheduler.families.aicore.programs import SUPPORTED
@@ -84,17 +86,18 @@ def _value(e: Lowering, instruction: Instruction, number: int) -> Value:
             e.form(instruction.args[0], engine_type(source.dtype))
         return Value(instruction.dtype, None, source.forms)
     handler = _HANDLERS.get(instruction.op)
-    kind = e.program.dtype_of(instruction.args[1 if instruction.op == "where" else 0])
-    if handler is None or kind not in SUPPORTED.get(instruction.op, ()):
-        raise unsupported(instruction, f"the vector engine does not compute it for {kind}")
+    kind = e.program.dtype_of(instruction.args[op_table()[instruction.op].typed_by])
+    if kind not in SUPPORTED.get(instruction.op, ()):
+        raise unsupported(instruction, f"the vector engine does not compute it: {why_not(instruction.op, kind)}")
+    if handler is None:
+        raise InternalError("the operator table promises what has no lowering", location=instruction.op)
     register = handler(Site(e, instruction, number))
     return Value(instruction.dtype, None, {e.dtype(register): register})
 
 
 def _folded(e: Lowering, instruction: Instruction) -> float | int | bool:
     """An instruction of constants, by the operator's reference."""
-    definition = find_op(instruction.op)
-    assert definition is not None
+    definition = op_table()[instruction.op]
     arrays = [
         np.asarray(e.values[a].const).astype(e.values[a].dtype.numpy) if a >= 0 else None for a in instruction.args
     ]
@@ -119,7 +122,7 @@ def _rounded(direction: str) -> Handler:
 
 
 def _plain(function: composed.Function) -> Handler:
-    return lambda s: function(s.e, s.wide())
+    return lambda s: function(s.e, *(s.wide(k) for k in range(len(s.args))))
 
 
 def _two(matrix: str, scalar: str, exact: bool) -> Handler:

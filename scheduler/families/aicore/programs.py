@@ -10,12 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from superkernel.core.dtypes import DType
-from superkernel.registry.vector_ops import CASTS, QUANTIZED, STEPS
-
-__all__ = ["CASTS", "QUANTIZED", "SUPPORTED"]
-
-_INTS = frozenset({DType.I32, DType.I16})
-_CONSTANTS = _INTS | {DType.F32, DType.F16, DType.BF16, DType.I8, DType.U8, DType.BOOL}
+from superkernel.ops.opdef import VECTOR_COMPARABLE, VECTOR_INTS
+from superkernel.registry.vector_ops import STEPS
 
 
 def _supported() -> dict[str, frozenset[DType]]:
@@ -27,8 +23,8 @@ def _supported() -> dict[str, frozenset[DType]]:
 
 SUPPORTED: Mapping[str, frozenset[DType]] = {
     **_supported(),
-    "constant": _CONSTANTS,
-    **dict.fromkeys(("shift_left", "shift_right"), _INTS),
+    "constant": VECTOR_COMPARABLE,
+    **dict.fromkeys(("shift_left", "shift_right"), VECTOR_INTS),
 }
 """Element types of an operator's values (of `where`: of the selected ones; of `cast`: of the source; of `quantize` and
 `dequantize`: of x). `pow` and the shifts want a constant right operand."""

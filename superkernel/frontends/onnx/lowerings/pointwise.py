@@ -12,89 +12,19 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.registry import lowers
 from superkernel.frontends.onnx.types import element_type
+from superkernel.ops.table import op_table
 
-# ONNX operator -> (operator of the table, attributes passed on under the same name where given)
-UNARY: dict[str, tuple[str, tuple[str, ...]]] = {
-    "Abs": ("abs", ()),
-    "Acos": ("acos", ()),
-    "Acosh": ("acosh", ()),
-    "Asin": ("asin", ()),
-    "Asinh": ("asinh", ()),
-    "Atan": ("atan", ()),
-    "Atanh": ("atanh", ()),
-    "BitwiseNot": ("bitwise_not", ()),
-    "Ceil": ("ceil", ()),
-    "Celu": ("celu", ("alpha",)),
-    "Cos": ("cos", ()),
-    "Cosh": ("cosh", ()),
-    "Elu": ("elu", ("alpha",)),
-    "Erf": ("erf", ()),
-    "Exp": ("exp", ()),
-    "Floor": ("floor", ()),
-    "Gelu": ("gelu", ("approximate",)),
-    "HardSigmoid": ("hard_sigmoid", ("alpha", "beta")),
-    "HardSwish": ("hard_swish", ()),
-    "Identity": ("identity", ()),
-    "IsInf": ("isinf", ("detect_negative", "detect_positive")),
-    "IsNaN": ("isnan", ()),
-    "LeakyRelu": ("leaky_relu", ("alpha",)),
-    "Log": ("log", ()),
-    "Mish": ("mish", ()),
-    "Neg": ("neg", ()),
-    "Not": ("logical_not", ()),
-    "Reciprocal": ("reciprocal", ()),
-    "Relu": ("relu", ()),
-    "Round": ("round", ()),
-    "Selu": ("selu", ("alpha", "gamma")),
-    "Shrink": ("shrink", ("bias", "lambd")),
-    "Sigmoid": ("sigmoid", ()),
-    "Sign": ("sign", ()),
-    "Sin": ("sin", ()),
-    "Sinh": ("sinh", ()),
-    "Softplus": ("softplus", ()),
-    "Softsign": ("softsign", ()),
-    "Sqrt": ("sqrt", ()),
-    "Tan": ("tan", ()),
-    "Tanh": ("tanh", ()),
-    "ThresholdedRelu": ("thresholded_relu", ("alpha",)),
-}
-BINARY = {
-    "Add": "add",
-    "And": "logical_and",
-    "BitwiseAnd": "bitwise_and",
-    "BitwiseOr": "bitwise_or",
-    "BitwiseXor": "bitwise_xor",
-    "Div": "div",
-    "Equal": "equal",
-    "Greater": "greater",
-    "GreaterOrEqual": "greater_equal",
-    "Less": "less",
-    "LessOrEqual": "less_equal",
-    "Mul": "mul",
-    "Or": "logical_or",
-    "PRelu": "prelu",
-    "Pow": "pow",
-    "Sub": "sub",
-    "Xor": "logical_xor",
-}
+_SAME = {row.onnx: row for row in op_table().values() if row.onnx}
 
 
-@lowers(*UNARY)
-def unary(call: Call) -> Tensor:
-    op, names = UNARY[call.op]
-    return call.emit(op, call.input(0), **{n: call.attr(n) for n in names if n in call.attrs})
-
-
-@lowers(*BINARY)
-def binary(call: Call) -> Tensor:
-    if call.attr("broadcast") or call.attr("axis") is not None:
+@lowers(*_SAME)
+def same(call: Call) -> Tensor:
+    """An operator of the table under ONNX's name."""
+    row = _SAME[call.op]
+    if len(row.args) == 2 and (call.attr("broadcast") or call.attr("axis") is not None):
         raise call.unsupported("the broadcast attribute of operator sets before 7 is not supported")
-    return call.emit(BINARY[call.op], call.input(0), call.input(1))
-
-
-@lowers("Mod")
-def mod(call: Call) -> Tensor:
-    return call.emit("mod", call.input(0), call.input(1), fmod=bool(call.attr("fmod", 0)))
+    attrs = {a.name: call.attr(a.name) for a in row.attrs if a.name in call.attrs}
+    return call.emit(row.name, *(call.input(i) for i in range(len(row.args))), **attrs)
 
 
 @lowers("BitShift")
@@ -111,11 +41,6 @@ def variadic(call: Call) -> Tensor:
         return call.emit("identity", operands[0])
     total = reduce(lambda a, b: call.emit(op, a, b), operands)
     return call.emit("div", total, call.like(len(operands), total)) if call.op == "Mean" else total
-
-
-@lowers("Where")
-def where(call: Call) -> Tensor:
-    return call.emit("where", call.input(0), call.input(1), call.input(2))
 
 
 @lowers("Clip")

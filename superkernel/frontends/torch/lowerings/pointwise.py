@@ -11,63 +11,53 @@ from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
 from superkernel.frontends.torch.call import Call, Number
 from superkernel.frontends.torch.registry import lowers
+from superkernel.ops.table import op_table
 
-# ATen operator -> operator of the table, for one tensor argument and no others
-UNARY = {
-    "abs": "abs",
-    "acos": "acos",
-    "acosh": "acosh",
-    "asin": "asin",
-    "asinh": "asinh",
-    "atan": "atan",
-    "atanh": "atanh",
-    "bitwise_not": "bitwise_not",
-    "ceil": "ceil",
-    "cos": "cos",
-    "cosh": "cosh",
-    "erf": "erf",
-    "exp": "exp",
-    "expm1": "expm1",
-    "floor": "floor",
-    "hardswish": "hard_swish",
-    "log": "log",
-    "log1p": "log1p",
-    "mish": "mish",
-    "neg": "neg",
-    "reciprocal": "reciprocal",
-    "relu": "relu",
-    "round.default": "round",
-    "rsqrt": "rsqrt",
-    "sgn": "sign",
-    "sigmoid": "sigmoid",
-    "sign": "sign",
-    "silu": "silu",
-    "sin": "sin",
-    "sinh": "sinh",
-    "sqrt": "sqrt",
-    "square": "square",
-    "tan": "tan",
-    "tanh": "tanh",
-    "trunc": "trunc",
-}
-_OF_WHOLE_NUMBERS = frozenset({"ceil", "floor", "round", "trunc"})  # of which integers are left as they are
+_SAME = {row.torch: row for row in op_table().values() if row.torch}
 
 
-@lowers(*UNARY)
-def unary(call: Call) -> Tensor:
+@lowers(*_SAME)
+def same(call: Call) -> Tensor:
+    """An operator of the table under torch's name."""
+    row = _SAME[call.op]
+    return call.emit(row.name, *(call.operand(name) for name in ("self", "other")[: len(row.args)]))
+
+
+@lowers("ceil", "floor", "round.default", "trunc")
+def whole(call: Call) -> Tensor:
+    """Integers are left as they are."""
     x = call.operand("self")
-    if call.op in _OF_WHOLE_NUMBERS and not x.dtype.is_float:
+    return call.emit(call.op, x) if x.dtype.is_float else x
+
+
+@lowers("abs")
+def magnitude(call: Call) -> Tensor:
+    x = call.operand("self")
+    return x if x.dtype is DType.BOOL else call.emit("abs", x)
+
+
+@lowers("sgn", "sign")
+def sign(call: Call) -> Tensor:
+    """To torch, what is no number has the sign 0."""
+    x = call.operand("self")
+    if x.dtype is DType.BOOL:
         return x
-    if call.op == "bitwise_not" and x.dtype is DType.BOOL:
-        return call.emit("logical_not", x)
-    if call.op in ("abs", "sign", "sgn") and x.dtype is DType.BOOL:
-        return x
-    if call.op in ("sign", "sgn") and x.dtype.is_float:  # to torch, what is no number has the sign 0
-        zero = call.like(0.0, x)
-        return call.emit("where", call.emit("isnan", x), zero, call.emit("sign", x))
-    if call.op == "neg" and not x.dtype.is_signed:
-        return call.emit("sub", call.like(0, x), x)
-    return call.emit(UNARY.get(call.op) or UNARY[f"{call.op}.{call.overload}"], x)
+    if not x.dtype.is_float:
+        return call.emit("sign", x)
+    zero = call.like(0.0, x)
+    return call.emit("where", call.emit("isnan", x), zero, call.emit("sign", x))
+
+
+@lowers("neg")
+def neg(call: Call) -> Tensor:
+    x = call.operand("self")
+    return call.emit("neg", x) if x.dtype.is_signed else call.emit("sub", call.like(0, x), x)
+
+
+@lowers("bitwise_not")
+def bitwise_not(call: Call) -> Tensor:
+    x = call.operand("self")
+    return call.emit("logical_not" if x.dtype is DType.BOOL else "bitwise_not", x)
 
 
 @lowers("round.decimals")
