@@ -12,7 +12,6 @@ from superkernel.ops.opdef import Family as OpFamily
 from superkernel.scheduler import legality, profit
 from superkernel.scheduler.affine import Coords, Ref, dense_ref, same_strides
 from superkernel.scheduler.cluster import Anchor, Cluster, Load, Result, Store
-from superkernel.scheduler.families.aicore import CONTROL_UNIT
 from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.join import as_prologue
@@ -146,7 +145,7 @@ def _prologue_part(ws: Workspace, node: Node, anchor: Anchor, slot: int) -> Clus
     if (why := ws.apart(part, node, in_front=True)) is not None:
         ws.note(node.name, f"{value!r} not taken as a prologue", why)
         return None
-    if legality.on_control_unit(ws, part) != (anchor.kernel == CONTROL_UNIT):
+    if legality.on_control_unit(ws, part) != family.on_control_unit:
         ws.note(node.name, f"{value!r} not taken as a prologue", "one is a control unit's work, the other the engines'")
         return None
     kind = anchor.types[slot]

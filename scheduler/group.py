@@ -24,7 +24,6 @@ from superkernel.scheduler.anchors import add_anchor
 from superkernel.scheduler.cluster import Cluster
 from superkernel.scheduler.default_choice import default_choice
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.aicore import CONTROL_UNIT
 from superkernel.scheduler.finish import place_outputs, place_updates
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE
@@ -85,7 +84,7 @@ def _has_kernel(ws: Workspace, name: str) -> bool:
 
     position = ws.positions[name]
     kernel = ws.choose(single_body(ws, ws.graph.nodes[position]))
-    if kernel == CONTROL_UNIT:
+    if ws.family_of(kernel).on_control_unit:
         ws.control.add(position)
     return kernel != HOST_REFERENCE
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, Role
-from superkernel.scheduler.tiling import Access, Tiling
+from superkernel.ops.table import op_table
+from superkernel.registry.models import all_operands, device_reference, reference
+from superkernel.registry.names import KernelName, format_name
+from superkernel.registry.records import Capability, KernelRole
+from superkernel.registry.requirement import POINTWISE
+from superkernel.registry.rounding import REFERENCE_ROUNDED
+from superkernel.scheduler.kerneldef import KernelDef
+from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget
 
 HOST_REFERENCE = "host.reference"
@@ -37,3 +45,54 @@ class HostCallTiling(Tiling):
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         return HOST_CALL_NS + sum(o.type.nbytes for o in body.operands) / _BYTES_PER_NS
+
+
+class HostCallFamily(Family):
+    """Anything, uncut."""
+
+    kernels = (HOST_REFERENCE,)
+
+    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
+        return (HostCallTiling(),)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReferenceKernel(KernelDef):
+    """NumPy on the machine that drives `device`: for every operator, correct, slow, and taken only where nothing else
+    is eligible."""
+
+    device: str
+
+    @staticmethod
+    def on(device: str) -> ReferenceKernel:
+        """The reference of a device; one that is no CPU has its operands brought to it and back."""
+        return ReferenceKernel(
+            id=HOST_REFERENCE,
+            ops=(POINTWISE, *op_table()),
+            family=HostCallFamily(),
+            emitter="",
+            micro="reference",
+            modifier="" if device == CpuTarget.kind else device,
+            role=KernelRole.REFERENCE,
+            workspace=all_operands,
+            cost=reference if device == CpuTarget.kind else device_reference,
+            rounding=REFERENCE_ROUNDED,
+            code_bytes=256,
+            device=device,
+        )
+
+    def rows(self) -> Iterable[Capability]:
+        words = ("scalar", "numpy", *([self.modifier] if self.modifier else []))
+        yield Capability(
+            id=f"{self.modifier or 'host'}.reference",
+            kernel=self.id,
+            ops=self.ops,
+            name=format_name(KernelName("sk", ("xx",), self.micro, words)),
+            role=self.role,
+            device=self.device,
+            workspace=self.workspace,
+            numeric=self.rounding.numeric,
+            error_ulps=self.rounding.error_ulps,
+            cost=self.cost,
+            code_bytes=self.code_bytes,
+        )

@@ -18,21 +18,15 @@ from math import prod
 from superkernel.core.options import Options
 from superkernel.ir.body import Body
 from superkernel.ir.graph import Graph, Node
+from superkernel.registry.records import KernelRole
+from superkernel.registry.requirement import CHANNELS_LAST
 from superkernel.scheduler.affine import permutation
 from superkernel.scheduler.anchors import plain_body
-from superkernel.scheduler.families import family_of
+from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.storage import CHANNEL, IMAGE_OPS, IMAGE_RANKS, Storage, StoragePolicy, connects, lies_alike
 from superkernel.scheduler.workspace import Workspace
 from superkernel.target.base import Target
 
-CHANNEL_KERNELS = frozenset(
-    {"host.conv.nhwc", "host.conv.winograd2", "host.conv.winograd4", "host.conv.depthwise_nhwc", "host.pool_nhwc"}
-    | {"host.conv.bf16", "host.conv.int8"}
-    | {"host.conv.nhwc_bf16", "host.conv.nhwc_int8", "host.conv.winograd2_bf16"}
-)
-"""Kernels of the host that want images channels last."""
-
-_ROW_KERNELS = ("host.conv.igemm", "host.conv.depthwise", "host.pool")
 _BORDER_FACTOR = 2  # a conversion moves each element twice, strided
 _FEWEST = 2  # convolutions
 _ALONG_CHANNELS = frozenset({"lrn"})  # their rows are the channels of a pixel, read and stored in any layout
@@ -44,7 +38,7 @@ def storage_policy(
     """The layout policy of a graph on a target: the one that its kernels are written for, or what pays."""
     if target is None or not target.layouts_compete:
         return StoragePolicy.ROW_MAJOR if target is None else StoragePolicy(target.image_layouts[0])
-    pinned = any(fnmatch.filter(_ROW_KERNELS, pattern) for pattern in options.pin)
+    pinned = any(fnmatch.filter(_row_kernels(), pattern) for pattern in options.pin)
     convolutions = [node for node in graph.nodes if node.op == "conv"]
     if pinned or len(convolutions) < _FEWEST:
         return StoragePolicy.ROW_MAJOR
@@ -52,7 +46,7 @@ def storage_policy(
     ws = Workspace(graph, choose, options, family_of, storage, target)
     ws.start()
     kernels = {node.name: choose(plain_body(ws, node)) for node in graph.nodes if node.op in IMAGE_OPS}
-    served = [node for node in convolutions if kernels[node.name] in CHANNEL_KERNELS]
+    served = [node for node in convolutions if wants_channels_last(kernels[node.name])]
     if len(served) < _FEWEST or 2 * sum(map(graph_flops(graph), served)) < sum(map(graph_flops(graph), convolutions)):
         return StoragePolicy.ROW_MAJOR
     outputs = {node.outputs[0] for node in served}
@@ -64,6 +58,17 @@ def storage_policy(
         if _moves(graph, storage, v)
     )
     return StoragePolicy.CHANNELS_LAST if inside > _BORDER_FACTOR * border else StoragePolicy.ROW_MAJOR
+
+
+def wants_channels_last(kernel: str) -> bool:
+    """Whether a kernel of the host wants its images channels last."""
+    return HOST_KERNELS[kernel].layout == CHANNELS_LAST
+
+
+def _row_kernels() -> list[str]:
+    """The kernels made for images that have others of them channels last."""
+    kernels = [k for k in HOST_KERNELS.kernels.values() if k.role is KernelRole.TUNED and IMAGE_OPS & {*k.ops}]
+    return [k.id for k in kernels if k.layout != CHANNELS_LAST]
 
 
 def graph_flops(graph: Graph) -> Callable[[Node], int]:
@@ -129,9 +134,11 @@ def _regroups(graph: Graph, node: Node, behind: int) -> bool:
 
 def _reads_any_order(node: Node, kernels: dict[str, str]) -> bool:
     kernel = kernels.get(node.name)
-    return kernel in CHANNEL_KERNELS and family_of(kernel).reads_any_order(kernel, 0)
+    return kernel is not None and wants_channels_last(kernel) and family_of(kernel).reads_any_order(kernel, 0)
 
 
 def _keeps(graph: Graph, node: Node, kernels: dict[str, str]) -> bool:
     """True where a node reads and computes images as they lie."""
-    return connects(graph, node) or node.op in _ALONG_CHANNELS or kernels.get(node.name) in CHANNEL_KERNELS
+    kernel = kernels.get(node.name)
+    inside = kernel is not None and wants_channels_last(kernel)
+    return inside or connects(graph, node) or node.op in _ALONG_CHANNELS

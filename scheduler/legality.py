@@ -9,7 +9,6 @@ from superkernel.core.tensor import row_major_strides
 from superkernel.ir.graph import Node
 from superkernel.scheduler.affine import Coords, Ref, broadcast_strides, same_strides
 from superkernel.scheduler.cluster import Cluster, Load
-from superkernel.scheduler.families.aicore import CONTROL_UNIT
 from superkernel.scheduler.workspace import Reg, Workspace
 
 
@@ -61,7 +60,7 @@ def why_not_join(ws: Workspace, node: Node, cluster: Cluster, coords: Coords, pr
 def on_control_unit(ws: Workspace, cluster: Cluster) -> bool:
     """Whether no engine computes the cluster: a control unit does, which computes anything, but slowly."""
     if cluster.anchor is not None:
-        return cluster.anchor.kernel == CONTROL_UNIT
+        return ws.family_of(cluster.anchor.kernel).on_control_unit
     return not ws.control.isdisjoint(cluster.nodes)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,8 @@ class Family(ABC):
     in codegen."""
 
     kernels: tuple[str, ...]  # registry ids served
+    on_control_unit: ClassVar[bool] = False
+    """Whether a control unit computes it, element by element, and no engine."""
 
     @abstractmethod
     def tilings(self, kernel: str, body: Body, target: Any) -> Sequence[Tiling]:

@@ -16,7 +16,7 @@ import superkernel as sk
 from superkernel.core.tensor import TensorType
 from superkernel.ir.graph import Graph
 from superkernel.reference.random_inputs import random_inputs
-from superkernel.registry.rows_aicore import aicore_rows
+from superkernel.scheduler.families.aicore import AICORE_KERNELS
 
 FLOATS = ("f32", "f16", "bf16")
 INTEGERS = ("i8", "u8", "i16", "i32")
@@ -128,7 +128,7 @@ def inputs_of(types: Mapping[str, TensorType]) -> dict[str, NDArray[Any]]:
 
 def known_ids() -> set[str]:
     """The ids of the registry's rows; the reference runs on the host."""
-    return {row.id for row in aicore_rows()} - {"aicore.reference"}
+    return {row.id for row in AICORE_KERNELS.registry.rows} - {"aicore.reference"}
 
 
 def covered_ids() -> set[str]:

@@ -1,7 +1,8 @@
-"""Which emitter writes the code of which accelerator kernel: kernel id -> `emit(kb, body, tiling)`.
+"""Which emitter writes the code of an accelerator kernel: `emit(kb, body, tiling)` of the module that its declaration
+names.
 
-An emitter writes the whole function of the role `kb.role` through the layer and returns. It lives in the module of
-`codegen/aicore/kernels` that has the name of its family's module; modules are imported on first use.
+An emitter writes the whole function of the role `kb.role` through the layer and returns. Modules are imported on first
+use.
 """
 
 from __future__ import annotations
@@ -9,14 +10,10 @@ from __future__ import annotations
 from importlib import import_module
 
 from superkernel.codegen.aicore.emission import Emitter
-from superkernel.core.errors import InternalError
-from superkernel.scheduler.families.aicore import MODULES
+from superkernel.scheduler.families.aicore import AICORE_KERNELS
 
 
 def emitter_of(kernel: str) -> Emitter:
-    """The emitter of a kernel id; each module has `EMIT: dict[str, Emitter]`. Raises InternalError on an unknown id."""
-    module = MODULES.get(kernel)
-    if module is None:
-        raise InternalError(f"no emitter for kernel {kernel!r}")
-    emit: Emitter = import_module(f"superkernel.codegen.aicore.kernels.{module}").EMIT[kernel]
+    """The emitter of a kernel id. Raises InternalError on an unknown id."""
+    emit: Emitter = import_module(f"superkernel.codegen.aicore.kernels.{AICORE_KERNELS[kernel].emitter}").emit
     return emit

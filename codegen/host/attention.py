@@ -18,7 +18,6 @@ from llvmlite import ir
 
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import I8, I32, I64, Index, KernelBuilder, storage_type
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, convert, fold, store_tile, strips
 from superkernel.codegen.host.panels import copy_transposed
 from superkernel.codegen.host.program import ProgramEmitter
@@ -384,11 +383,8 @@ class AttentionEmitter:
         )
 
 
-def emit_attention(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     """Emit an attention kernel."""
     if not isinstance(tiling, AttentionTiling):
         raise InternalError("wrong tiling for attention", found=type(tiling).__name__)
     AttentionEmitter(kb, body, tiling).emit()
-
-
-EMIT: dict[str, Emitter] = {"host.attention": emit_attention}

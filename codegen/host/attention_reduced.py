@@ -10,7 +10,6 @@ from llvmlite import ir
 
 from superkernel.codegen.host.attention import AttentionEmitter
 from superkernel.codegen.host.builder import I16, I32, Index, KernelBuilder, vector_type
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, Values, fold, zero
 from superkernel.codegen.host.narrow import Bf16, dot_bf16, multiply_runs
 from superkernel.codegen.host.shuffle import permute, resize, transpose
@@ -122,4 +121,4 @@ def emit_attention_narrow(kb: KernelBuilder, body: Body, tiling: Tiling) -> None
     NarrowAttentionEmitter(kb, body, tiling).emit()
 
 
-EMIT: dict[str, Emitter] = {"host.attention.bf16": emit_attention_narrow}
+emit = emit_attention_narrow

@@ -15,7 +15,6 @@ from dataclasses import replace
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, Values, fold, multiply_add, store_tile, strips, zero
 from superkernel.codegen.host.patches import PatchCopier
 from superkernel.codegen.host.program import ProgramEmitter
@@ -198,11 +197,8 @@ def load_bias(kb: KernelBuilder, body: Body, channel: Index) -> ir.Value | None:
     return kb.load(kb.operands[bias.operand], kb.add(bias.offset, kb.mul(channel, bias.strides[0])), dtype)
 
 
-def emit_conv(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     """Emit a direct convolution."""
     if not isinstance(tiling, ConvTiling):
         raise InternalError("wrong tiling for a convolution", found=type(tiling).__name__)
     ConvEmitter(kb, body, tiling).emit()
-
-
-EMIT: dict[str, Emitter] = {"host.conv.igemm": emit_conv}

@@ -15,7 +15,6 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.conv import load_bias
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import as_result, convert, multiply_add, strips, zero
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.core.errors import InternalError
@@ -149,11 +148,8 @@ class VolumeEmitter:
         strips(kb, out, t.lanes, part)
 
 
-def emit_volume(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     """Emit a convolution of any kind."""
     if not isinstance(tiling, VolumeTiling):
         raise InternalError("wrong tiling for a convolution", found=type(tiling).__name__)
     VolumeEmitter(kb, body, tiling).emit()
-
-
-EMIT: dict[str, Emitter] = {"host.conv.generic": emit_volume, "host.conv.transpose": emit_volume}

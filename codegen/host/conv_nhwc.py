@@ -16,7 +16,6 @@ from typing import Protocol
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import Index, KernelBuilder
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import (
     Tile,
     Values,
@@ -345,11 +344,8 @@ def _cut(kb: KernelBuilder, vectors: Values, lanes: int, width: int) -> Values:
     return found
 
 
-def emit_conv_nhwc(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     """Emit a convolution over channels-last images."""
     if not isinstance(tiling, NhwcTiling):
         raise InternalError("wrong tiling for a convolution", found=type(tiling).__name__)
     NhwcEmitter(kb, body, tiling).emit()
-
-
-EMIT: dict[str, Emitter] = {"host.conv.nhwc": emit_conv_nhwc}

@@ -17,7 +17,6 @@ from llvmlite import ir
 from superkernel.codegen.host.builder import I32, Index, KernelBuilder
 from superkernel.codegen.host.conv_nhwc import NhwcEmitter
 from superkernel.codegen.host.conv_nhwc_reduced import InterleavingCopier
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, Values, fold, load_again, store_tile, strips, vectors_kept, zero
 from superkernel.codegen.host.narrow import dot_bytes
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
@@ -219,4 +218,4 @@ def emit_conv_nhwc_int8(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     Int8NhwcEmitter(kb, body, tiling).emit()
 
 
-EMIT: dict[str, Emitter] = {"host.conv.nhwc_int8": emit_conv_nhwc_int8}
+emit = emit_conv_nhwc_int8

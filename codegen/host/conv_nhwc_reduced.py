@@ -13,7 +13,6 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.conv_nhwc import NhwcEmitter
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, Values
 from superkernel.codegen.host.narrow import Bf16, multiply_runs
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
@@ -138,4 +137,4 @@ def emit_conv_nhwc_narrow(kb: KernelBuilder, body: Body, tiling: Tiling) -> None
     NarrowNhwcEmitter(kb, body, tiling).emit()
 
 
-EMIT: dict[str, Emitter] = {"host.conv.nhwc_bf16": emit_conv_nhwc_narrow}
+emit = emit_conv_nhwc_narrow

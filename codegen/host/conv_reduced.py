@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.matmul_reduced import emit_narrow
 
-EMIT: dict[str, Emitter] = dict.fromkeys(("host.conv.bf16", "host.conv.int8"), emit_narrow)
+emit = emit_narrow

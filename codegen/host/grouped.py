@@ -13,7 +13,6 @@ from functools import partial
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, accumulate, convert, fold, store_tile, strips
 from superkernel.codegen.host.panels import copy_panel
 from superkernel.core.dtypes import DType
@@ -333,6 +332,3 @@ class _Product:
         if self.tail > whole:
             with kb.when(kb.compare("==", panel, last)):
                 visit(last * t.panel + whole, whole, self.tail - whole)
-
-
-EMIT: dict[str, Emitter] = {"host.grouped_matmul": emit, "host.tiling": emit}

@@ -25,6 +25,7 @@ from superkernel.codegen.host.lower import LoadedCode, compile_ir
 from superkernel.core.version import __version__
 from superkernel.ir.body import SubOperator
 from superkernel.ops.grouped import TILINGS
+from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.schedule import Place, Schedule, Space
 from superkernel.scheduler.tiling import Tiling, pack_bytes
 from superkernel.sync.plan import Body, Plan, Set
@@ -179,7 +180,9 @@ class ImageBuilder:
         from superkernel.codegen.host.workers import KernelJob, compile_chunks, emit_chunk
 
         chunks = {
-            name: tuple(KernelJob(k.symbol, k.kernel, examples[k][0].body, examples[k][1]) for k in part)
+            name: tuple(
+                KernelJob(k.symbol, HOST_KERNELS[k.kernel].emitter, examples[k][0].body, examples[k][1]) for k in part
+            )
             for name, part in parts.items()
         }
         if self.keep_ir:

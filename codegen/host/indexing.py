@@ -231,6 +231,3 @@ def _resized(kb, ends, item, coords, lanes: int, work: DType, dtype: DType) -> i
     if total is None:
         raise InternalError("resize without terms")
     return convert(kb, total.v, work, compute_dtype(dtype))
-
-
-EMIT = {"host.index": emit}

@@ -18,7 +18,6 @@ from llvmlite import ir
 
 from superkernel.codegen.host import streaming
 from superkernel.codegen.host.builder import I32, Index, KernelBuilder, register_type
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import LoadVector, Tile, accumulate, as_result, convert, store_tile, strips
 from superkernel.codegen.host.panels import copy_panel
 from superkernel.codegen.host.program import ProgramEmitter
@@ -373,15 +372,8 @@ def _line_axis(factor: Factor) -> int:
     return -1 if factor.transposed == (factor.slot == 0) else -2
 
 
-def emit_matmul(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     """Emit the kernel of a matrix product."""
     if not isinstance(tiling, MatmulTiling):
         raise InternalError("wrong tiling for a matrix product", found=type(tiling).__name__)
     MatmulEmitter(kb, body, tiling).emit()
-
-
-EMIT: dict[str, Emitter] = {
-    "host.matmul.packed": emit_matmul,
-    "host.matmul.gemv": emit_matmul,
-    "host.matmul.dynamic": emit_matmul,
-}

@@ -23,7 +23,6 @@ from llvmlite import ir
 
 from superkernel.codegen.host import streaming
 from superkernel.codegen.host.builder import I32, Index, KernelBuilder
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Values, accumulate, fold, join_phases, strips, zero
 from superkernel.codegen.host.matmul import MatmulEmitter
 from superkernel.codegen.host.narrow import Bf16, dot_bf16, dot_bytes
@@ -221,7 +220,4 @@ def emit_narrow(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     NarrowEmitter(kb, body, tiling).emit()
 
 
-EMIT: dict[str, Emitter] = dict.fromkeys(
-    ("host.matmul.bf16", "host.matmul.gemv_bf16", "host.matmul.tf32", "host.matmul.int8", "host.matmul.gemv_int8"),
-    emit_narrow,
-)
+emit = emit_narrow

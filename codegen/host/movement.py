@@ -63,6 +63,3 @@ def _emit_trilu(kb: KernelBuilder, body: Body, tiling: OutputRowsTiling) -> None
             results.eval(position, width, [kept.choose(value, value.const(0)).v])
 
         vector_loop(kb, tiling.shape[-1], lanes, visit)
-
-
-EMIT = dict.fromkeys(("host.concat", "host.pad", "host.gather", "host.tile"), emit)

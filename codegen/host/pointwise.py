@@ -72,6 +72,3 @@ def _emit_chunks(kb: KernelBuilder, emitter: ProgramEmitter, tiling: PointwiseTi
 
 def _discard(values: object) -> None:
     """Loop bodies return nothing."""
-
-
-EMIT = {"host.pointwise": emit, "host.transpose": emit}

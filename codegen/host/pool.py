@@ -13,7 +13,6 @@ from llvmlite import ir
 
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import Index, KernelBuilder, storage_type
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import fold, strips
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.core.errors import InternalError
@@ -261,11 +260,8 @@ class PoolEmitter:
         return self.kb.reduce_lanes("fmax" if acc.is_float else "smax" if acc.is_signed else "umax", value)
 
 
-def emit_pool(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     """Emit a pool."""
     if not isinstance(tiling, PoolTiling):
         raise InternalError("wrong tiling for a pool", found=type(tiling).__name__)
     PoolEmitter(kb, body, tiling).emit()
-
-
-EMIT: dict[str, Emitter] = {"host.pool": emit_pool}

@@ -147,6 +147,3 @@ def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
         each_unit(kb, space, tiling, lambda walk: scan.running_sum(kb, walk, dtype, exclusive))
     else:
         each_unit(kb, space, tiling, lambda walk: _reduce(kb, op, dtype, walk))
-
-
-EMIT = dict.fromkeys(("host.reduce", "host.argreduce", "host.cumsum"), emit)

@@ -111,6 +111,3 @@ def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
         else:
             vector_loop(kb, width // 2, lanes, lambda p, n: rows.halves(width // 2, p, n))
         vector_loop(kb, depth - width, lanes, lambda p, n: rows.copy(width, p, n))
-
-
-EMIT = {"host.rope": emit}

@@ -238,6 +238,3 @@ def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     keeps = body.op != "batch_norm" and body.op != "lrn" and keeps_row(body, space)
     dtype = compute_dtype(kind.dtype)
     each_unit(kb, space, tiling, lambda walk: formula(Task(kb, body, walk, dtype, keeps)))
-
-
-EMIT = dict.fromkeys(("host.softmax", "host.norm", "host.lrn"), emit)

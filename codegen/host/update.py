@@ -71,6 +71,3 @@ def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
             update.copy(cache, pair, 0, start, 0)
             update.copy(cache, pair, kb.add(start, rows), most, 0)
         update.copy(update.source(1), pair, 0, rows, start)
-
-
-EMIT = {"host.kv_update": emit}

@@ -13,7 +13,6 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import Index, KernelBuilder, mangle, storage_type
 from superkernel.codegen.host.conv_nhwc import ChannelStores
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Values, fold
 from superkernel.codegen.host.loops import vector_loop
 from superkernel.core.dtypes import DType
@@ -23,7 +22,7 @@ from superkernel.ops.pool import window_counts
 from superkernel.ops.windows import Window
 from superkernel.scheduler.families.conv import PIXELS
 from superkernel.scheduler.families.pool import GLOBAL
-from superkernel.scheduler.families.window_nhwc import DEPTHWISE, POOL, WindowTiling, unrolled_taps, window_form
+from superkernel.scheduler.families.window_nhwc import WindowTiling, unrolled_taps, window_form
 from superkernel.scheduler.tiling import Tiling
 
 _F32 = DType.F32
@@ -294,11 +293,8 @@ class WindowEmitter:
         return table
 
 
-def emit_window(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     """Emit a depthwise convolution or a pool over channels-last images."""
     if not isinstance(tiling, WindowTiling):
         raise InternalError("wrong tiling for a window", found=type(tiling).__name__)
     WindowEmitter(kb, body, tiling).emit()
-
-
-EMIT: dict[str, Emitter] = {DEPTHWISE: emit_window, POOL: emit_window}

@@ -16,7 +16,6 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.conv_nhwc import ChannelStores, multiply_nest
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, Values, store_tile, strips
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
 from superkernel.core.dtypes import DType
@@ -247,11 +246,8 @@ def _constant(kb: KernelBuilder, factor: Fraction, like: ir.Value) -> ir.Value:
     return kb.const(float(factor), DType.F32, lanes)
 
 
-def emit_winograd(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     """Emit a convolution by minimal filtering."""
     if not isinstance(tiling, WinogradTiling):
         raise InternalError("wrong tiling for minimal filtering", found=type(tiling).__name__)
     WinogradEmitter(kb, body, tiling).emit()
-
-
-EMIT: dict[str, Emitter] = {"host.conv.winograd2": emit_winograd, "host.conv.winograd4": emit_winograd}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import Index, KernelBuilder
-from superkernel.codegen.host.emitters import Emitter
 from superkernel.codegen.host.gemm_core import Tile, Values
 from superkernel.codegen.host.narrow import Bf16, multiply_runs
 from superkernel.codegen.host.winograd import WinogradEmitter
@@ -42,4 +41,4 @@ def emit_winograd_narrow(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     NarrowWinogradEmitter(kb, body, tiling).emit()
 
 
-EMIT: dict[str, Emitter] = {"host.conv.winograd2_bf16": emit_winograd_narrow}
+emit = emit_winograd_narrow

@@ -12,7 +12,7 @@ from functools import partial
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import KernelBuilder
-from superkernel.codegen.host.emitters import emitter_of
+from superkernel.codegen.host.emitters import emitter_in
 from superkernel.codegen.host.lower import compile_ir
 from superkernel.codegen.processes import run_jobs
 from superkernel.ir.body import Body
@@ -25,7 +25,7 @@ class KernelJob:
     """One kernel function to make."""
 
     symbol: str
-    kernel: str
+    emitter: str  # its module
     body: Body
     tiling: Tiling
 
@@ -38,7 +38,7 @@ def emit_chunk(chunk: Chunk, cpu: CpuTarget) -> str:
     module = ir.Module(name="kernels")
     for job in chunk:
         kb = KernelBuilder(module, job.symbol, len(job.body.operands), cpu)
-        emitter_of(job.kernel)(kb, job.body, job.tiling)
+        emitter_in(job.emitter)(kb, job.body, job.tiling)
         kb.finish()
     return str(module)
 

@@ -18,7 +18,12 @@ from math import sqrt
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
+from superkernel.ops.opdef import FLOATS
+from superkernel.registry.models import attention, score_block
+from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
+from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernel
+from superkernel.scheduler.families.matmul import GEMM_TILES
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget
 
@@ -267,3 +272,24 @@ class AttentionFamily(Family):
 
 
 FAMILY = AttentionFamily()
+
+ATTENTION_OTHERS = (FLOATS | {DType.BOOL}, INDEX_TYPES, TABLE_TYPES)
+"""Types of the mask, the length and the table."""
+
+KERNELS = (
+    HostKernel(
+        id="host.attention",
+        ops=("attention",),
+        family=FAMILY,
+        emitter="attention",
+        micro="attention",
+        dtypes=frozenset({DType.F32, DType.F16, DType.BF16}),
+        typed=True,
+        others=(None, None, *ATTENTION_OTHERS),
+        tiles=GEMM_TILES,
+        workspace=score_block,
+        cost=attention,
+        rounding=PRODUCT_SUMS,
+        code_bytes=16384,
+    ),
+)

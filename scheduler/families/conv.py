@@ -23,8 +23,15 @@ from superkernel.core.tensor import Box, Region
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import Array
+from superkernel.registry.models import filter_panels, gemm, patch
+from superkernel.registry.predicates import Reason, within
+from superkernel.registry.records import Transform
+from superkernel.registry.requirement import ROW_MAJOR
+from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv_form import ConvForm, Patch, conv_form, patch_of
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernel
+from superkernel.scheduler.families.matmul import GEMM_TILES
 from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
 from superkernel.target.cpu import CpuTarget
 
@@ -32,7 +39,7 @@ PIXELS, CHANNELS = "pixels", "channels"
 _TILES = {"avx512": ((14, 2), (8, 3), (6, 4), (14, 1)), "avx2": ((6, 2), (10, 1)), "plain": ((6, 2), (10, 1))}
 _CALL_NS = 30.0
 _PIXELS_PER_BLOCK = 400
-FLOAT_TYPES = (DType.F32, DType.F16, DType.BF16)
+FLOAT_TYPES = frozenset({DType.F32, DType.F16, DType.BF16})
 
 
 @dataclass(frozen=True)
@@ -341,3 +348,29 @@ def _block(form: ConvForm, tile: int, wanted: int, budget: int) -> tuple[tuple[i
 
 
 FAMILY = ConvFamily()
+
+PLANE = within(Reason.RANK, "spatial", 1, 2)
+FILTERS_PACKED = Transform("pack", 1, True, filter_panels)
+IMAGE_PATCHED = Transform("reorder", 0, False, patch)
+
+KERNELS = (
+    HostKernel(
+        id="host.conv.igemm",
+        ops=("conv",),
+        family=FAMILY,
+        emitter="conv",
+        micro="igemm",
+        dtypes=FLOAT_TYPES,
+        typed=True,
+        others=(None, None),
+        limits=(CONSTANT_WEIGHT, PLANE),
+        layout=ROW_MAJOR,
+        tiles=GEMM_TILES,
+        cost=gemm,
+        workspace=patch,
+        persistent=filter_panels,
+        transforms=(FILTERS_PACKED, IMAGE_PATCHED),
+        rounding=PRODUCT_SUMS,
+        code_bytes=12288,
+    ),
+)

@@ -17,9 +17,15 @@ from math import prod
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
+from superkernel.ops.opdef import FLOATS
+from superkernel.registry.models import depthwise, lines
+from superkernel.registry.predicates import Reason, within
+from superkernel.registry.records import KernelRole
+from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv import read_bias
 from superkernel.scheduler.families.conv_form import window_attr
+from superkernel.scheduler.families.kernel import HostKernel
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget
 
@@ -153,3 +159,24 @@ class VolumeFamily(Family):
 
 
 FAMILY = VolumeFamily()
+
+
+def _kernel(name: str, op: str, micro: str) -> HostKernel:
+    return HostKernel(
+        id=f"host.conv.{name}",
+        ops=(op,),
+        family=FAMILY,
+        emitter="conv_generic",
+        micro=micro,
+        dtypes=FLOATS,
+        others=(FLOATS, FLOATS),
+        role=KernelRole.GENERIC,
+        limits=(within(Reason.RANK, "spatial", 1, 3),),
+        workspace=lines,
+        cost=depthwise,
+        figures=(("efficiency", 0.08),),
+        rounding=PRODUCT_SUMS,
+    )
+
+
+KERNELS = (_kernel("generic", "conv", "conv"), _kernel("transpose", "conv_transpose", "convtranspose"))

@@ -31,9 +31,22 @@ import numpy as np
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
-from superkernel.scheduler.families.conv import CHANNELS, PIXELS, ConvFamily, ConvTiling
+from superkernel.registry.models import channel_panels, conv_nhwc, patch_nhwc
+from superkernel.registry.requirement import CHANNELS_LAST
+from superkernel.registry.rounding import PRODUCT_SUMS
+from superkernel.scheduler.families.conv import (
+    CHANNELS,
+    FILTERS_PACKED,
+    FLOAT_TYPES,
+    IMAGE_PATCHED,
+    PIXELS,
+    PLANE,
+    ConvFamily,
+    ConvTiling,
+)
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.costing import elements_ns, program_weight
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernel
 from superkernel.scheduler.tiling import Pack, Tiling
 from superkernel.target.cpu import CpuTarget
 
@@ -333,3 +346,25 @@ def cut_lines(form: ConvForm, positions: int, budget: int, in_place: bool, piece
 
 
 FAMILY = NhwcFamily()
+
+KERNELS = (
+    HostKernel(
+        id="host.conv.nhwc",
+        ops=("conv",),
+        family=FAMILY,
+        emitter="conv_nhwc",
+        micro="conv",
+        modifier="nhwc",
+        dtypes=FLOAT_TYPES,
+        typed=True,
+        others=(None, None),
+        limits=(CONSTANT_WEIGHT, PLANE),
+        layout=CHANNELS_LAST,
+        workspace=patch_nhwc,
+        persistent=channel_panels,
+        transforms=(FILTERS_PACKED, IMAGE_PATCHED),
+        cost=conv_nhwc,
+        rounding=PRODUCT_SUMS,
+        code_bytes=12288,
+    ),
+)

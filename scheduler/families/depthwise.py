@@ -11,8 +11,21 @@ from collections.abc import Sequence
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
-from superkernel.scheduler.families.conv import CHANNELS, FLOAT_TYPES, PIXELS, ConvFamily, best_tilings
+from superkernel.registry.models import depthwise, patch
+from superkernel.registry.predicates import Reason, one_of
+from superkernel.registry.requirement import ROW_MAJOR
+from superkernel.registry.rounding import PRODUCT_SUMS
+from superkernel.scheduler.families.conv import (
+    CHANNELS,
+    FLOAT_TYPES,
+    IMAGE_PATCHED,
+    PIXELS,
+    PLANE,
+    ConvFamily,
+    best_tilings,
+)
 from superkernel.scheduler.families.conv_form import conv_form
+from superkernel.scheduler.families.kernel import HostKernel
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.cpu import CpuTarget
 
@@ -53,3 +66,25 @@ class DepthwiseFamily(ConvFamily):
 
 
 FAMILY = DepthwiseFamily()
+
+DEPTHWISE_GROUPS = one_of(Reason.GROUPS, "depthwise", True)
+
+KERNELS = (
+    HostKernel(
+        id="host.conv.depthwise",
+        ops=("conv",),
+        family=FAMILY,
+        emitter="conv",
+        micro="dwconv2d_chw",
+        dtypes=FLOAT_TYPES,
+        typed=True,
+        others=(None, None),
+        limits=(DEPTHWISE_GROUPS, PLANE),
+        layout=ROW_MAJOR,
+        cost=depthwise,
+        workspace=patch,
+        transforms=(IMAGE_PATCHED,),
+        rounding=PRODUCT_SUMS,
+        code_bytes=6144,
+    ),
+)

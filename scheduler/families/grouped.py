@@ -16,10 +16,15 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.core.tensor import regions_of_box
 from superkernel.ir.body import Body, Role, View
-from superkernel.ops.grouped import GroupTable, group_table, table_of
+from superkernel.ops.grouped import TILINGS, GroupTable, group_table, table_of
+from superkernel.ops.opdef import FLOATS
 from superkernel.ops.ragged import LengthTable, length_table, table_words
+from superkernel.registry.models import gemm, product_scratch
+from superkernel.registry.predicates import Reason, one_of
+from superkernel.registry.rounding import EXACT, PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
+from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernel
 from superkernel.scheduler.families.matmul import PackPanels
 from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -204,3 +209,33 @@ def host_cut(tier: str) -> tuple[int, int, int]:
 
 
 FAMILY = GroupedFamily()
+
+KERNELS = (
+    HostKernel(
+        id="host.grouped_matmul",
+        ops=("grouped_matmul",),
+        family=FAMILY,
+        emitter="grouped",
+        micro="gemm",
+        modifier="grouped",
+        dtypes=FLOATS,
+        typed=True,
+        others=(None, INDEX_TYPES, TABLE_TYPES),
+        limits=(one_of(Reason.DTYPE, "in3.dtype", DType.I32),),
+        tiles={tier: (rows, TILE_VECTORS[tier]) for tier, rows in TILE_ROWS.items()},
+        cost=gemm,
+        workspace=product_scratch,
+        rounding=PRODUCT_SUMS,
+        code_bytes=8192,
+    ),
+    HostKernel(
+        id="host.tiling",
+        ops=TILINGS,
+        family=FAMILY,
+        emitter="grouped",
+        micro="index",
+        modifier="tiling",
+        rounding=EXACT,
+        code_bytes=1024,
+    ),
+)

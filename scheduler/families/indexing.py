@@ -16,6 +16,7 @@ from superkernel.core.tensor import Region, full_box
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import program_regions
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
+from superkernel.scheduler.families.kernel import HostKernel
 from superkernel.scheduler.families.lookup import LookupTiling
 from superkernel.scheduler.families.movement import OutputRowsTiling, tile_lookup
 from superkernel.scheduler.families.pointwise import accesses_of
@@ -92,3 +93,14 @@ class IndexFamily(Family):
 
 
 FAMILY = IndexFamily()
+
+KERNELS = (
+    HostKernel(
+        id="host.index",
+        ops=("gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "one_hot", "topk", "resize"),
+        family=FAMILY,
+        emitter="indexing",
+        micro="index",
+        figures=(("operations", 12.0),),
+    ),
+)

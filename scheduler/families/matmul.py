@@ -20,8 +20,13 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Box, regions_of_box
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
-from superkernel.ops.opdef import Array
+from superkernel.ops.opdef import FLOATS, Array
+from superkernel.registry.models import gemm, gemv, product_scratch, weight_panels
+from superkernel.registry.predicates import Reason, within
+from superkernel.registry.records import KernelRole, Transform
+from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, TIER_FEATURES, HostKernel
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of
 from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -35,6 +40,9 @@ _TILES = {
     "avx2": ((6, 2), (4, 2)),
     "plain": ((6, 2), (4, 2)),
 }
+GEMM_TILES = {tier: shapes[0] for tier, shapes in _TILES.items()}
+"""The first of them by tier."""
+
 # The rows of a tile one vector wide: it needs a vector of the right factor only every so many multiply-adds, so that
 # one which comes from far keeps up. Only where that leaves no row idle, and for few tiles: more reuse the panel anyway.
 _TALL_ROWS = {"avx512": 16}
@@ -446,3 +454,82 @@ def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[i
 
 
 FAMILY = MatmulFamily()
+
+_SAME = (None,)
+_PACKED = Transform("pack", 1, True, weight_panels)
+_COPIED = Transform("pack", 1, False, product_scratch)
+_FACTORS = FLOATS | {DType.I8, DType.U8, DType.I32, DType.I64, DType.U32, DType.U64}
+
+KERNELS = (
+    HostKernel(
+        id="host.matmul.packed",
+        ops=("matmul",),
+        family=FAMILY,
+        emitter="matmul",
+        micro="gemm",
+        dtypes=FLOATS,
+        typed=True,
+        others=_SAME,
+        limits=(CONSTANT_WEIGHT,),
+        tiles=GEMM_TILES,
+        cost=gemm,
+        workspace=product_scratch,
+        persistent=weight_panels,
+        transforms=(_PACKED,),
+        rounding=PRODUCT_SUMS,
+        code_bytes=8192,
+    ),
+    HostKernel(
+        id="host.matmul.gemv",
+        ops=("matmul",),
+        family=FAMILY,
+        emitter="matmul",
+        micro="gemv",
+        dtypes=FLOATS,
+        typed=True,
+        others=_SAME,
+        limits=(CONSTANT_WEIGHT, within(Reason.SHAPE, "m", 1, _GEMV_ROWS)),
+        tiles=dict.fromkeys(TIER_FEATURES, (1, 4)),
+        cost=gemv,
+        workspace=product_scratch,
+        persistent=weight_panels,
+        transforms=(_PACKED,),
+        rounding=PRODUCT_SUMS,
+        code_bytes=4096,
+    ),
+    HostKernel(
+        id="host.matmul.dynamic",
+        ops=("matmul",),
+        family=FAMILY,
+        emitter="matmul",
+        micro="bmm",
+        dtypes=FLOATS,
+        typed=True,
+        others=_SAME,
+        tiles=GEMM_TILES,
+        cost=gemm,
+        figures=(("efficiency", 0.75),),
+        workspace=product_scratch,
+        transforms=(_COPIED,),
+        rounding=PRODUCT_SUMS,
+        code_bytes=8192,
+    ),
+    HostKernel(
+        id="host.matmul.generic",  # any element type: integers with zero points, f64, mixed signedness
+        ops=("matmul", "matmul_integer"),
+        family=FAMILY,
+        emitter="matmul",
+        micro="gemm",
+        modifier="generic",
+        dtypes=_FACTORS,
+        others=(_FACTORS,),
+        role=KernelRole.GENERIC,
+        tiles=GEMM_TILES,
+        cost=gemm,
+        figures=(("efficiency", 0.4),),
+        workspace=product_scratch,
+        transforms=(_COPIED,),
+        rounding=PRODUCT_SUMS,
+        code_bytes=8192,
+    ),
+)

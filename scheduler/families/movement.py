@@ -15,7 +15,9 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Box, Region
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import program_regions, runs_of_range
+from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_weight
+from superkernel.scheduler.families.kernel import HostKernel
 from superkernel.scheduler.families.lookup import LookupTiling, lookup_plan
 from superkernel.scheduler.families.pieces import tile_pieces
 from superkernel.scheduler.families.pointwise import PointwiseTiling, accesses_of, tile_program
@@ -116,3 +118,18 @@ def tile_lookup(body: Body, target: CpuTarget) -> PointwiseTiling:
 
 
 FAMILY = MovementFamily()
+
+
+def _kernel(name: str, *ops: str) -> HostKernel:
+    """Of copies that are no single affine view; it works on bytes, so element types do not matter."""
+    return HostKernel(
+        id=f"host.{name}", ops=ops, family=FAMILY, emitter="movement", micro="move", modifier=name, rounding=EXACT
+    )
+
+
+KERNELS = (
+    _kernel("concat", "concat"),
+    _kernel("pad", "pad", "trilu"),
+    _kernel("tile", "tile"),
+    _kernel("gather", "gather"),
+)

@@ -21,7 +21,13 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Box, Region
 from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ir.collapse import canonical, program_regions, runs_of_range
+from superkernel.ops.opdef import Family as OpFamily
+from superkernel.registry.predicates import Reason, one_of, within
+from superkernel.registry.requirement import POINTWISE
+from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_traffic, program_weight
+from superkernel.scheduler.families.kernel import HostKernel
+from superkernel.scheduler.kerneldef import ops_of
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget
 
@@ -216,3 +222,23 @@ def tile_program(body: Body, program: PointwiseProgram, target: CpuTarget) -> Po
 
 
 FAMILY = PointwiseFamily()
+
+KERNELS = (
+    HostKernel(
+        id="host.pointwise",  # programs take views in, so they copy too
+        ops=(POINTWISE, *ops_of(OpFamily.POINTWISE), *ops_of(OpFamily.VIEW, OpFamily.RESHAPE)),
+        family=FAMILY,
+        emitter="pointwise",
+        micro="vprogram",
+    ),
+    HostKernel(
+        id="host.transpose",  # copies that change the last dimension, plane by plane
+        ops=(POINTWISE, "transpose"),
+        family=FAMILY,
+        emitter="pointwise",
+        micro="transposec",
+        limits=(one_of(Reason.LAYOUT, "copy", True), within(Reason.STRIDE, "inner_stride", 2)),
+        figures=(("strided_ns", 0.05),),
+        rounding=EXACT,
+    ),
+)

@@ -19,9 +19,16 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
+from superkernel.ops.opdef import NUMERIC
+from superkernel.ops.opdef import Family as OpFamily
 from superkernel.ops.pool import pool_windows
 from superkernel.ops.windows import Window
+from superkernel.registry.models import lines, window
+from superkernel.registry.predicates import Reason, within
+from superkernel.registry.rounding import ROW_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
+from superkernel.scheduler.families.kernel import HostKernel
+from superkernel.scheduler.kerneldef import ops_of
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget
 
@@ -140,3 +147,19 @@ class PoolFamily(Family):
 
 
 FAMILY = PoolFamily()
+
+KERNELS = (
+    HostKernel(
+        id="host.pool",
+        ops=ops_of(OpFamily.POOL),
+        family=FAMILY,
+        emitter="pool",
+        micro="pool",
+        dtypes=NUMERIC,
+        limits=(within(Reason.RANK, "spatial", 1, 3),),
+        workspace=lines,
+        cost=window,
+        figures=(("turned", 8.0),),
+        rounding=ROW_SUMS,
+    ),
+)

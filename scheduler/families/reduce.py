@@ -10,9 +10,14 @@ from math import prod
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
+from superkernel.ops.opdef import NUMERIC
+from superkernel.ops.opdef import Family as OpFamily
+from superkernel.registry.rounding import EXACT, ROW_SUMS, Rounding
+from superkernel.scheduler.families.kernel import HostKernel
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.scheduler.families.rowspace import RowTiling
 from superkernel.scheduler.families.rowwise import block_of
+from superkernel.scheduler.kerneldef import ops_of
 from superkernel.scheduler.tiling import Family, Tiling
 from superkernel.target.cpu import CpuTarget
 
@@ -41,3 +46,23 @@ class ReduceFamily(Family):
 
 
 FAMILY = ReduceFamily()
+
+
+def _kernel(name: str, ops: tuple[str, ...], rounding: Rounding, operations: float | None = None) -> HostKernel:
+    return HostKernel(
+        id=f"host.{name}",
+        ops=ops,
+        family=FAMILY,
+        emitter="reduce",
+        micro=name,
+        dtypes=NUMERIC,
+        figures=(("operations", operations),) if operations else (),
+        rounding=rounding,
+    )
+
+
+KERNELS = (
+    _kernel("reduce", tuple(n for n in ops_of(OpFamily.REDUCE) if n.startswith("reduce_")), ROW_SUMS),
+    _kernel("argreduce", ("argmax", "argmin"), EXACT),
+    _kernel("cumsum", ("cumsum",), ROW_SUMS, 8.0),
+)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
+from superkernel.scheduler.families.kernel import INDEX_TYPES, HostKernel
 from superkernel.scheduler.families.movement import OutputRowsTiling
 from superkernel.scheduler.tiling import Family, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -28,3 +29,16 @@ class RopeFamily(Family):
 
 
 FAMILY = RopeFamily()
+
+KERNELS = (
+    HostKernel(
+        id="host.rope",
+        ops=("rope",),
+        family=FAMILY,
+        emitter="rope",
+        micro="rope",
+        dtypes=frozenset({DType.F32, DType.F16, DType.BF16}),
+        typed=True,
+        others=(None, None, INDEX_TYPES),
+    ),
+)

@@ -14,7 +14,9 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import program_regions, runs_of_range
+from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
+from superkernel.scheduler.families.kernel import HostKernel
 from superkernel.scheduler.families.pointwise import accesses_of
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.tiling import Access, Family, Tiling
@@ -85,3 +87,15 @@ class UpdateFamily(Family):
 
 
 FAMILY = UpdateFamily()
+
+KERNELS = (
+    HostKernel(
+        id="host.kv_update",
+        ops=("kv_update",),
+        family=FAMILY,
+        emitter="update",
+        micro="kvupdate",
+        rounding=EXACT,
+        code_bytes=1024,
+    ),
+)

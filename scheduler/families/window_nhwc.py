@@ -25,11 +25,17 @@ from superkernel.ir.body import Body, PointwiseProgram, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import Array
 from superkernel.ops.windows import Window
+from superkernel.registry.models import depthwise, window
+from superkernel.registry.predicates import Reason, one_of
+from superkernel.registry.requirement import CHANNELS_LAST
+from superkernel.registry.rounding import PRODUCT_SUMS, ROW_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
-from superkernel.scheduler.families.conv import CHANNELS, FLOAT_TYPES, PIXELS, read_bias
+from superkernel.scheduler.families.conv import CHANNELS, FILTERS_PACKED, FLOAT_TYPES, PIXELS, PLANE, read_bias
 from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.families.conv_nhwc import filters_of
 from superkernel.scheduler.families.costing import elements_ns, program_weight
+from superkernel.scheduler.families.depthwise import DEPTHWISE_GROUPS
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernel
 from superkernel.scheduler.families.pool import GLOBAL, pool_form
 from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -219,3 +225,43 @@ def unrolled_taps(form: WindowForm) -> bool:
 
 
 FAMILY = WindowFamily()
+
+KERNELS = (
+    HostKernel(
+        id=DEPTHWISE,
+        ops=("conv",),
+        family=FAMILY,
+        emitter="window_nhwc",
+        micro="conv",
+        modifier="depthwise",
+        dtypes=FLOAT_TYPES,
+        typed=True,
+        others=(None, None),
+        limits=(
+            DEPTHWISE_GROUPS,
+            one_of(Reason.GROUPS, "multiplier", 1),
+            CONSTANT_WEIGHT,
+            PLANE,
+        ),
+        layout=CHANNELS_LAST,
+        transforms=(FILTERS_PACKED,),
+        cost=depthwise,
+        figures=(("efficiency", 0.5),),
+        rounding=PRODUCT_SUMS,
+        code_bytes=6144,
+    ),
+    HostKernel(
+        id=POOL,
+        ops=("max_pool", "avg_pool", "global_avg_pool", "global_max_pool"),
+        family=FAMILY,
+        emitter="window_nhwc",
+        micro="pool",
+        modifier="nhwc",
+        dtypes=FLOAT_TYPES,
+        typed=True,
+        limits=(PLANE,),
+        layout=CHANNELS_LAST,
+        cost=window,
+        rounding=ROW_SUMS,
+    ),
+)

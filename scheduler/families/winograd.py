@@ -28,10 +28,22 @@ import numpy as np
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
-from superkernel.scheduler.families.conv import CHANNELS, PIXELS, ConvFamily, ConvTiling
+from superkernel.registry.models import squares, squares_filters, winograd
+from superkernel.registry.predicates import Reason, one_of, within
+from superkernel.registry.requirement import CHANNELS_LAST
+from superkernel.registry.rounding import PRODUCT_SUMS
+from superkernel.scheduler.families.conv import (
+    CHANNELS,
+    FILTERS_PACKED,
+    IMAGE_PATCHED,
+    PIXELS,
+    ConvFamily,
+    ConvTiling,
+)
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.conv_nhwc import ACCUMULATORS, HIDDEN, POSITIONS_MOST, VECTORS_MOST, filters_of
 from superkernel.scheduler.families.costing import elements_ns, program_weight
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernel
 from superkernel.scheduler.tiling import Pack, Tiling
 from superkernel.target.cpu import CpuTarget
 
@@ -40,7 +52,7 @@ POINTS: dict[int, tuple[Fraction, ...]] = {2: (Fraction(1),), 4: (Fraction(3, 4)
 
 INPUT_INSTRUCTIONS = {2: 60.0, 4: 240.0}  # per square and vector of channels: loads, transform, stores, copy
 OUTPUT_INSTRUCTIONS = {2: 50.0, 4: 170.0}
-KERNELS = {"host.conv.winograd2": 2, "host.conv.winograd4": 4}
+SQUARES = {"host.conv.winograd2": 2, "host.conv.winograd4": 4}
 _CALL_NS = 60.0
 _RATE = 0.9
 _WEIGHT_LOADS = 3, 12  # a vector of weights costs so many broadcasts: from the first-level cache, from others
@@ -215,8 +227,8 @@ class WinogradTiling(ConvTiling):
 class WinogradFamily(ConvFamily):
     """3 x 3 convolutions with constant weights, one group, no strides or dilations, in f32."""
 
-    squares: Mapping[str, int] = KERNELS
-    kernels: tuple[str, ...] = tuple(KERNELS)
+    squares: Mapping[str, int] = SQUARES
+    kernels: tuple[str, ...] = tuple(SQUARES)
     expectation = "conv 3 x 3 in f32, one group, no strides or dilations, with constant weights"
 
     def serves(self, body: Body) -> bool:
@@ -331,3 +343,42 @@ def winograd_tiling(
 
 
 FAMILY = WinogradFamily()
+
+_CHANNELS_MIN = 8  # transforms of half empty vectors, and of an input that is not channels last, do not pay
+
+WINOGRAD_LIMITS = (
+    one_of(Reason.RANK, "spatial", 2),
+    one_of(Reason.SHAPE, "taps", 9),
+    *(one_of(Reason.SHAPE, f"window_{name}", 3) for name in ("rows", "columns")),
+    *(one_of(Reason.STRIDE, f"stride_{name}", 1) for name in ("rows", "columns")),
+    one_of(Reason.GROUPS, "groups", 1),
+    within(Reason.SHAPE, "channels", _CHANNELS_MIN),
+)
+"""What the algorithm is for, of images that lie channels last."""
+
+
+def _kernel(m: int) -> HostKernel:
+    """f32 only: the error grows with the rounding of transformed inputs."""
+    return HostKernel(
+        id=f"host.conv.winograd{m}",
+        ops=("conv",),
+        family=FAMILY,
+        emitter="winograd",
+        micro="conv",
+        modifier=f"winograd{m}",
+        dtypes=frozenset({DType.F32}),
+        typed=True,
+        others=(None, None),
+        limits=(CONSTANT_WEIGHT, *WINOGRAD_LIMITS),
+        layout=CHANNELS_LAST,
+        workspace=squares,
+        persistent=squares_filters,
+        transforms=(FILTERS_PACKED, IMAGE_PATCHED),
+        cost=winograd,
+        figures=(("m", float(m)),),
+        rounding=PRODUCT_SUMS,
+        code_bytes=16384,
+    )
+
+
+KERNELS = tuple(_kernel(m) for m in SQUARES.values())

@@ -84,9 +84,10 @@ def _accelerator(args: argparse.Namespace) -> AicoreTarget | None:
 
 
 def _registry_of(accelerator: AicoreTarget | None) -> Registry:
-    from superkernel.registry import aicore_registry, default_registry
+    from superkernel.scheduler.families import HOST_KERNELS
+    from superkernel.scheduler.families.aicore import AICORE_KERNELS
 
-    return default_registry() if accelerator is None else aicore_registry()
+    return HOST_KERNELS.registry if accelerator is None else AICORE_KERNELS.registry
 
 
 def _roles() -> tuple[Any, ...]:
@@ -104,7 +105,7 @@ def _list(args: argparse.Namespace) -> int:
         hint = f"did you mean {', '.join(near)}?" if near else ""
         raise InputError(f"unknown operator {args.op!r}", location="--op", hint=hint)
     rows = _registry_of(_accelerator(args))
-    print(kernels_list(op=args.op, dtype=args.dtype, role=args.role, tier=args.tier, as_json=args.json, registry=rows))
+    print(kernels_list(rows, op=args.op, dtype=args.dtype, role=args.role, tier=args.tier, as_json=args.json))
     return 0
 
 
@@ -116,7 +117,7 @@ def _explain(args: argparse.Namespace) -> int:
     policy = Policy(objective=args.objective, deny=tuple(args.deny), pin=tuple(args.pin))
     accelerator = _accelerator(args)
     rows, target = _registry_of(accelerator), accelerator or detect_cpu(args.tier)
-    print(kernels_explain(args.query, target=target, policy=policy, as_json=args.json, registry=rows))
+    print(kernels_explain(rows, args.query, target=target, policy=policy, as_json=args.json))
     return 0
 
 

@@ -12,11 +12,15 @@ from superkernel.core.errors import InputError, UnsupportedError, Violation, rai
 from superkernel.core.options import Options
 from superkernel.ir.body import Body
 from superkernel.ops.grouped import TILINGS
-from superkernel.registry import registry_for
 from superkernel.registry.records import Policy
 from superkernel.registry.selection import Registry, Selection
+from superkernel.scheduler.families import HOST_KERNELS
+from superkernel.scheduler.families.aicore import AICORE_KERNELS
 from superkernel.scheduler.hostcall import HOST_REFERENCE
+from superkernel.scheduler.kernel_table import KernelTable
+from superkernel.target.aicore import AicoreTarget
 from superkernel.target.base import Target
+from superkernel.target.cpu import CpuTarget
 
 
 class KernelChooser:
@@ -24,7 +28,7 @@ class KernelChooser:
 
     def __init__(self, target: Target, options: Options, registry: Registry | None = None) -> None:
         self.target = target
-        self.registry = registry or registry_for(target)
+        self.registry = registry or kernels_of(target).registry
         self.policy = Policy.of(options)
         self._refused: dict[Hashable, Policy] = {}
         self.refusals: dict[Hashable, list[str]] = {}
@@ -84,3 +88,8 @@ class KernelChooser:
 def _problem(body: Body) -> Hashable:
     """What a refusal is about: an anchor with its types, whatever is joined to it; a program as it is."""
     return body if body.op is None else (body.op, body.attrs, body.anchor_input_types, body.anchor_outputs)
+
+
+def kernels_of(target: Target) -> KernelTable:
+    """All kernels of a target."""
+    return {CpuTarget.kind: HOST_KERNELS, AicoreTarget.kind: AICORE_KERNELS}[target.kind]

@@ -10,7 +10,6 @@ from typing import Any
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError
 from superkernel.ops.table import op_table
-from superkernel.registry import default_registry
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.manifest import Manifest, merge
 from superkernel.registry.predicates import matches_any, show
@@ -21,16 +20,16 @@ from superkernel.target.base import Target
 
 
 def kernels_list(
+    registry: Registry,
     *,
     op: str | None = None,
     dtype: str | None = None,
     role: str | None = None,
     tier: str | None = None,
     as_json: bool = False,
-    registry: Registry | None = None,
 ) -> str:
     """All rows, or those that serve an operator, take an element type as first input, have a role, run on a tier."""
-    rows = (registry or default_registry()).rows
+    rows = registry.rows
     wanted = None if dtype is None else DType.of(dtype)
     found = [
         row
@@ -48,17 +47,16 @@ def kernels_list(
 
 
 def kernels_explain(
+    registry: Registry,
     query: str,
     *,
     target: Target | None = None,
     policy: Policy | None = None,
     as_json: bool = False,
-    registry: Registry | None = None,
 ) -> str:
     """What would be chosen for a problem, and why: `query` is "matmul(f32[8,64], const f32[64,64]; trans_b=true)" (with
     a target), an operator's name, or a pattern of kernel ids; the latter two print what the kernels demand. Raises
     InputError."""
-    chosen_from = registry or default_registry()
     if "(" in query:
         if target is None:
             raise InputError(
@@ -67,10 +65,10 @@ def kernels_explain(
                 expected="a CpuTarget or an AicoreTarget",
                 found="none",
             )
-        selection = chosen_from.select(parse_requirement(query, target, policy or Policy()))
+        selection = registry.select(parse_requirement(query, target, policy or Policy()))
         explanation = selection.explanation
         return _json(explanation.to_json(selection.cached)) if as_json else explanation.text
-    rows = [r for r in chosen_from.rows if query in r.ops or matches_any((query,), r.names)]
+    rows = [r for r in registry.rows if query in r.ops or matches_any((query,), r.names)]
     if not rows:
         expected = "an operator, a kernel id or pattern, or OPERATOR(TYPE, ...)"
         raise InputError("no kernel or operator of this name", location=repr(query), expected=expected, found=query)

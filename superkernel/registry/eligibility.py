@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from superkernel.core.dtypes import DType
 from superkernel.registry.facts import MAX_SLOTS
-from superkernel.registry.models import COST_MODELS, workspace_of
+from superkernel.registry.models import workspace_of
 from superkernel.registry.predicates import Among, Clause, Facts, FactValue, Includes, OneOf, Reason, Test, Within
 from superkernel.registry.records import ALL_CORES, Capability, KernelRole
 
@@ -102,9 +102,8 @@ def estimated_time_ns(row: Capability, facts: Facts) -> float | None:
     """The row's model of its time, None where it has none or the problem lacks what the model asks for."""
     if row.cost is None:
         return None
-    model = COST_MODELS[row.cost]
     try:
-        return model(facts, row)
+        return row.cost(facts, row)
     except KeyError:
         return None
 
@@ -134,10 +133,10 @@ def clauses_of(row: Capability) -> tuple[Clause, ...]:
     clauses.append(Clause(Reason.DETERMINISM, "policy.determinism", Within(high=row.determinism.rank)))
     if row.error_ulps:
         clauses.append(Clause(Reason.TOLERANCE, "policy.tolerance", Tolerated(row)))
-    if row.workspace != "none":
+    if row.workspace is not None:
         clauses.append(Clause(Reason.WORKSPACE, "policy.max_workspace_bytes", WorkspaceFits(row)))
         clauses.append(Clause(Reason.MEMORY_REGION, "free.scratch", WorkspaceFits(row, "scratch")))
-    if row.persistent != "none":
+    if row.persistent is not None:
         clauses.append(Clause(Reason.MEMORY_REGION, "free.packed", WorkspaceFits(row, "packed")))
     if row.cost is not None:
         clauses.append(Clause(Reason.DEADLINE, "deadline_ns", DeadlineMet(row)))

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from superkernel.registry.models import BYTES_MODELS
 from superkernel.registry.predicates import Facts, Failure, Reason
 from superkernel.registry.records import Capability, KernelRole, Requirement, plain
 from superkernel.registry.score import SOURCES, Score, deciding_element
@@ -142,7 +141,7 @@ class Explanation:
         """What happens to operands ahead of the kernel, with the bytes it writes."""
         used = []
         for t in self.chosen.transforms:
-            nbytes = sum(BYTES_MODELS[t.bytes_model](self.facts, self.chosen).values())
+            nbytes = sum(t.nbytes(self.facts, self.chosen).values())
             used.append(TransformUse(t.kind, t.slot, t.amortised, nbytes))
         return tuple(used)
 

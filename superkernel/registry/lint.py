@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from superkernel.core.errors import UserError, Violation
-from superkernel.registry.names import KernelName, parse_name
+from superkernel.registry.names import CORE_TOKENS, NAME_DTYPES, TIER_TOKENS, KernelName, parse_name
 from superkernel.registry.records import Capability
-from superkernel.registry.rows_aicore import CORE_TOKENS
-from superkernel.registry.rows_host import NAME_DTYPES, TIER_NAMES
 
 
 def lint(rows: Iterable[Capability]) -> list[Violation]:
@@ -47,6 +45,6 @@ def _differences(row: Capability, name: KernelName) -> Iterable[tuple[str, str, 
         if name.target[: len(tokens)] != tokens:
             yield "the name's core type is not the row's", "_".join(tokens), "_".join(name.target)
         return
-    token = "scalar" if row.tier is None else TIER_NAMES.get(row.tier, row.tier)
+    token = "scalar" if row.tier is None else TIER_TOKENS.get(row.tier, row.tier)
     if name.instruction_set != token:
         yield "the name's instruction set is not the row's tier", token, str(name.instruction_set)

@@ -1,4 +1,4 @@
-"""Named models of time, workspace and transform bytes: functions of facts and a row, so that rows stay data.
+"""Models of time, workspace and transform bytes that kernels share: functions of facts and a row.
 
 Times are of one core, in nanoseconds, caches warm for activations; weights come from the smallest cache that holds
 them (on the accelerator everything comes from L2). They are a roofline (the slower of arithmetic and memory) with the
@@ -12,8 +12,7 @@ add to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
 
 from superkernel.core.dtypes import DType
 from superkernel.registry.predicates import Facts
@@ -33,9 +32,6 @@ WINOGRAD_INPUT, WINOGRAD_OUTPUT = {2: 60.0, 4: 240.0}, {2: 50.0, 4: 170.0}
 
 _BLOCK_POSITIONS = 512  # output positions of a convolution that share a patch
 _BLOCK_ROWS = 56  # query rows of attention that share a block of keys
-
-CostModel = Callable[[Facts, Capability], float]
-BytesModel = Callable[[Facts, Capability], Mapping[str, int]]
 
 
 def bandwidth(facts: Facts, nbytes: float) -> float:
@@ -58,7 +54,7 @@ def _peak(facts: Facts, row: Capability) -> float:
     return float(facts["cpu.flops_per_ns"]) * (0.5 * rate if row.accumulator is DType.F64 else rate)
 
 
-def _stream(facts: Facts, row: Capability) -> float:
+def stream(facts: Facts, row: Capability) -> float:
     """Everything is read and written once; `operations` per element, `strided_ns` more where elements are gathered one
     by one."""
     nbytes, elements = facts["bytes"], facts["elements"]
@@ -68,7 +64,7 @@ def _stream(facts: Facts, row: Capability) -> float:
     return float(CALL_NS + max(arithmetic, nbytes / bandwidth(facts, nbytes)))
 
 
-def _gemm(facts: Facts, row: Capability) -> float:
+def gemm(facts: Facts, row: Capability) -> float:
     """Register-tiled product: whole tiles, short ones slower, the weights read once per block of rows."""
     figures, m, weight_ns = row.figures, facts["m"], facts["weight_ns"]
     nr = figures.get("nr", 1)
@@ -84,7 +80,7 @@ def _gemm(facts: Facts, row: Capability) -> float:
     return float(CALL_NS + 12.0 * tiles + packing + max(arithmetic, weight_ns))
 
 
-def _gemv(facts: Facts, row: Capability) -> float:
+def gemv(facts: Facts, row: Capability) -> float:
     """Few rows: the weights stream past, a panel of nr columns wide enough that its accumulators hide the latency."""
     rate = _peak(facts, row) * row.parameter("efficiency", 0.9)
     copied = facts["batch"] * facts["m"] * facts["k"] * row.parameter("copy_ns", 0.0)
@@ -92,7 +88,7 @@ def _gemv(facts: Facts, row: Capability) -> float:
     return float(CALL_NS + copied + max(facts["flops_estimate"] / rate, weight_ns))
 
 
-def _depthwise(facts: Facts, row: Capability) -> float:
+def depthwise(facts: Facts, row: Capability) -> float:
     """One filter per channel: loads, not multiply-adds, are the limit."""
     nbytes = facts["bytes"]
     arithmetic = facts["flops_estimate"] / (_peak(facts, row) * row.parameter("efficiency", 0.25))
@@ -104,7 +100,7 @@ def _lanes(facts: Facts) -> int:
     return max(1, int(facts["cpu.vector_bytes"]) // 4)
 
 
-def _conv_nhwc(facts: Facts, row: Capability) -> float:
+def conv_nhwc(facts: Facts, row: Capability) -> float:
     """Vectors of output channels, all positions: narrow vectors where channels are few, the rest wasted."""
     lanes, filters = _lanes(facts), facts["m"]
     while lanes > 4 and lanes // 2 >= filters:
@@ -122,7 +118,7 @@ def _conv_nhwc(facts: Facts, row: Capability) -> float:
     return float(CALL_NS + max(arithmetic, facts["weight_ns"]) + finish + copied)
 
 
-def _winograd(facts: Facts, row: Capability) -> float:
+def winograd(facts: Facts, row: Capability) -> float:
     """Squares of m x m outputs: products of the transformed inputs, and the transforms; the transformed filters stream
     past once."""
     m = int(row.figures["m"])
@@ -139,7 +135,7 @@ def _winograd(facts: Facts, row: Capability) -> float:
     return float(2 * CALL_NS + coming + going + max(arithmetic, weights / bandwidth(facts, 2.0 * weights)))
 
 
-def _attention(facts: Facts, row: Capability) -> float:
+def attention(facts: Facts, row: Capability) -> float:
     """Two products and an exponential per score, keys and values read once per block of queries."""
     heads, keys = facts["batch"] * facts["heads"], facts["keys"]
     scores = heads * facts["queries"] * keys
@@ -150,7 +146,7 @@ def _attention(facts: Facts, row: Capability) -> float:
     return float(CALL_NS + max(arithmetic, nbytes / bandwidth(facts, nbytes)))
 
 
-def _window(facts: Facts, row: Capability) -> float:
+def window(facts: Facts, row: Capability) -> float:
     """Pooling: `taps` operations per output element."""
     nbytes = facts["bytes"]
     arithmetic = facts["elements"] * facts.get("taps", 1) / (_peak(facts, row) * 0.25)
@@ -159,7 +155,7 @@ def _window(facts: Facts, row: Capability) -> float:
     return float(CALL_NS + max(arithmetic, nbytes / bandwidth(facts, nbytes)))
 
 
-def _reference(facts: Facts, row: Capability) -> float:
+def reference(facts: Facts, row: Capability) -> float:
     """NumPy in float64 on one core: every byte crosses twice, arithmetic at a fraction of the peak."""
     nbytes = facts["bytes"]
     work = facts.get("flops_estimate", 4.0 * facts["elements"])
@@ -168,7 +164,7 @@ def _reference(facts: Facts, row: Capability) -> float:
     )
 
 
-def _cube(facts: Facts, row: Capability) -> float:
+def cube(facts: Facts, row: Capability) -> float:
     """Matrix engine of one core: whole steps of mr x nr x depth, one a cycle, beside operands coming and results
     going."""
     if "queries" in facts:
@@ -184,7 +180,7 @@ def _cube(facts: Facts, row: Capability) -> float:
     return float(facts["aicore.startup_ns"] + max(arithmetic, *moving))
 
 
-def _vector(facts: Facts, row: Capability) -> float:
+def vector(facts: Facts, row: Capability) -> float:
     """Vector engine of one core: `operations` per element beside elements coming and going."""
     coming, going = _coming_and_going(facts)
     arithmetic = facts["elements"] * _itemsize(facts) * row.parameter("operations", 2.0) * facts.get("taps", 1)
@@ -198,46 +194,23 @@ def _coming_and_going(facts: Facts) -> tuple[float, float]:
     return max(0.0, facts["bytes"] - going), float(going)
 
 
-def _control(facts: Facts, row: Capability) -> float:
+def control(facts: Facts, row: Capability) -> float:
     """Control unit of one core: an element at a time, each a trip to global memory and back."""
     return float(facts["elements"] * row.parameter("loads", 2.0) * facts["aicore.load_ns"])
 
 
-def _device_reference(facts: Facts, row: Capability) -> float:
+def device_reference(facts: Facts, row: Capability) -> float:
     """NumPy on the driving machine: every operand leaves the device and comes back."""
     return float(REFERENCE_CALL_NS + 16.0 * facts["bytes"] / facts["aicore.from_vector_bytes_per_ns"])
 
 
-COST_MODELS: Mapping[str, CostModel] = MappingProxyType(
-    {
-        "stream": _stream,
-        "gemm": _gemm,
-        "gemv": _gemv,
-        "depthwise": _depthwise,
-        "conv_nhwc": _conv_nhwc,
-        "winograd": _winograd,
-        "attention": _attention,
-        "window": _window,
-        "reference": _reference,
-        "cube": _cube,
-        "vector": _vector,
-        "control": _control,
-        "device_reference": _device_reference,
-    }
-)
-
-
-def _no_bytes(facts: Facts, row: Capability) -> Mapping[str, int]:
-    return {}
-
-
-def _weight_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
+def weight_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
     """A constant factor in panels of nr columns, zero-padded."""
     nr = row.tile_size("nr")
     return {"packed": facts["batch"] * (-(-facts["n"] // nr) * nr) * facts["k"] * _itemsize(facts, 1)}
 
 
-def _narrow_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
+def narrow_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
     """Such panels of a share of the bytes, depths padded to words, with a scale and a sum per column."""
     nr = row.tile_size("nr", 4 * _lanes(facts))
     count = facts["m"] if "taps" in facts else facts["batch"] * facts["n"]
@@ -245,7 +218,7 @@ def _narrow_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
     return {"packed": int(columns * (4 * (facts["k"] + 3) * row.parameter("weights", 1.0) + 8))}
 
 
-def _filter_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
+def filter_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
     """Constant filters in panels of mr output channels, zero-padded."""
     mr, groups = row.tile_size("mr"), facts["groups"]
     return {"packed": groups * (-(-facts["m"] // mr) * mr) * facts["k"] * _itemsize(facts, 1)}
@@ -255,7 +228,7 @@ def _accumulator_bytes(facts: Facts) -> int:
     return 8 if facts.get("in0.dtype") is DType.F64 else 4
 
 
-def _product_scratch(facts: Facts, row: Capability) -> Mapping[str, int]:
+def product_scratch(facts: Facts, row: Capability) -> Mapping[str, int]:
     """The parked register tile; a copy of left rows where they are not accumulators already, as many as are near; for
     computed right factors, a panel of them."""
     item, vector = _accumulator_bytes(facts), facts["cpu.vector_bytes"]
@@ -264,12 +237,12 @@ def _product_scratch(facts: Facts, row: Capability) -> Mapping[str, int]:
     if facts["in0.dtype"] not in (DType.F32, DType.F64) or facts["in0.source"] == "program" or facts["weight"] == 0:
         line = (k + 64) * item
         total += min((m + 16) * line, facts["cpu.l2_bytes"] * 2 // 5 + 16 * line)
-    if row.persistent == "none":
+    if row.persistent is None:
         total += k * vector * (8 if m <= 6 else 4)
     return {"scratch": total}
 
 
-def _narrow_scratch(facts: Facts, row: Capability) -> Mapping[str, int]:
+def narrow_scratch(facts: Facts, row: Capability) -> Mapping[str, int]:
     """The parked register tile, narrow copies of rows (at most as f32 values of all parts), as many as are near, and
     the row that is being copied."""
     m, k, vector = facts["n" if "taps" in facts else "m"] * facts["batch"], facts["k"], facts["cpu.vector_bytes"]
@@ -279,7 +252,7 @@ def _narrow_scratch(facts: Facts, row: Capability) -> Mapping[str, int]:
     return {"scratch": int(64 + 32 * vector + near + 4 * k + 4 * vector)}
 
 
-def _patch(facts: Facts, row: Capability) -> Mapping[str, int]:
+def patch(facts: Facts, row: Capability) -> Mapping[str, int]:
     """The padded input under one block of output positions, for all channels of a group, and the parked register
     tile."""
     columns = max(1, min(facts["out_columns"], _BLOCK_POSITIONS))
@@ -294,23 +267,23 @@ def _patch(facts: Facts, row: Capability) -> Mapping[str, int]:
     return {"scratch": min(patch, max(facts["cpu.l2_bytes"], patch // rows)) + tile}
 
 
-def _channel_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
+def channel_panels(facts: Facts, row: Capability) -> Mapping[str, int]:
     """Constant filters in panels of whole vectors of output channels, zero-padded."""
     return {"packed": 4 * facts["groups"] * _padded_filters(facts) * facts["k"]}
 
 
-def _narrow_filters(facts: Facts, row: Capability) -> Mapping[str, int]:
+def narrow_filters(facts: Facts, row: Capability) -> Mapping[str, int]:
     """Constant filters in words of two values, runs of odd length padded."""
     return {"packed": 2 * facts["groups"] * _padded_filters(facts) * (facts["k"] + facts["taps"])}
 
 
-def _byte_filters(facts: Facts, row: Capability) -> Mapping[str, int]:
+def byte_filters(facts: Facts, row: Capability) -> Mapping[str, int]:
     """Constant filters in words of four bytes, runs padded, with sums per row of the window and scales."""
     per_filter = facts["k"] + 3 * facts["taps"] + 4 * facts["window_rows"] + 4
     return {"packed": facts["groups"] * _padded_filters(facts) * per_filter}
 
 
-def _squares_filters(facts: Facts, row: Capability) -> Mapping[str, int]:
+def squares_filters(facts: Facts, row: Capability) -> Mapping[str, int]:
     """Transformed filters in such panels, of narrow ones pairs of channels."""
     side, share = int(row.figures["m"]) + 2, row.parameter("weights", 1.0)
     channels = facts["channels"] + (facts["channels"] % 2 if share < 1 else 0)
@@ -323,7 +296,7 @@ def _padded_filters(facts: Facts) -> int:
     return filters + max(lanes, filters // 2) + 2 * lanes
 
 
-def _patch_nhwc(facts: Facts, row: Capability) -> Mapping[str, int]:
+def patch_nhwc(facts: Facts, row: Capability) -> Mapping[str, int]:
     """The padded input under some output rows, all channels of a group, and a parked register tile."""
     columns, lanes = max(1, facts["out_columns"]), _lanes(facts)
     rows = max(1, facts["pixels"] // columns)
@@ -333,7 +306,7 @@ def _patch_nhwc(facts: Facts, row: Capability) -> Mapping[str, int]:
     return {"scratch": min(line * high, max(facts["cpu.l2_bytes"] // 2, line * lines)) + 4 * 14 * 6 * lanes}
 
 
-def _patch_bytes(facts: Facts, row: Capability) -> Mapping[str, int]:
+def patch_bytes(facts: Facts, row: Capability) -> Mapping[str, int]:
     """The padded input under some output rows as bytes, one row of it in f32, and a parked register tile."""
     columns, lanes = max(1, facts["out_columns"]), _lanes(facts)
     if facts["taps"] == 1 and facts["in0.source"] == "program":  # rows and columns may be one dimension
@@ -346,7 +319,7 @@ def _patch_bytes(facts: Facts, row: Capability) -> Mapping[str, int]:
     return {"scratch": patch + 4 * line + 4 * 14 * 6 * lanes + 128}
 
 
-def _squares(facts: Facts, row: Capability) -> Mapping[str, int]:
+def squares(facts: Facts, row: Capability) -> Mapping[str, int]:
     """Transformed inputs and products of some rows of squares, or their padded inputs."""
     m, lanes = int(row.figures["m"]), _lanes(facts)
     columns = max(1, facts["out_columns"])
@@ -364,18 +337,18 @@ def _squares(facts: Facts, row: Capability) -> Mapping[str, int]:
     return {"scratch": min(near(high), max(most, near(1))) + 4 * m * m * lanes}
 
 
-def _lines(facts: Facts, row: Capability) -> Mapping[str, int]:
+def lines(facts: Facts, row: Capability) -> Mapping[str, int]:
     """Two lines of windows in the accumulator's type."""
     return {"scratch": 2 * 8 * (facts["input_columns"] + 4 * facts["cpu.vector_bytes"])}
 
 
-def _one_row(facts: Facts, row: Capability) -> Mapping[str, int]:
+def one_row(facts: Facts, row: Capability) -> Mapping[str, int]:
     """A row kept between the passes over it, or a block of neighbouring rows where they are not contiguous."""
     block = min(facts["inner"], facts["cpu.vector_bytes"])
     return {"scratch": (facts["row"] + facts.get("attr.size", 0)) * block * _accumulator_bytes(facts) + 128}
 
 
-def _score_block(facts: Facts, row: Capability) -> Mapping[str, int]:
+def score_block(facts: Facts, row: Capability) -> Mapping[str, int]:
     """A block of query rows with their results, one block of keys (and what share is kept of its values), and the
     scores of a tile."""
     depth = max(facts["depth"], facts["value_depth"]) + facts["cpu.vector_bytes"]
@@ -384,40 +357,16 @@ def _score_block(facts: Facts, row: Capability) -> Mapping[str, int]:
     return {"scratch": 4 * (rows * (2 * depth + 3) + int(panels * keys)) + 512}
 
 
-def _all_operands(facts: Facts, row: Capability) -> Mapping[str, int]:
+def all_operands(facts: Facts, row: Capability) -> Mapping[str, int]:
     """What the reference allocates: every operand in float64."""
     return {"host": 2 * facts["bytes"]}
-
-
-BYTES_MODELS: Mapping[str, BytesModel] = MappingProxyType(
-    {
-        "none": _no_bytes,
-        "weight_panels": _weight_panels,
-        "narrow_panels": _narrow_panels,
-        "filter_panels": _filter_panels,
-        "product_scratch": _product_scratch,
-        "narrow_scratch": _narrow_scratch,
-        "patch": _patch,
-        "patch_nhwc": _patch_nhwc,
-        "patch_bytes": _patch_bytes,
-        "channel_panels": _channel_panels,
-        "narrow_filters": _narrow_filters,
-        "byte_filters": _byte_filters,
-        "squares": _squares,
-        "squares_filters": _squares_filters,
-        "lines": _lines,
-        "one_row": _one_row,
-        "score_block": _score_block,
-        "all_operands": _all_operands,
-    }
-)
 
 
 def workspace_of(row: Capability, facts: Facts) -> dict[str, int]:
     """Bytes per memory region that the row needs for the problem, temporary and persistent; {} where the problem's own
     facts are missing (an ill-formed problem fails other clauses)."""
-    temporary, persistent = BYTES_MODELS[row.workspace], BYTES_MODELS[row.persistent]
+    models = [model for model in (row.workspace, row.persistent) if model is not None]
     try:
-        return {**temporary(facts, row), **persistent(facts, row)}
+        return {region: count for model in models for region, count in model(facts, row).items()}
     except KeyError:
         return {}

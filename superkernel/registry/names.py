@@ -23,7 +23,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 
+from superkernel.core.dtypes import DType
 from superkernel.core.errors import UserError, Violation, raise_all
+from superkernel.ops.opdef import FLOATS, INTS
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -49,6 +51,19 @@ INSTRUCTION_SETS = frozenset(
         "wasmblendvps wasmusdot simd32 fp16arith aic aiv"
     )
 )
+
+NAME_DTYPES = {
+    **{d: d.value for d in FLOATS},
+    **{d: d.value.replace("i", "s") for d in INTS},
+    DType.BOOL: "x8",
+}
+"""Element types as our names write them."""
+
+TIER_TOKENS = {"avx512": "avx512skx", "avx2": "avx2", "plain": "scalar"}
+"""Token of each of the host's instruction-set tiers; plain code is LLVM's baseline for the architecture."""
+
+CORE_TOKENS = {"aic": ("aic",), "aiv": ("aiv",), "mix": ("aic", "aiv"), "aicpu": ("aicpu",)}
+"""Tokens of each type of the accelerator's cores; mix: a cube core and its vector cores together."""
 
 # operator -> its form; operators without one have no parameters. `v*` and `r*` operators are recognised by
 # `_VECTOR_OP`.

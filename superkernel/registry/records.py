@@ -1,9 +1,8 @@
 """The records of the registry: what a kernel can do, what a computation needs, and what policy governs the choice.
 
-Model: a `Capability` is one row: pure data, everything about one kernel variant on one instruction-set tier. Figures
-that depend on the problem (time, workspace) are named models with parameters (`models.py`), so that a row stays
-printable and hashable. A `Requirement` is one problem on one platform under one policy. `selection.py` brings the two
-together.
+Model: a `Capability` is one row: everything about one kernel variant on one instruction-set tier. Figures that depend
+on the problem (time, workspace) are functions with parameters, which print as their names. A `Requirement` is one
+problem on one platform under one policy. `selection.py` brings the two together.
 
 Invariants: all records are frozen; a row's canonical name is a view of its fields (`lint.py`); the requirement's key is
 the same in every process and for every order of registration.
@@ -11,7 +10,7 @@ the same in every process and for every order of registration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -21,7 +20,7 @@ from superkernel.core.errors import InputError, Violation, raise_all
 from superkernel.core.tensor import TensorType
 from superkernel.ops.opdef import AttrValue
 from superkernel.registry.canonical import digest
-from superkernel.registry.predicates import Clause
+from superkernel.registry.predicates import Clause, Facts
 from superkernel.target.base import Target, identity_of
 
 
@@ -65,15 +64,22 @@ class NumericClass(Enum):
     ACCUMULATED = "accumulated"  # a sum whose error may grow with its length
 
 
+CostModel = Callable[[Facts, "Capability"], float]
+"""Time in ns of a problem. KeyError where the problem lacks a fact."""
+
+BytesModel = Callable[[Facts, "Capability"], Mapping[str, int]]
+"""Bytes per memory region (`scratch`: per core, while it runs; `packed`: persistent). KeyError as above."""
+
+
 @dataclass(frozen=True, slots=True)
 class Transform:
     """Work on an operand ahead of the kernel: pack, im2col, reorder, quantise. Amortised: once when compiling, else per
-    call. `bytes_model` names the model of the bytes it writes."""
+    call. `nbytes`: the bytes it writes, per memory region."""
 
     kind: str
     slot: int
     amortised: bool
-    bytes_model: str
+    nbytes: BytesModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +111,12 @@ class Capability:
     core_type: str | None = None
     tile: tuple[tuple[str, int], ...] = ()
     transforms: tuple[Transform, ...] = ()
-    workspace: str = "none"
-    persistent: str = "none"
+    workspace: BytesModel | None = None
+    persistent: BytesModel | None = None
     determinism: Determinism = Determinism.BITWISE
     numeric: NumericClass = NumericClass.ROUNDED
     error_ulps: float = 4.0
-    cost: str | None = None
+    cost: CostModel | None = None
     cost_parameters: tuple[tuple[str, float], ...] = ()
     code_bytes: int = 4096
     figures: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -307,6 +313,8 @@ def plain(value: Any) -> Any:
         return [plain(v) for v in value]
     if isinstance(value, Transform):
         return {name: plain(getattr(value, name)) for name in Transform.__dataclass_fields__}
+    if callable(value):
+        return value.__name__
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     return value

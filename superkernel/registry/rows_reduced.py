@@ -16,10 +16,44 @@ from dataclasses import dataclass
 from functools import cache
 
 from superkernel.core.dtypes import DType
-from superkernel.registry.names import KernelName, format_name, make_params
+from superkernel.ops.opdef import FLOATS
+from superkernel.registry.models import (
+    attention,
+    byte_filters,
+    conv_nhwc,
+    gemm,
+    gemv,
+    narrow_filters,
+    narrow_panels,
+    narrow_scratch,
+    patch_bytes,
+    patch_nhwc,
+    score_block,
+    squares,
+    squares_filters,
+    winograd,
+)
+from superkernel.registry.names import TIER_TOKENS, KernelName, format_name, make_params
 from superkernel.registry.predicates import Clause, Reason, one_of, within
-from superkernel.registry.records import Capability, KernelRole, NumericClass, Transform
-from superkernel.registry.rows_host import ATTENTION_OTHERS, TIER_FEATURES, TIER_NAMES, WINOGRAD_LIMITS
+from superkernel.registry.records import BytesModel, Capability, CostModel, KernelRole, NumericClass, Transform
+from superkernel.target.cpu import AVX2, AVX512
+
+TIER_FEATURES = {"avx512": frozenset(AVX2 + AVX512), "avx2": frozenset(AVX2), "plain": frozenset[str]()}
+_CHANNELS_LAST = one_of(Reason.LAYOUT, "layout", "channels_last")
+_WINOGRAD_LIMITS = (
+    _CHANNELS_LAST,
+    one_of(Reason.RANK, "spatial", 2),
+    one_of(Reason.SHAPE, "taps", 9),
+    *(one_of(Reason.SHAPE, f"window_{name}", 3) for name in ("rows", "columns")),
+    *(one_of(Reason.STRIDE, f"stride_{name}", 1) for name in ("rows", "columns")),
+    one_of(Reason.GROUPS, "groups", 1),
+    within(Reason.SHAPE, "channels", 8),
+)
+_ATTENTION_OTHERS = (
+    FLOATS | {DType.BOOL},
+    frozenset({DType.I32, DType.I64}),
+    frozenset({DType.I32}),
+)
 
 REDUCED = ("bf16", "int8", "tf32-like")
 """Precisions that a policy may allow."""
@@ -27,6 +61,7 @@ REDUCED = ("bf16", "int8", "tf32-like")
 _TILES = {"avx512": (14, 32), "avx2": (6, 16), "plain": (6, 8)}
 _STREAM_TILES = {"avx512": (1, 64), "avx2": (1, 32), "plain": (1, 16)}
 _F32 = frozenset({DType.F32})
+_COSTS: dict[str, CostModel] = {"gemm": gemm, "gemv": gemv, "attention": attention}
 _FEW_ROWS = within(Reason.SHAPE, "m", 1, 6)
 _MANY_ROWS = within(Reason.SHAPE, "m", 7)
 _POINTWISE = (
@@ -60,9 +95,9 @@ class _Narrow:
     limits: tuple[Clause, ...] = ()
     op: str = "matmul"
     layouts: tuple[str, ...] = ("dense", "view")
-    cost: str = ""  # model of its time, "" for that of `micro`
-    workspace: str = "narrow_scratch"
-    persistent: str = "narrow_panels"
+    cost: CostModel | None = None  # None for that of `micro`
+    workspace: BytesModel = narrow_scratch
+    persistent: BytesModel | None = narrow_panels
     figures: tuple[tuple[str, float], ...] = ()  # further ones of the cost model
 
 
@@ -83,38 +118,38 @@ _KERNELS = (
     ),
     _Narrow(
         "host.conv.bf16", "bf16", ("bf16",), "conv", 0.85, 1.9, 0.5, 0.12, 2.0**16, "avx512bf16",
-        limits=_POINTWISE, op="conv", cost="conv_nhwc",
+        limits=_POINTWISE, op="conv", cost=conv_nhwc,
     ),
     _Narrow(
         "host.conv.int8", "int8", ("qd8", "qc8w"), "conv", 0.8, 3.4, 0.25, 0.3, 2.0**18, "avx512vnni",
-        limits=(*_POINTWISE, _MANY_PIXELS, _INT8_DEPTHS), op="conv", cost="conv_nhwc", figures=(("pixel_ns", 25.0),),
+        limits=(*_POINTWISE, _MANY_PIXELS, _INT8_DEPTHS), op="conv", cost=conv_nhwc, figures=(("pixel_ns", 25.0),),
     ),
     _Narrow(
         "host.conv.nhwc_bf16", "bf16", ("bf16",), "conv", 0.85, 1.95, 0.5, 0.02, 2.0**16, "avx512bf16", "nhwc",
         limits=(one_of(Reason.LAYOUT, "layout", "channels_last"), within(Reason.RANK, "spatial", 1, 2)), op="conv",
-        layouts=("dense", "view", "program"), cost="conv_nhwc", workspace="patch_nhwc", persistent="narrow_filters",
+        layouts=("dense", "view", "program"), cost=conv_nhwc, workspace=patch_nhwc, persistent=narrow_filters,
     ),
     _Narrow(
         "host.conv.nhwc_int8", "int8", ("qd8", "qc8w"), "conv", 0.8, 3.9, 0.25, 0.15, 2.0**18, "avx512vnni", "nhwc",
         limits=(one_of(Reason.LAYOUT, "layout", "channels_last"), within(Reason.RANK, "spatial", 1, 2), _INT8_DEPTHS),
-        op="conv", layouts=("dense", "view", "program"), cost="conv_nhwc", workspace="patch_bytes",
-        persistent="byte_filters", figures=(("row_steps", 4.0),),
+        op="conv", layouts=("dense", "view", "program"), cost=conv_nhwc, workspace=patch_bytes,
+        persistent=byte_filters, figures=(("row_steps", 4.0),),
     ),
     _Narrow(
         "host.conv.winograd2_bf16", "bf16", ("bf16",), "conv", 0.85, 1.95, 0.5, 0.0, 2.0**17, "avx512bf16",
-        "winograd2", limits=WINOGRAD_LIMITS, op="conv", layouts=("dense", "view", "program"), cost="winograd",
-        workspace="squares", persistent="squares_filters", figures=(("m", 2.0),),
+        "winograd2", limits=_WINOGRAD_LIMITS, op="conv", layouts=("dense", "view", "program"), cost=winograd,
+        workspace=squares, persistent=squares_filters, figures=(("m", 2.0),),
     ),
     _Narrow(
         "host.attention.bf16", "bf16", ("bf16",), "attention", 0.85, 1.9, 1.0, 0.25, 2.0**16, "avx512bf16",
-        limits=(within(Reason.SHAPE, "queries", 7),), op="attention", workspace="score_block", persistent="none",
+        limits=(within(Reason.SHAPE, "queries", 7),), op="attention", workspace=score_block, persistent=None,
         figures=(("kept_values", 0.5),),
     ),
 )  # fmt: skip
 
 
 def _variants(kernel: _Narrow) -> Iterable[Capability]:
-    for tier in TIER_NAMES:
+    for tier in TIER_TOKENS:
         yield _row(kernel, tier, native=False)
         if tier == "avx512" and kernel.instruction:
             yield _row(kernel, tier, native=True)
@@ -129,7 +164,7 @@ def _row(kernel: _Narrow, tier: str, *, native: bool) -> Capability:
         "sk",
         ("f32", *kernel.words),
         kernel.micro,
-        (TIER_NAMES[tier], *(w for w in words if w)),
+        (TIER_TOKENS[tier], *(w for w in words if w)),
         params=make_params(kernel.micro, dict(tile)) if tile else None,
     )
     return Capability(
@@ -138,7 +173,7 @@ def _row(kernel: _Narrow, tier: str, *, native: bool) -> Capability:
         ops=(kernel.op,),
         name=format_name(name),
         role=KernelRole.TUNED,
-        input_dtypes=(_F32,) if weights else (_F32, _F32, _F32, *ATTENTION_OTHERS),
+        input_dtypes=(_F32,) if weights else (_F32, _F32, _F32, *_ATTENTION_OTHERS),
         accumulator=DType.F32,
         limits=(
             one_of(Reason.PRECISION, "policy.precision", kernel.precision),
@@ -149,12 +184,12 @@ def _row(kernel: _Narrow, tier: str, *, native: bool) -> Capability:
         tier=tier,
         features=TIER_FEATURES[tier] | ({kernel.instruction} if native else frozenset()),
         tile=tile,
-        transforms=(Transform("quantise", 1, True, "narrow_panels"),) if weights else (),
+        transforms=(Transform("quantise", 1, True, narrow_panels),) if weights else (),
         workspace=kernel.workspace,
         persistent=kernel.persistent,
         numeric=NumericClass.ACCUMULATED,
         error_ulps=kernel.error_ulps,
-        cost=kernel.cost or kernel.micro,
+        cost=kernel.cost or _COSTS[kernel.micro],
         cost_parameters=(
             ("rate", kernel.native_rate if native else kernel.rate),
             ("weights", kernel.share),

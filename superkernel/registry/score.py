@@ -71,7 +71,7 @@ def times_of(rows: Sequence[Capability], facts: Facts, measured_ns: Sequence[flo
 
 def score_of(row: Capability, clauses: int, facts: Facts, policy: Policy, source: int, time_ns: float) -> Score:
     """The score of one candidate with that many clauses."""
-    needed = workspace_of(row, facts) if row.workspace != "none" or row.persistent != "none" else {}
+    needed = workspace_of(row, facts) if row.workspace or row.persistent else {}
     near_bytes = facts.get("cpu.l2_bytes")
     beyond = 0 if near_bytes is None else needed.get("scratch", 0) - near_bytes
     return Score(

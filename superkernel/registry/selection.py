@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
 from superkernel.ir.body import Body
@@ -24,7 +23,7 @@ from superkernel.registry.canonical import digest
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.explanation import Candidate, Explanation, Fallback
 from superkernel.registry.facts import facts_of
-from superkernel.registry.models import BYTES_MODELS, COST_MODELS, workspace_of
+from superkernel.registry.models import workspace_of
 from superkernel.registry.predicates import Clause, Facts, FactValue, Failure, Reason, matches_any, show
 from superkernel.registry.records import Capability, KernelRole, Policy, Requirement, row_data
 from superkernel.registry.requirement import requirement_of
@@ -160,7 +159,7 @@ class _OperatorIndex:
 
 
 class Registry:
-    """A set of rows to choose from. Raises InputError on two rows with one id and on unknown models.
+    """A set of rows to choose from. Raises InputError on two rows with one id and on rows without operators.
 
     `restricted_to`: set on a registry cut down by a manifest; a miss then names the key and how to regenerate the
     manifest.
@@ -325,16 +324,7 @@ def _check_rows(rows: tuple[Capability, ...]) -> None:
     for before, row in pairwise(rows):
         if before.id == row.id:
             wrong.append(Violation("two rows share an id", location=f"kernel {row.id!r}"))
-    tables: tuple[tuple[str, Any], ...] = (
-        ("cost", COST_MODELS),
-        ("workspace", BYTES_MODELS),
-        ("persistent", BYTES_MODELS),
-    )
     for row in rows:
-        for name, table in tables:
-            model = getattr(row, name)
-            if model is not None and model not in table:
-                wrong.append(Violation(f"unknown {name} model", f"kernel {row.id!r}", ", ".join(table), repr(model)))
         if not row.ops:
             wrong.append(Violation("serves no operator", location=f"kernel {row.id!r}"))
     raise_all(InputError, wrong)

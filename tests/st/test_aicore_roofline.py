@@ -23,9 +23,8 @@ from superkernel.builder import GraphBuilder, Tensor
 from superkernel.codegen.aicore.program_spec import PHASE_BEHIND
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.ir.graph import Graph
-from superkernel.registry.rows_aicore import aicore_rows
 from superkernel.runtime.kernel import Kernel
-from superkernel.scheduler.families.aicore import CONTROL_UNIT, MODULES
+from superkernel.scheduler.families.aicore import AICORE_KERNELS
 from superkernel.sim.counters import CoreCounts, LaunchResult
 from superkernel.sim.device import Device
 from superkernel.sync.aicore.plan import CoreKind
@@ -182,8 +181,8 @@ def test_between_roofline_and_serialisation(name: str) -> None:
 
 
 def test_every_kernel_has_a_case() -> None:
-    kernels = {row.kernel for row in aicore_rows() if row.kernel != REFERENCE}
-    assert kernels == set(MODULES)
+    kernels = {row.kernel for row in AICORE_KERNELS.registry.rows if row.kernel != REFERENCE}
+    assert kernels == set(AICORE_KERNELS.kernels) - {REFERENCE}
     assert kernels == {f"aicore.{family}" for family, _ in CASES.values()} | {
         TILING
     }  # the one ahead of a grouped product
@@ -222,7 +221,7 @@ def _serial(compiled: AicoreCompiled, launch: LaunchResult, subop: int) -> int:
     sums: dict[int, int] = {}
     outside = len(compiled.schedule.subops)
     # A control unit that computes drains ahead of it and behind it.
-    drains = (3 if compiled.schedule.subops[subop].kernel == CONTROL_UNIT else 2) * MINI.cycles(MINI.sync.drain_ns)
+    drains = (3 if compiled.schedule.subops[subop].kernel == "aicore.scalar" else 2) * MINI.cycles(MINI.sync.drain_ns)
     beside = compiled.schedule.subops[subop].kernel == TILING  # by a hart that is none of the cores
     for core in launch.cores[plan.total :] if beside else launch.cores[: plan.total]:
         inside = [m.control for m in core.markers if m.phase and (m.sub_operator, m.phase) != (outside, PHASE_BEHIND)]

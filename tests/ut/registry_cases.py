@@ -6,9 +6,11 @@ import random
 from dataclasses import replace
 
 from superkernel.core.dtypes import DType
-from superkernel.registry import Capability, KernelRole, Policy, Registry, Requirement, default_registry
+from superkernel.registry import Capability, KernelRole, Policy, Registry, Requirement
+from superkernel.registry.models import gemm
 from superkernel.registry.predicates import Clause, MultipleOf, Reason, one_of, within
 from superkernel.registry.requirement import parse_requirement
+from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.target.cpu import AVX2, AVX512, TIERS, CpuTarget, cpu_target
 
 TRIPLE = "x86_64-unknown-linux-gnu"
@@ -50,7 +52,7 @@ def need(text: str, tier: str = "avx512", policy: Policy | None = None) -> Requi
 
 def row(row_id: str) -> Capability:
     """A row of the default registry."""
-    return next(r for r in default_registry().rows if r.id == row_id)
+    return next(r for r in HOST_KERNELS.registry.rows if r.id == row_id)
 
 
 def many_rows(count: int, seed: int = 0) -> list[Capability]:
@@ -75,7 +77,7 @@ def many_rows(count: int, seed: int = 0) -> list[Capability]:
                 features=frozenset(random_.sample(AVX2 + AVX512, random_.randint(0, 3))),
                 tile=(("mr", 1 + i % 14), ("nr", 16 * (1 + i % 4))),
                 error_ulps=0.0,
-                cost="gemm",
+                cost=gemm,
                 code_bytes=1024 * random_.randint(1, 8),
             )
         )
@@ -84,4 +86,4 @@ def many_rows(count: int, seed: int = 0) -> list[Capability]:
 
 def cold(rows: list[Capability] | None = None) -> Registry:
     """A registry that has selected nothing yet."""
-    return Registry(default_registry().rows if rows is None else rows)
+    return Registry(HOST_KERNELS.registry.rows if rows is None else rows)

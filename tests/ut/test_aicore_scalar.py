@@ -32,8 +32,7 @@ from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import op_table
 from superkernel.reference import evaluate
-from superkernel.registry.rows_aicore import aicore_rows
-from superkernel.scheduler.families.aicore import CONTROL_UNIT, family_of
+from superkernel.scheduler.families.aicore import AICORE_KERNELS, family_of
 from superkernel.scheduler.families.aicore.base import Role
 from superkernel.scheduler.families.aicore.scalar import HOST_KERNELS, ScalarTiling
 from superkernel.scheduler.schedule import Schedule
@@ -41,7 +40,8 @@ from superkernel.sync.aicore.planner import _Planner
 from superkernel.target.aicore import load_target
 
 MINI = load_target("mini")
-ROW = next(r for r in aicore_rows() if r.kernel == CONTROL_UNIT)
+CONTROL_UNIT = "aicore.scalar"
+ROW = next(r for r in AICORE_KERNELS.registry.rows if r.kernel == CONTROL_UNIT)
 POINTWISE = sorted(n for n in ROW.ops if n in op_table() and op_table()[n].family is Family.POINTWISE)
 ANCHORS = sorted(HOST_KERNELS)
 TOLERANCE = {DType.F64: 1e-6, DType.F32: 2e-5, DType.F16: 2e-3, DType.BF16: 1e-2}

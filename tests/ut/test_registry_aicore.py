@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from superkernel.compilation.choice import KernelChooser
+from superkernel.compilation.choice import KernelChooser, kernels_of
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.options import Options
@@ -12,7 +12,7 @@ from superkernel.ir.body import Instruction, PointwiseProgram, ProgramInput, Pro
 from superkernel.ir.graph import Graph
 from superkernel.ops.opdef import AttrValue, _Required
 from superkernel.ops.table import op_table
-from superkernel.registry import Policy, Requirement, Selection, aicore_registry, default_registry, registry_for
+from superkernel.registry import Policy, Requirement, Selection
 from superkernel.registry.commands import kernels_list
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
@@ -20,12 +20,10 @@ from superkernel.registry.lint import lint
 from superkernel.registry.manifest import dump
 from superkernel.registry.predicates import Reason
 from superkernel.registry.requirement import parse_requirement
-from superkernel.registry.rows_aicore import aicore_rows
 from superkernel.registry.vector_ops import STEPS, VECTOR_OPS
-from superkernel.scheduler.families.aicore import MODULES
+from superkernel.scheduler.families import HOST_KERNELS
+from superkernel.scheduler.families.aicore import AICORE_KERNELS
 from superkernel.scheduler.families.aicore.formulas import lower
-from superkernel.scheduler.families.aicore.pool import AVERAGE_DTYPES, MAX_DTYPES
-from superkernel.scheduler.families.aicore.rows import REDUCE_DTYPES
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.base import Target, identity_of
 from tests.ut.registry_cases import TARGETS
@@ -35,7 +33,7 @@ REFERENCE, CONTROL = "host.reference", "aicore.scalar"
 
 
 def chosen(text: str, target: AicoreTarget = A3, policy: Policy | None = None) -> Selection:
-    return aicore_registry().select(parse_requirement(text, target, policy or Policy()))
+    return AICORE_KERNELS.registry.select(parse_requirement(text, target, policy or Policy()))
 
 
 def problem(text: str) -> Requirement:
@@ -117,8 +115,8 @@ def test_what_is_chosen(text: str, kernel: str, name: str) -> None:
 
 
 def test_names_agree_with_fields() -> None:
-    assert lint(aicore_rows()) == []
-    broken = [r for r in aicore_rows() if r.id == "aicore.matmul/f16"]
+    assert lint(AICORE_KERNELS.registry.rows) == []
+    broken = [r for r in AICORE_KERNELS.registry.rows if r.id == "aicore.matmul/f16"]
     object.__setattr__(broken[0], "core_type", "aiv")
     try:
         assert any("core type" in v.message for v in lint(broken))
@@ -127,27 +125,28 @@ def test_names_agree_with_fields() -> None:
 
 
 def test_rows_and_families_have_the_same_ids() -> None:
-    assert {r.kernel for r in aicore_rows()} == {*MODULES, REFERENCE}
+    assert {r.kernel for r in AICORE_KERNELS.registry.rows} == set(AICORE_KERNELS.kernels)
+    assert REFERENCE in AICORE_KERNELS.kernels
 
 
 def test_operators_of_rows_exist_and_every_operator_has_a_row() -> None:
-    assert set(aicore_registry().operators) == {"pointwise", *op_table()}
+    assert set(AICORE_KERNELS.registry.operators) == {"pointwise", *op_table()}
     assert set(op_table()) >= VECTOR_OPS
 
 
 def test_registries_do_not_mix() -> None:
-    assert registry_for(A3) is aicore_registry()
-    assert registry_for(TARGETS["avx2"]) is default_registry()
+    assert kernels_of(A3) is AICORE_KERNELS
+    assert kernels_of(TARGETS["avx2"]) is HOST_KERNELS
     text = "add(f32[64], f32[64])"
     with pytest.raises(UnsupportedError, match="device"):
-        aicore_registry().select(parse_requirement(text, TARGETS["avx2"], Policy()))
+        AICORE_KERNELS.registry.select(parse_requirement(text, TARGETS["avx2"], Policy()))
 
 
 def test_curing_every_stated_clause_makes_a_row_eligible() -> None:
     for text in [t for t, k in CASES if k == REFERENCE]:
         wanted = problem(text)
         facts = facts_of(wanted)
-        for candidate in aicore_registry().rows_of(wanted.op):
+        for candidate in AICORE_KERNELS.registry.rows_of(wanted.op):
             cured = facts
             for clause in clauses_of(candidate):
                 if not clause.holds(cured):
@@ -187,7 +186,7 @@ def test_time_grows_with_the_problem_and_falls_with_the_rates() -> None:
 
 
 def test_a_manifest_is_of_the_accelerator() -> None:
-    registry = aicore_registry()
+    registry = AICORE_KERNELS.registry
     manifest = dump("m", [chosen("add(f16[64], f16[64])")], registry, 1)
     assert manifest.target == identity_of(A3)
     assert list(manifest.kernels) == ["aicore.pointwise"]
@@ -198,7 +197,9 @@ def test_the_chooser_takes_either_target() -> None:
     from superkernel.scheduler.group import group
 
     def kernels(target: Target) -> dict[str, str]:
-        grouping = group(graph(), KernelChooser(target, Options()).choose, target)
+        grouping = group(
+            graph(), KernelChooser(target, Options()).choose, target, families=kernels_of(target).family_of
+        )
         return {node: sub.kernel for sub in grouping.subops for node in sub.nodes}
 
     def graph() -> Graph:
@@ -213,7 +214,7 @@ def test_the_chooser_takes_either_target() -> None:
 
 
 def test_the_list_says_core_types() -> None:
-    text = kernels_list(op="matmul", registry=aicore_registry())
+    text = kernels_list(AICORE_KERNELS.registry, op="matmul")
     assert "sk_f16_f32acc_gemm_ukernel_16x16c16__aic_aiv" in text
     assert "aicore.softmax" not in text
 
@@ -252,14 +253,3 @@ def test_the_code_generator_lowers_what_rows_promise(op: str) -> None:
 def test_a_step_that_rows_do_not_promise_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="add"):
         lower(program_of_step("add", DType.I64, DType.I64), (DType.I64,), -1, 0)
-
-
-def test_rows_promise_the_element_types_of_the_families() -> None:
-    offered: dict[str, set[DType]] = {}
-    for row in aicore_rows():
-        if row.kernel in ("aicore.reduce", "aicore.pool"):
-            for op in row.ops:
-                offered.setdefault(op, set()).update(*row.input_dtypes[:1])
-    pools = {op: {*AVERAGE_DTYPES} for op in ("avg_pool", "lp_pool", "global_avg_pool", "global_max_pool")}
-    served = {op: {*dtypes} for op, dtypes in REDUCE_DTYPES.items()}
-    assert offered == {**served, **pools, "max_pool": {*MAX_DTYPES}}

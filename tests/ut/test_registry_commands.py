@@ -8,47 +8,52 @@ from pathlib import Path
 import pytest
 
 from superkernel.core.errors import InputError
-from superkernel.registry import Policy, default_registry
+from superkernel.registry import Policy
 from superkernel.registry.commands import kernels_dump, kernels_explain, kernels_list, kernels_merge
 from superkernel.registry.manifest import Manifest
+from superkernel.scheduler.families import HOST_KERNELS
 from tests.ut.registry_cases import PROBLEMS, TARGETS
 from tests.ut.test_registry_manifest import manifest
 
+REGISTRY = HOST_KERNELS.registry
+
 
 def test_list_shows_all_rows_or_those_asked_for() -> None:
-    everything = json.loads(kernels_list(as_json=True))
-    assert [r["id"] for r in everything] == [r.id for r in default_registry().rows]
-    some = json.loads(kernels_list(op="matmul", dtype="f32", role="tuned", tier="avx2", as_json=True))
+    everything = json.loads(kernels_list(REGISTRY, as_json=True))
+    assert [r["id"] for r in everything] == [r.id for r in REGISTRY.rows]
+    some = json.loads(kernels_list(REGISTRY, op="matmul", dtype="f32", role="tuned", tier="avx2", as_json=True))
     assert [r["id"] for r in some] == [
         f"host.matmul.{k}/f32/avx2"
         for k in ("bf16", "dynamic", "gemv", "gemv_bf16", "gemv_int8", "int8", "packed", "tf32")
     ]
-    text = kernels_list(op="lrn", tier="plain")
+    text = kernels_list(REGISTRY, op="lrn", tier="plain")
     assert "sk_f32_lrn_ukernel__scalar" in text
     assert "every operator" in text
     assert text.endswith("5 kernels")
 
 
 def test_explain_a_problem_an_operator_and_a_pattern() -> None:
-    problem = kernels_explain(PROBLEMS[0], target=TARGETS["avx512"])
+    problem = kernels_explain(REGISTRY, PROBLEMS[0], target=TARGETS["avx512"])
     assert "chosen     host.matmul.packed/f32/avx512  (sk_f32_gemm_ukernel_14x32__avx512skx)" in problem
     data = json.loads(
-        kernels_explain(PROBLEMS[0], target=TARGETS["avx2"], policy=Policy(pin=("*generic*",)), as_json=True)
+        kernels_explain(
+            HOST_KERNELS.registry, PROBLEMS[0], target=TARGETS["avx2"], policy=Policy(pin=("*generic*",)), as_json=True
+        )
     )
     assert data["chosen"]["id"] == "host.matmul.generic/avx2"
-    rows = kernels_explain("attention")
+    rows = kernels_explain(REGISTRY, "attention")
     assert "dtype: in0.dtype must be f16" in rows
     assert "fallback: policy.fallback must be allow | warn" in rows
-    gemv = json.loads(kernels_explain("host.matmul.gemv/f32/*", as_json=True))
+    gemv = json.loads(kernels_explain(REGISTRY, "host.matmul.gemv/f32/*", as_json=True))
     assert len(gemv) == 3
     assert {"reason": "shape", "field": "m", "required": "1..6"} in gemv[0]["clauses"]
 
 
 def test_explain_refuses_what_is_nothing() -> None:
     with pytest.raises(InputError, match="no kernel or operator"):
-        kernels_explain("host.nothing")
+        kernels_explain(REGISTRY, "host.nothing")
     with pytest.raises(InputError, match="for a target"):
-        kernels_explain(PROBLEMS[0])
+        kernels_explain(REGISTRY, PROBLEMS[0])
 
 
 def test_dump_and_merge_write_files(tmp_path: Path) -> None:

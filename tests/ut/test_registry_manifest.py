@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from superkernel.core.errors import FileFormatError, InputError, MachineError, UnsupportedError, UserError
-from superkernel.registry import Policy, Registry, default_registry
+from superkernel.registry import Policy, Registry
 from superkernel.registry.manifest import Manifest, content_hash, dump, merge, restricted
 from superkernel.registry.timings import Timing, TimingDatabase, TimingKey
+from superkernel.scheduler.families import HOST_KERNELS
 from tests.ut.registry_cases import PROBLEMS, need
 
 ABI = 7
@@ -24,7 +25,7 @@ ABI = 7
 def manifest(
     model: str, texts: tuple[str, ...] = PROBLEMS, registry: Registry | None = None, tier: str = "avx512"
 ) -> Manifest:
-    chosen_from = registry or default_registry()
+    chosen_from = registry or HOST_KERNELS.registry
     return dump(model, [chosen_from.select(need(t, tier)) for t in texts], chosen_from, ABI)
 
 
@@ -33,7 +34,7 @@ A, B, C = manifest("a", PROBLEMS[:8]), manifest("b", PROBLEMS[5:14]), manifest("
 
 def test_a_hundred_shuffles_give_one_hash() -> None:
     random_ = random.Random(1)
-    rows, texts = list(default_registry().rows), list(PROBLEMS)
+    rows, texts = list(HOST_KERNELS.registry.rows), list(PROBLEMS)
     digests = set()
     for _ in range(100):
         random_.shuffle(rows)
@@ -79,18 +80,18 @@ def test_conflicts_name_both_models() -> None:
 
 
 def test_a_change_of_a_row_changes_its_content() -> None:
-    row = default_registry().rows[0]
+    row = HOST_KERNELS.registry.rows[0]
     changed = [
         replace(row, version=2),
         replace(row, code_bytes=1),
-        replace(row, limits=default_registry().rows[-1].limits[:1]),
+        replace(row, limits=HOST_KERNELS.registry.rows[-1].limits[:1]),
     ]
     assert len({content_hash(r) for r in [row, *changed[:2]]}) == 3
     assert content_hash(row) == content_hash(replace(row))
 
 
 def test_a_model_has_one_target() -> None:
-    registry = default_registry()
+    registry = HOST_KERNELS.registry
     mixed = [registry.select(need(PROBLEMS[0], tier)) for tier in ("avx512", "avx2")]
     for selections in (mixed, []):
         with pytest.raises(InputError, match="one target"):
@@ -99,7 +100,7 @@ def test_a_model_has_one_target() -> None:
 
 def test_restricted_build_holds_its_kernels_and_their_fallbacks_only() -> None:
     packed = manifest("m", ("matmul(f32[128,384], const f32[384,384])",))
-    build = restricted(default_registry(), packed, "m.json")
+    build = restricted(HOST_KERNELS.registry, packed, "m.json")
     assert [r.id for r in build.rows] == [
         "host.matmul.generic/avx512",
         "host.matmul.packed/f32/avx512",
@@ -118,9 +119,9 @@ def test_restricting_to_a_foreign_manifest_is_refused() -> None:
     kernel = next(iter(A.kernels))
     changed = replace(A, kernels={**A.kernels, kernel: replace(A.kernels[kernel], content="f" * 64)})
     with pytest.raises(UserError, match="does not fit this registry"):
-        restricted(default_registry(), changed)
+        restricted(HOST_KERNELS.registry, changed)
     with pytest.raises(UserError, match="no such kernel"):
-        restricted(Registry([default_registry().rows[0]]), A)
+        restricted(Registry([HOST_KERNELS.registry.rows[0]]), A)
 
 
 @pytest.mark.parametrize(

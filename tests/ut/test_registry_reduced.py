@@ -11,7 +11,7 @@ from anchor_bodies import AnchorCase, anchor_case
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.ops.opdef import AttrValue
-from superkernel.registry import Capability, Policy, Requirement, default_registry, requirement_of
+from superkernel.registry import Capability, Policy, Requirement, requirement_of
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
 from superkernel.registry.lint import lint
@@ -19,7 +19,7 @@ from superkernel.registry.models import workspace_of
 from superkernel.registry.predicates import Reason
 from superkernel.registry.requirement import parse_requirement
 from superkernel.registry.rows_reduced import REDUCED, reduced_rows
-from superkernel.scheduler.families import family_of
+from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target
 from tests.ut.registry_cases import TRIPLE
@@ -91,7 +91,7 @@ def test_workspace_is_an_upper_bound(row: Capability, depth: int, columns: int) 
 
 
 def test_names_agree_with_fields() -> None:
-    assert lint(default_registry().rows) == []
+    assert lint(HOST_KERNELS.registry.rows) == []
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_names_agree_with_fields() -> None:
 def test_what_gains_is_chosen(rows: int, features: tuple[str, ...], precision: str, kernel: str) -> None:
     """Of weights of 64 MB, which come from memory."""
     target = cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *features})
-    assert default_registry().select(problem_of(rows, target, precision)).kernel == kernel
+    assert HOST_KERNELS.registry.select(problem_of(rows, target, precision)).kernel == kernel
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def convolution_kernel(precision: str, window: int, attrs: dict[str, AttrValue],
     case = anchor_case("conv", {**pads, **attrs}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
     target = cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *features})
     problem = requirement_of(turned(case.body), target, Policy(precision=precision))
-    return default_registry().select(problem).kernel
+    return HOST_KERNELS.registry.select(problem).kernel
 
 
 def problem_of(rows: int, target: CpuTarget, precision: str) -> Requirement:
@@ -170,5 +170,5 @@ def problem_of(rows: int, target: CpuTarget, precision: str) -> Requirement:
 
 def test_a_reason_names_the_precision() -> None:
     problem = problem_of(128, cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *NATIVE}), "f32")
-    text = str([c.failures for c in default_registry().select(problem).explanation.rejected])
+    text = str([c.failures for c in HOST_KERNELS.registry.select(problem).explanation.rejected])
     assert "policy.precision" in text

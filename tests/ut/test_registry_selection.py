@@ -36,12 +36,12 @@ from superkernel.registry import (
     Reason,
     Registry,
     Requirement,
-    default_registry,
     diff,
 )
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
 from superkernel.registry.timings import TimingDatabase, TimingKey
+from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.target.cpu import TIERS
 from tests.ut.registry_cases import PROBLEMS, TARGETS, cold, many_rows, need, row
 
@@ -77,13 +77,13 @@ EXPECTED = {
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("text", EXPECTED)
 def test_choice(text: str, tier: str) -> None:
-    selection = default_registry().select(need(text, tier))
+    selection = HOST_KERNELS.registry.select(need(text, tier))
     assert selection.kernel == EXPECTED[text]
     assert selection.row.tier in (tier, None)
 
 
 def test_every_operator_has_the_reference_and_no_operator_is_unknown() -> None:
-    registry = default_registry()
+    registry = HOST_KERNELS.registry
     for op in op_table():
         assert [r.id for r in registry.rows_of(op) if r.role is KernelRole.REFERENCE] == ["host.reference"]
     assert set(registry.operators) == {*op_table(), "pointwise"}
@@ -95,10 +95,10 @@ def test_explanation_is_complete_and_a_cure_cures(text: str, tier: str) -> None:
     """All rows are accounted for; changing the facts of the stated clauses, and only those, makes a rejected row
     eligible."""
     requirement = need(text, tier)
-    explanation = default_registry().select(requirement).explanation
+    explanation = HOST_KERNELS.registry.select(requirement).explanation
     facts = facts_of(requirement)
     listed = [c.row.id for c in (*explanation.eligible, *explanation.rejected)]
-    assert sorted(listed) == [r.id for r in default_registry().rows_of(requirement.op)]
+    assert sorted(listed) == [r.id for r in HOST_KERNELS.registry.rows_of(requirement.op)]
     assert explanation.eligible[0].row is explanation.chosen
     for candidate in explanation.eligible:
         assert all(c.holds(facts) for c in clauses_of(candidate.row))
@@ -131,9 +131,9 @@ def test_scores_are_a_total_order() -> None:
 def test_forbidden_fallback_raises_with_every_failed_clause() -> None:
     requirement = need("attention(f64[1,4,16,32], f64[1,2,64,32], f64[1,2,64,32])", policy=Policy(fallback="forbid"))
     with pytest.raises(UnsupportedError) as caught:
-        default_registry().select(requirement)
+        HOST_KERNELS.registry.select(requirement)
     facts, text = facts_of(requirement), str(caught.value)
-    expected = sum(not c.holds(facts) for r in default_registry().rows_of("attention") for c in clauses_of(r))
+    expected = sum(not c.holds(facts) for r in HOST_KERNELS.registry.rows_of("attention") for c in clauses_of(r))
     assert len(caught.value.violations) == expected + 1
     assert "policy.fallback" in text
     assert "found f64" in text
@@ -142,7 +142,7 @@ def test_forbidden_fallback_raises_with_every_failed_clause() -> None:
 
 def test_fallbacks_are_never_silent() -> None:
     text = "attention(f64[1,4,16,32], f64[1,2,64,32], f64[1,2,64,32])"
-    registry = default_registry()
+    registry = HOST_KERNELS.registry
     loud, quiet = registry.select(need(text)), registry.select(need(text, policy=Policy(fallback="allow")))
     assert loud.warning is not None
     assert "in0.dtype must be bf16 | f16 | f32, is f64" in loud.warning
@@ -162,7 +162,7 @@ MATMUL = "matmul(f32[128,384], const f32[384,384])"
 
 
 def test_deny_allow_and_pin_patterns() -> None:
-    registry = default_registry()
+    registry = HOST_KERNELS.registry
     assert registry.select(need(MATMUL, policy=Policy(deny=("host.matmul.packed",)))).kernel == "host.matmul.dynamic"
     denied = registry.select(need(MATMUL, policy=Policy(deny=("sk_f32_gemm_*",))))
     failures = {c.row.id: c.failures for c in denied.explanation.rejected}
@@ -217,7 +217,7 @@ def test_platform_excludes_by_device_core_type_and_features() -> None:
 def test_objectives_weigh_size_and_memory_before_time() -> None:
     fast = replace(row("host.matmul.packed/f32/avx512"), id="test.fast", code_bytes=9000)
     small = replace(fast, id="test.small", code_bytes=100, cost_parameters=(("efficiency", 0.1),))
-    lean = replace(small, id="test.lean", code_bytes=5000, persistent="none", transforms=())
+    lean = replace(small, id="test.lean", code_bytes=5000, persistent=None, transforms=())
     registry = Registry([fast, small, lean])
     chosen = {o: registry.select(need(MATMUL, policy=Policy(objective=o))) for o in ("latency", "size", "memory")}
     assert {o: s.row.id for o, s in chosen.items()} == {
@@ -246,10 +246,10 @@ def test_measured_times_outrank_models_only_where_all_are_measured() -> None:
     keys = [TimingKey(requirement.problem_key, i, device) for i in ids]
     timings.record(keys[0], [50.0, 40.0, 60.0])
     timings.record(keys[1], [100.0])
-    partly = Registry(default_registry().rows, timings).select(requirement)
+    partly = Registry(HOST_KERNELS.registry.rows, timings).select(requirement)
     assert (partly.kernel, partly.explanation.to_json()["time_source"]) == ("host.matmul.gemv", "model")
     timings.record(keys[2], [70.0])
-    fully = Registry(default_registry().rows, timings).select(requirement)
+    fully = Registry(HOST_KERNELS.registry.rows, timings).select(requirement)
     assert (fully.kernel, fully.explanation.score.time_ns) == ("host.matmul.packed", 50.0)
     assert fully.explanation.to_json()["time_source"] == "measured"
 
@@ -264,8 +264,8 @@ def test_registration_order_does_not_matter() -> None:
 def test_bad_rows_are_refused_with_every_fault() -> None:
     good = row("host.lrn/f32/avx2")
     with pytest.raises(InputError) as caught:
-        Registry([good, good, replace(good, id="x", cost="magic", workspace="lots", ops=())])
-    assert len(caught.value.violations) == 4
+        Registry([good, good, replace(good, id="x", ops=())])
+    assert len(caught.value.violations) == 2
 
 
 def test_bad_policies_are_refused() -> None:
@@ -275,7 +275,7 @@ def test_bad_policies_are_refused() -> None:
 
 
 def test_explanation_prints_and_diffs() -> None:
-    registry = default_registry()
+    registry = HOST_KERNELS.registry
     one, few = (registry.select(need(f"matmul(f32[{m},384], const f32[384,384])")).explanation for m in (1, 64))
     data = json.loads(json.dumps(one.to_json(cached=False)))
     assert data["chosen"]["kernel"] == "host.matmul.gemv"

@@ -39,6 +39,3 @@ def _deal_out(kb: KernelBuilder, body: Body, tiling: RaggedTiling) -> None:
         return (kb.load(kb.operand(view.operand, place), DType.I32) * each) >> PART_BITS
 
     kb.begin, kb.end = bound(kb.begin), bound(kb.end)
-
-
-EMIT = {"aicore.attention": emit}

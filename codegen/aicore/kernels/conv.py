@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from superkernel.codegen.aicore.commands import OperandValue
-from superkernel.codegen.aicore.emission import Emitter
 from superkernel.codegen.aicore.kernels.conv_lanes import emit_lane, result_channel
 from superkernel.codegen.aicore.kernels.conv_units import Unit, unit_of
 from superkernel.codegen.aicore.kernels.depthwise import emit_depthwise
@@ -306,6 +305,3 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
         return
     kernel = CubeKernel(kb, body, tiling)
     kernel.emit(kernel.store_result if tiling.fix else kernel.send_result)
-
-
-EMIT: dict[str, Emitter] = {"aicore.conv": emit}

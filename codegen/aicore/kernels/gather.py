@@ -55,6 +55,3 @@ def _row_start(kb: KernelBuilder, plan: RowPlan, at: list[Number]) -> Number:
         wrapped = kb.select(kb.compare("<", index, 0), index + extent, index)
         start = start + kb.minimum(kb.maximum(wrapped, 0), extent - 1) * jump
     return start
-
-
-EMIT = {"aicore.gather": emit}

@@ -121,6 +121,3 @@ class _Grouped:
             kind = next(k for k in _CLEARED if line % k.itemsize == 0 and start % k.itemsize == 0)
             with kb.loop(0, line, kind.itemsize) as at:
                 kb.store(kb.operand(out.target, row * line + at + start), 0, kind)
-
-
-EMIT = {"aicore.grouped_matmul": emit}

@@ -406,6 +406,3 @@ def _mode(kb: KernelBuilder, more: ir.Value | bool) -> OperandValue:
     if isinstance(more, bool):
         return "accumulate" if more else "init"
     return kb.select(more, 1, 0)
-
-
-EMIT = {"aicore.matmul": emit}

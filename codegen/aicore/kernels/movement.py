@@ -51,6 +51,3 @@ class _Kind:
             room(self.outputs, Home.OUTPUT, True),
             kb.fixed(Local.UB, temporary, f"{name} temporaries") if temporary else None,
         )
-
-
-EMIT = {"aicore.movement": emit}

@@ -89,6 +89,3 @@ def _width(kb: KernelBuilder, cut: Cut, at: list[Number]) -> Number:
     """Columns of a group's block."""
     width = cut.shape[cut.col]
     return cut.block if width % cut.block == 0 else kb.minimum(width - at[cut.col], cut.block)
-
-
-EMIT = {"aicore.pointwise": emit}

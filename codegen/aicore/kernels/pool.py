@@ -438,6 +438,3 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
         raise InternalError("not a pool", location=str(body.op), found=type(tiling).__name__)
     if tiling.units:
         _Pool(kb, body, tiling).run()
-
-
-EMIT = {"aicore.pool": emit}

@@ -203,6 +203,3 @@ class _Positions:
             row = self._row(at, r)
             for number in self.plan.tables:
                 self.program.load_row(number, r, [0, 0, 0, at[3]], cols, row * self.step)
-
-
-EMIT = {"aicore.rope": emit}

@@ -31,6 +31,3 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     task = Task(kb, body, tiling)
     with task.constants():
         formula(task)
-
-
-EMIT = dict.fromkeys(("aicore.norm", "aicore.softmax", "aicore.reduce", "aicore.scan"), emit)

@@ -97,6 +97,3 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
             assert isinstance(kb.end, Scalar)
             control.begin, control.end = kb.begin.value, kb.end.value
         host_emitter_of(tiling.kernel)(control, body, tiling.inner)
-
-
-EMIT = {"aicore.scalar": emit}

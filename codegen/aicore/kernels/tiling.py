@@ -26,6 +26,3 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
         status = emit_table(control, body)
         with kb.when(kb.compare("!=", Scalar(kb.b, status), FINE)):
             kb.end_program(EXIT_DATA)
-
-
-EMIT = {"aicore.tiling": emit}

@@ -51,6 +51,3 @@ def _emit_part(kb: KernelBuilder, tile: TileProgram, part: Part, cut: Cut, each:
         tile.store(at, rows, cols, outputs)
 
     emit_tiles(kb, cut, kb.begin * each, kb.end * each, tile.rings, work)
-
-
-EMIT = {"aicore.kv_update": emit}

@@ -15,6 +15,9 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Body, View
 from superkernel.ops.ragged import slots_of
+from superkernel.registry.models import cube
+from superkernel.registry.predicates import Reason, one_of
+from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.aicore.attention_cost import L0_SLOTS, overflows
 from superkernel.scheduler.families.aicore.attention_tiling import (
     F32_BYTES,
@@ -24,6 +27,7 @@ from superkernel.scheduler.families.aicore.attention_tiling import (
     table_view,
 )
 from superkernel.scheduler.families.aicore.base import check_group
+from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, TABLE_TYPES, AicoreKernel
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.attention import AttentionForm, attention_form
 from superkernel.scheduler.tiling import Family, Tiling
@@ -169,3 +173,22 @@ def _fed(body: Body, form: AttentionForm, target: AicoreTarget, base: AttentionT
 
 
 FAMILY = AttentionFamily()
+
+KERNELS = (
+    AicoreKernel(
+        id="aicore.attention",
+        ops=("attention",),
+        family=FAMILY,
+        emitter="attention",
+        micro="attention",
+        core_type="mix",
+        dtypes=FLOATS,
+        others=(None, None, FLOATS | {DType.BOOL}, INDEX_TYPES, TABLE_TYPES),
+        limits=(one_of(Reason.DEVICE, "aicore.group", (1, 1), (1, 2)),),
+        stepped=True,
+        cost=cube,
+        figures=(("efficiency", 0.4),),
+        rounding=PRODUCT_SUMS,
+        code_bytes=8192,
+    ),
+)

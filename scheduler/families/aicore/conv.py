@@ -13,6 +13,9 @@ from functools import lru_cache
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
+from superkernel.registry.models import cube
+from superkernel.registry.predicates import Reason, one_of, within
+from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.aicore import depthwise
 from superkernel.scheduler.families.aicore.base import AicoreTiling, check_group, mixes
 from superkernel.scheduler.families.aicore.conv_cost import range_cycles
@@ -30,6 +33,7 @@ from superkernel.scheduler.families.aicore.conv_tiling import (
     vector_packs,
     window_extent,
 )
+from superkernel.scheduler.families.aicore.kernel import FLOATS, AicoreKernel
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.tiling import Family
 from superkernel.target.aicore import AicoreTarget
@@ -275,3 +279,26 @@ class _Search:
 
 
 FAMILY = ConvFamily()
+
+KERNELS = (
+    AicoreKernel(
+        id="aicore.conv",
+        ops=("conv",),
+        family=FAMILY,
+        emitter="conv",
+        micro="igemm",
+        core_type="mix",
+        dtypes=FLOATS,
+        others=(None, None),
+        limits=(
+            one_of(Reason.CONSTANT, "weight.constant", True),
+            one_of(Reason.CONSTANT, "bias.constant", True),
+            within(Reason.RANK, "spatial", 1, 2),
+        ),
+        stepped=True,
+        deep=True,
+        cost=cube,
+        rounding=PRODUCT_SUMS,
+        code_bytes=8192,
+    ),
+)

@@ -20,9 +20,12 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import Region, regions_of_box
 from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, View
 from superkernel.ir.collapse import exact_regions
+from superkernel.registry.predicates import Reason, one_of
+from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, output_types, ub_bytes
 from superkernel.scheduler.families.aicore.formulas import lower
+from superkernel.scheduler.families.aicore.kernel import INDEX_TYPES, AicoreKernel
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Layout, Register, TileCode
@@ -174,3 +177,16 @@ def _rows(cut: Cut, code: TileCode, body: Body, target: AicoreTarget) -> int:
 
 
 FAMILY = GatherFamily()
+
+KERNELS = (
+    AicoreKernel(
+        id="aicore.gather",
+        ops=("gather",),
+        family=FAMILY,
+        emitter="gather",
+        micro="move",
+        modifier="gather",
+        limits=(one_of(Reason.DTYPE, "in1.dtype", *INDEX_TYPES),),
+        rounding=EXACT,
+    ),
+)

@@ -20,6 +20,9 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import Region, TensorType
 from superkernel.ir.body import Body, Role, View
 from superkernel.ops.grouped import GroupTable
+from superkernel.registry.models import cube
+from superkernel.registry.predicates import Reason, one_of, within
+from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
 from superkernel.scheduler.families.aicore.cube import (
     Cut,
@@ -30,6 +33,7 @@ from superkernel.scheduler.families.aicore.cube import (
     cube_cycles,
     fix_cycles,
 )
+from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, TABLE_TYPES, AicoreKernel
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.grouped import TABLE, W, X, product_table, view_of
@@ -208,3 +212,22 @@ class GroupedFamily(Family):
 
 
 FAMILY = GroupedFamily()
+
+KERNELS = (
+    AicoreKernel(
+        id="aicore.grouped_matmul",
+        ops=("grouped_matmul",),
+        family=FAMILY,
+        emitter="grouped",
+        micro="gemm",
+        modifier="grouped",
+        core_type="aic",
+        dtypes=FLOATS,
+        others=(None, INDEX_TYPES, TABLE_TYPES),
+        limits=(within(Reason.SHAPE, "k", 1), one_of(Reason.DTYPE, "in3.dtype", DType.I32)),
+        stepped=True,
+        deep=True,
+        cost=cube,
+        rounding=PRODUCT_SUMS,
+    ),
+)

@@ -25,6 +25,9 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Box, Region, regions_of_box
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.ir.collapse import runs_of_range
+from superkernel.registry.models import cube
+from superkernel.registry.predicates import Reason, within
+from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role, mixes
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form
 from superkernel.scheduler.families.aicore.cube import (
@@ -35,6 +38,7 @@ from superkernel.scheduler.families.aicore.cube import (
     PackVector,
     packed_batch_strides,
 )
+from superkernel.scheduler.families.aicore.kernel import FLOATS, AicoreKernel
 from superkernel.scheduler.families.aicore.matmul_form import Product, Side, product_of, turned
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
@@ -363,3 +367,21 @@ class MatmulFamily(Family):
 
 
 FAMILY = MatmulFamily()
+
+KERNELS = (
+    AicoreKernel(
+        id="aicore.matmul",
+        ops=("matmul",),
+        family=FAMILY,
+        emitter="matmul",
+        micro="gemm",
+        core_type="mix",
+        dtypes=FLOATS,
+        others=(None,),
+        limits=(within(Reason.SHAPE, "k", 1),),
+        stepped=True,
+        deep=True,
+        cost=cube,
+        rounding=PRODUCT_SUMS,
+    ),
+)

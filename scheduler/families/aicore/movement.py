@@ -15,8 +15,10 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, PointwiseProgram, View
+from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types, plain
+from superkernel.scheduler.families.aicore.kernel import AicoreKernel
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.pieces import pieces_of
 from superkernel.scheduler.families.pointwise import accesses_of, program_accesses
@@ -112,3 +114,15 @@ def _is_copy(body: Body, program: PointwiseProgram, target: AicoreTarget) -> boo
 
 
 FAMILY = MovementFamily()
+
+KERNELS = (
+    AicoreKernel(
+        id="aicore.movement",
+        ops=("concat", "pad", "tile"),
+        family=FAMILY,
+        emitter="movement",
+        micro="move",
+        modifier="concat",
+        rounding=EXACT,
+    ),
+)

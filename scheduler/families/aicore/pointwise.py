@@ -12,9 +12,15 @@ from functools import lru_cache
 
 from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ir.collapse import canonical
+from superkernel.ops.opdef import Family as OpFamily
+from superkernel.registry.predicates import Among, Clause, Reason
+from superkernel.registry.requirement import POINTWISE
+from superkernel.registry.vector_ops import VECTOR_OPS, Computable
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, code_of, cut_program, output_types, plain
+from superkernel.scheduler.families.aicore.kernel import AicoreKernel
 from superkernel.scheduler.families.pointwise import program_accesses
+from superkernel.scheduler.kerneldef import ops_of
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.aicore import AicoreTarget
 
@@ -60,3 +66,17 @@ class PointwiseFamily(Family):
 
 
 FAMILY = PointwiseFamily()
+
+KERNELS = (
+    AicoreKernel(
+        id="aicore.pointwise",  # programs compute in the vector engine's types; a copy is of any type
+        ops=(POINTWISE, *sorted(VECTOR_OPS), *ops_of(OpFamily.VIEW, OpFamily.RESHAPE)),
+        family=FAMILY,
+        emitter="pointwise",
+        micro="vprogram",
+        limits=(
+            Clause(Reason.DTYPE, "program.steps", Computable()),
+            Clause(Reason.ACTIVATION, "program", Among(VECTOR_OPS)),
+        ),
+    ),
+)

@@ -24,8 +24,11 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.windows import Window
+from superkernel.registry.predicates import Reason, within
+from superkernel.registry.rounding import ROW_SUMS
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, VectorTiling
 from superkernel.scheduler.families.aicore.formulas import lower
+from superkernel.scheduler.families.aicore.kernel import BYTES, FLOATS, INTEGERS, AicoreKernel
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.rows import FAMILY as ROWS
 from superkernel.scheduler.families.aicore.rows import RowsTiling
@@ -35,8 +38,6 @@ from superkernel.scheduler.families.pool import GLOBAL, PoolForm, pool_form
 from superkernel.scheduler.tiling import Access, Family
 from superkernel.target.aicore import AicoreTarget
 
-MAX_DTYPES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I16, DType.I8, DType.U8)
-AVERAGE_DTYPES = (DType.F32, DType.F16, DType.BF16)
 CANDIDATES_MAX = 8
 
 
@@ -340,3 +341,17 @@ def _most_rows(limit: int, fits: Callable[[int], bool]) -> int:
 
 
 FAMILY = PoolFamily()
+
+KERNELS = (
+    AicoreKernel(
+        id="aicore.pool",
+        ops=("max_pool", "avg_pool", "lp_pool", "global_avg_pool", "global_max_pool"),
+        family=FAMILY,
+        emitter="pool",
+        micro="pool",
+        dtypes=FLOATS,
+        exact={INTEGERS | BYTES: ("max_pool",)},
+        limits=(within(Reason.RANK, "spatial", 1, 3),),
+        rounding=ROW_SUMS,
+    ),
+)

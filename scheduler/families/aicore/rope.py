@@ -35,6 +35,7 @@ from superkernel.scheduler.families.aicore.cuts import (
     plain,
     ub_bytes,
 )
+from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, AicoreKernel
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Layout
 from superkernel.scheduler.families.pointwise import accesses_of
@@ -347,3 +348,16 @@ def _shrunk(plan: RopePlan, cut: Cut, dtypes: tuple[DType, ...], limit: int, tar
 
 
 FAMILY = RopeFamily()
+
+KERNELS = (
+    AicoreKernel(
+        id="aicore.rope",
+        ops=("rope",),
+        family=FAMILY,
+        emitter="rope",
+        micro="rope",
+        dtypes=FLOATS,
+        others=(None, None, INDEX_TYPES),
+        figures=(("operations", 6.0),),
+    ),
+)

@@ -18,10 +18,10 @@ from functools import lru_cache
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
+from superkernel.scheduler.families.aicore.kernel import FLOATS
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.scheduler.families.rowspace import RowSpace
 
-FLOATS = (DType.F32, DType.F16, DType.BF16)
 BATCH_NORM_PROGRAMS = 6  # five inputs and the epilogue: statistics are among the inputs
 
 

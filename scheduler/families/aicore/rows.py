@@ -19,7 +19,11 @@ from math import prod
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Body, View
+from superkernel.ops.opdef import Family as OpFamily
+from superkernel.registry.predicates import Clause, Facts, FactValue, Reason, Test, one_of
+from superkernel.registry.rounding import EXACT, ROW_SUMS
 from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
+from superkernel.scheduler.families.aicore.kernel import BYTES, FLOATS, INTEGERS, AicoreKernel
 from superkernel.scheduler.families.aicore.meeting import meeting_tiling
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.row_buffers import (
@@ -29,23 +33,14 @@ from superkernel.scheduler.families.aicore.row_buffers import (
     code_before,
     code_behind,
 )
-from superkernel.scheduler.families.aicore.row_modes import FLOATS, Mode, is_reduction, mode_of, tile_dims, work_of
+from superkernel.scheduler.families.aicore.row_modes import Mode, is_reduction, mode_of, tile_dims, work_of
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.scheduler.families.rowspace import RowTiling
+from superkernel.scheduler.kerneldef import ops_of
 from superkernel.scheduler.tiling import Access, Family
 from superkernel.target.aicore import AicoreTarget
 
-NORMS = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "lp_norm")
-SOFTMAXES = ("softmax", "log_softmax")
-# Element types by operator: what the registry offers.
-REDUCE_DTYPES: dict[str, tuple[DType, ...]] = {
-    **dict.fromkeys(("reduce_mean", "reduce_l2", "reduce_log_sum", "reduce_log_sum_exp"), FLOATS),
-    **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_l1", "reduce_sum_square"), (*FLOATS, DType.I32, DType.I16)),
-    **dict.fromkeys(
-        ("reduce_max", "reduce_min"), (*FLOATS, DType.I32, DType.I16, DType.I8, DType.U8, DType.BOOL)
-    ),
-}  # fmt: skip
 TILE_BYTES_MAX = 32 * 1024  # a longer transfer gains nothing and delays the first result
 
 
@@ -348,3 +343,71 @@ def _columns(budget: _Budget, p_extent: int, q_extent: int) -> list[RowsTiling]:
 
 
 FAMILY = RowsFamily()
+
+
+@dataclass(frozen=True, slots=True)
+class AheadOfLast(Test):
+    """An axis with others behind it: vectors lie along those."""
+
+    def holds(self, value: FactValue, facts: Facts) -> bool:
+        rank = facts["rank"]
+        return isinstance(value, int) and isinstance(rank, int) and value % max(1, rank) < rank - 1
+
+    def required(self, facts: Facts) -> str:
+        return "an axis ahead of the last"
+
+    def witness(self, value: FactValue, facts: Facts) -> FactValue:
+        return 0
+
+
+_REDUCTIONS = tuple(name for name in ops_of(OpFamily.REDUCE) if name.startswith("reduce_"))
+_EXTREMES = ("reduce_max", "reduce_min")
+
+KERNELS = (
+    AicoreKernel(
+        id="aicore.norm",
+        ops=("layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "lp_norm"),
+        family=FAMILY,
+        emitter="rows",
+        micro="norm",
+        dtypes=FLOATS,
+        figures=(("operations", 8.0),),
+        rounding=ROW_SUMS,
+    ),
+    AicoreKernel(
+        id="aicore.softmax",
+        ops=("softmax", "log_softmax"),
+        family=FAMILY,
+        emitter="rows",
+        micro="softmax",
+        dtypes=FLOATS,
+        figures=(("operations", 10.0),),
+        rounding=ROW_SUMS,
+    ),
+    AicoreKernel(
+        id="aicore.reduce",  # floats in f32, integers in their own type, bytes in f16
+        ops=_REDUCTIONS,
+        family=FAMILY,
+        emitter="rows",
+        micro="reduce",
+        dtypes=FLOATS,
+        exact={
+            INTEGERS: ("reduce_sum", "reduce_prod", "reduce_l1", "reduce_sum_square", *_EXTREMES),
+            BYTES | {DType.BOOL}: _EXTREMES,
+        },
+        rounding=ROW_SUMS,
+    ),
+    AicoreKernel(
+        id="aicore.scan",
+        ops=("cumsum",),
+        family=FAMILY,
+        emitter="rows",
+        micro="cumsum",
+        dtypes=frozenset({DType.I32}),
+        limits=(
+            Clause(Reason.SHAPE, "attr.axis", AheadOfLast()),
+            one_of(Reason.ATTRIBUTE, "attr.reverse", False),
+        ),
+        rounding=EXACT,
+    ),
+)

@@ -21,10 +21,19 @@ from typing import ClassVar
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body, PointwiseProgram, View
+from superkernel.ops.opdef import Family as OpFamily
+from superkernel.registry.facts import MAX_SLOTS
+from superkernel.registry.models import control
+from superkernel.registry.predicates import Clause, Facts, FactValue, Reason, Test
+from superkernel.registry.records import KernelRole
+from superkernel.registry.requirement import POINTWISE
+from superkernel.registry.rounding import ROW_SUMS
 from superkernel.scheduler.families import family_of as host_family_of
 from superkernel.scheduler.families.aicore.base import VectorTiling
+from superkernel.scheduler.families.aicore.kernel import AicoreKernel
 from superkernel.scheduler.families.costing import program_weight
 from superkernel.scheduler.families.rowspace import slot_program
+from superkernel.scheduler.kerneldef import ops_of
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.cpu import CpuTarget
@@ -146,6 +155,7 @@ class ScalarFamily(Family):
     """What is left over, where it is small."""
 
     kernels = ("aicore.scalar",)
+    on_control_unit = True
 
     def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
         assert isinstance(target, AicoreTarget)
@@ -165,3 +175,41 @@ class ScalarFamily(Family):
 
 
 FAMILY = ScalarFamily()
+
+
+@dataclass(frozen=True, slots=True)
+class Few(Test):
+    """A number of elements that one control unit gets through: fewer where floats are among them."""
+
+    integers: int
+    floats: int
+
+    def _limit(self, facts: Facts) -> int:
+        named = ("out0.dtype", *(f"in{slot}.dtype" for slot in range(MAX_SLOTS)))
+        dtypes = {facts.get(name) for name in named} | set(facts.get("program.dtypes") or ())
+        return self.floats if any(isinstance(d, DType) and d.is_float for d in dtypes) else self.integers
+
+    def holds(self, value: FactValue, facts: Facts) -> bool:
+        return value is not None and bool(value <= self._limit(facts))
+
+    def required(self, facts: Facts) -> str:
+        return f"<= {self._limit(facts)}"
+
+    def witness(self, value: FactValue, facts: Facts) -> FactValue:
+        return self._limit(facts) if value is None else min(value, self._limit(facts))
+
+
+KERNELS = (
+    AicoreKernel(
+        id="aicore.scalar",
+        ops=(POINTWISE, *ops_of(OpFamily.POINTWISE, OpFamily.VIEW, OpFamily.RESHAPE), *HOST_KERNELS),
+        family=FAMILY,
+        emitter="scalar",
+        micro="vprogram",
+        modifier="control",
+        role=KernelRole.GENERIC,
+        limits=(Clause(Reason.SHAPE, "elements", Few(integers=4096, floats=1024)),),
+        cost=control,
+        rounding=ROW_SUMS,
+    ),
+)

@@ -12,7 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superkernel.ir.body import Body
+from superkernel.ops.grouped import TILINGS
+from superkernel.registry.models import control
+from superkernel.registry.predicates import Reason, within
+from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.aicore.base import KernelType
+from superkernel.scheduler.families.aicore.kernel import AicoreKernel
 from superkernel.scheduler.families.aicore.scalar import CALL_CYCLES, INSTRUCTION_CYCLES, ScalarTiling
 from superkernel.scheduler.families.grouped import TableTiling as HostTiling
 from superkernel.scheduler.families.grouped import table_tiling
@@ -58,3 +63,19 @@ class TilingFamily(Family):
 
 
 FAMILY = TilingFamily()
+
+KERNELS = (
+    AicoreKernel(
+        id="aicore.tiling",
+        ops=TILINGS,
+        family=FAMILY,
+        emitter="tiling",
+        micro="index",
+        modifier="tiling",
+        core_type="aicpu",
+        limits=(within(Reason.DEVICE, "aicore.aicpu_harts", 1),),
+        cost=control,
+        rounding=EXACT,
+        code_bytes=1024,
+    ),
+)

@@ -20,8 +20,10 @@ from superkernel.core.errors import InternalError, UnsupportedError
 from superkernel.core.tensor import Box, Region, regions_of_box
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.ir.collapse import collapse, feed, restrict
+from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types
+from superkernel.scheduler.families.aicore.kernel import AicoreKernel
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.pointwise import accesses_of
 from superkernel.scheduler.families.rowspace import slot_program
@@ -186,3 +188,15 @@ def _cut(body: Body, program: PointwiseProgram, target: AicoreTarget, ub_bytes: 
 
 
 FAMILY = UpdateFamily()
+
+KERNELS = (
+    AicoreKernel(
+        id="aicore.kv_update",
+        ops=("kv_update",),
+        family=FAMILY,
+        emitter="update",
+        micro="kvupdate",
+        rounding=EXACT,
+        code_bytes=1024,
+    ),
+)

@@ -1,0 +1,54 @@
+"""All kernels of a target: what the modules of a package declare in their `KERNELS`.
+
+Nobody lists them a second time: a module that is there is found, and imported when the first kernel is asked for.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping
+from functools import cached_property
+from importlib import import_module
+
+from superkernel.core.errors import InternalError
+from superkernel.registry.selection import Registry
+from superkernel.scheduler.kerneldef import KernelDef
+from superkernel.scheduler.tiling import Family
+
+
+class KernelTable:
+    """The kernels of the modules in `package`, by id, with `further` ones."""
+
+    def __init__(self, package: str, *further: KernelDef) -> None:
+        self._package, self._further = package, further
+
+    @cached_property
+    def kernels(self) -> Mapping[str, KernelDef]:
+        """Every declaration by its id. Raises InternalError where two share one."""
+        found: dict[str, KernelDef] = {}
+        for kernel in (*self._declared(), *self._further):
+            if kernel.id in found:
+                raise InternalError("two kernels share an id", location=f"kernel {kernel.id!r}")
+            found[kernel.id] = kernel
+        return found
+
+    def _declared(self) -> list[KernelDef]:
+        path = import_module(self._package).__path__
+        modules = [import_module(f"{self._package}.{m.name}") for m in pkgutil.iter_modules(path) if not m.ispkg]
+        return [kernel for module in modules for kernel in getattr(module, "KERNELS", ())]
+
+    def __getitem__(self, kernel: str) -> KernelDef:
+        """The declaration of an id. Raises InternalError on an unknown one."""
+        found = self.kernels.get(kernel)
+        if found is None:
+            raise InternalError(f"no kernel {kernel!r} in {self._package}")
+        return found
+
+    def family_of(self, kernel: str) -> Family:
+        """How a kernel's work is cut. Raises InternalError on an unknown id."""
+        return self[kernel].family
+
+    @cached_property
+    def registry(self) -> Registry:
+        """The registry of all rows."""
+        return Registry(row for kernel in self.kernels.values() for row in kernel.rows())

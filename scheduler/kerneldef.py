@@ -1,0 +1,82 @@
+"""What a kernel is: one `KernelDef` per kernel, the only place that knows its operators, types, limits and traits.
+
+Everything else is derived from the declarations: the registry's rows, which family cuts a body and which emitter writes
+its code, what grouping and layout ask of a kernel. Adding a kernel is adding one declaration to the `KERNELS` of the
+module in `scheduler/families` that cuts its work; a kernel that is a variant of another one shares its family and
+emitter.
+
+Model: a declaration says what all variants of a kernel share. Each target has a subclass whose `rows` spells out the
+variants: `HostKernel` (`families/kernel.py`) one per instruction-set tier, `AicoreKernel` (`families/aicore/kernel.py`)
+one per element type. `kernel_table.py` collects them.
+
+Why here and not in the registry: a declaration names its `Family`, which is the scheduler's; the registry chooses among
+rows, of which it needs no more than their fields.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from superkernel.core.dtypes import DType
+from superkernel.ops.opdef import Family as OpFamily
+from superkernel.ops.table import op_table
+from superkernel.registry.models import stream
+from superkernel.registry.predicates import Clause, Reason, one_of
+from superkernel.registry.records import BytesModel, Capability, CostModel, KernelRole, Transform
+from superkernel.registry.rounding import ROUNDED, Rounding
+from superkernel.scheduler.tiling import Family
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KernelDef(ABC):
+    """What the variants of a kernel share.
+
+    id: by which policies, plans and reports know it, e.g. "host.matmul.packed".
+    ops: operators of the table that it serves, and `pointwise` for programs without an anchor.
+    family: how its work is cut. emitter: the module of its target's `codegen` whose `emit` writes its code.
+    micro, modifier: its operator, and what tells it from others of that, in canonical names.
+    dtypes: types of the first input, None = any. others: of further inputs, None = the same as the first.
+    limits: what else it demands of a problem. layout: how images must lie, None = in either order.
+    figures: parameters of `cost`.
+    """
+
+    id: str
+    ops: tuple[str, ...]
+    family: Family = field(repr=False)
+    emitter: str
+    micro: str
+    modifier: str = ""
+    dtypes: frozenset[DType] | None = None
+    others: tuple[frozenset[DType] | None, ...] = ()
+    role: KernelRole = KernelRole.TUNED
+    limits: tuple[Clause, ...] = ()
+    layout: str | None = None
+    workspace: BytesModel | None = None
+    persistent: BytesModel | None = None
+    transforms: tuple[Transform, ...] = ()
+    rounding: Rounding = ROUNDED
+    cost: CostModel = stream
+    figures: tuple[tuple[str, float], ...] = ()
+    code_bytes: int = 2048
+
+    @abstractmethod
+    def rows(self) -> Iterable[Capability]:
+        """One row per variant."""
+
+    @property
+    def demands(self) -> tuple[Clause, ...]:
+        """The limits, with the layout's."""
+        return self.limits if self.layout is None else (*self.limits, one_of(Reason.LAYOUT, "layout", self.layout))
+
+    def inputs_of(self, first: frozenset[DType] | None) -> tuple[frozenset[DType], ...]:
+        """Types per input slot of a variant for some types of the first one."""
+        if first is None:
+            return ()
+        return (first, *(first if other is None else other for other in self.others))
+
+
+def ops_of(*families: OpFamily) -> tuple[str, ...]:
+    """Names of all operators of some families."""
+    return tuple(op.name for op in op_table().values() if op.family in families)
