@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from superkernel.core.collection import paused
 from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
+from superkernel.core.option import ACCELERATOR, HOST
 from superkernel.core.options import Options
 from superkernel.runtime.kernels import kernel_of
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     Source = Graph | nx.DiGraph[Any] | str | PathLike[str] | Any
 
-HOST = "host"
 THREADS_MAX = 64
 
 
@@ -134,19 +134,8 @@ def accelerator(target: str | PathLike[str] | AicoreTarget) -> AicoreTarget | No
 
 def check_options(options: Options, device: AicoreTarget | None, threads: int | None) -> None:
     """What an option cannot mean on the target. Raises UnsupportedError with all of them."""
-    wrong: list[Violation] = []
-    if device is None:
-        if options.precision == "f16":
-            expected = "auto, f32, tf32-like, bf16, int8"
-            wrong.append(Violation("not on the host", "option 'precision'", expected, repr(options.precision)))
-        if options.sync == "type-range":
-            wrong.append(Violation("the host has one type of cores", "option 'sync'", "minimal, full", "'type-range'"))
-        raise_all(UnsupportedError, wrong)
-        return
-    if options.precision in ("tf32-like", "int8"):
-        expected = "auto, f32, f16, bf16"
-        wrong.append(Violation("not on an accelerator", "option 'precision'", expected, repr(options.precision)))
-    if threads is not None:
+    wrong = options.refused(HOST if device is None else ACCELERATOR)
+    if device is not None and threads is not None:
         cores = f"{device.device.cube_cores} cube and {device.device.vector_cores} vector cores"
         wrong.append(Violation("an accelerator has cores, not threads", "threads", cores, repr(threads)))
     raise_all(UnsupportedError, wrong)

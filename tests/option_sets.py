@@ -13,27 +13,19 @@ from typing import Any
 
 from superkernel.backends.aicore.shared import Shared
 from superkernel.compilation.pipeline_aicore import AicoreCompiled, compile_for_aicore, with_other_code
-from superkernel.core.options import Options
+from superkernel.core.option import ACCELERATOR
+from superkernel.core.options import OPTIONS, Options
 from superkernel.ir.graph import Graph
 from superkernel.reference.random_inputs import random_inputs
 from superkernel.runtime.kernel import Kernel
 from superkernel.target.aicore import load_target
 
 Row = dict[str, Any]
-AXES: dict[str, tuple[Any, ...]] = {
-    "sync": ("minimal", "type-range", "full"),
-    "preload": ("auto", "none", "per-func", "max"),
-    "early_start": (True, False),
-    "split": ("auto", 1, 3),
-    "weight_prefetch": ("auto", "none", "max"),
-    "streams": ("auto", "off"),
-    "locality": ("auto", "off"),
-    "tiling": ("sunk", "host"),
-    "launches": ("fused", "auto", "single"),
-    "func_align": (0, 256),
-}
+APART = {"strict_scope", "debug_sync_all"}  # one only refuses; the other overrides the rest, and is tried by itself
+_DECIDING = [o for o in OPTIONS.values() if o.stage in ("schedule", "program") and ACCELERATOR in o.targets]
+AXES: dict[str, tuple[Any, ...]] = {o.name: o.values for o in _DECIDING if o.name not in APART}
 GRID = ("sync", "preload")
-SCHEDULING = ("streams", "tiling", "locality")  # another schedule; all else is other code for the same
+SCHEDULING = tuple(o.name for o in _DECIDING if o.stage == "schedule")  # all else is other code for the same schedule
 PLAIN: Row = {"preload": "none", "split": 1}  # what is built quickest
 ALL_PAIRS = 64  # combinations in which all pairs of values meet
 TRIES = 30

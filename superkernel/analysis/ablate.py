@@ -1,9 +1,9 @@
 """What each optimisation gives on a model: `superkernel ablate`.
 
-Model: `STEPS` is the list of optimisations as data. The first row launches the sub-operators one by one; the second is
-the fused kernel with all of them off (a barrier of all cores behind a drain between any two sub-operators); each step
-switches one on, on top of those above it, and once more alone on top of the second row. A step whose option this
-version has not is left out. Every row is compiled (kernels come from the cache) and simulated in mode `timing`.
+Model: `STEPS` are the optimisations that options declare, in their order. The first row launches the sub-operators one
+by one; the second is the fused kernel with all of them off (a barrier of all cores behind a drain between any two
+sub-operators); each step switches one on, on top of those above it, and once more alone on top of the second row. Every
+row is compiled (kernels come from the cache) and simulated in mode `timing`.
 
 Times are launches x `dispatch.launch_ns` + the launches' cycles; `timeline.py` splits the cycles into activities, so
 that a row's split sums to its time. `gain` of a row: 1 - its time / the row's above. Below 0.5 % it is none.
@@ -44,7 +44,7 @@ from superkernel.analysis.ablate_figures import (
 from superkernel.analysis.sync_bound import sync_lower_bound
 from superkernel.backends.aicore.timeline import Activity, Timeline, summed
 from superkernel.core.errors import InputError, UnsupportedError
-from superkernel.core.options import Options
+from superkernel.core.options import OPTIONS, Options
 from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.aicore.streams import AS_GIVEN
 
@@ -139,18 +139,23 @@ def _predict_tiling(above: Measured, step: AicoreCompiled) -> float:
     return (above.launches - step.image.launches) * float(step.target.dispatch.launch_ns)
 
 
-STEPS: tuple[Step, ...] = (
-    Step("type-range sync", {"sync": "full"}, {"sync": "type-range"}, _predict_sync),
-    Step("minimal sync", {"sync": "full"}, {"sync": "minimal"}, _predict_sync),
-    Step("early start", {"early_start": False}, {"early_start": True}, _predict_early_start),
-    Step("preload", {"preload": "none"}, {"preload": "auto"}, _predict_preload),
-    Step("split", {"split": 1}, {"split": "auto"}, _predict_split),
-    Step("weight prefetch", {"weight_prefetch": "none"}, {"weight_prefetch": "auto"}, _predict_weights),
-    Step("tiling sinking", {"tiling": "host"}, {"tiling": "sunk"}, _predict_tiling, TILINGS),
-    Step("streams", {"streams": "off"}, {"streams": "auto"}, _predict_streams),
-    Step("locality", {"locality": "off"}, {"locality": "auto"}, _predict_sync),
+_PREDICTIONS: Mapping[str, Prediction] = {
+    "sync": _predict_sync,
+    "early_start": _predict_early_start,
+    "preload": _predict_preload,
+    "split": _predict_split,
+    "weight_prefetch": _predict_weights,
+    "tiling": _predict_tiling,
+    "streams": _predict_streams,
+    "locality": _predict_sync,
+}
+_NEEDS = {"tiling": TILINGS}
+STEPS: tuple[Step, ...] = tuple(
+    Step(name, {o.name: o.off}, {o.name: on}, _PREDICTIONS[o.name], _NEEDS.get(o.name, ()))
+    for o in OPTIONS.values()
+    for name, on in o.steps.items()
 )
-_SCHEDULING = frozenset({"tiling", "streams", "locality"})  # options that need another schedule
+_SCHEDULING = frozenset(o.name for o in OPTIONS.values() if o.stage == "schedule")  # they need another schedule
 
 
 @dataclass(frozen=True)
@@ -250,20 +255,6 @@ def figures(
     return _Ablation(graph, target, options or Options(), inputs).figures()
 
 
-def available(steps: Sequence[Step] = STEPS) -> tuple[Step, ...]:
-    """The steps whose options and values there are."""
-    known = {field.name for field in dataclasses.fields(Options)}
-    found = []
-    for step in steps:
-        if {*step.off, *step.on} <= known:
-            try:
-                Options(**step.off), Options(**step.on)
-            except InputError:
-                continue
-            found.append(step)
-    return tuple(found)
-
-
 class _Ablation:
     """The programs of one model, each built and run once."""
 
@@ -273,7 +264,7 @@ class _Ablation:
         from superkernel.compilation.pipeline_aicore import compile_for_aicore
         from superkernel.runtime.kernel import Kernel
 
-        self.graph, self.target, self.steps = graph, target, available()
+        self.graph, self.target, self.steps = graph, target, STEPS
         off = {name: value for step in self.steps for name, value in step.off.items()}
         self.options = dataclasses.replace(options, dump=(), debug_sync_all=False, launches="fused", **off)
         self.base = compile_for_aicore(graph, target, options=self.options)

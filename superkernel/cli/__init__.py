@@ -32,6 +32,7 @@ from superkernel.cli import sim as cli_sim
 from superkernel.cli import sim_run as sim_command
 from superkernel.cli import target as cli_target
 from superkernel.core.errors import InputError, InternalError, MachineError, SuperKernelError
+from superkernel.core.options import parse_options
 
 EXIT_CODES = {"user": 2, "unsupported": 3, "environment": 4, "internal": 1}
 INTERRUPTED = 130
@@ -205,7 +206,7 @@ def load_model(args: argparse.Namespace) -> Any:
         args.model,
         target="host" if args.target is None else args.target,
         threads=args.threads,
-        options=_options(args.option),
+        options=parse_options(map(_pair, args.option)),
         dims={k: _integer(v, f"dimension {k!r}") for k, v in map(_pair, args.dim)},
         shapes={k: tuple(_integer(d, f"shape of {k!r}") for d in v.split(",") if d) for k, v in map(_pair, args.shape)},
     )
@@ -223,26 +224,6 @@ def _integer(text: str, where: str) -> int:
         return int(text)
     except ValueError as error:
         raise InputError("not an integer", location=where, found=repr(text)) from error
-
-
-def _options(words: Sequence[str]) -> dict[str, Any]:
-    """NAME=VALUE words as option values: true/false, numbers, comma-separated patterns, or text."""
-    values: dict[str, Any] = {}
-    for name, text in map(_pair, words):
-        if name in ("deny", "pin", "dump", "scopes"):
-            values[name] = (*values.get(name, ()), *text.split(","))
-        elif text.lower() in ("true", "false", "on", "off"):
-            values[name] = text.lower() in ("true", "on")
-        elif name.endswith("_ms"):
-            try:
-                values[name] = float(text)
-            except ValueError as error:
-                raise InputError("not a number", location=f"option {name!r}", found=repr(text)) from error
-        elif text.isdecimal():
-            values[name] = int(text)
-        else:
-            values[name] = text
-    return values
 
 
 def _inputs(args: argparse.Namespace, kernel: Any) -> dict[str, Any]:
@@ -346,7 +327,7 @@ def _graph(args: argparse.Namespace) -> Any:
 
 
 def _ablate(args: argparse.Namespace) -> int:
-    result = cli_analysis.run_ablate(args, _graph(args), _options(args.option))
+    result = cli_analysis.run_ablate(args, _graph(args), parse_options(map(_pair, args.option)))
     _print(args, result.to_json(), result.text)
     return 0
 
@@ -359,13 +340,13 @@ def _trace(args: argparse.Namespace) -> int:
 
 
 def _bisect(args: argparse.Namespace) -> int:
-    result = cli_analysis.run_bisect(args, _graph(args), _options(args.option))
+    result = cli_analysis.run_bisect(args, _graph(args), parse_options(map(_pair, args.option)))
     _print(args, result.to_json(), result.text)
     return cli_analysis.WRONG if result.first is not None or result.placement else 0
 
 
 def _crosscheck(args: argparse.Namespace) -> int:
-    result = cli_crosscheck.run(args, _graph(args), _options(args.option))
+    result = cli_crosscheck.run(args, _graph(args), parse_options(map(_pair, args.option)))
     _print(args, result.to_json(), result.text)
     return 0 if result.ok else cli_crosscheck.DISAGREEMENT
 

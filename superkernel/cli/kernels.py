@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superkernel.core.errors import InputError, Violation, raise_all
+from superkernel.core.options import OPTIONS
 from superkernel.target.cpu import TIERS
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def _add_explain(verbs: Commands[Any]) -> None:
     sub.add_argument("--target", metavar="NAME", help=_TARGET_HELP)
     sub.add_argument("--deny", action="append", default=[], metavar="PATTERN", help="kernels not to take; repeatable")
     sub.add_argument("--pin", action="append", default=[], metavar="PATTERN", help="kernels to take; repeatable")
-    sub.add_argument("--objective", choices=("latency", "size", "memory"), default="latency", help="what to optimise")
+    objective = OPTIONS["objective"]
+    sub.add_argument("--objective", choices=objective.choices, default=objective.default, help=objective.effect)
     sub.add_argument("--json", action="store_true", help="machine-readable output")
 
 

@@ -1,49 +1,21 @@
 """Which options of a compilation change nothing, so that nobody believes in one that does not.
 
-Model: an option that a target cannot have and that would change results or promises is refused (`api.check_options`).
-One that is only about how a target works is accepted, so that one set of options serves several targets, and is named
-here, in `summary()` and by `explain`, where it differs from its default. So are kernels that are pinned but compute
+Model: what has no effect on a target, an option's declaration says. To that come kernels that are pinned but compute
 nothing, and a reduced precision that nothing is computed in: whether there is a place for them depends on the graph.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from superkernel.core.options import Options
+from superkernel.core.option import ACCELERATOR, HOST
 
 if TYPE_CHECKING:
     from superkernel.compilation.choice import KernelChooser
+    from superkernel.core.options import Options
     from superkernel.registry.explanation import Candidate
     from superkernel.scheduler.schedule import Schedule
-
-ON_HOST: Final[Mapping[str, str]] = {
-    "func_align": "functions lie as LLVM aligns them",
-    "preload": "a CPU fetches code by itself",
-    "split": "cores have their own caches of code, all of it",
-    "launches": "there is one entry, always",
-    "locality": "cores have no groups",
-    "scopes": "there is one entry, always",
-    "strict_scope": "a fallback does not split the kernel",
-}
-"""Option -> why it has no effect."""
-ON_ACCELERATOR: Final[Mapping[str, str]] = {
-    "watchdog_ms": "the simulator finds deadlocks by itself, and the emulator has a watchdog of its own",
-    "cost_placement": "sub-operators are always placed by estimate",
-}
-
-
-def without_effect(options: Options, *, host: bool) -> tuple[str, ...]:
-    """The options given that change nothing: "name=value: why", in alphabetical order."""
-    reasons = ON_HOST if host else ON_ACCELERATOR
-    default = {f.name: getattr(Options(), f.name) for f in dataclasses.fields(Options)}
-    return tuple(
-        f"{name}={getattr(options, name)!r} has no effect on {'the host' if host else 'an accelerator'}: {why}"
-        for name, why in sorted(reasons.items())
-        if getattr(options, name) != default[name]
-    )
 
 
 def idle_options(
@@ -56,7 +28,8 @@ def idle_options(
         for p in options.pin
         if (why := _idle_pin(schedule, chooser(), p))
     )
-    return (*without_effect(options, host=host), *pins, *(_idle_precision(options, schedule) if host else ()))
+    idle = options.without_effect(HOST if host else ACCELERATOR)
+    return (*idle, *pins, *(_idle_precision(options, schedule) if host else ()))
 
 
 def _idle_pin(schedule: Schedule, chooser: KernelChooser, pattern: str) -> str:

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, Violation, raise_all
+from superkernel.core.option import HOST
+from superkernel.core.options import OPTIONS, Options
 from superkernel.core.tensor import TensorType
 from superkernel.ops.opdef import AttrValue
 from superkernel.registry.canonical import digest
@@ -139,25 +141,14 @@ class Capability:
         return (self.id, self.kernel, self.name)
 
 
-class _PolicyOptions(Protocol):
-    @property
-    def fallback(self) -> str: ...
-    @property
-    def precision(self) -> str: ...
-    @property
-    def objective(self) -> str: ...
-    @property
-    def deny(self) -> tuple[str, ...]: ...
-    @property
-    def pin(self) -> tuple[str, ...]: ...
-
-
 ALL_CORES = "all"
 """Core type of a platform that has every type its device knows."""
 
-OBJECTIVES = ("latency", "size", "memory")
-FALLBACKS = ("forbid", "warn", "allow")
-PRECISIONS = ("f32", "bf16", "int8", "tf32-like")
+_CHOICES = {
+    "objective": OPTIONS["objective"].choices,
+    "fallback": OPTIONS["fallback"].choices,
+    "precision": tuple(name for name in OPTIONS["precision"].choices_on(HOST) if name != "auto"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +171,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         wrong: list[Violation] = []
-        for name, choices in (("objective", OBJECTIVES), ("fallback", FALLBACKS), ("precision", PRECISIONS)):
+        for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 found = repr(getattr(self, name))
                 wrong.append(Violation("not a legal choice", f"policy {name!r}", " | ".join(choices), found))
@@ -195,9 +186,9 @@ class Policy:
         raise_all(InputError, wrong)
 
     @staticmethod
-    def of(options: _PolicyOptions) -> Policy:
+    def of(options: Options) -> Policy:
         """The policy that compile options express."""
-        allowed = options.precision if options.precision in PRECISIONS else "f32"
+        allowed = options.precision if options.precision in _CHOICES["precision"] else "f32"
         return Policy(
             options.objective, fallback=options.fallback, deny=options.deny, pin=options.pin, precision=allowed
         )

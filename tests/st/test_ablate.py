@@ -25,16 +25,15 @@ from superkernel.analysis.ablate import (
     STEPS,
     Ablation,
     Row,
-    Step,
     ablate,
     ablation_target,
-    available,
 )
 from superkernel.backends.aicore.critical import CriticalReport, _Tasks, without_events
 from superkernel.backends.aicore.critical_path import critical_path
 from superkernel.backends.aicore.timeline import Activity, Timeline
 from superkernel.cli import main
 from superkernel.compilation.pipeline_aicore import AicoreCompiled
+from superkernel.core.options import Options
 from superkernel.frontends.json_form import save_json
 from superkernel.ir.graph import Graph
 from superkernel.sync.aicore.plan import awaited
@@ -62,7 +61,7 @@ def _timeline(kernel: sk.Kernel) -> Timeline:
 
 def test_every_row_sums_and_follows_from_those_above(encoder: Ablation) -> None:
     names = [row.name for row in encoder.rows]
-    assert names == [ONE_BY_ONE, FUSED, *(step.name for step in available() if not step.needs)]
+    assert names == [ONE_BY_ONE, FUSED, *(step.name for step in STEPS if not step.needs)]
     assert {"minimal sync", "early start", "preload", "split"} <= set(names)
     clock = ablation_target("mini").device.clock_mhz
     for row in encoder.rows:
@@ -117,9 +116,13 @@ def test_sensitivity_says_what_depends_on_uncertain_figures(encoder: Ablation) -
 
 
 def test_steps_are_data() -> None:
-    assert available((Step("nothing", {"nix": 0}, {"nix": 1}),)) == ()
-    assert available((Step("another value", {"sync": "full"}, {"sync": "nix"}),)) == ()
     assert len({step.name for step in STEPS}) == len(STEPS)
+    for step in STEPS:
+        (name,) = step.on
+        assert step.off.keys() == {name}
+        assert step.on[name] != step.off[name]
+        assert Options(**step.off) != Options(**step.on)
+        assert name not in Options(**step.on).given() or step.name == "type-range sync"  # on is what one gets
     row = Row("x", 1, 1.0, 0.004, None, None, 1.0, {})
     assert row.verdict
     assert not dataclasses.replace(row, gain=0.006).verdict

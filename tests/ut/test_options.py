@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from superkernel.core.errors import InputError
-from superkernel.core.options import Options
+from superkernel.core.errors import InputError, Violation
+from superkernel.core.option import ACCELERATOR, HOST, TARGETS
+from superkernel.core.options import OPTIONS, Options, parse_options
+from superkernel.core.options_page import page
 from superkernel.core.settings import DUMP_STAGES, cache_directory, dump_stages
 
 
@@ -100,6 +103,76 @@ def test_all_bad_options_at_once() -> None:
     with pytest.raises(InputError) as caught:
         Options(sync="x", fallback="y")
     assert len(caught.value.violations) == 2
+
+
+def test_unknown_names_and_bad_values_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        Options.of({"fuze": True, "sync": "minimum", "split": 65, "nix": 1})
+    unknown, sync, split = map(str, caught.value.violations)
+    assert unknown.endswith("found fuze, nix (hint: did you mean 'fuse'?)")
+    assert sync == (
+        "option 'sync': not a legal choice; expected minimal, type-range, full; found 'minimum' "
+        "(hint: did you mean 'minimal'?)"
+    )
+    assert split == "option 'split': not a number in range; expected 1 to 64, or 'auto'; found 65"
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_declaration_holds_together(name: str) -> None:
+    """What it says of its values is true of them, and each is checked, on Python's side and on the command line's."""
+    each, wrong = OPTIONS[name], list[Violation]()
+    assert each.check(each.default, wrong) == each.default
+    for value in (*each.values, *each.steps.values(), *((each.off,) if each.steps else ())):
+        each.check(value, wrong)
+        assert parse_options([(name, str(value))]) in ({name: value}, {name: str(value)})
+    assert not wrong
+    assert each.doc.startswith(f"{each.effect}.")
+    assert each.doc.endswith(".")
+    assert "`" not in each.effect
+    assert "](" not in each.effect
+    assert {*each.idle, *each.refused} <= {*TARGETS}
+    assert all({*choices} < {*each.choices} for choices in each.refused.values())
+    assert each.targets
+    for bad in (object(), None, 1.5j, "nonsense", -1):
+        each.check(bad, wrong)
+    assert len(wrong) == 5
+    assert all(each.location in str(v) and each.takes in str(v) for v in wrong)
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["deny=host.a*,host.b", "deny=x"], {"deny": ("host.a*", "host.b", "x")}),
+        (["fuse=OFF", "cache=true"], {"fuse": False, "cache": True}),
+        (["locality=on", "streams=off"], {"locality": True, "streams": "off"}),
+        (["split=3", "func_align=64", "watchdog_ms=5"], {"split": 3, "func_align": 64, "watchdog_ms": 5.0}),
+        (["split=auto", "preload=off", "nix=3"], {"split": "auto", "preload": "off", "nix": "3"}),
+    ],
+)
+def test_words_of_the_command_line(words: list[str], values: dict[str, Any]) -> None:
+    found = parse_options([(name, text) for name, _, text in (word.partition("=") for word in words)])
+    assert found == values
+
+
+def test_what_a_target_cannot_have_is_refused() -> None:
+    options = Options(sync="type-range", precision="f16")
+    assert [str(v) for v in options.refused(HOST)] == [
+        "option 'sync': the host has one type of cores; expected minimal, full; found 'type-range'",
+        "option 'precision': not on the host; expected auto, f32, tf32-like, bf16, int8; found 'f16'",
+    ]
+    assert options.refused(ACCELERATOR) == []
+    (wrong,) = Options(precision="int8").refused(ACCELERATOR)
+    assert str(wrong).endswith("expected auto, f32, f16, bf16; found 'int8'")
+
+
+def test_the_page_is_up_to_date() -> None:
+    hint = "run `python -m superkernel.core.options_page > docs/options.md`"
+    path = Path(__file__).parents[2] / "docs" / "options.md"
+    assert path.read_text(encoding="utf-8") == page(OPTIONS.values()), hint
+
+
+def test_help_names_every_option() -> None:
+    assert all(f"\n    {o.name}: {o.effect}" in str(Options.__doc__) for o in OPTIONS.values())
 
 
 def test_options_of_nonsense() -> None:

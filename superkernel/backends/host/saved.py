@@ -127,7 +127,7 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> HostCompi
     header, members = _read(path)
     try:
         graph = graph_of(members[_GRAPH], members, f"file {str(path)!r}, member {_GRAPH!r}")
-        options = Options.of({k: tuple(v) if isinstance(v, list) else v for k, v in header["options"].items()})
+        options = Options.of(header["options"])
         stored_cores = int(header["cores"])
         if not 1 <= stored_cores <= CORES_MAX:
             raise ValueError(f"{stored_cores} cores")
