@@ -24,6 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from superkernel.core.errors import VerificationError, Violation
 from superkernel.core.tensor import Region
@@ -340,23 +344,25 @@ def _residues_meet(a: Region, b: Region) -> bool:
 
 
 def _check_coverage(tasks: Sequence[Task]) -> Iterator[Violation]:
-    """V8, on bounding runs: what a task reads of arena or outputs was written by earlier tasks (or by itself)."""
-    written: dict[tuple[Space, int], list[tuple[int, int]]] = {}
-    pending: list[tuple[tuple[Space, int], Region]] = []
+    """V8: every byte that a task reads of arena or outputs was written by a task of an earlier sub-operator."""
+    written: dict[tuple[Space, int], _Runs] = {}
+    pending: dict[tuple[Space, int], list[Region]] = {}
     subop = -1
     for task in tasks:
         if task.subop != subop:
-            _merge(written, pending)
+            for key, regions in pending.items():
+                written[key] = _joined(written.get(key, _NOTHING), regions)
+            pending.clear()
             subop = task.subop
         for access in task.accesses:
             key = (access.space, access.slot)
             if access.space not in (Space.ARENA, Space.OUTPUT):
                 continue
             if access.write:
-                pending += [(key, r) for r in access.regions]
+                pending.setdefault(key, []).extend(access.regions)
                 continue
             for region in access.regions:
-                hole = _hole(written.get(key, []), region)
+                hole = _hole(written.get(key, _NOTHING), region)
                 if hole is not None:
                     yield Violation(
                         f"reads bytes {hole[0]}..{hole[1]} of {access.space.value}{access.slot} that nobody wrote",
@@ -364,35 +370,30 @@ def _check_coverage(tasks: Sequence[Task]) -> Iterator[Violation]:
                     )
 
 
-def _merge(
-    written: dict[tuple[Space, int], list[tuple[int, int]]], pending: list[tuple[tuple[Space, int], Region]]
-) -> None:
-    """Add the runs of a finished sub-operator, joining what touches. Strided writes count once their runs meet."""
-    by_key: dict[tuple[Space, int], list[tuple[int, int]]] = {}
-    for key, region in pending:
-        runs = by_key.setdefault(key, [])
-        if region.count > 4096:
-            runs.append((region.start, region.stop))
-        else:
-            runs += [
-                (s, s + region.length) for s in range(region.start, region.stop, region.stride or region.length or 1)
-            ]
-    pending.clear()
-    for key, runs in by_key.items():
-        joined: list[tuple[int, int]] = []
-        for start, stop in sorted([*written.get(key, []), *runs]):
-            if joined and start <= joined[-1][1]:
-                joined[-1] = (joined[-1][0], max(joined[-1][1], stop))
-            else:
-                joined.append((start, stop))
-        written[key] = joined
+_Runs: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]  # starts and stops of disjoint runs that do not touch
+_NOTHING: _Runs = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def _hole(runs: Sequence[tuple[int, int]], region: Region) -> tuple[int, int] | None:
-    """A part of the region (first run that lacks it) that no run covers, or None."""
-    for i in range(min(region.count, 4096)):
-        start = region.start + i * region.stride
-        stop = start + region.length
-        if not any(a <= start and stop <= b for a, b in runs):
-            return (start, stop)
-    return None
+def _starts(region: Region) -> NDArray[np.int64]:
+    return region.start + np.arange(region.count, dtype=np.int64) * region.stride
+
+
+def _joined(written: _Runs, regions: Sequence[Region]) -> _Runs:
+    """The runs with those of further regions, however many: what touches becomes one."""
+    starts = np.concatenate([written[0], *map(_starts, regions)])
+    stops = np.concatenate([written[1], *(_starts(r) + r.length for r in regions)])
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(stops[order])
+    first = np.ones(len(starts), np.bool_)
+    first[1:] = starts[1:] > reach[:-1]
+    last = np.append(first[1:], True)
+    return starts[first], reach[last]
+
+
+def _hole(written: _Runs, region: Region) -> tuple[int, int] | None:
+    """The first run of the region that is not covered whole, or None."""
+    starts = _starts(region)
+    at = np.searchsorted(written[0], starts, "right") - 1
+    bare = (at < 0) | (np.append(written[1], -1)[at] < starts + region.length)
+    found = np.flatnonzero(bare)
+    return (int(starts[found[0]]), int(starts[found[0]]) + region.length) if len(found) else None

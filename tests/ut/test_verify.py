@@ -105,6 +105,23 @@ def test_reading_what_nobody_wrote() -> None:
     assert "nobody wrote" in messages(Plan((task,), ((Body(0),),), (0,), (), ()))
 
 
+@pytest.mark.parametrize("count", [40, 5000])
+def test_reading_the_gaps_of_a_strided_write(count: int) -> None:
+    """Half of each eight bytes is written, however many there are: the other half is nobody's."""
+    half = Task(0, 0, 0, 0, 1, (write(0, 4, 8, count),))
+    rest = Task(1, 1, 0, 0, 1, (write(4, 4, 8, count),))
+
+    def reading(index: int, *earlier: Task, start: int) -> str:
+        tasks = (*earlier, Task(index, index, 0, 0, 1, (read(start, 4, 8, count),)))
+        return messages(Plan(tasks, (tuple(Body(t.index) for t in tasks),), (0,), (), ()))
+
+    assert "reads bytes 4..8 of arena0 that nobody wrote" in reading(1, half, start=4)
+    assert "nobody wrote" not in reading(1, half, start=0)
+    assert "nobody wrote" not in reading(2, half, rest, start=4)
+    last = Task(1, 1, 0, 0, 1, (write(4, 4, 8, count - 1),))
+    assert f"reads bytes {8 * count - 4}..{8 * count} of" in reading(2, half, last, start=4)
+
+
 def test_strided_columns_side_by_side_cover_a_matrix() -> None:
     tasks = [Task(c, 0, c, c, c + 1, (write(4 * c, 4, 8, 16),)) for c in range(2)]
     tasks.append(Task(2, 1, 0, 0, 1, (read(0, 128),)))
