@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,7 +17,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from anchor_bodies import anchor_case
+from conv_int8_model import expected_conv
+from kernel_check import compare, dense_strides, operand, undefined_symbols
+from models import decode_step, transformer
+from narrow_model import expected_product
 from numpy.typing import NDArray
+from op_cases import op_body
+from operator_cases import cases
 
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host import image as host_image
@@ -47,15 +53,6 @@ from superkernel.sync.planner import plan_sync
 from superkernel.sync.verify import verify
 from superkernel.target.cpu import CpuTarget, cpu_target
 from superkernel.transforms import simplify
-from tests.models import decode_step, transformer
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "ut"))
-from anchor_bodies import anchor_case
-from conv_int8_model import expected_conv
-from kernel_check import compare, dense_strides, operand, undefined_symbols
-from narrow_model import expected_product
-from op_cases import op_body
-from operator_cases import cases
 
 Array = NDArray[Any]
 Case = tuple[str, Body, list[Array | None], dict[int, Array]]

@@ -10,34 +10,15 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
-import models
 import numpy as np
 import pytest
-from aicore_systems import fused_model
 from models_aicore import branching, residual_chain
+from models_small import decoder, encoder, experts, mixed
 from option_sets import ALL_PAIRS, AXES, GRID, Variants, dealt, pairs
 
 import superkernel as sk
 from superkernel.compilation.pipeline_aicore import AicoreCompiled, compile_for_aicore, with_other_code
 from superkernel.core.options import Options
-from superkernel.ir.graph import Graph
-
-
-def encoder() -> Graph:
-    return models.transformer(layers=1)
-
-
-def decoder() -> Graph:
-    return models.decode_step(layers=1)
-
-
-def mixed() -> Graph:
-    return fused_model()
-
-
-def experts() -> Graph:
-    return models.moe_layer(tokens=16, width=64, inner=64, experts=4)
-
 
 MODELS = (encoder, decoder, residual_chain, branching, mixed, experts)
 

@@ -16,8 +16,8 @@ import models
 import pytest
 from aicore_plans import edits, without_event
 from models_aicore import branching, residual_chain
+from models_small import decoder, encoder, experts, mixed
 from option_sets import Variants
-from test_aicore_ablation import decoder, encoder, experts, mixed
 
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.sync.aicore.verify import check_aicore_plan

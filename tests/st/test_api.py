@@ -248,16 +248,17 @@ def test_many_threads_call_many_kernels() -> None:
 def test_more_threads_than_cpus_makes_progress() -> None:
     code = (
         "import warnings, numpy as np, superkernel as sk\n"
-        "from test_api import mlp_graph, mlp_inputs\n"
+        "from models import mlp\n"
+        "x = np.ones((3, 64), np.float32)\n"
         "with warnings.catch_warnings(record=True) as seen:\n"
         "    warnings.simplefilter('always')\n"
-        "    k = sk.compile(mlp_graph(64), threads=9, options={'cost_placement': False})\n"
-        "    for _ in range(20): k(**mlp_inputs(64))\n"
+        "    k = sk.compile(mlp(batch=3), threads=9, options={'cost_placement': False})\n"
+        "    for _ in range(20): k(x)\n"
         "print(sum('threads' in str(w.message) for w in seen))\n"
     )
-    here = Path(__file__).resolve().parent
+    helpers = Path(__file__).resolve().parents[1]
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=here, timeout=120, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=helpers, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "1"

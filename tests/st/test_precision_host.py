@@ -10,6 +10,7 @@ import json
 
 import numpy as np
 import pytest
+from models import decode_step, mlp, transformer
 
 import superkernel as sk
 from superkernel.builder import GraphBuilder
@@ -18,7 +19,6 @@ from superkernel.core.errors import InputError, UnsupportedError
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.reference.random_inputs import random_inputs
-from tests.models import decode_step, mlp, transformer
 
 BOUNDS = {"f32": 1e-5, "tf32-like": 1e-4, "bf16": 0.03, "int8": 0.15}
 MODELS = {

@@ -6,12 +6,14 @@ import random
 import struct
 from typing import Any
 
+import numpy as np
+
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError
-from superkernel.target.aicore import AicoreTarget
+from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Command, check
 from superkernel.target.engines.formula import evaluate
-from superkernel.target.engines.model import CommandSpec, Engine, Kind, Overlap
+from superkernel.target.engines.model import CommandSpec, Engine, Kind, Local, Overlap
 from superkernel.target.engines.table import command_table
 from superkernel.target.sections import all_fields
 
@@ -145,3 +147,39 @@ def core_of(command: Command) -> str:
     if command.engine in (Engine.MTE1, Engine.M, Engine.FIX):
         return "aic"
     return "aiv" if command.engine in (Engine.V, Engine.MTE3) else cores[0]
+
+
+MINI = load_target("mini")
+
+SIZES = {m.value: MINI.value(m.size_path) for m in Local}
+
+SILENT = (
+    "set_flag",
+    "wait_flag",
+    "barrier",
+    "drain",
+    "cross_set",
+    "cross_wait",
+    "notify",
+    "wait_memory",
+    "sdma_prefetch",
+)
+
+WITH_A_BOUND = ("v_exp", "v_ln")  # within an ulp, not to the bit: tests of their own
+
+_SPECIAL = {
+    4: (0, 1 << 31, 0x3F800000, 0xBF800000, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFA00001, 1, 0x80000001, 0x7F7FFFFF),
+    2: (0, 1 << 15, 0x3C00, 0xBC00, 0x7C00, 0xFC00, 0x7E00, 0xFD01, 1, 0x8001, 0x7BFF, 0x3800, 0x3F80, 0x7F80),
+    1: (0, 1, 0x7F, 0x80, 0xFF),
+}
+
+
+def random_bytes(rng: np.random.Generator, count: int, item: int) -> bytes:
+    """Elements of `item` bytes: moderate floats or any bits, special ones among them."""
+    bits = np.frombuffer(rng.bytes(count // item * item), f"<u{item}").copy()
+    if item > 1 and rng.random() < 0.7:
+        kind = "<f4" if item == 4 else "<f2"
+        bits = rng.normal(0, 4, bits.size).astype(kind).view(bits.dtype)
+    odd = rng.random(bits.size) < rng.choice([0.0, 0.0, 0.01, 0.3])
+    bits[odd] = rng.choice(np.array(_SPECIAL[item], bits.dtype), int(odd.sum()))
+    return bits.tobytes()

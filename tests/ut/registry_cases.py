@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from superkernel.core.dtypes import DType
 from superkernel.registry import Capability, KernelRole, Policy, Registry, Requirement
+from superkernel.registry.manifest import Manifest, dump
 from superkernel.registry.models import gemm
 from superkernel.registry.predicates import Clause, MultipleOf, Reason, one_of, within
 from superkernel.registry.requirement import parse_requirement
@@ -87,3 +88,13 @@ def many_rows(count: int, seed: int = 0) -> list[Capability]:
 def cold(rows: list[Capability] | None = None) -> Registry:
     """A registry that has selected nothing yet."""
     return Registry(HOST_KERNELS.registry.rows if rows is None else rows)
+
+
+ABI = 7
+
+
+def manifest(
+    model: str, texts: tuple[str, ...] = PROBLEMS, registry: Registry | None = None, tier: str = "avx512"
+) -> Manifest:
+    chosen_from = registry or HOST_KERNELS.registry
+    return dump(model, [chosen_from.select(need(t, tier)) for t in texts], chosen_from, ABI)

@@ -13,8 +13,8 @@ import pytest
 from aicore_check import check_aicore
 from aicore_conv_cases import ConvCase, conv_case
 from aicore_timing import engine_busy, recorded
+from image_nets import NETS
 from interpret import run_body
-from test_storage_layout import NETS
 
 from superkernel.compilation.choice import KernelChooser
 from superkernel.core.dtypes import DType

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from aicore_check import check_aicore
+from grouped_cases import COUNTS
 from op_cases import op_body
-from test_kernels_grouped import COUNTS
 
 from superkernel import UnsupportedError
 from superkernel.core.dtypes import DType

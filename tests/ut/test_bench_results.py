@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pytest
-
-import superkernel as sk
-from superkernel.backends.host.compiled import HostCompiled
-from superkernel.builder import GraphBuilder
-from superkernel.sync.plan import Body
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import boundary
 import compare
 import cores
 import document
 import machine
+import numpy as np
 import plot
+import pytest
 import run
 import stats
 import verdict
 import workloads
 from worker import time_calls
+
+import superkernel as sk
+from superkernel.backends.host.compiled import HostCompiled
+from superkernel.builder import GraphBuilder
+from superkernel.sync.plan import Body
 
 ROOT = Path(__file__).resolve().parents[2]
 

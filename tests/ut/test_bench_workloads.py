@@ -5,25 +5,20 @@ ONNX is run by onnxruntime; torch and JAX only where they are installed (in the 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+import emit_array
 import numpy as np
 import pytest
+import workloads
 from numpy.typing import NDArray
 
 from superkernel.builder import GraphBuilder
 from superkernel.frontends import load_graph
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-
-import emit_array
-import workloads
 
 ERROR_MAX = 2e-5
 Arrays = Mapping[str, NDArray[Any]]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from anchor_bodies import anchor_case
+from conv_cases import last, rounded_case
 from kernel_check import check_body
-from test_kernels_conv_reduced import last, rounded_case
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.dtypes import DType

@@ -7,54 +7,34 @@ import zlib
 
 import numpy as np
 import pytest
-from engine_execute_cases import GM_BYTES, TABLE, core_of, fields_of, legal_command
+from engine_execute_cases import (
+    GM_BYTES,
+    MINI,
+    SILENT,
+    SIZES,
+    TABLE,
+    WITH_A_BOUND,
+    core_of,
+    fields_of,
+    legal_command,
+    random_bytes,
+)
 from engine_execute_model import Model
 
 from superkernel import _core
 from superkernel.core.dtypes import DType
-from superkernel.target.aicore import AicoreTarget, load_target
+from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Command, command, encode
-from superkernel.target.engines.model import Local
 
-MINI = load_target("mini")
 # Other shapes of fractals and blocks than those of the presets.
 ODD = MINI.replaced({"cube.m": 8, "cube.n": 8, "memory.block_bytes": 64, "memory.accumulator_bytes": 256})
 ISAS = _core.EngineBench.isas()
-SIZES = {m.value: MINI.value(m.size_path) for m in Local}
-SILENT = (
-    "set_flag",
-    "wait_flag",
-    "barrier",
-    "drain",
-    "cross_set",
-    "cross_wait",
-    "notify",
-    "wait_memory",
-    "sdma_prefetch",
-)
-WITH_A_BOUND = ("v_exp", "v_ln")  # within an ulp, not to the bit: tests of their own
 EXACT = [
     pytest.param(name, types, id="-".join((name, *map(str, types))))
     for name, spec in TABLE.items()
     if name not in (*SILENT, *WITH_A_BOUND)
     for types in spec.types
 ]
-_SPECIAL = {
-    4: (0, 1 << 31, 0x3F800000, 0xBF800000, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFA00001, 1, 0x80000001, 0x7F7FFFFF),
-    2: (0, 1 << 15, 0x3C00, 0xBC00, 0x7C00, 0xFC00, 0x7E00, 0xFD01, 1, 0x8001, 0x7BFF, 0x3800, 0x3F80, 0x7F80),
-    1: (0, 1, 0x7F, 0x80, 0xFF),
-}
-
-
-def random_bytes(rng: np.random.Generator, count: int, item: int) -> bytes:
-    """Elements of `item` bytes: moderate floats or any bits, special ones among them."""
-    bits = np.frombuffer(rng.bytes(count // item * item), f"<u{item}").copy()
-    if item > 1 and rng.random() < 0.7:
-        kind = "<f4" if item == 4 else "<f2"
-        bits = rng.normal(0, 4, bits.size).astype(kind).view(bits.dtype)
-    odd = rng.random(bits.size) < rng.choice([0.0, 0.0, 0.01, 0.3])
-    bits[odd] = rng.choice(np.array(_SPECIAL[item], bits.dtype), int(odd.sum()))
-    return bits.tobytes()
 
 
 class Pair:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from engine_command_cases import random_command
 from engine_execute_cases import TABLE, core_of, fields_of, legal_command
-from test_target_engines import random_command
 
 from superkernel import _core
 from superkernel.core.errors import InputError

@@ -8,9 +8,18 @@ import zlib
 
 import numpy as np
 import pytest
-from engine_execute_cases import GM_BYTES, TABLE, core_of, fields_of, legal_command
+from engine_execute_cases import (
+    GM_BYTES,
+    SILENT,
+    SIZES,
+    TABLE,
+    WITH_A_BOUND,
+    core_of,
+    fields_of,
+    legal_command,
+    random_bytes,
+)
 from firmware_bench import needs_qemu, run_commands
-from test_engine_execute import SILENT, SIZES, WITH_A_BOUND, random_bytes
 
 from superkernel import _core
 from superkernel.core.dtypes import DType

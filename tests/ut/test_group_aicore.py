@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from image_nets import NETS, Net, copies
 from interpret import interpret_grouping
+from models import decode_step, light_model, mlp, transformer
 from random_graphs import GraphMaker, random_graph
-from test_storage_layout import NETS, Net, copies
 
 import superkernel as sk
 from superkernel.compilation.choice import KernelChooser
@@ -28,7 +29,6 @@ from superkernel.scheduler.tiling import Family, Tiling
 from superkernel.target.aicore import load_target
 from superkernel.transforms import simplify
 from superkernel.transforms.precision import error_bound, lower_precision
-from tests.models import decode_step, light_model, mlp, transformer
 
 A3 = load_target("a3")
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from anchor_bodies import anchor_case
+from attention_cases import SHAPES, Sizes, slots_of
 from kernel_check import tiers
 from narrow_model import bf16
 from numpy.typing import NDArray
-from test_kernels_attention import SHAPES, Sizes, slots_of
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from anchor_bodies import anchor_case
+from conv_cases import DIRECT
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.dtypes import DType
@@ -16,23 +17,6 @@ from superkernel.scheduler.families.conv import CHANNELS, PIXELS, ConvTiling, Pa
 from superkernel.scheduler.families.conv_form import conv_form, make_patch
 
 F32, F64, F16, BF16 = (DType.of(n) for n in ("f32", "f64", "f16", "bf16"))
-
-DIRECT: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
-    ((1, 3, 9, 11), (5, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
-    ((2, 4, 13, 12), (30, 4, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
-    ((1, 4, 20, 20), (6, 2, 3, 3), {"pads": (2, 0, 1, 1), "dilations": (2, 1), "groups": 2}),
-    ((1, 16, 14, 14), (40, 16, 1, 1), {}),
-    ((1, 7, 3, 3), (5, 7, 1, 1), {}),
-    ((1, 7, 9, 9), (5, 7, 1, 1), {"strides": (2, 2)}),
-    ((1, 3, 33, 31), (8, 3, 7, 7), {"pads": (3, 3, 3, 3), "strides": (2, 2)}),
-    ((1, 5, 1000), (6, 5, 5), {"pads": (2, 2)}),
-    ((1, 5, 2011), (6, 5, 4), {"pads": (2, 7), "strides": (2,), "dilations": (3,)}),
-    ((2, 5, 901), (6, 5, 1), {}),
-    ((1, 1, 1, 1), (1, 1, 1, 1), {}),
-    ((1, 5, 22, 22), (6, 5, 2, 5), {"pads": (0, 4, 1, 4), "strides": (3, 1), "dilations": (1, 2)}),
-    ((0, 3, 9, 9), (4, 3, 3, 3), {}),
-    ((1, 2, 3, 3), (3, 2, 3, 3), {"pads": (2, 2, 2, 2)}),
-]
 
 
 @pytest.mark.parametrize(("x", "w", "attrs"), DIRECT, ids=str)

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from anchor_bodies import AnchorCase, anchor_case
+from conv_cases import DIRECT, last, run
 from conv_int8_model import convolve, expected_conv, two_dimensional
 from kernel_check import check_body, tiers
 from numpy.typing import NDArray
-from test_kernels_conv import DIRECT
-from test_kernels_conv_reduced import last, run
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.dtypes import DType

@@ -10,15 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from anchor_bodies import AnchorCase, anchor_case
+from anchor_bodies import anchor_case
+from conv_cases import DIRECT, WINOGRAD_CASES, last, rounded_case, run
 from kernel_check import tiers
-from narrow_model import bf16
-from numpy.typing import NDArray
-from test_kernels_conv import DIRECT
-from test_kernels_nhwc import SQUARES as WINOGRAD_CASES
 
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.scheduler.families import family_of
@@ -27,39 +23,12 @@ from superkernel.scheduler.families.conv_nhwc_reduced import NarrowNhwcTiling, P
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import cpu_target
 
-Array = NDArray[Any]
 F32 = DType.F32
 NHWC = "host.conv.nhwc_bf16"
 SQUARES = "host.conv.winograd2_bf16"
 ERRORS = {NHWC: 2.0**-7.9, SQUARES: 2.0**-7}
 """Largest error relative to the sum of |x| |w| behind an output (minimal filtering: the largest near by), as
 docs/numerics.md states it."""
-
-
-def last(rank: int) -> dict[int, tuple[int, ...]]:
-    """Slot 0 channels last."""
-    return {0: (0, *range(2, rank), 1)}
-
-
-def rounded_case(
-    x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any], turned: bool = True, **how: Any
-) -> AnchorCase:
-    """A convolution of numbers that bf16 holds: rounding the factors changes nothing."""
-    rng = np.random.default_rng(len(x) + w[0])
-    image, filters = (bf16(rng.standard_normal(s)).astype(np.float32) for s in (x, w))
-    bias = rng.standard_normal(w[0]).astype(np.float32)
-    layouts = last(len(x)) if turned else None
-    return anchor_case("conv", attrs, [image, filters, bias], constants=[1, 2], layouts=layouts, **how)
-
-
-def run(kernel: str, case: AnchorCase, tier: str | None = None) -> Array:
-    cpu = detect_cpu(tier)
-    tiling = family_of(kernel).tilings(kernel, case.body, cpu)[0]
-    out = next(iter(case.expected))
-    kind = case.body.operands[out].type
-    arrays = [np.zeros(kind.shape, kind.dtype.numpy) if a is None else a for a in case.arrays]
-    StandaloneKernel(kernel, case.body, tiling, cpu).run(arrays)
-    return arrays[out]
 
 
 @pytest.mark.parametrize("turned", [True, False], ids=["channels_last", "row_major"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from grouped_cases import COUNTS
 from kernel_check import tiers
 from op_cases import check_op, op_body
 
@@ -15,15 +16,6 @@ from superkernel.ops.grouped import STATUS_WORD, TILE_WORDS, TILES_WORD, GroupTa
 from superkernel.ops.ragged import PART_BITS, LengthTable
 from superkernel.ops.table import find_op
 from superkernel.reference import evaluate
-
-COUNTS = {
-    "even": [8, 8, 8, 8],
-    "one expert": [0, 0, 32, 0],
-    "nobody": [0, 0, 0, 0],
-    "uneven": [1, 0, 17, 9],
-    "last": [0, 0, 0, 5],
-    "short": [7, 7, 7, 7],
-}
 
 
 def product(

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from anchor_bodies import AnchorCase, anchor_case
-from test_kernels_conv import DIRECT
-from test_kernels_pool import WINDOWED
+from conv_cases import DIRECT, WINOGRAD_CASES
+from pool_cases import WINDOWED
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel
@@ -106,17 +106,9 @@ def _run(kernel: str, case: AnchorCase, index: int = 0) -> Any:
 
 # Minimal filtering ----------------------------------------------------------------------------------------------------
 
-SQUARES = [
-    ((1, 3, 9, 11), 5, 1),
-    ((2, 17, 13, 12), 30, 1),
-    ((1, 2, 3, 3), 3, 2),
-    ((0, 3, 9, 9), 4, 1),
-    ((1, 1, 3, 3), 1, 0),
-]
-
 
 @pytest.mark.parametrize("kernel", WINOGRAD)
-@pytest.mark.parametrize(("x", "filters", "pad"), SQUARES, ids=str)
+@pytest.mark.parametrize(("x", "filters", "pad"), WINOGRAD_CASES, ids=str)
 def test_winograd(kernel: str, x: tuple[int, ...], filters: int, pad: int) -> None:
     slots = [(x, F32), ((filters, x[1], 3, 3), F32), ((filters,), F32)]
     case = anchor_case("conv", {"pads": (pad,) * 4}, slots, constants=[1, 2], layouts=last(4))

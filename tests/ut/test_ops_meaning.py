@@ -242,7 +242,7 @@ def test_ragged_attention_takes_no_length_that_is_none() -> None:
 
 def test_every_operator_is_checked_somewhere() -> None:
     pytest.importorskip("onnx")
-    from test_ops_onnx import ROWS
+    from onnx_rows import ROWS
 
     here = {
         "attention", "rope", "rms_norm", "silu", "square", "rsqrt", "expm1", "log1p", "trunc", "not_equal", "cast",

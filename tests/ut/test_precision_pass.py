@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from image_nets import NETS
+from models import decode_step, mlp, transformer
 from random_graphs import GraphMaker
-from test_storage_layout import NETS
 
 from superkernel.builder import GraphBuilder
 from superkernel.core.dtypes import DType
@@ -23,7 +24,6 @@ from superkernel.transforms.precision import (
     narrowed,
 )
 from superkernel.transforms.selections import no_bound, selections
-from tests.models import decode_step, mlp, transformer
 
 F16, BF16, F32 = DType.F16, DType.BF16, DType.F32
 

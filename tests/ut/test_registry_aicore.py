@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from registry_cases import TARGETS
 
 from superkernel.compilation.choice import KernelChooser, kernels_of
 from superkernel.core.dtypes import DType
@@ -26,7 +27,6 @@ from superkernel.scheduler.families.aicore import AICORE_KERNELS
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.base import Target, identity_of
-from tests.ut.registry_cases import TARGETS
 
 A3 = load_target("a3")
 REFERENCE, CONTROL = "host.reference", "aicore.scalar"

@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from registry_cases import PROBLEMS, TARGETS, manifest
 
 from superkernel.core.errors import InputError
 from superkernel.registry import Policy
 from superkernel.registry.commands import kernels_dump, kernels_explain, kernels_list, kernels_merge
 from superkernel.registry.manifest import Manifest
 from superkernel.scheduler.families import HOST_KERNELS
-from tests.ut.registry_cases import PROBLEMS, TARGETS
-from tests.ut.test_registry_manifest import manifest
 
 REGISTRY = HOST_KERNELS.registry
 

@@ -11,23 +11,13 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+from registry_cases import ABI, PROBLEMS, manifest, need
 
 from superkernel.core.errors import FileFormatError, InputError, MachineError, UnsupportedError, UserError
 from superkernel.registry import Policy, Registry
 from superkernel.registry.manifest import Manifest, content_hash, dump, merge, restricted
 from superkernel.registry.timings import Timing, TimingDatabase, TimingKey
 from superkernel.scheduler.families import HOST_KERNELS
-from tests.ut.registry_cases import PROBLEMS, need
-
-ABI = 7
-
-
-def manifest(
-    model: str, texts: tuple[str, ...] = PROBLEMS, registry: Registry | None = None, tier: str = "avx512"
-) -> Manifest:
-    chosen_from = registry or HOST_KERNELS.registry
-    return dump(model, [chosen_from.select(need(t, tier)) for t in texts], chosen_from, ABI)
-
 
 A, B, C = manifest("a", PROBLEMS[:8]), manifest("b", PROBLEMS[5:14]), manifest("c", PROBLEMS[12:])
 

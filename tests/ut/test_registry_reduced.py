@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from anchor_bodies import AnchorCase, anchor_case
+from registry_cases import TRIPLE
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
@@ -22,7 +23,6 @@ from superkernel.registry.rows_reduced import REDUCED, reduced_rows
 from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target
-from tests.ut.registry_cases import TRIPLE
 
 ROWS = reduced_rows()
 NATIVE = ("avx512bf16", "avx512vnni")

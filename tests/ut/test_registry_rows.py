@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from registry_cases import TARGETS, row
 
 from superkernel.codegen.host.emitters import emitter_of
 from superkernel.codegen.host.features import detect_cpu
@@ -29,7 +30,6 @@ from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.families.matmul import _TILES as MATMUL_TILES
 from superkernel.scheduler.storage import channels_last_strides
 from superkernel.target.cpu import TIERS
-from tests.ut.registry_cases import TARGETS, row
 
 ROWS = [r for r in HOST_KERNELS.registry.rows if all(c.field != "policy.precision" for c in r.limits)]
 KERNELS = sorted({r.kernel for r in ROWS if r.role is not KernelRole.REFERENCE})

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from registry_cases import PROBLEMS, TARGETS, cold, many_rows, need, row
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, UnsupportedError
@@ -43,7 +44,6 @@ from superkernel.registry.facts import facts_of
 from superkernel.registry.timings import TimingDatabase, TimingKey
 from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.target.cpu import TIERS
-from tests.ut.registry_cases import PROBLEMS, TARGETS, cold, many_rows, need, row
 
 EXPECTED = {
     "matmul(f32[128,384], const f32[384,384])": "host.matmul.packed",

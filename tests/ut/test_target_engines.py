@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
-import struct
 from typing import Any
 
 import pytest
+from engine_command_cases import TABLE, random_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError
 from superkernel.target.aicore import AicoreTarget, load_target
-from superkernel.target.engines import Command, check, command, decode, encode, footprint, stores
+from superkernel.target.engines import check, command, decode, encode, footprint, stores
 from superkernel.target.engines.checking import Touched, busy_cycles
 from superkernel.target.engines.commands_cube import CUBE_COMMANDS
 from superkernel.target.engines.commands_move import MOVE_COMMANDS
@@ -24,34 +24,15 @@ from superkernel.target.engines.commands_vector_move import VECTOR_MOVE_COMMANDS
 from superkernel.target.engines.formula import evaluate, to_cpp
 from superkernel.target.engines.layout import DOORBELL, HEADER_BITS, WINDOWS_BYTES, layout, operand_words
 from superkernel.target.engines.model import ENGINES_OF, TYPE_CODES, CoreType, Engine, Kind, Local
-from superkernel.target.engines.table import CONVENTIONS, command_table
+from superkernel.target.engines.table import CONVENTIONS
 
 F32, F16, BF16, I8, I32, U8 = DType.F32, DType.F16, DType.BF16, DType.I8, DType.I32, DType.U8
-TABLE = command_table()
 RAM = 0x8000_0000
 
 
 @pytest.fixture(scope="module")
 def mini() -> AicoreTarget:
     return load_target("mini")
-
-
-def random_command(name: str, rng: random.Random) -> Command:
-    """Any command that `command` makes: structurally legal, whatever it touches."""
-    spec = TABLE[name]
-    types = rng.choice(spec.types)
-    bits = []
-    for operand in spec.operands:
-        high = operand.high
-        if operand.kind is Kind.ELEMENT:
-            high = (1 << 8 * types[operand.element_slot].itemsize) - 1
-        value = rng.choice(
-            [operand.low, high, rng.randint(operand.low, high), min(high, operand.low + rng.randint(0, 9))]
-        )
-        if operand.kind is Kind.FLOAT:
-            (value,) = struct.unpack("<I", struct.pack("<f", rng.choice([0.0, -1.5, 3e38, float("inf"), rng.random()])))
-        bits.append(value)
-    return Command(name, rng.choice(spec.engines), types, tuple(bits))
 
 
 # The table.

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from test_target_engines import random_command
+from engine_command_cases import random_command
 
 from superkernel.core.errors import MachineError
 from superkernel.target.aicore import AicoreTarget, load_target

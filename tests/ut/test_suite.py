@@ -1,0 +1,52 @@
+"""The tests themselves: what they share lies in modules that hold no tests, and every module has one name."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+MODULES = sorted(TESTS.rglob("*.py"))
+
+
+def imported(text: str) -> set[str]:
+    """Every module that a source names in an import, at any depth, programs in its strings included."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "import " in node.value:
+            try:
+                found |= imported(node.value)
+            except SyntaxError:
+                continue  # prose
+    return found
+
+
+def misplaced(text: str) -> list[str]:
+    """Imports that no module of the tests may have: of a test module, or of a helper under a second name."""
+    return sorted(n for n in imported(text) if n.split(".")[0] in ("tests", "conftest") or n.startswith("test_"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(TESTS)))
+def test_no_module_imports_from_a_test_module(path: Path) -> None:
+    assert not misplaced(path.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("module", ["test_api", "tests.models"])
+@pytest.mark.parametrize("text", ["from @ import x", "def f():\n    import @", "CODE = 'import sys\\nfrom @ import x'"])
+def test_such_an_import_is_found(text: str, module: str) -> None:
+    assert misplaced(text.replace("@", module))
+    assert not misplaced(text.replace("@", "models"))
+
+
+def test_module_names_are_unique() -> None:
+    """Folders of the tests are no packages: two modules of one name would shadow each other."""
+    benchmarks = TESTS.parent / "bench"
+    names = Counter(path.name for path in (*MODULES, *benchmarks.glob("*.py")))
+    assert not [name for name, count in names.items() if count > 1]
