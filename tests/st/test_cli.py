@@ -229,6 +229,8 @@ RANDOM = ("--random-inputs", "0")
         (("run", "m.json", *RANDOM, "--dim", "batch=2"), 2, "only apply to ONNX"),
         (("run", "m.onnx", *RANDOM, "--dim", "batch=two"), 2, "not an integer"),
         (("run", "m.onnx", *RANDOM, "--dim", "batch=-2"), 2, "not a size"),
+        (("run", "m.onnx", *RANDOM, "--dim", "batch=2", "--dim", "bach=3"), 2, "no dimension 'bach'"),
+        (("run", "m.onnx", *RANDOM, "--dim", "bach=3"), 2, "did you mean 'batch'?"),
         (("run", "m.onnx", *RANDOM), 3, "dynamic dimension"),
         (("run", "m.json", *RANDOM, "--target", "gpu"), 3, "unknown target"),
         (("run", "m.json", *RANDOM, "--target", ""), 2, "unknown target"),
