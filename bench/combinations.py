@@ -29,7 +29,7 @@ from option_sets import Row, Variants, dealt, schedule_key
 
 import superkernel
 from superkernel import _core
-from superkernel.compilation.pipeline_aicore import AicoreCompiled
+from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.sync.aicore.verify import check_aicore_plan
 from superkernel.sync.aicore.verify_order import Accesses
 

@@ -95,7 +95,7 @@ def _tail(graph: Graph, node: Node) -> tuple[int, ...]:
 
 @_makes("layer_norm")
 def _layer_norm(graph: Graph, node: Node, args: list[Any]) -> Any:
-    return F.layer_norm(args[0], _tail(graph, node), *args[1:], eps=attrs_of(node)["epsilon"])
+    return F.layer_norm(args[0], _tail(graph, node), *args[1:], eps=attrs_of(node)["epsilon"])  # type: ignore[misc]
 
 
 @_makes("rms_norm")

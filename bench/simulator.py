@@ -25,12 +25,12 @@ import workloads
 from llvmlite import ir
 
 import superkernel as sk
+from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.measure import report_of
 from superkernel.backends.aicore.report import SimReport
 from superkernel.codegen.aicore.boot import SHARED, BootSpec, encode_boot
 from superkernel.codegen.aicore.linking import Layout, link
 from superkernel.codegen.aicore.lower import compile_rv64
-from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.sim import CacheGeometry, run_program
 from superkernel.sim.counters import LaunchResult
 from superkernel.target.aicore import load_target

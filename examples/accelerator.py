@@ -44,7 +44,7 @@ def decoder_step() -> sk.Graph:
             full = b.kv_update(cache, new, position)
             b.update(cache, full)
             caches.append(full)
-        mixed = b.attention(q, *caches, length=length).transpose(0, 2, 1, 3).reshape(1, WIDTH)
+        mixed = b.attention(q, *caches, length=length).transpose(0, 2, 1, 3).reshape(1, WIDTH)  # type: ignore[misc]
         x = x + mixed @ weight(WIDTH, WIDTH)
         h = b.rms_norm(x, b.constant(np.ones(WIDTH, np.float32)), epsilon=1e-5)
         x = x + (b.silu(h @ weight(WIDTH, INNER)) * (h @ weight(WIDTH, INNER))) @ weight(INNER, WIDTH)

@@ -70,7 +70,7 @@ def on_flags(choose: Callable[[FlagPlan], list[tuple[Any, ...]]], drop: Callable
     """Drops one of a kernel's engine flags."""
 
     def fault(injector: FaultInjector) -> None:
-        plan_flags, kernels = emission.plan_flags, itertools.count()
+        plan_flags, kernels = emission.plan_flags, itertools.count()  # type: ignore[attr-defined]
 
         def planned(*arguments: Any) -> FlagPlan:
             plan, kernel = plan_flags(*arguments), next(kernels)
@@ -182,19 +182,19 @@ def in_launch(name: str, *, fence: bool | None = None, **changed: Any) -> Faulty
     the fences of local memory, or none of them."""
 
     def fault(injector: FaultInjector) -> None:
-        issue = launch.issue
+        issue = launch.issue  # type: ignore[attr-defined]
 
         def issued(b: Any, target: Any, made: Any) -> None:
             fits = made.name == name and is_fused(b.function)
             if fits and fence is not None:
-                fits = fence == (made.operand("flag") == launch.LOCAL_FENCE)
+                fits = fence == (made.operand("flag") == launch.LOCAL_FENCE)  # type: ignore[attr-defined]
             if fits and injector.here(b.function, b.function.name):
                 if not changed:
                     return
                 operands = {o.name: made.operand(o.name) for o in made.spec.operands}
                 engine = changed.get("engine", made.engine)
                 others = {k: v for k, v in changed.items() if k != "engine"}
-                made = launch.command(name, engine=engine, **{**operands, **others})
+                made = launch.command(name, engine=engine, **{**operands, **others})  # type: ignore[attr-defined]
             issue(b, target, made)
 
         injector.patch.setattr(launch, "issue", issued)

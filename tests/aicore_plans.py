@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from superkernel.sync.aicore.plan import (
-    AicorePlan,
-    Await,
-    AwaitCount,
-    HartKind,
-    Notify,
-    OperandWait,
-    Run,
-    Signal,
-    Step,
-    awaited,
-)
+from superkernel.sync.aicore.plan import AicorePlan, Await, HartKind, OperandWait, Run, Signal, Step, awaited
+from superkernel.sync.aicore.service import AwaitCount, Notify
 
 
 def without_event(plan: AicorePlan, gone: int) -> AicorePlan:
@@ -80,7 +70,7 @@ def rearranged(plan: AicorePlan) -> Iterator[tuple[str, AicorePlan]]:
             both = (type(step), type(after))
             if (after is not None and Run in both) or both in ((Signal, Signal), (Await, Await)):
                 swapped = (*program[:at], after, step, *program[at + 2 :])
-                yield f"{here}: behind {after}", _with(plan, kind, swapped)
+                yield f"{here}: behind {after}", _with(plan, kind, swapped)  # type: ignore[arg-type]
     for event in plan.events:
         for flag in sorted({e.flag for e in plan.events if e.family == event.family and e.to is None} - {event.flag}):
             other = (*plan.events[: event.index], replace(event, flag=flag), *plan.events[event.index + 1 :])

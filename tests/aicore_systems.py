@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import superkernel
+from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.executable import SimExecutable, SimRun
 from superkernel.builder import GraphBuilder, Tensor
 from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder
 from superkernel.codegen.aicore.program_spec import ProgramSpec, ranges_of
 from superkernel.codegen.cache import ObjectCache
-from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.schedule import Schedule
 from superkernel.sync.aicore.plan import AicorePlan

@@ -111,7 +111,7 @@ def faults(imports: Imports, rows: list[Row]) -> list[str]:
             if row is homes.get(other):
                 continue
             names = [name for name in row.allowed if _covers(name, other)]
-            used |= {(row, name) for name in names}
+            used |= {(row, name) for name in names}  # type: ignore[misc]
             if not names:
                 found.append(f"{file} imports {other}, which its row `{row.names[0]}` does not allow")
     for row in rows:

@@ -11,8 +11,9 @@ import random
 from itertools import combinations, product
 from typing import Any
 
+from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.shared import Shared
-from superkernel.compilation.pipeline_aicore import AicoreCompiled, compile_for_aicore, with_other_code
+from superkernel.compilation.pipeline_aicore import compile_for_aicore, with_other_code
 from superkernel.core.option import ACCELERATOR
 from superkernel.core.options import OPTIONS, Options
 from superkernel.ir.graph import Graph

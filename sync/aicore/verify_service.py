@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 
 from superkernel.core.errors import Violation
 from superkernel.scheduler.schedule import Space
-from superkernel.sync.aicore.plan import AicorePlan, AwaitCount, Cut, HartKind, Notify, Pause, Prefetch, Run
+from superkernel.sync.aicore.plan import AicorePlan, Cut, HartKind, Pause, Run
+from superkernel.sync.aicore.service import AwaitCount, Notify, Prefetch
 
 LINE_BYTES = 512  # what a prefetch may be rounded to at either end
 

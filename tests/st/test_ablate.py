@@ -28,11 +28,11 @@ from superkernel.analysis.ablate import (
     ablate,
     ablation_target,
 )
+from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.critical import CriticalReport, _Tasks, without_events
 from superkernel.backends.aicore.critical_path import critical_path
 from superkernel.backends.aicore.timeline import Activity, Timeline
 from superkernel.cli import main
-from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.core.options import Options
 from superkernel.frontends.json_form import save_json
 from superkernel.ir.graph import Graph

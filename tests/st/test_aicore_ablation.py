@@ -17,7 +17,8 @@ from models_small import decoder, encoder, experts, mixed
 from option_sets import ALL_PAIRS, AXES, GRID, Variants, dealt, pairs
 
 import superkernel as sk
-from superkernel.compilation.pipeline_aicore import AicoreCompiled, compile_for_aicore, with_other_code
+from superkernel.backends.aicore.compiled import AicoreCompiled
+from superkernel.compilation.pipeline_aicore import compile_for_aicore, with_other_code
 from superkernel.core.options import Options
 
 MODELS = (encoder, decoder, residual_chain, branching, mixed, experts)

@@ -11,8 +11,8 @@ import pytest
 
 import superkernel as sk
 from superkernel.analysis.ablate import ablate, ablation_target
+from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.timeline import Activity, Timeline, summed
-from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.ir.graph import Graph
 from superkernel.sim.trace import COMMAND
 from superkernel.sync.aicore.plan import Drain, Run

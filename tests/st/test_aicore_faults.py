@@ -46,7 +46,18 @@ from superkernel.codegen.aicore.launch import Launch
 from superkernel.codegen.aicore.memory_map import PARAMETERS_BYTE, MemoryMap
 from superkernel.core.errors import SimulationError
 from superkernel.sim.device import Device
-from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Mode, OperandWait, Run, Signal, Step, awaited
+from superkernel.sync.aicore.plan import (
+    AicorePlan,
+    AicpuKind,
+    Await,
+    CoreKind,
+    Mode,
+    OperandWait,
+    Run,
+    Signal,
+    Step,
+    awaited,
+)
 from superkernel.sync.aicore.verify import check_aicore_plan
 from superkernel.target.engines import Engine
 
@@ -91,7 +102,7 @@ class Fault:
     needs_others: bool = False  # an event that signals of one type alone do not complete
 
 
-def _edited(plan: AicorePlan, kind: CoreKind, at: int, *steps: Step) -> AicorePlan:
+def _edited(plan: AicorePlan, kind: CoreKind | AicpuKind, at: int, *steps: Step) -> AicorePlan:
     steps_of = plan.programs[kind]
     return replace(plan, programs={**plan.programs, kind: (*steps_of[:at], *steps, *steps_of[at + 1 :])})
 
@@ -154,7 +165,7 @@ def altered_steps(plan: AicorePlan) -> Iterator[Fault]:
                 events = dict.fromkeys(e for wait in step.waits for e in wait.events)
                 late = (replace(step, waits=()), *(Await(e, step.subop) for e in events))
                 if events:
-                    yield Fault("late wait", where, _edited(plan, kind, at, *late))
+                    yield Fault("late wait", where, _edited(plan, kind, at, *late))  # type: ignore[arg-type]
                 for event in events:
                     yield Fault("doubled wait", where, _edited(plan, kind, at, Await(event, step.subop), step))
 
@@ -418,7 +429,7 @@ def test_wrong_addresses(seed: int, place: str, kind: str) -> None:
                 return made
             return replace(made, addresses=(*made.addresses[:-1], -(-goal[place] // 512) * 512))
 
-        builder._call = moved  # type: ignore[method-assign]
+        builder._call = moved  # type: ignore[assignment, method-assign]
 
     # Other cores may come first, whose part of the output lies behind the place.
     assert outcome(bench, bench.build(change=change)) in (kind, *(["undeclared_access"] if place == "code" else []))

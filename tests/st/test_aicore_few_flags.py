@@ -13,7 +13,7 @@ from firmware_bench import needs_qemu
 from numpy.typing import NDArray
 
 import superkernel as sk
-from superkernel.compilation.pipeline_aicore import AicoreCompiled
+from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.core.errors import UnsupportedError
 from superkernel.runtime.kernel import Kernel
 from superkernel.sync.aicore.plan import CoreKind, Form, Mode, Run, Signal, awaited

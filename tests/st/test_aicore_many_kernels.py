@@ -111,7 +111,7 @@ def test_functional_mode_too_notices_what_did_not_run() -> None:
     executable.simulate(io, mode="functional")
     idle = [(address, np.zeros_like(data)) for address, data in executable.image.data]  # no core has units
     assert idle
-    executable.image = dataclasses.replace(executable.image, data=idle)
+    executable.image = dataclasses.replace(executable.image, data=idle)  # type: ignore[arg-type]
     with pytest.raises(SimulationError) as caught:
         executable.simulate(io, mode="functional")
     assert caught.value.kind == "unfinished"

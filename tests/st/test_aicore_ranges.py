@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.compilation.pipeline_aicore import AicoreCompiled
+from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.core.errors import UnsupportedError
 from superkernel.runtime.kernel import Kernel
 from superkernel.scheduler.schedule import Space
@@ -175,7 +175,7 @@ def renamed(plan: AicorePlan, event: Event, mode: Mode, setters: CoreKind) -> Ai
                 )
                 step = replace(step, waits=tuple(waits))
             steps.append(step)
-        if kind in new.receivers and not any(event.index in awaited(s) for s in program):  # type: ignore[arg-type]
+        if kind in new.receivers and not any(event.index in awaited(s) for s in program):
             steps.append(Await(event.index, event.after + 1))
         programs[kind] = tuple(steps)
     events = tuple(new if e.index == event.index else e for e in plan.events)

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 import superkernel
+from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.measure import report_of, span_of
 from superkernel.backends.aicore.report import SimReport
 from superkernel.builder import GraphBuilder, Tensor
 from superkernel.codegen.aicore.program_spec import PHASE_BEHIND
-from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.ir.graph import Graph
 from superkernel.runtime.kernel import Kernel
 from superkernel.scheduler.families.aicore import AICORE_KERNELS
@@ -208,7 +208,7 @@ def _at_peak_rate(compiled: AicoreCompiled, launch: LaunchResult) -> float:
     found = 0.0
     for core in launch.cores[: compiled.plan.total]:
         for engine, counts in core.engines.items():
-            rate = gb_per_s.get((compiled.plan.kind(core.core), engine))
+            rate = gb_per_s.get((compiled.plan.kind(core.core), engine))  # type: ignore[arg-type]
             if rate is not None:
                 moved = counts.bytes_read + counts.bytes_written
                 found = max(found, moved * MINI.device.clock_mhz / (rate * float(rates.scale) * 1000))

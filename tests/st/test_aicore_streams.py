@@ -12,9 +12,9 @@ from aicore_plans import without_event
 
 import superkernel as sk
 from superkernel.analysis.ablate import ablate, ablation_target
+from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.report import SimReport
 from superkernel.builder.tensor import Tensor
-from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.core.errors import VerificationError
 from superkernel.ir.graph import Graph
 from superkernel.reference.random_inputs import random_inputs

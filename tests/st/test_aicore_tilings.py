@@ -93,7 +93,7 @@ def compiled(graph: Graph, **options: Any) -> sk.Kernel:
 
 
 def plan_of(kernel: sk.Kernel) -> AicorePlan:
-    found: AicorePlan = kernel._compiled.plan  # type: ignore[union-attr]
+    found: AicorePlan = kernel._compiled.plan  # type: ignore[assignment]
     return found
 
 
@@ -130,7 +130,7 @@ def test_a_mixture_of_experts_in_one_launch(gated: bool) -> None:
     assert summary["fallbacks"] == []
     assert summary["boundaries"]["notify"] >= 1
     assert AICPU in plan.programs
-    tilings = [s for s in kernel._compiled.schedule.subops if s.body.op == "tile_groups"]  # type: ignore[union-attr]
+    tilings = [s for s in kernel._compiled.schedule.subops if s.body.op == "tile_groups"]
     assert len(tilings) == 1, "products with the same counts and the same cut share a table"
     host = sk.compile(graph, threads=2, options={"fallback": "forbid"})
     np.testing.assert_allclose(host.run(inputs).outputs["y"], evaluate(graph, inputs)["y"], atol=2e-5)
@@ -163,7 +163,7 @@ def test_numbers_of_cores_change_no_bit() -> None:
 
 
 def test_without_sinking_the_launch_splits() -> None:
-    sunk, host = (compiled(moe_layer(**SMALL), tiling=where) for where in ("sunk", "host"))
+    sunk, host = (compiled(moe_layer(**SMALL), tiling=where) for where in ("sunk", "host"))  # type: ignore[arg-type]
     assert AICPU not in plan_of(host).programs
     assert host.summary()["fallbacks"] == ["grouped_matmul_0/tile_groups"]
     assert len(plan_of(host).between) == 1
@@ -324,7 +324,7 @@ def test_words_count_launches(kernel: sk.Kernel) -> None:
 
 
 def test_the_hart_is_an_aicpu_hart(kernel: sk.Kernel) -> None:
-    schedule: Any = kernel._compiled.schedule  # type: ignore[union-attr]
+    schedule: Any = kernel._compiled.schedule
     tiling = next(t for t in schedule.tilings if t.kernel_type is KernelType.AICPU)
     tasks = [t for t in plan_of(kernel).tasks if schedule.tilings[t.subop] is tiling]
     assert [t.core for t in tasks] == [load_target("mini").cores]

@@ -308,8 +308,8 @@ def test_watchdog_names_the_boundary() -> None:
         *list(compiled.image.objects.values())[:-1],
         compile_ir(emit_entries(broken, compiled.cpu), compiled.cpu),
     ]
-    image = replace(compiled.image, code=LoadedCode(objects, compiled.cpu))
-    executable = HostExecutable(image, compiled.schedule, compiled.plan, watchdog_ms=100)
+    image = replace(compiled.image, code=LoadedCode(objects, compiled.cpu))  # type: ignore[arg-type]
+    executable = HostExecutable(image, compiled.schedule, compiled.plan, watchdog_ms=100)  # type: ignore[arg-type]
     inputs = mlp_inputs(64)
     io = [inputs["x"], inputs["bias"], np.empty((64, 48), np.float32), np.empty((64, 10), np.float32)]
     with pytest.raises(sk.WatchdogError, match=r"boundary \d+ \('matmul_1'\)|boundary"):

@@ -133,12 +133,12 @@ def test_bad_threads(threads: Any) -> None:
 
 
 def test_integers_of_numpy_are_integers() -> None:
-    assert sk.compile(relu(), threads=np.int32(2)).threads == 2  # type: ignore[arg-type]
+    assert sk.compile(relu(), threads=np.int32(2)).threads == 2  # type: ignore[call-overload]
 
 
 ARGUMENTS: dict[str, tuple[dict[str, Any], type[sk.SuperKernelError], str]] = {
-    "target": ({"target": "gpu"}, sk.InputError, "expected host, .*mini; found 'gpu'"),
-    "no target": ({"target": None}, sk.InputError, "unknown target"),
+    "target": ({"target": "gpu"}, sk.UnsupportedError, "expected host, .*mini; found 'gpu'"),
+    "no target": ({"target": None}, sk.UnsupportedError, "unknown target"),
     "unknown option": ({"options": {"fuze": True}}, sk.InputError, "expected sync, .*; found fuze"),
     "options as list": ({"options": ["fuse"]}, sk.InputError, "found list"),
     "choice": ({"options": {"sync": "some"}}, sk.InputError, "option 'sync'.*minimal, type-range, full; found 'some'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +22,13 @@ OUT = DATA + 0x10_0000
 SIZE = 4096
 
 
-def device(bodies: dict[int, Body], **options: object) -> Device:
-    made = Device(MINI, link(bodies), **{"max_instructions": 1_000_000} | options)  # type: ignore[arg-type]
+def device(bodies: dict[int, Body], **options: Any) -> Device:
+    made = Device(MINI, link(bodies), **{"max_instructions": 1_000_000} | options)
     made.write(DATA, np.arange(1 << 18, dtype=np.float32).tobytes())
     return made
 
 
-def fault(bodies: dict[int, Body], kind: str, **options: object) -> SimulationError:
+def fault(bodies: dict[int, Body], kind: str, **options: Any) -> SimulationError:
     for mode in ("both", "timing", "functional"):
         if options.get("mode", mode) != mode:
             continue

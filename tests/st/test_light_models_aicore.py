@@ -35,6 +35,7 @@ def test_on_the_large_accelerator(name: str) -> None:
         kernel = sk.compile(graph, target="a3")
     assert len(kernel.summary()["fallbacks"]) == sum(node.op == "lrn" for node in graph.nodes)
     bound = error_bound(graph, DType.F16)
+    assert bound is not None
     for output, got in kernel.run(inputs).outputs.items():
         scale = float(np.abs(expected[output]).max())
         error = float(np.abs(got.astype(np.float64) - expected[output]).max())

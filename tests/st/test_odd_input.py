@@ -53,7 +53,7 @@ def read_only() -> Any:
         VALUES.astype(">f4"),
         unaligned(),
         read_only(),
-        memoryview(VALUES),
+        memoryview(VALUES),  # type: ignore[arg-type]
         np.ma.masked_array(VALUES),
         VALUES.tolist(),
         tuple(map(tuple, VALUES.tolist())),
@@ -140,7 +140,7 @@ def test_scalars() -> None:
     for value in (3, np.int8(3), np.array(3, np.int8)):
         result = kernel(value)
         assert (result.shape, result.dtype, int(result)) == ((), np.int8, -3)
-    for value, text in (
+    for value, text in (  # type: ignore[assignment]
         (300, "found 300"),
         (2.5, "not numbers"),
         (True, "not numbers"),
@@ -201,7 +201,7 @@ def special(dtype: DType) -> Any:
         info = ml_dtypes.finfo(dtype.numpy)
         finite = [0.0, -0.0, 1, -1, 0.5, -2.5, 3, 100, -88.5, float(info.tiny), float(info.max), float(info.min)]
         return np.array([*finite, np.inf, -np.inf, np.nan]).astype(dtype.numpy)
-    info = np.iinfo(dtype.numpy)
+    info = np.iinfo(dtype.numpy)  # type: ignore[assignment]
     return np.array(sorted({0, 1, 2, 7, info.min, info.max, info.max - 1, -1 if info.min else 3}), dtype.numpy)
 
 
@@ -237,7 +237,7 @@ def test_nan_and_infinity_through_every_pointwise_operator(dtype: DType) -> None
             rtol = _POW_F64 if (op, dtype) == ("pow", DType.F64) else 64 * float(info.eps)
             tolerance = {"rtol": rtol, "atol": float(info.tiny)}
             left, right = found[keep].astype(np.float64), expected[keep].astype(np.float64)
-            np.testing.assert_allclose(left, right, err_msg=f"{op} of {dtype}", **tolerance)
+            np.testing.assert_allclose(left, right, err_msg=f"{op} of {dtype}", **tolerance)  # type: ignore[call-overload]
         else:
             np.testing.assert_array_equal(found[keep], expected[keep], err_msg=f"{op} of {dtype}")
 

@@ -7,6 +7,7 @@ in docs/numerics.md and asserted here, relative to the largest value of an outpu
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def _filters(rng: np.random.Generator, count: int, channels: int, side: int) -> 
     return rng.standard_normal((count, channels, side, side)).astype(np.float32) * scale
 
 
-def error(graph: Graph, precision: str, **options: object) -> float:
+def error(graph: Graph, precision: str, **options: Any) -> float:
     inputs = random_inputs(graph.inputs, 1)
     kernel = sk.compile(graph, options={"precision": precision, **options})
     wanted = evaluate(graph, inputs, wide=True)

@@ -111,7 +111,7 @@ def test_a_launch_in_two_parts() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 4, 7, 11, 19])
 def test_random_graphs(seed: int) -> None:
-    agree(random_graph(random.Random(seed)), **EXACT)
+    agree(random_graph(random.Random(seed)), **EXACT)  # type: ignore[arg-type]
 
 
 def test_four_and_twenty_harts() -> None:
@@ -222,7 +222,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_missing_emulator_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qemu_process.shutil, "which", lambda _: None)
+    monkeypatch.setattr(qemu_process.shutil, "which", lambda _: None)  # type: ignore[attr-defined]
     qemu.find_qemu.cache_clear()
     try:
         with pytest.raises(MachineError, match="qemu-system-misc"):
@@ -248,7 +248,7 @@ def test_an_old_emulator_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_impossible_schedules_are_refused() -> None:
     for wrong in ({"timing": "soon"}, {"watchdog_s": 0.0}, {"seed": -1}):
         with pytest.raises(InputError):
-            Schedule(**wrong)  # type: ignore[arg-type]
+            Schedule(**wrong)
     moved = load_target("mini").replaced({"map.page_address": 0x0900_0000})
     with pytest.raises(UnsupportedError, match="page_address"):
         qemu.firmware_of(moved)

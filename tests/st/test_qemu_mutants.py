@@ -139,7 +139,7 @@ def test_a_report_for_every_hart_at_once() -> None:
 def test_impossible_faults_are_refused() -> None:
     for wrong in ({"hart": -1}, {"hart": 0, "leave_out": (1, 2, 3)}, {"hart": 0, "unwaited": -1}):
         with pytest.raises(InputError):
-            Fault(**wrong)  # type: ignore[arg-type]
+            Fault(**wrong)
     with pytest.raises(InputError):
         Schedule("now", eager=((0, Engine.V),))
     with pytest.raises(InputError):
@@ -173,6 +173,6 @@ def test_they_are_refused_ahead_of_any_run(asked: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(Kernel, "run", run)
     options = {"fallback": "allow"}
     with pytest.raises(UnsupportedError, match="more than one launch"):
-        crosscheck(two_launches(), {}, options=options, **{asked: 1})
+        crosscheck(two_launches(), {}, options=options, **{asked: 1})  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match="something ran"):
         crosscheck(two_launches(), {}, options=options)

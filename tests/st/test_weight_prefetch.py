@@ -15,15 +15,16 @@ from device_programs import DATA, Body, link
 
 import superkernel as sk
 from superkernel.analysis.ablate import ablate, ablation_target
+from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.report import SimReport
 from superkernel.codegen.aicore.weight_prefetch import plan_weight_prefetch, with_prefetch
-from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.core.errors import VerificationError
 from superkernel.ir.graph import Graph
 from superkernel.reference.random_inputs import random_inputs
 from superkernel.runtime.kernel import Kernel
 from superkernel.sim.device import Device
-from superkernel.sync.aicore.plan import AicorePlan, AwaitCount, CoreKind, Notify, Prefetch
+from superkernel.sync.aicore.plan import AicorePlan, CoreKind
+from superkernel.sync.aicore.service import AwaitCount, Notify, Prefetch
 from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine

@@ -295,7 +295,7 @@ def check_aicore(
         for a, o in zip(arrays, body.operands, strict=True)
     ]
     expected = reference(given) if callable(reference) else reference
-    tilings: Sequence[Any] = [tiling] if tiling else list(family_of(kernel).tilings(kernel, body, device))  # type: ignore[arg-type]
+    tilings: Sequence[Any] = [tiling] if tiling else list(family_of(kernel).tilings(kernel, body, device))
     assert tilings, "no tiling"
     for candidate in tilings:
         run = _Check(kernel, body, candidate, given, device)

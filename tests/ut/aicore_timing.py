@@ -39,10 +39,10 @@ def recorded(
 
     def idle(core: _Core, *arguments: Any) -> None:
         made(core, *arguments)
-        core.bench = _Idle()
+        core.bench = _Idle()  # type: ignore[assignment]
 
     addresses = [place + (i << 30) for i in range(len(body.operands))]
-    _Core.__init__ = idle  # type: ignore[method-assign]
+    _Core.__init__ = idle  # type: ignore[assignment, method-assign]
     try:
         compiled.run(bytearray(), addresses, place, begin, end)
     finally:

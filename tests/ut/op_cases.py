@@ -16,6 +16,7 @@ from superkernel.ir.body import (
     AnchorInput,
     Body,
     Instruction,
+    Operand,
     PointwiseProgram,
     ProgramInput,
     ProgramOutput,
@@ -45,7 +46,9 @@ def op_body(
     full = canonical_attrs(row, attrs or {})
     types = [None if a is None else type_of(np.asarray(a)) for a in inputs]
     outputs = row.infer(types, full)
-    operands, arrays, slots = [], [], []
+    operands: list[Operand] = []
+    arrays: list[Array | None] = []
+    slots: list[View | None] = []
     for k, (array, kind) in enumerate(zip(inputs, types, strict=True)):
         if array is None or kind is None:
             slots.append(None)

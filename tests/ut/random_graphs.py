@@ -5,6 +5,7 @@ Deterministic in the seed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -42,10 +43,10 @@ class GraphMaker:
         self.states[name] = np.asarray(array)
         return name
 
-    def op(self, op: str, *inputs: str | None, outputs: int = 1, **attrs: object) -> str:
+    def op(self, op: str, *inputs: str | None, outputs: int = 1, **attrs: Any) -> str:
         return self.ops(op, *inputs, outputs=outputs, **attrs)[0]
 
-    def ops(self, op: str, *inputs: str | None, outputs: int = 1, **attrs: object) -> tuple[str, ...]:
+    def ops(self, op: str, *inputs: str | None, outputs: int = 1, **attrs: Any) -> tuple[str, ...]:
         number = len(self.nodes)
         names = tuple(f"v{number}" if outputs == 1 else f"v{number}_{i}" for i in range(outputs))
         self.nodes.append(Node(f"{op}{number}", op, inputs, names, attrs))
@@ -98,7 +99,7 @@ class _Random:
         at = len(names) - 1 - min(int(self.rng.exponential(3.0)), len(names) - 1)
         return names[at]
 
-    def add(self, result: tuple[int, ...], op: str, /, *inputs: str | None, **attrs: object) -> str:
+    def add(self, result: tuple[int, ...], op: str, /, *inputs: str | None, **attrs: Any) -> str:
         name = self.g.op(op, *inputs, **attrs)
         self.shapes[name] = result
         return name
@@ -117,7 +118,7 @@ class _Random:
 
     def grow(self) -> None:
         kinds = ("unary", "binary", "binary", "broadcast", "scalar", "reshape", "transpose", "slice", "split", "expand")
-        kinds += ("concat", "anchor", "anchor", "matmul", "reduce", "cache", "clip")
+        kinds += ("concat", "anchor", "anchor", "matmul", "reduce", "cache", "clip")  # type: ignore[assignment]
         getattr(self, f"_{kinds[self.rng.integers(len(kinds))]}")()
 
     def _unary(self) -> None:

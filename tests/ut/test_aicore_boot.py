@@ -235,7 +235,7 @@ def test_an_impossible_start_is_refused() -> None:
     good = BootSpec(copy_of=[0], private_bytes=4096, exit_address=1 << 20)
     for change in ({"copy_of": []}, {"copy_of": [-1]}, {"private_bytes": 40}, {"exit_address": 1 << 60}):
         with pytest.raises(InternalError, match=next(iter(change))):
-            replace(good, **change)  # type: ignore[arg-type]
+            replace(good, **change)
 
 
 @pytest.mark.skipif(QEMU is None, reason="qemu-system-riscv64 is not installed")

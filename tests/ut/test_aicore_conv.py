@@ -170,7 +170,7 @@ DEPTHWISE: list[tuple[Shape, Shape, dict[str, Any]]] = [
 def test_depthwise(x: Shape, w: Shape, attrs: dict[str, Any], epilogue: str) -> None:
     case = conv_case(x, w, {**attrs, "groups": x[1]}, bias=x[0] == 1, epilogue=epilogue)
     cuts = depthwise.tilings(case.body, MINI)
-    offered = family_of("aicore.conv").tilings("aicore.conv", case.body, MINI)  # type: ignore[arg-type]
+    offered = family_of("aicore.conv").tilings("aicore.conv", case.body, MINI)
     assert cuts[0] in offered
     assert (cuts[0].fold > 1) == (x[1] in (32, 48) and x[-1] > 5)
     assert cuts[0].kernel_type is KernelType.VECTOR
@@ -211,7 +211,7 @@ def test_bodies_as_networks_have_them(net: str) -> None:
                 for a, o in zip(arrays, body.operands, strict=True)]  # fmt: skip
         run_body(body, flat)
         expected = {i: flat[i] for i, o in enumerate(body.operands) if o.role is Use.OUTPUT}
-        best = family_of("aicore.conv").tilings("aicore.conv", body, MINI)[0]  # type: ignore[arg-type]
+        best = family_of("aicore.conv").tilings("aicore.conv", body, MINI)[0]
         assert isinstance(best, AicoreTiling)
         check_aicore("aicore.conv", body, arrays, expected, tiling=best, tol=6e-3, splits=1)
 
@@ -272,7 +272,7 @@ def test_refusals() -> None:
     fits = conv_case((1, 64, 9, 9), (24, 64, 3, 3), {})
     tiny = MINI.replaced({"memory.l0a_bytes": 512, "memory.l0b_bytes": 512})
     with pytest.raises(UnsupportedError, match="l0a_bytes"):
-        family_of("aicore.conv").tilings("aicore.conv", fits.body, tiny)  # type: ignore[arg-type]
+        family_of("aicore.conv").tilings("aicore.conv", fits.body, tiny)
     far = conv_case((1, 2, 300, 4), (2, 2, 2, 1), {"dilations": (256, 1)})
     with pytest.raises(UnsupportedError, match="dilations"):
-        family_of("aicore.conv").tilings("aicore.conv", far.body, MINI)  # type: ignore[arg-type]
+        family_of("aicore.conv").tilings("aicore.conv", far.body, MINI)

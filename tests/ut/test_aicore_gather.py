@@ -63,7 +63,7 @@ def test_empty() -> None:
 def test_one_transfer_per_row() -> None:
     case = anchor_case("gather", {"axis": 0}, [((1000, 768), F16), places(128, extent=1000)])
     device = load_target("mini")
-    (tiling,) = family_of("aicore.gather").tilings("aicore.gather", case.body, device)  # type: ignore[arg-type]
+    (tiling,) = family_of("aicore.gather").tilings("aicore.gather", case.body, device)
     assert isinstance(tiling, GatherTiling)
     compiled = CompiledKernel("aicore.gather", case.body, tiling, device)
     compiled.run(bytearray(1 << 21), [compiled.base + o for o in (0, 1 << 20, 1 << 20)], compiled.base, 0, tiling.units)

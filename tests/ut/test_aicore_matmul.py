@@ -15,8 +15,8 @@ from aicore_timing import elapsed, engine_busy, recorded
 from anchor_bodies import AnchorCase, anchor_case
 
 import superkernel
+from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.builder import GraphBuilder
-from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import TensorType
@@ -26,8 +26,8 @@ from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import KernelType, Role
 from superkernel.scheduler.families.aicore.cube import Cut, PackFactor
-from superkernel.scheduler.families.aicore.matmul import candidates, with_tile
-from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, RIGHT, MatmulTiling, fix_of
+from superkernel.scheduler.families.aicore.matmul import LEFT, RIGHT, MatmulTiling, fix_of
+from superkernel.scheduler.families.aicore.matmul_search import candidates, with_tile
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine
 

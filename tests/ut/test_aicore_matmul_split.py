@@ -11,16 +11,16 @@ from aicore_check import check_aicore
 from anchor_bodies import AnchorCase, anchor_case
 
 import superkernel
+from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.builder import GraphBuilder
-from superkernel.compilation.pipeline_aicore import AicoreCompiled
 from superkernel.core.dtypes import DType
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore.base import KernelType
 from superkernel.scheduler.families.aicore.cube import Cut
-from superkernel.scheduler.families.aicore.matmul import MatmulFamily
-from superkernel.scheduler.families.aicore.matmul_split import SplitTiling, split_candidates
-from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, RIGHT
+from superkernel.scheduler.families.aicore.matmul import LEFT, RIGHT, MatmulFamily
+from superkernel.scheduler.families.aicore.matmul_split import SplitTiling
+from superkernel.scheduler.families.aicore.matmul_split_search import split_candidates
 from superkernel.target.aicore import load_target
 
 KERNEL = "aicore.matmul"
@@ -78,7 +78,7 @@ def test_a_constant_factor(transposed: bool) -> None:
     """Packed, kept or streamed; rows of two passes share a line, and the last tiles are smaller."""
     given = {"tile": (32, 64), "cut": Cut(768, 192, 64, 32), "block": 3, "stage": 2, "parts": 1, "spare": 0}
     m, n = (189, 61) if transposed else (61, 189)
-    tiling = tiling_of(anchor_case("matmul", {}, [((m, 768), F16), ((768, n), F16)]), **given, transposed=transposed)
+    tiling = tiling_of(anchor_case("matmul", {}, [((m, 768), F16), ((768, n), F16)]), **given, transposed=transposed)  # type: ignore[arg-type]
     assert tiling.abreast == 2
     assert tiling.stages == 2
     check((m, 768, n), {**given, "transposed": transposed}, constants=[1])

@@ -334,7 +334,7 @@ def test_small_memories() -> None:
     check_aicore("aicore.pointwise", body, arrays, wanted, tol=4e-3, splits=1, target=small)
     least = replace(device, memory=replace(device.memory, ub_bytes=1024 // 4))
     with pytest.raises(UnsupportedError, match=r"memory\.ub_bytes"):
-        family_of("aicore.pointwise").tilings("aicore.pointwise", body, least)  # type: ignore[arg-type]
+        family_of("aicore.pointwise").tilings("aicore.pointwise", body, least)
 
 
 # Speed --------------------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ LARGE = 1 << 20
 def test_the_right_engine_is_busy(body: Body, engine: Engine, bytes_in: int, vector_beats: float) -> None:
     """Streaming: the slowest engine is the one that must be, and works little longer than it must."""
     device = load_target("mini")
-    (tiling,) = family_of("aicore.pointwise").tilings("aicore.pointwise", body, device)  # type: ignore[arg-type]
+    (tiling,) = family_of("aicore.pointwise").tilings("aicore.pointwise", body, device)
     assert isinstance(tiling, AicoreTiling)
     commands = recorded("aicore.pointwise", body, tiling, device, 0, tiling.units)[Role.VECTOR0]
     busy = engine_busy(commands, device)
@@ -384,7 +384,7 @@ def test_the_right_engine_is_busy(body: Body, engine: Engine, bytes_in: int, vec
 def test_small_tensors_take_few_commands() -> None:
     body = unary_body("add", [(1000,), (1000,)])
     device = load_target("mini")
-    (tiling,) = family_of("aicore.pointwise").tilings("aicore.pointwise", body, device)  # type: ignore[arg-type]
+    (tiling,) = family_of("aicore.pointwise").tilings("aicore.pointwise", body, device)
     assert isinstance(tiling, AicoreTiling)
     commands = recorded("aicore.pointwise", body, tiling, device, 0, tiling.units)[Role.VECTOR0]
     assert sum(c.name not in ("set_flag", "wait_flag") for c in commands) == 4
@@ -396,7 +396,7 @@ def test_fills_and_empty_tensors() -> None:
             (300, 9), (), (Instruction("constant", (), dtype, (("value", value),)),), (ProgramOutput(0, 0, (16, 1)),)
         )
         body = Body(None, (), (operand(Use.OUTPUT, dtype, (300, 16)),), (), (), (), program)
-        (tiling,) = family_of("aicore.pointwise").tilings("aicore.pointwise", body, load_target("mini"))  # type: ignore[arg-type]
+        (tiling,) = family_of("aicore.pointwise").tilings("aicore.pointwise", body, load_target("mini"))
         assert tiling.units
         want = np.zeros((300, 16), dtype.numpy)
         want[:, :9] = value

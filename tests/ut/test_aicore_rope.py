@@ -63,7 +63,7 @@ def test_pairs_travel_together(interleaved: bool, slowest: Engine) -> None:
     inputs = [numbers(1, 12, 256, 64), numbers(256, 32), numbers(256, 32), None]
     body, _, _ = op_body("rope", inputs, {"interleaved": interleaved})
     device = load_target("mini")
-    (tiling,) = family_of("aicore.rope").tilings("aicore.rope", body, device)  # type: ignore[arg-type]
+    (tiling,) = family_of("aicore.rope").tilings("aicore.rope", body, device)
     assert isinstance(tiling, AicoreTiling)
     commands = recorded("aicore.rope", body, tiling, device, 0, tiling.units)[Role.VECTOR0]
     busy = engine_busy(commands, device)

@@ -195,7 +195,7 @@ def test_reductions_of_f16(op: str) -> None:
 @pytest.mark.parametrize("dtype", [np.int32, np.int16, np.int8, np.uint8, np.bool_])
 def test_reductions_of_integers(dtype: Any) -> None:
     x = np.random.default_rng(5).integers(-100 if np.dtype(dtype).kind == "i" else 0, 120, (19, 45))
-    x = x.astype(dtype) if dtype is not np.bool_ else x > 3
+    x = x.astype(dtype) if dtype is not np.bool_ else x > 3  # type: ignore[assignment]
     wide = np.dtype(dtype).itemsize > 1
     for op in ("max", "min", *(("sum", "prod", "l1", "sum_square") if wide else ())):
         for axis in (0, 1):

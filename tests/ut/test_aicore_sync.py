@@ -146,7 +146,7 @@ def test_a_long_one_way_chain_does_not_overflow_counts() -> None:
 
 def _edited(plan: AicorePlan, kind: CoreKind, at: int, *steps: object) -> AicorePlan:
     program = plan.programs[kind]
-    return replace(plan, programs={**plan.programs, kind: (*program[:at], *steps, *program[at + 1 :])})  # type: ignore[dict-item]
+    return replace(plan, programs={**plan.programs, kind: (*program[:at], *steps, *program[at + 1 :])})  # type: ignore[arg-type]
 
 
 def test_each_check_rejects_its_canary() -> None:
@@ -184,7 +184,7 @@ def test_deadlock_is_told() -> None:
         CoreKind.VECTOR: (Await(0, 0), *plan.programs[CoreKind.VECTOR], Signal(1)),
     }
     with pytest.raises(VerificationError, match="deadlock"):
-        verify_aicore(replace(plan, events=events, programs=programs))
+        verify_aicore(replace(plan, events=events, programs=programs))  # type: ignore[arg-type]
 
 
 def test_drains_stand_behind_kernels_without_early_start() -> None:

@@ -60,7 +60,7 @@ def test_decoding_takes_one_transfer_each_way() -> None:
     epilogue = replace(body.epilogue, outputs=(replace(body.epilogue.outputs[0], target=0),))
     in_place = replace(body, operands=operands, epilogue=epilogue)
     device = load_target("mini")
-    (tiling,) = family_of("aicore.kv_update").tilings("aicore.kv_update", in_place, device)  # type: ignore[arg-type]
+    (tiling,) = family_of("aicore.kv_update").tilings("aicore.kv_update", in_place, device)
     assert isinstance(tiling, UpdateTiling)
     compiled = CompiledKernel("aicore.kv_update", in_place, tiling, device)
     memory = bytearray(1 << 20)

@@ -61,7 +61,7 @@ def pooled_embedding() -> Graph:
 
 
 GRAPHS: dict[str, Callable[[], Graph]] = {
-    **{name: (lambda w=w: w.graph(tiny=True)) for name, w in TINY.items()},
+    **{name: (lambda w=w: w.graph(tiny=True)) for name, w in TINY.items()},  # type: ignore[misc]
     "cnn_operators": cnn_operators,
     "pooled_embedding": pooled_embedding,
 }

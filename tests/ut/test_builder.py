@@ -69,7 +69,7 @@ def test_arithmetic(name: str) -> None:
     b = GraphBuilder()
     b.output(build(b.input("x", (2, 3, 4))), name="y")
     data = np.random.default_rng(1).standard_normal((2, 3, 4), np.float32)
-    result, wanted = evaluate(b.graph(), {"x": data})["y"], np.asarray(expected(data))
+    result, wanted = evaluate(b.graph(), {"x": data})["y"], np.asarray(expected(data))  # type: ignore[operator]
     assert result.shape == wanted.shape
     assert (result.dtype == bool) == (wanted.dtype == bool)
     np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-6)
@@ -97,9 +97,9 @@ def test_basic_indexing_is_numpys(index: object) -> None:
     data = np.arange(2 * 6 * 5, dtype=np.float32).reshape(2, 6, 5)
     b = GraphBuilder()
     y = b.input("x", data.shape)[index]
-    assert y.shape == data[index].shape  # type: ignore[index]
+    assert y.shape == data[index].shape  # type: ignore[call-overload]
     b.output(y, name="y")
-    np.testing.assert_array_equal(evaluate(b.graph(), {"x": data})["y"], data[index])  # type: ignore[index]
+    np.testing.assert_array_equal(evaluate(b.graph(), {"x": data})["y"], data[index])  # type: ignore[call-overload]
 
 
 def test_index_tensor_gathers() -> None:
@@ -202,15 +202,15 @@ def test_tensors_in_a_list_are_refused() -> None:
     b = GraphBuilder()
     x = b.input("x", (2, 3))
     for call in (
-        lambda: b.concat([x, x], axis=0),
-        lambda: b.matmul([[x]], x),
+        lambda: b.concat([x, x], axis=0),  # type: ignore[arg-type]
+        lambda: b.matmul([[x]], x),  # type: ignore[arg-type]
         lambda: b.constant(x),
         lambda: np.asarray(x),
     ):
         with pytest.raises(InputError, match="not constant data"):
             call()
     with pytest.raises(InputError, match="one by one"):
-        b.concat((x, x), axis=0)
+        b.concat((x, x), axis=0)  # type: ignore[arg-type]
     b.output(b.relu(x), name="y")
     assert len(b.graph().nodes) == 1
 

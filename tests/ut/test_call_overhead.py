@@ -23,7 +23,7 @@ def tiny_graph(outputs: int = 1) -> sk.Graph:
     b = sk.GraphBuilder("tiny")
     x = b.input("x", (4, 4), "f32")
     for i in range(outputs):
-        b.output(b.relu(x) + np.float32(i), name=f"y{i}")
+        b.output(b.relu(x) + np.float32(i), name=f"y{i}")  # type: ignore[operator]
     return b.graph()
 
 
@@ -102,7 +102,7 @@ def test_no_inputs_and_empty_arrays() -> None:
     kernel.bind(np.zeros((0, 4), np.float32)).run()
     b = sk.GraphBuilder("state")
     count = b.state("count", np.zeros(4, np.float32))
-    after = count + np.float32(1)
+    after = count + np.float32(1)  # type: ignore[operator]
     b.update(count, after)
     b.output(b.neg(after), name="y")
     kernel = sk.compile(b.graph(), threads=2)
@@ -113,8 +113,8 @@ def test_no_inputs_and_empty_arrays() -> None:
 def test_an_input_in_a_states_memory_is_copied_first() -> None:
     b = sk.GraphBuilder("state")
     x, kept = b.input("x", (64,), "f32"), b.state("kept", np.ones(64, np.float32))
-    b.update(kept, b.add(kept, np.float32(1)))
-    b.output(b.mul(x, np.float32(2)), name="y")
+    b.update(kept, b.add(kept, np.float32(1)))  # type: ignore[arg-type]
+    b.output(b.mul(x, np.float32(2)), name="y")  # type: ignore[arg-type]
     kernel = sk.compile(b.graph(), threads=2)
     for i in range(1, 4):
         np.testing.assert_array_equal(kernel(kernel.states["kept"]), np.full(64, 2 * i, np.float32))
@@ -130,7 +130,7 @@ def test_nothing_leaks_and_kernels_end() -> None:
     ends = [weakref.ref(kernel), weakref.ref(bound), weakref.ref(bound.outputs["y0"])]
     del kernel, bound
     gc.collect()
-    assert [end() for end in ends] == [None] * 3
+    assert [end() for end in ends] == [None] * 3  # type: ignore[operator]
 
 
 # The GIL --------------------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_a_call_costs_about_what_its_parts_cost() -> None:
     kernel = sk.compile(tiny_graph(), threads=2)
     x = np.zeros((4, 4), np.float32)
     bound = kernel.bind(x)
-    core, io = kernel._executable.core, [x, bound.outputs["y0"]]  # type: ignore[union-attr]
+    core, io = kernel._executable.core, [x, bound.outputs["y0"]]
     calls: dict[str, Callable[[], Any]] = {
         "launch": lambda: core.run(io),
         "make": lambda: np.empty((4, 4), np.float32),

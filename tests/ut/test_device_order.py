@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,8 +53,8 @@ def busy_device_program() -> dict[int, Body]:
     return bodies
 
 
-def launch(program: bytes, **options: object) -> tuple[Device, LaunchResult]:
-    device = Device(MINI, program, **{"trace": True} | options)  # type: ignore[arg-type]
+def launch(program: bytes, **options: Any) -> tuple[Device, LaunchResult]:
+    device = Device(MINI, program, **{"trace": True} | options)
     device.write(DATA, np.arange(1 << 18, dtype=np.float32).tobytes())
     device.write(WORD, bytes(64))
     return device, device.launch()

@@ -7,6 +7,7 @@ several cores meet, within 1 %.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import rv64_asm as asm
@@ -25,7 +26,7 @@ HBM = MINI.cycles(MINI.hbm.latency_ns)
 
 
 def run(
-    bodies: dict[int, Body], *, warm: int = 1 << 22, target: AicoreTarget = MINI, launches: int = 1, **options: object
+    bodies: dict[int, Body], *, warm: int = 1 << 22, target: AicoreTarget = MINI, launches: int = 1, **options: Any
 ) -> LaunchResult:
     device = Device(target, link(bodies), **{"mode": "timing", "races": False, "flags": False} | options)  # type: ignore[arg-type]
     device.write(DATA, bytes(warm or 1 << 22))
@@ -66,7 +67,7 @@ STRIDED = [
 
 @pytest.mark.parametrize(("name", "core", "engine", "operands"), COPIES)
 def test_copies_that_hit_take_the_closed_form(name: str, core: int, engine: Engine, operands: dict[str, int]) -> None:
-    what = command(name, **operands)
+    what = command(name, **operands)  # type: ignore[arg-type]
     counts = run({core: Body().issue(what).drain()}).cores[core].engines[engine.title]
     price = price_of(what, MINI)
     assert (counts.busy, counts.waits_memory) == (price.startup + price.beats, 0)
@@ -77,7 +78,7 @@ def test_copies_that_hit_take_the_closed_form(name: str, core: int, engine: Engi
 def test_strided_copies_that_hit_take_the_closed_form(
     name: str, core: int, engine: Engine, types: tuple[DType, ...], operands: dict[str, int]
 ) -> None:
-    what = command(name, types=types, **operands)
+    what = command(name, types=types, **operands)  # type: ignore[arg-type]
     counts = run({core: Body().issue(what).drain()}).cores[core].engines[engine.title]
     price = price_of(what, MINI)
     assert counts.busy == price.startup + price.beats

@@ -38,7 +38,7 @@ def test_values_are_those_of_the_reference_and_outputs_stay(graph: Graph, target
     bound = error_bound(graph, DType.F16) if target == "mini" else 1e-5
     for name in named:
         scale = float(np.abs(exact[name]).max())
-        assert np.abs(result.dumps[name].astype(np.float64) - exact[name]).max() <= bound * scale, name
+        assert np.abs(result.dumps[name].astype(np.float64) - exact[name]).max() <= bound * scale, name  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("target", ["mini", "host"])

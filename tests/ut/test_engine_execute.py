@@ -45,7 +45,7 @@ class Pair:
         self.target = target
         self.bench = _core.EngineBench(fields_of(target))
         named = sorted({o.memory.value for o in TABLE[name].operands if o.memory})
-        self.memories = {memory: random_bytes(rng, SIZES[memory], item) for memory in named}
+        self.memories = {memory: random_bytes(rng, SIZES[memory], item) for memory in named}  # type: ignore[arg-type]
         self.gm = random_bytes(rng, GM_BYTES, item)
 
     def set(self, memory: str, start: int, data: bytes) -> None:
@@ -64,7 +64,7 @@ class Pair:
             self.bench.write(name, 0, data)
         gm = bytearray(self.gm)
         assert self.bench.execute(c.engine.title, core_of(c), encode(c), gm, isa=isa) is None
-        return {name: self.bench.read(name, 0, size) for name, size in SIZES.items() if name in self.memories} | {
+        return {name: self.bench.read(name, 0, size) for name, size in SIZES.items() if name in self.memories} | {  # type: ignore[arg-type]
             "gm": bytes(gm)
         }
 
@@ -108,7 +108,7 @@ def test_sums_keep_their_order(scope: str) -> None:
             "ub", 4096, (rng.normal(size=rows * stride // 4) * 10.0 ** rng.integers(-3, 4)).astype("<f4").tobytes()
         )
         shape = {"rows": rows, "cols": cols, "src_stride": stride}
-        pair.compare(command("v_sum", types=(DType.F32,), dst=0, src=4096, scope=scope, **shape))
+        pair.compare(command("v_sum", types=(DType.F32,), dst=0, src=4096, scope=scope, **shape))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [-2.0, np.inf, 0.0])
@@ -130,7 +130,7 @@ def test_each_step_behind_the_accumulators_rounds(to: DType) -> None:
     pair.set("l1", 64, (-(x * s)).tobytes())
     steps = {"scale": "channel", "bias": "channel", "activation": "leaky", "low": 1e9, "scale_src": 0, "bias_src": 64}
     pair.compare(
-        command("l0c_to_gm", types=(DType.F32, to), src=0, dst=MINI.map.ram_address, m=16, n=16, dst_stride=64, **steps)
+        command("l0c_to_gm", types=(DType.F32, to), src=0, dst=MINI.map.ram_address, m=16, n=16, dst_stride=64, **steps)  # type: ignore[arg-type]
     )
 
 
@@ -235,10 +235,10 @@ def test_every_half_is_cast_in_every_direction(to: DType) -> None:
                 if to is DType.F32:
                     wanted = np.where(np.isnan(x), np.uint32(0x7FC00000), x.astype("<f4").view("<u4"))
                 elif to is DType.F16:
-                    wanted = np.where(np.isnan(x), np.uint16(0x7E00), whole(wide).astype("<f2").view("<u2"))
+                    wanted = np.where(np.isnan(x), np.uint16(0x7E00), whole(wide).astype("<f2").view("<u2"))  # type: ignore[operator]
                 else:
                     low, high = {4: (-(2**31), 2**31 - 1), 2: (-(2**15), 2**15 - 1), 1: (-128, 127)}[to.itemsize]
                     low, high = (0, 255) if to is DType.U8 else (low, high)
-                    bounded = np.clip(np.nan_to_num(whole(wide), posinf=high, neginf=low), low, high)
+                    bounded = np.clip(np.nan_to_num(whole(wide), posinf=high, neginf=low), low, high)  # type: ignore[operator]
                     wanted = bounded.astype(np.int64).astype(f"<u{to.itemsize}")
             assert found == {wanted.tobytes()}, direction

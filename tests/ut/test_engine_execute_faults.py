@@ -30,7 +30,7 @@ def bench() -> _core.EngineBench:
 
 def add(**changes: int) -> Command:
     numbers = {"dst": 0, "a": 4096, "b": 8192, "rows": 4, "cols": 8, "dst_stride": 32, "a_stride": 32, "b_stride": 32}
-    return command("v_add", types=F32, **(numbers | changes))
+    return command("v_add", types=F32, **(numbers | changes))  # type: ignore[arg-type]
 
 
 REFUSED = {
@@ -179,10 +179,10 @@ def test_im2col_reads_what_elements_need() -> None:
     for y in range(3):
         engines.write("l1", 2 * y * width * channels, bytes(2 * (width - 1) * channels))
     shape = {"height": 3, "width": width, "channels": channels, "out_width": 3, "kernel_h": 2, "kernel_w": 1}
-    c = command("l1_im2col", types=F16, dst=0, src=0, m=6, k=4, **shape)
+    c = command("l1_im2col", types=F16, dst=0, src=0, m=6, k=4, **shape)  # type: ignore[arg-type]
     for data in (True, False):
         assert engines.execute("mte1", "aic", encode(c), bytearray(), data=data) is None
-    wider = command("l1_im2col", types=F16, dst=0, src=0, m=8, k=4, **(shape | {"out_width": 4}))
+    wider = command("l1_im2col", types=F16, dst=0, src=0, m=8, k=4, **(shape | {"out_width": 4}))  # type: ignore[arg-type]
     for data in (True, False):
         found = engines.execute("mte1", "aic", encode(wider), bytearray(), data=data)
         assert found is not None

@@ -83,7 +83,7 @@ def offsets_of(c: Command, rng: random.Random) -> bytes:
 def compare(target: AicoreTarget, commands: list[Command], seed: int) -> None:
     """All commands on both; every byte that one writes is the same."""
     data = np.random.default_rng(seed)
-    memories = {m.value: random_bytes(data, SIZES[m.value], 4) for m in Local}
+    memories = {m.value: random_bytes(data, SIZES[m.value], 4) for m in Local}  # type: ignore[arg-type]
     gm = random_bytes(data, GM_BYTES, 4)
     simulated = Simulated(target, memories, gm)
     expected = [simulated.written(c) for c in commands]
@@ -127,7 +127,7 @@ def test_command_on_elements_of_its_own_size(name: str, item: int) -> None:
 
 def compare_fresh(commands: list[Command], item: int) -> None:
     data = np.random.default_rng(item)
-    memories = {m.value: random_bytes(data, SIZES[m.value], item) for m in Local}
+    memories = {m.value: random_bytes(data, SIZES[m.value], item) for m in Local}  # type: ignore[arg-type]
     gm = random_bytes(data, GM_BYTES, item)
     simulated = Simulated(MINI, memories, gm)
     for c, got in zip(commands, run_commands(MINI, commands, memories, gm), strict=True):
@@ -140,7 +140,7 @@ def test_gathers_and_scatters() -> None:
     for name in ("v_gather", "v_scatter"):
         for types in TABLE[name].types:
             c = legal_command(name, rng, MINI, types)
-            memory = bytearray(random_bytes(data, SIZES[UB], 4))
+            memory = bytearray(random_bytes(data, SIZES[UB], 4))  # type: ignore[arg-type]
             packed = offsets_of(c, rng)
             memory[c.numbers["offsets"] : c.numbers["offsets"] + len(packed)] = packed
             memories = {UB: bytes(memory)}
@@ -154,7 +154,7 @@ def ulps_apart(got: np.ndarray, want: np.ndarray) -> int:
 
     def ordered(x: np.ndarray) -> np.ndarray:
         bits = x.view(kind).astype(np.int64)
-        return np.where(bits < 0, np.iinfo(kind).min - bits, bits)
+        return np.where(bits < 0, np.iinfo(kind).min - bits, bits)  # type: ignore[type-var]
 
     numbers = ~np.isnan(want)
     assert (np.isnan(got) == ~numbers).all()
@@ -185,7 +185,7 @@ def test_a_step_in_another_order_is_noticed() -> None:
     """The comparison can fail: the same numbers summed from the other end have other bits."""
     numbers = np.random.default_rng(5).normal(0, 1, (16, 512)).astype("<f4")
     shape = {"rows": 16, "cols": 512, "src_stride": 2048}
-    sums = command("v_sum", types=(DType.F32,), dst=96 << 10, src=0, **shape)
+    sums = command("v_sum", types=(DType.F32,), dst=96 << 10, src=0, **shape)  # type: ignore[arg-type]
     there, back = numbers.tobytes(), numbers[:, ::-1].tobytes()
     (got,) = run_commands(MINI, [sums], {UB: there}, b"")
     assert got == Simulated(MINI, {UB: there}, b"\0" * 64).written(sums)

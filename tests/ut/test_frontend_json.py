@@ -140,7 +140,7 @@ def test_side_file_behind_a_link_is_refused(tmp_path: Path) -> None:
 def test_pickled_array_is_refused(tmp_path: Path) -> None:
     path, document = saved(tmp_path)
     with (tmp_path / "g.npz").open("wb") as file:
-        np.savez(file, **{"large/weight": np.array([{}], dtype=object)})
+        np.savez(file, **{"large/weight": np.array([{}], dtype=object)})  # type: ignore[arg-type]
     document["files"] = {}
     path.write_text(json.dumps(document))
     with pytest.raises(FileFormatError, match="does not read"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from interpret import interpret_grouping
@@ -23,7 +25,7 @@ def weights(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def grouped(graph: Graph, *, eager: bool = True, **options: object) -> Grouping:
+def grouped(graph: Graph, *, eager: bool = True, **options: Any) -> Grouping:
     family = LenientFamily(eager)
     return group(graph, options=Options(**options), families=lambda _: family)
 

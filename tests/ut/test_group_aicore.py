@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,9 +65,9 @@ class CoreFamily(Family):
         return op in IMAGE_OPS or not self.dense_stores or view.is_dense
 
 
-def grouped(graph: Graph, family: CoreFamily | None = None, **options: object) -> Grouping:
+def grouped(graph: Graph, family: CoreFamily | None = None, **options: Any) -> Grouping:
     """Grouped by the accelerator's own rows."""
-    found, chosen = family or CoreFamily(), Options(fallback="allow", **options)  # type: ignore[arg-type]
+    found, chosen = family or CoreFamily(), Options(fallback="allow", **options)
     return group(graph, KernelChooser(A3, chosen).choose, A3, chosen, lambda _: found)
 
 
@@ -90,7 +91,7 @@ def check_meaning(graph: Graph, grouping: Grouping, tolerance: float = 1e-4) -> 
 def test_image_networks_are_lowered_and_channels_last(net: str) -> None:
     graph = lower_precision(NETS[net](2))
     grouping = grouped(graph)
-    check_meaning(graph, grouping, error_bound(graph))
+    check_meaning(graph, grouping, error_bound(graph))  # type: ignore[arg-type]
     assert {s.kernel for s in grouping.subops} <= set(AICORE_KERNELS.kernels) - {HOST_REFERENCE}
     assert not copies(grouping), "the input's cast converts its layout"
     first = grouping.subops[0].body
@@ -110,7 +111,7 @@ def test_nothing_is_copied_inside_real_networks(name: str) -> None:
 def test_an_encoder_runs_on_the_accelerators_kernels(fuse: bool) -> None:
     graph = simplify(lower_precision(transformer(tokens=8, width=32, heads=2)))
     grouping = grouped(graph, fuse=fuse)
-    check_meaning(graph, grouping, error_bound(graph))
+    check_meaning(graph, grouping, error_bound(graph))  # type: ignore[arg-type]
     kernels = {s.kernel for s in grouping.subops}
     assert kernels == {"aicore.pointwise", "aicore.matmul", "aicore.attention", "aicore.norm"} or fuse
     assert kernels <= set(AICORE_KERNELS.kernels) - {HOST_REFERENCE}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def touched(task: Task, *, write: bool) -> set[int]:
     return {r.start + i * r.stride + b for r in regions for i in range(r.count) for b in range(r.length)}
 
 
-def products(**options: object) -> HostCompiled:
+def products(**options: Any) -> HostCompiled:
     """Three products in a row, cut over two cores."""
     b = sk.GraphBuilder("products")
     x = b.input("x", (1, 128))

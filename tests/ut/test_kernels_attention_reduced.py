@@ -26,7 +26,7 @@ TOLERANCE = 2e-2  # of values up to 3: probabilities are rounded too
 def factors(sizes: Sizes, seed: int = 0) -> list[Array]:
     """Queries, keys and values that bf16 holds (queries also where their scale is a power of two)."""
     rng = np.random.default_rng(seed)
-    return [bf16(rng.standard_normal(shape)).astype(np.float32) for shape, _ in slots_of(sizes)]
+    return [bf16(rng.standard_normal(shape)).astype(np.float32) for shape, _ in slots_of(sizes)]  # type: ignore[misc]
 
 
 def run(arrays: list[Array | None], attrs: dict[str, Any], tier: str) -> Array:

@@ -181,7 +181,7 @@ def test_what_is_not_finite_stays_so(special: float, place: Shape, tier: str) ->
 def test_layouts_give_the_same_bits(tier: str) -> None:
     x, w, attrs = (1, 3, 11, 40), (20, 3, 3, 3), {"pads": (1, 1, 1, 1)}
     found = [run(KERNEL, random_case(x, w, attrs, layouts=how)[0], tier) for how in (None, last(4))]
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(*found)  # type: ignore[arg-type]
 
 
 def test_bits_do_not_depend_on_the_cut() -> None:
@@ -207,7 +207,7 @@ def test_pack_bytes() -> None:
     np.testing.assert_array_equal(words[:, 1], [[0, 64, 0, 0], [0, 127, 0, 0]])  # 63.5 goes to the even one
     np.testing.assert_array_equal(words[:, 2:], 0)
     np.testing.assert_array_equal(behind[:32].view(np.int32).reshape(2, 4), [[7, 64, 0, 0], [-119, 127, 0, 0]])
-    np.testing.assert_array_equal(behind[32:].view(np.float32), np.float32([1, 2 / 127, 0, 0]))
+    np.testing.assert_array_equal(behind[32:].view(np.float32), np.float32([1, 2 / 127, 0, 0]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("x", "w", "attrs"), DIRECT, ids=str)
@@ -216,7 +216,7 @@ def test_packed_sizes_are_told_ahead(x: Shape, w: Shape, attrs: dict[str, Any]) 
     for tier in tiers():
         for tiling in family_of(KERNEL).tilings(KERNEL, case.body, detect_cpu(tier)):
             for operand, pack in tiling.packs(case.body).items():
-                assert pack.packed_bytes(case.body.operands[operand].type) == pack_bytes(pack, case.arrays[1]).nbytes
+                assert pack.packed_bytes(case.body.operands[operand].type) == pack_bytes(pack, case.arrays[1]).nbytes  # type: ignore[arg-type]
 
 
 def test_what_is_not_f32_is_refused() -> None:

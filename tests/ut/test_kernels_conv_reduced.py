@@ -92,7 +92,7 @@ def test_minimal_filtering(x: tuple[int, ...], filters: int, pad: int) -> None:
     image = rng.integers(-8, 9, x).astype(np.float32)
     w = 4 * rng.integers(-2, 3, (filters, x[1], 3, 3)).astype(np.float32)
     slots = [image, w, ((filters,), F32)]
-    anchor_case("conv", {"pads": (pad,) * 4}, slots, constants=[1, 2], layouts=last(4)).check(SQUARES, 1e-5)
+    anchor_case("conv", {"pads": (pad,) * 4}, slots, constants=[1, 2], layouts=last(4)).check(SQUARES, 1e-5)  # type: ignore[arg-type]
 
 
 def test_minimal_filtering_with_epilogue_and_prologue() -> None:
@@ -116,7 +116,7 @@ def test_minimal_filtering_magnifies_rounding_little() -> None:
 def test_layouts_give_the_same_bits(tier: str) -> None:
     x, w, attrs = (1, 3, 11, 40), (20, 3, 3, 3), {"pads": (1, 1, 1, 1)}
     found = [run(NHWC, rounded_case(x, w, attrs, turned), tier) for turned in (False, True)]
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(*found)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf])
@@ -154,7 +154,7 @@ def test_packed_sizes_are_told_ahead(
     for tier in tiers():
         for tiling in family_of(kernel).tilings(kernel, case.body, detect_cpu(tier)):
             for operand, pack in tiling.packs(case.body).items():
-                assert pack.packed_bytes(case.body.operands[operand].type) == pack_bytes(pack, case.arrays[1]).nbytes
+                assert pack.packed_bytes(case.body.operands[operand].type) == pack_bytes(pack, case.arrays[1]).nbytes  # type: ignore[arg-type]
 
 
 def test_runs_join_columns_and_channels() -> None:

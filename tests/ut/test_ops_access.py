@@ -92,7 +92,7 @@ def test_nothing_outside_the_declared_boxes_is_read(op: str) -> None:
                 box = random_box(rng, kind.shape)
                 declared = run.boxes(index, box)
                 assert len(declared) == len(case.inputs), case
-                changed = []
+                changed: list[Any] = []
                 for values, source, read in zip(case.inputs, run.types, declared, strict=True):
                     if values is None or source is None:
                         assert read is None, case

@@ -121,7 +121,7 @@ def test_attention_against_a_loop() -> None:
         if case.inputs[0] is None or case.inputs[0].dtype != np.float32:
             continue
         found = apply(*case)[0]
-        q, k, v = (np.asarray(x, np.float64) for x in case.inputs[:3])  # type: ignore[arg-type]
+        q, k, v = (np.asarray(x, np.float64) for x in case.inputs[:3])
         mask = case.inputs[3] if len(case.inputs) > 3 else None
         length = case.inputs[4] if len(case.inputs) > 4 else None
         scale = case.attrs.get("scale", 0.0) or 1 / math.sqrt(q.shape[3])

@@ -101,7 +101,7 @@ def test_a_scope_without_patterns_is_named() -> None:
 
 def test_all_bad_options_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        Options(sync="x", fallback="y")
+        Options(sync="x", fallback="y")  # type: ignore[arg-type]
     assert len(caught.value.violations) == 2
 
 

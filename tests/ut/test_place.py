@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ class Rows(Family):
         return (RowTiling(max(1, body.epilogue.shape[0]), self.ns_per_row),)
 
 
-def placed(graph: Graph, cores: int, ns_per_row: float, **options: object) -> Schedule:
+def placed(graph: Graph, cores: int, ns_per_row: float, **options: Any) -> Schedule:
     family = Rows(ns_per_row)
     chosen = Options(**options)
     grouping = group(graph, target=TARGET, options=chosen, families=lambda _: family)

@@ -85,7 +85,7 @@ def test_workspace_is_an_upper_bound(row: Capability, depth: int, columns: int) 
     body = turned(case.body)
     bound = workspace_of(row, facts_of(requirement_of(body, target, Policy(precision=precision_of(row)))))
     tiling = family_of(row.kernel).tilings(row.kernel, body, target)[0]
-    packed = sum(pack_bytes(p, case.arrays[k]).nbytes for k, p in tiling.packs(body).items())
+    packed = sum(pack_bytes(p, case.arrays[k]).nbytes for k, p in tiling.packs(body).items())  # type: ignore[arg-type, misc]
     assert tiling.scratch_bytes <= bound["scratch"] <= 12 * tiling.scratch_bytes + 65536
     assert packed <= bound.get("packed", 0) <= 4 * packed + 65536
 

@@ -28,7 +28,7 @@ def launched(**options: bool) -> tuple[Device, LaunchResult]:
             body.do("ub_to_gm", src=0, dst=DATA + BLOCK * (core + 1), bytes=BLOCK).drain()
             body.marker(number, 3)
         bodies[core] = body
-    device = Device(MINI, link(bodies), **options)
+    device = Device(MINI, link(bodies), **options)  # type: ignore[arg-type]
     device.write(DATA, bytes(BLOCK))
     return device, device.launch()
 

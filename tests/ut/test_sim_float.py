@@ -81,7 +81,7 @@ def run(body: list[int], rows: Sequence[tuple[int, ...]]) -> list[tuple[int, int
     return [(result, flags) for result, flags in table_results(data, rows, 2)]
 
 
-def check(fmt: str, rows: list[tuple[int, ...]], got: list[tuple[int, int]], oracle: Oracle, mode: int) -> None:
+def check(fmt: str, rows: Sequence[tuple[int, ...]], got: list[tuple[int, int]], oracle: Oracle, mode: int) -> None:
     for row, (result, flags) in zip(rows, got, strict=True):
         bits, raised = oracle(*row, FORMATS[fmt], mode)
         expected = (box(fmt, bits), raised)
@@ -337,7 +337,7 @@ def test_many_random_operands_against_numpy(fmt: str) -> None:
     a, b = (np.array(randoms(FORMATS[fmt], 3000, 40 + n), dtype=integer).view(kind) for n in range(2))
     rows = [(box(fmt, int(x)), box(fmt, int(y))) for x, y in zip(a.view(integer), b.view(integer), strict=True)]
     with np.errstate(all="ignore"):
-        references = {"fadd": a + b, "fsub": a - b, "fmul": a * b, "fdiv": a / b}
+        references = {"fadd": a + b, "fsub": a - b, "fmul": a * b, "fdiv": a / b}  # type: ignore[operator]
     for name, expected in references.items():
         got = np.array(
             [x & (1 << 8 * a.itemsize) - 1 for x, _ in evaluate([f(name, fmt, 15, 12, 13)], rows, 0)], dtype=integer

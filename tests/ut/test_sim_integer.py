@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from rv64_asm import (
@@ -127,7 +127,7 @@ def run(program: bytes, *, harts: int = 1) -> Machine:
     return machine
 
 
-def results(program: bytes, rows: list[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
+def results(program: bytes, rows: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
     stride = 8 * (len(rows[0]) + count)
     return table_results(run(program).read(DATA + TABLE, stride * len(rows)), rows, count)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ class ImageFamily(Family):
         return op not in IMAGE_OPS or channels_inside(view.shape, view.strides)
 
 
-def grouped(graph: Graph, **options: object) -> Grouping:
+def grouped(graph: Graph, **options: Any) -> Grouping:
     family = ImageFamily()
     return group(graph, default_choice, None, Options(**options), lambda _: family, storage=StoragePolicy.CHANNELS_LAST)
 

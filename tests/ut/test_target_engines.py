@@ -77,7 +77,7 @@ def test_each_engine_reaches_its_memories_only() -> None:
     for spec in TABLE.values():
         touched = {o.memory for o in spec.operands if o.kind in (Kind.GLOBAL, Kind.LOCAL)}
         if len(spec.engines) == 1 and spec.engines[0] in reach:
-            assert touched <= reach[spec.engines[0]], spec.name
+            assert touched <= reach[spec.engines[0]], spec.name  # type: ignore[operator]
     assert [c.value for c in TABLE["gm_to_l1"].cores] == ["aic"]
     assert [c.value for c in TABLE["gm_to_ub_2d"].cores] == ["aiv"]
     assert CoreType.AICPU in TABLE["notify"].cores

@@ -510,7 +510,7 @@ ALONE = [
 ]
 
 
-@pytest.mark.parametrize(("step", "make"), ALONE, ids=[f"{s.name}-{m.__name__}" for s, m in ALONE])
+@pytest.mark.parametrize(("step", "make"), ALONE, ids=[f"{s.name}-{m.__name__}" for s, m in ALONE])  # type: ignore[attr-defined]
 def test_left_alone(step: Pass, make: Callable[[GraphBuilder], object]) -> None:
     graph = build(make)
     assert step.apply(graph) is graph
