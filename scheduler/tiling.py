@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
+from superkernel.core.formats import NumberFormat
 from superkernel.core.tensor import Region, TensorType
 from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
@@ -60,6 +61,11 @@ class Tiling(ABC):
     @abstractmethod
     def units(self) -> int:
         """Number of work units, >= 1 (0 only where the output is empty)."""
+
+    @property
+    def format(self) -> NumberFormat | None:
+        """The number format that products are computed in; None: kernels that know their element types only."""
+        return None
 
     @property
     def scratch_bytes(self) -> int:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from llvmlite import ir
 
+from superkernel.codegen.host.arithmetic import Bf16Arithmetic, multiply
 from superkernel.codegen.host.attention import AttentionEmitter
 from superkernel.codegen.host.builder import I16, I32, Index, KernelBuilder, vector_type
 from superkernel.codegen.host.gemm_core import Tile, Values, fold, zero
-from superkernel.codegen.host.narrow import Bf16, dot_bf16, multiply_runs
 from superkernel.codegen.host.shuffle import permute, resize, transpose
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
@@ -29,7 +29,7 @@ class NarrowAttentionEmitter(AttentionEmitter):
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: NarrowAttentionTiling) -> None:
         super().__init__(kb, body, tiling)
-        self.bf16 = Bf16(kb, tiling.native)
+        self.bf16 = Bf16Arithmetic(kb, tiling.format)
 
     def _keep_query(self, value: ir.Value, at: Index) -> None:
         self.bf16.store(value, self.at["query"], at)
@@ -86,7 +86,7 @@ class NarrowAttentionEmitter(AttentionEmitter):
         kb, t = self.kb, self.t
         queries = kb.at(self.at["query"], query, self.bf16.item)
         panel = kb.at(self.at["panel"], column, _F32)
-        return multiply_runs(self.bf16, tile, (), self.form.depth, t.query_pitch, queries, panel, t.keys)
+        return multiply(self.bf16, tile, (), (self.form.depth, 1), t.query_pitch, queries, panel, t.keys)
 
     def _keep_probabilities(self, power: ir.Value, scores: ir.Value, column: Index) -> ir.Value:
         return self.bf16.store(power, scores, column)
@@ -97,16 +97,13 @@ class NarrowAttentionEmitter(AttentionEmitter):
 
         def step(k: Index, sums: Values) -> Values:
             at = kb.add(kb.mul(k, t.value_pitch), column)
-            vectors = [
-                self.bf16.right(kb.load(values, kb.add(at, v * t.lanes), DType.I32, t.lanes))
-                for v in range(tile.vectors)
-            ]
+            vectors = [self.bf16.weights(values, kb.add(at, v * t.lanes), t.lanes) for v in range(tile.vectors)]
             found = list(sums)
             for row in range(tile.rows):
-                left = self.bf16.pair(self.at["scores"], kb.add(kb.mul(k, 2), row * line), t.lanes, True)
+                left = self.bf16.spread(self.bf16.row(self.at["scores"], kb.add(kb.mul(k, 2), row * line)), t.lanes)
                 for v, right in enumerate(vectors):
                     i = row * tile.vectors + v
-                    found[i] = dot_bf16(kb, found[i], left, right)
+                    found[i] = self.bf16.multiply_add(found[i], left, right)
             return found
 
         pairs = kb.div(kb.add(count, 1), 2)

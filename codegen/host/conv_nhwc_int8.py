@@ -10,15 +10,14 @@ Scratch: [parked register tile][patch of bytes][f32 row that is being turned int
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 
 from llvmlite import ir
 
-from superkernel.codegen.host.builder import I32, Index, KernelBuilder
+from superkernel.codegen.host.arithmetic import arithmetic_of, multiply
+from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.conv_nhwc import NhwcEmitter
 from superkernel.codegen.host.conv_nhwc_reduced import InterleavingCopier
-from superkernel.codegen.host.gemm_core import Tile, Values, fold, load_again, store_tile, strips, vectors_kept, zero
-from superkernel.codegen.host.narrow import dot_bytes
+from superkernel.codegen.host.gemm_core import Tile, Values, store_tile, strips, zero
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
 from superkernel.codegen.host.quantise import codes_of, put_codes
 from superkernel.core.dtypes import DType
@@ -30,7 +29,6 @@ from superkernel.scheduler.families.conv_nhwc_int8 import HEAD_BYTES, Int8NhwcTi
 from superkernel.scheduler.families.conv_nhwc_reduced import runs_of
 from superkernel.scheduler.tiling import Tiling
 
-_UNROLLED_WORDS = 4  # of a run, whose steps are written out
 _UNROLLED_ROWS = 3  # of a window, written out
 _BLANK_BYTES = 64  # of padding, stored at once
 
@@ -180,35 +178,11 @@ class Int8NhwcEmitter(NhwcEmitter):
         """i32 sums over one row of the window, on top of `begin` (per vector)."""
         kb, t, form = self.kb, self.t, self.form
         count, run = runs_of(form)
-        words = -(-run // 4)
-        position, kept = form.channels * form.strides[1], vectors_kept(tile, kb.cpu)
-
-        def step(x: ir.Value, w: ir.Value, values: Values) -> Values:
-            near = [kb.load(w, v * tile.lanes, DType.I32, tile.lanes) for v in range(kept)]
-            for r in range(tile.rows):
-                word = kb.b.load(kb.offset(x, r * position), typ=I32, align=1)
-                left = kb.splat(word, tile.lanes)
-                far = (load_again(kb, w, v * tile.lanes, DType.I32, tile.lanes) for v in range(kept, tile.vectors))
-                for v, right in enumerate(chain(near, far)):
-                    i = r * tile.vectors + v
-                    values[i] = dot_bytes(kb, values[i], left, right, t.native)
-            return values
-
-        def one_run(x: ir.Value, w: ir.Value, values: Values) -> Values:
-            def turn(k: Index, state: Values) -> Values:
-                return step(kb.offset(x, kb.mul(k, 4)), kb.at(w, kb.mul(k, t.tile_rows), DType.I32), state)
-
-            if words > _UNROLLED_WORDS:
-                return fold(kb, 0, words, 1, values, turn)
-            for k in range(words):
-                values = turn(k, values)
-            return values
-
-        def column(i: Index, state: Values) -> Values:
-            x = kb.offset(data, kb.mul(i, form.channels * form.dilations[1]))
-            return one_run(x, kb.at(weights, kb.mul(i, words * t.tile_rows), DType.I32), state)
-
-        return fold(kb, 0, count // form.kernel[0], 1, list(begin) * tile.rows, column)
+        nest = [(count // form.kernel[0], form.channels * form.dilations[1])] if count > form.kernel[0] else []
+        position = form.channels * form.strides[1]
+        arithmetic = arithmetic_of(kb, t.format)
+        rows = multiply(arithmetic, tile, nest, (run, 1), position, data, weights, t.tile_rows, begin)
+        return [value for row in rows for value in row]
 
 
 def emit_conv_nhwc_int8(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:

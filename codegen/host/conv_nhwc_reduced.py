@@ -9,12 +9,14 @@ Scratch: [parked register tile][patch].
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llvmlite import ir
 
+from superkernel.codegen.host.arithmetic import Bf16Arithmetic, multiply
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.conv_nhwc import NhwcEmitter
 from superkernel.codegen.host.gemm_core import Tile, Values
-from superkernel.codegen.host.narrow import Bf16, multiply_runs
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
 from superkernel.codegen.host.shuffle import permute
 from superkernel.core.dtypes import DType
@@ -75,7 +77,7 @@ class InterleavingCopier(NhwcPatchCopier):
 class NarrowPatchCopier(InterleavingCopier):
     """Copies inputs rounded."""
 
-    def __init__(self, bf16: Bf16, form: ConvForm, walk: Walk, wide: int) -> None:
+    def __init__(self, bf16: Bf16Arithmetic, form: ConvForm, walk: Walk, wide: int) -> None:
         super().__init__(bf16.kb, form, walk, wide)
         self.bf16 = bf16
 
@@ -109,7 +111,7 @@ class NarrowNhwcEmitter(NhwcEmitter):
     """Writes the kernel of one body and tiling in bf16."""
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: NarrowNhwcTiling) -> None:
-        self.bf16 = Bf16(kb, tiling.native)
+        self.bf16 = Bf16Arithmetic(kb, tiling.format)
         self.item = self.bf16.item
         super().__init__(kb, body, tiling)
 
@@ -127,7 +129,7 @@ class NarrowNhwcEmitter(NhwcEmitter):
         columns = (count // form.kernel[0], walk.column * form.dilations[1])
         nest = [loop for loop in (rows, columns) if loop[0] > 1]
         position = walk.column * form.strides[1]
-        return multiply_runs(self.bf16, tile, nest, run, position, source, weights, self.t.tile_rows)
+        return multiply(self.bf16, replace(tile, last=0), nest, (run, 1), position, source, weights, self.t.tile_rows)
 
 
 def emit_conv_nhwc_narrow(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:

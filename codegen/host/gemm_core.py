@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from llvmlite import ir
 
@@ -23,8 +24,9 @@ from superkernel.target.cpu import CpuTarget
 
 SCALARS = 2  # registers for broadcasts of the left operand: a row's, and the next row's, which LLVM loads ahead
 
-LoadScalar = Callable[[int, Index], ir.Value]
-LoadVector = Callable[[Index, int], ir.Value]
+LoadScalar = Callable[[int, Index], Any]
+LoadVector = Callable[[Index, int], Any]
+Dot = Callable[[ir.Value, Any, Any], ir.Value]
 Strip = Callable[[Index, int], None]
 Values = list[ir.Value]
 
@@ -151,9 +153,11 @@ def accumulate(
     left: LoadScalar,
     right: LoadVector,
     before_step: Callable[[Index], None] | None = None,
+    dot: Dot | None = None,
 ) -> list[Values]:
     """Results[row][vector] = sum over k < depth of left(row, k) * right(k, vector). `before_step` may emit prefetches
-    for the depth index it gets. With several phases the depth must be known at compile time."""
+    for the depth index it gets. With several phases the depth must be known at compile time. `dot`: adds the product of
+    what left and right give, where that is no scalar and no vector."""
     state = [zero(tile.acc, tile.lanes)] * (tile.rows * tile.vectors * tile.phases)
 
     def steps(k: Index, values: Values, count: int) -> Values:
@@ -164,10 +168,13 @@ def accumulate(
             vectors = [right(at, v) for v in range(tile.vectors)]
             base = phase * tile.rows * tile.vectors
             for row in range(tile.rows):
-                scalar = kb.splat(left(row, at), tile.lanes)
+                operand = left(row, at) if dot is not None else kb.splat(left(row, at), tile.lanes)
                 for v, vector in enumerate(vectors):
                     i = base + row * tile.vectors + v
-                    values[i] = multiply_add(kb, scalar, vector, values[i], tile.acc)
+                    if dot is not None:
+                        values[i] = dot(values[i], operand, vector)
+                    else:
+                        values[i] = multiply_add(kb, operand, vector, values[i], tile.acc)
         return values
 
     kb.forget_vectors()

@@ -6,22 +6,39 @@ the panel where the tiling says so; then per row tile: run the depth loop in reg
 walk it row by row through the epilogue program. The scratch tile stays in the first-level cache; it keeps the
 epilogue's code out of the unrolled tile.
 
-Scratch: [tile][left copy: rows x pitch][right panel: depth x panel].
+In reduced precision rows are copied as words, and a step of the depth loop multiplies one word per row by a vector of
+words (`arithmetic`):
+
+- bf16: both products of a pair are added to an f32 sum. Without the CPU's own instruction the pair is taken apart into
+  two f32 values by shifts, and the row's copy holds rounded f32 values: the same numbers, multiplied one by one.
+- two bf16 parts: three such products.
+- bytes: rows are unsigned, 0 of a row is its zero point. The sum of products is exact in 32 bits; what the zero point
+  adds is known from the sum of the weights, and taken off before the two scales are put on.
+- 16 bits in two bytes: two such sums, of high and of low bytes.
+- bytes as weights only: the column's scale is put on the finished sum.
+
+Scratch: [tile][left copy: rows x pitch][right panel: depth x panel][f32 row that is being turned into integers].
+
+Invariant: as of all tiles, the operations behind a result depend on the depth and the tile's shape only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from llvmlite import ir
 
 from superkernel.codegen.host import streaming
+from superkernel.codegen.host.arithmetic import Operand, arithmetic_of
 from superkernel.codegen.host.builder import I32, Index, KernelBuilder, register_type
-from superkernel.codegen.host.gemm_core import LoadVector, Tile, accumulate, as_result, convert, store_tile, strips
+from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, as_result, convert, store_tile, strips, zero
 from superkernel.codegen.host.panels import copy_panel
 from superkernel.codegen.host.program import ProgramEmitter
+from superkernel.codegen.host.quantise import codes_of, put_codes
 from superkernel.codegen.host.streaming import Panel
+from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.scheduler.families.matmul import COPY, PACKED, ROWS, MatmulTiling, packed_batch_strides
@@ -30,16 +47,16 @@ from superkernel.scheduler.tiling import Tiling
 
 
 class MatmulEmitter:
-    """Writes the kernel of one body and tiling. `fetches_next`: row tiles may fetch the next panel."""
-
-    fetches_next = True
+    """Writes the kernel of one body and tiling."""
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
         self.kb, self.body, self.t, self.form = kb, body, tiling, form_of(body)
         self.tile = Tile(tiling.tile_rows, tiling.vectors, tiling.lanes, tiling.acc, tiling.phases)
         self.left_copy = kb.offset(kb.scratch, tiling.tile_bytes)
         self.right_copy = kb.offset(kb.scratch, tiling.tile_bytes + tiling.left_bytes)
+        self.row = kb.offset(kb.scratch, tiling.scratch_bytes - 4 * tiling.staged) if tiling.staged else kb.scratch
         self.epilogue = ProgramEmitter(kb, body.epilogue, kb.operands)
+        self.arithmetic = arithmetic_of(kb, tiling.format)
 
     # Loops ----------------------------------------------------------------------------------------------------------
 
@@ -66,7 +83,7 @@ class MatmulEmitter:
                 self._copy_left(batch, block, block_end)
             with kb.loop(*panels, name="panel") as panel:
                 source = self._panel(batch, panel)
-                if self.fetches_next:
+                if not t.format.is_reduced:  # that is so quick that prefetches would only take the place of loads
                     source = streaming.with_next(kb, t, self.form, source, panel, panels[1])
                 zeros = self._right_zero(batch, panel) if not source.copied else None
                 with kb.loop(block, block_end, name="tile") as row_tile:
@@ -106,25 +123,76 @@ class MatmulEmitter:
         self, origin: ir.Value, line: int, depth: int, source: Panel, zeros: list[ir.Value] | None
     ) -> list[list[ir.Value]]:
         """The depth loop of one tile: left rows `line` apart, their elements `depth` apart, from `origin` on."""
+        kb, t, number, arithmetic = self.kb, self.t, self.t.format, self.arithmetic
+        sums = number.row_parts if number.scales_rows else 1  # of a result
+        items = t.acc.itemsize // number.item.itemsize
+
+        def left(index: int, k: Index) -> list[Operand]:
+            row, part = divmod(index, sums)
+            parts = [part] if sums > 1 else range(number.row_parts)
+            first = kb.mul(k, number.step * depth)
+            words = (arithmetic.row(origin, kb.add(first, items * (row * line + p * t.plane))) for p in parts)
+            return [arithmetic.spread(word, t.lanes) for word in words]
+
+        def dot(total: ir.Value, row: list[Operand], weights: list[Operand]) -> ir.Value:
+            for i, j in number.products:
+                total = arithmetic.multiply_add(total, row[i], weights[j])
+            return total
+
+        tile = replace(self.tile, rows=t.tile_rows * sums, acc=number.sums)
+        ahead = streaming.prefetch(kb, t, source, t.step_bytes(self.form))
+        results = accumulate(kb, tile, t.words, left, self._right(source, zeros), ahead, dot)
+        if not number.scales_weights:
+            return results
+        behind = kb.offset(source.base, t.words * t.panel * number.word_bytes)
+        return [
+            self._scaled(results[row * sums : (row + 1) * sums], kb.at(origin, row * line, t.acc), behind)
+            for row in range(t.tile_rows)
+        ]
+
+    def _scaled(self, sums: list[Values], row: ir.Value, behind: ir.Value) -> Values:
+        """The sums of a row (of its high and of its low bytes) in f32: its zero point off, scales on."""
         kb, t = self.kb, self.t
+        plane, byte = t.plane * len(sums), kb.const(8, DType.I32, t.lanes)
+        row_scale = row_zero = None
+        if t.format.scales_rows:
+            row_scale = kb.splat(kb.load(row, plane, DType.F32), t.lanes)
+            row_zero = kb.splat(kb.load(row, plane + 1, DType.I32), t.lanes)
+        found = []
+        for v in range(t.vectors):
+            scale = kb.load(behind, v * t.lanes, DType.F32, t.lanes)
+            values = [part[v] for part in sums]
+            if row_zero is not None:
+                total = kb.load(behind, t.panel + v * t.lanes, DType.I32, t.lanes)
+                zeros = [row_zero]
+                if len(sums) == 2:
+                    zeros = [kb.b.lshr(row_zero, byte), kb.b.and_(row_zero, kb.const(255, DType.I32, t.lanes))]
+                exact = (kb.b.sub(s, kb.b.mul(z, total)) for s, z in zip(values, zeros, strict=True))
+                values = [kb.b.sitofp(value, scale.type) for value in exact]
+            whole = values[0]
+            if len(values) == 2:
+                whole = kb.fma(values[0], kb.const(256.0, DType.F32, t.lanes), values[1])
+            found.append(kb.b.fmul(whole, scale if row_scale is None else kb.b.fmul(scale, row_scale)))
+        return found
 
-        def left(row: int, k: Index) -> ir.Value:
-            return kb.load(origin, kb.add(kb.mul(k, depth), row * line), t.acc)
+    def _right(self, source: Panel, zeros: list[ir.Value] | None) -> Callable[[Index, int], list[Operand]]:
+        """The depth loop's loader of right vectors, part by part."""
+        kb, t, arithmetic, parts = self.kb, self.t, self.arithmetic, self.t.format.weight_parts
 
-        ahead = streaming.prefetch(kb, t, source, t.panel * self.form.right.dtype.itemsize)
-        return accumulate(kb, self.tile, self.form.depth, left, self._right(source, zeros), ahead)
+        def words(k: Index, v: int) -> list[Operand]:
+            first = kb.mul(k, parts * t.panel)
+            return [
+                arithmetic.weights(source.base, kb.add(first, p * t.panel + v * t.lanes), t.lanes) for p in range(parts)
+            ]
 
-    def _right(self, source: Panel, zeros: list[ir.Value] | None) -> LoadVector:
-        """The depth loop's loader of right vectors."""
-        kb, t = self.kb, self.t
         dtype = t.acc if source.copied else self.form.right.dtype
 
-        def right(k: Index, v: int) -> ir.Value:
+        def converted(k: Index, v: int) -> list[Operand]:
             value = kb.load(source.base, kb.add(kb.mul(k, source.pitch), v * t.lanes), dtype, t.lanes)
             value = convert(kb, value, dtype, t.acc)
-            return value if zeros is None else kb.b.sub(value, zeros[v])
+            return [[value if zeros is None else kb.b.sub(value, zeros[v])]]
 
-        return right
+        return words if t.format.is_reduced else converted
 
     # Right factor ---------------------------------------------------------------------------------------------------
 
@@ -233,11 +301,43 @@ class MatmulEmitter:
             self._finish_row(to)
 
     def _keep(self, value: ir.Value, row: Index, k: Index) -> None:
-        """Elements of the left factor from depth `k` on into its copy, whose row begins at `row`."""
-        self.kb.store(value, self.left_copy, self.kb.add(row, k), self.t.acc)
+        """Elements of the left factor from depth `k` on into its copy, whose row begins at `row`. Of two parts the low
+        one of an infinity or NaN is 0, the high one says it all."""
+        kb, t = self.kb, self.t
+        if t.staged:
+            kb.store(value, self.row, k, DType.F32)
+            return
+        if not t.format.copies_rows:
+            kb.store(value, self.left_copy, kb.add(row, k), t.acc)
+            return
+        at = kb.at(self.left_copy, row, t.acc)
+        kept = self.arithmetic.store(value, at, k)
+        if t.format.row_parts > 1:
+            rest = kb.b.fsub(value, kept)
+            rest = kb.b.select(kb.b.fcmp_ordered("ord", rest, rest), rest, ir.Constant(rest.type, None))
+            self.arithmetic.store(rest, kb.at(at, t.plane, t.acc), k)
 
     def _finish_row(self, row: Index) -> None:
         """What is to be done behind the last element of a row of the copy."""
+        t = self.t
+        if t.staged:
+            self._quantise_row(self.kb.at(self.left_copy, row, DType.F32))
+        elif t.depth % t.format.step:
+            self._keep(ir.Constant(ir.FloatType(), 0.0), row, t.depth)
+
+    def _quantise_row(self, row: ir.Value) -> None:
+        """The row in `self.row` as unsigned bytes: 0 is always one of the numbers, so that padding adds nothing."""
+        kb, t = self.kb, self.t
+
+        def clear(at: Index, lanes: int) -> None:
+            kb.store(zero(DType.F32, lanes), self.row, kb.add(at, t.depth), DType.F32)
+
+        strips(kb, t.staged - t.depth, t.lanes, clear)
+        codes = codes_of(kb, self.row, t.staged, t.lanes, 256**t.format.row_parts - 1)
+        planes = [kb.offset(row, part * t.plane * 4) for part in range(t.format.row_parts)]
+        put_codes(kb, self.row, -(-t.words * 4 // t.lanes) * t.lanes, t.lanes, codes, planes)
+        kb.store(codes.scale, row, t.plane * t.format.row_parts, DType.F32)
+        kb.store(codes.zero_point, row, t.plane * t.format.row_parts + 1, DType.I32)
 
     def _left_zero(self, coords: list[Index]) -> ir.Value | None:
         """The zero point of a row; `coords` are the batch coordinates and the row."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from llvmlite import ir
 
+from superkernel.codegen.host.arithmetic import Bf16Arithmetic, multiply
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.gemm_core import Tile, Values
-from superkernel.codegen.host.narrow import Bf16, multiply_runs
 from superkernel.codegen.host.winograd import WinogradEmitter
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
@@ -22,7 +22,7 @@ class NarrowWinogradEmitter(WinogradEmitter):
     """Writes the kernel of one body and tiling in bf16."""
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: NarrowWinogradTiling) -> None:
-        self.bf16 = Bf16(kb, tiling.native)
+        self.bf16 = Bf16Arithmetic(kb, tiling.format)
         self.item = self.bf16.item
         super().__init__(kb, body, tiling)
 
@@ -31,7 +31,7 @@ class NarrowWinogradEmitter(WinogradEmitter):
 
     def _products(self, tile: Tile, source: ir.Value, weights: ir.Value) -> list[Values]:
         t = self.t
-        return multiply_runs(self.bf16, tile, (), t.channels, t.channels, source, weights, t.tile_rows)
+        return multiply(self.bf16, tile, (), (t.channels, 1), t.channels, source, weights, t.tile_rows)
 
 
 def emit_winograd_narrow(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:

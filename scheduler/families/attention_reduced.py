@@ -15,26 +15,25 @@ from dataclasses import dataclass, fields
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
+from superkernel.core.formats import BF16, NumberFormat
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.attention import AttentionFamily, AttentionForm, AttentionTiling
-from superkernel.scheduler.families.matmul_reduced import BF16, is_native, plain_rate
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.cpu import CpuTarget
 
 
 @dataclass(frozen=True)
 class NarrowAttentionTiling(AttentionTiling):
-    """A cut of attention in bf16. `native`: the CPU multiplies it itself."""
+    """A cut of attention in bf16."""
 
-    format: str = BF16
-    native: bool = False
+    format: NumberFormat = BF16
 
     @property
     def sizes(self) -> dict[str, int]:
         return {**super().sizes, "values": -(-self.keys // 2) * self.value_pitch}
 
     def _products_ns(self, form: AttentionForm, keys: int, target: CpuTarget) -> float:
-        rate = 1.9 if self.native else plain_rate(BF16)
+        rate = 1.9 if self.format.native else self.format.rate
         copies = keys * form.value_depth / self.lanes * 2.0
         return super()._products_ns(form, keys, target) / rate + copies
 
@@ -51,10 +50,9 @@ class NarrowAttentionFamily(AttentionFamily):
                 "not an attention that this kernel computes", location=kernel, expected="queries, keys, values of f32",
                 found=", ".join(map(str, types)),
             )  # fmt: skip
-        native = is_native(BF16, target)
         found = [t for t in super().tilings(kernel, body, target) if isinstance(t, AttentionTiling)]
         given = [{f.name: getattr(t, f.name) for f in fields(AttentionTiling)} for t in found]
-        return [NarrowAttentionTiling(**g, native=native) for g in given]
+        return [NarrowAttentionTiling(**g, format=BF16.on(target.has)) for g in given]
 
 
 FAMILY = NarrowAttentionFamily()

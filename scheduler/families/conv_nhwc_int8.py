@@ -29,6 +29,7 @@ from typing import ClassVar
 import numpy as np
 
 from superkernel.core.dtypes import DType
+from superkernel.core.formats import INT8, NumberFormat
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Body
 from superkernel.ops.opdef import Array
@@ -41,7 +42,6 @@ from superkernel.scheduler.families.conv_nhwc import (
     patch_extent,
 )
 from superkernel.scheduler.families.conv_nhwc_reduced import ReducedNhwcFamily, met_inputs, packed_filters, runs_of
-from superkernel.scheduler.families.matmul_reduced import INT8, is_native, plain_rate
 from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget
 
@@ -49,7 +49,6 @@ HEAD_BYTES = 64
 """Of a patch row, ahead of its first column: f32 scale, i32 zero point."""
 
 _ROW_STEPS = 3.0  # steps of depth that the end of a row of the window takes as long as
-_NATIVE_STEP = 1.05  # time of a step, of an f32 multiply-add of a vector
 _REGISTERS = 30  # for sums and weights
 _LOAD = 0.05  # time of a load, of a multiply-add
 _BEHIND = 3  # bytes behind a row that its last word reads, times weights of 0
@@ -105,13 +104,12 @@ class PackBytes(Pack):
 @dataclass(frozen=True)
 class Int8NhwcTiling(NhwcTiling):
     """A cut of a convolution in int8, see the module docstring. `staged`: f32 elements of the input row that is being
-    turned into bytes, where it cannot be read where it is. `native`: the CPU multiplies bytes itself."""
+    turned into bytes, where it cannot be read where it is."""
 
     row_bytes: int = 0
     patch_rows: int = 0
     staged: int = 0
-    format: str = INT8
-    native: bool = False
+    format: NumberFormat = INT8
 
     copied_per_ns: ClassVar[float] = 6.0
 
@@ -139,7 +137,7 @@ class Int8NhwcTiling(NhwcTiling):
         return self.channel_tiles * (1.0 + _ROW_STEPS * form.kernel[0] / max(1, self.steps(form)))
 
     def step_ns(self, target: CpuTarget) -> float:
-        return super().step_ns(target) * (_NATIVE_STEP if self.native else 4.0 / plain_rate(INT8))
+        return super().step_ns(target) * self.format.word_time
 
     @property
     def patch_bytes(self) -> int:
@@ -206,7 +204,7 @@ class Int8NhwcFamily(ReducedNhwcFamily):
             row_bytes=-(-(HEAD_BYTES + wide * form.channels) // 64) * 64,
             patch_rows=high,
             staged=0 if is_dense(form) else wide * form.channels,
-            native=is_native(INT8, target),
+            format=INT8.on(target.has),
         )
 
 

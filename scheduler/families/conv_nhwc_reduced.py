@@ -20,12 +20,12 @@ from math import prod
 import numpy as np
 
 from superkernel.core.dtypes import DType
+from superkernel.core.formats import BF16, NumberFormat
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.conv_nhwc import NhwcFamily, NhwcTiling, cut_lines, filters_of, patch_extent
-from superkernel.scheduler.families.matmul_reduced import BF16, is_native, plain_rate
 from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget
 
@@ -90,10 +90,9 @@ def packed_filters(pack: Callable[..., Pack], form: ConvForm, body: Body, rows: 
 
 @dataclass(frozen=True)
 class NarrowNhwcTiling(NhwcTiling):
-    """A cut of a convolution in bf16. `native`: the CPU multiplies it itself."""
+    """A cut of a convolution in bf16."""
 
-    format: str = BF16
-    native: bool = False
+    format: NumberFormat = BF16
 
     def form_of(self, body: Body) -> ConvForm:
         return met_inputs(conv_form(body))
@@ -106,11 +105,11 @@ class NarrowNhwcTiling(NhwcTiling):
         return float(self.channel_tiles)
 
     def step_ns(self, target: CpuTarget) -> float:
-        return super().step_ns(target) * (1.0 if self.native else 2.0 / plain_rate(BF16))
+        return super().step_ns(target) * self.format.word_time
 
     @property
     def scratch_bytes(self) -> int:
-        return self.tile_bytes + self.patch_elements * (2 if self.native else 4)
+        return self.tile_bytes + self.patch_elements * (2 if self.format.native else 4)
 
     def filter_elements(self, form: ConvForm) -> int:
         """Words of the filters of one panel, of the size of an f32."""
@@ -141,7 +140,7 @@ class NarrowNhwcFamily(ReducedNhwcFamily):
     def tiling(
         self, form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget, pieces: int = 0
     ) -> NarrowNhwcTiling:
-        base, native = super().tiling(form, axis, shape, target, pieces), is_native(BF16, target)
+        base, native = super().tiling(form, axis, shape, target, pieces), BF16.on(target.has).native
         budget = target.l2_bytes // (5 if native else 10)
         columns, lines = cut_lines(form, base.positions, budget, True, pieces)
         together = (1, min(form.out_width, columns * lines)) if form.out_height == 1 else (lines, form.out_width)
@@ -152,7 +151,7 @@ class NarrowNhwcFamily(ReducedNhwcFamily):
             "patch_elements": prod(patch_extent(form, *together)) * form.channels,
             "lines": lines,
         }
-        return NarrowNhwcTiling(**given, native=native)
+        return NarrowNhwcTiling(**given, format=BF16.on(target.has))
 
 
 FAMILY = NarrowNhwcFamily()

@@ -4,20 +4,30 @@ Model: the result is a grid of register tiles, `tile_rows` x `panel` columns. Th
 = one row of tiles of one batch, all columns) or *columns* (one unit = one panel of one batch, all rows). A constant
 right factor is packed when compiling into panels [batch][columns/panel][depth][panel], zero-padded; a computed one is
 copied panel by panel into scratch, or read in place where it is used too seldom to pay for the copy. The left factor
-is read in place unless a prologue, another dtype or the cache asks for a copy in scratch.
+is read in place unless a prologue, another dtype or the cache asks for a copy in scratch. 1 x 1 convolutions of images
+that lie channels last are such products too (`matmul_form`).
 
-Invariants: the depth is never split; a last tile that would stand out is moved up and only its new rows are stored.
+With a constant right factor the product may be computed in a number format of reduced precision. A packed panel then
+holds words, [words][parts][panel] of them, and behind these per column an f32 scale and the i32 sum of the bytes where
+the format has them; rows are copied as words, those of integers with a scale and a zero point of their own. With few
+rows, int8 weights stream past in a quarter of the time: rows of 16 bits then, or f32, cost nothing and hardly an error.
+
+Invariants: the depth is never split; a last tile that would stand out is moved up and only its new rows are stored. A
+row's copy depends on that row only, so results do not depend on how the work is split.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from superkernel.core import formats
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import Box, regions_of_box
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.formats import NumberFormat
+from superkernel.core.tensor import Box, TensorType, regions_of_box
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import FLOATS, Array
@@ -27,12 +37,32 @@ from superkernel.registry.records import KernelRole, Transform
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, TIER_FEATURES, HostKernel
-from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of
+from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, pixel_stride
+from superkernel.scheduler.families.packing import bytes_of, encoded, signed_bytes, words_of
 from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
 from superkernel.target.cpu import CpuTarget
 
 ROWS, COLUMNS = "rows", "columns"
 PACKED, IN_PLACE, COPY = "packed", "in_place", "copy"
+
+PRODUCTS: Mapping[str, tuple[NumberFormat, ...]] = {
+    "host.matmul.packed": (),
+    "host.matmul.gemv": (),
+    "host.matmul.dynamic": (),
+    "host.matmul.generic": (),
+    "host.matmul.bf16": (formats.BF16,),
+    "host.matmul.gemv_bf16": (formats.BF16,),
+    "host.matmul.tf32": (formats.BF16X3,),
+    "host.matmul.int8": (formats.INT8,),
+    "host.matmul.gemv_int8": (formats.INT8X2, formats.WEIGHTS8),
+    "host.conv.bf16": (formats.BF16,),
+    "host.conv.int8": (formats.INT8,),
+}
+"""Kernel id -> its reduced precision: the format that the CPU multiplies itself, and what to take where it does not.
+None: elements are multiplied as they are, in the type of the sums."""
+
+INT8_DEPTH_MAX = 1 << 16
+"""Longest sum of products of bytes that surely fits into 32 bits, zero points included."""
 
 # Register tiles (rows, vectors) that measured best, widest left factor reuse first.
 _TILES = {
@@ -60,7 +90,7 @@ _TILE_NS = 12.0  # storing a tile and starting the depth loop
 @dataclass(frozen=True)
 class PackPanels(Pack):
     """Weights [batch.., depth, columns] (a strided view of the constant) as panels [batch][panels][depth][panel],
-    zero-padded."""
+    zero-padded; in a reduced format as words, see the module docstring."""
 
     batch_dims: tuple[int, ...]
     batch_strides: tuple[int, ...]
@@ -70,8 +100,30 @@ class PackPanels(Pack):
     column_stride: int
     offset: int
     panel: int
+    format: NumberFormat = formats.F32
 
     def apply(self, array: Array) -> Array:
+        if not self.format.is_reduced:
+            return self._panels(array)
+        panels = self._panels(np.asarray(array, np.float32))
+        if not panels.size:
+            return np.zeros(0, np.uint8)
+        if not self.format.scales_weights:
+            return encoded(panels, self.format)
+        codes, scale = signed_bytes(panels, axis=2)
+        blocks = [words_of(codes, self.format.step), scale]
+        if self.format.scales_rows:
+            blocks.append(codes.sum(axis=2, dtype=np.int32))
+        return np.concatenate([bytes_of(block, 2) for block in blocks], axis=2)
+
+    def packed_bytes(self, kind: TensorType) -> int:
+        if not self.format.is_reduced:
+            return super().packed_bytes(kind)
+        matrices = int(np.prod(self.batch_dims, dtype=np.int64)) if self.columns and self.depth else 0
+        return matrices * -(-self.columns // self.panel) * self.format.panel_bytes(self.depth, self.panel)
+
+    def _panels(self, array: Array) -> Array:
+        """[batch][panels][depth][panel] of the array's element type."""
         flat = np.ascontiguousarray(array).reshape(-1)
         item = flat.itemsize
         shape = (*self.batch_dims, self.depth, self.columns)
@@ -108,7 +160,7 @@ class MatmulTiling(Tiling):
     panels: int
     depth: int
     tail_columns: int  # columns of the last panel, 0 where it is full
-    acc: DType
+    format: NumberFormat = formats.F32
     far: bool = False  # packed panels can only come from memory: they are fetched ahead
     streamed: bool = False  # packed panels come from behind the second-level cache beside much arithmetic: likewise
 
@@ -126,11 +178,36 @@ class MatmulTiling(Tiling):
         return self.batch * self.per_batch
 
     @property
+    def acc(self) -> DType:
+        """The type of finished sums."""
+        return self.format.results
+
+    @property
+    def words(self) -> int:
+        """Steps of the depth loop."""
+        return self.format.words(self.depth)
+
+    @property
+    def plane(self) -> int:
+        """Accumulators in the space of one part of a row's copy; bytes are stored as whole vectors."""
+        items = self.words * self.format.step
+        if self.format.scales_rows:
+            items = -(-items // self.lanes) * self.lanes
+        return items * self.format.item.itemsize // self.acc.itemsize
+
+    @property
     def left_pitch(self) -> int:
-        """Elements between rows of the left factor's copy: odd multiples of a cache line, so that rows spread over the
-        sets."""
+        """Accumulators between rows of the left factor's copy, a row's scale and zero point included: odd multiples of
+        a cache line, so that rows spread over the sets."""
         line = 64 // self.acc.itemsize
-        return (-(-self.depth // line) | 1) * line
+        own = self.plane * self.format.row_parts + (2 if self.format.scales_rows else 0)
+        return (-(-own // line) | 1) * line
+
+    @property
+    def staged(self) -> int:
+        """f32 elements of the row that is being turned into integers, in whole vectors of words."""
+        vector = self.format.step * self.lanes
+        return -(-self.depth // vector) * vector if self.format.scales_rows else 0
 
     @property
     def tile_bytes(self) -> int:
@@ -147,6 +224,7 @@ class MatmulTiling(Tiling):
             self.tile_bytes
             + self.left_bytes
             + (self.depth * self.panel * self.acc.itemsize if self.copies_panels else 0)
+            + 4 * self.staged
         )
 
     @property
@@ -207,7 +285,13 @@ class MatmulTiling(Tiling):
 
     def panel_bytes(self, form: MatmulForm) -> int:
         """Size of one packed panel of the right factor."""
-        return form.depth * self.panel * form.right.dtype.itemsize
+        if self.format.is_reduced:
+            return self.format.panel_bytes(form.depth, self.panel)
+        return form.depth * self.step_bytes(form)
+
+    def step_bytes(self, form: MatmulForm) -> int:
+        """Bytes of a packed panel that a step of the depth loop reads."""
+        return self.panel * (self.format.word_bytes if self.format.is_reduced else form.right.dtype.itemsize)
 
     def _packed(self, found: AccessSet, form: MatmulForm, batch: Box, columns: tuple[int, int]) -> None:
         size = self.panel_bytes(form)
@@ -224,14 +308,16 @@ class MatmulTiling(Tiling):
         right = form.right
         kept = [(d, s) for d, s in zip(form.batch_dims, right.batch, strict=True) if s]
         dims, strides = tuple(d for d, _ in kept), tuple(s for _, s in kept)
-        pack = PackPanels(dims, strides, form.depth, form.columns, right.depth, right.line, right.offset, self.panel)
+        pack = PackPanels(
+            dims, strides, form.depth, form.columns, right.depth, right.line, right.offset, self.panel, self.format
+        )
         return {right.operand: pack}
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         form = form_of(body)
         share = (end - begin) / max(1, self.units)
         rows = self.row_tiles * self.tile_rows
-        speed = self._flops_per_ns(target)
+        speed = target.flops_per_ns * self.format.speed
         fill = min(1.0, self.tile_rows * self.vectors * self.phases / 8)
         compute = 2.0 * self.batch * rows * self.panels * self.panel * self.depth / (speed * fill * 0.97)
         tiles = self.batch * self.row_tiles * self.panels * _TILE_NS * (1 + self.tile_rows * self.vectors / 16)
@@ -249,9 +335,6 @@ class MatmulTiling(Tiling):
         first = work * passes / tiles
         return work - first + max(first, passes * stream * (1.0 if whole else share))
 
-    def _flops_per_ns(self, target: CpuTarget) -> float:
-        return target.flops_per_ns * (1.0 if self.acc is DType.F32 else 0.5 if self.acc is DType.F64 else 0.4)
-
     def _stream_ns(self, form: MatmulForm, target: CpuTarget) -> float:
         """Time to bring the right factor near once; packed panels are one long stream, faster than plain reads. Where a
         program's constants are more than the caches keep, even a small factor comes from memory."""
@@ -267,7 +350,8 @@ class MatmulTiling(Tiling):
         """Copies that a core makes for its range: what lies across the unit axis is copied by every core."""
         total = 0.0
         if self.left == COPY:
-            total += form.batch * form.rows * form.depth * (share if self.axis == ROWS or form.batch > 1 else 1.0) / 8
+            part = share if self.axis == ROWS or form.batch > 1 else 1.0
+            total += form.batch * form.rows * form.depth * part / self.format.copied_per_ns
         if self.right == COPY:
             times = max(1.0, self.row_tiles * (share if self.axis == ROWS and form.batch == 1 else 1.0) / self.block)
             part = share if self.axis == COLUMNS or form.batch > 1 else 1.0
@@ -317,9 +401,19 @@ def left_mode(form: MatmulForm) -> str:
     return IN_PLACE if plain else COPY
 
 
-def make_tiling(body: Body, axis: str, rows: int, vectors: int, right: str, target: CpuTarget) -> MatmulTiling:
-    """A tiling with register tiles of at most `rows` rows (fewer where that fills the last one better)."""
+def make_tiling(
+    body: Body,
+    axis: str,
+    rows: int,
+    vectors: int,
+    right: str,
+    target: CpuTarget,
+    number: NumberFormat | None = None,
+) -> MatmulTiling:
+    """A tiling with register tiles of at most `rows` rows (fewer where that fills the last one better). `number`: the
+    reduced precision, None without."""
     form = form_of(body)
+    number = number or formats.elements(form.acc)
     lanes = max(1, target.vector_bytes // form.acc.itemsize)
     tiles = max(1, -(-form.rows // rows))
     tile_rows = max(1, -(-form.rows // tiles))
@@ -327,7 +421,7 @@ def make_tiling(body: Body, axis: str, rows: int, vectors: int, right: str, targ
     phases = 1
     while phases < 8 and tile_rows * vectors * phases * 2 <= (16 if target.vector_registers >= 32 else 8):
         phases *= 2
-    if form.depth < 4 * phases:
+    if number.words(form.depth) < 4 * phases:
         phases = 1
     panels = -(-form.columns // (vectors * lanes))
     row_bytes = max(1, form.depth) * form.acc.itemsize * tile_rows
@@ -335,13 +429,16 @@ def make_tiling(body: Body, axis: str, rows: int, vectors: int, right: str, targ
     if right == COPY and left_mode(form) == IN_PLACE:
         block = tiles  # copying a panel once is worth more than keeping the rows near
     crowded = tile_rows > _TILES[target.tier][0][0] and is_crowded(form)  # of a tall tile
-    return MatmulTiling(
+    packed_share = 1.0
+    if number.is_reduced:
+        packed_share = number.panel_bytes(form.depth, 1) / max(1, form.right.dtype.itemsize * form.depth)
+    made = MatmulTiling(
         axis,
         tile_rows,
         vectors,
         lanes,
         phases,
-        COPY if crowded else left_mode(form),
+        COPY if crowded or number.copies_rows else left_mode(form),
         right,
         block,
         form.batch if form.columns and form.rows else 0,
@@ -349,10 +446,14 @@ def make_tiling(body: Body, axis: str, rows: int, vectors: int, right: str, targ
         panels,
         form.depth,
         form.columns % (vectors * lanes),
-        form.acc,
-        right == PACKED and is_far(form, target),
-        right == PACKED and tiles <= _STREAMED_TILES and is_streamed(form, target),
+        number,
+        right == PACKED and is_far(form, target, packed_share),
+        right == PACKED and not number.is_reduced and tiles <= _STREAMED_TILES and is_streamed(form, target),
     )
+    if number.is_reduced and made.left == COPY:
+        row_bytes = made.left_pitch * form.acc.itemsize * tile_rows
+        made = replace(made, block=max(1, min(tiles, target.l2_bytes * 2 // 5 // row_bytes)))
+    return made
 
 
 def is_streamed(form: MatmulForm, target: CpuTarget) -> bool:
@@ -377,31 +478,42 @@ def _constants_bytes(form: MatmulForm, target: CpuTarget) -> int:
 
 
 class MatmulFamily(Family):
-    """`packed`: constant right factor. `gemv`: the same with few rows. `dynamic`: both factors computed."""
-
-    kernels: tuple[str, ...] = ("host.matmul.packed", "host.matmul.gemv", "host.matmul.dynamic")
+    """`packed`: constant right factor. `gemv`: the same with few rows. `dynamic`: both factors computed. `generic`: any
+    element type. The others: f32 factors in reduced precision, the right one constant."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
+        if op == "conv":
+            return slot in (1, 2) or (slot == 0 and view.strides[1] == 1 and pixel_stride(view) is not None)
         return slot < 2
 
     def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
-        return slot == 0
+        return slot == 0 and op != "conv"
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
-        form = form_of(body)
+        form, number = form_of(body), reduced_format(kernel, target)
         right = PACKED if is_packable(body, form) else right_mode(form, target)
-        tall = tall_shape(form, target) if right == PACKED else None
+        if number is not None and right != PACKED:
+            raise UnsupportedError(
+                "reduced precision needs a constant factor that nothing else reads", location=f"kernel {kernel!r}"
+            )
+        tall = tall_shape(form, target) if right == PACKED and number is None else None
         shapes = [tall] if tall is not None else tile_shapes(form, right, target)
         found = [
-            make_tiling(body, axis, rows, vectors, right, target)
+            make_tiling(body, axis, rows, vectors, right, target, number)
             for rows, vectors in shapes
             for axis in (COLUMNS, ROWS)
             if axis == COLUMNS or form.rows > rows or form.batch > 1
         ]
         if stores_prologue(form):
-            found = [t for t in found if t.axis == ROWS] or [make_tiling(body, ROWS, *shapes[0], right, target)]
+            by_rows = make_tiling(body, ROWS, *shapes[0], right, target, number)
+            found = [t for t in found if t.axis == ROWS] or [by_rows]
         everything = max(1, min(t.units for t in found))
         return sorted(found, key=lambda t: (t.cost_ns(body, 0, t.units, target), everything))
+
+
+def reduced_format(kernel: str, target: CpuTarget) -> NumberFormat | None:
+    """The reduced precision of a kernel on a CPU, None where it has none."""
+    return formats.choose(PRODUCTS[kernel], target.has) if PRODUCTS[kernel] else None
 
 
 def stores_prologue(form: MatmulForm) -> bool:

@@ -4,7 +4,8 @@ and transpositions.
 Model: result[batch, row, column] = sum over depth of left[batch, row, depth] * right[batch, depth, column]. `columns`
 is the vector axis. Left and right are the operator's `a` and `b`; they change places where `b` has one column (a
 matrix times a vector), so that the long axis is the vector axis. Batch dimensions that only the left factor has become
-rows where its strides allow.
+rows where its strides allow. A 1 x 1 convolution of images that lie channels last, without strides and padding, is a
+product too: rows are the pixels of all images, depths the channels, columns the filters (`pointwise_form`).
 
 Invariants: for every coordinate, `row_coords` + the column at `column_axis` is the coordinate in the anchor's output
 shape; factor strides are in elements; a broadcast dimension has stride 0.
@@ -19,8 +20,9 @@ from itertools import pairwise
 from math import prod
 
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InternalError
+from superkernel.core.errors import InternalError, UnsupportedError
 from superkernel.ir.body import Body, PointwiseProgram, View
+from superkernel.scheduler.families.conv_form import window_attr
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,8 @@ def accumulator(dtype: DType, output: DType) -> DType:
 @lru_cache(maxsize=1024)
 def form_of(body: Body) -> MatmulForm:
     """The normal form of a body whose anchor is a matrix product, or a convolution that is one. Raises InternalError on
-    another anchor."""
+    another anchor, UnsupportedError on another convolution."""
     if body.op == "conv":
-        from superkernel.scheduler.families.conv_reduced import pointwise_form
-
         return pointwise_form(body)
     if body.op not in ("matmul", "matmul_integer"):
         raise InternalError("not a matrix product", found=str(body.op))
@@ -187,3 +187,48 @@ def view_of(body: Body, slot: int) -> View:
     if not isinstance(source, View):
         raise InternalError(f"input slot {slot} is not a view", found=type(source).__name__)
     return source
+
+
+def pixel_stride(view: View) -> int | None:
+    """Elements from one pixel to the next, over rows and images too; None where they do not walk on evenly."""
+    dims, strides = (view.shape[0], *view.shape[2:]), (view.strides[0], *view.strides[2:])
+    walked = [(d, s) for d, s in zip(dims, strides, strict=True) if d > 1]
+    if any(outer[1] != inner[0] * inner[1] for outer, inner in pairwise(walked)):
+        return None
+    return walked[-1][1] if walked else max(1, view.shape[1])
+
+
+def is_pointwise(body: Body) -> bool:
+    """True of a convolution of f32 images that is one matrix product."""
+    x, w = body.anchor_input_types[0], body.anchor_input_types[1]
+    sources = body.anchor_inputs
+    if body.op != "conv" or x is None or w is None or x.rank < 3 or x.dtype is not DType.F32:
+        return False
+    if not all(isinstance(s, View) for s in sources[:2]) or not isinstance(sources[0], View):
+        return False
+    if len(sources) > 2 and sources[2] is not None and not isinstance(sources[2], View):
+        return False
+    rank = x.rank - 2
+    ones = prod(w.shape[2:]) == 1 and all(s == 1 for s in window_attr(body, "strides", rank, 1))
+    plain = not any(window_attr(body, "pads", 2 * rank, 0)) and body.attr.get("groups", 1) == 1
+    same = x.shape[2:] == body.anchor_outputs[0].shape[2:]
+    return ones and plain and same and sources[0].strides[1] == 1 and pixel_stride(sources[0]) is not None
+
+
+def pointwise_form(body: Body) -> MatmulForm:
+    """The matrix product that a convolution is. Raises UnsupportedError where it is none."""
+    if not is_pointwise(body):
+        raise UnsupportedError("not one matrix product", location="conv", expected="1 x 1, channels last, no padding")
+    x, w, output = body.anchor_inputs[0], body.anchor_inputs[1], body.anchor_outputs[0]
+    assert isinstance(x, View)
+    assert isinstance(w, View)
+    rows = (output.shape[0], *output.shape[2:])
+    line = pixel_stride(x)
+    assert line is not None
+    left = Factor(0, DType.F32, x.operand, (), line, x.strides[1], x.offset, None, x.shape, False)
+    right = Factor(1, DType.F32, w.operand, (), w.strides[0], w.strides[1], w.offset, None, w.shape, True)
+    has_bias = len(body.anchor_inputs) > 2 and body.anchor_inputs[2] is not None
+    return MatmulForm(
+        (), rows, prod(rows), w.shape[0], x.shape[1], left, right, DType.F32, 1, output.rank, 0, None, None,
+        2 if has_bias else None,
+    )  # fmt: skip

@@ -11,13 +11,13 @@ from superkernel.registry.rows_reduced import reduced_rows
 from superkernel.scheduler.kerneldef import KernelDef
 
 MODULES: dict[str, str] = {
-    "host.matmul.bf16": "matmul_reduced",
-    "host.matmul.gemv_bf16": "matmul_reduced",
-    "host.matmul.tf32": "matmul_reduced",
-    "host.matmul.int8": "matmul_reduced",
-    "host.matmul.gemv_int8": "matmul_reduced",
-    "host.conv.bf16": "conv_reduced",
-    "host.conv.int8": "conv_reduced",
+    "host.matmul.bf16": "matmul",
+    "host.matmul.gemv_bf16": "matmul",
+    "host.matmul.tf32": "matmul",
+    "host.matmul.int8": "matmul",
+    "host.matmul.gemv_int8": "matmul",
+    "host.conv.bf16": "matmul",
+    "host.conv.int8": "matmul",
     "host.conv.nhwc_bf16": "conv_nhwc_reduced",
     "host.conv.nhwc_int8": "conv_nhwc_int8",
     "host.conv.winograd2_bf16": "winograd_reduced",

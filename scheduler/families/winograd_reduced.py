@@ -16,10 +16,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from superkernel.core.dtypes import DType
+from superkernel.core.formats import BF16, NumberFormat
 from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.conv_form import conv_form
-from superkernel.scheduler.families.matmul_reduced import BF16, is_native, plain_rate
 from superkernel.scheduler.families.winograd import PackWinograd, WinogradFamily, WinogradTiling
 from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget
@@ -46,21 +46,20 @@ class PackNarrowWinograd(Pack):
 
 @dataclass(frozen=True)
 class NarrowWinogradTiling(WinogradTiling):
-    """A cut of a convolution by minimal filtering in bf16. `native`: the CPU multiplies it itself."""
+    """A cut of a convolution by minimal filtering in bf16."""
 
-    format: str = BF16
-    native: bool = False
+    format: NumberFormat = BF16
 
     @property
     def item_bytes(self) -> int:
-        return 2 if self.native else 4
+        return 2 if self.format.native else 4
 
     @property
     def steps(self) -> int:
         return -(-self.channels // 2)
 
     def step_ns(self, target: CpuTarget) -> float:
-        return super().step_ns(target) * (1.0 if self.native else 2.0 / plain_rate(BF16))
+        return super().step_ns(target) * self.format.word_time
 
     def packs(self, body: Body) -> Mapping[int, Pack]:
         form, view = conv_form(body), body.anchor_inputs[1]
@@ -77,10 +76,10 @@ class NarrowWinogradFamily(WinogradFamily):
 
     def finished(self, cut: WinogradTiling, target: CpuTarget) -> NarrowWinogradTiling:
         given = {f.name: getattr(cut, f.name) for f in fields(WinogradTiling)}
-        return NarrowWinogradTiling(**given, native=is_native(BF16, target))
+        return NarrowWinogradTiling(**given, format=BF16.on(target.has))
 
     def item_bytes(self, target: CpuTarget) -> int:
-        return 2 if is_native(BF16, target) else 4
+        return 2 if BF16.on(target.has).native else 4
 
 
 FAMILY = NarrowWinogradFamily()

@@ -58,9 +58,9 @@ def _idle_precision(options: Options, schedule: Schedule) -> tuple[str, ...]:
 
     if asked not in REDUCED:
         return ()
-    from superkernel.backends.host.computed_in import is_narrow
+    from superkernel.backends.host.computed_in import is_reduced
 
-    if any(map(is_narrow, schedule.tilings)):
+    if any(map(is_reduced, schedule.tilings)):
         return ()
     return (
         f"precision={asked!r} has no effect on this graph: no product is computed in it (`explain` of one says why)",

@@ -44,7 +44,7 @@ from superkernel.ops.table import op_table
 from superkernel.reference import evaluate
 from superkernel.scheduler.default_choice import default_choice
 from superkernel.scheduler.families import HOST_KERNELS, family_of
-from superkernel.scheduler.families.matmul_reduced import CONV_FORMATS, FORMATS
+from superkernel.scheduler.families.matmul import PRODUCTS
 from superkernel.scheduler.group import group
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.place import place
@@ -241,15 +241,16 @@ def images() -> list[Case]:
     return found
 
 
-def narrow_products() -> list[Case]:
-    """Products in narrow formats, which this CPU multiplies as f32 and 16-bit integers."""
+def reduced_products() -> list[Case]:
+    """Products of reduced precision, which this CPU multiplies as f32 and 16-bit integers."""
     found = []
-    for kernel, (_, form) in CONV_FORMATS.items():
+    reduced = {kernel: formats[-1] for kernel, formats in PRODUCTS.items() if formats}
+    for kernel in ("host.conv.bf16", "host.conv.int8"):
         image, w = numbers(2, 37, 1, 5), numbers(12, 37, 1, 1)
         name, body, arrays, expected = case(kernel, "conv", [image, w], [1])
         last = np.ascontiguousarray(np.moveaxis(image, 1, -1))
         pixels, weights = last.reshape(-1, 37).astype(float), w.reshape(12, 37).T.astype(float)
-        want = np.moveaxis(expected_product(pixels, weights, form).reshape(2, 1, 5, 12), -1, 1)
+        want = np.moveaxis(expected_product(pixels, weights, reduced.pop(kernel)).reshape(2, 1, 5, 12), -1, 1)
         view = View(0, image.shape, (185, 1, 185, 37))
         turned = replace(body, anchor_inputs=(view, *body.anchor_inputs[1:]))
         found.append((name, turned, [last.reshape(image.shape), *arrays[1:]], dict.fromkeys(expected, want)))
@@ -265,7 +266,7 @@ def narrow_products() -> list[Case]:
     factors = [np.rint(4 * numbers(1, 2, 19, 8, seed=i)) for i in range(3)]
     sharp = [64 * factors[0], *factors[1:]]  # probabilities are alike or nothing
     found.append(case("host.attention.bf16", "attention", sharp, causal=True, scale=1.0))
-    for kernel, (_, form) in FORMATS.items():
+    for kernel, form in reduced.items():
         x, w = numbers(3 if "gemv" in kernel else 19, 37), numbers(37, 45)
         name, body, arrays, expected = case(kernel, "matmul", [x, w], [1])
         found.append((name, body, arrays, dict.fromkeys(expected, expected_product(x, w, form))))
@@ -370,7 +371,7 @@ def programs() -> list[Case]:
     ]
 
 
-@pytest.mark.parametrize("make", [products, images, narrow_products, rows, moves, sequences, programs])
+@pytest.mark.parametrize("make", [products, images, reduced_products, rows, moves, sequences, programs])
 def test_kernels(make: Callable[[], list[Case]], cpu: CpuTarget, tmp_path: Path) -> None:
     check(make(), cpu, tmp_path)
 
@@ -398,7 +399,7 @@ def test_operators(cpu: CpuTarget, tmp_path: Path) -> None:
 
 
 def test_every_family_has_a_case() -> None:
-    tested = {c[0] for make in (products, images, narrow_products, rows, moves, sequences, programs) for c in make()}
+    tested = {c[0] for make in (products, images, reduced_products, rows, moves, sequences, programs) for c in make()}
     assert set(HOST_KERNELS.kernels) - tested == {"host.kv_update", "host.reference"}, "which the decoder below has"
 
 

@@ -1,5 +1,5 @@
-"""What narrow formats of matrix products compute, but for the rounding of sums: NumPy, in float64 behind the rounding
-of the factors."""
+"""What matrix products of reduced precision compute, but for the rounding of sums: NumPy, in float64 behind the
+rounding of the factors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
-from superkernel.scheduler.families.matmul_reduced import BF16, BF16X3, INT8, INT8X2
+from superkernel.core.formats import BF16, BF16X3, INT8, INT8X2, NumberFormat
 
 Array = NDArray[Any]
 
@@ -37,12 +37,12 @@ def rows_of_codes(x: Array, largest: int) -> Array:
     return (code - start) * (width / np.float32(largest)).astype(np.float64)
 
 
-def expected_product(a: Array, b: Array, form: str) -> Array:
+def expected_product(a: Array, b: Array, form: NumberFormat) -> Array:
     """What a format computes but for the rounding of sums."""
-    if form == BF16:
+    if form.name == BF16.name:
         return np.matmul(bf16(a), bf16(b))
-    if form == BF16X3:
+    if form.name == BF16X3.name:
         (ah, al), (bh, bl) = ((bf16(x), bf16(x - bf16(x))) for x in (a, b))
         return np.matmul(ah, bh) + np.matmul(ah, bl) + np.matmul(al, bh)
-    rows = {INT8: rows_of_codes(a, 255), INT8X2: rows_of_codes(a, 65535)}.get(form, a)
+    rows = {INT8.name: rows_of_codes(a, 255), INT8X2.name: rows_of_codes(a, 65535)}.get(form.name, a)
     return np.matmul(rows, weights8(b))

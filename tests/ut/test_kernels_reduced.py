@@ -19,28 +19,31 @@ from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
+from superkernel.core.formats import BF16, BF16X3, INT8, INT8X2, WEIGHTS8, NumberFormat
 from superkernel.ir.body import Role
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.matmul_reduced import (
-    BF16,
-    BF16X3,
-    CONV_FORMATS,
-    FORMATS,
-    INT8,
-    INT8X2,
-    WEIGHTS8,
-    NarrowTiling,
-    format_of,
-)
+from superkernel.scheduler.families.matmul import PRODUCTS, MatmulTiling, reduced_format
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import CpuTarget
 
 Array = NDArray[Any]
 F32 = DType.F32
-KERNELS = tuple(FORMATS)
+KERNELS = tuple(k for k, formats in PRODUCTS.items() if formats and k.startswith("host.matmul"))
+CONVOLUTIONS = tuple(k for k, formats in PRODUCTS.items() if formats and k.startswith("host.conv"))
 
 # Error of a result, relative to the sum of |x| |w| behind it (INT8: to the largest |x| and |w| times the depth).
-BOUNDS = {BF16: 2.0**-7.9, BF16X3: 2.0**-15.5, INT8: 2.0**-7, INT8X2: 2.0**-8, WEIGHTS8: 2.0**-8}
+BOUNDS = {
+    number.name: bound
+    for number, bound in zip(
+        (BF16, BF16X3, INT8, INT8X2, WEIGHTS8), (2.0**-7.9, 2.0**-15.5, 2.0**-7, 2.0**-8, 2.0**-8), strict=True
+    )
+}
+
+
+def format_of(kernel: str, target: CpuTarget) -> NumberFormat:
+    found = reduced_format(kernel, target)
+    assert found is not None
+    return found
 
 
 def narrow_case(a: tuple[int, ...], b: tuple[int, ...], seed: int = 0, **how: Any) -> tuple[AnchorCase, Array, Array]:
@@ -50,9 +53,9 @@ def narrow_case(a: tuple[int, ...], b: tuple[int, ...], seed: int = 0, **how: An
     return anchor_case("matmul", how, [x, w], constants=[1]), x, w
 
 
-def tilings_of(kernel: str, case: AnchorCase, cpu: CpuTarget) -> list[NarrowTiling]:
+def tilings_of(kernel: str, case: AnchorCase, cpu: CpuTarget) -> list[MatmulTiling]:
     found = family_of(kernel).tilings(kernel, case.body, cpu)
-    return [t for t in found if isinstance(t, NarrowTiling)]
+    return [t for t in found if isinstance(t, MatmulTiling)]
 
 
 def check(kernel: str, case: AnchorCase, want: Array, tier: str, tol: float = 2e-5) -> None:
@@ -138,10 +141,10 @@ def test_error_bounds(kernel: str, tier: str) -> None:
     StandaloneKernel(kernel, case.body, tiling, cpu).run([x[:rows], w, got])
     wide, weights = x[:rows].astype(np.float64), w.astype(np.float64)
     scale = np.abs(wide) @ np.abs(weights)
-    if form in (INT8, INT8X2, WEIGHTS8):
+    if form.scales_weights:
         largest_x, largest_w = np.abs(wide).max(axis=1, keepdims=True), np.abs(weights).max(axis=0, keepdims=True)
         scale = 512 * largest_x * largest_w
-    assert (np.abs(got - wide @ weights) <= BOUNDS[form] * scale).all()
+    assert (np.abs(got - wide @ weights) <= BOUNDS[form.name] * scale).all()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -206,7 +209,7 @@ def conv_case(x: tuple[int, ...], filters: int, bias: bool, epilogue: str = "sto
     return case, image
 
 
-@pytest.mark.parametrize("kernel", CONV_FORMATS)
+@pytest.mark.parametrize("kernel", CONVOLUTIONS)
 @pytest.mark.parametrize("tier", tiers())
 @pytest.mark.parametrize(
     ("x", "filters", "bias"),
@@ -217,13 +220,13 @@ def test_convolutions(kernel: str, x: tuple[int, ...], filters: int, bias: bool,
     case, image = conv_case(x, filters, bias)
     arrays = [a for a in case.arrays if a is not None]
     pixels = np.moveaxis(image, 1, -1).reshape(-1, x[1]).astype(float)
-    want = expected_product(pixels, arrays[1].reshape(filters, -1).T.astype(float), CONV_FORMATS[kernel][0])
+    want = expected_product(pixels, arrays[1].reshape(filters, -1).T.astype(float), format_of(kernel, detect_cpu(tier)))
     want = want + (arrays[2].astype(float) if bias else 0.0)
     shaped = np.moveaxis(want.reshape(x[0], *x[2:], filters), -1, 1)
     check(kernel, case, shaped, tier, tol=1e-4)
 
 
-@pytest.mark.parametrize("kernel", CONV_FORMATS)
+@pytest.mark.parametrize("kernel", CONVOLUTIONS)
 def test_convolutions_with_epilogues(kernel: str) -> None:
     conv_case((2, 24, 5, 6), 37, True, "mixed")[0].check(kernel, tol=0.15)
 

@@ -1,0 +1,290 @@
+"""The arithmetic of number formats: how the words of rows and weights are loaded, multiplied, added and stored.
+
+Model: a vector of weights holds one word per lane, a word of a row is the same in all lanes; an *operand* is what one
+of them is in registers. Elements are their own words. With the CPU's own instructions (AVX-512 BF16 and VNNI) a pair of
+bf16 or four bytes are one operand; without, a pair of bf16 is two vectors of f32 (bf16 is the upper half of an f32),
+and bytes are widened to 16 bits.
+
+`multiply` is the register tile of everything but matrix products, whose rows are whole words.
+
+The CPU's bf16 instructions take denormal numbers as zeros; the other way keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from llvmlite import ir
+
+from superkernel.codegen.host.builder import I8, I16, I32, Index, KernelBuilder, vector_type
+from superkernel.codegen.host.gemm_core import Tile, Values, fold, load_again, multiply_add, vectors_kept, zero
+from superkernel.core.dtypes import DType
+from superkernel.core.formats import NumberFormat
+
+_UNROLLED_WORDS = 4  # of a run, whose steps are written out
+
+Operand = list[ir.Value]
+"""A word of a row, or a vector of words of weights: one value, or one per number of the word."""
+
+
+class BFloat(ir.types._BaseFloatType):  # type: ignore[misc]
+    """LLVM's bfloat, which llvmlite lacks."""
+
+    null = "0.0"
+    intrinsic_name = "bf16"
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+    def format_constant(self, val: Any) -> str:
+        raise NotImplementedError("bfloat constants are written as bits")
+
+
+BFloat._create_instance()
+
+
+class Arithmetic:
+    """Of elements as they are, and what other formats change of it."""
+
+    reads_behind = False
+    """Whether the last word of a row may take in items behind it, times weights of 0."""
+
+    def __init__(self, kb: KernelBuilder, number: NumberFormat) -> None:
+        self.kb, self.format, self.item = kb, number, number.item
+
+    @property
+    def takes_memory(self) -> bool:
+        """Whether weights may be memory operands of a multiply-add."""
+        return True
+
+    def weights(self, base: ir.Value, word: Index, lanes: int, again: bool = False) -> Operand:
+        """A vector of words; `again`: read where it is used, whoever read it before."""
+        kind = self._word_type()
+        raw = load_again(self.kb, base, word, kind, lanes) if again else self.kb.load(base, word, kind, lanes)
+        return self._unpacked(raw)
+
+    def row(self, base: ir.Value, at: Index, whole: bool = True) -> Operand:
+        """The word of a row that starts at item `at`; with not `whole` its first number and a 0, which is not read."""
+        return [self.kb.load(base, at, self.item)]
+
+    def spread(self, word: Operand, lanes: int) -> Operand:
+        """A word of a row in all lanes."""
+        return [self.kb.splat(number, lanes) for number in word]
+
+    def multiply_add(self, total: ir.Value, row: Operand, weights: Operand) -> ir.Value:
+        """total + the products of the words' numbers, per lane."""
+        return multiply_add(self.kb, row[0], weights[0], total, self.format.sums)
+
+    def rounded(self, value: ir.Value) -> ir.Value:
+        """Values as copies of rows hold them."""
+        return value
+
+    def put(self, rounded: ir.Value, base: ir.Value, at: Index) -> None:
+        """Stores such values from item `at` of a copy on."""
+        self.kb.store(rounded, base, at, self.item)
+
+    def store(self, value: ir.Value, base: ir.Value, at: Index) -> ir.Value:
+        """Stores values rounded; returns what they are now."""
+        self.put(value, base, at)
+        return value
+
+    def _word_type(self) -> DType:
+        return self.format.weights
+
+    def _unpacked(self, raw: ir.Value) -> Operand:
+        return [raw]
+
+
+class Bf16Arithmetic(Arithmetic):
+    """Of pairs of bf16, summed in f32."""
+
+    @property
+    def takes_memory(self) -> bool:
+        return self.format.native  # a pair of f32 is no memory operand
+
+    def row(self, base: ir.Value, at: Index, whole: bool = True) -> Operand:
+        """At any address."""
+        kb = self.kb
+        if self.format.native:
+            word = kb.b.load(kb.at(base, at, DType.BF16), typ=I32 if whole else I16, align=2)
+            return [word if whole else kb.b.zext(word, I32)]
+        second = kb.load(base, kb.add(at, 1), DType.F32) if whole else kb.const(0.0, DType.F32)
+        return [kb.load(base, at, DType.F32), second]
+
+    def spread(self, word: Operand, lanes: int) -> Operand:
+        found = super().spread(word, lanes)
+        return [self._pairs(found[0])] if self.format.native else found
+
+    def multiply_add(self, total: ir.Value, row: Operand, weights: Operand) -> ir.Value:
+        kb, kind = self.kb, total.type
+        if not self.format.native:
+            return kb.fma(row[0], weights[0], kb.fma(row[1], weights[1], total))
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * kind.count}"
+        return kb.b.call(kb.intrinsic(name, kind, [kind, row[0].type, weights[0].type]), [total, row[0], weights[0]])
+
+    def rounded(self, value: ir.Value) -> ir.Value:
+        """The bits of bf16, or f32 that are bf16 in value."""
+        if not self.format.native:
+            return self.kb.widen(self.kb.narrow(value, DType.BF16), DType.BF16)
+        lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
+        return self.kb.b.bitcast(self.kb.b.fptrunc(value, vector_type(BFloat(), lanes)), vector_type(I16, lanes))
+
+    def bits(self, value: ir.Value) -> ir.Value:
+        """Values as 16 bits each."""
+        return self.rounded(value) if self.format.native else self.kb.narrow(value, DType.BF16)
+
+    def put(self, rounded: ir.Value, base: ir.Value, at: Index) -> None:
+        self.kb.b.store(rounded, self.kb.at(base, at, self.item), align=self.item.itemsize)
+
+    def store(self, value: ir.Value, base: ir.Value, at: Index) -> ir.Value:
+        rounded = self.rounded(value)
+        self.put(rounded, base, at)
+        return self.kb.widen(rounded, DType.BF16) if self.format.native else rounded
+
+    def _word_type(self) -> DType:
+        return DType.I32
+
+    def _unpacked(self, raw: ir.Value) -> Operand:
+        """Low halves are the earlier depth."""
+        b, lanes = self.kb.b, raw.type.count
+        if self.format.native:
+            return [self._pairs(raw)]
+        floats = ir.VectorType(ir.FloatType(), lanes)
+        early = b.shl(raw, self.kb.const(16, DType.I32, lanes))
+        late = b.and_(raw, self.kb.const(-65536, DType.I32, lanes))
+        return [b.bitcast(early, floats), b.bitcast(late, floats)]
+
+    def _pairs(self, words: ir.Value) -> ir.Value:
+        return self.kb.b.bitcast(words, ir.VectorType(BFloat(), 2 * words.type.count))
+
+
+class ByteArithmetic(Arithmetic):
+    """Of fours of unsigned bytes by signed ones, exactly, in i32. What stores rows is `quantise`."""
+
+    reads_behind = True
+
+    def row(self, base: ir.Value, at: Index, whole: bool = True) -> Operand:
+        return [self.kb.b.load(self.kb.at(base, at, self.item), typ=I32, align=1)]
+
+    def multiply_add(self, total: ir.Value, row: Operand, weights: Operand) -> ir.Value:
+        kb, b, kind = self.kb, self.kb.b, total.type
+        if self.format.native:
+            octets = ir.VectorType(I8, 4 * kind.count)
+            function = kb.intrinsic(f"llvm.x86.avx512.vpdpbusd.{32 * kind.count}", kind, [kind, octets, octets])
+            return b.call(function, [total, b.bitcast(row[0], octets), b.bitcast(weights[0], octets)])
+        halves = ir.VectorType(I16, 2 * kind.count)
+        eight = ir.Constant(halves, [8] * halves.count)
+        l16, r16 = b.bitcast(row[0], halves), b.bitcast(weights[0], halves)
+        even = _madd(kb, b.and_(l16, ir.Constant(halves, [255] * halves.count)), b.ashr(b.shl(r16, eight), eight), kind)
+        odd = _madd(kb, b.lshr(l16, eight), b.ashr(r16, eight), kind)
+        return b.add(total, b.add(even, odd))
+
+    def _word_type(self) -> DType:
+        return DType.I32
+
+
+class ByteWeightArithmetic(Arithmetic):
+    """Of f32 rows by signed bytes, which are widened in registers."""
+
+    def _unpacked(self, raw: ir.Value) -> Operand:
+        b, lanes = self.kb.b, raw.type.count
+        return [b.sitofp(b.sext(raw, ir.VectorType(I32, lanes)), ir.VectorType(ir.FloatType(), lanes))]
+
+
+_ARITHMETIC: dict[tuple[DType, DType], type[Arithmetic]] = {
+    (DType.BF16, DType.BF16): Bf16Arithmetic,
+    (DType.U8, DType.I8): ByteArithmetic,
+    (DType.F32, DType.I8): ByteWeightArithmetic,
+}
+
+
+def arithmetic_of(kb: KernelBuilder, number: NumberFormat) -> Arithmetic:
+    """What a format's words are multiplied by in one kernel."""
+    made = _ARITHMETIC[number.rows, number.weights] if number.is_reduced else Arithmetic
+    return made(kb, number)
+
+
+Nest = Sequence[tuple[int, int]]
+"""Loops from outside in: extent, distance between the inputs of two turns."""
+
+
+def multiply(
+    arithmetic: Arithmetic,
+    tile: Tile,
+    nest: Nest,
+    run: tuple[int, int],
+    position: int,
+    source: ir.Value,
+    weights: ir.Value,
+    panel: int,
+    begin: Sequence[ir.Value] = (),
+) -> list[Values]:
+    """Results[position][vector]: sums over a nest of loops of runs of items of `source` (how many, how far apart) times
+    words of weights, `panel` of them a step, on top of `begin` (per vector). The inputs of positions are `position`
+    items apart; steps of weights follow one another."""
+    a, kb, number = arithmetic, arithmetic.kb, arithmetic.format
+    extent, distance = run
+    words, widths = number.words(extent), tile.widths
+    kept = vectors_kept(tile, kb.cpu) if a.takes_memory else tile.vectors
+
+    def step(x: ir.Value, w: ir.Value, values: Values, whole: bool) -> Values:
+        near = [a.weights(w, v * tile.lanes, widths[v]) for v in range(kept)]
+        found = list(values)
+        for r in range(tile.rows):
+            word = a.row(x, r * position, whole)
+            rows = {lanes: a.spread(word, lanes) for lanes in dict.fromkeys(widths)}
+            far = (a.weights(w, v * tile.lanes, widths[v], again=True) for v in range(kept, tile.vectors))
+            for v, vector in enumerate(chain(near, far)):
+                i = r * tile.vectors + v
+                found[i] = a.multiply_add(found[i], rows[widths[v]], vector)
+        return found
+
+    def one_run(x: ir.Value, w: ir.Value, values: Values) -> Values:
+        def turn(k: Index, state: Values) -> Values:
+            at = kb.at(x, kb.mul(k, number.step * distance), a.item)
+            return step(at, kb.at(w, kb.mul(k, panel), DType.I32), state, True)
+
+        full = words if a.reads_behind else extent // number.step
+        if full <= _UNROLLED_WORDS:
+            for k in range(full):
+                values = turn(k, values)
+        else:
+            values = fold(kb, 0, full, 1, values, turn)
+        if words > full:
+            at = kb.at(x, full * number.step * distance, a.item)
+            values = step(at, kb.at(w, full * panel, DType.I32), values, False)
+        return values
+
+    def level(depth: int, x: ir.Value, w: ir.Value, values: Values) -> Values:
+        if depth == len(nest):
+            return one_run(x, w, values)
+        turns, apart = nest[depth]
+        steps = panel * words
+        for inner, _ in nest[depth + 1 :]:
+            steps *= inner
+        return fold(
+            kb, 0, turns, 1, values,
+            lambda i, state: level(
+                depth + 1, kb.at(x, kb.mul(i, apart), a.item), kb.at(w, kb.mul(i, steps), DType.I32), state
+            ),
+        )  # fmt: skip
+
+    first = list(begin) or [zero(number.sums, lanes) for lanes in widths]
+    flat = level(0, source, weights, first * tile.rows)
+    return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
+
+
+_MADD = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd", 4: "llvm.x86.sse2.pmadd.wd"}
+
+
+def _madd(kb: KernelBuilder, a: ir.Value, c: ir.Value, kind: ir.VectorType) -> ir.Value:
+    """Products of 16-bit integers, added in pairs to 32 bits."""
+    if "x86" in kb.cpu.triple:
+        return kb.b.call(kb.intrinsic(_MADD[kind.count], kind, [a.type, a.type]), [a, c])
+    b, sixteen = kb.b, kb.const(16, DType.I32, kind.count)
+    wide = [b.bitcast(v, vector_type(I32, kind.count)) for v in (a, c)]
+    low = [b.ashr(b.shl(v, sixteen), sixteen) for v in wide]
+    high = [b.ashr(v, sixteen) for v in wide]
+    return b.add(b.mul(low[0], low[1]), b.mul(high[0], high[1]))

@@ -1,0 +1,150 @@
+"""Number formats: what the host's matrix products, convolutions and attention are computed in.
+
+Model: a factor of f32 values is stored in *words*: 32 bits of a row hold `step` neighbours along the depth (two bf16,
+four bytes), and so many weights of one column stand side by side. Where a value takes several numbers (bf16x3: the
+rounded value and what that left out; int8x2: high and low bytes) rows or weights have *parts*. A step of the depth loop
+multiplies one word of a row by a vector of words of weights.
+
+Kernels take a format as a value of their tilings: block sizes, packing, copies of rows and costs follow from its
+fields, the code from `codegen/host/arithmetic.py`. A new format is one value here and its arithmetic there.
+
+Rates are multiply-adds per f32 multiply-add of the same CPU, measured on register tiles that hide all latencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from superkernel.core.dtypes import DType
+
+_WORD_BYTES = 4
+
+
+@dataclass(frozen=True, repr=False)
+class NumberFormat:
+    """What rows and weights of a product are stored as, what their products are summed in, how fast that is.
+
+    `native`: the CPU multiplies words by instructions of its own; without, the same numbers are multiplied as f32 or
+    integers of 16 bits."""
+
+    name: str
+    title: str  # for people
+    rows: DType
+    weights: DType
+    sums: DType  # of products, inside the depth loop
+    results: DType = DType.F32  # of that loop
+    row_parts: int = 1
+    weight_parts: int = 1
+    feature: str = ""  # LLVM's feature that multiplies words, "" where no CPU does
+    rate: float = 1.0  # without the feature
+    native_rate: float = 1.0
+    native_word: float = 1.0  # time of a word's multiply-add by the CPU's own instruction, of one of f32 values
+    copied_per_ns: float = 8.0  # elements of rows
+    native: bool = False
+
+    def __repr__(self) -> str:
+        return f"{self.name}+{self.feature}" if self.native else self.name
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether factors have less precision than the elements that come in."""
+        return self.weights is not self.results
+
+    @property
+    def scales_rows(self) -> bool:
+        """Whether each row is turned into unsigned integers, with a scale and a zero point found at run time."""
+        return self.is_reduced and not self.rows.is_float
+
+    @property
+    def scales_weights(self) -> bool:
+        """Whether weights are signed integers with a scale per column."""
+        return self.is_reduced and not self.weights.is_float
+
+    @property
+    def copies_rows(self) -> bool:
+        """Whether rows cannot be read where they are."""
+        return self.rows is not self.results
+
+    @property
+    def step(self) -> int:
+        """Neighbours along the depth in a word."""
+        return max(1, _WORD_BYTES // self.rows.itemsize)
+
+    @property
+    def item(self) -> DType:
+        """As what copies of rows are stored: numbers that the CPU does not multiply itself wait as f32."""
+        return self.rows if self.native or not self.rows.is_float else self.results
+
+    @property
+    def word_bytes(self) -> int:
+        """Bytes of packed weights per column and step of the depth loop."""
+        return self.step * self.weights.itemsize * self.weight_parts
+
+    @property
+    def column_bytes(self) -> int:
+        """Bytes of packed weights per column behind its words: an f32 scale, the i32 sum of what a row's zero point
+        meets."""
+        return 4 * (self.scales_weights + self.scales_rows)
+
+    @property
+    def products(self) -> tuple[tuple[int, int], ...]:
+        """Which part of a row meets which of the weights in one sum, smallest first (low times low is below what is
+        left out anyway)."""
+        return ((0, 0),) if self.weight_parts == 1 else ((1, 0), (0, 1), (0, 0))
+
+    @property
+    def speed(self) -> float:
+        """The rate on the CPU at hand."""
+        return self.native_rate if self.native else self.rate
+
+    @property
+    def word_time(self) -> float:
+        """Time of a word's multiply-add, of one of f32 values."""
+        return self.native_word if self.native else self.step / self.rate
+
+    def words(self, depth: int) -> int:
+        """Steps of the depth loop."""
+        return -(-depth // self.step)
+
+    def panel_bytes(self, depth: int, columns: int) -> int:
+        """Size of so many packed columns."""
+        return columns * (self.words(depth) * self.word_bytes + self.column_bytes)
+
+    def on(self, has: Callable[[str], bool]) -> NumberFormat:
+        """The format on a CPU that has some features: native where it can be."""
+        native = bool(self.feature) and has(self.feature)
+        return self if native == self.native else replace(self, native=native)
+
+
+def elements(dtype: DType) -> NumberFormat:
+    """Products of elements as they are, summed in `dtype`."""
+    name = dtype.value
+    rate = 1.0 if dtype is DType.F32 else 0.5 if dtype is DType.F64 else 0.4
+    return NumberFormat(name, name, dtype, dtype, dtype, dtype, rate=rate)
+
+
+F32 = elements(DType.F32)
+BF16 = NumberFormat(
+    "bf16", "bf16, sums in f32", DType.BF16, DType.BF16, DType.F32,
+    feature="avx512bf16", rate=0.85, native_rate=2.0,
+)  # fmt: skip
+BF16X3 = NumberFormat(
+    "bf16x3", "f32 in two bf16 parts, three products, sums in f32", DType.BF16, DType.BF16, DType.F32,
+    row_parts=2, weight_parts=2, feature="avx512bf16", rate=0.3, native_rate=0.66, copied_per_ns=4.0,
+)  # fmt: skip
+INT8 = NumberFormat(
+    "int8", "8-bit rows and weights, sums in i32", DType.U8, DType.I8, DType.I32,
+    feature="avx512vnni", rate=0.8, native_rate=3.6, native_word=1.05, copied_per_ns=3.0,
+)  # fmt: skip
+INT8X2 = NumberFormat(
+    "int8x2", "16-bit rows, 8-bit weights, sums in i32", DType.U8, DType.I8, DType.I32,
+    row_parts=2, feature="avx512vnni", rate=0.4, native_rate=2.0, copied_per_ns=2.0,
+)  # fmt: skip
+WEIGHTS8 = NumberFormat("weights8", "f32 rows, 8-bit weights, sums in f32", DType.F32, DType.I8, DType.F32, rate=0.4)
+
+
+def choose(formats: Sequence[NumberFormat], has: Callable[[str], bool]) -> NumberFormat:
+    """The first of a kernel's formats that a CPU with some features multiplies itself, else the last."""
+    found = [f.on(has) for f in formats]
+    return next((f for f in found if f.native), found[-1])
