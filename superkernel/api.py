@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from superkernel.core.collection import paused
 from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
-from superkernel.core.option import ACCELERATOR, HOST
+from superkernel.core.option import ACCELERATOR, HOST, did_you_mean
 from superkernel.core.options import Options
 from superkernel.runtime.kernels import kernel_of
 
@@ -114,7 +114,7 @@ def compile(
 
 
 def accelerator(target: str | PathLike[str] | AicoreTarget) -> AicoreTarget | None:
-    """The accelerator that a target names, None for the host. Raises InputError, UnsupportedError."""
+    """The accelerator that a target names, None for the host. Raises InputError."""
     if target == HOST:
         return None
     from superkernel.target.aicore import AicoreTarget, load_target, preset_names
@@ -123,12 +123,11 @@ def accelerator(target: str | PathLike[str] | AicoreTarget) -> AicoreTarget | No
         return target
     names = (HOST, *preset_names())
     if not isinstance(target, (str, PathLike)):
-        raise UnsupportedError("unknown target", expected=", ".join(names), found=repr(target))
+        raise InputError("unknown target", expected=", ".join(names), found=repr(target))
     text = fspath(target)
     if text not in names and not Path(text).suffix and not Path(text).exists():
-        raise UnsupportedError(
-            "unknown target", expected=", ".join(names), found=repr(text), hint="or the path of a target file"
-        )
+        hint = did_you_mean([text], names) or "or the path of a target file"
+        raise InputError("unknown target", expected=", ".join(names), found=repr(text), hint=hint)
     return load_target(text)
 
 

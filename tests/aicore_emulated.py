@@ -33,7 +33,8 @@ from superkernel.core import settings
 from superkernel.core.options import Options
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Body, Role, SubOperator
-from superkernel.scheduler.aicore.place import Cores, place_aicore
+from superkernel.scheduler.aicore.cores import Cores
+from superkernel.scheduler.aicore.place import place_aicore
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.grouping import Buffer, Grouping
 from superkernel.scheduler.schedule import Place, Space

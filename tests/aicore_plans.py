@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from superkernel.sync.aicore.plan import AicorePlan, Await, HartKind, OperandWait, Run, Signal, Step, awaited
-from superkernel.sync.aicore.service import AwaitCount, Notify
+from superkernel.sync.aicore.plan import (
+    AicorePlan,
+    Await,
+    AwaitCount,
+    HartKind,
+    Notify,
+    OperandWait,
+    Run,
+    Signal,
+    Step,
+    awaited,
+)
 
 
 def without_event(plan: AicorePlan, gone: int) -> AicorePlan:

@@ -9,7 +9,8 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Region, TensorType
 from superkernel.ir.body import Body, Operand, PointwiseProgram, SubOperator
 from superkernel.ir.body import Role as Use
-from superkernel.scheduler.aicore.place import Cores, ranges
+from superkernel.scheduler.aicore.cores import Cores
+from superkernel.scheduler.aicore.place import ranges
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task
 from superkernel.scheduler.tiling import Access

@@ -13,43 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from superkernel.codegen.aicore.commands import Address
+from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, CHANNEL_FLAGS
+from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES
 from superkernel.scheduler.families.aicore.rounding import ceil_to
-from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine
-
-if TYPE_CHECKING:
-    from superkernel.codegen.aicore.commands import Address
-    from superkernel.codegen.aicore.layer import KernelBuilder
-
-CHANNELS_MAX = CHANNEL_FLAGS  # a kernel has the last flags, the plan the others
-
-
-def meeting_flag(target: AicoreTarget) -> int:
-    """The flag of meetings inside kernels."""
-    return int(target.sync.flags_per_core) - 1 - CHANNELS_MAX
 
 
 class Channel:
-    """Made by `KernelBuilder.channel`. `to_vector`: the cube core sends."""
+    """Tiles of `slot_bytes`, `turns` of them in all. `to_vector`: the cube core sends. Raises InternalError where there
+    are more channels than flags for them."""
 
-    def __init__(
-        self, kb: KernelBuilder, number: int, start: int, slot_bytes: int, depth: int, turns: Number, to_vector: bool
-    ) -> None:
-        self.kb, self.start, self.depth, self.turns = kb, start, depth, turns
+    def __init__(self, kb: KernelBuilder, slot_bytes: int, turns: Number, *, to_vector: bool, depth: int = 2) -> None:
+        self.kb, self.depth, self.turns = kb, depth, turns
         self.stride = ceil_to(slot_bytes, CHANNEL_ALIGN_BYTES)
-        self.flag = int(kb.target.sync.flags_per_core) - 1 - number
+        self.flag, self.start = kb.take_channel(self.stride * depth)
         self.sends = kb.role.is_cube == to_vector
         self._turn = kb.variable(0)
         self._slot = kb.variable(0)
-
-    @property
-    def end(self) -> int:
-        """Offset in the workspace of the byte behind it."""
-        return self.start + self.stride * self.depth
 
     @contextmanager
     def turn(self) -> Iterator[Address]:

@@ -18,10 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from llvmlite import ir
 
-from superkernel.codegen.aicore.channel import meeting_flag
 from superkernel.codegen.aicore.commands import SCRATCH
 from superkernel.codegen.aicore.emission import KernelCode, LocalUse
-from superkernel.codegen.aicore.layer import FENCE_FUNCTION, LOCAL_FENCE, WAIT_FUNCTION
+from superkernel.codegen.aicore.layer import FENCE_FUNCTION, LOCAL_FENCE, WAIT_FUNCTION, meeting_flag
 from superkernel.codegen.aicore.memory_events import MemoryEvents
 from superkernel.codegen.aicore.memory_map import MARKER_WORD, PARAMETERS_BYTE
 from superkernel.codegen.aicore.program_spec import (
@@ -38,8 +37,7 @@ from superkernel.codegen.aicore.service_program import emit_notify
 from superkernel.codegen.aicore.statements import declare, define, issue, store, word
 from superkernel.codegen.aicore.wait_entries import Waits, wait_entries
 from superkernel.scheduler.families.aicore.base import Role
-from superkernel.sync.aicore.plan import AICPU, Await, CoreKind, Drain, Event, HartKind, Mode, Run, Signal, Step
-from superkernel.sync.aicore.service import Notify
+from superkernel.sync.aicore.plan import AICPU, Await, CoreKind, Drain, Event, HartKind, Mode, Notify, Run, Signal, Step
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine, command
 

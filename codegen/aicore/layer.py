@@ -31,15 +31,13 @@ from typing import cast
 
 from llvmlite import ir
 
-from superkernel.codegen.aicore.channel import CHANNELS_MAX, Channel, meeting_flag
 from superkernel.codegen.aicore.commands import SCRATCH, Address, Commands, OperandValue
 from superkernel.codegen.aicore.rings import Buffer, FlagPlan, FlagUse, Part, Ring, StreamFlags, Touch
 from superkernel.codegen.aicore.scalar import I8, I16, I32, I64, MASK64, Number, Scalar, Variable, ir_of
-from superkernel.codegen.aicore.stream import Stream, ends
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
+from superkernel.scheduler.families.aicore.base import CHANNEL_FLAGS, AicoreTiling, Role
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import CommandSpec, Engine, Local, spec_of
@@ -50,6 +48,11 @@ STORE_FENCE, OWN_FENCE, LOCAL_FENCE = 0, 1, 2
 RESERVED_FLAGS = 3
 WAIT_FUNCTION, FENCE_FUNCTION = "sk_wait", "sk_fence"
 _BITS: dict[int, ir.IntType] = {1: I8, 2: I16, 4: I32, 8: I64}
+
+
+def meeting_flag(target: AicoreTarget) -> int:
+    """The flag of meetings inside kernels: a kernel has the last flags for its channels, the plan has the others."""
+    return int(target.sync.flags_per_core) - 1 - CHANNEL_FLAGS
 
 
 class KernelBuilder(Commands):
@@ -75,7 +78,7 @@ class KernelBuilder(Commands):
         self.streams: list[Ring] = []
         self._plan, self._single = plan, single
         self._rings: list[Ring] = []
-        self._channels: list[Channel] = []
+        self._channels: list[int] = []  # where in the workspace each ends
         self._taken: dict[Local, tuple[int, int]] = {}
         self._open: list[tuple[Ring, int, int]] = []  # ring, turn site, number of nodes around it
         self.scalar: set[int] = set()
@@ -107,16 +110,20 @@ class KernelBuilder(Commands):
         self._rings.append(ring)
         return ring
 
-    def stream(self, name: str, producer: Engine, consumer: Engine, depth: int = 2) -> Stream:
-        """Slots that one engine fills and another drains where the two do not nest as turns do."""
-        filled, drained = ends(self, name, len(self._rings), depth, (producer, consumer))
+    def ends(self, name: str, engines: tuple[Engine, Engine], depth: int) -> tuple[Ring, Ring, StreamFlags | None]:
+        """The rings of a stream's two ends (`Stream`), and the flags between them; None while not known yet."""
+        number = len(self._rings)
+        filled = Ring(name, number, depth, engines=engines)
+        drained = Ring(f"{name} drained", number + 1, depth, engines=engines)
+        if depth > 1:
+            filled.slot, drained.slot = Variable(self.b, 0), Variable(self.b, 0)
         self._rings += [filled, drained]
         self.streams.append(filled)
-        flags = None if self._plan is None else self._plan.streams[filled.number]
+        flags = None if self._plan is None else self._plan.streams[number]
         if flags is not None:
             ways = [(s, t, base + RESERVED_FLAGS) for s, t, base in (flags.forward, flags.back)]
             flags = StreamFlags(ways[0], ways[1])
-        return Stream(self, filled, drained, flags)
+        return filled, drained, flags
 
     def buffer(
         self, ring: Ring, memory: Local, nbytes: int, name: str = "", *, top: bool = False, align: int = 0
@@ -153,15 +160,14 @@ class KernelBuilder(Commands):
     def _alignment(self, memory: Local) -> int:
         return cast("int", self.target.value(memory.align_path))
 
-    def channel(self, slot_bytes: int, turns: Number, *, to_vector: bool, depth: int = 2) -> Channel:
-        """Slots through which the cube core sends tiles to its vector cores, or they to it; `turns` in all."""
+    def take_channel(self, nbytes: int) -> tuple[int, int]:
+        """A cross-core flag and a stretch of the workspace for a channel (`Channel`): (flag, offset)."""
         number = len(self._channels)
-        if number == CHANNELS_MAX:
-            raise InternalError(f"more than {CHANNELS_MAX} channels", location=self.symbol)
-        start = self._channels[-1].end if self._channels else 0
-        made = Channel(self, number, start, slot_bytes, depth, turns, to_vector)
-        self._channels.append(made)
-        return made
+        if number == CHANNEL_FLAGS:
+            raise InternalError(f"more than {CHANNEL_FLAGS} channels", location=self.symbol)
+        start = self._channels[-1] if self._channels else 0
+        self._channels.append(start + nbytes)
+        return int(self.target.sync.flags_per_core) - 1 - number, start
 
     def operand(self, index: int, offset: Number = 0) -> Address:
         """A byte of an operand in global memory."""
@@ -186,13 +192,17 @@ class KernelBuilder(Commands):
         for ring in rings:
             ring.open = False
             self._open = [entry for entry in self._open if entry[0] is not ring]
-            if ring.slot is not None:
-                following = ring.slot.get() + 1
-                if ring.depth & (ring.depth - 1) == 0:
-                    ring.slot.set(following & (ring.depth - 1))
-                else:
-                    last = self.b.icmp_unsigned("==", ir_of(following), ir_of(ring.depth))
-                    ring.slot.set(Scalar(self.b, self.b.select(last, ir_of(0), ir_of(following))))
+            self.advance(ring)
+
+    def advance(self, ring: Ring) -> None:
+        """The buffers of a ring mean its next slots from here on."""
+        if ring.slot is None:
+            return
+        following = ring.slot.get() + 1
+        if ring.depth & (ring.depth - 1) == 0:
+            ring.slot.set(following & (ring.depth - 1))
+        else:
+            ring.slot.set(self.select(self.b.icmp_unsigned("==", ir_of(following), ir_of(ring.depth)), 0, following))
 
     # Commands ---------------------------------------------------------------------------------------------------------
 

@@ -19,8 +19,7 @@ from llvmlite import ir
 from superkernel.codegen.aicore.memory_map import WORDS_WORD
 from superkernel.codegen.aicore.scalar import I64, Scalar, load_volatile
 from superkernel.codegen.aicore.statements import define, issue, line_address, store, word
-from superkernel.sync.aicore.plan import AicorePlan, CoreKind
-from superkernel.sync.aicore.service import AwaitCount, Prefetch
+from superkernel.sync.aicore.plan import AicorePlan, AwaitCount, CoreKind, Prefetch
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine, command
 

@@ -19,14 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from superkernel.codegen.aicore.rings import Buffer, Ring, StreamFlags
-from superkernel.codegen.aicore.scalar import Number, Variable, ir_of
+from superkernel.codegen.aicore.layer import KernelBuilder
+from superkernel.codegen.aicore.rings import Buffer, Ring
+from superkernel.codegen.aicore.scalar import Number
 from superkernel.target.engines import Engine, Local
-
-if TYPE_CHECKING:
-    from superkernel.codegen.aicore.layer import KernelBuilder
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +35,11 @@ class StreamBuffer:
 
 
 class Stream:
-    """Made by `KernelBuilder.stream`."""
+    """See the module docstring."""
 
-    def __init__(self, kb: KernelBuilder, filled: Ring, drained: Ring, flags: StreamFlags | None) -> None:
-        self._kb, self._in, self._out, self._flags = kb, filled, drained, flags
+    def __init__(self, kb: KernelBuilder, name: str, producer: Engine, consumer: Engine, depth: int = 2) -> None:
+        self._kb = kb
+        self._in, self._out, self._flags = kb.ends(name, (producer, consumer), depth)
 
     def buffer(self, memory: Local, nbytes: int, name: str = "", *, top: bool = False) -> StreamBuffer:
         """Bytes of a local memory in every slot, as `KernelBuilder.buffer`."""
@@ -65,7 +63,7 @@ class Stream:
         """The slot is full when what the producer was told so far is done."""
         if self._flags is not None:
             self._flag("set_flag", self._flags.forward, self._in)
-        _advance(self._kb, self._in)
+        self._kb.advance(self._in)
 
     def begin_drain(self) -> None:
         """What the consumer is told from here on starts when the slot is full."""
@@ -76,7 +74,7 @@ class Stream:
         """The slot is free when what the consumer was told so far is done."""
         if self._flags is not None:
             self._flag("set_flag", self._flags.back, self._out)
-        _advance(self._kb, self._out)
+        self._kb.advance(self._out)
 
     def select(self, slot: Number) -> None:
         """The slot of the next fill and drain, for kernels that have several slots in work at a time."""
@@ -101,22 +99,3 @@ class Stream:
     def _flag(self, name: str, way: tuple[Engine, Engine, int], end: Ring) -> None:
         source, target, base = way
         self._kb.flag(name, source, target, base if end.slot is None else end.slot.get() + base)
-
-
-def ends(kb: KernelBuilder, name: str, number: int, depth: int, engines: tuple[Engine, Engine]) -> tuple[Ring, Ring]:
-    """The rings of a stream's two ends; numbers `number` and `number` + 1."""
-    filled = Ring(name, number, depth, engines=engines)
-    drained = Ring(f"{name} drained", number + 1, depth, engines=engines)
-    if depth > 1:
-        filled.slot, drained.slot = Variable(kb.b, 0), Variable(kb.b, 0)
-    return filled, drained
-
-
-def _advance(kb: KernelBuilder, ring: Ring) -> None:
-    if ring.slot is None:
-        return
-    following = ring.slot.get() + 1
-    if ring.depth & (ring.depth - 1) == 0:
-        ring.slot.set(following & (ring.depth - 1))
-    else:
-        ring.slot.set(kb.select(kb.b.icmp_unsigned("==", ir_of(following), ir_of(ring.depth)), 0, following))

@@ -11,7 +11,7 @@ L2 is played through as a list of stretches, least recently used out first. A re
 nothing that would have been there is missed, and nothing that was prefetched has gone out before its use: where L2 is
 short, that is the distance that fits.
 
-The service hart issues the tasks (`sync.aicore.service`): a release is a `Notify` of the cores, behind the stores of
+The service hart issues the tasks (`sync.aicore.plan`): a release is a `Notify` of the cores, behind the stores of
 the sub-operator before (control units run ahead of their engines), and an `AwaitCount` of the hart, which comes
 `sync.memory_flag_ns` later; what is released with the launch needs neither.
 
@@ -28,8 +28,20 @@ from typing import Final
 
 from superkernel.codegen.aicore.weight_demand import Demand, Times, demands_of, launches_of, times_of
 from superkernel.scheduler.schedule import Schedule, Space
-from superkernel.sync.aicore.plan import AICPU, AicorePlan, CoreKind, Cut, Pause, Run, Step
-from superkernel.sync.aicore.service import AwaitCount, Notify, Prefetch, ServiceProgram, ServiceStep
+from superkernel.sync.aicore.plan import (
+    AICPU,
+    AicorePlan,
+    AwaitCount,
+    CoreKind,
+    Cut,
+    Notify,
+    Pause,
+    Prefetch,
+    Run,
+    ServiceProgram,
+    ServiceStep,
+    Step,
+)
 from superkernel.target.aicore import AicoreTarget
 
 NONE, AUTO, MAX = "none", "auto", "max"

@@ -31,7 +31,8 @@ from superkernel.scheduler.families.indexing import WholeTiling
 from superkernel.scheduler.families.lookup import LookupTiling, lookup_plan
 from superkernel.scheduler.families.movement import OutputRowsTiling
 from superkernel.scheduler.families.rowops import integer
-from superkernel.scheduler.families.rowspace import RowTiling, slot_program
+from superkernel.scheduler.families.rowspace import slot_program
+from superkernel.scheduler.families.rowtiling import RowTiling
 from superkernel.scheduler.tiling import Tiling
 
 

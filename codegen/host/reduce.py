@@ -22,7 +22,7 @@ from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.rowspace import RowTiling
+from superkernel.scheduler.families.rowtiling import RowTiling
 from superkernel.scheduler.tiling import Tiling
 
 UNROLL = 4

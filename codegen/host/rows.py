@@ -24,7 +24,8 @@ from superkernel.codegen.host.program import ProgramEmitter, Row
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
-from superkernel.scheduler.families.rowspace import RowSpace, RowTiling
+from superkernel.scheduler.families.rowspace import RowSpace
+from superkernel.scheduler.families.rowtiling import RowTiling
 
 Site = str | int
 BLOCK_STEPS = 256  # additions in a row before a partial sum is put aside

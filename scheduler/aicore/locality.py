@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,14 +29,12 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Role as OperandRole
 from superkernel.ir.body import SubOperator
+from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
 from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.schedule import Copies
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.aicore import AicoreTarget
-
-if TYPE_CHECKING:
-    from superkernel.scheduler.aicore.place import Cores
 
 AUTO, OFF = "auto", "off"
 UNITS_MAX = 1024  # of a sub-operator that is looked at

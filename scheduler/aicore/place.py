@@ -23,11 +23,12 @@ from dataclasses import dataclass, replace
 from superkernel.core.errors import InternalError, UnsupportedError
 from superkernel.core.tensor import Region
 from superkernel.ir.body import SubOperator
+from superkernel.scheduler.aicore.cores import Cores, owner
 from superkernel.scheduler.aicore.locality import AUTO as LOCAL
 from superkernel.scheduler.aicore.locality import Localised, localise
 from superkernel.scheduler.aicore.streams import AUTO, Site, arrange
 from superkernel.scheduler.families.aicore import family_of
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
+from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.memory import plan_memory
@@ -60,58 +61,6 @@ class Workspaces:
         """All of them."""
         used = [s for s in self.sets if s is not None]
         return (max(used) + 1) * self.cores * self.stride if used else 0
-
-
-@dataclass(frozen=True)
-class Cores:
-    """The cores of a target by type and group."""
-
-    target: AicoreTarget
-
-    @property
-    def cube(self) -> int:
-        return int(self.target.device.cube_cores)
-
-    @property
-    def vector(self) -> int:
-        return int(self.target.device.vector_cores)
-
-    @property
-    def total(self) -> int:
-        return self.cube + self.vector
-
-    @property
-    def groups(self) -> int:
-        return int(self.target.device.groups)
-
-    @property
-    def harts(self) -> int:
-        """Cores, and an aicpu hart for tilings where the target has one."""
-        return self.total + min(1, int(self.target.device.aicpu_harts))
-
-    def group(self, core: int) -> int:
-        """The group of a core."""
-        if core < self.cube:
-            return core // (self.cube // self.groups)
-        return (core - self.cube) // (self.vector // self.groups)
-
-    def slots(self, kind: KernelType) -> int:
-        """How many ranges a kernel of the type can have."""
-        if kind is KernelType.AICPU:
-            return self.harts - self.total
-        return {KernelType.CUBE: self.cube, KernelType.VECTOR: self.vector}.get(kind, self.groups)
-
-    def core(self, kind: KernelType, slot: int, role: Role) -> int:
-        """The core of a role of range number `slot`."""
-        if kind is KernelType.CUBE:
-            return slot
-        if role is Role.CUBE:
-            return slot * (self.cube // self.groups)
-        if kind is KernelType.AICPU:
-            return self.total + slot
-        if kind is KernelType.VECTOR:
-            return self.cube + slot
-        return self.cube + slot * (self.vector // self.groups) + role.lane
 
 
 class CannotCut(UnsupportedError):
@@ -285,13 +234,3 @@ def _workspace_access(
     home = owner(tiling, core, cores)
     region = Region(spaces.offset(subop, home), tiling.scratch_bytes)
     return (MemoryAccess(Space.SCRATCH, 0, True, (region,), WORKSPACE),)
-
-
-def owner(tiling: AicoreTiling, core: int, cores: Cores) -> int:
-    """The core whose workspace a core uses: its own; in a MIX kernel that of its group's cube core; where cores meet
-    inside, they share the first one."""
-    if tiling.meetings:
-        return 0
-    if len(tiling.roles()) > 1 and core >= cores.cube:
-        return (core - cores.cube) // (cores.vector // cores.groups)
-    return core

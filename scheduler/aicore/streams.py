@@ -28,18 +28,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from superkernel.ir.body import Role, SubOperator
+from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.grouping import Buffer, Grouping
 from superkernel.scheduler.memory import Touched
 from superkernel.scheduler.place import Knowledge, dependences, issued, lineage
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.aicore import AicoreTarget
-
-if TYPE_CHECKING:
-    from superkernel.scheduler.aicore.place import Cores
 
 AUTO, OFF = "auto", "off"
 AS_GIVEN = "as given"

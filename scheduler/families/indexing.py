@@ -21,7 +21,8 @@ from superkernel.scheduler.families.lookup import LookupTiling
 from superkernel.scheduler.families.movement import OutputRowsTiling, tile_lookup
 from superkernel.scheduler.families.pointwise import accesses_of
 from superkernel.scheduler.families.rowops import integer, space_of
-from superkernel.scheduler.families.rowspace import RowTiling, slot_program
+from superkernel.scheduler.families.rowspace import slot_program
+from superkernel.scheduler.families.rowtiling import RowTiling
 from superkernel.scheduler.families.rowwise import block_of
 from superkernel.scheduler.tiling import Access, Family, Tiling
 from superkernel.target.cpu import CpuTarget

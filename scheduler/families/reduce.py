@@ -15,7 +15,7 @@ from superkernel.ops.opdef import Family as OpFamily
 from superkernel.registry.rounding import EXACT, ROW_SUMS, Rounding
 from superkernel.scheduler.families.kernel import HostKernel
 from superkernel.scheduler.families.rowops import space_of
-from superkernel.scheduler.families.rowspace import RowTiling
+from superkernel.scheduler.families.rowtiling import RowTiling
 from superkernel.scheduler.families.rowwise import block_of
 from superkernel.scheduler.kerneldef import ops_of
 from superkernel.scheduler.tiling import Family, Tiling

@@ -5,9 +5,6 @@ every (outer, inner) index. A `RowSpace` brings all programs of a body (one per 
 that one space: dimensions reordered (the one the data is contiguous along last), merged, slots broadcast. Where the
 data is contiguous along a row dimension (`inner` is 1) vectors lie along the row; else they lie along `inner`, one
 row per lane.
-
-A unit is one outer index (with all of the row), or, with an inner dimension, `block` inner positions of one outer
-index. Invariant: a row is never shared by two units.
 """
 
 from __future__ import annotations
@@ -16,14 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from superkernel.core.dtypes import DType
-from superkernel.core.tensor import Box
 from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOutput, View
-from superkernel.ir.collapse import merge_dims, program_regions, regroup, runs_of_range, walks_of
-from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_traffic, program_weight
-from superkernel.scheduler.families.pointwise import LINE_BYTES, accesses_of
-from superkernel.scheduler.tiling import Access, Tiling
-from superkernel.target.cpu import CpuTarget
+from superkernel.ir.collapse import merge_dims, regroup, walks_of
 
 
 def slot_program(body: Body, slot: int) -> PointwiseProgram | None:
@@ -156,95 +147,3 @@ def _order(shape: tuple[int, ...], programs: Sequence[PointwiseProgram | None]) 
     walks = [i.strides for i in data.inputs if i.source >= 0] if data is not None else []
     key = max(walks, key=lambda w: sum(1 for s in w if s), default=(0,) * len(shape))
     return sorted(range(len(shape)), key=lambda d: -abs(key[d]) if key[d] else float("-inf"))
-
-
-@dataclass(frozen=True)
-class RowTiling(Tiling):
-    """Units of a row space; `scratch` as in `Tiling`; `work` vector instructions per vector of data beside the
-    programs'."""
-
-    outer: int
-    inner: int
-    block: int
-    scratch: int
-    work: float
-    results: int = (
-        -1
-    )  # results per row where they are fewer than its elements (topk); -1: as the epilogue's own strides have it
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of the inner dimension."""
-        return -(-self.inner // self.block) if self.inner else 0
-
-    @property
-    def units(self) -> int:
-        return self.outer * self.blocks
-
-    @property
-    def scratch_bytes(self) -> int:
-        return self.scratch
-
-    def space(self, body: Body) -> RowSpace:
-        """The body's row space: by operator, found where the family is defined."""
-        from superkernel.scheduler.families.rowops import space_of
-
-        return space_of(body)
-
-    def boxes(self, space: RowSpace, begin: int, end: int) -> list[Box]:
-        """Coordinates of the row space that units [begin, end) cover."""
-        rows = tuple((0, d) for d in space.row)
-        if len(space.outer) + len(space.row) == len(space.epilogue.shape):
-            return [(*box, *rows) for box in runs_of_range(space.outer, begin, end)]
-        boxes: list[Box] = []
-        for box in runs_of_range((*space.outer, self.blocks), begin, end):
-            first, last = box[-1]
-            boxes.append((*box[:-1], *rows, (first * self.block, min(self.inner, last * self.block))))
-        return boxes
-
-    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        space = self.space(body)
-        if begin >= end:
-            return ()
-        boxes = self.boxes(space, begin, end)
-        sizes = [o.type.dtype.itemsize for o in body.operands]
-        reads: dict[int, list] = {}  # type: ignore[type-arg]
-        writes: dict[int, list] = {}  # type: ignore[type-arg]
-        for program in space.programs:
-            if program is not None:
-                if program is space.epilogue:
-                    boxes = [self._result_box(space, box) for box in boxes]
-                for found, new in zip((reads, writes), program_regions(program, boxes, sizes), strict=True):
-                    for operand, regions in new.items():
-                        found.setdefault(operand, []).extend(regions)
-        return accesses_of(reads, writes)
-
-    def _result_box(self, space: RowSpace, box: Box) -> Box:
-        """The epilogue's part of a box: a reduction over nothing still has a result, topk has fewer than the row."""
-        first, last = len(space.outer), len(space.outer) + len(space.row)
-        if self.results >= 0:
-            return (*box[:first], (0, self.results), *box[last:])
-        return tuple((a, max(b, a + 1)) for a, b in box)
-
-    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
-        if begin >= end:
-            return 0.0
-        space = self.space(body)
-        share = (end - begin) / self.units
-        data = prod(space.data.shape) * share
-        weight = self.work + sum(program_weight(p) for p in space.programs[:-1] if p is not None)
-        results = prod(o.size for o in body.anchor_outputs[:1]) * share
-        item = 8 if space.data.inputs and space.data.inputs[0].dtype is DType.F64 else 4
-        work = elements_ns(data, weight, target, item)
-        work += elements_ns(results, program_weight(space.epilogue), target, item)
-        sizes = [o.type.dtype.itemsize for o in body.operands]
-        traffic = sum(program_traffic(p, sizes) for p in space.programs if p is not None)
-        return CALL_NS + (end - begin) * 6.0 + max(work, memory_ns(traffic * share, traffic, target))
-
-    def align(self, body: Body, unit: int) -> int:
-        """Whole cache lines of results per core where a unit writes less than one."""
-        size = body.anchor_outputs[0].nbytes // max(1, self.units)
-        if not 0 < size < LINE_BYTES:
-            return unit
-        per_line = LINE_BYTES // size
-        return min(self.units, round(unit / per_line) * per_line)

@@ -17,7 +17,8 @@ from superkernel.registry.rounding import ROW_SUMS
 from superkernel.scheduler.families.kernel import HostKernel
 from superkernel.scheduler.families.pointwise import widest_item
 from superkernel.scheduler.families.rowops import integer, space_of
-from superkernel.scheduler.families.rowspace import RowSpace, RowTiling
+from superkernel.scheduler.families.rowspace import RowSpace
+from superkernel.scheduler.families.rowtiling import RowTiling
 from superkernel.scheduler.tiling import Family, Tiling
 from superkernel.target.cpu import CpuTarget
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superkernel.core.errors import InputError, Violation, raise_all
-from superkernel.core.options import OPTIONS
+from superkernel.core.option import HOST
+from superkernel.core.options import OPTIONS, Options
 from superkernel.target.cpu import TIERS
 
 if TYPE_CHECKING:
@@ -69,8 +70,9 @@ def _add_explain(verbs: Commands[Any]) -> None:
     sub.add_argument("--target", metavar="NAME", help=_TARGET_HELP)
     sub.add_argument("--deny", action="append", default=[], metavar="PATTERN", help="kernels not to take; repeatable")
     sub.add_argument("--pin", action="append", default=[], metavar="PATTERN", help="kernels to take; repeatable")
-    objective = OPTIONS["objective"]
-    sub.add_argument("--objective", choices=objective.choices, default=objective.default, help=objective.effect)
+    for option in (OPTIONS["objective"], OPTIONS["precision"]):
+        name, choices = f"--{option.name}", option.choices_on(HOST)
+        sub.add_argument(name, choices=choices, default=option.default, help=option.effect)
     sub.add_argument("--json", action="store_true", help="machine-readable output")
 
 
@@ -116,8 +118,12 @@ def _explain(args: argparse.Namespace) -> int:
     from superkernel.registry.commands import kernels_explain
     from superkernel.registry.records import Policy
 
-    policy = Policy(objective=args.objective, deny=tuple(args.deny), pin=tuple(args.pin))
     accelerator = _accelerator(args)
+    if accelerator is not None and args.precision != "auto":
+        hint = "an accelerator's problem has its element types in it, such as matmul(f16[8,64], const f16[64,64])"
+        raise InputError("--precision is of the host", location="--target", found=args.target, hint=hint)
+    options = {name: getattr(args, name) for name in ("objective", "precision", "deny", "pin")}
+    policy = Policy.of(Options.of(options))
     rows, target = _registry_of(accelerator), accelerator or detect_cpu(args.tier)
     print(kernels_explain(rows, args.query, target=target, policy=policy, as_json=args.json))
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from superkernel.scheduler.aicore.place import Cores
+from superkernel.scheduler.aicore.cores import Cores
 from superkernel.sync.aicore.plan import AICPU, CoreKind, HartKind, Mode
 
 

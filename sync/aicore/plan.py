@@ -22,6 +22,13 @@ order, so that the n-th await of a flag on a core belongs to the n-th event that
 `Run` may carry awaits: they are passed into the kernel, which waits ahead of its first access of the operand
 (Early-Start). `Fence` orders the engines of one core: what its loads are told from then on sees its earlier stores.
 
+What the service hart (the first `aicpu` hart that computes no tilings) does beside a launch is SDMA tasks, tied to the
+cores' progress. Per type of core there is one word in global memory, which only grows, over launches too. `Notify` in
+the program of a type: its first core counts the word up. The service program of a launch is a straight line of
+`AwaitCount` (stand still until a type's first core has notified so often in this launch) and `Prefetch` (SDMA brings
+constants into L2). It ends when SDMA is done. Cores never wait for the service hart, and what it does changes no memory
+that they read: a launch computes the same without it.
+
 Text form: `str(plan)`.
 """
 
@@ -32,7 +39,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from superkernel.scheduler.schedule import Copies, Task
-from superkernel.sync.aicore.service import Notify, ServiceProgram
 from superkernel.sync.plan import Witness
 
 
@@ -197,7 +203,43 @@ class Cut:
         return f"cut ahead of {self.subop}"
 
 
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """The first core of the type counts the type's word up, behind all its stores so far: queued on the engine that
+    stores. `count`: how often it has in this launch then."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"notify {self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitCount:
+    """Stand still until a type's first core has notified `count` times in this launch."""
+
+    kind: CoreKind
+    count: int
+
+    def __str__(self) -> str:
+        return f"await {self.kind.value} count {self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """SDMA brings `nbytes` of the constants from `offset` on into L2, for a sub-operator."""
+
+    subop: int
+    offset: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"prefetch {self.nbytes} bytes at {self.offset} for {self.subop}"
+
+
 Step = Signal | Await | Run | Drain | Pause | Cut | Notify
+ServiceStep = AwaitCount | Prefetch
+ServiceProgram = tuple[ServiceStep, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from superkernel.scheduler.aicore.place import Cores
+from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.schedule import Schedule, Task
 from superkernel.sync.aicore.events import MODES, Events, Family, Known, flags_of

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 
 from superkernel.core.errors import Violation
 from superkernel.scheduler.schedule import Space
-from superkernel.sync.aicore.plan import AicorePlan, Cut, HartKind, Pause, Run
-from superkernel.sync.aicore.service import AwaitCount, Notify, Prefetch
+from superkernel.sync.aicore.plan import AicorePlan, AwaitCount, Cut, HartKind, Notify, Pause, Prefetch, Run
 
 LINE_BYTES = 512  # what a prefetch may be rounded to at either end
 

@@ -149,7 +149,7 @@ def test_what_an_accelerator_cannot_do_is_said() -> None:
     graph = models.mlp()
     with pytest.raises(sk.UnsupportedError, match="cores, not threads"):
         sk.compile(graph, target="mini", threads=2)
-    with pytest.raises(sk.UnsupportedError, match="unknown target"):
+    with pytest.raises(sk.InputError, match="unknown target"):
         sk.compile(graph, target="a4")
     with pytest.raises(sk.UnsupportedError, match="not on the host"):
         sk.compile(graph, options={"precision": "f16"})

@@ -137,8 +137,8 @@ def test_integers_of_numpy_are_integers() -> None:
 
 
 ARGUMENTS: dict[str, tuple[dict[str, Any], type[sk.SuperKernelError], str]] = {
-    "target": ({"target": "gpu"}, sk.UnsupportedError, "expected host, .*mini; found 'gpu'"),
-    "no target": ({"target": None}, sk.UnsupportedError, "unknown target"),
+    "target": ({"target": "gpu"}, sk.InputError, "expected host, .*mini; found 'gpu'"),
+    "no target": ({"target": None}, sk.InputError, "unknown target"),
     "unknown option": ({"options": {"fuze": True}}, sk.InputError, "expected sync, .*; found fuze"),
     "options as list": ({"options": ["fuse"]}, sk.InputError, "found list"),
     "choice": ({"options": {"sync": "some"}}, sk.InputError, "option 'sync'.*minimal, type-range, full; found 'some'"),

@@ -181,6 +181,10 @@ def test_kernels_list_and_explain(call: Any) -> None:
     assert chosen.endswith("/avx2")
     denied = strict(call("kernels", "explain", problem, "--tier", "avx2", "--deny", chosen, "--json")[1])
     assert denied["chosen"]["id"] != chosen
+    problem = "matmul(f32[1,4096], const f32[4096,4096])"
+    for precision, kernel in (("auto", "host.matmul.gemv/"), ("int8", "host.matmul.gemv_int8/")):
+        words = ("kernels", "explain", problem, "--tier", "avx2", "--precision", precision, "--json")
+        assert strict(call(*words)[1])["chosen"]["id"].startswith(kernel)
     assert "serves" in call("kernels", "explain", "softmax")[1]
 
 
@@ -229,8 +233,11 @@ RANDOM = ("--random-inputs", "0")
         (("run", "m.json", *RANDOM, "--dim", "batch=2"), 2, "only apply to ONNX"),
         (("run", "m.onnx", *RANDOM, "--dim", "batch=two"), 2, "not an integer"),
         (("run", "m.onnx", *RANDOM, "--dim", "batch=-2"), 2, "not a size"),
+        (("run", "m.onnx", *RANDOM, "--dim", "batch=2", "--dim", "bach=3"), 2, "no dimension 'bach'"),
+        (("run", "m.onnx", *RANDOM, "--dim", "bach=3"), 2, "did you mean 'batch'?"),
         (("run", "m.onnx", *RANDOM), 3, "dynamic dimension"),
-        (("run", "m.json", *RANDOM, "--target", "gpu"), 3, "unknown target"),
+        (("run", "m.json", *RANDOM, "--target", "gpu"), 2, "unknown target"),
+        (("run", "m.json", *RANDOM, "--target", "hst"), 2, "did you mean 'host'?"),
         (("run", "m.json", *RANDOM, "--target", ""), 2, "unknown target"),
         (("ablate", "m.json", "--target", ""), 2, "unknown target"),
         (("bisect", "m.json", "--target", ""), 2, "unknown target"),
@@ -248,6 +255,8 @@ RANDOM = ("--random-inputs", "0")
         (("kernels", "list", "--dtype", "f99"), 2, "not an element type"),
         (("kernels", "explain", "host.nothing"), 2, "no kernel or operator"),
         (("kernels", "explain", "matmul(f32[8]"), 2, "not a requirement"),
+        (("kernels", "explain", "softmax", "--precision", "f16"), 2, "invalid choice: 'f16'"),
+        (("kernels", "explain", "softmax", "--target", "a3", "--precision", "bf16"), 2, "--precision is of the host"),
         (("kernels", "merge", "none", "-o", "x.json"), 2, "no such file"),
         (("kernels", "merge", "m.json", "-o", "x.json"), 2, "not a kernel manifest"),
     ],

@@ -23,8 +23,7 @@ from superkernel.ir.graph import Graph
 from superkernel.reference.random_inputs import random_inputs
 from superkernel.runtime.kernel import Kernel
 from superkernel.sim.device import Device
-from superkernel.sync.aicore.plan import AicorePlan, CoreKind
-from superkernel.sync.aicore.service import AwaitCount, Notify, Prefetch
+from superkernel.sync.aicore.plan import AicorePlan, AwaitCount, CoreKind, Notify, Prefetch
 from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine

@@ -17,8 +17,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import View
 from superkernel.scheduler.families.aicore import family_of
-from superkernel.scheduler.families.aicore.attention_cost import way_cycles
-from superkernel.scheduler.families.aicore.attention_tiling import AttentionTiling, Stack
+from superkernel.scheduler.families.aicore.attention_tiling import AttentionTiling, Stack, way_cycles
 from superkernel.scheduler.families.aicore.base import KernelType, Role
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine

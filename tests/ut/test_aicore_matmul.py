@@ -26,8 +26,8 @@ from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import KernelType, Role
 from superkernel.scheduler.families.aicore.cube import Cut, PackFactor
-from superkernel.scheduler.families.aicore.matmul import LEFT, RIGHT, MatmulTiling, fix_of
-from superkernel.scheduler.families.aicore.matmul_search import candidates, with_tile
+from superkernel.scheduler.families.aicore.matmul import candidates, with_tile
+from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, RIGHT, MatmulTiling, fix_of
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine
 

@@ -18,9 +18,9 @@ from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore.base import KernelType
 from superkernel.scheduler.families.aicore.cube import Cut
-from superkernel.scheduler.families.aicore.matmul import LEFT, RIGHT, MatmulFamily
-from superkernel.scheduler.families.aicore.matmul_split import SplitTiling
-from superkernel.scheduler.families.aicore.matmul_split_search import split_candidates
+from superkernel.scheduler.families.aicore.matmul import MatmulFamily
+from superkernel.scheduler.families.aicore.matmul_split import SplitTiling, split_candidates
+from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, RIGHT
 from superkernel.target.aicore import load_target
 
 KERNEL = "aicore.matmul"

@@ -12,17 +12,7 @@ import pytest
 from code_map import DOCUMENT, ROOT, Imports, Row, between_rows, circles, drawn, faults, read_imports, read_rows
 
 KNOWN_CIRCLES = (
-    {"codegen/aicore/channel", "codegen/aicore/layer", "codegen/aicore/stream"},
-    {"scheduler/aicore/locality", "scheduler/aicore/place", "scheduler/aicore/streams"},
-    {"scheduler/families/aicore/attention_cost", "scheduler/families/aicore/attention_tiling"},
-    {"scheduler/families/aicore/conv_cost", "scheduler/families/aicore/conv_tiling"},
-    {
-        f"scheduler/families/aicore/matmul{part}"
-        for part in ("", "_cost", "_lane", "_search", "_split", "_split_cost", "_split_search")
-    },
     {f"scheduler/families/{name}" for name in ("conv_reduced", "matmul", "matmul_form", "matmul_reduced")},
-    {"scheduler/families/rowops", "scheduler/families/rowspace"},
-    {"sync/aicore/plan", "sync/aicore/service"},
     {"target/aicore", "target/reading", "target/text"},
 )
 """Circles that stand until they are cut; nothing may be added."""

@@ -322,6 +322,11 @@ def test_dynamic_dimensions() -> None:
     assert "dims={'batch': n}" in str(caught.value)
     assert load_graph(proto, dims={"batch": 5}).inputs["x"].shape == (5, 3)
     assert load_graph(proto, shapes={"x": (4, 3)}).inputs["x"].shape == (4, 3)
+    with pytest.raises(InputError, match=r"no dimension 'bach'; expected batch .*did you mean 'batch'") as unknown:
+        load_graph(proto, dims={"batch": 5, "bach": 5, "n": 1}, shapes={"nix": (1,)})
+    assert [v.message.split()[-1] for v in unknown.value.violations] == ["'nix'", "'bach'", "'n'"]
+    with pytest.raises(InputError, match="no dimension 'n'; expected none"):
+        load_graph(model([node("Relu", "x")], {"x": f32(2, 3)}), dims={"n": 3})
     with pytest.raises(InputError, match="contradicts the file"):
         load_graph(proto, shapes={"x": (4, 5)})
     with pytest.raises(InputError, match="another rank"):

@@ -18,8 +18,9 @@ from superkernel.core.tensor import Region, TensorType
 from superkernel.ir.body import Body, Operand, PointwiseProgram, SubOperator
 from superkernel.ir.body import Role as Use
 from superkernel.ir.graph import Graph
+from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.aicore.locality import Localised, localise
-from superkernel.scheduler.aicore.place import Cores, ranges
+from superkernel.scheduler.aicore.place import ranges
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
 from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.schedule import Place, Space, Task

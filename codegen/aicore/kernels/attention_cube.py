@@ -19,10 +19,10 @@ from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor,
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number, Variable
-from superkernel.codegen.aicore.stream import StreamBuffer
+from superkernel.codegen.aicore.stream import Stream, StreamBuffer
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
-from superkernel.scheduler.families.aicore.attention_cost import (
+from superkernel.scheduler.families.aicore.attention_buffers import (
     L0_SLOTS,
     Buffers,
     cube_buffers,
@@ -82,9 +82,9 @@ class CubeSide:
     def _buffers(self, sizes: Buffers) -> None:
         kb, t = self.kb, self.tiling
         l0 = cube_buffers(self.form, t, kb.target)
-        self.stream = kb.stream("keys and values", Engine.MTE2, Engine.MTE1, t.slots)
+        self.stream = Stream(kb, "keys and values", Engine.MTE2, Engine.MTE1, t.slots)
         self.tile: StreamBuffer = self.stream.buffer(Local.L1, sizes["stream"][0], "tile")
-        self.unit = self.stream if t.blocks == 1 else kb.stream("queries", Engine.MTE2, Engine.MTE1, 1)
+        self.unit = self.stream if t.blocks == 1 else Stream(kb, "queries", Engine.MTE2, Engine.MTE1, 1)
         self.queries = self.unit.buffer(Local.L1, sizes["query"][0], "queries")
         self.weight_ring, self.feed_ring = kb.ring("weights", 1), kb.ring("feed", L0_SLOTS)
         self.weights = kb.buffer(self.weight_ring, Local.L1, sizes["weights"][0], "weights")

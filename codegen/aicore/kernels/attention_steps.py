@@ -204,7 +204,7 @@ class Channels:
     def of(kb: KernelBuilder, t: AttentionTiling, steps: Number) -> Channels:
         """The same on every role."""
         return Channels(
-            kb.channel(t.rows * t.score_pitch, steps, to_vector=True, depth=t.skew + 1),
-            kb.channel(t.rows * t.weight_pitch, steps, to_vector=False, depth=WEIGHT_SLOTS),
-            kb.channel(t.rows * t.sum_pitch, steps, to_vector=True, depth=SUM_SLOTS),
+            Channel(kb, t.rows * t.score_pitch, steps, to_vector=True, depth=t.skew + 1),
+            Channel(kb, t.rows * t.weight_pitch, steps, to_vector=False, depth=WEIGHT_SLOTS),
+            Channel(kb, t.rows * t.sum_pitch, steps, to_vector=True, depth=SUM_SLOTS),
         )

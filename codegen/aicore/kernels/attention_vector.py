@@ -25,8 +25,8 @@ from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.aicore.attention_cost import Buffers, epilogue_code, ub_buffers
-from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack
+from superkernel.scheduler.families.aicore.attention_buffers import Buffers, ub_buffers
+from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack, epilogue_code
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import TileSize
 from superkernel.target.engines import Local

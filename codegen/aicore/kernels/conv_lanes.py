@@ -23,7 +23,7 @@ from superkernel.target.engines import Local
 
 def result_channel(kb: KernelBuilder, tiling: ConvTiling) -> Channel:
     """From the cube core to the vector cores, a tile of sums per unit."""
-    return kb.channel(tiling.slot_bytes, kb.end - kb.begin, to_vector=True)
+    return Channel(kb, tiling.slot_bytes, kb.end - kb.begin, to_vector=True)
 
 
 def emit_lane(kb: KernelBuilder, body: Body, tiling: ConvTiling) -> None:

@@ -25,6 +25,7 @@ from typing import TypeAlias
 
 from llvmlite import ir
 
+from superkernel.codegen.aicore.channel import Channel
 from superkernel.codegen.aicore.commands import Address, OperandValue
 from superkernel.codegen.aicore.kernels.cube import FactorCode
 from superkernel.codegen.aicore.kernels.matmul_epilogue import emit_lane
@@ -37,9 +38,9 @@ from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cube import Layout
-from superkernel.scheduler.families.aicore.matmul import CHANNEL_SLOTS, LEFT, MatmulTiling, factors, fix_of
 from superkernel.scheduler.families.aicore.matmul_form import product_of
 from superkernel.scheduler.families.aicore.matmul_split import SplitTiling
+from superkernel.scheduler.families.aicore.matmul_tiling import CHANNEL_SLOTS, LEFT, MatmulTiling, factors, fix_of
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Engine, Local
 
@@ -99,25 +100,25 @@ class _Cube:
         self.late = single and not self.ahead and not self.constant and tiling.batch * tiling.panels == 1
         self.channel = None
         if tiling.mix:
-            self.channel = kb.channel(tiling.slot_bytes, kb.end - kb.begin, to_vector=True, depth=CHANNEL_SLOTS)
+            self.channel = Channel(kb, tiling.slot_bytes, kb.end - kb.begin, to_vector=True, depth=CHANNEL_SLOTS)
 
     def _streams(self) -> None:
         kb, tiling = self.kb, self.tiling
-        self.chunks = kb.stream("chunks", Engine.MTE2, Engine.MTE1, 2)
+        self.chunks = Stream(kb, "chunks", Engine.MTE2, Engine.MTE1, 2)
         self.chunk_buffer = self.chunks.buffer(Local.L1, self.streamed.factor.resident_bytes, "chunk")
-        self.panel = kb.stream("panel", Engine.MTE2, Engine.MTE1, tiling.kept_slots)
+        self.panel = Stream(kb, "panel", Engine.MTE2, Engine.MTE1, tiling.kept_slots)
         self.panel_buffer = self.panel.buffer(Local.L1, self.kept.factor.resident_bytes, "panel")
         self.steps = kb.ring("steps", 2)
         step = ceil_to(self.cut.step * self.product.dtype.itemsize, tiling.block_bytes)
         rows, columns = tiling.part
         self.a = kb.buffer(self.steps, Local.L0A, ceil_to(rows, tiling.line_block) * step, "a")
         self.b = kb.buffer(self.steps, Local.L0B, ceil_to(columns, tiling.line_block) * step, "b")
-        self.sums = kb.stream("sums", Engine.M, Engine.FIX, max(tiling.sums, tiling.halves))
+        self.sums = Stream(kb, "sums", Engine.M, Engine.FIX, max(tiling.sums, tiling.halves))
         self.sums_buffer = self.sums.buffer(Local.L0C, rows * columns * 4, "sums")
         self.vectors: Stream | None = None
         self.vector_buffers: list[StreamBuffer] = []
         if self.fix is not None and self.fix.vectors:
-            self.vectors = kb.stream("vectors", Engine.MTE2, Engine.FIX, 2)
+            self.vectors = Stream(kb, "vectors", Engine.MTE2, Engine.FIX, 2)
             self.vector_buffers = [
                 self.vectors.buffer(Local.L1, tiling.columns * 4, f"vector{i}", top=True)
                 for i in range(len(self.fix.vectors))

@@ -3,14 +3,15 @@ epilogue on it, some rows at a time, and stores."""
 
 from __future__ import annotations
 
+from superkernel.codegen.aicore.channel import Channel
 from superkernel.codegen.aicore.kernels.matmul_place import lines_of, locate
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.aicore.matmul import CHANNEL_SLOTS, MatmulTiling
 from superkernel.scheduler.families.aicore.matmul_form import product_of
 from superkernel.scheduler.families.aicore.matmul_lane import lane_code, lane_size
+from superkernel.scheduler.families.aicore.matmul_tiling import CHANNEL_SLOTS, MatmulTiling
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Local
 
@@ -24,7 +25,7 @@ def emit_lane(kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
     anchor = kb.buffer(sums, Local.UB, size.rows * pitch, "sums")
     inputs, outputs = kb.ring("in", 2), kb.ring("out", 2)
     tile = TileProgram(kb, product.program, code, size, inputs, outputs, anchors=(Tile(anchor.at(0), pitch),))
-    channel = kb.channel(tiling.slot_bytes, kb.end - kb.begin, to_vector=True, depth=CHANNEL_SLOTS)
+    channel = Channel(kb, tiling.slot_bytes, kb.end - kb.begin, to_vector=True, depth=CHANNEL_SLOTS)
     with kb.loop(kb.begin, kb.end) as unit:
         _, _, batch, row, column = locate(kb, tiling, product.batch_dims, unit)
         (first, last), (left, right) = share(kb, tiling, row, column, product.rows, product.columns)

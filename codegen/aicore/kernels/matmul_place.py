@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.scheduler.families.aicore.matmul import LEFT, MatmulTiling
+from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, MatmulTiling
 
 
 def lines_of(kb: KernelBuilder, extent: int, size: int, tile: Number) -> Number:

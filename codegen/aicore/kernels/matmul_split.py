@@ -21,17 +21,19 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
+from superkernel.codegen.aicore.channel import Channel
 from superkernel.codegen.aicore.kernels.cube import FactorCode
 from superkernel.codegen.aicore.kernels.matmul_epilogue import piece, share
 from superkernel.codegen.aicore.kernels.matmul_place import locate
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer
 from superkernel.codegen.aicore.scalar import Number, Variable
+from superkernel.codegen.aicore.stream import Stream
 from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.aicore.matmul import LEFT, factors
 from superkernel.scheduler.families.aicore.matmul_lane import lane_code, lane_size
 from superkernel.scheduler.families.aicore.matmul_split import CHUNK_SLOTS, SplitTiling
+from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, factors
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Engine, Local
 
@@ -77,11 +79,11 @@ class _Cube:
         self.next = _Ahead(kb.variable(kb.begin), *(kb.variable(0) for _ in range(8)))
         self.part, self.slot, self.head = (kb.variable(0) for _ in range(3))
         turns = (kb.end - kb.begin) * tiling.handed
-        self.channel = kb.channel(tiling.turn_bytes, turns, to_vector=True, depth=tiling.block)
+        self.channel = Channel(kb, tiling.turn_bytes, turns, to_vector=True, depth=tiling.block)
 
     def _streams(self) -> None:
         kb, tiling = self.kb, self.tiling
-        self.chunks = kb.stream("chunks", Engine.MTE2, Engine.MTE1, CHUNK_SLOTS)
+        self.chunks = Stream(kb, "chunks", Engine.MTE2, Engine.MTE1, CHUNK_SLOTS)
         self.chunk_buffer = self.chunks.buffer(Local.L1, self.streamed.factor.resident_bytes, "chunk")
         self.part_bytes = ceil_to(self.kept.factor.resident_bytes, tiling.block_bytes)
         self.window = self.chunks.lasting(Local.L1, tiling.held_parts * self.part_bytes, "window")
@@ -90,7 +92,7 @@ class _Cube:
         rows, columns = tiling.rows, tiling.columns
         self.a = kb.buffer(self.steps, Local.L0A, ceil_to(rows, tiling.line_block) * step, "a")
         self.b = kb.buffer(self.steps, Local.L0B, ceil_to(columns, tiling.line_block) * step, "b")
-        self.sums = kb.stream("sums", Engine.M, Engine.FIX, tiling.sums)
+        self.sums = Stream(kb, "sums", Engine.M, Engine.FIX, tiling.sums)
         self.sums_buffer = self.sums.buffer(Local.L0C, rows * columns * 4, "sums")
 
     def emit(self) -> None:
@@ -274,7 +276,7 @@ class _Lane:
         place = (Tile(self.anchor.at(0), self.pitch),)
         self.tile = TileProgram(kb, self.product.program, code, self.size, inputs, outputs, anchors=place)
         turns = (kb.end - kb.begin) * tiling.handed
-        self.channel = kb.channel(tiling.turn_bytes, turns, to_vector=True, depth=tiling.block)
+        self.channel = Channel(kb, tiling.turn_bytes, turns, to_vector=True, depth=tiling.block)
 
     def emit(self) -> None:
         kb, tiling, product = self.kb, self.tiling, self.product

@@ -2,7 +2,7 @@
 
 Model: a few numbers of rows per unit, and for each the block of keys with the lowest estimate among those that fit
 into every local memory. Larger blocks of keys make fewer partial sums; what limits them is UB (scores of a lane) and
-L1 (keys and values). See `attention_tiling` for how the parts work together and `attention_cost` for the figures.
+L1 (keys and values). See `attention_tiling` for how the parts work together and for the figures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from superkernel.ops.ragged import slots_of
 from superkernel.registry.models import cube
 from superkernel.registry.predicates import Reason, one_of
 from superkernel.registry.rounding import PRODUCT_SUMS
-from superkernel.scheduler.families.aicore.attention_cost import L0_SLOTS, overflows
+from superkernel.scheduler.families.aicore.attention_buffers import L0_SLOTS, overflows
 from superkernel.scheduler.families.aicore.attention_tiling import (
     F32_BYTES,
     AttentionTiling,

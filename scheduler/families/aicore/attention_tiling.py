@@ -15,6 +15,9 @@ has, the table says.
 
 Invariants: the reduction over keys is never split over units; what a row computes depends on its place and on the
 tiling alone. A lane's rows are a rectangle with one dimension that moves: `Rows`.
+
+Cost: a step is as long as its slowest engine (`step_cycles`); a range is its steps, and once the way of a tile through
+the group: scores, weights, sums, each a hop from core to core.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import ClassVar
 
 from superkernel.core.dtypes import DType
@@ -29,7 +33,10 @@ from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role
+from superkernel.scheduler.families.aicore.cube import cube_cycles, fix_cycles
+from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.rounding import ceil_to
+from superkernel.scheduler.families.aicore.tilecode import TileCode, TileSize
 from superkernel.scheduler.families.attention import AttentionForm, attention_form
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.tiling import Access
@@ -39,6 +46,7 @@ TABLE = 5  # input slot
 F32_BYTES = 4
 WEIGHT_SLOTS, SUM_SLOTS = 2, 2  # of the channels
 Span = tuple[int, int]
+POSITION, HEAD, DEPTH = 2, 1, 3  # dimensions of the result
 
 
 class Stack(Enum):
@@ -202,7 +210,6 @@ class AttentionTiling(AicoreTiling):
         return max(1, -(-self.visible(form, block) // self.keys))
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
-        from superkernel.scheduler.families.aicore.attention_cost import range_cycles
 
         return range_cycles(self, body, begin, end, target)
 
@@ -307,3 +314,120 @@ def mask_form(body: Body, tiling: AttentionTiling) -> MaskForm | None:
     strides = form.mask_strides
     step = strides[1] if tiling.stack is Stack.HEADS else strides[2]
     return MaskForm(dtype, step * dtype.itemsize if tiling.lane_rows > 1 else 0, strides[3] != 0)
+
+
+# Cost -----------------------------------------------------------------------------------------------------------------
+
+
+def epilogue_code(body: Body, tiling: AttentionTiling) -> TileCode:
+    """The program behind the anchor, on tiles of a lane's rows. Raises UnsupportedError."""
+    dtypes = tuple(body.operands[o.target].type.dtype for o in body.epilogue.outputs)
+    row = HEAD if tiling.stack is Stack.HEADS else POSITION
+    return lower(body.epilogue, dtypes, row, DEPTH, anchors=(DType.F32,))
+
+
+@lru_cache(maxsize=4096)
+def step_cycles(body: Body, t: AttentionTiling, keys: int, target: AicoreTarget) -> dict[str, int]:
+    """Cycles of each engine for a step of `keys` keys."""
+    form, dtype = attention_form(body), body.anchor_outputs[0].dtype
+    keys = max(1, keys)
+    return {**_cube_cycles(form, t, keys, dtype, target), **_lane_cycles(body, form, t, keys, target)}
+
+
+def _load(path: str, rows: int, row_bytes: int, stride_bytes: int, target: AicoreTarget) -> int:
+    """Of a transfer from global memory; a stride of `row_bytes` is one run."""
+    if stride_bytes == row_bytes or rows == 1:
+        return target.dma.startup_cycles + target.transfer_cycles(path, rows * row_bytes)
+    beats = target.global_transfer_cycles(path, rows * row_bytes, stride_bytes)
+    return target.dma.startup_cycles + beats + (rows - 1) * target.dma.row_cycles
+
+
+def _cube_cycles(
+    form: AttentionForm, t: AttentionTiling, keys: int, dtype: DType, target: AicoreTarget
+) -> dict[str, int]:
+    path, rows = "rates.gm_to_l1_gb_per_s", t.rows
+    load = sum(_load(path, keys, v.shape[3] * t.item, v.strides[2] * t.item, target) for v in (form.k, form.v))
+    load += _load(path, rows, keys * t.item, t.weight_pitch, target)
+    step = form.q.strides[1] if t.stack is Stack.HEADS else form.q.strides[2]
+    load += _load(path, rows, form.depth * t.item, step * t.item, target) // t.blocks
+    feed = multiply = fix = 0
+    for at in range(0, keys, t.score_keys):
+        n = min(t.score_keys, keys - at)
+        for depth in range(0, form.depth, t.score_depth):
+            k = min(t.score_depth, form.depth - depth)
+            feed += _feed("l0a", rows, k * t.item, target) + _feed("l0b", n, k * t.item, target)
+            multiply += cube_cycles(rows, n, k, dtype, target)
+        fix += fix_cycles(rows, n, F32_BYTES, t.score_pitch, target)
+    if t.score_slots == 1:  # the next tile of scores waits for the one that is being sent
+        tiles = -(-keys // t.score_keys)
+        fix += (tiles - 1) * (multiply // tiles + 2 * target.queue.flag_cycles)
+    for at in range(0, keys, t.value_keys):
+        k = min(t.value_keys, keys - at)
+        feed += _feed("l0a", rows, k * t.item, target) + _feed("l0b", t.value_depth, k * t.item, target)
+        multiply += cube_cycles(rows, t.value_depth, k, dtype, target)
+    fix += fix_cycles(rows, t.value_depth, F32_BYTES, t.sum_pitch, target)
+    if t.slots < 3:  # the next keys wait for a slot that is being read
+        load += feed // 2
+    return {"mte2": load, "mte1": feed, "m": multiply, "fix": fix}
+
+
+def _feed(memory: str, lines: int, depth_bytes: int, target: AicoreTarget) -> int:
+    size = ceil_to(lines, target.cube.m) * ceil_to(depth_bytes, target.memory.block_bytes)
+    return target.dma.local_startup_cycles + target.transfer_cycles(f"rates.l1_to_{memory}_gb_per_s", size)
+
+
+def _lane_cycles(
+    body: Body, form: AttentionForm, t: AttentionTiling, keys: int, target: AicoreTarget
+) -> dict[str, int]:
+    v, rows = target.vector, t.lane_rows
+    plain = v.startup_cycles + rows * -(-keys // v.lanes_32bit)
+    special = v.startup_cycles + rows * -(-keys // v.lanes_special)
+    passes = 2 + (4 if form.softcap else 0) + (2 if form.mask is not None else 0)
+    reductions = 2 * (plain + rows * v.reduce_tail_cycles)
+    deep = v.startup_cycles + rows * -(-t.value_depth // v.lanes_32bit)
+    code, size = epilogue_code(body, t), TileSize(rows, t.value_depth, target.memory.block_bytes)
+    last = code.vector_cycles(size.rows, size.cols, target) + deep
+    work = passes * plain + (3 if form.softcap else 1) * special + reductions + 6 * (v.startup_cycles + 1)
+    work += (2 * deep if t.blocks > 1 else 0) + last // t.blocks
+    path = "rates.gm_to_ub_gb_per_s"
+    load = _load(path, rows, keys * F32_BYTES, t.score_pitch, target)
+    load += _load(path, rows, t.value_depth * F32_BYTES, t.sum_pitch, target)
+    mask = mask_form(body, t)
+    if mask is not None:
+        load += _load(path, rows if mask.per_row else 1, keys * mask.dtype.itemsize, mask.row_stride_bytes, target)
+    load += code.load_cycles(size.rows, size.cols, target) // t.blocks
+    store = _load("rates.ub_to_gm_gb_per_s", rows, keys * t.item, t.weight_pitch, target)
+    store += code.store_cycles(size.rows, size.cols, target) // t.blocks
+    return {"vector mte2": load, "v": work, "mte3": store}
+
+
+def way_cycles(body: Body, t: AttentionTiling, target: AicoreTarget) -> int:
+    """From the first load of a lone step until its result is stored: engine after engine, and a hop per channel."""
+    form = attention_form(body)
+    return sum(step_cycles(body, t, min(t.keys, form.keys), target).values()) + 3 * target.cycles(target.sync.group_ns)
+
+
+def range_cycles(t: AttentionTiling, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+    """Of units [begin, end)."""
+    if begin >= end:
+        return 0.0
+    per_block = _block_cycles(body, t, target)
+    count = len(per_block)
+
+    def ahead(units: int) -> float:
+        whole, rest = divmod(units, count)
+        return whole * sum(per_block) + sum(per_block[:rest])
+
+    one = per_block[begin % count]
+    return max(0.0, way_cycles(body, t, target) - one) + ahead(end) - ahead(begin)
+
+
+@lru_cache(maxsize=1024)
+def _block_cycles(body: Body, t: AttentionTiling, target: AicoreTarget) -> tuple[float, ...]:
+    """Of a unit by its block of positions, in the steady state."""
+    form, found = attention_form(body), []
+    for block in range(t.position_blocks):
+        whole, rest = divmod(max(1, t.visible(form, block)), t.keys)
+        cycles = whole * max(step_cycles(body, t, t.keys, target).values()) if whole else 0
+        found.append(float(cycles + (max(step_cycles(body, t, rest, target).values()) if rest else 0)))
+    return tuple(found)

@@ -18,7 +18,6 @@ from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.aicore import depthwise
 from superkernel.scheduler.families.aicore.base import AicoreTiling, check_group, mixes
-from superkernel.scheduler.families.aicore.conv_cost import range_cycles
 from superkernel.scheduler.families.aicore.conv_fix import CHANNEL, FixForm
 from superkernel.scheduler.families.aicore.conv_form import TYPES, CubeConv, Load, cube_conv, unsupported
 from superkernel.scheduler.families.aicore.conv_mix import LANES, lane_form
@@ -30,6 +29,7 @@ from superkernel.scheduler.families.aicore.conv_tiling import (
     ConvTiling,
     conv_fix,
     is_empty,
+    range_cycles,
     vector_packs,
     window_extent,
 )

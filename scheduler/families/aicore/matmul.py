@@ -1,346 +1,249 @@
-"""How matrix products are cut for the accelerator: tiles of the result, panels that stay in L1, and the bytes of each.
+"""Which cuts of a matrix product are worth trying, and the best division of L1 for each.
 
-Model: a unit is one tile of `rows` x `columns` of one batch. One factor is *kept*: its tile (a panel) stays in L1 while
-the tiles of the other one, the *streamed* factor, come past it; units are numbered panel by panel, so that a contiguous
-range shares panels. Where a panel is too deep for L1 it is kept in groups of its depth: each tile goes through all
-groups in turn and begins with the one that the tile ahead ended with, so that the group which is there is used by two
-tiles. Panel p begins with streamed tile p // `stagger`, not 0, and with group p x `drift`: cores that begin with
-different panels then read different tiles and depths, and not all the same banks of L2 at once.
-
-Epilogues: what FIX can do on the way (`conv_fix`), the cube core does alone (FIX). Everything else is MIX: tiles of
-sums go through the group's workspace, each vector core of the group takes half of each tile (of its rows, or of its
-columns where there are few rows) and runs the program on it.
-
-Invariants: the depth is never split over units, and the order in which a tile's depth is walked depends on the unit's
-number alone: any split of the units gives the same bits.
+Model: tile sizes are those that cut rows and columns evenly; shapes are ranked by a quick bound, and for the best of
+them the division of L1 between the kept and the streamed factor is searched by what it costs. A target too small for a
+single step is refused by the field that is too small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import product as pairs
+from math import prod
 
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import Box, Region, regions_of_box
-from superkernel.ir.body import Body, PointwiseProgram, View
-from superkernel.ir.collapse import runs_of_range
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body, View
 from superkernel.registry.models import cube
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import PRODUCT_SUMS
-from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role, mixes
-from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form
-from superkernel.scheduler.families.aicore.cube import (
-    Cut,
-    Factor,
-    Layout,
-    PackFactor,
-    PackVector,
-    packed_batch_strides,
-)
+from superkernel.scheduler.families.aicore.base import check_group, mixes
+from superkernel.scheduler.families.aicore.cube import Cut, Layout, chunk_bytes
 from superkernel.scheduler.families.aicore.kernel import FLOATS, AicoreKernel
-from superkernel.scheduler.families.aicore.matmul_form import Product, Side, product_of, turned
+from superkernel.scheduler.families.aicore.matmul_form import Product, product_of
+from superkernel.scheduler.families.aicore.matmul_split import split_candidates
+from superkernel.scheduler.families.aicore.matmul_tiling import (
+    LANES,
+    LEFT,
+    RIGHT,
+    STRIDE_MAX,
+    MatmulTiling,
+    cycles_of,
+    fix_of,
+    layout_of,
+)
 from superkernel.scheduler.families.aicore.rounding import ceil_to
-from superkernel.scheduler.families.boxes import AccessSet
-from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
+from superkernel.scheduler.tiling import Family, Tiling
 from superkernel.target.aicore import AicoreTarget
 
-LEFT, RIGHT = "left", "right"
-LANES = (1, 2)  # vector cores of a group that can share tiles
-CHANNEL_SLOTS = 2
-STRIDE_MAX = (1 << 32) - 1  # bytes, of a row in global memory
-Span = tuple[int, int]
+LINES_MAX = 2048  # of a tile
+GROUPS_MAX = 12
+DETAILED = 16  # tile shapes whose division of L1 is searched
+RETURNED = 4
+STAGGERS = (1, 2)  # panels that begin with the same tile
+WATCHED = 12  # tiles of each core
+SPLIT_GAIN = 0.97  # what passes must save at least: they need a large workspace, and the vector cores
 
 
-@dataclass(frozen=True)
-class MatmulTiling(AicoreTiling):
-    """See the module docstring. `cut`: the depth in groups of the kept factor, chunks of the streamed one, and steps of
-    the cube; `kept_slots`: panels that L1 holds; `sums`: tiles that L0C holds; `halves`: 2 where the cube works on the
-    two halves of a tile one after the other, chunk by chunk, so that one is stored while it works on the other;
-    `lanes`: vector cores that take part, 0 where FIX does the epilogue."""
-
-    kept: str
-    rows: int
-    columns: int
-    cut: Cut
-    kept_slots: int
-    sums: int
-    halves: int
-    lanes: int
-    batch: int
-    row_tiles: int
-    column_tiles: int
-    block_bytes: int
-    line_block: int
-    drift: int = 1
-    stagger: int = 1
-
-    @property
-    def part(self) -> tuple[int, int]:
-        """Rows and columns of a tile's first half, the longer side being halved; of the tile where it has no halves."""
-        if self.halves == 1:
-            return self.rows, self.columns
-        if self.halves_columns:
-            return self.rows, ceil_to(-(-self.columns // 2), self.line_block)
-        return ceil_to(-(-self.rows // 2), self.line_block), self.columns
-
-    @property
-    def halves_columns(self) -> bool:
-        """Which side is halved: the longer one."""
-        return self.columns >= self.rows
-
-    @property
-    def units(self) -> int:
-        return self.batch * self.row_tiles * self.column_tiles
-
-    @property
-    def mix(self) -> bool:
-        return self.lanes > 0
-
-    @property
-    def kernel_type(self) -> KernelType:
-        return (KernelType.CUBE, KernelType.MIX_1_1, KernelType.MIX_1_2)[self.lanes]
-
-    @property
-    def panels(self) -> int:
-        """Panels of a batch."""
-        return self.row_tiles if self.kept == LEFT else self.column_tiles
-
-    @property
-    def panel_tiles(self) -> int:
-        """Units of a panel."""
-        return self.column_tiles if self.kept == LEFT else self.row_tiles
-
-    @property
-    def slot_bytes(self) -> int:
-        """A tile of sums in the workspace."""
-        return ceil_to(self.rows * self.columns * 4, CHANNEL_ALIGN_BYTES)
-
-    @property
-    def scratch_bytes(self) -> int:
-        return CHANNEL_SLOTS * self.slot_bytes if self.mix else 0
-
-    @property
-    def turns(self) -> bool:
-        """Whether the kernel computes the transposed product."""
-        return False
-
-    def product(self, body: Body) -> Product:
-        """The product as the kernel computes it."""
-        return turned(product_of(body)) if self.turns else product_of(body)
-
-    @property
-    def lane_tiles(self) -> int:
-        """Pieces of sums that a vector core has in UB at a time (each twice)."""
-        return 1
-
-    @property
-    def kept_depth(self) -> int:
-        """Depth of what one slot in L1 holds of the kept factor."""
-        return self.cut.group
-
-    # Which part of the result ---------------------------------------------------------------------------------------
-
-    def tiles(self, product: Product, begin: int, end: int) -> Iterator[tuple[Box, Span, Span]]:
-        """(batch box, rows, columns) in tiles, of what units [begin, end) compute."""
-        count = self.panel_tiles
-        for box in runs_of_range((*product.batch_dims, self.panels, count), begin, end):
-            batch, panels, (first, last) = box[:-2], box[-2], box[-1]
-            spans: list[Span] = [(first, last)]
-            if last - first < count:
-                start = (first + panels[0] // self.stagger) % count
-                stop = start + last - first
-                spans = [(start, min(stop, count)), *([(0, stop - count)] if stop > count else [])]
-            for span in spans:
-                yield (batch, panels, span) if self.kept == LEFT else (batch, span, panels)
-
-    def split(self, rows: int, columns: int) -> tuple[tuple[Span, Span], tuple[Span, Span]]:
-        """(rows, columns) of the lanes of a MIX tile that has so many."""
-        if self.lanes == 1:
-            return ((0, rows), (0, columns)), ((rows, rows), (columns, columns))
-        if self.halves_rows:
-            half = -(-rows // 2)
-            return ((0, half), (0, columns)), ((half, rows), (0, columns))
-        half = min(columns, self.column_half)
-        return ((0, rows), (0, half)), ((0, rows), (half, columns))
-
-    @property
-    def halves_rows(self) -> bool:
-        """Whether the lanes of a MIX tile share its rows; its columns otherwise."""
-        return self.rows > self.line_block
-
-    @property
-    def column_half(self) -> int:
-        """Columns of the first lane where the lanes share the columns."""
-        return ceil_to(-(-self.columns // 2), self.line_block)
-
-    # What is touched ------------------------------------------------------------------------------------------------
-
-    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        found = AccessSet(body)
-        self._cube(found, body, begin, end)
-        if self.mix:
-            self._epilogue(found, self.product(body), begin, end)
-        return found.result()
-
-    def role_accesses(self, body: Body, begin: int, end: int, role: Role) -> tuple[Access, ...]:
-        found = AccessSet(body)
-        if role.is_cube:
-            self._cube(found, body, begin, end)
-        else:
-            self._lane(found, self.product(body), begin, end, role.lane)
-        return found.result()
-
-    def _cube(self, found: AccessSet, body: Body, begin: int, end: int) -> None:
-        """The factors; for FIX also what it adds and stores."""
-        product = self.product(body)
-        left, right = factors(product, self)
-        fix = None if self.mix else fix_of(body)
-        for batch, row_tiles, column_tiles in self.tiles(product, begin, end):
-            rows, columns = self._span(row_tiles, LEFT, product), self._span(column_tiles, RIGHT, product)
-            _reads(found, product, product.left, left, batch, rows)
-            _reads(found, product, product.right, right, batch, columns)
-            if fix is not None:
-                for vector in fix.vectors:
-                    found.add(vector.operand, False, _run(columns))
-                found.program(_stores(product.program), (*batch, rows, columns))
-
-    def _span(self, tiles: Span, side: str, product: Product) -> Span:
-        size, extent = (self.rows, product.rows) if side == LEFT else (self.columns, product.columns)
-        return tiles[0] * size, min(tiles[1] * size, extent)
-
-    def _epilogue(self, found: AccessSet, product: Product, begin: int, end: int) -> None:
-        for batch, row_tiles, column_tiles in self.tiles(product, begin, end):
-            box = (*batch, self._span(row_tiles, LEFT, product), self._span(column_tiles, RIGHT, product))
-            found.program(product.program, box)
-
-    def _lane(self, found: AccessSet, product: Product, begin: int, end: int, lane: int) -> None:
-        """What a vector core does of each tile."""
-        for batch, row_tiles, column_tiles in self.tiles(product, begin, end):
-            for i in range(*row_tiles):
-                rows = self._span((i, i + 1), LEFT, product)
-                if self.halves_rows:
-                    own = self.split(rows[1] - rows[0], 0)[lane][0]
-                    box = (*batch, _shifted(own, rows[0]), self._span(column_tiles, RIGHT, product))
-                    _program(found, product.program, box)
-                    continue
-                for j in range(*column_tiles):
-                    columns = self._span((j, j + 1), RIGHT, product)
-                    own = self.split(0, columns[1] - columns[0])[lane][1]
-                    _program(found, product.program, (*batch, rows, _shifted(own, columns[0])))
-
-    def packs(self, body: Body) -> Mapping[int, Pack]:
-        product = self.product(body)
-        found: dict[int, Pack] = {}
-        for side, factor in zip((product.left, product.right), factors(product, self), strict=True):
-            if factor.layout is not Layout.PACKED:
-                continue
-            kept = [(d, s) for d, s in zip(product.batch_dims, side.batch, strict=True) if s]
-            found[side.operand] = PackFactor(
-                tuple(d for d, _ in kept), tuple(s for _, s in kept), factor.lines, factor.line_stride,
-                factor.depth_stride, factor.offset, factor.tile, self.cut, self.block_bytes // factor.item,
-                self.line_block,
-            )  # fmt: skip
-        fix = None if self.mix else fix_of(body)
-        for vector in fix.vectors if fix is not None else ():
-            found[vector.operand] = PackVector(vector.offset, vector.stride, product.columns)
-        return found
-
-    def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
-        from superkernel.scheduler.families.aicore.matmul_cost import cycles_of
-
-        return cycles_of(self, body, end - begin, target)
-
-
-def _run(columns: Span) -> tuple[Region, ...]:
-    """f32 numbers of a packed vector."""
-    return regions_of_box((columns,), (1,), 4)
-
-
-def _shifted(span: Span, start: int) -> Span:
-    return span[0] + start, span[1] + start
-
-
-def _program(found: AccessSet, program: PointwiseProgram, box: Box) -> None:
-    if all(a < b for a, b in box):
-        found.program(program, box)
-
-
-def _stores(program: PointwiseProgram) -> PointwiseProgram:
-    """The program without what it reads."""
-    return PointwiseProgram(program.shape, (), (), program.outputs)
-
-
-def _reads(found: AccessSet, product: Product, side: Side, factor: Factor, batch: Box, lines: Span) -> None:
-    if factor.layout is not Layout.PACKED:
-        strides = (*side.batch, side.line, side.depth)
-        found.view(side.operand, (*batch, lines, (0, product.depth)), strides, side.offset)
-        return
-    line_bytes = factor.padded_depth * factor.item
-    span = (lines[0] * line_bytes, min(ceil_to(lines[1], factor.line_block) * line_bytes, factor.packed_matrix_bytes))
-    steps = packed_batch_strides(product.batch_dims, side.batch)
-    strides = (*(s * factor.packed_matrix_bytes for s in steps), 1)
-    found.add(side.operand, False, regions_of_box((*batch, span), strides, 1))
-
-
-def layout_of(side: Side, lines: int, depth: int, item: int) -> Layout | None:
-    """How a factor is read; None where the engines cannot read it without a copy."""
-    if side.constant:
-        return Layout.PACKED
-    if not (0 <= side.line * item <= STRIDE_MAX and 0 <= side.depth * item <= STRIDE_MAX):
-        return None
-    if side.depth == 1 or depth == 1:
-        return Layout.LINES if side.line != 1 or depth > 1 else Layout.DEPTHS
-    return Layout.DEPTHS if side.line == 1 or (lines == 1 and side.depth * item <= STRIDE_MAX) else None
-
-
-@lru_cache(maxsize=1024)
-def factors(product: Product, tiling: MatmulTiling) -> tuple[Factor, Factor]:
-    """Left and right as the kernel reads them."""
-
-    def made(side: Side, is_left: bool) -> Factor:
-        lines, tile = (product.rows, tiling.rows) if is_left else (product.columns, tiling.columns)
-        layout = layout_of(side, lines, product.depth, product.dtype.itemsize)
-        assert layout is not None, "the family refuses such views"
-        kept = is_left == (tiling.kept == LEFT)
-        return Factor(
-            side.operand, product.dtype, layout, is_left, lines, tile, side.line, side.depth, side.offset, tiling.cut,
-            min(tiling.kept_depth if kept else tiling.cut.chunk, product.depth), tiling.block_bytes, tiling.line_block,
-        )  # fmt: skip
-
-    return made(product.left, True), made(product.right, False)
-
-
-@lru_cache(maxsize=1024)
-def fix_of(body: Body) -> FixForm | None:
-    """How FIX does the epilogue, None where vector cores must. Its strides are not those of the product's program."""
+@lru_cache(maxsize=256)
+def candidates(body: Body, target: AicoreTarget) -> tuple[MatmulTiling, ...]:
+    """Cuts worth weighing, the quickest on all cores first."""
     product = product_of(body)
-    program = product.program
-    if len(program.outputs) != 1 or program.outputs[0].target < 0:
-        return None
-    out = program.outputs[0]
-    if (product.columns > 1 and out.strides[-1] != 1) or not 0 <= out.strides[-2] * 4 <= STRIDE_MAX:
-        return None
-    if product.accumulator is DType.I32:
-        plain = program.is_store_only and body.operands[out.target].type.dtype is DType.I32
-        return FixForm(out.target, out.strides, out.offset) if plain else None
-    return fix_form(body, _columns_second(program))
+    found: dict[MatmulTiling, float] = {}
+    cores = target.device.cube_cores
+    for shape in _shapes(product, body, target):
+        for tiling in _divisions(*shape, product, body, target):
+            units = -(-tiling.units // cores)
+            found[tiling] = cycles_of(tiling, body, units, target)
+    if not found:
+        step = f"{target.cube.m} x {target.cube.k_f16} x {target.cube.n}"
+        fields = [f"memory.{name}_bytes" for name in ("l1", "l0a", "l0b", "l0c")]
+        raise UnsupportedError(
+            "no step of a matrix product fits into the cube core's memories",
+            location=", ".join(fields),
+            expected=f"room for one of {step} in each, its operands in L1",
+            found=", ".join(str(target.value(field)) for field in fields),
+            hint="a target with larger memories",
+        )
+    best = sorted(found, key=lambda t: found[t])
+    distinct = {(t.kept, t.rows, t.columns): t for t in reversed(best)}
+    chosen = [t for t in best if distinct[t.kept, t.rows, t.columns] is t][:RETURNED]
+    split = _split(body, target, cores, found[best[0]])
+    return (*split, *(_spread(t, product, cores) for t in chosen))
 
 
-def _columns_second(program: PointwiseProgram) -> PointwiseProgram:
-    """The program with its last dimension moved to where `fix_form` expects channels."""
-    rank = len(program.shape)
-    order = (0, rank - 1, *range(1, rank - 1))
+def _split(body: Body, target: AicoreTarget, cores: int, least: float) -> tuple[MatmulTiling, ...]:
+    """The best cut of the depth into passes, where it is clearly better than what takes `least` cycles."""
+    found = {t: t.cost_cycles(body, 0, -(-t.units // cores), target) for t in split_candidates(body, target)}
+    best = min(found, key=lambda t: found[t], default=None)
+    return () if best is None or found[best] > SPLIT_GAIN * least else (best,)
 
-    def walk(values: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(values[d] for d in order)
 
-    return replace(
-        program,
-        shape=walk(program.shape),
-        inputs=tuple(replace(i, strides=walk(i.strides)) if i.source >= 0 else i for i in program.inputs),
-        outputs=tuple(replace(o, strides=walk(o.strides)) if o.target >= 0 else o for o in program.outputs),
-    )
+def _spread(tiling: MatmulTiling, product: Product, cores: int) -> MatmulTiling:
+    """Tiles and groups with which panels begin, such that cores work on different ones at a time. Those that read the
+    same columns, or the same depths, want the same banks of L2 where rows are a power of two apart. What is packed
+    lies in all banks."""
+    groups, count, panels = tiling.cut.groups, tiling.panel_tiles, tiling.panels
+    active = min(cores, tiling.units)
+    ranges = [(core * tiling.units // active, (core + 1) * tiling.units // active) for core in range(active)]
+    steps = range(min(WATCHED, max((end - begin for begin, end in ranges), default=0)))
+    at_once = [[divmod(begin + i, count) for begin, end in ranges if begin + i < end] for i in steps]
+
+    def crowd(place: Callable[[int, int], int]) -> int:
+        return sum(n * n for units in at_once for n in Counter(place(*unit) for unit in units).values())
+
+    def tiles(stagger: int) -> int:
+        return crowd(lambda panel, position: (position + panel % panels // stagger) % count)
+
+    def depths(drift: int) -> int:
+        return crowd(lambda panel, position: (panel * drift - position) % groups)
+
+    streamed = product.right if tiling.kept == LEFT else product.left
+    staggers = (1,) if streamed.constant or count == 1 or panels == 1 else STAGGERS
+    drifts = range(1, groups + 1) if groups > 1 else (1,)
+    return replace(tiling, stagger=min(staggers, key=tiles), drift=min(drifts, key=depths))
+
+
+def _sizes(total: int, unit: int, cores: int) -> list[int]:
+    """Tile sizes that cut a dimension evenly, largest first; near ones are left out unless they count cores."""
+    found: list[int] = []
+    pieces, total = 1, max(1, total)
+    while pieces <= -(-total // unit):
+        size = ceil_to(-(-total // pieces), unit)
+        even = cores % pieces == 0 or pieces % cores == 0
+        if size <= LINES_MAX and (not found or size <= found[-1] * 0.9 or (even and size < found[-1])):
+            found.append(size)
+        if size == unit:
+            break
+        pieces = max(pieces + 1, -(-total // size))
+    return found or [unit]
+
+
+def _shapes(product: Product, body: Body, target: AicoreTarget) -> list[tuple[int, int, int]]:
+    """(rows, columns, sums) that fit into L0C, by a quick bound."""
+    cube, cores = target.cube, target.device.cube_cores
+    unit = max(cube.m, cube.n)
+    speed = cube.m * cube.n * cube.k_f16 // (4 if product.dtype.itemsize == 4 else 1)
+    rate = 1e6 / target.transfer_cycles("rates.gm_to_l1_gb_per_s", 10**6)
+    scored = []
+    for rows, columns in pairs(_sizes(product.rows, unit, cores), _sizes(product.columns, unit, cores)):
+        for sums in (1, 2):
+            if rows * columns * 4 * sums > target.memory.l0c_bytes:
+                continue
+            tiles = product.batch * -(-product.rows // rows) * -(-product.columns // columns)
+            share = -(-tiles // cores)
+            work = rows * columns * product.depth / speed
+            item = product.dtype.itemsize
+            moved = min(rows, columns), max(rows, columns)
+            least = moved[1] * product.depth * item / rate
+            alone = moved[0] * product.depth * item / rate
+            fix = target.dma.startup_cycles + 2 * rows * columns / 37
+            time = share * max(work + (fix if sums == 1 else 0), least + alone / 2, fix) + alone
+            scored.append((time, rows, columns, sums))
+    return [s[1:] for s in sorted(scored)[:DETAILED]]
+
+
+def _divisions(
+    rows: int, columns: int, sums: int, product: Product, body: Body, target: AicoreTarget
+) -> Iterator[MatmulTiling]:
+    """The best division of L1 for a tile shape and each side that may be kept."""
+    units = -(-product.batch * -(-product.rows // rows) * -(-product.columns // columns) // target.device.cube_cores)
+    for kept in (LEFT, RIGHT):
+        found = _tilings(rows, columns, sums, kept, product, body, target)
+        best = min(found, key=lambda t: cycles_of(t, body, units, target), default=None)
+        if best is not None:
+            yield best
+
+
+def _tilings(
+    rows: int, columns: int, sums: int, kept: str, product: Product, body: Body, target: AicoreTarget
+) -> Iterator[MatmulTiling]:
+    blank = MatmulTiling(
+        kept, rows, columns, Cut(product.depth, 1, 1, 1), 1, sums, 1, _lanes(body, target),
+        product.batch if product.rows and product.columns else 0, max(1, -(-product.rows // rows)),
+        max(1, -(-product.columns // columns)), target.memory.block_bytes, target.cube.m,
+    )  # fmt: skip
+    for halves in (1, 2) if sums == 1 and max(rows, columns) >= 2 * max(target.cube.m, target.cube.n) else (1,):
+        halved = replace(blank, halves=halves)
+        if halves * prod(halved.part) * 4 > target.memory.l0c_bytes:
+            continue  # a first half that is the larger one
+        for group, slots, chunk_max in _groups(halved, product, body, target):
+            for cut in _cuts(halved, group, chunk_max, product, target):
+                yield replace(halved, cut=cut, kept_slots=slots)
+
+
+def _lanes(body: Body, target: AicoreTarget) -> int:
+    """Vector cores of a group that take part."""
+    if fix_of(body) is not None:
+        return 0
+    check_group(target, LANES, "the vector cores cannot finish a product")
+    return int(target.device.vector_cores_per_group)
+
+
+def _groups(tiling: MatmulTiling, product: Product, body: Body, target: AicoreTarget) -> Iterator[tuple[int, int, int]]:
+    """Divisions of L1: (depth of the kept factor's groups, its slots, largest depth of the streamed one's chunks)."""
+    item, depth, unit = product.dtype.itemsize, product.depth, _depth_unit(product, target)
+    memory = target.memory
+    left, right = (product.left, tiling.rows, product.rows), (product.right, tiling.columns, product.columns)
+    sides = (left, right) if tiling.kept == LEFT else (right, left)
+    layouts = [layout_of(side, extent, depth, item) for side, _, extent in sides]
+    if layouts[0] is None or layouts[1] is None:
+        return
+    weights_wait = layouts[0] is not Layout.PACKED and layouts[1] is Layout.PACKED
+    fix = fix_of(body)
+    free = memory.l1_bytes - 2 * len(fix.vectors if fix else ()) * ceil_to(tiling.columns * 4, memory.block_bytes)
+    align = max(unit, target.dma.aligned_bytes // item)
+    one = chunk_bytes(layouts[1], item, sides[1][1], unit, memory.block_bytes, target.cube.m)
+    panels = tiling.batch * tiling.panels
+    for groups in range(1, GROUPS_MAX + 1):
+        even = -(-depth // groups)
+        group = ceil_to(even, align if groups > 1 and even >= align else unit)
+        if groups > 1 and -(-depth // group) != groups:
+            continue
+        held = chunk_bytes(layouts[0], item, sides[0][1], min(group, depth), memory.block_bytes, target.cube.m)
+        for slots in (1, 2) if groups == 1 and panels > 1 else (1,):
+            chunk_max = (free - slots * held) // 2 // one * unit
+            if chunk_max >= unit:
+                yield group, slots, min(chunk_max, group)
+        if groups == 1 and panels == 1 and weights_wait and 2 * held <= free:
+            return  # two chunks of weights are loaded while the kernel waits for its only panel
+
+
+def _cuts(tiling: MatmulTiling, group: int, chunk_max: int, product: Product, target: AicoreTarget) -> Iterator[Cut]:
+    """Chunks as large as they may be, or of about equal size; steps of about equal size."""
+    depth, unit, item = product.depth, _depth_unit(product, target), product.dtype.itemsize
+    rows, columns = tiling.part
+    memory = target.memory
+    step_max = min(memory.l0a_bytes // 2 // (rows * item), memory.l0b_bytes // 2 // (columns * item)) // unit * unit
+    if step_max == 0:
+        return
+    whole = min(group, depth)
+    align = max(unit, target.dma.aligned_bytes // item)
+    even = ceil_to(-(-whole // -(-whole // chunk_max)), unit)
+    chunks = {even, chunk_max}
+    chunks |= {ceil_to(even, to) for to in (step_max, align) if to < even and ceil_to(even, to) <= chunk_max}
+    for chunk in sorted(chunks):
+        step = ceil_to(-(-chunk // -(-chunk // step_max)), unit)
+        for size in {min(step, step_max), min(step_max, ceil_to(chunk, unit))}:
+            yield Cut(depth, group, chunk, size)
+
+
+def _depth_unit(product: Product, target: AicoreTarget) -> int:
+    """Depths come in multiples of a fractal's."""
+    return target.memory.block_bytes // product.dtype.itemsize
+
+
+def with_tile(
+    body: Body, target: AicoreTarget, rows: int, columns: int, kept: str = LEFT, sums: int = 1
+) -> MatmulTiling:
+    """The tiling with a given tile. Raises UnsupportedError where it does not fit."""
+    for tiling in _divisions(rows, columns, sums, product_of(body), body, target):
+        if tiling.kept == kept:
+            return tiling
+    raise UnsupportedError("the tile does not fit", location="memory.l1_bytes", found=f"{rows} x {columns}")
 
 
 class MatmulFamily(Family):
@@ -361,7 +264,6 @@ class MatmulFamily(Family):
         return not isinstance(target, AicoreTarget) or mixes(target, LANES)
 
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[Tiling]:
-        from superkernel.scheduler.families.aicore.matmul_search import candidates
 
         return candidates(body, target)
 

@@ -12,8 +12,8 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.cuts import output_types
 from superkernel.scheduler.families.aicore.formulas import lower
-from superkernel.scheduler.families.aicore.matmul import MatmulTiling
 from superkernel.scheduler.families.aicore.matmul_form import product_of, turned
+from superkernel.scheduler.families.aicore.matmul_tiling import MatmulTiling
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import Home, TileCode, TileSize
 from superkernel.target.aicore import AicoreTarget

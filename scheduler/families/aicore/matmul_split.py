@@ -15,26 +15,55 @@ and the vector cores 30 % of their rates. So passes of a tile lie `abreast`: a r
 next, in a line; those that begin a line are as fast as may be.
 
 MTE2, which is what large products lack, moves half as much; FIX, L2 and the vector cores do more. It pays where a
-product is large along all its sides (`matmul_split_search`). `transposed`: the kernel computes the transposed product,
+product is large along all its sides (`split_candidates`). `transposed`: the kernel computes the transposed product,
 and the vector cores turn it: then the right factor can be kept, and go through the faster path into L0.
 
 Invariants: a tile's partial sums are those of its passes, each from +0, in an order that its place alone says: any
 split of the units gives the same bits. Passes are equally deep, blocks equally large, a pass has three pieces or more.
+
+Cost: a tile takes, per pass, what its busiest engine needs: MTE2 for its chunks and its share of what the window of
+the kept factor takes in, the cube or MTE1 for its steps, FIX for its partial sums, a vector core for its share of
+adding them. Few transfers are ahead, and all engines but the cube's use L2, so that none reaches what it could alone:
+`CROWDED`, measured on the simulated device: 1.2 from L2, 1.3 and more from HBM. At the beginning a window is loaded, at
+the end vector cores finish a tile.
+
+Tried are factors of two bytes; and products so large that every core has several blocks and several passes: reading
+from HBM for the first time, and the vector cores' last tile, are lost there. Where rows begin in few banks of L2, the
+kernel without passes keeps its cores further apart. An epilogue beside the adding makes vector cores use L2 so much
+that nothing is gained.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product as combinations
+from math import gcd
 
+from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import Box
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES
-from superkernel.scheduler.families.aicore.matmul import LEFT, MatmulTiling, Span
-from superkernel.scheduler.families.aicore.matmul_form import Product
+from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, mixes
+from superkernel.scheduler.families.aicore.cube import Cut, Layout, chunk_bytes, cube_cycles, fix_cycles
+from superkernel.scheduler.families.aicore.matmul_form import Product, Side, product_of, turned
+from superkernel.scheduler.families.aicore.matmul_lane import lane_size
+from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, MatmulTiling, Span, factors, layout_of
 from superkernel.target.aicore import AicoreTarget
 
 CHUNK_SLOTS = 4  # chunks that L1 holds; at most 2 less than twice the pieces of a pass
+CROWDED = 1.2
+KEPT, STREAMED = (256, 192, 128), (64, 80, 96, 128)  # lines of a tile
+PIECES = (3, 4)
+BLOCK_MAX = 14  # tiles: a flag counts what vector cores have not read yet
+STAGE_MAX = 4
+SUMS = 2  # tiles in L0C
+PARTS = 1  # in one transfer: start-ups cost more than what a part could come earlier
+CHUNK_LINE_BYTES = 512
+WORKSPACE_SHARE = 2  # of L2: one in so many
+ITEM = 2
+BLOCKS_MIN, PASSES_MIN = 2, 4
+BANKS_SHARE = 8
 
 
 @dataclass(frozen=True)
@@ -139,6 +168,109 @@ class SplitTiling(MatmulTiling):
                 yield batch, (rows[0] * self.block, rows[1] * self.block), columns
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
-        from superkernel.scheduler.families.aicore.matmul_split_cost import cycles_of
 
         return cycles_of(self, body, end - begin, target)
+
+
+# Cost -----------------------------------------------------------------------------------------------------------------
+
+
+def cycles_of(tiling: SplitTiling, body: Body, units: int, target: AicoreTarget) -> float:
+    """Cycles of one core (group) for so many units."""
+    if not units:
+        return 0.0
+    piece, turn, last = _figures(tiling, body, target)
+    return tiling.pieces * piece + units * tiling.cut.groups * tiling.block * turn + last
+
+
+@lru_cache(maxsize=4096)
+def _figures(tiling: SplitTiling, body: Body, target: AicoreTarget) -> tuple[float, float, float]:
+    """Cycles to load a piece of the window; of a tile and pass; of a vector core for the last tile."""
+    product, cut = tiling.product(body), tiling.cut
+    left, right = factors(product, tiling)
+    kept, streamed = (left, right) if tiling.kept == LEFT else (right, left)
+    m, n = tiling.rows, tiling.columns
+    kept_lines, streamed_lines = (m, n) if tiling.kept == LEFT else (n, m)
+    piece = tiling.parts * kept.load_cycles(kept_lines, tiling.kept_depth, target)
+    chunk = streamed.load_cycles(streamed_lines, cut.chunk, target)
+    mte2 = tiling.pieces * chunk + piece / tiling.hop
+    steps = cut.group // cut.step
+    feed = left.feed_cycles(m, cut.step, target) + right.feed_cycles(n, cut.step, target)
+    cube = steps * max(cube_cycles(m, n, cut.step, product.dtype, target), feed)
+    fix = fix_cycles(m, n, 4, 0, target)
+    read = target.dma.startup_cycles + target.transfer_cycles("rates.gm_to_ub_gb_per_s", m * n * 4 // tiling.lanes)
+    vector = read * (1 + (tiling.stages > 1) / tiling.stage)
+    return piece, CROWDED * max(mte2, cube, fix, vector), read * (tiling.stage + 2)
+
+
+# Search ---------------------------------------------------------------------------------------------------------------
+
+
+def split_candidates(body: Body, target: AicoreTarget) -> Iterator[SplitTiling]:
+    """Cuts into passes that fit, none where they do not pay. What is kept goes into L0A, which is filled faster."""
+    found = product_of(body)
+    if not found.program.is_store_only or not mixes(target, (2,)):
+        return
+    if found.dtype.itemsize != ITEM or not found.rows * found.columns * found.batch:
+        return
+    for transposed in (True, False):
+        product = turned(found) if transposed else found
+        sides = (product.left, product.rows), (product.right, product.columns)
+        held, moved = (layout_of(side, extent, product.depth, ITEM) for side, extent in sides)
+        if held is None or moved is None:
+            return
+        if not _spreads(product.left if moved is Layout.PACKED else product.right, target):
+            continue
+        for rows, columns, pieces in combinations(KEPT, STREAMED, PIECES):
+            tiling = _cut(product, (rows, columns), pieces, (held, moved), transposed, target)
+            if tiling is None or tiling.units < BLOCKS_MIN * target.device.cube_cores:
+                continue
+            try:
+                lane_size(body, tiling, target)
+            except UnsupportedError:
+                return
+            yield tiling
+
+
+def _spreads(side: Side, target: AicoreTarget) -> bool:
+    """Whether a factor's rows begin in enough banks of L2 and channels of HBM: the streamed one's, or the other one's
+    where that is packed and lies in all of them."""
+    lines = max(side.line, side.depth) * ITEM // target.l2.line_bytes
+    return gcd(lines, target.l2.banks) <= target.l2.banks // BANKS_SHARE
+
+
+def _cut(
+    product: Product, tile: tuple[int, int], pieces: int, layouts: tuple[Layout, Layout], transposed: bool,
+    target: AicoreTarget,
+) -> SplitTiling | None:  # fmt: skip
+    """Tiles of that size in passes of so many pieces; None where something does not fit or is not even."""
+    (rows, columns), memory, lines = tile, target.memory, target.cube.m
+    if rows > product.rows or columns > product.columns or SUMS * rows * columns * 4 > memory.l0c_bytes:
+        return None
+    chunk = CHUNK_LINE_BYTES // ITEM
+    group, deep = pieces * chunk, chunk // PARTS
+    unit = memory.block_bytes // ITEM
+    step_max = min(memory.l0a_bytes // (2 * rows * ITEM), memory.l0b_bytes // (2 * columns * ITEM), deep)
+    steps = [step for step in range(unit, step_max + 1, unit) if deep % step == 0]
+    tiles = -(-product.columns // columns)
+    blocks = [count for count in range(pieces, BLOCK_MAX + 1, pieces) if tiles % count == 0]
+    part = chunk_bytes(layouts[0], ITEM, rows, deep, memory.block_bytes, lines)
+    chunks = CHUNK_SLOTS * chunk_bytes(layouts[1], ITEM, columns, chunk, memory.block_bytes, lines)
+    spare = min(PARTS, (memory.l1_bytes - chunks) // part - pieces * PARTS)
+    groups = product.depth // group
+    if product.depth % group or groups < PASSES_MIN or not steps or not blocks or spare < 0:
+        return None
+    tiling = SplitTiling(
+        LEFT, rows, columns, Cut(product.depth, group, chunk, steps[-1]), 1, SUMS, 1, 2, product.batch,
+        -(-product.rows // rows), tiles, memory.block_bytes, lines, drift=_drift(product.depth // chunk),
+        block=blocks[-1], parts=PARTS, spare=spare, transposed=transposed,
+    )  # fmt: skip
+    room = target.l2.capacity_bytes // WORKSPACE_SHARE // target.device.groups
+    fitting = [t for t in (replace(tiling, stage=s) for s in range(1, STAGE_MAX + 1)) if t.scratch_bytes <= room]
+    return fitting[-1] if fitting else None
+
+
+def _drift(pieces: int) -> int:
+    """Pieces between those with which neighbouring panels begin: about half of all, and such that many panels follow
+    one another before two begin with the same."""
+    return next(count for count in range(pieces // 2 + 1, pieces + 2) if gcd(count, pieces) == 1)

@@ -36,7 +36,7 @@ from superkernel.scheduler.families.aicore.row_buffers import (
 from superkernel.scheduler.families.aicore.row_modes import Mode, is_reduction, mode_of, tile_dims, work_of
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX
 from superkernel.scheduler.families.rowops import space_of
-from superkernel.scheduler.families.rowspace import RowTiling
+from superkernel.scheduler.families.rowtiling import RowTiling
 from superkernel.scheduler.kerneldef import ops_of
 from superkernel.scheduler.tiling import Access, Family
 from superkernel.target.aicore import AicoreTarget

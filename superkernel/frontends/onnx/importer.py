@@ -31,6 +31,7 @@ from superkernel.core.errors import (
     Violation,
     raise_all,
 )
+from superkernel.core.option import did_you_mean
 from superkernel.frontends.emitter import in_node
 from superkernel.frontends.onnx.call import Call
 from superkernel.frontends.onnx.refusals import LOST, Bound, ModelRefusals
@@ -152,6 +153,13 @@ class Importer:
             for group in (self.shapes, self.constants)
             for name in group
             if name not in declared
+        ]
+        symbols = {dim.dim_param for i in graph.input for dim in i.type.tensor_type.shape.dim if dim.dim_param}
+        expected = ", ".join(sorted(symbols)) or "none: its inputs have no symbolic dimensions"
+        wrong += [
+            Violation(f"the model has no dimension {name!r}", expected=expected, hint=did_you_mean([name], symbols))
+            for name in self.dims
+            if name not in symbols
         ]
         raise_all(InputError, wrong)
         unknown: list[Violation] = []
