@@ -92,7 +92,7 @@ def runner(compiled: HostCompiled, plan: Plan) -> Callable[[int], float]:
     builder = ImageBuilder(
         schedule,
         plan,
-        compiled.cpu,
+        compiled.target,
         ObjectCache(None),
         inputs=len(graph.inputs),
         outputs=len(graph.outputs),

@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
 from superkernel.core.formats import NumberFormat
 from superkernel.core.tensor import Region, TensorType
-from superkernel.ir.body import Body, View
+from superkernel.ir.body import Body, SubOperator, View
 from superkernel.ops.opdef import Array
 
 
@@ -87,6 +88,14 @@ class Tiling(ABC):
     def align(self, body: Body, unit: int) -> int:
         """The nearest unit at which a core boundary is better placed (e.g. on a cache line); default: any unit."""
         return unit
+
+
+class CannotCut(UnsupportedError):
+    """The kernel chosen for a sub-operator turns out not to do for it: `sub`, and the kernel's own words."""
+
+    def __init__(self, sub: SubOperator, error: UnsupportedError) -> None:
+        super().__init__(violations=error.violations)
+        self.sub, self.error = sub, error
 
 
 class Family(ABC):

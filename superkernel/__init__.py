@@ -20,8 +20,10 @@ from superkernel.core.version import __version__
 
 if TYPE_CHECKING:
     from superkernel.api import compile, load
+    from superkernel.backends.aicore.kernel import AicoreKernel
     from superkernel.backends.aicore.report import SimReport
     from superkernel.backends.host.bound import get_include
+    from superkernel.backends.host.kernel import HostKernel
     from superkernel.backends.host.report import Report
     from superkernel.builder import GraphBuilder
     from superkernel.compilation.scoping import ScopeWarning
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from superkernel.display.tracing import Trace
     from superkernel.ir.graph import Graph, KernelType, Node
     from superkernel.runtime.kernel import Kernel
-    from superkernel.runtime.kernels import AicoreKernel, HostKernel
     from superkernel.target.aicore import load_target
 
 _HOMES = {
@@ -71,8 +72,8 @@ _HOMES = {
     "KernelType": "ir.graph",
     "Node": "ir.graph",
     "Kernel": "runtime.kernel",
-    "AicoreKernel": "runtime.kernels",
-    "HostKernel": "runtime.kernels",
+    "AicoreKernel": "backends.aicore.kernel",
+    "HostKernel": "backends.host.kernel",
     "Options": "core.options",
     "FallbackWarning": "compilation.stages",
     "Report": "backends.host.report",

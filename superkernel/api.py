@@ -8,23 +8,24 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from superkernel.backends import all_backends, backend_of, kernel_of
 from superkernel.core.collection import paused
 from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
-from superkernel.core.option import ACCELERATOR, HOST, did_you_mean
+from superkernel.core.option import HOST, did_you_mean
 from superkernel.core.options import Options
-from superkernel.runtime.kernels import kernel_of
+from superkernel.target.base import Target
+from superkernel.target.cpu import THREADS_MAX
 
 if TYPE_CHECKING:
     import networkx as nx
 
+    from superkernel.backends.aicore.kernel import AicoreKernel
+    from superkernel.backends.host.kernel import HostKernel
     from superkernel.ir.graph import Graph
     from superkernel.runtime.kernel import Kernel
-    from superkernel.runtime.kernels import AicoreKernel, HostKernel
     from superkernel.target.aicore import AicoreTarget
 
     Source = Graph | nx.DiGraph[Any] | str | PathLike[str] | Any
-
-THREADS_MAX = 64
 
 
 @overload
@@ -54,7 +55,7 @@ def compile(
 @overload
 def compile(
     graph: Source,
-    target: str | PathLike[str] | AicoreTarget,
+    target: str | PathLike[str] | Target,
     threads: int | None = ...,
     options: Options | Mapping[str, Any] | None = ...,
     *,
@@ -65,7 +66,7 @@ def compile(
 ) -> Kernel: ...
 def compile(
     graph: Graph | nx.DiGraph[Any] | str | PathLike[str] | Any,
-    target: str | PathLike[str] | AicoreTarget = HOST,
+    target: str | PathLike[str] | Target = HOST,
     threads: int | None = None,
     options: Options | Mapping[str, Any] | None = None,
     *,
@@ -93,9 +94,9 @@ def compile(
     with paused():
         from superkernel.frontends import load_graph
 
-        device = accelerator(target)
-        cores, chosen = thread_count(threads), Options.of(options)
-        check_options(chosen, device, threads)
+        found, count, chosen = resolved(target), thread_count(threads), Options.of(options)
+        backend = backend_of(found)
+        raise_all(UnsupportedError, backend.refusals(found, chosen, threads))
         source = _existing_file(graph) if isinstance(graph, (str, PathLike)) else graph
         loaded = load_graph(
             source,
@@ -104,57 +105,40 @@ def compile(
             constants=constants,
             example_inputs=example_inputs,
         )
-        if device is None:
-            from superkernel.compilation.pipeline import compile_graph
+        from superkernel.compilation.pipeline import compile_graph
 
-            return kernel_of(compile_graph(loaded, cores=cores, options=chosen))
-        from superkernel.compilation.pipeline_aicore import compile_for_aicore
-
-        return kernel_of(compile_for_aicore(loaded, device, options=chosen))
+        return kernel_of(compile_graph(loaded, found, chosen, backend, threads=count))
 
 
-def accelerator(target: str | PathLike[str] | AicoreTarget) -> AicoreTarget | None:
-    """The accelerator that a target names, None for the host. Raises InputError."""
-    if target == HOST:
-        return None
-    from superkernel.target.aicore import AicoreTarget, load_target, preset_names
-
-    if isinstance(target, AicoreTarget):
+def resolved(target: str | PathLike[str] | Target) -> Target:
+    """The target of a name or of a file. Raises InputError."""
+    if isinstance(target, Target):
         return target
-    names = (HOST, *preset_names())
-    if not isinstance(target, (str, PathLike)):
-        raise InputError("unknown target", expected=", ".join(names), found=repr(target))
-    text = fspath(target)
-    if text not in names and not Path(text).suffix and not Path(text).exists():
-        hint = did_you_mean([text], names) or "or the path of a target file"
-        raise InputError("unknown target", expected=", ".join(names), found=repr(text), hint=hint)
-    return load_target(text)
-
-
-def check_options(options: Options, device: AicoreTarget | None, threads: int | None) -> None:
-    """What an option cannot mean on the target. Raises UnsupportedError with all of them."""
-    wrong = options.refused(HOST if device is None else ACCELERATOR)
-    if device is not None and threads is not None:
-        cores = f"{device.device.cube_cores} cube and {device.device.vector_cores} vector cores"
-        wrong.append(Violation("an accelerator has cores, not threads", "threads", cores, repr(threads)))
-    raise_all(UnsupportedError, wrong)
+    names: list[str] = []
+    text = fspath(target) if isinstance(target, (str, PathLike)) else None
+    for backend in all_backends():
+        found: Target | None = backend.named(text) if isinstance(text, str) else None
+        if found is not None:
+            return found
+        names += backend.names()
+    hint = "" if text is None else did_you_mean([text], names) or "or the path of a target file"
+    raise InputError("unknown target", expected=", ".join(names), found=repr(text or target), hint=hint)
 
 
 def load(path: str | PathLike[str], *, threads: int | None = None) -> HostKernel:
     """A kernel saved by `Kernel.save`. On another CPU or with another thread count it is compiled again from the
     saved graph. Raises FileFormatError on a file that is not whole."""
     with paused():
+        from superkernel.backends.host.kernel import HostKernel
         from superkernel.backends.host.saved import load_saved
 
-        return kernel_of(load_saved(path, None if threads is None else thread_count(threads)))
+        return HostKernel(load_saved(path, thread_count(threads)))
 
 
-def thread_count(threads: int | None) -> int:
-    """The number of workers asked for, checked; None: the CPUs the process may use."""
+def thread_count(threads: int | None) -> int | None:
+    """The number of workers asked for, checked; None: nobody asked."""
     if threads is None:
-        import os
-
-        return min(THREADS_MAX, len(os.sched_getaffinity(0)))
+        return None
     count = _integer(threads)
     if count is None or not 1 <= count <= THREADS_MAX:
         raise InputError("bad number of threads", expected=f"an integer, 1 to {THREADS_MAX}", found=repr(threads))

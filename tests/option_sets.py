@@ -11,14 +11,16 @@ import random
 from itertools import combinations, product
 from typing import Any
 
+from superkernel.backends.aicore.backend import AicoreBackend
 from superkernel.backends.aicore.compiled import AicoreCompiled
+from superkernel.backends.aicore.kernel import AicoreKernel
 from superkernel.backends.aicore.shared import Shared
-from superkernel.compilation.pipeline_aicore import compile_for_aicore, with_other_code
+from superkernel.backends.aicore.variants import with_other_code
+from superkernel.compilation.pipeline import compile_graph
 from superkernel.core.option import ACCELERATOR
 from superkernel.core.options import OPTIONS, Options
 from superkernel.ir.graph import Graph
 from superkernel.reference.random_inputs import random_inputs
-from superkernel.runtime.kernel import Kernel
 from superkernel.target.aicore import load_target
 
 Row = dict[str, Any]
@@ -75,12 +77,12 @@ class Variants:
         if key not in self.schedules:
             # one launch: what runs in launches of its own loses what `locality` did, for all that is rebuilt from it
             first = Options(fallback="forbid", launches="fused", **PLAIN, **dict(zip(SCHEDULING, key, strict=True)))
-            self.schedules[key] = compile_for_aicore(self.graph, self.target, options=first, shared=self.shared)
+            self.schedules[key] = compile_graph(self.graph, self.target, first, AicoreBackend(self.shared))
         return with_other_code(self.schedules[key], options, self.shared)
 
     def results(self, compiled: AicoreCompiled, *, single: bool = False) -> dict[str, bytes]:
         """Outputs and states; `single`: of every sub-operator in a launch of its own, from one end to the other."""
-        kernel = Kernel(compiled)
+        kernel = AicoreKernel(compiled)
         io = kernel._io(list(kernel._arrays(self.inputs).values()))
         compiled.executable.simulate(io, single=single)
         names = [*compiled.output_names, *(f"state {name}" for name in compiled.graph.states)]

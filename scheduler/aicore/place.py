@@ -35,7 +35,7 @@ from superkernel.scheduler.memory import plan_memory
 from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.place import absolute
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, CannotCut, Family, Tiling
 from superkernel.target.aicore import AicoreTarget
 
 ALIGN_BYTES = 512
@@ -61,14 +61,6 @@ class Workspaces:
         """All of them."""
         used = [s for s in self.sets if s is not None]
         return (max(used) + 1) * self.cores * self.stride if used else 0
-
-
-class CannotCut(UnsupportedError):
-    """The kernel chosen for a sub-operator turns out not to do for it: `sub`, and the kernel's own words."""
-
-    def __init__(self, sub: SubOperator, error: UnsupportedError) -> None:
-        super().__init__(violations=error.violations)
-        self.sub, self.error = sub, error
 
 
 def place_aicore(

@@ -261,16 +261,17 @@ class _Ablation:
     def __init__(
         self, graph: Graph, target: AicoreTarget, options: Options, inputs: Mapping[str, NDArray[Any]] | None
     ) -> None:
-        from superkernel.compilation.pipeline_aicore import compile_for_aicore
-        from superkernel.runtime.kernel import Kernel
+        from superkernel.backends.aicore.backend import AicoreBackend
+        from superkernel.backends.aicore.kernel import AicoreKernel
+        from superkernel.compilation.pipeline import compile_graph
 
         self.graph, self.target, self.steps = graph, target, STEPS
         off = {name: value for step in self.steps for name, value in step.off.items()}
         self.options = dataclasses.replace(options, dump=(), debug_sync_all=False, launches="fused", **off)
-        self.base = compile_for_aicore(graph, target, options=self.options)
+        self.base = compile_graph(graph, target, self.options, AicoreBackend())
         used = {node.op for node in self.base.graph.nodes}
         self.steps = tuple(step for step in self.steps if not step.needs or used & set(step.needs))
-        kernel = Kernel(self.base)
+        kernel = AicoreKernel(self.base)
         arrays = kernel._random() if inputs is None else kernel._arrays(inputs)
         self.io = kernel._io(list(arrays.values()))
         self.known: dict[tuple[Options, bool], Measured] = {}
@@ -332,7 +333,9 @@ class _Ablation:
 
     def measured(self, on: Mapping[str, Any], *, single: bool = False) -> Measured:
         """The fused kernel with some options switched on; `single`: its sub-operators launched one by one."""
-        from superkernel.compilation.pipeline_aicore import compile_for_aicore, with_other_code
+        from superkernel.backends.aicore.backend import AicoreBackend
+        from superkernel.backends.aicore.variants import with_other_code
+        from superkernel.compilation.pipeline import compile_graph
 
         options = dataclasses.replace(self.options, **on)
         found = self.known.get((options, single))
@@ -340,7 +343,7 @@ class _Ablation:
             if options == self.options:
                 compiled = self.base
             elif _SCHEDULING & {name for name in on if on[name] != getattr(self.options, name)}:
-                compiled = compile_for_aicore(self.graph, self.target, options=options)
+                compiled = compile_graph(self.graph, self.target, options, AicoreBackend())
             else:
                 compiled = with_other_code(self.base, options)
             found = self.known[options, single] = self.measure(compiled, single=single)
@@ -384,10 +387,10 @@ class _Ablation:
 
 def ablation_target(target: str | Any) -> AicoreTarget:
     """The accelerator of a name or file. Raises UnsupportedError for the host, whose kernels `report` compares."""
-    from superkernel.api import accelerator
+    from superkernel.api import resolved
 
-    device = accelerator(target)
-    if device is None:
+    device = resolved(target)
+    if not isinstance(device, AicoreTarget):
         hint = "`superkernel report` compares the host's fused kernel with its sub-operators one by one"
         raise UnsupportedError("only an accelerator's program can be taken apart", found="host", hint=hint)
     return device

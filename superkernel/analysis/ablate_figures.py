@@ -130,7 +130,7 @@ class Figures:
 def unsynchronised_cycles(compiled: AicoreCompiled, io: Sequence[NDArray[Any]]) -> int | None:
     """Cycles of a program without the events between its cores."""
     from superkernel.backends.aicore.measure import span_of
-    from superkernel.compilation.pipeline_aicore import unverified_program
+    from superkernel.backends.aicore.variants import unverified_program
 
     plan = compiled.plan
     between_cores = [e.index for e in plan.events if AICPU not in (e.setters, e.to)]

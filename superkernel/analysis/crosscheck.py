@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ from superkernel.transforms.precision import error_bound
 from superkernel.transforms.selections import no_bound, selections
 
 if TYPE_CHECKING:
+    from superkernel.backends.aicore.kernel import AicoreKernel
     from superkernel.runtime.kernel import Kernel
 
 Array = NDArray[Any]
@@ -128,7 +129,7 @@ def schedules(timings: Sequence[str], seeds: int, watchdog_s: float) -> list[Sch
 class _Checker:
     """The runs of one model, each from the same states."""
 
-    def __init__(self, graph: Graph, inputs: Mapping[str, Array], kernel: Kernel, precision: DType) -> None:
+    def __init__(self, graph: Graph, inputs: Mapping[str, Array], kernel: AicoreKernel, precision: DType) -> None:
         self.inputs, self.kernel = inputs, kernel
         results = evaluate(graph, inputs, wide=True)
         names = dict(zip(kernel.outputs, graph.outputs, strict=True))
@@ -263,9 +264,10 @@ def crosscheck(
             raise InputError("bad count", location=f"argument {name!r}", expected="0 or more", found=repr(count))
     find_qemu()
     chosen = Options.of(options)
-    kernel = compile(graph, target, options=chosen)
-    if kernel.executor != "sim":
+    made = compile(graph, target, options=chosen)
+    if made.executor != "sim":
         raise UnsupportedError("only accelerators have a simulator and an emulator", location=f"target {target!r}")
+    kernel = cast("AicoreKernel", made)
     if mutants or plain:
         check_mutable(kernel)
     host = compile(graph)

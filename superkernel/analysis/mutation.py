@@ -32,7 +32,7 @@ from superkernel.core.errors import SimulationError, UnsupportedError, WatchdogE
 from superkernel.target.engines.model import ENGINES_OF, CoreType, Engine
 
 if TYPE_CHECKING:
-    from superkernel.runtime.kernel import Kernel
+    from superkernel.backends.aicore.kernel import AicoreKernel
 
 KINDS: Final = ("set", "wait", "cross set", "cross wait", "flag", "cross order", "drain")
 WAYS: Final = ("numbers", "watchdog", "flags", "trap")
@@ -140,7 +140,7 @@ class MutationTable:
         return "\n".join([*lines, *(f"false alarm: {text}" for text in self.false_alarms)])
 
 
-def check_mutable(kernel: Kernel) -> None:
+def check_mutable(kernel: AicoreKernel) -> None:
     """Raises UnsupportedError where a program has more than one launch: happens-before is known within one, and what
     a launch leaves undone, the start of the next makes up for."""
     found = kernel.summary()
@@ -157,7 +157,7 @@ def check_mutable(kernel: Kernel) -> None:
 class MutationTest:
     """Tries a compiled accelerator program. Raises UnsupportedError where it has more than one launch."""
 
-    def __init__(self, kernel: Kernel, inputs: Any, *, watchdog_s: float = WATCHDOG_S) -> None:
+    def __init__(self, kernel: AicoreKernel, inputs: Any, *, watchdog_s: float = WATCHDOG_S) -> None:
         self.kernel, self.watchdog_s = kernel, watchdog_s
         self.executable, self._io = kernel.emulation(inputs)
         check_mutable(kernel)

@@ -1,1 +1,57 @@
-"""One package per kind of target: what turns a plan into something that runs, runs it, and accounts for its runs."""
+"""Backends: one package per kind of target, found through one table.
+
+Model: a target (`superkernel.target`) is data and names its kind; the package of that kind has everything that differs
+from kind to kind: its module `backend` a `BACKEND` (`compilation/backend.py` says what one is), its module `kernel` a
+`KERNEL`, the class of what users hold. Packages are imported when their kind is asked for. A further kind makes itself
+known by `register("kind", "package")`, where `kind` is that of its targets, and needs no edit of anything else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from superkernel.core.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from superkernel.compilation.backend import AnyBackend
+    from superkernel.compilation.compiled import AnyCompilation
+    from superkernel.runtime.kernel import Kernel
+    from superkernel.target.base import Target
+
+_PACKAGES: dict[str, str] = {"cpu": "superkernel.backends.host", "aicore": "superkernel.backends.aicore"}
+
+
+def register(kind: str, package: str) -> None:
+    """Make a further kind of target known. Raises InternalError where another package serves it already."""
+    if _PACKAGES.setdefault(kind, package) != package:
+        raise InternalError(f"two backends for {kind!r}", found=f"{_PACKAGES[kind]} and {package}")
+
+
+def backend_of(target: Target) -> AnyBackend:
+    """The backend that compiles for a target. Raises InternalError where none is registered."""
+    return _backend(target.kind)
+
+
+def kernel_of(compiled: AnyCompilation) -> Kernel:
+    """What was compiled as users hold it."""
+    kernel: Kernel = import_module(f"{_package(compiled.target.kind)}.kernel").KERNEL(compiled)
+    return kernel
+
+
+def all_backends() -> Iterator[AnyBackend]:
+    """Every backend, each imported when it is reached."""
+    yield from map(_backend, tuple(_PACKAGES))
+
+
+def _backend(kind: str) -> AnyBackend:
+    backend: AnyBackend = import_module(f"{_package(kind)}.backend").BACKEND
+    return backend
+
+
+def _package(kind: str) -> str:
+    if kind not in _PACKAGES:
+        raise InternalError("no backend for this kind of target", expected=", ".join(_PACKAGES), found=repr(kind))
+    return _PACKAGES[kind]

@@ -14,21 +14,16 @@ from superkernel.ir.body import Body
 from superkernel.ops.grouped import TILINGS
 from superkernel.registry.records import Policy
 from superkernel.registry.selection import Registry, Selection
-from superkernel.scheduler.families import HOST_KERNELS
-from superkernel.scheduler.families.aicore import AICORE_KERNELS
 from superkernel.scheduler.hostcall import HOST_REFERENCE
-from superkernel.scheduler.kernel_table import KernelTable
-from superkernel.target.aicore import AicoreTarget
 from superkernel.target.base import Target
-from superkernel.target.cpu import CpuTarget
 
 
 class KernelChooser:
-    """Chooses through a registry (default: all rows of the target) under the policy that the options express."""
+    """Chooses through the registry of a kind of target, under the policy that the options express."""
 
-    def __init__(self, target: Target, options: Options, registry: Registry | None = None) -> None:
+    def __init__(self, target: Target, options: Options, registry: Registry) -> None:
         self.target = target
-        self.registry = registry or kernels_of(target).registry
+        self.registry = registry
         self.policy = Policy.of(options)
         self._refused: dict[Hashable, Policy] = {}
         self.refusals: dict[Hashable, list[str]] = {}
@@ -88,8 +83,3 @@ class KernelChooser:
 def _problem(body: Body) -> Hashable:
     """What a refusal is about: an anchor with its types, whatever is joined to it; a program as it is."""
     return body if body.op is None else (body.op, body.attrs, body.anchor_input_types, body.anchor_outputs)
-
-
-def kernels_of(target: Target) -> KernelTable:
-    """All kernels of a target."""
-    return {CpuTarget.kind: HOST_KERNELS, AicoreTarget.kind: AICORE_KERNELS}[target.kind]

@@ -1,53 +1,181 @@
-"""What a compilation made, as data; each backend adds its own (`compiled.py` there).
+"""What a compilation works on and what it made, as data; each backend adds its own (`compiled.py` there).
 
-Model: the pipeline fills it, stage by stage; kernels, reports, explanations, saved files and experiments read it. It
-knows none of them.
+Model: a `Job` is everything that decides the result. Planning makes it `Scheduled`, then `Planned`; a `Compilation`
+has these with the proof, the code and what runs it. The pipeline fills it, stage by stage; kernels, reports,
+explanations, saved files and experiments read it. It knows none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
-from superkernel.compilation.ineffective import idle_options
+from superkernel.compilation.ineffective import idle_pins
 from superkernel.core.errors import InputError
 from superkernel.core.options import Options
 from superkernel.core.version import __version__
 from superkernel.ir.graph import Graph
+from superkernel.target.base import Target
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from superkernel.compilation.choice import KernelChooser
     from superkernel.scheduler.grouping import Grouping
-    from superkernel.scheduler.schedule import Schedule
-    from superkernel.sync.aicore.plan import AicorePlan
-    from superkernel.sync.aicore.verify import AicoreCertificate
-    from superkernel.sync.plan import Plan
-    from superkernel.sync.verify import Certificate
+    from superkernel.scheduler.schedule import Schedule, Task
 
 
-@dataclass(kw_only=True)
-class Compilation:
-    """What every compilation made. `source`: the graph as given, `graph`: as it was compiled."""
+class Boundary(Protocol):
+    """The synchronisation ahead of a sub-operator's tasks; costs in ns."""
+
+    @property
+    def subop(self) -> int: ...
+    @property
+    def form(self) -> Enum: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def cost_ns(self) -> float: ...
+    @property
+    def alternatives(self) -> Sequence[tuple[Enum, float]]: ...
+
+
+class SyncPlan(Protocol):
+    """What orders tasks, on whatever target; its `str` is its text form."""
+
+    @property
+    def tasks(self) -> Sequence[Task]: ...
+    @property
+    def boundaries(self) -> Sequence[Boundary]: ...
+
+
+class Proof(Protocol):
+    """What a verifier checked, in numbers; `str` says it in a sentence."""
+
+    @property
+    def tasks(self) -> int: ...
+    @property
+    def conflicting_pairs(self) -> int: ...
+    @property
+    def cross_core_pairs(self) -> int: ...
+
+
+class Image(Protocol):
+    """Code and constants. `host_calls`: sub-operators that NumPy computes; `ir_texts`: by name, where kept."""
+
+    @property
+    def host_calls(self) -> Sequence[int]: ...
+    @property
+    def ir_texts(self) -> Mapping[str, str]: ...
+
+
+class Executable(Protocol):
+    """An image where it runs."""
+
+    def run(self, io: Sequence[NDArray[Any]], /) -> None:
+        """One launch on the table of inputs, outputs and states; outputs and states are written in place."""
+
+
+TargetT = TypeVar("TargetT", bound=Target, covariant=True)
+PlanT = TypeVar("PlanT", bound=SyncPlan, covariant=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Job(Generic[TargetT]):
+    """What is to be compiled, for what, and how. `cores`: of the target, those that the kernel may use."""
 
     source: Graph
-    graph: Graph
+    target: TargetT
+    cores: int
     options: Options
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A compilation as far as its schedule. `graph`: as it is compiled; `dumps`: names of option `dump` -> number among
+    the outputs, behind the graph's own."""
+
+    graph: Graph
     grouping: Grouping
-    kernel_choice: Callable[[], KernelChooser]
     schedule: Schedule
-    plan: Plan | AicorePlan
-    certificate: Certificate | AicoreCertificate
+    dumps: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Planned(Scheduled, Generic[PlanT]):
+    """A compilation as far as its plan."""
+
+    plan: PlanT
+
+    @property
+    def units(self) -> dict[int, int]:
+        """Units of work by sub-operator."""
+        return {s.index: t.units for s, t in zip(self.schedule.subops, self.schedule.tilings, strict=True)}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Compilation(Generic[TargetT, PlanT]):
+    """What every compilation made."""
+
+    job: Job[TargetT]
+    planned: Planned[PlanT]
+    certificate: Proof
+    image: Image
+    executable: Executable
+    kernel_choice: Callable[[], KernelChooser]
     stage_ns: dict[str, int]
     version: str = __version__
-    dumps: Mapping[str, int] = field(default_factory=dict)  # name -> number among the outputs, behind the graph's own
-    output_names: tuple[str, ...] = field(init=False)
 
     executor: ClassVar[str]
+    """What runs it unless told otherwise."""
+    cores_are: ClassVar[str] = "cores"
 
-    def __post_init__(self) -> None:
-        self.output_names = names_of_outputs(self.graph)
+    @property
+    def source(self) -> Graph:
+        """The graph as given."""
+        return self.job.source
+
+    @property
+    def target(self) -> TargetT:
+        return self.job.target
+
+    @property
+    def cores(self) -> int:
+        return self.job.cores
+
+    @property
+    def options(self) -> Options:
+        return self.job.options
+
+    @property
+    def graph(self) -> Graph:
+        """The graph as it was compiled."""
+        return self.planned.graph
+
+    @property
+    def grouping(self) -> Grouping:
+        return self.planned.grouping
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.planned.schedule
+
+    @property
+    def plan(self) -> PlanT:
+        return self.planned.plan
+
+    @property
+    def dumps(self) -> Mapping[str, int]:
+        """Names of option `dump` -> number among the outputs, behind the graph's own."""
+        return self.planned.dumps
+
+    @cached_property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the compiled graph's outputs, each its own."""
+        return names_of_outputs(self.graph)
 
     @cached_property
     def chooser(self) -> KernelChooser:
@@ -55,8 +183,8 @@ class Compilation:
         return self.kernel_choice()
 
     def idle_options(self) -> tuple[str, ...]:
-        """The options that change nothing: on this target, then for this graph."""
-        return idle_options(self.options, self.schedule, lambda: self.chooser, host=self.executor == "host")
+        """The options that change nothing, on this target or for this graph, and why."""
+        return idle_pins(self.options, self.schedule, lambda: self.chooser)
 
     def summary(self) -> dict[str, Any]:
         """Counts and sizes, plain data."""
@@ -113,3 +241,6 @@ def names_of_outputs(graph: Graph) -> tuple[str, ...]:
             free = f"{name}:{number}"
         names.append(free)
     return tuple(names)
+
+
+AnyCompilation: TypeAlias = Compilation[Target, SyncPlan]

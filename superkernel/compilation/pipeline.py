@@ -1,114 +1,96 @@
-"""The compilation, start to end: `compile_graph` is the list of stages.
+"""The compilation, start to end, for every kind of target: `compile_graph` is the list of stages.
 
-    Graph -> plan (from the cache, or `planning`) -> verify -> image -> executable
+    Graph -> plan (from the cache, or `planning`) -> verify -> image -> loaded
 
-Each stage's data prints as text: SK_DUMP shows it while compiling, `Kernel.stage_text` afterwards; SK_TRACE writes
-the stages' times.
+Each stage asks the target's backend. Each stage's data prints as text: SK_DUMP shows it while compiling,
+`Kernel.stage_text` afterwards; SK_TRACE writes the stages' times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
-from superkernel.backends.host.compiled import HostCompiled
-from superkernel.backends.host.executable import HostExecutable
 from superkernel.codegen.cache import ObjectCache
-from superkernel.codegen.host.features import detect_cpu
-from superkernel.codegen.host.image import HostImage, ImageBuilder
-from superkernel.compilation.planned import Planned, PlanStore
+from superkernel.compilation.backend import Backend, CertificateT, CompiledT, ImageT, PlannedT, TargetT
+from superkernel.compilation.compiled import Job
+from superkernel.compilation.planned import PlanStore
 from superkernel.compilation.scoping import with_scopes
 from superkernel.compilation.stages import CacheFactory, Stages, tell_fallbacks
 from superkernel.core import settings
 from superkernel.core.options import Options
 from superkernel.ir.graph import Graph
-from superkernel.scheduler.schedule import Schedule
-from superkernel.sync.plan import Plan
-from superkernel.sync.verify import verify
-from superkernel.target.cpu import CpuTarget
 
 if TYPE_CHECKING:
     from superkernel.compilation.choice import KernelChooser
 
+Choice = Callable[[], "KernelChooser"]
+
 
 def compile_graph(
     source: Graph,
-    *,
-    cores: int,
+    target: TargetT,
     options: Options,
+    backend: Backend[TargetT, PlannedT, CertificateT, ImageT, CompiledT],
+    *,
+    threads: int | None = None,
     cache_factory: CacheFactory = ObjectCache,
-) -> HostCompiled:
+) -> CompiledT:
     """One kernel from one graph. Raises UnsupportedError, MachineError, VerificationError."""
     run = Stages(settings.dump_stages())
-    cpu = detect_cpu()
+    scoped = with_scopes(source, options.scopes)  # checked everywhere, in force where there is more than one entry
+    source = scoped if target.separates_scopes else source
+    job = Job(source, target, backend.cores(target, threads), options)
     cache = cache_factory(settings.cache_directory() if options.cache else None)
     run.dump("graph", source)
-    with_scopes(source, options.scopes)  # for its checks: one entry needs no scopes
-    planned = _planned(run, source, PlanStore(cache, source, cpu, cores, options), cpu, cores, options)
-    graph, grouping, schedule, plan = planned.graph, planned.grouping, planned.schedule, planned.plan
+    planned, chooser = _planned(run, job, backend, cache)
+    return complete(run, job, backend, planned, cache, chooser)
+
+
+def complete(
+    run: Stages,
+    job: Job[TargetT],
+    backend: Backend[TargetT, PlannedT, CertificateT, ImageT, CompiledT],
+    planned: PlannedT,
+    cache: ObjectCache,
+    chooser: Choice,
+) -> CompiledT:
+    """From the plan to what runs."""
     with run.stage("verify"):
-        certificate = verify(plan, {s.index: t.units for s, t in zip(schedule.subops, schedule.tilings, strict=True)})
+        certificate = backend.verify(planned)
     with run.stage("image"):
-        image = _image(run, graph, grouping.constants, schedule, plan, cpu, cache, options)
+        image = backend.emit(run, job, planned, cache)
     for name, text in image.ir_texts.items():
         run.dump("ir", f"; {name}\n{text}")
-    tell_fallbacks(options, schedule, image.host_calls, "inside the fused kernel")
+    tell_fallbacks(job.options, planned.schedule, image.host_calls, backend.fallbacks_run)
     with run.stage("bind"):
-        executable = HostExecutable(image, schedule, plan, options.watchdog_ms)
+        compiled = backend.bind(job, planned, certificate, image, chooser, run.times)
     run.finish()
-    return HostCompiled(
-        source=source, graph=graph, options=options, cpu=cpu, cores=cores, grouping=grouping,
-        kernel_choice=lambda: _chooser(cpu, options),
-        schedule=schedule, plan=plan, certificate=certificate, image=image, executable=executable,
-        stage_ns=run.times, dumps=planned.dumps,
-    )  # fmt: skip
+    return compiled
 
 
-def _chooser(cpu: CpuTarget, options: Options) -> KernelChooser:
-    from superkernel.compilation.choice import KernelChooser
-
-    return KernelChooser(cpu, options)
-
-
-def _planned(run: Stages, source: Graph, store: PlanStore, cpu: CpuTarget, cores: int, options: Options) -> Planned:
-    """The plan of a graph, from the cache, or made and kept there: what makes it is not even imported until then."""
-    with run.stage("look up"):
-        found = store.find()
-    if found is not None:
-        stages = {"simplified": found.graph, "subops": found.grouping, "schedule": found.schedule, "plan": found.plan}
-        for name, data in stages.items():
-            run.dump(name, data)
-        return found
+def _planned(
+    run: Stages,
+    job: Job[TargetT],
+    backend: Backend[TargetT, PlannedT, Any, Any, Any],
+    cache: ObjectCache,
+) -> tuple[PlannedT, Choice]:
+    """The plan of a job, from the cache, or made and kept there: what makes it is not even imported until then. With it
+    the choice of its kernels, for whoever asks for reasons."""
+    store = PlanStore[PlannedT](cache, job) if backend.keeps_plans else None
+    if store is not None:
+        with run.stage("look up"):
+            found = store.find()
+        if found is not None:
+            stages = {"simplified": found.graph, "subops": found.grouping, "schedule": found.schedule}
+            for name, data in {**stages, "plan": found.plan}.items():
+                run.dump(name, data)
+            return found, lambda: backend.planner(job).chooser
     from superkernel.compilation.planning import plan_graph
 
-    planned = plan_graph(run, source, cpu, cores, options)
-    with run.stage("keep"):
-        store.keep(planned)
-    return planned
-
-
-def _image(
-    run: Stages,
-    graph: Graph,
-    constants: Mapping[str, NDArray[Any]],
-    schedule: Schedule,
-    plan: Plan,
-    cpu: CpuTarget,
-    cache: ObjectCache,
-    options: Options,
-) -> HostImage:
-    builder = ImageBuilder(
-        schedule,
-        plan,
-        cpu,
-        cache,
-        inputs=len(graph.inputs),
-        outputs=len(graph.outputs),
-        states=len(graph.states),
-        prefetch=options.starts_early and options.weight_strength != "none",
-        progress=run.progress.update,
-        keep_ir="ir" in run.dumps,
-    )
-    return builder.build(constants)
+    planner = backend.planner(job)
+    planned = plan_graph(run, job, planner)
+    if store is not None:
+        with run.stage("keep"):
+            store.keep(planned)
+    return planned, lambda: planner.chooser

@@ -1,8 +1,8 @@
 """What planning made of a graph, and its entry in the cache of compiled objects: a graph that was compiled before, with
-the same options on the same kind of CPU, is not planned again.
+the same options for the same target, is not planned again.
 
 Model: the key is a digest of everything that planning reads: the whole graph with the bytes of its constants, options,
-CPU, cores, and the files of this package. The entry is a pickle in which the arrays of the source graph stand as
+target, cores, and the files of this package. The entry is a pickle in which the arrays of the source graph stand as
 references by name, so that weights are never stored twice; what planning made of them (folded normalisations, joined
 factors) stands in it.
 
@@ -20,50 +20,36 @@ import os
 import pickle
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.core.options import Options
-from superkernel.ir.graph import Graph
-from superkernel.target.cpu import CpuTarget
+from superkernel.compilation.compiled import Job, Planned
+from superkernel.target.base import Target
 
 if TYPE_CHECKING:
     from superkernel.codegen.cache import ObjectCache
-    from superkernel.scheduler.grouping import Grouping
-    from superkernel.scheduler.schedule import Schedule
-    from superkernel.sync.plan import Plan
+
+PlannedT = TypeVar("PlannedT", bound="Planned[Any]")
 
 HASHED_BYTES_MAX = 1 << 29  # above that planning anew is sooner done than reading all constants
 ENTRY_BYTES_MAX = 64 << 20
 
 
-@dataclass(frozen=True)
-class Planned:
-    """`graph`: as it is compiled; `dumps`: names of option `dump` -> number among the outputs."""
-
-    graph: Graph
-    grouping: Grouping
-    schedule: Schedule
-    plan: Plan
-    dumps: Mapping[str, int]
-
-
-class PlanStore:
+class PlanStore(Generic[PlannedT]):
     """The entry of one compilation in a cache. There is none without a directory, or with more constants than are worth
     reading."""
 
-    def __init__(self, objects: ObjectCache, source: Graph, cpu: CpuTarget, cores: int, options: Options) -> None:
-        arrays = {**source.constants, **source.states}
+    def __init__(self, objects: ObjectCache, job: Job[Target]) -> None:
+        arrays = {**job.source.constants, **job.source.states}
         small = sum(a.nbytes for a in arrays.values()) <= HASHED_BYTES_MAX
         self._objects, self._arrays = objects, arrays
-        self._key = _key(source, arrays, cpu, cores, options) if small and objects.directory is not None else None
+        self._key = _key(job, arrays) if small and objects.directory is not None else None
 
-    def find(self) -> Planned | None:
+    def find(self) -> PlannedT | None:
         """What was kept for this graph, or None."""
         data = self._objects.get(self._key) if self._key is not None else None
         if data is None:
@@ -72,9 +58,9 @@ class PlanStore:
             found = _Unpickler(data, self._arrays).load()
         except Exception:  # a class that is no more, say: whatever it is, planning again puts it right
             return None
-        return found if isinstance(found, Planned) else None
+        return cast("PlannedT", found) if isinstance(found, Planned) else None
 
-    def keep(self, planned: Planned) -> None:
+    def keep(self, planned: PlannedT) -> None:
         """Keep it, unless most of it is constants that planning has made."""
         if self._key is None:
             return
@@ -112,9 +98,10 @@ class _Unpickler(pickle.Unpickler):
         return self._arrays[name]
 
 
-def _key(source: Graph, arrays: Mapping[str, NDArray[Any]], cpu: CpuTarget, cores: int, options: Options) -> str:
+def _key(job: Job[Target], arrays: Mapping[str, NDArray[Any]]) -> str:
     """The text that determines a plan."""
-    rows = [f"plan {_package_stamp()}", repr(cpu), repr(cores), repr(options), repr(source.name)]
+    source = job.source
+    rows = [f"plan {_package_stamp()}", repr(job.target), repr(job.cores), repr(job.options), repr(source.name)]
     rows += [f"{name!r}: {kind}" for name, kind in source.inputs.items()]
     rows += [f"{new!r} <- {value!r}" for new, value in source.updates.items()]
     rows += [

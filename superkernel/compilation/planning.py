@@ -1,45 +1,65 @@
-"""Planning for the host: from a graph to tasks on cores and the waits between them. Emits nothing.
+"""Planning, the same for every kind of target: from a graph to tasks on cores and what orders them. Emits nothing.
 
-simplify -> group (registry chooses kernels) -> place (with memory) -> plan sync
+simplify -> lower -> group (registry chooses kernels) -> place (with memory) -> plan sync
 """
 
 from __future__ import annotations
 
-from superkernel.compilation.choice import KernelChooser
+from typing import Any
+
+from superkernel.compilation.compiled import Job
 from superkernel.compilation.dumps import with_dumps
-from superkernel.compilation.planned import Planned
+from superkernel.compilation.planner import PlannedT, Planner, ScheduledT, TargetT
 from superkernel.compilation.stages import Stages
-from superkernel.core.options import Options
 from superkernel.ir.graph import Graph
-from superkernel.scheduler.families.grouped import host_cut
 from superkernel.scheduler.group import group
+from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.layout import storage_policy
-from superkernel.scheduler.place import place
-from superkernel.sync.planner import plan_sync
-from superkernel.target.cpu import CpuTarget
+from superkernel.scheduler.tiling import CannotCut
 from superkernel.transforms import simplify
-from superkernel.transforms.tilings import SinkTilings
 
 
-def plan_graph(run: Stages, source: Graph, cpu: CpuTarget, cores: int, options: Options) -> Planned:
-    """Plan a graph on `cores` cores. Raises UnsupportedError."""
-    chooser = KernelChooser(cpu, options)
+def plan_graph(run: Stages, job: Job[TargetT], planner: Planner[TargetT, ScheduledT, PlannedT]) -> PlannedT:
+    """Plan a job. Raises UnsupportedError."""
     with run.stage("simplify"):
-        graph = simplify(source) if options.simplify else source
-        graph = SinkTilings(lambda x, w: host_cut(cpu.tier)).apply(graph)
+        graph = simplify(job.source) if job.options.simplify else job.source
+    with run.stage("lower"):
+        graph = planner.lowered(graph)
     run.dump("simplified", graph)
-    with run.stage("group"):
-        layout = storage_policy(graph, chooser.choose, cpu, options)
-        grouping = group(graph, chooser.choose, cpu, options, storage=layout)
-        dumps: dict[str, int] = {}
-        if options.dump:
-            graph, dumps = with_dumps(graph, grouping.subops, options.dump)
-            grouping = group(graph, chooser.choose, cpu, options, storage=layout)
-    run.dump("subops", grouping)
-    with run.stage("place"):
-        schedule = place(grouping, graph, cpu, cores, options)
-    run.dump("schedule", schedule)
+    return plan_schedule(run, planner, _schedule(run, graph, planner))
+
+
+def plan_schedule(run: Stages, planner: Planner[Any, ScheduledT, PlannedT], scheduled: ScheduledT) -> PlannedT:
+    """The plan of a schedule."""
     with run.stage("sync"):
-        plan = plan_sync(schedule, sync=options.sync_level, handover_ns=cpu.handover_ns)
-    run.dump("plan", plan)
-    return Planned(graph, grouping, schedule, plan, dumps)
+        planned = planner.plan(scheduled)
+    run.dump("plan", planned.plan)
+    return planned
+
+
+def _schedule(run: Stages, graph: Graph, planner: Planner[Any, ScheduledT, Any]) -> ScheduledT:
+    """Group and place; again with another kernel where one turns out not to do: once for each, at most."""
+    while True:
+        with run.stage("group"):
+            grouped, grouping, dumps = _grouped(graph, planner)
+        run.dump("subops", grouping)
+        try:
+            with run.stage("place"):
+                scheduled = planner.place(grouped, grouping, dumps)
+        except CannotCut as found:
+            planner.chooser.refuse(found.sub.body, found.error)
+        else:
+            run.dump("schedule", scheduled.schedule)
+            return scheduled
+
+
+def _grouped(graph: Graph, planner: Planner[Any, Any, Any]) -> tuple[Graph, Grouping, dict[str, int]]:
+    """The graph, with the values of option `dump` as outputs, its sub-operators, and the outputs' numbers by name."""
+    target, options, choose = planner.job.target, planner.job.options, planner.chooser.choose
+    layout = storage_policy(graph, choose, target, options)
+    grouping = group(graph, choose, target, options, planner.kernels.family_of, layout)
+    dumps: dict[str, int] = {}
+    if options.dump:
+        graph, dumps = with_dumps(graph, grouping.subops, options.dump)
+        grouping = group(graph, choose, target, options, planner.kernels.family_of, layout)
+    return graph, planner.ordered(grouping), dumps

@@ -1,4 +1,5 @@
-"""A compiled kernel: what `superkernel.compile` returns.
+"""A compiled kernel: what `superkernel.compile` returns. `Kernel` checks what it is given and is the same for all
+targets; each backend has a kind of its own that adds how it is run, measured, explained and saved.
 
 Callable with arrays by position or name; one launch per call. Holds its plan, its certificate and the reasons behind
 every decision. Inputs are never written. Several threads may call the same kernel: launches take turns.
@@ -24,30 +25,20 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, MachineError, UnsupportedError
 from superkernel.core.tensor import TensorType
 from superkernel.display import notebook
-from superkernel.runtime.backends import backend_of
 from superkernel.runtime.inputs import as_inputs, bind_arguments, inputs_given
-from superkernel.runtime.result import RunResult
+from superkernel.runtime.result import RunReport, RunResult
 
 if TYPE_CHECKING:
-    from superkernel.backends.aicore.compiled import AicoreCompiled
-    from superkernel.backends.aicore.critical import CriticalReport
-    from superkernel.backends.aicore.executable import SimExecutable
-    from superkernel.backends.aicore.explain import AicoreExplanation
-    from superkernel.backends.aicore.qemu import QemuExecutable, QemuRun, Schedule
-    from superkernel.backends.aicore.report import SimReport
-    from superkernel.backends.host.bound import BoundKernel
-    from superkernel.backends.host.compiled import HostCompiled
-    from superkernel.backends.host.executable import HostExecutable
-    from superkernel.backends.host.explain import Explanation
-    from superkernel.backends.host.report import Report
+    from superkernel.compilation.compiled import AnyCompilation, Executable, Proof
     from superkernel.display.tracing import Trace
-    from superkernel.sync.aicore.verify import AicoreCertificate
-    from superkernel.sync.verify import Certificate
+    from superkernel.runtime.decisions import Decisions
 
 Array = NDArray[Any]
+Io = Sequence[Array]
+"""The table of a launch: inputs, outputs, states."""
+Recipe = tuple[Callable[..., "AnyCompilation"], tuple[Any, ...]]
 
 REFERENCE = "reference"
-EMULATOR = "qemu"
 ROUNDS_MAX = 10_000_000  # what a measurement keeps is 16 bytes per round
 
 
@@ -58,8 +49,8 @@ class Kernel(_core.DirectCall):
     Returns the output array, or a tuple of them in graph order. Raises InputError on anything else, WatchdogError where
     the watchdog option fires."""
 
-    def __init__(self, compiled: HostCompiled | AicoreCompiled) -> None:
-        self._compiled, self._backend = compiled, backend_of(compiled)
+    def __init__(self, compiled: AnyCompilation) -> None:
+        self._compiled = compiled
         graph = compiled.graph
         self._input_types: dict[str, TensorType] = dict(graph.inputs)
         types = dict(zip(compiled.output_names, (graph.types[o] for o in graph.outputs), strict=True))
@@ -69,18 +60,37 @@ class Kernel(_core.DirectCall):
         self._states: dict[str, Array] = {name: np.array(array, order="C")[...] for name, array in graph.states.items()}
         self._shown_states = NamedArrays(self._states)
         self._makers = tuple((t.shape, t.dtype.numpy) for t in types.values())
-        self._executable: HostExecutable | SimExecutable = compiled.executable
-        if (host := self._host()) is not None and not compiled.dumps:
-            from superkernel.backends.host.bound import prepare_direct_calls
+        self._executable: Executable = compiled.executable
 
-            inputs, outputs = tuple(self._input_types.values()), tuple(self._output_types.values())
-            prepare_direct_calls(self, host, inputs, outputs, tuple(self._states.values()))
+    # What each kind does in its own way -------------------------------------------------------------------------------
 
-    def _host(self) -> HostExecutable | None:
-        """The executable, where this is a kernel of the host."""
-        from superkernel.backends.host.executable import HostExecutable
+    def _launch(self, io: Io) -> RunReport | None:
+        """One launch; outputs and states are written in place. The report where a launch makes one anyway."""
+        self._executable.run(io)
+        return None
 
-        return self._executable if isinstance(self._executable, HostExecutable) else None
+    def _measure(self, io: Io, rounds: int, warm: bool) -> RunReport:
+        """See `report`; states change."""
+        raise self._unsupported("reports")
+
+    def _times(self, io: Io, rounds: int) -> NDArray[np.int64]:
+        """See `time`; states change."""
+        raise self._unsupported("measured times")
+
+    def _traced(self, io: Io) -> Trace:
+        """See `trace`; states change."""
+        raise self._unsupported("traces")
+
+    def _run_on(self, executor: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs, computed by one of the further `executors`."""
+        return self._reference(arrays)
+
+    def _recipe(self) -> Recipe:
+        """What makes the kernel again in another process: a function of a module and its arguments."""
+        raise self._unsupported("pickled kernels")
+
+    def _unsupported(self, what: str) -> UnsupportedError:
+        return UnsupportedError(f"no {what} on this kind of target", location=f"kernel {self.name!r}")
 
     # What it is -------------------------------------------------------------------------------------------------------
 
@@ -121,7 +131,7 @@ class Kernel(_core.DirectCall):
         return str(self._compiled.plan)
 
     @property
-    def certificate(self) -> Certificate | AicoreCertificate:
+    def certificate(self) -> Proof:
         """What the independent verifier checked."""
         return self._compiled.certificate
 
@@ -139,27 +149,11 @@ class Kernel(_core.DirectCall):
         self._executable.run([*map(self._apart, arrays), *outputs, *self._states.values()])
         return outputs[0] if self._returned == 1 else tuple(outputs[: self._returned])
 
-    def bind(self, *args: Any, outputs: Mapping[str, Any] | None = None, **named: Any) -> BoundKernel:
-        """Fix the buffers that `bound.run()`, `run_bound()` and the C function `bound.function_address` work on.
-        Inputs by position or name (one called `outputs`: by position); outputs by name, new ones where none is given.
-        Arrays are used as they are, never copied: they must have exactly the declared dtype and shape, in C order, and
-        what is written must not share memory with anything else. The last binding stays alive with the kernel.
-        Raises InputError; UnsupportedError on an accelerator."""
-        from superkernel.backends.host.bound import BoundKernel, check_apart, checked_inputs, checked_outputs
-
-        host = self._host()
-        if host is None:
-            raise UnsupportedError(
-                "buffers can be bound on the host only", location=f"kernel {self.name!r}", found=self.executor
-            )
-        given = checked_inputs(self._input_types, bind_arguments(self._input_types, args, named))
-        if self._compiled.dumps:
-            raise UnsupportedError("a kernel with dumps has no fixed buffers", location=f"kernel {self.name!r}")
-        results = checked_outputs(self._output_types, outputs)
-        check_apart(given, results, self._states)
-        bound = BoundKernel(host, self.name, given, results, self._states)
-        self._bound = bound
-        return bound
+    def bind(self, *args: Any, outputs: Mapping[str, Any] | None = None, **named: Any) -> Any:
+        """Fix the buffers of a kernel of the host: see `HostKernel.bind`. Raises UnsupportedError on other targets."""
+        raise UnsupportedError(
+            "buffers can be bound on the host only", location=f"kernel {self.name!r}", found=self.executor
+        )
 
     def _apart(self, array: Array) -> Array:
         """The input, copied where it lies in a state's memory, which the run may write before it reads the input."""
@@ -179,7 +173,7 @@ class Kernel(_core.DirectCall):
         executor: str | None = None,
         profile: bool = False,
         **named: Any,
-    ) -> RunResult[Report | SimReport]:
+    ) -> RunResult[RunReport]:
         """Run once and return outputs by name. Inputs: a mapping, a list, or by keyword (not what an argument here is
         called). `executor`: the kernel's own ("host", or "sim" for an accelerator; default), "qemu" (an accelerator's
         program on an emulator of its harts: outputs only) or "reference" (the NumPy reference; states as the kernel's).
@@ -193,11 +187,10 @@ class Kernel(_core.DirectCall):
                 found=repr(executor),
             )
         arrays = self._arrays(inputs_given(inputs, named))
-        if name in (REFERENCE, EMULATOR):
-            outputs = self._reference(arrays) if name == REFERENCE else self.emulate(arrays)[0]
-            return RunResult(outputs, self._profile(arrays, rounds=0) if profile else None)
+        if name != self.executor:
+            return RunResult(self._run_on(name, arrays), self._profile(arrays, rounds=0) if profile else None)
         results = self._new_outputs()
-        report = self._backend.run([*map(self._apart, arrays.values()), *results, *self._states.values()])
+        report = self._launch([*map(self._apart, arrays.values()), *results, *self._states.values()])
         outputs = dict(zip(self._output_types, results, strict=False))
         dumps = {name: results[slot] for name, slot in self._compiled.dumps.items()}
         more = self._profile(arrays, rounds=0) if profile and report is None else report
@@ -206,41 +199,12 @@ class Kernel(_core.DirectCall):
     @property
     def executors(self) -> tuple[str, ...]:
         """What can run it: the first is used unless told otherwise."""
-        return (self.executor, EMULATOR, REFERENCE) if self.executor == "sim" else (self.executor, REFERENCE)
+        return self.executor, REFERENCE
 
-    def emulate(
-        self,
-        inputs: Mapping[str, Any] | Sequence[Any] | None = None,
-        schedule: Schedule | None = None,
-        *,
-        log: bool = False,
-        count: bool = False,
-    ) -> tuple[dict[str, Array], QemuRun]:
-        """Run an accelerator's program once on the emulator: outputs by name, and counts. `schedule`
-        (qemu_schedule.py) says when engine commands are carried out: at once, as late as legal, or at random;
-        `log` keeps all commands, `count` counts instructions. Raises UnsupportedError for a kernel of the host,
-        MachineError without an emulator, WatchdogError where the program does not end."""
-        from superkernel.backends.aicore.executable import SimExecutable
-        from superkernel.backends.aicore.qemu import QemuExecutable, Schedule
-
-        if not isinstance(self._executable, SimExecutable):
-            raise UnsupportedError("only an accelerator's program can be emulated", location=f"kernel {self.name!r}")
-        results = self._new_outputs()
-        io = [*map(self._apart, self._arrays(inputs).values()), *results, *self._states.values()]
-        run = QemuExecutable(self._executable).run(io, schedule or Schedule(), log=log, count=count)
-        return dict(zip(self._output_types, results, strict=False)), run
-
-    def emulation(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None) -> tuple[QemuExecutable, list[Array]]:
-        """The executable of the emulator, and a table of copies of inputs, new outputs and copies of states for it."""
-        from superkernel.backends.aicore.executable import SimExecutable
-        from superkernel.backends.aicore.qemu import QemuExecutable
-
-        if not isinstance(self._executable, SimExecutable):
-            raise UnsupportedError("only an accelerator's program can be emulated", location=f"kernel {self.name!r}")
-        given, states = self._arrays(inputs).values(), self._states.values()
-        return QemuExecutable(self._executable), [
-            *(np.array(a) for a in given), *self._new_outputs(), *(np.array(a) for a in states)
-        ]  # fmt: skip
+    def emulate(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *args: Any, **named: Any) -> Any:
+        """Run an accelerator's program on an emulator: see `AicoreKernel.emulate`. Raises UnsupportedError on other
+        targets."""
+        raise UnsupportedError("only an accelerator's program can be emulated", location=f"kernel {self.name!r}")
 
     def _arrays(self, inputs: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Array]:
         if inputs is None:
@@ -274,12 +238,12 @@ class Kernel(_core.DirectCall):
         rounds: int = 100,
         warm: bool = False,
         **named: Any,
-    ) -> Report | SimReport:
+    ) -> RunReport:
         """Where the time goes and fused against one by one: on the host medians of profiled runs and `rounds`
         alternating pairs, on the simulator one run of each. States are put back afterwards. Inputs as for `run`;
         without any, random ones of seed 0. `warm`: on the simulator the second of two runs, with L2 as the first one
         left it (the host's runs are warm anyway)."""
-        return self._profile(self._arrays_or_random(inputs, named), _count("rounds", rounds, 0), warm)
+        return self._profile(self._arrays_or_random(inputs, named), checked_count("rounds", rounds, 0), warm)
 
     def trace(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, **named: Any) -> Trace:
         """One run as a timeline: what each core did when, on an accelerator each engine of it. `save` it as .html for a
@@ -287,32 +251,22 @@ class Kernel(_core.DirectCall):
         afterwards. Inputs as for `run`; without any, random ones of seed 0."""
         arrays = self._arrays_or_random(inputs, named)
         with self._kept_states():
-            return self._backend.trace(self._io(list(arrays.values())))
+            return self._traced(self._io(list(arrays.values())))
 
-    def critical(
-        self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, confirm: int = 5, **named: Any
-    ) -> CriticalReport:
-        """An accelerator's critical path: what the time of a simulated run consists of, slack of each boundary, and
-        what its synchronisation costs, predicted for all and tried out for the `confirm` costliest. States stay as they
-        are. Raises UnsupportedError for a kernel of the host."""
-        from superkernel.backends.aicore.compiled import AicoreCompiled
-        from superkernel.backends.aicore.critical import critical
-
-        if not isinstance(self._compiled, AicoreCompiled):
-            raise UnsupportedError("only an accelerator's runs can be traced", location=f"kernel {self.name!r}")
-        arrays = self._arrays_or_random(inputs, named)
-        with self._kept_states():
-            return critical(self._compiled, self._io(list(arrays.values())), confirm=_count("confirm", confirm, 0))
+    def critical(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, **named: Any) -> Any:
+        """What the time of an accelerator's run consists of: see `AicoreKernel.critical`. Raises UnsupportedError on
+        other targets."""
+        raise UnsupportedError("only an accelerator's runs can be traced", location=f"kernel {self.name!r}")
 
     def time(
         self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100, **named: Any
     ) -> NDArray[np.int64]:
         """ns of each of `rounds` launches back to back, without Python in between; simulated ns, all the same, on an
         accelerator. States are put back afterwards."""
-        count = _count("rounds", rounds, 1)
+        count = checked_count("rounds", rounds, 1)
         arrays = self._arrays_or_random(inputs, named)
         with self._kept_states():
-            return self._backend.time(self._io(list(arrays.values())), count)
+            return self._times(self._io(list(arrays.values())), count)
 
     def _arrays_or_random(
         self, inputs: Mapping[str, Any] | Sequence[Any] | None, named: Mapping[str, Any]
@@ -339,15 +293,15 @@ class Kernel(_core.DirectCall):
             for name, array in kept.items():
                 self._states[name][...] = array
 
-    def _profile(self, arrays: Mapping[str, Array], rounds: int, warm: bool = False) -> Report | SimReport:
+    def _profile(self, arrays: Mapping[str, Array], rounds: int, warm: bool = False) -> RunReport:
         with self._kept_states():
-            return self._backend.profile(self._io(list(arrays.values())), rounds, warm)
+            return self._measure(self._io(list(arrays.values())), rounds, warm)
 
-    def explain(self, node: str | int) -> Explanation | AicoreExplanation:
+    def explain(self, node: str | int) -> Decisions:
         """Everything decided about the sub-operator that computes a node (or has that index): kernel choice with
         rejected candidates, what was joined and why, tiling and placement, and for each wait the form, the reason and
         the witness conflict."""
-        return self._backend.explain(node)
+        raise self._unsupported("explanations")
 
     def summary(self) -> dict[str, Any]:
         """Counts and sizes, plain data."""
@@ -365,7 +319,7 @@ class Kernel(_core.DirectCall):
     def save(self, path: str | PathLike[str]) -> None:
         """Write graph, options and object code to one file that `superkernel.load` reads. Replaces the file
         atomically."""
-        self._backend.save(path)
+        raise self._unsupported("saved kernels")
 
     def __copy__(self) -> Self:
         """The same code and constants, with states of its own, as they are now."""
@@ -378,7 +332,7 @@ class Kernel(_core.DirectCall):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its graph, its states as they are now and, on the host, its object code: loaded on the same kind
         of CPU it is not compiled again."""
-        return _again, (type(self), *self._backend.recipe(), dict(self._states))
+        return _again, (type(self), *self._recipe(), dict(self._states))
 
     def _repr_html_(self) -> str:
         """For notebooks: what it takes and returns, what became of the graph, and the plan to unfold."""
@@ -399,9 +353,7 @@ class Kernel(_core.DirectCall):
 
     def _place(self) -> str:
         """What it runs on."""
-        return (
-            f"{self._compiled.summary()['target']}, {self.threads} {'threads' if self.executor == 'host' else 'cores'}"
-        )
+        return f"{self._compiled.summary()['target']}, {self.threads} {self._compiled.cores_are}"
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{n}: {t}" for n, t in self._input_types.items())
@@ -425,7 +377,7 @@ def _with_states(kernel: AnyKernel, contents: Mapping[str, Array]) -> AnyKernel:
     return kernel
 
 
-def _count(name: str, value: Any, least: int) -> int:
+def checked_count(name: str, value: Any, least: int) -> int:
     """A count that somebody gave, checked."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= ROUNDS_MAX:
         expected = f"an integer, {least} to {ROUNDS_MAX}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
@@ -11,11 +11,21 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
 from superkernel.display import notebook
 
-if TYPE_CHECKING:
-    from superkernel.backends.aicore.report import SimReport
-    from superkernel.backends.host.report import Report
 
-AnyReport = TypeVar("AnyReport", bound="Report | SimReport", covariant=True)
+class RunReport(Protocol):
+    """What a run cost, and where, on whatever target."""
+
+    def text(self) -> str:
+        """For a terminal."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, stable keys."""
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+
+
+AnyReport = TypeVar("AnyReport", bound=RunReport, covariant=True)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from superkernel.core.dtypes import DType
 from superkernel.target.base import Target
 
 TIERS = ("avx512", "avx2", "plain")
+THREADS_MAX = 64
+"""Workers of one kernel, at most."""
 
 AVX2 = ("avx2", "fma", "f16c", "avx", "bmi", "bmi2", "sse4.2", "popcnt", "lzcnt", "movbe")
 AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")

@@ -457,7 +457,7 @@ def image_of(graph: Graph, cores: int, cpu: CpuTarget, monkeypatch: pytest.Monke
     """The image of a graph for the processor, not loaded."""
     monkeypatch.setattr(host_image, "LoadedCode", _Objects)
     options = Options(fallback="forbid", cache=False)
-    chooser = KernelChooser(cpu, options)
+    chooser = KernelChooser(cpu, options, HOST_KERNELS.registry)
     grouping = group(graph, chooser.choose, cpu, options)
     schedule = place(grouping, graph, cpu, cores, options)
     plan = plan_sync(schedule, sync=options.sync, handover_ns=cpu.handover_ns)

@@ -17,8 +17,10 @@ from models_small import decoder, encoder, experts, mixed
 from option_sets import ALL_PAIRS, AXES, GRID, Variants, dealt, pairs
 
 import superkernel as sk
+from superkernel.backends.aicore.backend import AicoreBackend
 from superkernel.backends.aicore.compiled import AicoreCompiled
-from superkernel.compilation.pipeline_aicore import compile_for_aicore, with_other_code
+from superkernel.backends.aicore.variants import with_other_code
+from superkernel.compilation.pipeline import compile_graph
 from superkernel.core.options import Options
 
 MODELS = (encoder, decoder, residual_chain, branching, mixed, experts)
@@ -70,7 +72,7 @@ def test_what_shares_work_is_what_is_compiled() -> None:
     variants = Variants(decoder(), "mini")
     for launches in ("single", "fused"):
         made = variants.made({"launches": launches, "sync": "type-range", "preload": "none"})
-        alone = compile_for_aicore(variants.graph, variants.target, options=made.options)
+        alone = compile_graph(variants.graph, variants.target, made.options, AicoreBackend())
         assert made.image.elf == alone.image.elf
         assert str(made.plan) == str(alone.plan)
         assert bool(made.schedule.localised) is (launches == "fused")

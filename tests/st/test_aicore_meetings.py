@@ -12,9 +12,9 @@ from firmware_bench import needs_qemu
 
 import superkernel as sk
 from superkernel.backends.aicore.compiled import AicoreCompiled
-from superkernel.compilation.pipeline_aicore import unverified_program
+from superkernel.backends.aicore.kernel import AicoreKernel
+from superkernel.backends.aicore.variants import unverified_program
 from superkernel.core.errors import SimulationError
-from superkernel.runtime.kernel import Kernel
 from superkernel.scheduler.families.aicore import meeting
 from superkernel.scheduler.families.aicore.meeting import MeetingTiling
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Run
@@ -39,7 +39,7 @@ def inputs_of(shape: tuple[int, int]) -> dict[str, Any]:
     return {"x": RNG.standard_normal(shape).astype(np.float32)}
 
 
-def compiled(graph: sk.Graph, target: Any = MINI, **options: Any) -> tuple[Kernel, AicoreCompiled]:
+def compiled(graph: sk.Graph, target: Any = MINI, **options: Any) -> tuple[sk.Kernel, AicoreCompiled]:
     kernel = sk.compile(graph, target=target, options=options)
     assert isinstance(kernel._compiled, AicoreCompiled)
     return kernel, kernel._compiled
@@ -54,7 +54,7 @@ def working(made: AicoreCompiled, subop: int) -> set[int]:
     return {t.core for t in made.plan.tasks if t.subop == subop}
 
 
-def same(kernel: Kernel, inputs: dict[str, Any], rounding: float = 2e-3) -> None:
+def same(kernel: sk.Kernel, inputs: dict[str, Any], rounding: float = 2e-3) -> None:
     got, want = kernel.run(inputs).outputs, kernel.run(inputs, executor="reference").outputs
     for name in want:
         scale = np.abs(want[name]).max()
@@ -118,7 +118,7 @@ def test_without_the_feed_the_verifier_refuses_and_the_simulator_sees_a_deadlock
     wrong, certificate = check_aicore_plan(faulty)
     assert certificate is None
     assert ["others never come" in v.message for v in wrong] == [True]
-    kernel = Kernel(made)
+    kernel = AicoreKernel(made)
     io = kernel._io(list(kernel._arrays(inputs_of(FEW)).values()))
     with pytest.raises(SimulationError) as caught:
         unverified_program(made, faulty).run(io)

@@ -231,7 +231,7 @@ def test_scopes_that_cross_are_told_and_the_particular_ahead_of_the_general_is_n
     with pytest.warns(sk.ScopeWarning, match=r"'n1' is matched by 'a:n\[01\]' and by 'b:n\[12\]'") as told:
         kernel = sk.compile(graph, MINI, options={"scopes": ["a:n[01]", "b:n[12]"]})
     assert told[0].filename == __file__, "the warning names the line that compiles"
-    assert rows(kernel._compiled) == [("a", [0, 1]), ("b", [2])]  # type: ignore[arg-type]
+    assert rows(kernel._compiled) == [("a", [0, 1]), ("b", [2])]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert rows(compiled(graph, scopes=["a:n1", "b:*"])[1]) == [("b", [0]), ("a", [1]), ("b", [2])]

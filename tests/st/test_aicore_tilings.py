@@ -20,9 +20,9 @@ from superkernel.analysis.ablate import ablate
 from superkernel.analysis.crosscheck import crosscheck
 from superkernel.backends.aicore.qemu_process import find_qemu
 from superkernel.backends.aicore.qemu_schedule import Schedule
+from superkernel.backends.aicore.variants import unverified_program
 from superkernel.builder import GraphBuilder
 from superkernel.codegen.aicore.kernels import grouped as grouped_code
-from superkernel.compilation.pipeline_aicore import unverified_program
 from superkernel.core.errors import SimulationError
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate

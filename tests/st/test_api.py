@@ -41,11 +41,11 @@ def mlp_inputs(rows: int = 8) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def kernel() -> sk.Kernel:
+def kernel() -> sk.HostKernel:
     return sk.compile(mlp_graph(), threads=2)
 
 
-def test_call_by_position_and_name(kernel: sk.Kernel) -> None:
+def test_call_by_position_and_name(kernel: sk.HostKernel) -> None:
     inputs = mlp_inputs()
     expected = evaluate(mlp_graph(), inputs, wide=True)
     hidden, p = kernel(inputs["x"], inputs["bias"])
@@ -58,7 +58,7 @@ def test_call_by_position_and_name(kernel: sk.Kernel) -> None:
     np.testing.assert_array_equal(kernel.run([inputs["x"], inputs["bias"]]).outputs["p"], p)
 
 
-def test_whatever_runs_takes_inputs_by_name(kernel: sk.Kernel) -> None:
+def test_whatever_runs_takes_inputs_by_name(kernel: sk.HostKernel) -> None:
     inputs = mlp_inputs()
     np.testing.assert_array_equal(kernel.run(**inputs).outputs["p"], kernel(**inputs)[1])
     assert kernel.trace(**inputs).spans
@@ -75,7 +75,7 @@ def test_whatever_runs_takes_inputs_by_name(kernel: sk.Kernel) -> None:
     assert on_mini.critical(**inputs, confirm=0).text() == on_mini.critical(inputs, confirm=0).text()
 
 
-def test_inputs_stay_untouched_and_may_be_read_only(kernel: sk.Kernel) -> None:
+def test_inputs_stay_untouched_and_may_be_read_only(kernel: sk.HostKernel) -> None:
     inputs = mlp_inputs()
     before = copy.deepcopy(inputs)
     for array in inputs.values():
@@ -86,7 +86,7 @@ def test_inputs_stay_untouched_and_may_be_read_only(kernel: sk.Kernel) -> None:
         np.testing.assert_array_equal(array, before[name])
 
 
-def test_outputs_are_new_every_time(kernel: sk.Kernel) -> None:
+def test_outputs_are_new_every_time(kernel: sk.HostKernel) -> None:
     inputs = mlp_inputs()
     first = kernel(**inputs)[1]
     kept = first.copy()
@@ -94,7 +94,7 @@ def test_outputs_are_new_every_time(kernel: sk.Kernel) -> None:
     np.testing.assert_array_equal(first, kept)
 
 
-def test_profile_report_and_explanations(kernel: sk.Kernel) -> None:
+def test_profile_report_and_explanations(kernel: sk.HostKernel) -> None:
     result = kernel.run(mlp_inputs(), profile=True)
     assert result.report is not None
     assert result.report.fused is None
@@ -117,7 +117,7 @@ def test_profile_report_and_explanations(kernel: sk.Kernel) -> None:
         kernel.explain("nonsense")
 
 
-def test_plan_and_certificate(kernel: sk.Kernel) -> None:
+def test_plan_and_certificate(kernel: sk.HostKernel) -> None:
     from superkernel.sync.plan import parse_plan
     from superkernel.sync.verify import verify
 
@@ -126,7 +126,7 @@ def test_plan_and_certificate(kernel: sk.Kernel) -> None:
     assert verify(again).conflicting_pairs == kernel.certificate.conflicting_pairs
 
 
-def test_reference_executor_agrees(kernel: sk.Kernel) -> None:
+def test_reference_executor_agrees(kernel: sk.HostKernel) -> None:
     inputs = mlp_inputs()
     host, reference = kernel.run(inputs).outputs, kernel.run(inputs, executor="reference").outputs
     np.testing.assert_allclose(host["p"], reference["p"], atol=1e-5)
@@ -171,7 +171,7 @@ def test_networkx_graph() -> None:
     np.testing.assert_array_equal(sk.compile(g, threads=1)(np.arange(4, dtype=np.float32)), [0, 1, 4, 9])
 
 
-def test_save_and_load(tmp_path: Path, kernel: sk.Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_and_load(tmp_path: Path, kernel: sk.HostKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mlp.skm"
     kernel.save(path)
     monkeypatch.setenv("SK_CACHE_DIR", "off")
@@ -185,7 +185,7 @@ def test_save_and_load(tmp_path: Path, kernel: sk.Kernel, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "nonsense", "absent"])
-def test_damaged_saved_kernel(tmp_path: Path, kernel: sk.Kernel, damage: str) -> None:
+def test_damaged_saved_kernel(tmp_path: Path, kernel: sk.HostKernel, damage: str) -> None:
     path = tmp_path / "mlp.skm"
     kernel.save(path)
     data = bytearray(path.read_bytes())
@@ -306,10 +306,10 @@ def test_watchdog_names_the_boundary() -> None:
     )
     objects = [
         *list(compiled.image.objects.values())[:-1],
-        compile_ir(emit_entries(broken, compiled.cpu), compiled.cpu),
+        compile_ir(emit_entries(broken, compiled.target), compiled.target),
     ]
-    image = replace(compiled.image, code=LoadedCode(objects, compiled.cpu))  # type: ignore[arg-type]
-    executable = HostExecutable(image, compiled.schedule, compiled.plan, watchdog_ms=100)  # type: ignore[arg-type]
+    image = replace(compiled.image, code=LoadedCode(objects, compiled.target))
+    executable = HostExecutable(image, compiled.schedule, compiled.plan, watchdog_ms=100)
     inputs = mlp_inputs(64)
     io = [inputs["x"], inputs["bias"], np.empty((64, 48), np.float32), np.empty((64, 10), np.float32)]
     with pytest.raises(sk.WatchdogError, match=r"boundary \d+ \('matmul_1'\)|boundary"):
@@ -342,7 +342,7 @@ def test_a_pattern_that_matches_nothing_is_refused() -> None:
         sk.compile(mlp_graph(), threads=1, options={"deny": ("host.sofmax*",)})
 
 
-def test_kernel_shows_itself(kernel: sk.Kernel) -> None:
+def test_kernel_shows_itself(kernel: sk.HostKernel) -> None:
     assert "f32[8,64]" in repr(kernel)
     assert kernel.name == "mlp"
     assert [str(t) for t in kernel.inputs.values()] == ["f32[8,64]", "f32[48]"]
@@ -355,7 +355,7 @@ def test_type_checkers_know_the_presets() -> None:
     assert sorted(named) == sorted(preset_names())
 
 
-def test_the_kind_of_a_kernel_says_what_it_reports(kernel: sk.Kernel, tmp_path: Path) -> None:
+def test_the_kind_of_a_kernel_says_what_it_reports(kernel: sk.HostKernel, tmp_path: Path) -> None:
     b = sk.GraphBuilder("small")
     b.output(b.relu(b.input("x", (4,))), name="y")
     device = sk.compile(b.graph(), "mini")

@@ -16,7 +16,7 @@ pytestmark = needs_qemu
 ULPS = 8.0  # where exp or ln ran: units of the type's precision, relative to the largest magnitude
 
 
-def compiled(name: str, dtype: str, number: int) -> sk.Kernel:
+def compiled(name: str, dtype: str, number: int) -> sk.AicoreKernel:
     return sk.compile(graph_of(name, dtype, number), target="mini", options={"precision": precision_of(dtype)})
 
 

@@ -14,9 +14,9 @@ import superkernel as sk
 from superkernel.analysis.ablate import ablation_target, figures
 from superkernel.analysis.sync_bound import Link, Order, beside, sync_lower_bound
 from superkernel.backends.aicore.compiled import AicoreCompiled
+from superkernel.backends.aicore.kernel import AicoreKernel
 from superkernel.backends.aicore.timeline import Activity, Timeline, summed
 from superkernel.ir.graph import Graph
-from superkernel.runtime.kernel import Kernel
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Event, Mode
 
 CODE = {"preload": "max", "split": 1, "weight_prefetch": "none", "launches": "fused"}
@@ -50,7 +50,7 @@ def test_the_bound_is_reached_where_nothing_can_hide_a_flag(graph: Graph) -> Non
 
 def _traced(compiled: AicoreCompiled) -> tuple[list[Timeline], float]:
     """A run, and the pure synchronisation in it; ns."""
-    kernel = Kernel(compiled)
+    kernel = AicoreKernel(compiled)
     io = kernel._io(list(kernel._random().values()))
     run = compiled.executable.simulate(io, mode="timing", races=False, trace=True)
     lines = [Timeline.of(compiled, launch) for launch in run.launches]

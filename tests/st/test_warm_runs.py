@@ -14,7 +14,7 @@ def test_a_warm_run_reads_weights_from_l2(target: str) -> None:
     b = sk.GraphBuilder("product")
     weights = np.random.default_rng(0).standard_normal((512, 512), dtype=np.float32)
     b.output(b.matmul(b.input("x", (16, 512)), b.constant(weights)), "y")
-    kernel = sk.compile(b.graph(), target=target)
+    kernel = sk.compile(b.graph(), target=sk.load_target(target))
     cold, warm = (kernel.report(warm=w) for w in (False, True))
     assert (cold.warm, warm.warm) == (False, True)
     assert warm.memory["misses"] == 0 < cold.memory["misses"]

@@ -21,7 +21,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.options import Options
 from superkernel.ir.body import Role as Use
-from superkernel.scheduler.families.aicore import depthwise, family_of
+from superkernel.scheduler.families.aicore import AICORE_KERNELS, depthwise, family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
 from superkernel.scheduler.families.aicore.conv import cube_tilings
 from superkernel.scheduler.families.aicore.conv_form import Load
@@ -198,7 +198,7 @@ def test_depthwise_windows() -> None:
 def test_bodies_as_networks_have_them(net: str) -> None:
     """Every convolution of a network, grouped for the accelerator by its own families, on random operands."""
     graph, options = lower_precision(NETS[net](1)), Options(fallback="allow")
-    subops = group(graph, KernelChooser(MINI, options).choose, MINI, options, family_of).subops
+    subops = group(graph, KernelChooser(MINI, options, AICORE_KERNELS.registry).choose, MINI, options, family_of).subops
     bodies = list(dict.fromkeys(s.body for s in subops if s.kernel == "aicore.conv"))
     assert bodies
     rng = np.random.default_rng(3)

@@ -18,7 +18,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.options import Options
 from superkernel.ir.body import Body, Role, SubOperator
 from superkernel.ir.graph import Graph
-from superkernel.scheduler.families.aicore import family_of
+from superkernel.scheduler.families.aicore import AICORE_KERNELS, family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.grouped import grouped_cut
 from superkernel.scheduler.group import group
@@ -37,7 +37,7 @@ TOLERANCES = {"f32": 1e-3, "f16": 6e-3, "bf16": 4e-2}
 def grouped(graph: Graph, precision: str) -> tuple[Grouping, KernelChooser]:
     """The compilation as far as its sub-operators."""
     options = Options(precision=precision)  # type: ignore[arg-type]
-    chooser = KernelChooser(MINI, options)
+    chooser = KernelChooser(MINI, options, AICORE_KERNELS.registry)
     graph = simplify(graph)
     if precision != "f32":
         graph = simplify(lower_precision(graph, DType[precision.upper()], narrow_states=True))

@@ -68,7 +68,7 @@ class CoreFamily(Family):
 def grouped(graph: Graph, family: CoreFamily | None = None, **options: Any) -> Grouping:
     """Grouped by the accelerator's own rows."""
     found, chosen = family or CoreFamily(), Options(fallback="allow", **options)
-    return group(graph, KernelChooser(A3, chosen).choose, A3, chosen, lambda _: found)
+    return group(graph, KernelChooser(A3, chosen, AICORE_KERNELS.registry).choose, A3, chosen, lambda _: found)
 
 
 def inputs_of(graph: Graph, seed: int = 0) -> dict[str, Array]:
@@ -177,7 +177,7 @@ def test_a_concatenation_of_what_cannot_be_stored_in_parts_is_copied() -> None:
 def test_the_storage_policy_follows_the_target_and_can_be_set() -> None:
     graph = NETS["resnet"](1)
     family, options = CoreFamily(), Options(fallback="allow")
-    choose = KernelChooser(A3, options).choose
+    choose = KernelChooser(A3, options, AICORE_KERNELS.registry).choose
     rows = group(graph, choose, A3, options, lambda _: family, storage=StoragePolicy.ROW_MAJOR)
     check_meaning(graph, rows)
 

@@ -114,7 +114,7 @@ def products(**options: Any) -> HostCompiled:
 
 def test_entries_ask_for_the_lines_of_each_wait() -> None:
     compiled = products()
-    text = emit_entries(compiled.image.spec, compiled.cpu)
+    text = emit_entries(compiled.image.spec, compiled.target)
     lines = sum(map(len, handed(compiled.plan)))
     assert lines == 4 * 2 * 2  # half of 512 bytes, two boundaries, both cores
     asked = re.findall(r"prefetch\.p0\(ptr %line", text)
@@ -124,4 +124,4 @@ def test_entries_ask_for_the_lines_of_each_wait() -> None:
 @pytest.mark.parametrize("option", [{"early_start": False}, {"weight_prefetch": "none"}])
 def test_nothing_is_asked_for_where_prefetching_is_off(option: dict[str, object]) -> None:
     compiled = products(**option)
-    assert "ptr %line" not in emit_entries(compiled.image.spec, compiled.cpu)
+    assert "ptr %line" not in emit_entries(compiled.image.spec, compiled.target)

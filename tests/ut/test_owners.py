@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 import superkernel as sk
+from superkernel.backends.host.planner import HostPlanner
 from superkernel.builder import GraphBuilder
+from superkernel.compilation.compiled import Job
 from superkernel.compilation.planning import plan_graph
 from superkernel.compilation.stages import Stages
 from superkernel.core.options import Options
 from superkernel.scheduler import memory
+from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.owners import MIXED, Owners, Run
 from superkernel.scheduler.schedule import Schedule, Space
 from superkernel.target.cpu import CpuTarget
@@ -135,7 +138,8 @@ def test_lines_stay_with_the_core_that_wrote_them_before(monkeypatch: pytest.Mon
 
     def planned() -> Schedule:
         everything_on_both = Options(cost_placement=False)
-        return plan_graph(Stages(frozenset()), graph, cpu, 2, everything_on_both).schedule
+        job = Job(graph, cpu, 2, everything_on_both)
+        return plan_graph(Stages(frozenset()), job, HostPlanner(job, HOST_KERNELS)).schedule
 
     chosen = planned()
     monkeypatch.setattr(Owners, "choose", lambda self, buffer, size, lowest, *rest: lowest)

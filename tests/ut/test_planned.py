@@ -15,6 +15,7 @@ import superkernel as sk
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.compilation import planned
+from superkernel.compilation.compiled import Job
 from superkernel.compilation.planned import PlanStore
 from superkernel.core.errors import VerificationError
 from superkernel.core.options import Options
@@ -51,7 +52,7 @@ def _graph(scale: float = 1.0, epsilon: float = 1e-5, name: str = "layer", width
 
 
 def _key(graph: Graph, options: Options | None = None, cores: int = 2) -> str | None:
-    return PlanStore(ObjectCache(Path(".")), graph, detect_cpu(), cores, options or Options())._key
+    return PlanStore(ObjectCache(Path(".")), Job(graph, detect_cpu(), cores, options or Options()))._key
 
 
 def test_same_plan_and_results(no_planning: Callable[[], None]) -> None:
@@ -146,7 +147,7 @@ def test_a_plan_that_is_mostly_constants_is_not_kept(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("data", [b"", b"junk", pickle.dumps([1, 2]), b"cno_such_module\nname\n."])
 def test_an_entry_that_cannot_be_read_is_made_again(tmp_path: Path, data: bytes) -> None:
     graph = _graph()
-    store = PlanStore(ObjectCache(tmp_path), graph, detect_cpu(), 1, Options())
+    store = PlanStore(ObjectCache(tmp_path), Job(graph, detect_cpu(), 1, Options()))
     assert store._key is not None
     ObjectCache(tmp_path).put(store._key, data)
     assert store.find() is None
@@ -159,7 +160,7 @@ def test_a_stored_plan_is_verified(tmp_path: Path) -> None:
     """Whatever lies in the cache, a plan that waits too little does not run."""
     graph, options = _graph(width=512), Options(cost_placement=False)
     sk.compile(graph, threads=2, options=options)
-    store = PlanStore(ObjectCache(tmp_path), graph, detect_cpu(), 2, options)
+    store = PlanStore(ObjectCache(tmp_path), Job(graph, detect_cpu(), 2, options))
     found = store.find()
     assert found is not None
     assert found.plan.waits > 0
@@ -172,4 +173,4 @@ def test_a_stored_plan_is_verified(tmp_path: Path) -> None:
 def test_without_a_cache_nothing_is_kept(tmp_path: Path) -> None:
     sk.compile(_graph(), threads=1, options={"cache": False})
     assert not list(tmp_path.rglob("*.o"))
-    assert PlanStore(ObjectCache(None), _graph(), detect_cpu(), 1, Options()).find() is None
+    assert PlanStore(ObjectCache(None), Job(_graph(), detect_cpu(), 1, Options())).find() is None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from registry_cases import TARGETS
 
-from superkernel.compilation.choice import KernelChooser, kernels_of
+from superkernel.backends import backend_of
+from superkernel.compilation.choice import KernelChooser
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.options import Options
@@ -135,8 +136,8 @@ def test_operators_of_rows_exist_and_every_operator_has_a_row() -> None:
 
 
 def test_registries_do_not_mix() -> None:
-    assert kernels_of(A3) is AICORE_KERNELS
-    assert kernels_of(TARGETS["avx2"]) is HOST_KERNELS
+    assert backend_of(A3).kernels is AICORE_KERNELS
+    assert backend_of(TARGETS["avx2"]).kernels is HOST_KERNELS
     text = "add(f32[64], f32[64])"
     with pytest.raises(UnsupportedError, match="device"):
         AICORE_KERNELS.registry.select(parse_requirement(text, TARGETS["avx2"], Policy()))
@@ -197,9 +198,9 @@ def test_the_chooser_takes_either_target() -> None:
     from superkernel.scheduler.group import group
 
     def kernels(target: Target) -> dict[str, str]:
-        grouping = group(
-            graph(), KernelChooser(target, Options()).choose, target, families=kernels_of(target).family_of
-        )
+        kernels = backend_of(target).kernels
+        choose = KernelChooser(target, Options(), kernels.registry).choose
+        grouping = group(graph(), choose, target, families=kernels.family_of)
         return {node: sub.kernel for sub in grouping.subops for node in sub.nodes}
 
     def graph() -> Graph:

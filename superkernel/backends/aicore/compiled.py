@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from superkernel.compilation.compiled import Compilation
+from superkernel.compilation.compiled import Compilation, Planned, Scheduled
 from superkernel.core.dtypes import DType
+from superkernel.core.option import ACCELERATOR
 from superkernel.sync.aicore.plan import AicorePlan, Form
+from superkernel.target.aicore import AicoreTarget
 from superkernel.transforms.precision import error_bound
 from superkernel.transforms.selections import selections
 
@@ -20,26 +22,49 @@ if TYPE_CHECKING:
     from superkernel.scheduler.aicore.launches import Part
     from superkernel.scheduler.aicore.place import Workspaces
     from superkernel.sync.aicore.verify import AicoreCertificate
-    from superkernel.target.aicore import AicoreTarget
 
 LOWERED = {"auto": DType.F16, "f16": DType.F16, "bf16": DType.BF16}
 """Option `precision` -> what f32 values become; with "f32" they stay."""
 
 
-@dataclass(kw_only=True)
-class AicoreCompiled(Compilation):
-    """Everything a compilation for the accelerator made."""
+@dataclass(frozen=True)
+class AicoreScheduled(Scheduled):
+    """With the workspaces that kernels have in global memory."""
 
-    target: AicoreTarget
     workspaces: Workspaces
-    plan: AicorePlan
-    certificate: AicoreCertificate
-    image: AicoreImage
-    executable: SimExecutable
+
+
+@dataclass(frozen=True)
+class AicorePlanned(Planned[AicorePlan], AicoreScheduled):
+    """With the launches, each with what it has in one piece, and the schedule of weights."""
+
     parts: tuple[Part, ...]
     weights: WeightPrefetch
 
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AicoreCompiled(Compilation[AicoreTarget, AicorePlan]):
+    """Everything a compilation for the accelerator made."""
+
+    planned: AicorePlanned
+    certificate: AicoreCertificate
+    image: AicoreImage
+    executable: SimExecutable
+
     executor: ClassVar[str] = "sim"
+
+    @property
+    def workspaces(self) -> Workspaces:
+        return self.planned.workspaces
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The launches, each with what it has in one piece."""
+        return self.planned.parts
+
+    @property
+    def weights(self) -> WeightPrefetch:
+        return self.planned.weights
 
     @cached_property
     def selections(self) -> tuple[str, ...]:
@@ -54,10 +79,8 @@ class AicoreCompiled(Compilation):
             return 0.0
         return error_bound(self.source, LOWERED[self.options.precision])
 
-    @property
-    def cores(self) -> int:
-        """Cube and vector cores together."""
-        return self.plan.total
+    def idle_options(self) -> tuple[str, ...]:
+        return (*self.options.without_effect(ACCELERATOR), *super().idle_options())
 
     def _summaries(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         forms = [b.form.value for b in self.plan.boundaries if b.form is not Form.NONE]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from superkernel.backends.aicore.compiled import AicoreCompiled
-from superkernel.backends.decisions import Decisions, common, subop_index
 from superkernel.ops.grouped import TILINGS
+from superkernel.runtime.decisions import Decisions, common, subop_index
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.sync.aicore.plan import Event
 

@@ -7,37 +7,42 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from superkernel.compilation.compiled import Compilation
+from superkernel.core.option import HOST
+from superkernel.sync.plan import Plan
+from superkernel.target.cpu import CpuTarget
 
 if TYPE_CHECKING:
     from superkernel.backends.host.executable import HostExecutable
     from superkernel.codegen.host.image import HostImage
-    from superkernel.sync.plan import Plan
     from superkernel.sync.verify import Certificate
-    from superkernel.target.cpu import CpuTarget
 
 
-@dataclass(kw_only=True)
-class HostCompiled(Compilation):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HostCompiled(Compilation[CpuTarget, Plan]):
     """Everything a compilation for the host made."""
 
-    cpu: CpuTarget
-    cores: int
-    plan: Plan
     certificate: Certificate
     image: HostImage
     executable: HostExecutable
 
     executor: ClassVar[str] = "host"
+    cores_are: ClassVar[str] = "threads"
 
     @property
     def objects(self) -> Mapping[str, bytes]:
         """Object code by cache key."""
         return self.image.objects
 
+    def idle_options(self) -> tuple[str, ...]:
+        from superkernel.backends.host.computed_in import idle_precision
+
+        on_host = self.options.without_effect(HOST)
+        return (*on_host, *super().idle_options(), *idle_precision(self.options.precision, self.schedule))
+
     def _summaries(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         from superkernel.backends.host.computed_in import formats_in_force
 
-        cores = {"target": f"host {self.cpu.tier}", "threads": self.cores}
+        cores = {"target": f"host {self.target.tier}", "threads": self.cores}
         plan = {
             "computed_in": formats_in_force(self.schedule),
             "distinct_kernels": len({s for s in self.image.symbols if s is not None}),

@@ -30,11 +30,6 @@ def computed_in(sub: SubOperator, tiling: Tiling) -> str:
     return kinds[0].dtype.value
 
 
-def is_reduced(tiling: Tiling) -> bool:
-    """Whether a kernel computes in reduced precision."""
-    return tiling.format is not None and tiling.format.is_reduced
-
-
 def formats_in_force(schedule: Schedule) -> dict[str, int]:
     """How many sub-operators are computed in what."""
     pairs = zip(schedule.subops, schedule.tilings, strict=True)
@@ -82,3 +77,12 @@ def formats_text(asked: str, formats: Sequence[tuple[str, int]]) -> str:
     if asked not in REDUCED:
         return ""
     return f"precision {asked} allowed; sub-operators computed in " + ", ".join(f"{name}: {n}" for name, n in formats)
+
+
+def idle_precision(asked: str, schedule: Schedule) -> tuple[str, ...]:
+    """What is said where a reduced precision is allowed, and no kernel makes use of it."""
+    if asked not in REDUCED or any(t.format is not None and t.format.is_reduced for t in schedule.tilings):
+        return ()
+    return (
+        f"precision={asked!r} has no effect on this graph: no product is computed in it (`explain` of one says why)",
+    )

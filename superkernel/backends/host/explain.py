@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from superkernel.backends.decisions import Decisions, common, subop_index
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.computed_in import precision_text
+from superkernel.runtime.decisions import Decisions, common, subop_index
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -66,7 +66,7 @@ def measure(compiled: HostCompiled, io: Sequence[Array], rounds: int) -> Report:
     )
     return Report(
         graph=compiled.graph.name,
-        target=f"host {compiled.cpu.tier}",
+        target=f"host {compiled.target.tier}",
         cores=compiled.cores,
         nodes=len(compiled.source.nodes),
         subops=len(subops),

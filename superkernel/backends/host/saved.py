@@ -24,17 +24,19 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from superkernel.backends import backend_of
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.codegen.cache import ObjectCache, key_digest
+from superkernel.codegen.host.features import detect_cpu
 from superkernel.compilation.pipeline import compile_graph
 from superkernel.core.errors import FileFormatError, InputError
 from superkernel.core.files import file_name, is_elf, replacing
 from superkernel.core.options import Options
 from superkernel.frontends.json_form import graph_of, members_of
 from superkernel.ir.graph import Graph
+from superkernel.target.cpu import THREADS_MAX
 
 SCHEMA = 1
-CORES_MAX = 64
 _HEADER = "superkernel.json"
 _GRAPH = "graph.json"
 # What zipfile, zlib and json raise on bytes that are no archive of ours (NotImplementedError on an unknown compression,
@@ -129,7 +131,7 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> HostCompi
         graph = graph_of(members[_GRAPH], members, f"file {str(path)!r}, member {_GRAPH!r}")
         options = Options.of(header["options"])
         stored_cores = int(header["cores"])
-        if not 1 <= stored_cores <= CORES_MAX:
+        if not 1 <= stored_cores <= THREADS_MAX:
             raise ValueError(f"{stored_cores} cores")
     except (KeyError, ValueError, TypeError, AttributeError, InputError) as error:
         raise FileFormatError("not a whole saved kernel", location=f"file {str(path)!r}", found=str(error)) from error
@@ -143,7 +145,9 @@ def compile_stored(graph: Graph, cores: int, options: Options, objects: Mapping[
     def cache(directory: Path | None) -> ObjectCache:
         return _StoredObjects(objects, directory)
 
-    return compile_graph(graph, cores=cores, options=options, cache_factory=cache)
+    cpu = detect_cpu()
+    made: HostCompiled = compile_graph(graph, cpu, options, backend_of(cpu), threads=cores, cache_factory=cache)
+    return made
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:

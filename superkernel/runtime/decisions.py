@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from superkernel.compilation.compiled import Compilation
+from superkernel.compilation.compiled import AnyCompilation
 from superkernel.core.errors import InputError
 from superkernel.display import notebook
 from superkernel.registry.explanation import Explanation as KernelExplanation
@@ -69,7 +69,7 @@ class Decisions:
         return f"<superkernel.{type(self).__name__} of sub-operator {self.subop} {self.name!r}, kernel {self.kernel}>"
 
 
-def common(compiled: Compilation, subop: int) -> dict[str, Any]:
+def common(compiled: AnyCompilation, subop: int) -> dict[str, Any]:
     """The fields of `Decisions` that are found the same way for all targets."""
     sub = compiled.schedule.subops[subop]
     boundary = next(b for b in compiled.plan.boundaries if b.subop == subop)
@@ -88,7 +88,7 @@ def common(compiled: Compilation, subop: int) -> dict[str, Any]:
     }
 
 
-def subop_index(compiled: Compilation, node: str | int) -> int:
+def subop_index(compiled: AnyCompilation, node: str | int) -> int:
     """The sub-operator that a node's name, a value's name or a number means. Raises InputError."""
     subops = compiled.schedule.subops
     if isinstance(node, int) and not isinstance(node, bool):

@@ -1,0 +1,103 @@
+"""The accelerator as a backend: one ELF file for all of its harts, run on a simulator or an emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from superkernel.backends.aicore.compiled import AicoreCompiled, AicorePlanned
+from superkernel.backends.aicore.executable import SimExecutable
+from superkernel.backends.aicore.planner import AicorePlanner
+from superkernel.backends.aicore.shared import Shared
+from superkernel.codegen.aicore.addresses import map_addresses
+from superkernel.codegen.aicore.code_choice import CodeOptions
+from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder
+from superkernel.codegen.cache import ObjectCache
+from superkernel.compilation.backend import Backend
+from superkernel.compilation.compiled import Job
+from superkernel.compilation.stages import Stages
+from superkernel.core.errors import Violation
+from superkernel.core.option import ACCELERATOR
+from superkernel.core.options import Options
+from superkernel.scheduler.families.aicore import AICORE_KERNELS
+from superkernel.scheduler.kernel_table import KernelTable
+from superkernel.sync.aicore.verify import AicoreCertificate, verify_aicore
+from superkernel.target.aicore import AicoreTarget, load_target, preset_names
+
+if TYPE_CHECKING:
+    from superkernel.compilation.choice import KernelChooser
+
+
+class AicoreBackend(Backend[AicoreTarget, AicorePlanned, AicoreCertificate, AicoreImage, AicoreCompiled]):
+    """See the module docstring. `shared`: of compilations of one graph under many options."""
+
+    fallbacks_run: ClassVar[str] = "between two launches"
+
+    def __init__(self, shared: Shared | None = None) -> None:
+        self._shared = shared
+
+    @property
+    def shared(self) -> Shared:
+        """What compilations with this backend share; each has its own where nobody gave one."""
+        return self._shared or Shared()
+
+    def names(self) -> tuple[str, ...]:
+        return preset_names()
+
+    def named(self, name: str) -> AicoreTarget | None:
+        described = name in preset_names() or Path(name).suffix or Path(name).exists()
+        return load_target(name) if described else None
+
+    def cores(self, target: AicoreTarget, threads: int | None) -> int:
+        return target.cores
+
+    def refusals(self, target: AicoreTarget, options: Options, threads: int | None) -> list[Violation]:
+        wrong = options.refused(ACCELERATOR)
+        if threads is not None:
+            cores = f"{target.device.cube_cores} cube and {target.device.vector_cores} vector cores"
+            wrong.append(Violation("an accelerator has cores, not threads", "threads", cores, repr(threads)))
+        return wrong
+
+    @property
+    def kernels(self) -> KernelTable:
+        return AICORE_KERNELS
+
+    def planner(self, job: Job[AicoreTarget]) -> AicorePlanner:
+        return AicorePlanner(job, self.kernels, self.shared)
+
+    def verify(self, planned: AicorePlanned) -> AicoreCertificate:
+        return verify_aicore(planned.plan, planned.units)
+
+    def emit(self, run: Stages, job: Job[AicoreTarget], planned: AicorePlanned, cache: ObjectCache) -> AicoreImage:
+        graph, schedule, options = planned.graph, planned.schedule, job.options
+        types = [graph.types[v] for v in graph.outputs]
+        states = [graph.types[s] for s in graph.states]
+        addresses = map_addresses(schedule, job.target, list(graph.inputs.values()), types, states)
+        code = CodeOptions(options.func_align, options.split, options.preload)
+        builder = AicoreImageBuilder(
+            schedule, planned.workspaces, planned.plan, job.target, addresses, cache, code, run.progress.update,
+            self.shared.kernels,
+        )  # fmt: skip
+        return builder.build(planned.grouping.constants)
+
+    def bind(
+        self,
+        job: Job[AicoreTarget],
+        planned: AicorePlanned,
+        certificate: AicoreCertificate,
+        image: AicoreImage,
+        chooser: Callable[[], KernelChooser],
+        stage_ns: dict[str, int],
+    ) -> AicoreCompiled:
+        inputs, outputs = len(planned.graph.inputs), len(planned.graph.outputs)
+        executable = SimExecutable(
+            image, planned.schedule, planned.workspaces, planned.plan, job.target, inputs, outputs
+        )
+        return AicoreCompiled(
+            job=job, planned=planned, certificate=certificate, image=image, executable=executable,
+            kernel_choice=chooser, stage_ns=stage_ns,
+        )  # fmt: skip
+
+
+BACKEND = AicoreBackend()

@@ -1,0 +1,146 @@
+"""A kernel of an accelerator, on the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.backends.aicore.compiled import AicoreCompiled
+from superkernel.core.files import file_name, replacing
+from superkernel.runtime.kernel import Array, Io, Kernel, Recipe, checked_count
+
+if TYPE_CHECKING:
+    from superkernel.backends.aicore.critical import CriticalReport
+    from superkernel.backends.aicore.executable import SimExecutable
+    from superkernel.backends.aicore.explain import AicoreExplanation
+    from superkernel.backends.aicore.qemu import QemuExecutable, QemuRun, Schedule
+    from superkernel.backends.aicore.report import SimReport
+    from superkernel.display.tracing import Trace
+    from superkernel.runtime.result import RunResult
+    from superkernel.sync.aicore.verify import AicoreCertificate
+
+    Inputs = Mapping[str, Any] | Sequence[Any] | None
+
+EMULATOR = "qemu"
+
+
+class AicoreKernel(Kernel):
+    """A kernel of an accelerator, on the simulator. See `Kernel`."""
+
+    _compiled: AicoreCompiled
+    _executable: SimExecutable
+
+    if TYPE_CHECKING:
+
+        def __init__(self, compiled: AicoreCompiled) -> None: ...
+
+        @property
+        def certificate(self) -> AicoreCertificate: ...
+
+        def run(
+            self, inputs: Inputs = None, *, executor: str | None = None, profile: bool = False, **named: Any
+        ) -> RunResult[SimReport]: ...
+
+        def report(
+            self, inputs: Inputs = None, *, rounds: int = 100, warm: bool = False, **named: Any
+        ) -> SimReport: ...
+
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """See `Kernel.executors`."""
+        own, reference = super().executors
+        return own, EMULATOR, reference
+
+    def emulate(
+        self,
+        inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+        schedule: Schedule | None = None,
+        *,
+        log: bool = False,
+        count: bool = False,
+    ) -> tuple[dict[str, Array], QemuRun]:
+        """Run the program once on the emulator: outputs by name, and counts. `schedule` (qemu_schedule.py) says when
+        engine commands are carried out: at once, as late as legal, or at random; `log` keeps all commands, `count`
+        counts instructions. Raises MachineError without an emulator, WatchdogError where the program does not end."""
+        from superkernel.backends.aicore.qemu import QemuExecutable, Schedule
+
+        results = self._new_outputs()
+        io = [*map(self._apart, self._arrays(inputs).values()), *results, *self._states.values()]
+        run = QemuExecutable(self._executable).run(io, schedule or Schedule(), log=log, count=count)
+        return dict(zip(self._output_types, results, strict=False)), run
+
+    def emulation(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None) -> tuple[QemuExecutable, list[Array]]:
+        """The executable of the emulator, and a table of copies of inputs, new outputs and copies of states for it."""
+        from superkernel.backends.aicore.qemu import QemuExecutable
+
+        given, states = self._arrays(inputs).values(), self._states.values()
+        return QemuExecutable(self._executable), [
+            *(np.array(a) for a in given), *self._new_outputs(), *(np.array(a) for a in states)
+        ]  # fmt: skip
+
+    def critical(
+        self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, confirm: int = 5, **named: Any
+    ) -> CriticalReport:
+        """The critical path: what the time of a simulated run consists of, slack of each boundary, and
+        what its synchronisation costs, predicted for all and tried out for the `confirm` costliest. States stay as they
+        are."""
+        from superkernel.backends.aicore.critical import critical
+
+        arrays = self._arrays_or_random(inputs, named)
+        with self._kept_states():
+            return critical(
+                self._compiled, self._io(list(arrays.values())), confirm=checked_count("confirm", confirm, 0)
+            )
+
+    def explain(self, node: str | int) -> AicoreExplanation:
+        """See `Kernel.explain`."""
+        from superkernel.backends.aicore.explain import explain_aicore
+
+        return explain_aicore(self._compiled, node)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """The program with its constants as one ELF file, which names its target: for `superkernel sim run`, a
+        disassembler, an emulator. Raises InputError on what is no file name, MachineError where the file cannot be
+        written."""
+        name, data = file_name(path), self._compiled.image.whole_elf()
+        with replacing(name, "the program") as file:
+            file.write(data)
+
+    def _launch(self, io: Io) -> SimReport:
+        return self._measure(io, 0, warm=False)
+
+    def _measure(self, io: Io, rounds: int, warm: bool) -> SimReport:
+        """A fused run and, with `rounds` above 0, the baseline of single launches."""
+        from superkernel.backends.aicore.measure import measure
+
+        return measure(self._compiled, io, baseline=rounds > 0, warm=warm)
+
+    def _times(self, io: Io, rounds: int) -> NDArray[np.int64]:
+        """Simulated ns of a fused run, the same every time."""
+        return np.full(rounds, round(self._launch(io).time_us * 1000), np.int64)
+
+    def _traced(self, io: Io) -> Trace:
+        from superkernel.sim.trace import records, trace_of
+
+        compiled = self._compiled
+        run = compiled.executable.simulate(io, mode="timing", races=False, trace=True)
+        names = {sub.index: sub.name for sub in compiled.schedule.subops}
+        title = f"{compiled.graph.name} on {compiled.target.name}, simulated"
+        return trace_of([records(launch.trace) for launch in run.launches], compiled.target, names, title)
+
+    def _recipe(self) -> Recipe:
+        """Everything is made again: nothing depends on the machine."""
+        from superkernel.backends.aicore.variants import compile_again
+
+        compiled = self._compiled
+        return compile_again, (compiled.source, compiled.target, compiled.options)
+
+    def _run_on(self, executor: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        return self.emulate(arrays)[0] if executor == EMULATOR else super()._run_on(executor, arrays)
+
+
+KERNEL = AicoreKernel

@@ -1,0 +1,94 @@
+"""The CPU at hand as a backend: executable code in this process, run by its persistent workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
+
+from superkernel.backends.host.compiled import HostCompiled
+from superkernel.backends.host.executable import HostExecutable
+from superkernel.codegen.cache import ObjectCache
+from superkernel.codegen.host.features import detect_cpu
+from superkernel.codegen.host.image import HostImage, ImageBuilder
+from superkernel.compilation.backend import Backend
+from superkernel.compilation.compiled import Job, Planned
+from superkernel.compilation.stages import Stages
+from superkernel.core.errors import Violation
+from superkernel.core.option import HOST
+from superkernel.core.options import Options
+from superkernel.sync.plan import Plan
+from superkernel.sync.verify import Certificate, verify
+from superkernel.target.cpu import THREADS_MAX, CpuTarget
+
+if TYPE_CHECKING:
+    from superkernel.backends.host.planner import HostPlanner
+    from superkernel.compilation.choice import KernelChooser
+    from superkernel.scheduler.kernel_table import KernelTable
+
+
+class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, HostCompiled]):
+    """See the module docstring."""
+
+    keeps_plans: ClassVar[bool] = True
+    fallbacks_run: ClassVar[str] = "inside the fused kernel"
+
+    def names(self) -> tuple[str, ...]:
+        return (HOST,)
+
+    def named(self, name: str) -> CpuTarget | None:
+        return detect_cpu() if name == HOST else None
+
+    def cores(self, target: CpuTarget, threads: int | None) -> int:
+        return min(THREADS_MAX, len(os.sched_getaffinity(0))) if threads is None else threads
+
+    def refusals(self, target: CpuTarget, options: Options, threads: int | None) -> list[Violation]:
+        return options.refused(HOST)
+
+    @property
+    def kernels(self) -> KernelTable:
+        from superkernel.scheduler.families import HOST_KERNELS
+
+        return HOST_KERNELS
+
+    def planner(self, job: Job[CpuTarget]) -> HostPlanner:
+        from superkernel.backends.host.planner import HostPlanner
+
+        return HostPlanner(job, self.kernels)
+
+    def verify(self, planned: Planned[Plan]) -> Certificate:
+        return verify(planned.plan, planned.units)
+
+    def emit(self, run: Stages, job: Job[CpuTarget], planned: Planned[Plan], cache: ObjectCache) -> HostImage:
+        graph, options = planned.graph, job.options
+        builder = ImageBuilder(
+            planned.schedule,
+            planned.plan,
+            job.target,
+            cache,
+            inputs=len(graph.inputs),
+            outputs=len(graph.outputs),
+            states=len(graph.states),
+            prefetch=options.starts_early and options.weight_strength != "none",
+            progress=run.progress.update,
+            keep_ir="ir" in run.dumps,
+        )
+        return builder.build(planned.grouping.constants)
+
+    def bind(
+        self,
+        job: Job[CpuTarget],
+        planned: Planned[Plan],
+        certificate: Certificate,
+        image: HostImage,
+        chooser: Callable[[], KernelChooser],
+        stage_ns: dict[str, int],
+    ) -> HostCompiled:
+        executable = HostExecutable(image, planned.schedule, planned.plan, job.options.watchdog_ms)
+        return HostCompiled(
+            job=job, planned=planned, certificate=certificate, image=image, executable=executable,
+            kernel_choice=chooser, stage_ns=stage_ns,
+        )  # fmt: skip
+
+
+BACKEND = HostBackend()

@@ -1,0 +1,94 @@
+"""What a backend is: everything that differs from one kind of target to another. `superkernel.backends` has them.
+
+Model: the pipeline (`compilation/pipeline.py`) is the same for all kinds and asks a backend at each stage; its
+`Planner` has what is needed up to a plan, and is imported only where a plan has to be made. What comes out is a
+`Compilation`, and a `Kernel` that runs it, reports on it and saves it: both are the backend's own classes.
+
+Invariants: a backend holds nothing that belongs to one compilation; `verify` shares no code with the planner.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+
+from superkernel.compilation.compiled import Compilation, Image, Job, Planned
+from superkernel.target.base import Target
+
+if TYPE_CHECKING:
+    from superkernel.codegen.cache import ObjectCache
+    from superkernel.compilation.choice import KernelChooser
+    from superkernel.compilation.planner import AnyPlanner
+    from superkernel.compilation.stages import Stages
+    from superkernel.core.errors import Violation
+    from superkernel.core.options import Options
+    from superkernel.scheduler.kernel_table import KernelTable
+
+TargetT = TypeVar("TargetT", bound=Target)
+PlannedT = TypeVar("PlannedT", bound="Planned[Any]")
+CertificateT = TypeVar("CertificateT")
+ImageT = TypeVar("ImageT", bound=Image)
+CompiledT = TypeVar("CompiledT", bound="Compilation[Any, Any]")
+
+
+class Backend(ABC, Generic[TargetT, PlannedT, CertificateT, ImageT, CompiledT]):
+    """See the module docstring."""
+
+    keeps_plans: ClassVar[bool] = False
+    """Whether plans are kept in the cache of compiled objects: for where planning takes long beside the rest."""
+    fallbacks_run: ClassVar[str]
+    """Where NumPy computes what has no kernel, in the words of a warning."""
+
+    # Which targets ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Names by which users ask for targets of this kind."""
+
+    @abstractmethod
+    def named(self, name: str) -> TargetT | None:
+        """The target of a name, or of a file's path where this kind has descriptions in files; None: it is none of
+        this kind. Raises InputError, FileFormatError on a description that is wrong."""
+
+    @abstractmethod
+    def cores(self, target: TargetT, threads: int | None) -> int:
+        """Cores to compile for. `threads`: what the user asked for, None: as many as there are."""
+
+    @abstractmethod
+    def refusals(self, target: TargetT, options: Options, threads: int | None) -> list[Violation]:
+        """What was asked for and cannot be had on this target."""
+
+    @property
+    @abstractmethod
+    def kernels(self) -> KernelTable:
+        """The kernels of this kind of target, and how each cuts its work."""
+
+    # Stages -----------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def planner(self, job: Job[TargetT]) -> AnyPlanner[TargetT, PlannedT]:
+        """What plans a job."""
+
+    @abstractmethod
+    def verify(self, planned: PlannedT) -> CertificateT:
+        """Prove a plan. Raises VerificationError with every violation."""
+
+    @abstractmethod
+    def emit(self, run: Stages, job: Job[TargetT], planned: PlannedT, cache: ObjectCache) -> ImageT:
+        """The code of a plan, laid out with its constants."""
+
+    @abstractmethod
+    def bind(
+        self,
+        job: Job[TargetT],
+        planned: PlannedT,
+        certificate: CertificateT,
+        image: ImageT,
+        chooser: Callable[[], KernelChooser],
+        stage_ns: dict[str, int],
+    ) -> CompiledT:
+        """The compilation, its image loaded where it will run."""
+
+
+AnyBackend: TypeAlias = Backend[Any, Any, Any, Any, Any]
