@@ -36,11 +36,7 @@ _BLOCK_ROWS = 56  # query rows of attention that share a block of keys
 
 def bandwidth(facts: Facts, nbytes: float) -> float:
     """Bytes per nanosecond at which one core reads a working set of this size."""
-    if "cpu.l2_bytes" not in facts:
-        return float(facts["aicore.to_cube_bytes_per_ns"])
-    if nbytes <= facts["cpu.l2_bytes"]:
-        return float(facts["cpu.l2_bytes_per_ns"])
-    return float(facts["cpu.l3_bytes_per_ns"] if nbytes <= facts["cpu.l3_bytes"] else facts["cpu.dram_bytes_per_ns"])
+    return float(next(rate for size, rate in facts["read_bytes_per_ns"] if nbytes <= size))
 
 
 def _itemsize(facts: Facts, slot: int = 0) -> int:

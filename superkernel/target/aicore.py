@@ -91,6 +91,7 @@ class AicoreTarget(Target):
             "aicore.aicpu_harts": int(self.device.aicpu_harts),
             "aicore.cube_steps_per_ns": cycles_per_ns,
             "aicore.vector_bytes_per_ns": 4 * vector.lanes_32bit * cycles_per_ns,
+            "read_bytes_per_ns": ((math.inf, self.mb_per_s("rates.gm_to_l1_gb_per_s") / 1000),),
             "aicore.to_cube_bytes_per_ns": self.mb_per_s("rates.gm_to_l1_gb_per_s") / 1000,
             "aicore.from_cube_bytes_per_ns": self.mb_per_s("rates.l0c_to_gm_gb_per_s") / 1000,
             "aicore.to_vector_bytes_per_ns": self.mb_per_s("rates.gm_to_ub_gb_per_s") / 1000,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -75,6 +76,11 @@ class CpuTarget(Target):
             "cpu.l2_bytes_per_ns": self.l2_bytes_per_ns,
             "cpu.l3_bytes_per_ns": self.l3_bytes_per_ns,
             "cpu.dram_bytes_per_ns": self.dram_bytes_per_ns,
+            "read_bytes_per_ns": (
+                (self.l2_bytes, self.l2_bytes_per_ns),
+                (self.l3_bytes, self.l3_bytes_per_ns),
+                (inf, self.dram_bytes_per_ns),
+            ),
         }
 
 

@@ -1,0 +1,5 @@
+"""Kernels of the interpreter: each module cuts the work of some and computes it."""
+
+from superkernel.scheduler.kernel_table import KernelTable
+
+TOY_KERNELS = KernelTable(__name__)
