@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from operator_cases import Case
 
+from superkernel.ops.table import op_table
+
 Array = np.ndarray[Any, Any]
 
 Mapped = tuple[str, list[Array | None], dict[str, Any]] | None
@@ -144,10 +146,6 @@ def matmul_integer(case: Case) -> Mapped:
     return None if zeros else ("MatMulInteger", case.inputs, {})
 
 
-def mod(case: Case) -> Mapped:
-    return "Mod", case.inputs, {"fmod": 1} if case.attrs.get("fmod") else None  # type: ignore[return-value]
-
-
 def shift(direction: str) -> Callable[[Case], Mapped]:
     def build(case: Case) -> Mapped:
         assert case.inputs[0] is not None
@@ -157,41 +155,18 @@ def shift(direction: str) -> Callable[[Case], Mapped]:
     return build
 
 
-def isinf(case: Case) -> Mapped:
-    return "IsInf", case.inputs, {k: int(v) for k, v in case.attrs.items()}
-
-
-_SAME = {
-    "abs": "Abs", "neg": "Neg", "sign": "Sign", "relu": "Relu", "floor": "Floor", "ceil": "Ceil", "round": "Round",
-    "sqrt": "Sqrt", "reciprocal": "Reciprocal", "exp": "Exp", "log": "Log", "sin": "Sin", "cos": "Cos", "tan": "Tan",
-    "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "tanh": "Tanh", "asinh": "Asinh",
-    "acosh": "Acosh", "atanh": "Atanh", "erf": "Erf", "sigmoid": "Sigmoid", "hard_swish": "HardSwish", "mish": "Mish",
-    "softplus": "Softplus", "logical_not": "Not", "bitwise_not": "BitwiseNot", "isnan": "IsNaN",
-    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "minimum": "Min", "maximum": "Max", "equal": "Equal",
-    "less": "Less", "less_equal": "LessOrEqual", "greater": "Greater", "greater_equal": "GreaterOrEqual",
-    "logical_and": "And", "logical_or": "Or", "logical_xor": "Xor", "bitwise_and": "BitwiseAnd", "pow": "Pow",
-    "bitwise_or": "BitwiseOr", "bitwise_xor": "BitwiseXor", "prelu": "PRelu", "where": "Where", "clip": "Clip",
-    "identity": "Identity", "global_avg_pool": "GlobalAveragePool",
-}  # fmt: skip
-
 _REDUCTIONS = {
     "sum": "Sum", "mean": "Mean", "max": "Max", "min": "Min", "prod": "Prod", "l1": "L1", "l2": "L2",
     "log_sum": "LogSum",
 }  # fmt: skip
 
 ROWS: dict[str, Callable[[Case], Mapped]] = {
-    **{ours: same(theirs) for ours, theirs in _SAME.items()},
+    **{r.name: same(r.onnx, **{a.name: a.name for a in r.attrs}) for r in op_table().values() if r.onnx},
+    "minimum": same("Min"),
+    "maximum": same("Max"),
+    "clip": same("Clip"),
+    "global_avg_pool": same("GlobalAveragePool"),
     **{f"reduce_{ours}": reduction(f"Reduce{theirs}") for ours, theirs in _REDUCTIONS.items()},
-    "gelu": same("Gelu", approximate="approximate"),
-    "leaky_relu": same("LeakyRelu", alpha="alpha"),
-    "elu": same("Elu", alpha="alpha"),
-    "celu": same("Celu", alpha="alpha"),
-    "selu": same("Selu", alpha="alpha", gamma="gamma"),
-    "hard_sigmoid": same("HardSigmoid", alpha="alpha", beta="beta"),
-    "thresholded_relu": same("ThresholdedRelu", alpha="alpha"),
-    "shrink": same("Shrink", bias="bias", lambd="lambd"),
-    "isinf": isinf,
-    "mod": mod,
     "shift_left": shift("LEFT"),
     "shift_right": shift("RIGHT"),
     "reshape": with_inputs("Reshape", "shape"),

@@ -16,8 +16,9 @@ import numpy as np
 from operator_makers import ANCHOR_MAKERS, Array, Instance, Maker, Rng, few, values
 
 from superkernel.core.dtypes import DType
-from superkernel.ops.opdef import Family
-from superkernel.ops.table import op_table
+from superkernel.core.tensor import TensorType
+from superkernel.ops.opdef import Family, OpDef
+from superkernel.ops.table import op_table, traits_of
 
 
 class Case(NamedTuple):
@@ -33,37 +34,22 @@ class Case(NamedTuple):
 
 
 _SHAPES = ((2, 3, 5), (7,), (), (4, 1), (0, 3), (3, 37))
-_DOMAIN = {
-    "sqrt": (0.0, 9.0),
-    "rsqrt": (0.1, 9.0),
-    "log": (0.05, 9.0),
-    "log1p": (-0.9, 9.0),
-    "asin": (-1.0, 1.0),
-    "acos": (-1.0, 1.0),
-    "acosh": (1.0, 9.0),
-    "atanh": (-0.9, 0.9),
-    "tan": (-1.4, 1.4),
-    "reciprocal": (0.2, 4.0),
-}
-_UNARY_ATTRS: dict[str, tuple[dict[str, Any], ...]] = {
-    "gelu": ({}, {"approximate": "tanh"}),
-    "leaky_relu": ({}, {"alpha": 0.3}),
-    "elu": ({}, {"alpha": 0.7}),
-    "celu": ({}, {"alpha": 2.0}),
-    "selu": ({}, {"alpha": 1.5, "gamma": 1.1}),
-    "hard_sigmoid": ({}, {"alpha": 0.5, "beta": 0.1}),
-    "thresholded_relu": ({}, {"alpha": 0.5}),
-    "shrink": ({}, {"bias": 0.25, "lambd": 1.0}),
-    "isinf": ({}, {"detect_negative": False}, {"detect_positive": False}),
-}
+
+
+def _variants(row: OpDef) -> list[dict[str, Any]]:
+    """Attributes as they are by default; all numbers others; every truth value and choice the other way."""
+    numbers = {a.name: a.default + 0.5 for a in row.attrs if isinstance(a.default, float)}
+    flags = [{a.name: not a.default} for a in row.attrs if isinstance(a.default, bool)]
+    choices = [{a.name: c} for a in row.attrs for c in a.choices if c != a.default]
+    return [{}, *([numbers] if numbers else []), *flags, *choices]
 
 
 def _unary(name: str) -> Maker:
     def make(rng: Rng, dtype: DType) -> Iterator[Instance]:
-        low, high = _DOMAIN.get(name, (-3.0, 3.0))
+        row, traits = op_table()[name], traits_of(name)
         for shape in _SHAPES:
-            for attrs in _UNARY_ATTRS.get(name, ({},)):
-                x = values(rng, shape, dtype, low, high)
+            for attrs in _variants(row):
+                x = values(rng, shape, dtype, *traits.domain)
                 if name in ("isnan", "isinf", "identity", "relu", "abs") and dtype.is_float and x.size > 6:
                     x.reshape(-1)[[0, 3, 5]] = [np.inf, np.nan, -np.inf]
                 yield [x], attrs
@@ -76,17 +62,17 @@ _PAIRS = (((2, 3, 5), (2, 3, 5)), ((2, 3, 5), (5,)), ((3, 1), (1, 4)), ((), (6,)
 
 def _binary(name: str) -> Maker:
     def make(rng: Rng, dtype: DType) -> Iterator[Instance]:
+        row = op_table()[name]
         for left, right in _PAIRS:
             a, b = values(rng, left, dtype), values(rng, right, dtype)
-            if "equal" in name or name in ("less", "greater"):
+            if row.infer([TensorType(dtype, (1,))] * 2, {})[0].dtype is DType.BOOL:
                 a, b = few(rng, left, dtype), few(rng, right, dtype)
             elif name in ("div", "mod"):
                 b = np.where(b == 0, np.ones_like(b), b) if not dtype.is_float else values(rng, right, dtype, 0.5, 4.0)
             elif name in ("shift_left", "shift_right"):
                 b = rng.integers(0, 8, right).astype(dtype.numpy)
-            yield [a, b], {}
-            if name == "mod":
-                yield [a, b], {"fmod": True}
+            for attrs in _variants(row):
+                yield [a, b], attrs
 
     return make
 
@@ -177,7 +163,7 @@ _LEADING = (
 def dtypes_of(op: str) -> list[DType]:
     """The element types of the operator's leading input, the one with every variant first."""
     definition = op_table()[op]
-    taken = definition.args[1 if op == "where" else 0].dtypes
+    taken = definition.args[definition.typed_by].dtypes
     head = next(d for d in _LEADING if d in taken)
     return [head, *(d for d in DType if d in taken and d is not head)]
 
