@@ -72,12 +72,39 @@ def atan(x: Expr) -> Expr:
     bottom = far.choose(size, middle.choose(size + 1.0, size.const(1.0)))
     base = far.choose(size.const(data.PI_2), middle.choose(size.const(data.PI_2 / 2), size.const(0.0)))
     low = far.choose(size.const(data.PI_2_LOW), middle.choose(size.const(data.PI_2_LOW / 2), size.const(0.0)))
+    return _angle(top, bottom, base, low).copysign(x)
+
+
+def _angle(top: Expr, bottom: Expr, base: Expr, low: Expr) -> Expr:
+    """base + low + atan(top / bottom), the quotient at most tan(pi/8)."""
     r = top / bottom
     z = r * r
-    p = polynomial(z, data.ATAN_F64 if x.is_double else data.ATAN_F32)
-    if not x.is_double:
+    p = polynomial(z, data.ATAN_F64 if top.is_double else data.ATAN_F32)
+    if not top.is_double:
         low = low.const(0.0)
-    return (base + (r + (z * r).fma(p, low))).copysign(x)
+    return base + (r + (z * r).fma(p, low))
+
+
+def atan2(y: Expr, x: Expr) -> Expr:
+    """The angle between the longer side and the diagonal, mirrored into the quadrant. The sides are |x| and |y|, with
+    1 for infinite ones and 0 beside them, and quartered where their sum might overflow; one division."""
+    height, width = y.abs(), x.abs()
+    steep = height > width
+    short, long = steep.choose(width, height), steep.choose(height, width)
+    endless = long.equals(float("inf"))
+    unit = short.equals(float("inf")).choose(short.const(1.0), short.const(0.0))
+    short, long = endless.choose(unit, short), endless.choose(long.const(1.0), long)
+    factor = (long > (2.0**1022 if y.is_double else 2.0**126)).choose(long.const(0.25), long.const(1.0))
+    short, long = short * factor, long * factor
+    middle = short > long * 0.41421356237309503
+    top = middle.choose(short - long, short)
+    bottom = middle.choose(short + long, long.equals(0.0).choose(long.const(1.0), long))
+    base = middle.choose(long.const(data.PI_2 / 2), long.const(0.0))
+    low = middle.choose(long.const(data.PI_2_LOW / 2), long.const(0.0))
+    angle = _angle(top, bottom, base, low)
+    angle = steep.choose(data.PI_2 - (angle - data.PI_2_LOW), angle)
+    angle = (x.bits() < 0).choose(2 * data.PI_2 - (angle - 2 * data.PI_2_LOW), angle)
+    return x.is_nan().choose(x, y.is_nan().choose(y, angle.copysign(y)))
 
 
 def _asin_core(size: Expr) -> tuple[Expr, Expr]:
@@ -101,4 +128,4 @@ def acos(x: Expr) -> Expr:
     return big.choose(outer, data.PI_2 - (value.copysign(x) - data.PI_2_LOW))
 
 
-FUNCTIONS: dict[str, Callable[..., Expr]] = {f.__name__: f for f in (sin, cos, tan, asin, acos, atan)}
+FUNCTIONS: dict[str, Callable[..., Expr]] = {f.__name__: f for f in (sin, cos, tan, asin, acos, atan, atan2)}

@@ -252,6 +252,10 @@ class OperatorMethods:
         """The remainder of a / b; an integer divisor 0 gives 0."""
         return self._apply("mod", (a, b), {"fmod": fmod}, name)[0]
 
+    def atan2(self, y: TensorLike, x: TensorLike, *, name: str | None = None) -> Tensor:
+        """The angle of the point (x, y), from -pi to pi; zeros count by their signs."""
+        return self._apply("atan2", (y, x), {}, name)[0]
+
     def equal(self, a: TensorLike, b: TensorLike, *, name: str | None = None) -> Tensor:
         """a == b."""
         return self._apply("equal", (a, b), {}, name)[0]

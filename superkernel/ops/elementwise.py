@@ -309,9 +309,10 @@ def _binary(
     out: DType | None = None,
     vector: frozenset[DType] | str | None = None,
     costly: bool = False,
+    names: tuple[str, str] = ("a", "b"),
     **columns: Any,
 ) -> OpDef:
-    args = (ArgDef("a", dtypes), ArgDef("b", dtypes))
+    args = (ArgDef(names[0], dtypes), ArgDef(names[1], dtypes))
 
     def infer(inputs: Types, attrs: Attrs) -> Outputs:
         dtype = require_same_dtype(inputs, args)
@@ -370,6 +371,17 @@ _BINARY = (
         vector="no command divides with a remainder, and a quotient in f32 is too short for an exact one",
         discontinuous=True,
         onnx="Mod",
+    ),
+    _binary(
+        "atan2",
+        "The angle of the point (x, y), from -pi to pi; zeros count by their signs.",
+        np.arctan2,
+        dtypes=FLOATS,
+        weight=45.0,
+        costly=True,
+        names=("y", "x"),
+        discontinuous=True,
+        torch="atan2",
     ),
     _compare("equal", "a == b.", np.equal, **_EQUAL, onnx="Equal"),
     _compare("not_equal", "a != b.", np.not_equal, **_EQUAL),

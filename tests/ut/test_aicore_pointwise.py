@@ -142,6 +142,15 @@ def test_binary_floats(dtype: DType, tol: float) -> None:
     check_cases([("where", {}, [a > 0, lo, b]), ("where", {}, [a > 0, a, hi]), ("where", {}, [a > 0, lo, hi])], tol)
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16])
+def test_angles_of_special_points(dtype: DType) -> None:
+    special = np.array([0.0, -0.0, 1.0, -1.5, 1e-7, 6e4, -6e4, np.inf, -np.inf, np.nan])
+    y, x = (a.reshape(-1).astype(dtype.numpy) for a in np.meshgrid(special, special))
+    tol = 4e-7 if dtype is DType.F32 else 8e-3
+    three = np.array(-3.0, dtype.numpy)
+    check_cases([("atan2", {}, p) for p in ([y, x], [three, x], [y, three])], tol)
+
+
 def integers(dtype: DType, seed: int = 0) -> Array:
     info = np.iinfo(dtype.numpy)
     rng = np.random.default_rng(seed)

@@ -105,6 +105,13 @@ def test_binary_floats(tier: str | None) -> None:
     check_cases([("mod", {"fmod": f}, [small, divisor.astype(np.float32)]) for f in (False, True)], tier)
 
 
+@pytest.mark.parametrize("dtype", [DType.F64, DType.F32, DType.F16, DType.BF16])
+def test_angles_of_special_points(dtype: DType) -> None:
+    special = np.array([0.0, -0.0, 1.0, -1.5, 1e-7, 6e4, -6e4, np.inf, -np.inf, np.nan])
+    y, x = (a.reshape(-1).astype(dtype.numpy) for a in np.meshgrid(special, special))
+    check_cases([("atan2", {}, [y, x])], tol=2e-7 if dtype.itemsize > 2 else 8e-3)
+
+
 def test_float_remainder_of_a_huge_quotient() -> None:
     a = np.array([1e20, -3e18, 2.0**60, 7.5], np.float32)
     b = np.array([3.0, 7.0, 5.0, -2.0], np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -56,13 +57,17 @@ CASES: dict[str, tuple[Callable[[Array], Array], float, tuple[float, float], tup
 RANGE_LIMIT = {"sin": 2.0**30, "cos": 2.0**30, "tan": 2.0**30}
 
 
+def arity(name: str) -> int:
+    return len(inspect.signature(vecmath.FUNCTIONS[name]).parameters)
+
+
 def build(names: list[str], dtype: DType, tier: str) -> tuple[LoadedCode, dict[str, Callable[..., Array]]]:
     """One module with a function per name that maps arrays elementwise."""
     cpu = detect_cpu(tier)
     module = ir.Module()
     lanes = cpu.lanes(dtype)
     for name in names:
-        count = 2 if name == "pow" else 1
+        count = arity(name)
         kb = KernelBuilder(module, f"k_{name}", count + 1, cpu)
         with kb.loop(kb.begin, kb.end, lanes) as i:
             values = [kb.load(kb.operands[k], i, dtype, lanes) for k in range(count)]
@@ -73,7 +78,7 @@ def build(names: list[str], dtype: DType, tier: str) -> tuple[LoadedCode, dict[s
     code = LoadedCode([data], cpu)
 
     def caller(name: str) -> Callable[..., Array]:
-        count = 2 if name == "pow" else 1
+        count = arity(name)
         kinds = [ctypes.c_void_p] * (count + 2) + [ctypes.c_int64] * 2
         function = ctypes.CFUNCTYPE(None, *kinds)(code.address(f"k_{name}"))
 
@@ -159,6 +164,31 @@ def test_powers_of_floats(tier: str) -> None:
         want = np.power(x.astype(LD), y.astype(LD))
     assert error_ulp(functions["pow"](x, y), want).max() <= 1.0
     del code
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+@pytest.mark.parametrize("tier", tiers())
+def test_angles(tier: str, dtype: DType) -> None:
+    """Random points of all sizes, near the borders of the octants, and every pair of special numbers."""
+    code, functions = build(["atan2"], dtype, tier)
+    rng = np.random.default_rng(4)
+    reach = 36 if dtype is DType.F32 else 300
+    size = 10 ** rng.uniform(-reach, reach, SAMPLES)
+    turns = rng.choice(np.arange(-8, 9) * np.pi / 8, SAMPLES) + 10 ** rng.uniform(-9, 0, SAMPLES)
+    info = np.finfo(dtype.numpy)
+    special = np.array([0.0, -0.0, 1.0, -1.5, info.max, info.min, info.tiny, -info.smallest_subnormal, np.inf, -np.inf])
+    pairs = np.array(np.meshgrid(np.append(special, np.nan), np.append(special, np.nan))).reshape(2, -1)
+    circle = size * np.array([np.sin(turns), np.cos(turns)])
+    y, x = np.concatenate([circle, rng.standard_normal((2, SAMPLES)), pairs], axis=1).astype(dtype.numpy)
+    got, want = functions["atan2"](y, x), np.arctan2(y.astype(LD), x.astype(LD))
+    assert error_ulp(got, want).max() <= (4.0 if tier == "plain" else 3.0)
+    known = ~np.isnan(want)
+    assert np.array_equal(np.signbit(got[known]), np.signbit(want[known]))
+    del code
+
+
+def test_every_function_has_a_bound() -> None:
+    assert {*CASES, "pow", "atan2", "exp_moderate"} == set(vecmath.FUNCTIONS)
 
 
 def test_signs_of_zero_and_monotone_ends() -> None:

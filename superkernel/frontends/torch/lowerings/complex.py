@@ -19,7 +19,6 @@ from superkernel.builder.tensor import Tensor
 from superkernel.frontends.einsum import einsum
 from superkernel.frontends.resample import Weights, along
 from superkernel.frontends.torch.call import Call
-from superkernel.frontends.torch.lowerings.signs import angle_of
 from superkernel.frontends.torch.pairs import Pair
 from superkernel.frontends.torch.registry import ComplexLowered, find_lowering, lowers_complex
 
@@ -127,7 +126,7 @@ def absolute(call: Call) -> Tensor:
 @lowers_complex("angle")
 def angle(call: Call) -> Tensor:
     x = _pair(call, "self")
-    return angle_of(call, x.re, x.im)
+    return call.emit("atan2", x.im, x.re)
 
 
 @lowers_complex("pow.Tensor_Scalar")

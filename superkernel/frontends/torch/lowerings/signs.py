@@ -15,22 +15,6 @@ from superkernel.frontends.torch.call import Call
 from superkernel.frontends.torch.registry import lowers
 
 
-@lowers("atan2")
-def arc_tangent(call: Call) -> Tensor:
-    return angle_of(call, call.operand("other"), call.operand("self"))
-
-
-def angle_of(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    """The angle of (x, y), found in the first quadrant and mirrored by the signs, which zeros have too: C's atan2."""
-    zero, half, one = call.like(0.0, y), call.like(math.pi, y), call.like(1.0, y)
-    height, width = call.emit("abs", y), call.emit("abs", x)
-    same = call.emit("where", call.emit("equal", height, zero), zero, one)  # 0/0 is 0 here, and inf/inf is 1
-    slope = call.emit("where", call.emit("equal", height, width), same, call.emit("div", height, width))
-    angle = call.emit("atan", slope)
-    angle = call.emit("where", _is_negative(call, x), call.emit("sub", half, angle), angle)
-    return call.emit("where", _is_negative(call, y), call.emit("neg", angle), angle)
-
-
 def _is_negative(call: Call, x: Tensor) -> Tensor:
     """The sign bit of numbers, zeros included."""
     zero = call.like(0.0, x)
