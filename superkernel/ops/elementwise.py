@@ -308,6 +308,7 @@ def _binary(
     attrs: tuple[AttrDef, ...] = (),
     out: DType | None = None,
     vector: frozenset[DType] | str | None = None,
+    constant: str = "",
     costly: bool = False,
     names: tuple[str, str] = ("a", "b"),
     **columns: Any,
@@ -327,7 +328,7 @@ def _binary(
                 return (np.asarray(formula(to_f64(a), to_f64(b), *values)),)
             return (np.asarray((integer or formula)(a, b, *values)).astype(outputs[0].dtype.numpy),)
 
-    traits = Traits(weight=weight, vector=_vector(dtypes, vector, out), costly=costly)
+    traits = Traits(weight=weight, vector=_vector(dtypes, vector, out), constant=constant, costly=costly)
     return pointwise_row(name, doc, args, attrs, infer, reference, 1, traits, **columns)
 
 
@@ -342,7 +343,7 @@ _ORDERED: dict[str, Any] = {"vector": VECTOR_COMPARABLE - BOOLS}
 _EQUAL: dict[str, Any] = {"dtypes": ANY, "vector": VECTOR_COMPARABLE}
 _LOGIC: dict[str, Any] = {"dtypes": BOOLS}
 _BITS: dict[str, Any] = {"dtypes": INTS}
-_SHIFT: dict[str, Any] = {"dtypes": INTS, "vector": "its commands shift by amounts that are known when compiling"}
+_SHIFT: dict[str, Any] = {"dtypes": INTS, "constant": "count"}
 
 _BINARY = (
     _binary("add", "a + b.", np.add, commutative=True, onnx="Add"),

@@ -126,11 +126,13 @@ class Traits:
 
     `weight`: estimated vector instructions of the host per vector of results, loads and stores apart. `vector`: the
     element types that the accelerator's vector engine computes; or, where it computes none, why (its scalar units do
-    it then). `costly`: not to be evaluated more than once per element to save a tensor. `domain`: an interval of
-    arguments on which the function is finite and well conditioned."""
+    it then). `constant`: what the last operand is, where the engine must know it when compiling. `costly`: not to be
+    evaluated more than once per element to save a tensor. `domain`: an interval of arguments on which the function
+    is finite and well conditioned."""
 
     weight: float
     vector: Conversions | str
+    constant: str = ""
     costly: bool = False
     domain: tuple[float, float] = (-3.0, 3.0)
 

@@ -231,7 +231,7 @@ _OWN = (
         _pow_infer,
         _pow_reference,
         1,
-        Traits(weight=90.0, vector=_to_themselves(VECTOR_FLOATS), costly=True),
+        Traits(weight=90.0, vector=_to_themselves(VECTOR_FLOATS), constant="exponent", costly=True),
         onnx="Pow",
     ),
     pointwise_row(

@@ -20,7 +20,7 @@ from superkernel.core.tensor import TensorType
 from superkernel.ir.body import AnchorInput, Body, Operand, PointwiseProgram, Role, View
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Family
-from superkernel.ops.table import find_op, op_table, suggest_ops
+from superkernel.ops.table import find_op, op_table, suggest_ops, traits_of
 from superkernel.registry.records import ALL_CORES, Platform, Policy, Requirement, TensorNeed
 from superkernel.target.base import Target
 
@@ -32,9 +32,6 @@ ROW_MAJOR, CHANNELS_LAST = "row_major", "channels_last"
 
 IMAGE_OPS = frozenset({"conv", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool"})
 """Operators whose kernels ask how images lie."""
-
-VARIABLE_EXPONENT = "variable_exponent"
-"""What a program has besides its operators where it raises to a power that is not known when compiling."""
 
 _CLAMPS = frozenset({"clip", "minimum", "maximum"})
 _ARGUMENT = re.compile(r"(const\s+)?([a-z0-9]+\[[0-9,\s]*\])")
@@ -50,8 +47,7 @@ def requirement_of(body: Body, target: Target, policy: Policy) -> Requirement:
     """What a body needs of a kernel on a target under a policy."""
     program = [i for p in _programs(body) for i in p.instructions]
     names = frozenset(i.op for i in program) - {"constant"}
-    if any(_has_variable_exponent(p) for p in _programs(body)):
-        names |= {VARIABLE_EXPONENT}
+    names |= {name for p in _programs(body) for name in _variables(p)}
     dtypes = frozenset(i.dtype for i in program)
     steps = frozenset(step for p in _programs(body) for step in _steps(p))
     if body.op is None:
@@ -92,10 +88,14 @@ def _layout(body: Body) -> str:
     return ROW_MAJOR
 
 
-def _has_variable_exponent(program: PointwiseProgram) -> bool:
+def _variables(program: PointwiseProgram) -> Iterator[str]:
+    """What a program has besides its operators where exponents or counts are not known when compiling."""
     first = len(program.inputs)
     known = {first + i for i, step in enumerate(program.instructions) if step.op == "constant"}
-    return any(step.op == "pow" and step.args[1] not in known for step in program.instructions)
+    for step in program.instructions:
+        name = traits_of(step.op).constant
+        if name and step.args[-1] not in known:
+            yield f"variable_{name}"
 
 
 def _own_step(
@@ -108,9 +108,9 @@ def _own_step(
     typed = needs[definition.typed_by]
     if typed is None:
         return frozenset(), frozenset()
-    exponent = needs[1] if op == "pow" else None
-    computed = exponent is not None and not (exponent.constant and exponent.type.size == 1)
-    return frozenset({VARIABLE_EXPONENT} if computed else ()), frozenset({(op, typed.type.dtype, outputs[0].dtype)})
+    last, name = needs[-1], traits_of(op).constant
+    computed = name and last is not None and not (last.constant and last.type.size == 1)
+    return frozenset({f"variable_{name}"} if computed else ()), frozenset({(op, typed.type.dtype, outputs[0].dtype)})
 
 
 def _steps(program: PointwiseProgram) -> Iterator[tuple[str, DType, DType]]:

@@ -2,8 +2,9 @@
 
 Model: one step of a program is an operator, the element type of its operand (of `where`: of what is selected) and the
 type of its result: what the column `Traits.vector` of the operator table holds. Floats are computed in f32 and rounded
-where they are stored. `pow` wants an exponent that is known when compiling (a clause of its own). What is no step, the
-scalar units compute (`aicore.scalar`), and `why_not` says why.
+where they are stored. Exponents and counts of shifts must be known when compiling (`Traits.constant`; programs where
+one is not say so among their operators). What is no step, the scalar units compute (`aicore.scalar`), and `why_not`
+says why.
 
 The code generator draws on the same table; a test lowers every step of it.
 """
@@ -36,13 +37,13 @@ VECTOR_OPS: frozenset[str] = frozenset(op for op, _, _ in STEPS)
 
 
 def why_not(op: str, dtype: DType) -> str:
-    """Why the vector engine does not compute a pointwise operator on operands of an element type. Raises KeyError where
-    it does."""
+    """Why the vector engine does not compute a pointwise operator on operands of an element type; empty where it
+    does."""
     vector = traits_of(op).vector
     if isinstance(vector, str):
         return vector
     if dtype in vector:
-        raise KeyError(op, dtype)
+        return ""
     if dtype in VECTOR_COMPARABLE:
         return f"no command computes it for {dtype}"
     return "elements of 8 bytes are moved only" if dtype.itemsize == 8 else f"no command knows {dtype}"

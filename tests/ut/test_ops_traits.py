@@ -48,8 +48,7 @@ def test_the_vector_engine_computes_it_or_says_why_not(op: str) -> None:
     row = op_table()[op]
     for dtype in row.args[row.typed_by].dtypes:
         if any(step[:2] == (op, dtype) for step in STEPS):
-            with pytest.raises(KeyError):
-                why_not(op, dtype)
+            assert not why_not(op, dtype)
         else:
             assert len(why_not(op, dtype).split()) >= 4
     assert {source for name, source, _ in STEPS if name == op} <= row.args[row.typed_by].dtypes

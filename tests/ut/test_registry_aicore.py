@@ -13,7 +13,7 @@ from superkernel.core.options import Options
 from superkernel.ir.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput
 from superkernel.ir.graph import Graph
 from superkernel.ops.opdef import AttrValue, _Required
-from superkernel.ops.table import op_table
+from superkernel.ops.table import op_table, traits_of
 from superkernel.registry import Policy, Requirement, Selection
 from superkernel.registry.commands import kernels_list
 from superkernel.registry.eligibility import clauses_of
@@ -99,6 +99,8 @@ CASES = (
     ("less(i32[64], i32[64])", "aicore.pointwise"),
     ("cast(bool[64]; dtype=f16)", "aicore.pointwise"),
     ("shift_left(i32[64], i32[64])", CONTROL),
+    ("shift_left(i32[64], const i32[])", "aicore.pointwise"),
+    ("shift_right(i64[64], const i64[])", CONTROL),
     ("scatter_elements(i64[8,4], i64[2,4], i64[2,4]; axis=0)", CONTROL),
     ("lrn(f16[1,8,9,9]; size=3)", REFERENCE),
     ("grouped_matmul(f16[32,16], const f16[4,16,32], i64[4], i32[32]; cut=(16,1,2))", "aicore.grouped_matmul"),
@@ -235,9 +237,9 @@ def program_of_step(op: str, source: DType, result: DType) -> PointwiseProgram:
     if op in ("quantize", "dequantize"):
         dtypes[1] = DType.F32
     args, instructions = list(range(len(dtypes))), []
-    if op == "pow":
+    if traits_of(op).constant:
         args[1] = len(dtypes)
-        instructions.append(Instruction("constant", (), source, (("value", 3.0),)))
+        instructions.append(Instruction("constant", (), source, (("value", 3.0 if source.is_float else 3),)))
     instructions.append(Instruction(op, tuple(args), result, tuple(sorted(attrs.items()))))
     last = len(dtypes) + len(instructions) - 1
     inputs = tuple(ProgramInput(k, d, (1,)) for k, d in enumerate(dtypes))

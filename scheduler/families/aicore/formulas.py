@@ -21,7 +21,6 @@ from superkernel.ops.table import op_table
 from superkernel.registry.vector_ops import why_not
 from superkernel.scheduler.families.aicore import composed, conversions
 from superkernel.scheduler.families.aicore.lowering import Const, Lowering, Value, engine_type, is_exact, unsupported
-from superkernel.scheduler.families.aicore.programs import SUPPORTED
 from superkernel.scheduler.families.aicore.site import Site
 from superkernel.scheduler.families.aicore.tilecode import Layout, TileCode
 
@@ -87,8 +86,8 @@ def _value(e: Lowering, instruction: Instruction, number: int) -> Value:
         return Value(instruction.dtype, None, source.forms)
     handler = _HANDLERS.get(instruction.op)
     kind = e.program.dtype_of(instruction.args[op_table()[instruction.op].typed_by])
-    if kind not in SUPPORTED.get(instruction.op, ()):
-        raise unsupported(instruction, f"the vector engine does not compute it: {why_not(instruction.op, kind)}")
+    if reason := why_not(instruction.op, kind):
+        raise unsupported(instruction, f"the vector engine does not compute it: {reason}")
     if handler is None:
         raise InternalError("the operator table promises what has no lowering", location=instruction.op)
     register = handler(Site(e, instruction, number))
