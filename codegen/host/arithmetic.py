@@ -81,6 +81,10 @@ class Arithmetic:
         """Values as copies of rows hold them."""
         return value
 
+    def bits(self, value: ir.Value) -> ir.Value:
+        """Values as words hold them."""
+        return self.kb.narrow(value, self.format.rows)
+
     def put(self, rounded: ir.Value, base: ir.Value, at: Index) -> None:
         """Stores such values from item `at` of a copy on."""
         self.kb.store(rounded, base, at, self.item)
@@ -132,8 +136,7 @@ class Bf16Arithmetic(Arithmetic):
         return self.kb.b.bitcast(self.kb.b.fptrunc(value, vector_type(BFloat(), lanes)), vector_type(I16, lanes))
 
     def bits(self, value: ir.Value) -> ir.Value:
-        """Values as 16 bits each."""
-        return self.rounded(value) if self.format.native else self.kb.narrow(value, DType.BF16)
+        return self.rounded(value) if self.format.native else super().bits(value)
 
     def put(self, rounded: ir.Value, base: ir.Value, at: Index) -> None:
         self.kb.b.store(rounded, self.kb.at(base, at, self.item), align=self.item.itemsize)

@@ -17,11 +17,13 @@ from dataclasses import replace
 from llvmlite import ir
 
 from superkernel.codegen.host import vecmath
+from superkernel.codegen.host.arithmetic import arithmetic_of, multiply
 from superkernel.codegen.host.builder import I8, I32, I64, Index, KernelBuilder, storage_type
-from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, convert, fold, store_tile, strips
+from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, convert, fold, store_tile, strips, zero
 from superkernel.codegen.host.panels import copy_transposed
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.codegen.host.shuffle import lane_mask, larger, reduce_tree, resize
+from superkernel.codegen.host.word_panels import copy_row_pairs, copy_words_transposed
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
@@ -42,6 +44,7 @@ class AttentionEmitter:
         self.kb, self.body, self.t, self.form = kb, body, tiling, attention_form(body)
         self.epilogue = ProgramEmitter(kb, body.epilogue, kb.operands)
         self.one_block = self.form.keys <= tiling.keys  # then nothing must be corrected
+        self.arithmetic = arithmetic_of(kb, tiling.format)
         self.at = {name: kb.offset(kb.scratch, start) for name, start in tiling.offsets.items() if name != "end"}
 
     def emit(self) -> None:
@@ -122,7 +125,7 @@ class AttentionEmitter:
                 index = kb.add(at, kb.mul(column, q.strides[3]))
                 value = kb.load(kb.operands[q.operand], index, dtype, lanes, q.strides[3])
                 value = kb.b.fmul(convert(kb, value, dtype, _F32), kb.const(form.scale, _F32, lanes))
-                self._keep_query(value, kb.add(kb.mul(row, t.query_pitch), column))
+                self.arithmetic.store(value, self.at["query"], kb.add(kb.mul(row, t.query_pitch), column))
 
             strips(kb, form.depth, t.lanes, part)
         with kb.loop(0, t.padded_rows * t.value_pitch, t.lanes, name="clear") as at:
@@ -130,10 +133,6 @@ class AttentionEmitter:
         with kb.loop(0, t.padded_rows, name="clear") as row:
             kb.store(kb.const(_MINUS_INFINITY, _F32), self.at["top"], row, _F32)
             kb.store(kb.const(0.0, _F32), self.at["weight"], row, _F32)
-
-    def _keep_query(self, value: ir.Value, at: Index) -> None:
-        """Elements of a scaled query."""
-        self.kb.store(value, self.at["query"], at, _F32)
 
     def _finish(self, batch: Index, head: Index, stacked: Index, row: Index) -> None:
         """total / weight of a row through the epilogue."""
@@ -179,15 +178,24 @@ class AttentionEmitter:
     def _copy_keys(self, source: ir.Value, key: Index, limit: Index) -> None:
         """Keys from `key` on into the panel, transposed."""
         kb, t, form = self.kb, self.t, self.form
+        line, panel = form.k.strides[2], self.at["panel"]
+        if t.format.is_reduced:
+            keys = (key, limit)
+            copy_words_transposed(self.arithmetic, source, line, form.depth, keys, panel, t.keys, t.lanes)
+            return
         panel_tile = Tile(1, t.keys // t.lanes, t.lanes, _F32)
         dtype = self.body.operands[form.k.operand].type.dtype
         ahead = _COLUMNS_AHEAD if self._streams() else 0
-        line = form.k.strides[2]
-        copy_transposed(kb, panel_tile, source, dtype, line, form.depth, limit, key, self.at["panel"], ahead)
+        copy_transposed(kb, panel_tile, source, dtype, line, form.depth, limit, key, panel, ahead)
 
     def _copy_values(self, values: ir.Value, count: Index) -> ir.Value:
-        """Where `_mix` finds the block's values; here they are read in place."""
-        return values
+        """Where `_mix` finds the block's values: as words in scratch, else where they are."""
+        t, form = self.t, self.form
+        if not t.format.is_reduced:
+            return values
+        line, copy = form.v.strides[2], self.at["values"]
+        copy_row_pairs(self.arithmetic, values, line, form.value_depth, count, copy, t.value_pitch, t.lanes)
+        return copy
 
     def _streams(self) -> bool:
         """True where keys and values are read once, straight from memory, and must be fetched ahead."""
@@ -204,10 +212,13 @@ class AttentionEmitter:
     def _score_tile(self, tile: Tile, query: Index, column: Index) -> list[Values]:
         """Scores of the rows whose queries start at element `query`, of keys from `column` on."""
         kb, t, form = self.kb, self.t, self.form
+        queries = kb.at(self.at["query"], query, t.format.item)
+        if t.format.is_reduced:
+            panel = kb.at(self.at["panel"], column, _F32)
+            return multiply(self.arithmetic, tile, (), (form.depth, 1), t.query_pitch, queries, panel, t.keys)
         phases = 1
         while phases < 4 and t.tile_rows * t.vectors * phases * 2 <= 16 and form.depth >= 8 * phases:
             phases *= 2
-        queries = kb.at(self.at["query"], query, _F32)
         return accumulate(
             kb,
             replace(tile, phases=phases),
@@ -257,7 +268,7 @@ class AttentionEmitter:
         def exponentiate(column: Index, state: list[ir.Value]) -> list[ir.Value]:
             shifted = kb.b.fsub(kb.load(scores, column, _F32, t.lanes), kb.splat(pivot, t.lanes))
             power = vecmath.apply(kb, "exp", shifted)
-            return [kb.b.fadd(state[0], self._keep_probabilities(power, scores, column))]
+            return [kb.b.fadd(state[0], self.arithmetic.store(power, scores, column))]
 
         sums = fold(kb, 0, count, t.lanes, [kb.const(0.0, _F32, t.lanes)], exponentiate)[0]
         weight = kb.reduce_lanes("fadd", sums)
@@ -267,11 +278,6 @@ class AttentionEmitter:
             kb.store(top, self.at["top"], at, _F32)
             kb.store(correction, self.at["correction"], at, _F32)
         kb.store(weight, self.at["weight"], at, _F32)
-
-    def _keep_probabilities(self, power: ir.Value, scores: ir.Value, column: Index) -> ir.Value:
-        """Probabilities in place of their scores; returns what was kept."""
-        self.kb.store(power, scores, column, _F32)
-        return power
 
     def _capped(self, value: ir.Value) -> ir.Value:
         """softcap * tanh(value / softcap)."""
@@ -359,6 +365,8 @@ class AttentionEmitter:
     def _mix_tile(self, tile: Tile, count: Index, values: ir.Value, column: Index, last: int) -> list[Values]:
         """Probabilities x values of columns from `column` on, `last` of them in the last vector."""
         kb, t, form = self.kb, self.t, self.form
+        if t.format.is_reduced:
+            return self._mix_words(tile, count, values, column)
         dtype = self.body.operands[form.v.operand].type.dtype
         row_bytes = form.value_depth * dtype.itemsize
 
@@ -381,6 +389,28 @@ class AttentionEmitter:
             right,
             fetch if self._streams() else None,
         )
+
+    def _mix_words(self, tile: Tile, count: Index, values: ir.Value, column: Index) -> list[Values]:
+        """As `_mix_tile` where values are copied as words. Probabilities took the place of their scores: as bf16 they
+        need the first half of it, which was written behind what was still to be read."""
+        kb, t, arithmetic = self.kb, self.t, self.arithmetic
+        line = t.keys * 4 // arithmetic.item.itemsize  # from row to row of the probabilities
+
+        def step(k: Index, sums: Values) -> Values:
+            at = kb.add(kb.mul(k, t.value_pitch), column)
+            vectors = [arithmetic.weights(values, kb.add(at, v * t.lanes), t.lanes) for v in range(tile.vectors)]
+            found = list(sums)
+            for row in range(tile.rows):
+                word = arithmetic.row(self.at["scores"], kb.add(kb.mul(k, t.format.step), row * line))
+                left = arithmetic.spread(word, t.lanes)
+                for v, right in enumerate(vectors):
+                    i = row * tile.vectors + v
+                    found[i] = arithmetic.multiply_add(found[i], left, right)
+            return found
+
+        pairs = kb.div(kb.add(count, 1), t.format.step)
+        flat = fold(kb, 0, pairs, 1, [zero(_F32, t.lanes)] * (tile.rows * tile.vectors), step)
+        return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
 
 
 def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:

@@ -1,90 +1,50 @@
 """Code for convolutions over images that lie channels last: register tiles of neighbouring positions x output channels.
 
 Model: see scheduler/families/conv_nhwc. Per tile a nest of loops over kernel rows, kernel columns and channels; each
-step loads the panel's vectors of weights and one input element per position, broadcast. Results go through the epilogue
-along the channels: from registers where it is small, else by way of scratch, so that its code stands once.
+step loads the panel's vectors of weights and one input element per position, broadcast; in reduced precision words, run
+by run. Results go through the epilogue along the channels: from registers where it is small, else by way of scratch, so
+that its code stands once.
 
-Scratch: [parked register tile][patch].
+In int8 a register tile holds the i32 sums of one row of the window, which begin as what the row's zero point adds,
+taken off. At the row's end they are scaled and added to the sums in f32, which lie where the finished tile is parked;
+windows of one row need none of that.
+
+Scratch: [parked register tile][patch][f32 row that is being turned into bytes].
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Protocol
 
 from llvmlite import ir
 
+from superkernel.codegen.host.arithmetic import arithmetic_of, multiply
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.gemm_core import (
     Tile,
     Values,
-    fold,
-    load_again,
-    multiply_add,
     store_tile,
     strips,
-    vectors_kept,
     zero,
 )
-from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
+from superkernel.codegen.host.patch_nhwc import BytePatchCopier, NhwcPatchCopier
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.scheduler.families.conv import PIXELS
-from superkernel.scheduler.families.conv_nhwc import NhwcTiling, Walk, last_lanes, patch_extent, patch_walk
+from superkernel.scheduler.families.conv_nhwc import HEAD_BYTES, NhwcTiling, Walk, patch_extent, patch_walk, runs_of
 from superkernel.scheduler.families.costing import program_weight
 from superkernel.scheduler.tiling import Tiling
 
-_UNROLLED_STEPS = 4  # channels whose steps are written out
+_UNROLLED_ROWS = 3  # of a window in int8, written out
 _INLINE_WEIGHT = 8.0  # heaviest epilogue that is repeated for every vector of a register tile
 
-TileAt = Callable[[int, ir.Value, Index, Index], None]  # (positions, first input, row, column)
-Nest = Sequence[tuple[int, int]]  # loops from outside in: extent, distance between the inputs of two turns
+TileAt = Callable[[int, ir.Value, Index, Index, Index], None]  # (positions, start, first item from it, row, column)
 
 
-def multiply_nest(
-    kb: KernelBuilder, tile: Tile, nest: Nest, position: int, source: ir.Value, weights: ir.Value, panel: int
-) -> list[Values]:
-    """Results[position][vector]: sums over a nest of loops of source[r * position + ...] * weights[step * panel + ...].
-    The steps' weights follow one another."""
-
-    def step(x: ir.Value, w: ir.Value, values: Values) -> Values:
-        near = [kb.load(w, v * tile.lanes, DType.F32, widths[v]) for v in range(kept)]
-        for r in range(tile.rows):
-            scalar = kb.load(x, r * position, DType.F32)
-            splats = {lanes: kb.splat(scalar, lanes) for lanes in dict.fromkeys(widths)}
-            far = (load_again(kb, w, v * tile.lanes, DType.F32, widths[v]) for v in range(kept, tile.vectors))
-            for v, vector in enumerate(chain(near, far)):
-                i = r * tile.vectors + v
-                values[i] = multiply_add(kb, splats[widths[v]], vector, values[i], DType.F32)
-        return values
-
-    def level(depth: int, x: ir.Value, w: ir.Value, values: Values) -> Values:
-        if depth == len(loops):
-            return step(x, w, values)
-        extent, distance = loops[depth]
-        steps = panel
-        for inner, _ in loops[depth + 1 :]:
-            steps *= inner
-
-        def turn(i: Index, state: Values) -> Values:
-            at_x, at_w = kb.at(x, kb.mul(i, distance), DType.F32), kb.at(w, kb.mul(i, steps), DType.F32)
-            return level(depth + 1, at_x, at_w, state)
-
-        if depth == len(loops) - 1 and extent <= _UNROLLED_STEPS:
-            for i in range(extent):
-                values = turn(i, values)
-            return values
-        return fold(kb, 0, extent, 1, values, turn)
-
-    loops, kept, widths = _merged(nest), vectors_kept(tile, kb.cpu), tile.widths
-    flat = level(0, source, weights, [zero(DType.F32, lanes) for lanes in widths] * tile.rows)
-    return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
-
-
-def _merged(nest: Nest) -> list[tuple[int, int]]:
+def _merged(nest: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The nest without loops of one turn, and with those joined that walk on where the inner one ends."""
     loops: list[tuple[int, int]] = []
     for extent, distance in nest:
@@ -141,9 +101,7 @@ class ChannelStores:
 
 
 class NhwcEmitter:
-    """Writes the kernel of one body and tiling. `item`: how the inputs of a register tile lie in memory."""
-
-    item = DType.F32
+    """Writes the kernel of one body and tiling."""
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: NhwcTiling) -> None:
         self.kb, self.t, self.form = kb, tiling, tiling.form_of(body)
@@ -151,24 +109,19 @@ class NhwcEmitter:
         assert isinstance(weights, View)
         self.weights = kb.operands[weights.operand]
         self.stores = ChannelStores(kb, body, self.form)
+        self.arithmetic, self.item = arithmetic_of(kb, tiling.format), tiling.format.item
+        stage = kb.offset(kb.scratch, tiling.tile_bytes + tiling.patch_bytes) if tiling.staged else None
         self.patch = kb.offset(kb.scratch, tiling.tile_bytes)
-        self.lines_in_row = self.form.out_height == 1
         form, t = self.form, tiling
+        self.lines_in_row = form.out_height == 1 and not t.format.scales_rows
         if t.in_place:
             self.walk = Walk(form.x_strides[2], form.x_strides[3], form.x_strides[1])
         else:
-            most = t.columns * t.lines if self.lines_in_row else form.out_width
-            columns = min(form.out_width, most)
-            self.walk = self._walk(columns)
-            self.copier = self._copier(patch_extent(form, 1, columns)[1])
-
-    def _walk(self, columns: int) -> Walk:
-        """Strides in the patch of so many output columns."""
-        return patch_walk(self.form, columns)
-
-    def _copier(self, wide: int) -> NhwcPatchCopier:
-        """What fills the patch, of so many columns."""
-        return NhwcPatchCopier(self.kb, self.form, self.walk, wide)
+            columns = min(form.out_width, t.columns * t.lines) if self.lines_in_row else form.out_width
+            self.walk, wide = patch_walk(form, columns, t.format), patch_extent(form, 1, columns)[1]
+            self.copier = NhwcPatchCopier(self.arithmetic, form, self.walk, wide)
+            if t.format.scales_rows:
+                self.copier = BytePatchCopier(kb, form, self.walk, wide, stage)
 
     def emit(self) -> None:
         """The whole function."""
@@ -240,10 +193,10 @@ class NhwcEmitter:
         whole, rest = divmod(form.out_width, t.positions)
         first, last = lines
 
-        def tile(positions: int, at: ir.Value, row: Index, column: Index) -> None:
-            shape = Tile(positions, vectors, t.lanes, DType.F32, last=last_lanes(width, t.lanes))
-            results = self._products(shape, at, weights)
-            self._store(shape, results, self.stores.coords(image, row, column), channel, width)
+        def tile(positions: int, start: ir.Value, item: Index, row: Index, column: Index) -> None:
+            shape = Tile(positions, vectors, t.lanes, DType.F32, last=t.last_lanes(width))
+            results = self._products(shape, start, item, weights)
+            store_positions(kb, self.stores, shape, results, self._coords(image, row, column), channel, width)
 
         step = self.walk.column * form.strides[1]
         if self.lines_in_row:
@@ -253,9 +206,15 @@ class NhwcEmitter:
             at = kb.at(source, kb.mul(kb.sub(row, first), self.walk.row * form.strides[0]), self.item)
             with kb.loop(0, whole, name="tile") as index:
                 column = kb.mul(index, t.positions)
-                tile(t.positions, kb.at(at, kb.mul(column, step), self.item), row, column)
+                tile(t.positions, at, kb.mul(column, step), row, column)
             if rest:
-                tile(rest, kb.at(at, whole * t.positions * step, self.item), row, whole * t.positions)
+                tile(rest, at, whole * t.positions * step, row, whole * t.positions)
+
+    def _coords(self, image: Index, row: Index, column: Index) -> list[Index]:
+        """The epilogue's coordinates of an output position: where it joins rows and columns, those of its row too."""
+        if self.t.format.scales_rows and self.form.spatial == 1:
+            column = self.kb.add(self.kb.mul(row, self.form.out_width), column)
+        return self.stores.coords(image, row, column)
 
     def _lines_in_row(self, source: ir.Value, lines: tuple[Index, Index], step: int, tile: TileAt) -> None:
         """All tiles of lines of one row, whose first input is at `source`; `step`: from position to position."""
@@ -263,7 +222,7 @@ class NhwcEmitter:
         start = kb.mul(first, t.columns)
 
         def one(positions: int, column: Index) -> None:
-            tile(positions, kb.at(source, kb.mul(kb.sub(column, start), step), self.item), 0, column)
+            tile(positions, source, kb.mul(kb.sub(column, start), step), 0, column)
 
         if t.blocks == 1 or t.columns % t.positions == 0:  # lines follow one another tile by tile
             whole, rest = divmod(self.form.out_width, t.positions)
@@ -289,20 +248,76 @@ class NhwcEmitter:
                         with kb.when(kb.compare(of, line, t.blocks - 1)):
                             one(rest, end)
 
-    def _products(self, tile: Tile, source: ir.Value, weights: ir.Value) -> list[Values]:
-        """The sums of one register tile whose first input is at `source`."""
-        form, walk = self.form, self.walk
-        nest = (
-            (form.kernel[0], walk.row * form.dilations[0]),
-            (form.kernel[1], walk.column * form.dilations[1]),
-            (form.channels, walk.channel),
-        )
-        position = walk.column * form.strides[1]
-        return multiply_nest(self.kb, tile, nest, position, source, weights, self.t.tile_rows)
+    def _products(self, tile: Tile, start: ir.Value, item: Index, weights: ir.Value) -> list[Values]:
+        """The sums of one register tile whose first input is so many items from `start`."""
+        kb, t, form, walk = self.kb, self.t, self.form, self.walk
+        if t.format.scales_rows:
+            return self._sums_of_rows(tile, start, item, weights)
+        source, position = kb.at(start, item, self.item), walk.column * form.strides[1]
+        rows, column = (form.kernel[0], walk.row * form.dilations[0]), walk.column * form.dilations[1]
+        if t.format.is_reduced:
+            count, run = runs_of(form)
+            nest = [loop for loop in (rows, (count // form.kernel[0], column)) if loop[0] > 1]
+            return multiply(self.arithmetic, tile, nest, (run, 1), position, source, weights, t.tile_rows)
+        loops = _merged((rows, (form.kernel[1], column), (form.channels, walk.channel))) or [(1, 1)]
+        return multiply(self.arithmetic, tile, loops[:-1], loops[-1], position, source, weights, t.tile_rows)
 
-    def _store(self, tile: Tile, results: list[Values], coords: list[Index], channel: Index, width: int) -> None:
-        """A register tile through the epilogue: `width` channels of each position."""
-        store_positions(self.kb, self.stores, tile, results, coords, channel, width)
+    def _sums_of_rows(self, tile: Tile, head: ir.Value, first: Index, weights: ir.Value) -> list[Values]:
+        """A register tile whose first input is byte `first` of the patch rows from `head` on."""
+        kb, t, form = self.kb, self.t, self.form
+        height = form.kernel[0]
+        behind = kb.at(weights, t.steps(form) * t.tile_rows, DType.I32)
+        per_row = t.steps(form) // height * t.tile_rows
+
+        def scaled(line: Index) -> list[list[ir.Value]]:
+            """Sums over one row of the window, in f32, and the row's scale in all lanes."""
+            row = kb.offset(head, kb.mul(line, self.walk.row * form.dilations[0]))
+            sums = kb.at(behind, kb.mul(line, t.tile_rows), DType.I32)
+            zero_point = kb.splat(kb.b.neg(kb.load(row, 1, DType.I32)), tile.lanes)
+            begin = [
+                kb.b.mul(zero_point, kb.load(sums, v * tile.lanes, DType.I32, tile.lanes)) for v in range(tile.vectors)
+            ]
+            data = kb.offset(kb.offset(row, HEAD_BYTES), first)
+            found = self._row_sums(tile, data, kb.at(weights, kb.mul(line, per_row), DType.I32), begin)
+            scale = kb.splat(kb.load(row, 0, DType.F32), tile.lanes)
+            return [[kb.b.sitofp(value, scale.type) for value in found], [scale]]
+
+        size = tile.rows * tile.vectors
+        places = [r * tile.columns + v * tile.lanes for r in range(tile.rows) for v in range(tile.vectors)]
+        if height <= _UNROLLED_ROWS:
+            flat: Values = []
+            for line in range(height):
+                values, (scale,) = scaled(line)
+                if line:
+                    flat = [kb.load(kb.scratch, at, DType.F32, tile.lanes) for at in places]
+                flat = [
+                    kb.fma(value, scale, flat[i]) if flat else kb.b.fmul(value, scale) for i, value in enumerate(values)
+                ]
+                if line < height - 1:
+                    for value, at in zip(flat, places, strict=True):
+                        kb.store(value, kb.scratch, at, DType.F32)
+        else:
+            nothing = [[zero(DType.F32, tile.lanes)] * tile.vectors] * tile.rows
+            store_tile(kb, tile, nothing, kb.scratch, tile.columns)
+            with kb.loop(0, height, name="line") as line:
+                values, (scale,) = scaled(line)
+                for value, at in zip(values, places, strict=True):
+                    total = kb.load(kb.scratch, at, DType.F32, tile.lanes)
+                    kb.store(kb.fma(value, scale, total), kb.scratch, at, DType.F32)
+            flat = [kb.load(kb.scratch, at, DType.F32, tile.lanes) for at in places]
+        scales = kb.at(behind, height * t.tile_rows, DType.F32)
+        own = [kb.load(scales, v * tile.lanes, DType.F32, tile.lanes) for v in range(tile.vectors)]
+        flat = [kb.b.fmul(flat[i], own[i % tile.vectors]) for i in range(size)]
+        return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
+
+    def _row_sums(self, tile: Tile, data: ir.Value, weights: ir.Value, begin: Sequence[ir.Value]) -> Values:
+        """i32 sums over one row of the window, on top of `begin` (per vector)."""
+        t, form = self.t, self.form
+        count, run = runs_of(form)
+        nest = [(count // form.kernel[0], form.channels * form.dilations[1])] if count > form.kernel[0] else []
+        position = form.channels * form.strides[1]
+        rows = multiply(self.arithmetic, tile, nest, (run, 1), position, data, weights, t.tile_rows, begin)
+        return [value for row in rows for value in row]
 
 
 def store_positions(

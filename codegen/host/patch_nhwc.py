@@ -1,5 +1,7 @@
-"""Copies the input of some output rows and columns to scratch, in f32, with zeros for the padding; in the order of the
-input: channels inside, or columns inside.
+"""Copies the input of some output rows and columns to scratch, with zeros for the padding: in f32 in the order of the
+input, channels inside or columns inside; in reduced precision channels inside, in whatever order they lie. Inputs with
+columns inside and few channels (those that a network begins with) are copied a vector of columns of all channels at a
+time then, interleaved in registers.
 
 Invariant: nothing outside the input is read; what no output of the rows and columns asked for needs is not written.
 """
@@ -10,21 +12,29 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
+from superkernel.codegen.host.arithmetic import Arithmetic
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.gemm_core import strips
 from superkernel.codegen.host.program import ProgramEmitter
+from superkernel.codegen.host.quantise import codes_of, put_codes
+from superkernel.codegen.host.shuffle import permute
 from superkernel.core.dtypes import DType
+from superkernel.core.formats import F32
 from superkernel.scheduler.families.conv_form import ConvForm
-from superkernel.scheduler.families.conv_nhwc import Walk
+from superkernel.scheduler.families.conv_nhwc import HEAD_BYTES, Walk
+
+_INTERLEAVED_MOST = 4  # channels
+_BLANK_BYTES = 64  # of padding, stored at once
 
 Piece = Callable[[Index, Index, int], ir.Value]  # (column, channel, lanes) -> values
 
 
 class NhwcPatchCopier:
-    """Emits the copy for one form. `walk`: strides in the patch; `wide`: its columns."""
+    """Emits the copy for one form, in items of `arithmetic`. `walk`: strides in the patch; `wide`: its columns."""
 
-    def __init__(self, kb: KernelBuilder, form: ConvForm, walk: Walk, wide: int) -> None:
-        self.kb, self.form, self.walk, self.wide = kb, form, walk, wide
+    def __init__(self, arithmetic: Arithmetic, form: ConvForm, walk: Walk, wide: int) -> None:
+        self.kb, self.arithmetic, self.form, self.walk, self.wide = arithmetic.kb, arithmetic, form, walk, wide
+        kb, self.interleaves = arithmetic.kb, arithmetic.format.is_reduced
         self.lanes = max(1, kb.cpu.vector_bytes // 4)
         self.program = ProgramEmitter(kb, form.prologue, kb.operands) if form.prologue is not None else None
 
@@ -82,7 +92,13 @@ class NhwcPatchCopier:
         stop: Index,
     ) -> None:
         """Patch columns [low, stop) of one input row; patch column c is input column left + c."""
-        kb, form, walk = self.kb, self.form, self.walk
+        kb, form, walk, s = self.kb, self.form, self.walk, self.form.x_strides
+        few_planes = form.prologue is None and s[3] == 1 and s[1] != 1 and 1 < form.channels <= _INTERLEAVED_MOST
+        if self.interleaves and few_planes and self.lanes > 1:
+            first = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(channel, s[1]))
+            first = kb.add(first, kb.add(kb.mul(line, s[2]), left))
+            self._span(low, stop, lambda column, lanes: self._interleaved(to, at, first, column, lanes))
+            return
         if walk.channel == 1:
             with kb.loop(low, stop, name="column") as column:
                 load = self._channels(image, channel, line, kb.add(left, column))
@@ -95,7 +111,6 @@ class NhwcPatchCopier:
                 )
             return
         base = kb.operands[form.operand]
-        s = form.x_strides
         with kb.loop(0, form.channels, name="channel") as c:
             source = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(kb.add(channel, c), s[1]))
             source = kb.add(kb.add(source, kb.mul(line, s[2])), kb.mul(left, s[3]))
@@ -107,9 +122,21 @@ class NhwcPatchCopier:
 
             self._span(low, stop, move)
 
+    def _interleaved(self, to: ir.Value, at: Index, first: Index, column: Index, lanes: int) -> None:
+        """So many columns of all channels, from a row's `column` on."""
+        kb, form = self.kb, self.form
+        base, plane = kb.operands[form.operand], form.x_strides[1]
+        planes = [
+            self.arithmetic.rounded(kb.load(base, kb.add(kb.add(first, c * plane), column), form.dtype, lanes))
+            for c in range(form.channels)
+        ]
+        start = kb.add(at, kb.mul(column, form.channels))
+        for i, part in enumerate(interleaved(kb, planes)):
+            self.arithmetic.put(part, to, kb.add(start, i * lanes))
+
     def _store(self, value: ir.Value, to: ir.Value, at: Index) -> None:
         """Elements of the patch from `at` on."""
-        self.kb.store(value, to, at, DType.F32)
+        self.arithmetic.store(value, to, at)
 
     def _span(self, low: Index, stop: Index, move: Callable[[Index, int], None]) -> None:
         """`move` over [low, stop): full vectors, then the rest one by one (exactly, where it is known)."""
@@ -151,3 +178,70 @@ class NhwcPatchCopier:
             return
         with kb.loop(0, form.channels, name="channel") as c:
             self._span(low, stop, zeros(kb.add(at, kb.mul(c, walk.channel))))
+
+
+class BytePatchCopier(NhwcPatchCopier):
+    """Turns input rows into bytes. `stage`: where a row is put together that is not in one piece."""
+
+    def __init__(self, kb: KernelBuilder, form: ConvForm, walk: Walk, wide: int, stage: ir.Value | None) -> None:
+        super().__init__(Arithmetic(kb, F32), form, walk, wide)
+        self.interleaves, self.stage = True, stage
+
+    def _inside(
+        self, to: ir.Value, at: Index, source: tuple[Index, Index, Index, Index], ends: tuple[Index, Index, Index]
+    ) -> None:
+        kb, channels = self.kb, self.form.channels
+        low, stop, wide = ends
+        assert isinstance(low, int)
+        assert isinstance(stop, int)
+        assert isinstance(wide, int)
+        row = kb.offset(to, at)
+        values = self._row(source, low, stop)
+        count = (stop - low) * channels
+        codes = codes_of(kb, values, count, self.lanes)
+        kb.store(codes.scale, row, 0, DType.F32)
+        kb.store(codes.zero_point, row, 1, DType.I32)
+        data = kb.offset(row, HEAD_BYTES)
+        put_codes(kb, values, count, self.lanes, codes, [kb.offset(data, low * channels)])
+        byte = kb.b.trunc(codes.zero_point, ir.IntType(8))
+        for first, last in ((0, low), (stop, wide)):
+            here = kb.offset(data, first * channels)
+            strips(
+                kb,
+                (last - first) * channels,
+                _BLANK_BYTES,
+                lambda i, n, here=here: kb.store(kb.splat(byte, n), here, i, DType.I8),  # type: ignore[misc]
+            )
+
+    def _row(self, source: tuple[Index, Index, Index, Index], low: int, stop: int) -> ir.Value:
+        """Where columns [low, stop) of an input row are, channels inside."""
+        kb, form = self.kb, self.form
+        image, channel, line, left = source
+        if self.stage is not None:
+            self._line(self.stage, 0, image, channel, line, left, low, stop)
+            return kb.at(self.stage, low * form.channels, DType.F32)
+        s = form.x_strides
+        at = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(channel, s[1]))
+        at = kb.add(kb.add(at, kb.mul(line, s[2])), kb.mul(kb.add(left, low), s[3]))
+        return kb.at(kb.operands[form.operand], at, DType.F32)
+
+    def _outside(self, to: ir.Value, at: Index, wide: Index) -> None:
+        """Whatever its bytes are: they count nothing."""
+        self.kb.store(self.kb.const(0.0, DType.F32), self.kb.offset(to, at), 0, DType.F32)
+        self.kb.store(self.kb.const(0, DType.I32), self.kb.offset(to, at), 1, DType.I32)
+
+
+def interleaved(kb: KernelBuilder, planes: list[ir.Value]) -> list[ir.Value]:
+    """The first elements of all planes, then the second, ...: as many vectors as there are planes."""
+    if not isinstance(planes[0].type, ir.VectorType):
+        return planes
+    count, lanes = len(planes), planes[0].type.count
+    found = []
+    for start in range(0, count * lanes, lanes):
+        places = [divmod(start + i, count) for i in range(lanes)]  # element, plane
+        part = planes[0]
+        for c, plane in enumerate(planes):
+            kept = [lanes + k if of == c else i for i, (k, of) in enumerate(places)]
+            part = permute(kb, part, plane, [k if of == 0 else 0 for k, of in places] if c == 0 else kept)
+        found.append(part)
+    return found

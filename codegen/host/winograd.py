@@ -1,6 +1,7 @@
-"""Code for Winograd's minimal filtering: transform of inputs, products, transform of outputs.
+"""Code for Winograd convolution: transform of inputs, products, transform of outputs.
 
 Model: see scheduler/families/winograd. All three stages work on vectors of channels, which lie side by side everywhere.
+In reduced precision transformed inputs are rounded where they are stored, once for all filters.
 
 Scratch: [outputs of one square][transformed inputs: t * t planes of square x channel][products: t * t planes of
 square x panel]; the padded patch lies where the products come later.
@@ -14,12 +15,14 @@ from fractions import Fraction
 
 from llvmlite import ir
 
+from superkernel.codegen.host.arithmetic import Arithmetic, arithmetic_of, multiply
 from superkernel.codegen.host.builder import Index, KernelBuilder
-from superkernel.codegen.host.conv_nhwc import ChannelStores, multiply_nest
+from superkernel.codegen.host.conv_nhwc import ChannelStores
 from superkernel.codegen.host.gemm_core import Tile, Values, store_tile, strips
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
+from superkernel.core.formats import F32
 from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.conv import PIXELS
 from superkernel.scheduler.families.conv_form import conv_form
@@ -29,9 +32,7 @@ from superkernel.scheduler.tiling import Tiling
 
 
 class WinogradEmitter:
-    """Writes the kernel of one body and tiling. `item`: as what transformed inputs are stored."""
-
-    item = DType.F32
+    """Writes the kernel of one body and tiling."""
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: WinogradTiling) -> None:
         self.kb, self.t, self.form = kb, tiling, conv_form(body)
@@ -40,13 +41,13 @@ class WinogradEmitter:
         self.weights = kb.operands[weights.operand]
         self.stores = ChannelStores(kb, body, self.form)
         self.stores.inline &= tiling.m == 2  # code for 16 outputs takes longer to compile than it gains
-        t = tiling
+        t, self.arithmetic, self.item = tiling, arithmetic_of(kb, tiling.format), tiling.format.item
         planes = t.side * t.side
         self.inputs = kb.offset(kb.scratch, 4 * t.parked)
         self.products = kb.offset(self.inputs, t.item_bytes * planes * t.input_plane)
         wide = t.square_columns * t.m + 2
         self.walk = Walk(wide * self.form.channels, self.form.channels, 1)
-        self.copier = NhwcPatchCopier(kb, self.form, self.walk, wide)
+        self.copier = NhwcPatchCopier(Arithmetic(kb, F32), self.form, self.walk, wide)
 
     def emit(self) -> None:
         """The whole function."""
@@ -97,18 +98,14 @@ class WinogradEmitter:
                     columns.append(input_transform(kb, t.m, [kb.load(source, a, DType.F32, lanes) for a in at]))
                 for i in range(t.side):
                     for j, value in enumerate(input_transform(kb, t.m, [c[i] for c in columns])):
-                        self._keep(value, target, (i * t.side + j) * t.input_plane)
+                        self.arithmetic.store(value, target, (i * t.side + j) * t.input_plane)
 
             strips(kb, t.channels, t.lanes, part)
-
-    def _keep(self, value: ir.Value, plane: ir.Value, at: Index) -> None:
-        """Transformed inputs of neighbouring channels."""
-        self.kb.store(value, plane, at, DType.F32)
 
     def _products(self, tile: Tile, source: ir.Value, weights: ir.Value) -> list[Values]:
         """The sums over the channels of a register tile whose first input is at `source`."""
         t = self.t
-        return multiply_nest(self.kb, tile, ((t.channels, 1),), t.channels, source, weights, t.tile_rows)
+        return multiply(self.arithmetic, tile, (), (t.channels, 1), t.channels, source, weights, t.tile_rows)
 
     def _panel(self, image: Index, line: Index, count: Index, panel: Index, width: int) -> None:
         """`width` output channels of some lines: products, then outputs."""
@@ -247,7 +244,7 @@ def _constant(kb: KernelBuilder, factor: Fraction, like: ir.Value) -> ir.Value:
 
 
 def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
-    """Emit a convolution by minimal filtering."""
+    """Emit a convolution by the Winograd algorithm."""
     if not isinstance(tiling, WinogradTiling):
-        raise InternalError("wrong tiling for minimal filtering", found=type(tiling).__name__)
+        raise InternalError("wrong tiling for a Winograd convolution", found=type(tiling).__name__)
     WinogradEmitter(kb, body, tiling).emit()

@@ -5,6 +5,12 @@ its group at position r % Sq; so a decoding step with grouped queries streams ke
 Keys are walked in blocks with an online softmax, so no score matrix ever reaches memory. The reduction over keys is
 never split.
 
+In bf16 both products go over words of two values. Scaled queries are rounded when they are copied, keys when they are
+transposed into the panel: [pairs of depth][keys] words. Probabilities are rounded where they are computed, and their
+sum is of the rounded ones, so that what a row weighs its values with adds up to 1. Values are copied per block as
+[pairs of keys][value pitch] words; of a pair whose second key no row may see, the second half is 0: nothing beyond the
+last key is read. Scores, the softmax and the sums are f32.
+
 Invariant: what a row computes depends on its position and on the block sizes only, not on how units are dealt out.
 """
 
@@ -16,6 +22,8 @@ from functools import lru_cache
 from math import sqrt
 
 from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.formats import F32, NumberFormat
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import FLOATS
@@ -32,6 +40,7 @@ _ROWS_PER_BLOCK = 56
 _KEYS_PER_BLOCK = {"avx512": 128, "avx2": 64, "plain": 32}
 _STREAMED_ROWS = 8  # with so few rows keys come straight from memory: smaller blocks keep both panel and values near
 _STREAMED_KEYS = 64
+_NATIVE_RATE = 1.9  # of products in bf16 by the CPU's own instructions, per f32 multiply-add
 
 
 @dataclass(frozen=True)
@@ -114,6 +123,7 @@ class AttentionTiling(Tiling):
     keys: int
     depth: int
     value_depth: int
+    format: NumberFormat = F32
 
     @property
     def units(self) -> int:
@@ -136,7 +146,7 @@ class AttentionTiling(Tiling):
     @property
     def sizes(self) -> dict[str, int]:
         """The parts of the scratch memory, in f32 elements."""
-        return {
+        sizes = {
             "query": self.padded_rows * self.query_pitch,
             "total": self.padded_rows * self.value_pitch,
             "top": self.padded_rows,
@@ -145,6 +155,9 @@ class AttentionTiling(Tiling):
             "panel": self.depth * self.keys,
             "scores": self.tile_rows * self.keys,
         }
+        if self.format.is_reduced:
+            sizes["values"] = self.format.words(self.keys) * self.value_pitch
+        return sizes
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -225,19 +238,29 @@ class AttentionTiling(Tiling):
         """Time of a block's products."""
         rows = self.padded_rows
         speed = target.flops_per_ns * min(1.0, rows / 4) * 0.9
-        return 2.0 * rows * keys * (form.depth + form.value_depth) / speed
+        products = 2.0 * rows * keys * (form.depth + form.value_depth) / speed
+        if not self.format.is_reduced:
+            return products
+        copies = keys * form.value_depth / self.lanes * 2.0
+        return products / (_NATIVE_RATE if self.format.native else self.format.rate) + copies
 
 
 class AttentionFamily(Family):
-    """Attention with any mask, length, causal limit and grouping, f32 arithmetic."""
+    """Attention with any mask, length, causal limit and grouping, in f32 or, of f32 values, in reduced precision."""
 
-    kernels: tuple[str, ...] = ("host.attention",)
+    def __init__(self, number: NumberFormat = F32) -> None:
+        self.format = number
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return slot not in (1, 2) or not view.shape or view.strides[-1] == 1 or view.shape[-1] == 1
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
-        form = attention_form(body)
+        form, number, types = attention_form(body), self.format.on(target.has), body.anchor_input_types[:3]
+        if number.is_reduced and any(t is None or t.dtype is not DType.F32 for t in types):
+            raise UnsupportedError(
+                "not an attention that this kernel computes", location=kernel, expected="queries, keys, values of f32",
+                found=", ".join(map(str, types)),
+            )  # fmt: skip
         lanes = target.vector_bytes // 4
         most, vectors = _TILE[target.tier]
         vectors = 1 if form.keys <= lanes else vectors
@@ -266,12 +289,11 @@ class AttentionFamily(Family):
                     keys,
                     form.depth,
                     form.value_depth,
+                    number,
                 )
             )
         return list(dict.fromkeys(found))
 
-
-FAMILY = AttentionFamily()
 
 ATTENTION_OTHERS = (FLOATS | {DType.BOOL}, INDEX_TYPES, TABLE_TYPES)
 """Types of the mask, the length and the table."""
@@ -280,7 +302,7 @@ KERNELS = (
     HostKernel(
         id="host.attention",
         ops=("attention",),
-        family=FAMILY,
+        family=AttentionFamily(),
         emitter="attention",
         micro="attention",
         dtypes=frozenset({DType.F32, DType.F16, DType.BF16}),

@@ -236,7 +236,6 @@ def read_bias(found: AccessSet, body: Body, channels: tuple[int, int]) -> None:
 class ConvFamily(Family):
     """Direct convolution with constant weights, f32 arithmetic."""
 
-    kernels: tuple[str, ...] = ("host.conv.igemm",)
     expectation = "conv in one or two dimensions, f32, f16 or bf16, with constant weights"
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
@@ -257,18 +256,18 @@ class ConvFamily(Family):
             and body.operands[weights.operand].role is Role.CONSTANT
         )
 
-    def _require(self, body: Body) -> None:
+    def _require(self, kernel: str, body: Body) -> None:
         if not self.serves(body):
             raise UnsupportedError(
                 "not a convolution that this kernel computes",
-                location=", ".join(self.kernels),
+                location=kernel,
                 expected=self.expectation,
                 found=f"{body.op} of {body.anchor_input_types[0]}",
                 hint="host.conv.generic computes every convolution",
             )
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
-        self._require(body)
+        self._require(kernel, body)
         form = conv_form(body)
         cuts = [(PIXELS, _PIXELS_PER_BLOCK), (PIXELS, _PIXELS_PER_BLOCK // 4)]
         if form.pixels <= 4 * _PIXELS_PER_BLOCK:

@@ -15,20 +15,40 @@ Where nothing is padded, converted or computed ahead, inputs are read where they
 broadcast element by element. Else the input positions of some lines are copied to scratch, the *patch*, with zeros for
 the padding: channels inside, or columns inside where that is the order of the input.
 
-Invariant: the order of additions behind an output is tap by tap, channel by channel, whatever the cut and the layout.
+In reduced precision inputs always go by way of a patch with channels inside: they are rounded once, as they are copied
+there, and every tap reads them from it. Depth goes by words of neighbours. A *run* is what lies side by side under a
+row of a window: all its columns and channels (with dilated columns the channels of one tap). Weights are packed as
+[group][panel][run][word][tile_rows][numbers of a word], zeros behind a run's end. A window of one tap needs only the
+inputs that it meets: with strides the patch holds those alone.
+
+
+In int8 every *input row* (all columns and the channels of a group that some output needs) is turned into unsigned bytes
+with a scale and a zero point of its own, found at run time as those of rows of a matrix product are; weights are signed
+bytes with a scale per output channel. The sum over one row of a window is exact in 32 bits; the row's scale makes it
+f32, rows of a window are added in f32, from the first on, and the channel's scale comes last. Padding adds nothing: a
+padded column holds the row's zero point, a padded row has scale 0. Behind a panel's words lie the i32 sums of the bytes
+per row of the window (what a zero point adds is known from them), then the f32 scales. A patch row is [scale, zero
+point, up to 64 bytes][columns][channels]. A line is a whole output row, that of a convolution in one dimension too: a
+row's scale does not depend on how the work is split. 1 x 1 convolutions, whose rows and columns are one dimension
+elsewhere, have rows here (`rowed`). A depthwise convolution has one run of few bytes per filter row: the registry's
+estimate leaves it to f32.
+
+Invariant: the order of additions behind an output is tap by tap, channel by channel (in reduced precision run by run,
+word by word), whatever the cut and the layout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
-from typing import ClassVar
 
 import numpy as np
 
 from superkernel.core.dtypes import DType
+from superkernel.core.formats import F32, NumberFormat
+from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
 from superkernel.registry.models import channel_panels, conv_nhwc, patch_nhwc
@@ -47,6 +67,7 @@ from superkernel.scheduler.families.conv import (
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.costing import elements_ns, program_weight
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernel
+from superkernel.scheduler.families.packing import bytes_of, encoded, signed_bytes, words_of
 from superkernel.scheduler.tiling import Pack, Tiling
 from superkernel.target.cpu import CpuTarget
 
@@ -56,6 +77,14 @@ POSITIONS_MOST = {"avx512": 14, "avx2": 6, "plain": 6}
 VECTORS_MOST = {"avx512": 6, "avx2": 4, "plain": 4}
 _HALVED = 16  # lanes from which on CPUs do two vectors of half the lanes in the time of one
 _CALL_NS = 30.0
+HEAD_BYTES = 64
+"""Of a patch row of integers, ahead of its first column: f32 scale, i32 zero point."""
+
+_BEHIND = 3  # bytes behind a row of integers that its last word reads, times weights of 0
+_ROW_STEPS = 3.0  # steps of depth that the end of such a row of the window takes as long as
+_REGISTERS = 30  # for sums and weights
+_LOAD = 0.05  # time of a load, of a multiply-add
+_COPIED_PER_NS, _QUANTISED_PER_NS = 32.0, 6.0  # elements of the patch, as floats, as integers
 _RATE = 0.95  # of the peak, of a register tile that hides all latencies
 HIDDEN = 6  # accumulators that hide the latency of a multiply-add
 _EVEN_CORES = (2, 4)  # numbers of cores for which equal shares are looked for...
@@ -65,8 +94,9 @@ _EVENER = 0.98  # ...that bring the longest share at least down to this
 
 @dataclass(frozen=True)
 class PackTaps(Pack):
-    """Weights [groups * out, channels, taps..] (a strided view) as [groups][panels][taps][channels][rows], zero-padded,
-    f32."""
+    """Weights [groups * out, channels, taps..] (a strided view; of one dimension of taps: one row) as
+    [groups][panels][taps][channels][rows], zero-padded, f32; in a reduced format as words, `run` taps side by side, see
+    the module docstring."""
 
     groups: int
     out: int
@@ -74,8 +104,37 @@ class PackTaps(Pack):
     strides: tuple[int, ...]
     offset: int
     rows: int
+    format: NumberFormat = F32
+    run: int = 1
 
     def apply(self, array: Array) -> Array:
+        taps = self._taps(array)
+        if not self.format.is_reduced:
+            return taps
+        if not taps.size:
+            return np.zeros(self.packed_bytes(None), np.uint8)
+        runs = taps.reshape(*taps.shape[:2], -1, self.run * self.depth[0], self.rows)
+        if not self.format.scales_weights:
+            return encoded(runs, self.format)
+        codes, scale = signed_bytes(runs, axis=(2, 3))
+        sums = codes.reshape(*taps.shape[:2], self._lines, -1, self.rows).sum(axis=3, dtype=np.int32)
+        blocks = [words_of(codes, self.format.step), sums, scale]
+        return np.concatenate([bytes_of(block, 2) for block in blocks], axis=2)
+
+    def packed_bytes(self, kind: TensorType | None) -> int:
+        panels, runs = -(-self.out // self.rows), prod(self.depth[1:]) // self.run
+        nbytes = runs * self.format.words(self.run * self.depth[0]) * self.format.word_bytes
+        if self.format.scales_rows:
+            nbytes += 4 * (self._lines + 1)
+        return self.groups * panels * self.rows * nbytes
+
+    @property
+    def _lines(self) -> int:
+        """Rows of the window."""
+        return prod(self.depth[1:-1])
+
+    def _taps(self, array: Array) -> Array:
+        """[groups][panels][taps][channels][rows] in f32."""
         filters = filters_of(array, self.groups * self.out, self.depth, self.strides, self.offset)
         panels = -(-self.out // self.rows)
         channels, taps = self.depth[0], prod(self.depth[1:])
@@ -106,29 +165,41 @@ class Walk:
 @dataclass(frozen=True)
 class NhwcTiling(ConvTiling):
     """One cut, see the module docstring. `tile_rows` are the output channels of a panel, blocks are lines; `columns`
-    are those of every line but the last of a row; `lines` go together."""
+    are those of every line but the last of a row; `lines` go together. `patch_bytes`: of one group. `staged`: f32
+    elements of the input row that is being turned into bytes, where it cannot be read where it is."""
 
     positions: int
     lines: int
-
-    copied_per_ns: ClassVar[float] = 32.0
-    """Elements that are copied to the patch in a nanosecond."""
+    patch_bytes: int
+    staged: int = 0
+    format: NumberFormat = F32
 
     def form_of(self, body: Body) -> ConvForm:
         """The convolution as its kernel computes it."""
-        return conv_form(body)
+        return form_for(self.format, body)
 
     def panels(self, form: ConvForm) -> float:
-        """Panels of a group, counted by their work: a last vector of half the lanes is half of it."""
-        return self.channel_tiles - (1 - last_lanes(form.out_channels, self.lanes) / self.lanes) / self.vectors
+        """Panels of a group, counted by their work: a last vector of half the lanes is half of it, the end of a row of
+        the window takes as long as some steps."""
+        count = self.channel_tiles - (1 - self.last_lanes(form.out_channels) / self.lanes) / self.vectors
+        row_steps = _ROW_STEPS * form.kernel[0] if self.format.scales_rows else 0.0
+        return count * (1.0 + row_steps / max(1, self.steps(form)))
+
+    def last_lanes(self, channels: int) -> int:
+        """Lanes of the last vector of so many output channels: half of the others' where that is enough, and half the
+        work."""
+        rest = channels % self.lanes
+        halved = not self.format.is_reduced and self.lanes >= _HALVED and 0 < rest <= self.lanes // 2
+        return self.lanes // 2 if halved else self.lanes
 
     def steps(self, form: ConvForm) -> int:
         """Steps of depth behind one output."""
-        return form.channels * form.taps
+        count, run = runs_of(form)
+        return count * self.format.words(run)
 
     def step_ns(self, target: CpuTarget) -> float:
         """Time that one vector takes in such a step."""
-        return 2.0 * self.lanes / target.flops_per_ns
+        return 2.0 * self.lanes / target.flops_per_ns * self.format.word_time
 
     @property
     def last_block_moves_up(self) -> bool:
@@ -140,27 +211,47 @@ class NhwcTiling(ConvTiling):
 
     def cycles(self, form: ConvForm, begin: int, end: int) -> float:
         """Vector multiply-adds of one step of depth over all positions of lines [begin, end), counted over images."""
+        if self.format.scales_rows:
+            return (end - begin) * self._line_cycles(self.columns)
         columns, rest = self.line_columns(form)
         short = end // self.column_blocks - begin // self.column_blocks if self.column_blocks else 0
-        whole = line_cycles(columns, self.positions, self.vectors) * (end - begin - short)
-        return whole + line_cycles(rest, self.positions, self.vectors) * short
+        return self._line_cycles(columns) * (end - begin - short) + self._line_cycles(rest) * short
+
+    def _line_cycles(self, columns: int) -> float:
+        """Of a line, where short tiles wait for results and tall ones for loads."""
+        whole, rest = divmod(max(0, columns), self.positions)
+        return whole * self._tile_cycles(self.positions) + (self._tile_cycles(rest) if rest else 0.0)
+
+    def _tile_cycles(self, positions: int) -> float:
+        work = positions * self.vectors
+        if not self.format.scales_rows:
+            return max(work, HIDDEN * 0.75) + 0.04 * (positions + 2 * self.vectors)
+        kept = max(0, min(self.vectors, _REGISTERS - work))  # weights that find no register: loads for every position
+        return max(work, HIDDEN * 0.75) + _LOAD * (positions + kept + (self.vectors - kept) * positions)
 
     @property
     def scratch_bytes(self) -> int:
-        return (self.positions * self.tile_rows + self.patch_elements) * 4
+        return self.tile_bytes + self.patch_bytes + 4 * self.staged
 
     @property
     def tile_bytes(self) -> int:
         """Bytes of a parked register tile, ahead of the patch."""
         return self.positions * self.tile_rows * 4
 
+    def filter_elements(self, form: ConvForm) -> int:
+        """Words of one panel, of the size of an f32: its steps, in int8 sums and scales."""
+        return (self.steps(form) + (form.kernel[0] + 1 if self.format.scales_rows else 0)) * self.tile_rows
+
     def packs(self, body: Body) -> Mapping[int, Pack]:
-        form, view = conv_form(body), body.anchor_inputs[1]
+        form, view = self.form_of(body), body.anchor_inputs[1]
         assert isinstance(view, View)
-        depth = view.shape[1:]
+        taps = max(1, runs_of(form)[1] // max(1, form.channels)) if self.format.is_reduced else 1
         return {
-            view.operand: PackTaps(form.groups, form.out_channels, depth, view.strides, view.offset, self.tile_rows)
-        }
+            view.operand: PackTaps(
+                form.groups, form.out_channels, view.shape[1:], view.strides, view.offset, self.tile_rows, self.format,
+                taps,
+            )
+        }  # fmt: skip
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         form = self.form_of(body)
@@ -176,28 +267,54 @@ class NhwcTiling(ConvTiling):
         speed = target.l2_bytes_per_ns if near else target.l3_bytes_per_ns
         passes = form.images * self.blocks / max(1, self.lines)
         stream = weights * (max(1.0, passes * share) if self.axis == PIXELS else max(1.0, passes) * share) / speed
-        copies = self.patch_elements * form.images * self.groups * passes / self.copied_per_ns
+        per_ns = _QUANTISED_PER_NS if self.format.scales_rows else _COPIED_PER_NS
+        copies = self.patch_elements * form.images * self.groups * passes / per_ns
         copies *= share if self.axis == PIXELS or form.images * form.groups > 1 else 1.0
         return _CALL_NS + max(share * compute, stream) + share * finish + copies
 
 
-def last_lanes(channels: int, lanes: int) -> int:
-    """Lanes of the last vector of so many output channels: half of the others' where that is enough, and half the
-    work."""
-    rest = channels % lanes
-    return lanes // 2 if lanes >= _HALVED and 0 < rest <= lanes // 2 else lanes
+def form_for(number: NumberFormat, body: Body) -> ConvForm:
+    """A convolution as kernels of a format compute it."""
+    if not number.is_reduced:
+        return conv_form(body)
+    return rowed(body) if number.scales_rows else met_inputs(conv_form(body))
 
 
-def line_cycles(columns: int, positions: int, vectors: int) -> float:
-    """Vector multiply-adds of one step of depth over a line, where short tiles wait for results and tall ones for
-    loads."""
-    whole, rest = divmod(max(0, columns), positions)
+def runs_of(form: ConvForm) -> tuple[int, int]:
+    """How many runs a window has, and their length."""
+    joined = form.dilations[1] == 1 or form.kernel[1] == 1
+    run = form.channels * (form.kernel[1] if joined else 1)
+    return form.channels * form.taps // max(1, run), run
 
-    def one(count: int) -> float:
-        work = max(count * vectors, HIDDEN * 0.75)
-        return work + 0.04 * (count + 2 * vectors)
 
-    return whole * one(positions) + (one(rest) if rest else 0.0)
+def met_inputs(form: ConvForm) -> ConvForm:
+    """A convolution of one tap over the inputs that it meets: without strides."""
+    if form.taps > 1 or form.prologue is not None or form.pads != (0, 0):
+        return form
+    image, channel, row, column = form.x_strides
+    strides = (image, channel, row * form.strides[0], column * form.strides[1])
+    height, width = (-(-n // s) for n, s in zip((form.height, form.width), form.strides, strict=True))
+    return replace(form, strides=(1, 1), height=height, width=width, x_strides=strides)
+
+
+def rowed(body: Body) -> ConvForm:
+    """The convolution as its kernel computes it: as `met_inputs`, but images have the rows that they came with. The
+    programs' coordinates stay what they are."""
+    form, x = met_inputs(conv_form(body)), body.anchor_input_types[0]
+    assert x is not None
+    if x.rank != 4 or form.spatial != 1 or form.prologue is not None:
+        return form
+    height, width = x.shape[2:]
+    image, channel, _, column = form.x_strides
+    strides = (image, channel, width * column, column)
+    return replace(form, height=height, width=width, out_height=height, out_width=width, x_strides=strides)
+
+
+def is_dense(form: ConvForm) -> bool:
+    """True where the columns and channels of an input row are one run of f32 in memory."""
+    _, channel, _, column = form.x_strides
+    plain = form.prologue is None and form.dtype is DType.F32
+    return plain and channel == 1 and (column == form.channels or form.width == 1)
 
 
 def reads_in_place(form: ConvForm) -> bool:
@@ -228,25 +345,40 @@ def patch_extent(form: ConvForm, rows: int, columns: int) -> tuple[int, int]:
     return high, wide
 
 
-def patch_walk(form: ConvForm, columns: int) -> Walk:
-    """Strides inside the patch of blocks with so many columns."""
+def patch_row_bytes(form: ConvForm, wide: int) -> int:
+    """Of a patch row of so many columns of integers, its head included."""
+    return -(-(HEAD_BYTES + wide * form.channels) // 64) * 64
+
+
+def patch_walk(form: ConvForm, columns: int, number: NumberFormat) -> Walk:
+    """Strides inside the patch of blocks with so many columns, in items of the format (bytes of integers)."""
     wide = patch_extent(form, 1, columns)[1]
-    if channels_inside_patch(form):
+    if number.scales_rows:
+        return Walk(patch_row_bytes(form, wide), form.channels, 1)
+    if number.is_reduced or channels_inside_patch(form):
         return Walk(wide * form.channels, form.channels, 1)
     return Walk(wide * form.channels, 1, wide)
 
 
 class NhwcFamily(ConvFamily):
-    """Convolutions with constant weights of images that lie channels last (any other layout is read too)."""
+    """Convolutions with constant weights of images that lie channels last (any other layout is read too), in f32 or, of
+    f32 images, in reduced precision."""
 
-    kernels: tuple[str, ...] = ("host.conv.nhwc",)
+    def __init__(self, number: NumberFormat = F32) -> None:
+        self.format = number
+        types = "f32" if number.is_reduced else "f32, f16 or bf16"
+        self.expectation = f"conv in one or two dimensions, {types}, with constant weights"
+
+    def serves(self, body: Body) -> bool:
+        x = body.anchor_input_types[0]
+        return super().serves(body) and not (self.format.is_reduced and x is not None and x.dtype is not DType.F32)
 
     def reads_any_order(self, kernel: str, slot: int) -> bool:
         return True
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
-        self._require(body)
-        form = self.form_of(body)
+        self._require(kernel, body)
+        form = form_for(self.format, body)
         axes = [PIXELS, CHANNELS] if form.pixels * 4 <= form.channels * form.taps * 8 else [PIXELS]
         shapes = _shapes(form, target)
         found = [self.tiling(form, axis, shape, target) for axis in axes for shape in shapes]
@@ -265,15 +397,11 @@ class NhwcFamily(ConvFamily):
             best += [min(shared, key=lambda t: longest(t, cores))] if shared else []
         return sorted(dict.fromkeys(best), key=cost)
 
-    def form_of(self, body: Body) -> ConvForm:
-        """The convolution as the kernel computes it."""
-        return conv_form(body)
-
     def tiling(
         self, form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget, pieces: int = 0
     ) -> NhwcTiling:
         """The tiling with a register tile of (positions, vectors, lanes); `pieces`: see `cut_lines`."""
-        return nhwc_tiling(form, axis, shape, target, pieces)
+        return nhwc_tiling(form, axis, shape, target, self.format.on(target.has), pieces)
 
 
 def _shapes(form: ConvForm, target: CpuTarget) -> list[tuple[int, int, int]]:
@@ -292,13 +420,20 @@ def _shapes(form: ConvForm, target: CpuTarget) -> list[tuple[int, int, int]]:
     return list(dict.fromkeys(found))
 
 
-def nhwc_tiling(form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget, pieces: int) -> NhwcTiling:
+def nhwc_tiling(
+    form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget, number: NumberFormat, pieces: int = 0
+) -> NhwcTiling:
     """The tiling with that register tile."""
     positions, vectors, lanes = shape
-    panel = vectors * lanes
-    in_place = reads_in_place(form)
-    columns, lines = cut_lines(form, positions, target.l2_bytes // 10, in_place, pieces)
-    wide = patch_extent(form, *_together(form, columns, lines))
+    panel, by_rows = vectors * lanes, number.scales_rows
+    in_place = not number.is_reduced and reads_in_place(form)
+    budget = target.l2_bytes // (4 if by_rows else 10) * (4 // number.item.itemsize if not by_rows else 1)
+    columns, lines = cut_lines(form, positions, budget, in_place or number.is_reduced, pieces)
+    if by_rows:
+        columns, lines = max(1, form.out_width), 1 if form.out_height == 1 else lines
+    high, wide = patch_extent(form, *_together(form, columns, lines))
+    elements = 0 if in_place else high * wide * form.channels
+    joined = by_rows and form.spatial == 1  # as accesses see it
     return NhwcTiling(
         axis,
         panel,
@@ -309,14 +444,17 @@ def nhwc_tiling(form: ConvForm, axis: str, shape: tuple[int, int, int], target: 
         max(1, -(-form.out_channels // panel)),
         1,
         columns,
-        form.out_height,
-        -(-form.out_width // columns),
+        1 if joined else form.out_height,
+        form.out_height if joined else 1 if by_rows else -(-form.out_width // columns),
         in_place,
         0,
-        0 if in_place else wide[0] * wide[1] * form.channels,
+        elements,
         True,
         positions,
         lines,
+        -(-(high * patch_row_bytes(form, wide) + _BEHIND) // 64) * 64 if by_rows else elements * number.item.itemsize,
+        wide * form.channels if by_rows and not is_dense(form) else 0,
+        number,
     )
 
 
@@ -325,13 +463,13 @@ def _together(form: ConvForm, columns: int, lines: int) -> tuple[int, int]:
     return (1, min(form.out_width, columns * lines)) if form.out_height == 1 else (lines, form.out_width)
 
 
-def cut_lines(form: ConvForm, positions: int, budget: int, in_place: bool, pieces: int = 0) -> tuple[int, int]:
-    """Columns of a line, and how many lines have inputs of about `budget` elements. With `pieces` a row is cut into so
-    many lines of equal length, without into lines of whole tiles."""
+def cut_lines(form: ConvForm, positions: int, budget: int, in_pieces: bool, pieces: int = 0) -> tuple[int, int]:
+    """Columns of a line, and how many lines have inputs of about `budget` elements. `in_pieces`: an only row is cut,
+    with `pieces` into so many lines of equal length, without into lines of whole tiles."""
     if form.pixels == 0:
         return max(1, form.out_width), 1
     columns, count = form.out_width, form.out_height
-    if form.out_height == 1 and (in_place or channels_inside_patch(form)):
+    if form.out_height == 1 and (in_pieces or channels_inside_patch(form)):
         if pieces:
             columns = -(-form.out_width // pieces)
         else:
@@ -345,13 +483,11 @@ def cut_lines(form: ConvForm, positions: int, budget: int, in_place: bool, piece
     return columns, -(-count // -(-count // lines))
 
 
-FAMILY = NhwcFamily()
-
 KERNELS = (
     HostKernel(
         id="host.conv.nhwc",
         ops=("conv",),
-        family=FAMILY,
+        family=NhwcFamily(),
         emitter="conv_nhwc",
         micro="conv",
         modifier="nhwc",

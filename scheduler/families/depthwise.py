@@ -55,7 +55,7 @@ class DepthwiseFamily(ConvFamily):
         )
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
-        self._require(body)
+        self._require(kernel, body)
         form = conv_form(body)
         cuts = [(CHANNELS, _POSITIONS)]
         if form.groups * form.images < 16:

@@ -45,25 +45,6 @@ from superkernel.target.cpu import CpuTarget
 ROWS, COLUMNS = "rows", "columns"
 PACKED, IN_PLACE, COPY = "packed", "in_place", "copy"
 
-PRODUCTS: Mapping[str, tuple[NumberFormat, ...]] = {
-    "host.matmul.packed": (),
-    "host.matmul.gemv": (),
-    "host.matmul.dynamic": (),
-    "host.matmul.generic": (),
-    "host.matmul.bf16": (formats.BF16,),
-    "host.matmul.gemv_bf16": (formats.BF16,),
-    "host.matmul.tf32": (formats.BF16X3,),
-    "host.matmul.int8": (formats.INT8,),
-    "host.matmul.gemv_int8": (formats.INT8X2, formats.WEIGHTS8),
-    "host.conv.bf16": (formats.BF16,),
-    "host.conv.int8": (formats.INT8,),
-}
-"""Kernel id -> its reduced precision: the format that the CPU multiplies itself, and what to take where it does not.
-None: elements are multiplied as they are, in the type of the sums."""
-
-INT8_DEPTH_MAX = 1 << 16
-"""Longest sum of products of bytes that surely fits into 32 bits, zero points included."""
-
 # Register tiles (rows, vectors) that measured best, widest left factor reuse first.
 _TILES = {
     "avx512": ((14, 2), (8, 3), (6, 4)),
@@ -478,8 +459,11 @@ def _constants_bytes(form: MatmulForm, target: CpuTarget) -> int:
 
 
 class MatmulFamily(Family):
-    """`packed`: constant right factor. `gemv`: the same with few rows. `dynamic`: both factors computed. `generic`: any
-    element type. The others: f32 factors in reduced precision, the right one constant."""
+    """Elements as they are, summed in the type that they ask for; or, of f32 factors whose right one is constant, a
+    reduced precision: the first of `numbers` that the CPU multiplies itself, else the last."""
+
+    def __init__(self, *numbers: NumberFormat) -> None:
+        self.numbers = numbers
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         if op == "conv":
@@ -490,7 +474,7 @@ class MatmulFamily(Family):
         return slot == 0 and op != "conv"
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
-        form, number = form_of(body), reduced_format(kernel, target)
+        form, number = form_of(body), formats.choose(self.numbers, target.has) if self.numbers else None
         right = PACKED if is_packable(body, form) else right_mode(form, target)
         if number is not None and right != PACKED:
             raise UnsupportedError(
@@ -509,11 +493,6 @@ class MatmulFamily(Family):
             found = [t for t in found if t.axis == ROWS] or [by_rows]
         everything = max(1, min(t.units for t in found))
         return sorted(found, key=lambda t: (t.cost_ns(body, 0, t.units, target), everything))
-
-
-def reduced_format(kernel: str, target: CpuTarget) -> NumberFormat | None:
-    """The reduced precision of a kernel on a CPU, None where it has none."""
-    return formats.choose(PRODUCTS[kernel], target.has) if PRODUCTS[kernel] else None
 
 
 def stores_prologue(form: MatmulForm) -> bool:

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import import_module
 
+from superkernel.core.formats import BF16, BF16X3, INT8, INT8X2, WEIGHTS8
 from superkernel.registry.records import Capability
 from superkernel.registry.rows_reduced import reduced_rows
+from superkernel.scheduler.families.attention import AttentionFamily
+from superkernel.scheduler.families.conv_nhwc import NhwcFamily
+from superkernel.scheduler.families.matmul import MatmulFamily
+from superkernel.scheduler.families.winograd import WinogradFamily
 from superkernel.scheduler.kerneldef import KernelDef
-
-MODULES: dict[str, str] = {
-    "host.matmul.bf16": "matmul",
-    "host.matmul.gemv_bf16": "matmul",
-    "host.matmul.tf32": "matmul",
-    "host.matmul.int8": "matmul",
-    "host.matmul.gemv_int8": "matmul",
-    "host.conv.bf16": "matmul",
-    "host.conv.int8": "matmul",
-    "host.conv.nhwc_bf16": "conv_nhwc_reduced",
-    "host.conv.nhwc_int8": "conv_nhwc_int8",
-    "host.conv.winograd2_bf16": "winograd_reduced",
-    "host.attention.bf16": "attention_reduced",
-}
+from superkernel.scheduler.tiling import Family
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,14 +24,28 @@ class ReducedKernel(KernelDef):
         return (row for row in reduced_rows() if row.kernel == self.id)
 
 
+FAMILIES: dict[str, tuple[Family, str]] = {
+    "host.matmul.bf16": (MatmulFamily(BF16), "matmul"),
+    "host.matmul.gemv_bf16": (MatmulFamily(BF16), "matmul"),
+    "host.matmul.tf32": (MatmulFamily(BF16X3), "matmul"),
+    "host.matmul.int8": (MatmulFamily(INT8), "matmul"),
+    "host.matmul.gemv_int8": (MatmulFamily(INT8X2, WEIGHTS8), "matmul"),
+    "host.conv.bf16": (MatmulFamily(BF16), "matmul"),
+    "host.conv.int8": (MatmulFamily(INT8), "matmul"),
+    "host.conv.nhwc_bf16": (NhwcFamily(BF16), "conv_nhwc"),
+    "host.conv.nhwc_int8": (NhwcFamily(INT8), "conv_nhwc"),
+    "host.conv.winograd2_bf16": (WinogradFamily(2, BF16), "winograd"),
+    "host.attention.bf16": (AttentionFamily(BF16), "attention"),
+}
+
 KERNELS = tuple(
     ReducedKernel(
         id=kernel,
         ops=("conv" if ".conv." in kernel else kernel.split(".")[1],),
-        family=import_module(f"superkernel.scheduler.families.{module}").FAMILY,
-        emitter=module,
+        family=family,
+        emitter=emitter,
         micro="",
         layout="channels_last" if ".conv." in kernel else None,
     )
-    for kernel, module in MODULES.items()
+    for kernel, (family, emitter) in FAMILIES.items()
 )

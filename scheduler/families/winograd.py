@@ -1,4 +1,4 @@
-"""How 3 x 3 convolutions without strides are cut for Winograd's minimal filtering, F(m x m, 3 x 3) with m = 2 or 4.
+"""How 3 x 3 convolutions without strides are cut for Winograd convolution, F(m x m, 3 x 3) with m = 2 or 4.
 
 Model: outputs are computed in squares of m x m from input squares of side t = m + 2. Both are transformed so that the
 convolution becomes t * t independent products over the channels: with D an input square, G a filter,
@@ -11,6 +11,10 @@ image) or *channels* (one unit = one panel of output channels of one image). For
 copied to a padded patch and transformed; then panel by panel come the products and the outputs. All filters pass by
 once for these lines, so where they come from far and take longer than the products it is more lines than fit. Weights
 are transformed when compiling, in f64, and packed as [panel][t * t][channel][tile_rows].
+
+In bf16 transformed inputs and filters are rounded, and words of two neighbouring channels multiplied at once: [panel]
+[t * t][word][tile_rows][2]. Transforms and sums are f32. F(4 x 4) has no such form: its transforms magnify the rounding
+of what they multiply four to five times, those of F(2 x 2) one and a half times (docs/numerics.md).
 
 Invariant: what is added in which order depends on the body only, never on the cut.
 """
@@ -26,6 +30,7 @@ from math import prod
 import numpy as np
 
 from superkernel.core.dtypes import DType
+from superkernel.core.formats import F32, NumberFormat
 from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
 from superkernel.registry.models import squares, squares_filters, winograd
@@ -44,6 +49,7 @@ from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.conv_nhwc import ACCUMULATORS, HIDDEN, POSITIONS_MOST, VECTORS_MOST, filters_of
 from superkernel.scheduler.families.costing import elements_ns, program_weight
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernel
+from superkernel.scheduler.families.packing import encoded
 from superkernel.scheduler.tiling import Pack, Tiling
 from superkernel.target.cpu import CpuTarget
 
@@ -52,7 +58,6 @@ POINTS: dict[int, tuple[Fraction, ...]] = {2: (Fraction(1),), 4: (Fraction(3, 4)
 
 INPUT_INSTRUCTIONS = {2: 60.0, 4: 240.0}  # per square and vector of channels: loads, transform, stores, copy
 OUTPUT_INSTRUCTIONS = {2: 50.0, 4: 170.0}
-SQUARES = {"host.conv.winograd2": 2, "host.conv.winograd4": 4}
 _CALL_NS = 60.0
 _RATE = 0.9
 _WEIGHT_LOADS = 3, 12  # a vector of weights costs so many broadcasts: from the first-level cache, from others
@@ -87,7 +92,7 @@ def even_polynomial(m: int, without: int = -1) -> tuple[Fraction, ...]:
 @dataclass(frozen=True)
 class PackWinograd(Pack):
     """Weights [out, channels, 3, 3] (a strided view) as [panels][t * t][channels][rows], transformed, zero-padded,
-    f32."""
+    in f32 or words."""
 
     m: int
     out: int
@@ -95,6 +100,7 @@ class PackWinograd(Pack):
     strides: tuple[int, ...]
     offset: int
     rows: int
+    format: NumberFormat = F32
 
     def apply(self, array: Array) -> Array:
         channels = self.depth[0]
@@ -106,10 +112,11 @@ class PackWinograd(Pack):
             squares = filters.reshape(self.out * channels, 9) @ np.kron(g, g).T  # row by row of a square
             packed[: self.out] = squares.reshape(self.out, channels, planes).transpose(0, 2, 1)
         parts = packed.reshape(panels, self.rows, planes, channels).transpose(0, 2, 3, 1)
-        return np.ascontiguousarray(parts)
+        return encoded(parts, self.format) if self.format.is_reduced else np.ascontiguousarray(parts)
 
     def packed_bytes(self, kind: object) -> int:
-        return 4 * (self.m + 2) ** 2 * self.depth[0] * -(-self.out // self.rows) * self.rows
+        panels = -(-self.out // self.rows)
+        return (self.m + 2) ** 2 * panels * self.format.panel_bytes(self.depth[0], self.rows)
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,7 @@ class WinogradTiling(ConvTiling):
     square_columns: int
     lines: int
     channels: int
+    format: NumberFormat = F32
 
     @property
     def side(self) -> int:
@@ -151,7 +159,7 @@ class WinogradTiling(ConvTiling):
     @property
     def item_bytes(self) -> int:
         """Size of a transformed input."""
-        return 4
+        return self.format.item.itemsize
 
     @property
     def scratch_bytes(self) -> int:
@@ -162,11 +170,11 @@ class WinogradTiling(ConvTiling):
     @property
     def steps(self) -> int:
         """Steps of depth of a product of transformed inputs."""
-        return self.channels
+        return self.format.words(self.channels)
 
     def step_ns(self, target: CpuTarget) -> float:
         """Time that one vector takes in such a step."""
-        return 2.0 * self.lanes / target.flops_per_ns
+        return 2.0 * self.lanes / target.flops_per_ns * self.format.word_time
 
     def filter_elements(self, form: ConvForm) -> int:
         return self.side * self.side * self.steps * self.tile_rows
@@ -176,7 +184,7 @@ class WinogradTiling(ConvTiling):
         assert isinstance(view, View)
         return {
             view.operand: PackWinograd(
-                self.m, form.out_channels, view.shape[1:], view.strides, view.offset, self.tile_rows
+                self.m, form.out_channels, view.shape[1:], view.strides, view.offset, self.tile_rows, self.format
             )
         }
 
@@ -225,11 +233,13 @@ class WinogradTiling(ConvTiling):
 
 
 class WinogradFamily(ConvFamily):
-    """3 x 3 convolutions with constant weights, one group, no strides or dilations, in f32."""
+    """3 x 3 convolutions of f32 images with constant weights, one group, no strides or dilations, in squares of m x m
+    outputs."""
 
-    squares: Mapping[str, int] = SQUARES
-    kernels: tuple[str, ...] = tuple(SQUARES)
     expectation = "conv 3 x 3 in f32, one group, no strides or dilations, with constant weights"
+
+    def __init__(self, m: int, number: NumberFormat = F32) -> None:
+        self.m, self.format = m, number
 
     def serves(self, body: Body) -> bool:
         x = body.anchor_input_types[0]
@@ -239,36 +249,27 @@ class WinogradFamily(ConvFamily):
         return form.kernel == (3, 3) and form.strides == form.dilations == (1, 1) and form.groups == 1
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
-        self._require(body)
-        form, m = conv_form(body), self.squares[kernel]
+        self._require(kernel, body)
+        form, m, number = conv_form(body), self.m, self.format.on(target.has)
         filters = 4 * (m + 2) ** 2 * form.channels * form.out_channels
         budgets = [n * near_elements(target) for n in ((1,) if filters < target.l2_bytes else (1, 2, 4, 8))]
         best = []
         for axis in (PIXELS, CHANNELS):
             found = [
-                self.finished(winograd_tiling(form, m, axis, rows, shape, budget, self.item_bytes(target)), target)
+                winograd_tiling(form, m, axis, rows, shape, budget, number)
                 for budget in budgets
-                for rows in self._heights(form, m, budget, target)[: None if axis == CHANNELS else 2]
+                for rows in _heights(form, m, budget, number)[: None if axis == CHANNELS else 2]
                 for shape in _shapes(form, m, rows, target)
             ]
             best.append(min(found, key=lambda t: t.cost_ns(body, 0, t.units, target)))
         return sorted(dict.fromkeys(best), key=lambda t: t.cost_ns(body, 0, t.units, target))
 
-    def _heights(self, form: ConvForm, m: int, budget: int, target: CpuTarget) -> list[int]:
-        """Rows of squares that may make a line."""
-        high = -(-form.out_height // m)
-        fits = (
-            n for n in (2, 4, high) if n <= high and line_elements(form, m, n, 0, self.item_bytes(target)) <= budget
-        )
-        return sorted({1, *fits})
 
-    def finished(self, cut: WinogradTiling, target: CpuTarget) -> WinogradTiling:
-        """The cut with what else the family's kernels need to know."""
-        return cut
-
-    def item_bytes(self, target: CpuTarget) -> int:
-        """Size of a transformed input."""
-        return 4
+def _heights(form: ConvForm, m: int, budget: int, number: NumberFormat) -> list[int]:
+    """Rows of squares that may make a line."""
+    high = -(-form.out_height // m)
+    fits = (n for n in (2, 4, high) if n <= high and line_elements(form, m, n, 0, number) <= budget)
+    return sorted({1, *fits})
 
 
 def near_elements(target: CpuTarget) -> int:
@@ -276,11 +277,11 @@ def near_elements(target: CpuTarget) -> int:
     return target.l2_bytes // 4 * 5 // 8
 
 
-def line_elements(form: ConvForm, m: int, rows: int, panel: int, item_bytes: int = 4) -> int:
+def line_elements(form: ConvForm, m: int, rows: int, panel: int, number: NumberFormat) -> int:
     """Elements of scratch, of 4 bytes, that so many rows of squares take with panels of so many channels."""
     wide, planes = max(1, -(-form.out_width // m)), (m + 2) ** 2
     patch = (rows * m + 2) * (wide * m + 2) * form.channels
-    return planes * rows * wide * form.channels * item_bytes // 4 + max(planes * rows * wide * panel, patch)
+    return planes * rows * wide * form.channels * number.item.itemsize // 4 + max(planes * rows * wide * panel, patch)
 
 
 def _shapes(form: ConvForm, m: int, rows: int, target: CpuTarget) -> list[tuple[int, int, int]]:
@@ -305,7 +306,7 @@ def winograd_tiling(
     rows: int,
     shape: tuple[int, int, int],
     budget: int,
-    item_bytes: int,
+    number: NumberFormat,
 ) -> WinogradTiling:
     """The tiling with lines of `rows` rows of squares, a register tile of (positions, vectors, lanes), and as many
     lines together as `budget` elements of scratch hold."""
@@ -314,7 +315,7 @@ def winograd_tiling(
     wide = max(1, -(-form.out_width // m))
     blocks = -(-form.out_height // (m * rows))
     lines = max(1, blocks)
-    while lines > 1 and line_elements(form, m, lines * rows, panel, item_bytes) > budget:
+    while lines > 1 and line_elements(form, m, lines * rows, panel, number) > budget:
         lines -= 1
     lines = -(-blocks // -(-blocks // lines)) if blocks else 1
     return WinogradTiling(
@@ -339,10 +340,9 @@ def winograd_tiling(
         wide,
         lines,
         form.channels,
+        number,
     )
 
-
-FAMILY = WinogradFamily()
 
 _CHANNELS_MIN = 8  # transforms of half empty vectors, and of an input that is not channels last, do not pay
 
@@ -362,7 +362,7 @@ def _kernel(m: int) -> HostKernel:
     return HostKernel(
         id=f"host.conv.winograd{m}",
         ops=("conv",),
-        family=FAMILY,
+        family=WinogradFamily(m),
         emitter="winograd",
         micro="conv",
         modifier=f"winograd{m}",
@@ -381,4 +381,4 @@ def _kernel(m: int) -> HostKernel:
     )
 
 
-KERNELS = tuple(_kernel(m) for m in SQUARES.values())
+KERNELS = tuple(_kernel(m) for m in POINTS)

@@ -44,7 +44,7 @@ from superkernel.ops.table import op_table
 from superkernel.reference import evaluate
 from superkernel.scheduler.default_choice import default_choice
 from superkernel.scheduler.families import HOST_KERNELS, family_of
-from superkernel.scheduler.families.matmul import PRODUCTS
+from superkernel.scheduler.families.matmul import MatmulFamily
 from superkernel.scheduler.group import group
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.place import place
@@ -244,7 +244,8 @@ def images() -> list[Case]:
 def reduced_products() -> list[Case]:
     """Products of reduced precision, which this CPU multiplies as f32 and 16-bit integers."""
     found = []
-    reduced = {kernel: formats[-1] for kernel, formats in PRODUCTS.items() if formats}
+    families = {kernel: found.family for kernel, found in HOST_KERNELS.kernels.items()}
+    reduced = {k: f.numbers[-1] for k, f in families.items() if isinstance(f, MatmulFamily) and f.numbers}
     for kernel in ("host.conv.bf16", "host.conv.int8"):
         image, w = numbers(2, 37, 1, 5), numbers(12, 37, 1, 1)
         name, body, arrays, expected = case(kernel, "conv", [image, w], [1])

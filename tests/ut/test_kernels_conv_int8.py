@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
+from superkernel.core.formats import INT8
 from superkernel.ir.body import Role
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.conv import CHANNELS, PIXELS
 from superkernel.scheduler.families.conv_form import conv_form
-from superkernel.scheduler.families.conv_nhwc_int8 import Int8NhwcFamily, Int8NhwcTiling, PackBytes
+from superkernel.scheduler.families.conv_nhwc import NhwcFamily, NhwcTiling, PackTaps
 from superkernel.scheduler.tiling import pack_bytes
 
 Array = NDArray[Any]
@@ -47,9 +48,9 @@ def random_case(x: Shape, w: Shape, attrs: dict[str, Any], seed: int = 0, **how:
 def check(case: AnchorCase, want: Array, tier: str, tol: float = 1e-5) -> None:
     """One tiling per unit axis."""
     output = next(i for i, o in enumerate(case.body.operands) if o.role is Role.OUTPUT)
-    axes: dict[str, Int8NhwcTiling] = {}
+    axes: dict[str, NhwcTiling] = {}
     for tiling in family_of(KERNEL).tilings(KERNEL, case.body, detect_cpu(tier)):
-        assert isinstance(tiling, Int8NhwcTiling)
+        assert isinstance(tiling, NhwcTiling)
         axes.setdefault(tiling.axis, tiling)
     for tiling in axes.values():
         check_body(KERNEL, case.body, case.arrays, {output: want}, tiling=tiling, tol=tol, tier=tier, splits=2)
@@ -188,7 +189,7 @@ def test_bits_do_not_depend_on_the_cut() -> None:
     """Lines, panels and tiles of every shape give the same."""
     case, _ = random_case((1, 24, 15, 17), (70, 24, 3, 3), {"pads": (1, 1, 1, 1)}, layouts=last(4))
     family, cpu = family_of(KERNEL), detect_cpu()
-    assert isinstance(family, Int8NhwcFamily)
+    assert isinstance(family, NhwcFamily)
     form, lanes = conv_form(case.body), cpu.vector_bytes // 4
     first = run(KERNEL, case)
     output = next(iter(case.expected))
@@ -201,7 +202,7 @@ def test_bits_do_not_depend_on_the_cut() -> None:
 def test_pack_bytes() -> None:
     """Two filters of three channels, two rows, one column, in panels of four."""
     weights = np.array([[[1, -127], [2, 3], [4, 5]], [[0, 0], [1, 2], [0, 0]]], np.float32)[..., None]
-    packed = pack_bytes(PackBytes(1, 2, (3, 2, 1), (6, 2, 1, 1), 0, 4, 1), weights).view(np.int8)
+    packed = pack_bytes(PackTaps(1, 2, (3, 2, 1), (6, 2, 1, 1), 0, 4, INT8, 1), weights).view(np.int8)
     words, behind = packed[: 2 * 4 * 4].reshape(2, 4, 4), packed[2 * 4 * 4 :]
     np.testing.assert_array_equal(words[:, 0], [[1, 2, 4, 0], [-127, 3, 5, 0]])
     np.testing.assert_array_equal(words[:, 1], [[0, 64, 0, 0], [0, 127, 0, 0]])  # 63.5 goes to the even one

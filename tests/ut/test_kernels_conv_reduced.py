@@ -17,9 +17,10 @@ from kernel_check import tiers
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
+from superkernel.core.formats import BF16
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.conv_form import conv_form
-from superkernel.scheduler.families.conv_nhwc_reduced import NarrowNhwcTiling, PackRuns, met_inputs, runs_of
+from superkernel.scheduler.families.conv_nhwc import NhwcTiling, PackTaps, met_inputs, runs_of
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import cpu_target
 
@@ -136,7 +137,7 @@ def test_what_is_not_finite_stays_so(kernel: str, special: float) -> None:
 
 def test_pack_runs() -> None:
     weights = np.arange(18, dtype=np.float32).reshape(2, 3, 1, 3)
-    pack = PackRuns(1, 2, (3, 1, 3), (9, 3, 3, 1), 0, 4, 3)
+    pack = PackTaps(1, 2, (3, 1, 3), (9, 3, 3, 1), 0, 4, BF16, 3)
     packed = pack_bytes(pack, weights).view(DType.BF16.numpy).astype(np.float32).reshape(5, 4, 2)
     run_of_first = weights[0, :, 0].T.reshape(-1)  # column by column, channels inside
     np.testing.assert_array_equal(packed[:, 0].reshape(-1), [*run_of_first, 0])
@@ -168,7 +169,7 @@ def test_a_tap_with_strides_copies_what_it_meets() -> None:
     body = rounded_case((1, 64, 28, 28), (32, 64, 1, 1), {"strides": (2, 2)}).body
     assert met_inputs(conv_form(body)).strides == (1, 1)
     for tiling in family_of(NHWC).tilings(NHWC, body, detect_cpu()):
-        assert isinstance(tiling, NarrowNhwcTiling)
+        assert isinstance(tiling, NhwcTiling)
         assert tiling.patch_elements <= 14 * 14 * 64
 
 

@@ -19,17 +19,17 @@ from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.formats import BF16, BF16X3, INT8, INT8X2, WEIGHTS8, NumberFormat
+from superkernel.core.formats import BF16, BF16X3, INT8, INT8X2, WEIGHTS8, NumberFormat, choose
 from superkernel.ir.body import Role
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.matmul import PRODUCTS, MatmulTiling, reduced_format
+from superkernel.scheduler.families.matmul import MatmulFamily, MatmulTiling
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import CpuTarget
 
 Array = NDArray[Any]
 F32 = DType.F32
-KERNELS = tuple(k for k, formats in PRODUCTS.items() if formats and k.startswith("host.matmul"))
-CONVOLUTIONS = tuple(k for k, formats in PRODUCTS.items() if formats and k.startswith("host.conv"))
+KERNELS = ("host.matmul.bf16", "host.matmul.gemv_bf16", "host.matmul.tf32", "host.matmul.int8", "host.matmul.gemv_int8")
+CONVOLUTIONS = ("host.conv.bf16", "host.conv.int8")
 
 # Error of a result, relative to the sum of |x| |w| behind it (INT8: to the largest |x| and |w| times the depth).
 BOUNDS = {
@@ -41,9 +41,10 @@ BOUNDS = {
 
 
 def format_of(kernel: str, target: CpuTarget) -> NumberFormat:
-    found = reduced_format(kernel, target)
-    assert found is not None
-    return found
+    """The number format of a kernel on a CPU."""
+    family = family_of(kernel)
+    assert isinstance(family, MatmulFamily)
+    return choose(family.numbers, target.has)
 
 
 def narrow_case(a: tuple[int, ...], b: tuple[int, ...], seed: int = 0, **how: Any) -> tuple[AnchorCase, Array, Array]:
