@@ -31,7 +31,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from superkernel.analysis.ablate_figures import (
     Figures,
@@ -42,7 +42,15 @@ from superkernel.analysis.ablate_figures import (
     unsynchronised_cycles,
 )
 from superkernel.analysis.sync_bound import sync_lower_bound
+from superkernel.api import resolved
+from superkernel.backends import backend_of
+from superkernel.backends.aicore.backend import BACKEND
+from superkernel.backends.aicore.executable import SimExecutable
+from superkernel.backends.aicore.kernel import AicoreKernel
+from superkernel.backends.aicore.measure import span_of
 from superkernel.backends.aicore.timeline import Activity, Timeline, summed
+from superkernel.backends.aicore.variants import with_other_code
+from superkernel.compilation.pipeline import compile_graph
 from superkernel.core.errors import InputError, UnsupportedError
 from superkernel.core.options import OPTIONS, Options
 from superkernel.ops.grouped import TILINGS
@@ -261,14 +269,10 @@ class _Ablation:
     def __init__(
         self, graph: Graph, target: AicoreTarget, options: Options, inputs: Mapping[str, NDArray[Any]] | None
     ) -> None:
-        from superkernel.backends.aicore.backend import AicoreBackend
-        from superkernel.backends.aicore.kernel import AicoreKernel
-        from superkernel.compilation.pipeline import compile_graph
-
         self.graph, self.target, self.steps = graph, target, STEPS
         off = {name: value for step in self.steps for name, value in step.off.items()}
         self.options = dataclasses.replace(options, dump=(), debug_sync_all=False, launches="fused", **off)
-        self.base = compile_graph(graph, target, self.options, AicoreBackend())
+        self.base = compile_graph(graph, target, self.options, BACKEND)
         used = {node.op for node in self.base.graph.nodes}
         self.steps = tuple(step for step in self.steps if not step.needs or used & set(step.needs))
         kernel = AicoreKernel(self.base)
@@ -333,17 +337,13 @@ class _Ablation:
 
     def measured(self, on: Mapping[str, Any], *, single: bool = False) -> Measured:
         """The fused kernel with some options switched on; `single`: its sub-operators launched one by one."""
-        from superkernel.backends.aicore.backend import AicoreBackend
-        from superkernel.backends.aicore.variants import with_other_code
-        from superkernel.compilation.pipeline import compile_graph
-
         options = dataclasses.replace(self.options, **on)
         found = self.known.get((options, single))
         if found is None:
             if options == self.options:
                 compiled = self.base
             elif _SCHEDULING & {name for name in on if on[name] != getattr(self.options, name)}:
-                compiled = compile_graph(self.graph, self.target, options, AicoreBackend())
+                compiled = compile_graph(self.graph, self.target, options, BACKEND)
             else:
                 compiled = with_other_code(self.base, options)
             found = self.known[options, single] = self.measure(compiled, single=single)
@@ -371,9 +371,6 @@ class _Ablation:
         return Sweep(path, values, gains, changed)
 
     def _time_us(self, run: Measured, target: AicoreTarget, path: str) -> float:
-        from superkernel.backends.aicore.executable import SimExecutable
-        from superkernel.backends.aicore.measure import span_of
-
         if path == _LAUNCH:
             return run.time_us(target)
         made, graph = run.compiled, run.compiled.graph
@@ -387,13 +384,11 @@ class _Ablation:
 
 def ablation_target(target: str | Any) -> AicoreTarget:
     """The accelerator of a name or file. Raises UnsupportedError for the host, whose kernels `report` compares."""
-    from superkernel.api import resolved
-
     device = resolved(target)
-    if not isinstance(device, AicoreTarget):
+    if backend_of(device) is not BACKEND:
         hint = "`superkernel report` compares the host's fused kernel with its sub-operators one by one"
         raise UnsupportedError("only an accelerator's program can be taken apart", found="host", hint=hint)
-    return device
+    return cast("AicoreTarget", device)
 
 
 def _same_line(launches: Sequence[LaunchResult], cores: int) -> float:
