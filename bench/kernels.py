@@ -25,11 +25,10 @@ from superkernel.codegen.host.gemm_core import fold, zero
 from superkernel.codegen.host.lower import LoadedCode, compile_ir
 from superkernel.codegen.host.standalone import StandaloneKernel, aligned_bytes
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.core.tensor import TensorType, channels_last_strides, row_major_strides
 from superkernel.ir.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
 from superkernel.ops.opdef import AttrValue
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.storage import channels_last_strides
 from superkernel.target.cpu import CpuTarget
 
 

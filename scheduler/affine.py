@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superkernel.core.tensor import row_major_strides
+from superkernel.core.tensor import broadcast_strides, row_major_strides
 from superkernel.ops.opdef import AttrValue
 
 Shape = tuple[int, ...]
@@ -71,13 +71,6 @@ def reshape_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | None
         result[i] = levels[at][1] * room
         room *= extent
     return tuple(result)
-
-
-def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
-    """NumPy broadcasting of a view to `target`: new and stretched dimensions get stride 0."""
-    lead = len(target) - len(shape)
-    inner = tuple(0 if d == 1 and t != 1 else s for d, s, t in zip(shape, strides, target[lead:], strict=True))
-    return (0,) * lead + inner
 
 
 @dataclass(frozen=True, slots=True)

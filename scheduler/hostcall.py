@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, Role
 from superkernel.ops.table import op_table
-from superkernel.registry.models import all_operands, device_reference, reference
 from superkernel.registry.names import KernelName, format_name
-from superkernel.registry.records import Capability, KernelRole
+from superkernel.registry.records import Capability, Estimate, KernelRole
 from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.rounding import REFERENCE_ROUNDED
 from superkernel.scheduler.kerneldef import KernelDef
@@ -74,12 +73,15 @@ class ReferenceKernel(KernelDef):
             micro="reference",
             modifier="" if device == CpuTarget.kind else device,
             role=KernelRole.REFERENCE,
-            workspace=all_operands,
-            cost=reference if device == CpuTarget.kind else device_reference,
             rounding=REFERENCE_ROUNDED,
             code_bytes=256,
             device=device,
         )
+
+    def estimate(self, body: Body, target: object) -> Estimate:
+        """NumPy allocates every operand in float64."""
+        nbytes = sum(o.type.nbytes for o in body.operands)
+        return Estimate(HOST_CALL_NS + nbytes / _BYTES_PER_NS, {"host": 2 * nbytes})
 
     def rows(self) -> Iterable[Capability]:
         words = ("scalar", "numpy", *([self.modifier] if self.modifier else []))
@@ -90,9 +92,7 @@ class ReferenceKernel(KernelDef):
             name=format_name(KernelName("sk", ("xx",), self.micro, words)),
             role=self.role,
             device=self.device,
-            workspace=self.workspace,
             numeric=self.rounding.numeric,
             error_ulps=self.rounding.error_ulps,
-            cost=self.cost,
             code_bytes=self.code_bytes,
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from superkernel.core.tensor import TensorType
+from superkernel.core.tensor import TensorType, broadcast_strides
 from superkernel.ir.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.ir.graph import Node
 from superkernel.ops.opdef import AttrValue
 from superkernel.scheduler import legality, profit
-from superkernel.scheduler.affine import Coords, Ref, broadcast_strides
+from superkernel.scheduler.affine import Coords, Ref
 from superkernel.scheduler.cluster import Cluster, Load, Prologue, Result, Store
 from superkernel.scheduler.workspace import Accept, Reg, Workspace
 

@@ -11,6 +11,8 @@ from functools import cached_property
 from importlib import import_module
 
 from superkernel.core.errors import InternalError
+from superkernel.registry.records import Estimate, Requirement
+from superkernel.registry.requirement import body_of
 from superkernel.registry.selection import Registry
 from superkernel.scheduler.kerneldef import KernelDef
 from superkernel.scheduler.tiling import Family
@@ -51,4 +53,8 @@ class KernelTable:
     @cached_property
     def registry(self) -> Registry:
         """The registry of all rows."""
-        return Registry(row for kernel in self.kernels.values() for row in kernel.rows())
+        return Registry((row for kernel in self.kernels.values() for row in kernel.rows()), self._estimate)
+
+    def _estimate(self, kernel: str, problem: Requirement) -> Estimate | None:
+        body = body_of(problem)
+        return None if body is None else self[kernel].estimate(body, problem.platform.target)

@@ -20,13 +20,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Family as OpFamily
 from superkernel.ops.table import op_table
-from superkernel.registry.models import stream
 from superkernel.registry.predicates import Clause, Reason, one_of
-from superkernel.registry.records import BytesModel, Capability, CostModel, KernelRole, Transform
+from superkernel.registry.records import Capability, Estimate, KernelRole, Transform
 from superkernel.registry.rounding import ROUNDED, Rounding
 from superkernel.scheduler.tiling import Family
+from superkernel.target.base import Target
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,7 +41,6 @@ class KernelDef(ABC):
     micro, modifier: its operator, and what tells it from others of that, in canonical names.
     dtypes: types of the first input, None = any. others: of further inputs, None = the same as the first.
     limits: what else it demands of a problem. layout: how images must lie, None = in either order.
-    figures: parameters of `cost`.
     """
 
     id: str
@@ -53,17 +54,31 @@ class KernelDef(ABC):
     role: KernelRole = KernelRole.TUNED
     limits: tuple[Clause, ...] = ()
     layout: str | None = None
-    workspace: BytesModel | None = None
-    persistent: BytesModel | None = None
     transforms: tuple[Transform, ...] = ()
     rounding: Rounding = ROUNDED
-    cost: CostModel = stream
-    figures: tuple[tuple[str, float], ...] = ()
     code_bytes: int = 2048
 
     @abstractmethod
     def rows(self) -> Iterable[Capability]:
         """One row per variant."""
+
+    def estimate(self, body: Body, target: Target) -> Estimate | None:
+        """What the kernel takes for a body on one core: the family's best guess, by its own figures. None where it
+        cannot cut the body after all."""
+        try:
+            tilings = self.family.tilings(self.id, body, target)
+        except UnsupportedError:
+            return None
+        timed = [(tiling.cost_ns(body, 0, tiling.units, target), tiling) for tiling in tilings]
+        time_ns, best = min(timed, key=lambda pair: pair[0])
+        operands = {o: pack.packed_bytes(body.operands[o].type) for o, pack in best.packs(body).items()}
+        packed = {
+            slot: operands[view.operand]
+            for slot, view in enumerate(body.anchor_inputs)
+            if isinstance(view, View) and view.operand in operands
+        }
+        workspace = {"scratch": best.scratch_bytes, "packed": sum(operands.values())}
+        return Estimate(time_ns, {region: count for region, count in workspace.items() if count}, packed)
 
     @property
     def demands(self) -> tuple[Clause, ...]:

@@ -5,9 +5,9 @@ Each predicate returns None where the join is legal, else the reason why not (a 
 
 from __future__ import annotations
 
-from superkernel.core.tensor import row_major_strides
+from superkernel.core.tensor import broadcast_strides, row_major_strides
 from superkernel.ir.graph import Node
-from superkernel.scheduler.affine import Coords, Ref, broadcast_strides, same_strides
+from superkernel.scheduler.affine import Coords, Ref, same_strides
 from superkernel.scheduler.cluster import Cluster, Load
 from superkernel.scheduler.workspace import Reg, Workspace
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 
-from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.core.tensor import TensorType, channels_last_strides, row_major_strides
 from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import Family
 from superkernel.scheduler.affine import Shape
@@ -76,13 +76,6 @@ class StoragePolicy(Enum):
             return Storage()
         images = _images(graph)
         return Storage(images, _homes(graph, images))
-
-
-def channels_last_strides(shape: Shape) -> Shape:
-    """Strides over [N, C, H, W] of a dense N, H, W, C, over [N, C, L] of a dense N, L, C."""
-    images, channels, *space = shape
-    steps = row_major_strides((images, *space, channels))
-    return (steps[0], 1, *steps[1:-1])
 
 
 def lies_alike(shape: Shape) -> bool:

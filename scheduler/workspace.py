@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
 from superkernel.core.options import Options
-from superkernel.core.tensor import TensorType, row_major_strides
+from superkernel.core.tensor import TensorType, channels_last_strides, row_major_strides
 from superkernel.ir.body import Body, View
 from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import Family
@@ -36,7 +36,6 @@ from superkernel.scheduler.storage import (
     MOVED,
     Storage,
     channels_inside,
-    channels_last_strides,
     stored_shape,
 )
 from superkernel.scheduler.tiling import Family as KernelFamily

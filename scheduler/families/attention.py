@@ -27,7 +27,6 @@ from superkernel.core.formats import F32, NumberFormat
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import FLOATS
-from superkernel.registry.models import attention, score_block
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernel
@@ -309,8 +308,6 @@ KERNELS = (
         typed=True,
         others=(None, None, *ATTENTION_OTHERS),
         tiles=GEMM_TILES,
-        workspace=score_block,
-        cost=attention,
         rounding=PRODUCT_SUMS,
         code_bytes=16384,
     ),

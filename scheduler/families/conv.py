@@ -23,7 +23,6 @@ from superkernel.core.tensor import Box, Region
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import Array
-from superkernel.registry.models import filter_panels, gemm, patch
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.records import Transform
 from superkernel.registry.requirement import ROW_MAJOR
@@ -349,8 +348,8 @@ def _block(form: ConvForm, tile: int, wanted: int, budget: int) -> tuple[tuple[i
 FAMILY = ConvFamily()
 
 PLANE = within(Reason.RANK, "spatial", 1, 2)
-FILTERS_PACKED = Transform("pack", 1, True, filter_panels)
-IMAGE_PATCHED = Transform("reorder", 0, False, patch)
+FILTERS_PACKED = Transform("pack", 1, True)
+IMAGE_PATCHED = Transform("reorder", 0, False)
 
 KERNELS = (
     HostKernel(
@@ -365,9 +364,6 @@ KERNELS = (
         limits=(CONSTANT_WEIGHT, PLANE),
         layout=ROW_MAJOR,
         tiles=GEMM_TILES,
-        cost=gemm,
-        workspace=patch,
-        persistent=filter_panels,
         transforms=(FILTERS_PACKED, IMAGE_PATCHED),
         rounding=PRODUCT_SUMS,
         code_bytes=12288,

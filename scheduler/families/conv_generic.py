@@ -18,7 +18,6 @@ from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import FLOATS
-from superkernel.registry.models import depthwise, lines
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.records import KernelRole
 from superkernel.registry.rounding import PRODUCT_SUMS
@@ -172,9 +171,6 @@ def _kernel(name: str, op: str, micro: str) -> HostKernel:
         others=(FLOATS, FLOATS),
         role=KernelRole.GENERIC,
         limits=(within(Reason.RANK, "spatial", 1, 3),),
-        workspace=lines,
-        cost=depthwise,
-        figures=(("efficiency", 0.08),),
         rounding=PRODUCT_SUMS,
     )
 

@@ -51,7 +51,6 @@ from superkernel.core.formats import F32, NumberFormat
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
-from superkernel.registry.models import channel_panels, conv_nhwc, patch_nhwc
 from superkernel.registry.requirement import CHANNELS_LAST
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.conv import (
@@ -496,10 +495,7 @@ KERNELS = (
         others=(None, None),
         limits=(CONSTANT_WEIGHT, PLANE),
         layout=CHANNELS_LAST,
-        workspace=patch_nhwc,
-        persistent=channel_panels,
         transforms=(FILTERS_PACKED, IMAGE_PATCHED),
-        cost=conv_nhwc,
         rounding=PRODUCT_SUMS,
         code_bytes=12288,
     ),

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
-from superkernel.registry.models import depthwise, patch
 from superkernel.registry.predicates import Reason, one_of
 from superkernel.registry.requirement import ROW_MAJOR
 from superkernel.registry.rounding import PRODUCT_SUMS
@@ -81,8 +80,6 @@ KERNELS = (
         others=(None, None),
         limits=(DEPTHWISE_GROUPS, PLANE),
         layout=ROW_MAJOR,
-        cost=depthwise,
-        workspace=patch,
         transforms=(IMAGE_PATCHED,),
         rounding=PRODUCT_SUMS,
         code_bytes=6144,

@@ -19,7 +19,6 @@ from superkernel.ir.body import Body, Role, View
 from superkernel.ops.grouped import TILINGS, GroupTable, group_table, table_of
 from superkernel.ops.opdef import FLOATS
 from superkernel.ops.ragged import LengthTable, length_table, table_words
-from superkernel.registry.models import gemm, product_scratch
 from superkernel.registry.predicates import Reason, one_of
 from superkernel.registry.rounding import EXACT, PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
@@ -223,8 +222,6 @@ KERNELS = (
         others=(None, INDEX_TYPES, TABLE_TYPES),
         limits=(one_of(Reason.DTYPE, "in3.dtype", DType.I32),),
         tiles={tier: (rows, TILE_VECTORS[tier]) for tier, rows in TILE_ROWS.items()},
-        cost=gemm,
-        workspace=product_scratch,
         rounding=PRODUCT_SUMS,
         code_bytes=8192,
     ),

@@ -102,6 +102,5 @@ KERNELS = (
         family=FAMILY,
         emitter="indexing",
         micro="index",
-        figures=(("operations", 12.0),),
     ),
 )

@@ -63,12 +63,8 @@ class HostKernel(KernelDef):
             features=TIER_FEATURES[tier],
             tile=tile,
             transforms=self.transforms,
-            workspace=self.workspace,
-            persistent=self.persistent,
             numeric=self.rounding.numeric,
             error_ulps=self.rounding.error_ulps,
-            cost=self.cost,
-            cost_parameters=self.figures,
             code_bytes=self.code_bytes,
         )
 

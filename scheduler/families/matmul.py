@@ -31,7 +31,6 @@ from superkernel.core.tensor import Box, TensorType, regions_of_box
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import FLOATS, Array
-from superkernel.registry.models import gemm, gemv, product_scratch, weight_panels
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.records import KernelRole, Transform
 from superkernel.registry.rounding import PRODUCT_SUMS
@@ -547,8 +546,8 @@ def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[i
 FAMILY = MatmulFamily()
 
 _SAME = (None,)
-_PACKED = Transform("pack", 1, True, weight_panels)
-_COPIED = Transform("pack", 1, False, product_scratch)
+_PACKED = Transform("pack", 1, True)
+_COPIED = Transform("pack", 1, False)
 _FACTORS = FLOATS | {DType.I8, DType.U8, DType.I32, DType.I64, DType.U32, DType.U64}
 
 KERNELS = (
@@ -563,9 +562,6 @@ KERNELS = (
         others=_SAME,
         limits=(CONSTANT_WEIGHT,),
         tiles=GEMM_TILES,
-        cost=gemm,
-        workspace=product_scratch,
-        persistent=weight_panels,
         transforms=(_PACKED,),
         rounding=PRODUCT_SUMS,
         code_bytes=8192,
@@ -581,9 +577,6 @@ KERNELS = (
         others=_SAME,
         limits=(CONSTANT_WEIGHT, within(Reason.SHAPE, "m", 1, _GEMV_ROWS)),
         tiles=dict.fromkeys(TIER_FEATURES, (1, 4)),
-        cost=gemv,
-        workspace=product_scratch,
-        persistent=weight_panels,
         transforms=(_PACKED,),
         rounding=PRODUCT_SUMS,
         code_bytes=4096,
@@ -598,9 +591,6 @@ KERNELS = (
         typed=True,
         others=_SAME,
         tiles=GEMM_TILES,
-        cost=gemm,
-        figures=(("efficiency", 0.75),),
-        workspace=product_scratch,
         transforms=(_COPIED,),
         rounding=PRODUCT_SUMS,
         code_bytes=8192,
@@ -616,9 +606,6 @@ KERNELS = (
         others=(_FACTORS,),
         role=KernelRole.GENERIC,
         tiles=GEMM_TILES,
-        cost=gemm,
-        figures=(("efficiency", 0.4),),
-        workspace=product_scratch,
         transforms=(_COPIED,),
         rounding=PRODUCT_SUMS,
         code_bytes=8192,

@@ -238,7 +238,6 @@ KERNELS = (
         emitter="pointwise",
         micro="transposec",
         limits=(one_of(Reason.LAYOUT, "copy", True), within(Reason.STRIDE, "inner_stride", 2)),
-        figures=(("strided_ns", 0.05),),
         rounding=EXACT,
     ),
 )

@@ -23,7 +23,6 @@ from superkernel.ops.opdef import NUMERIC
 from superkernel.ops.opdef import Family as OpFamily
 from superkernel.ops.pool import pool_windows
 from superkernel.ops.windows import Window
-from superkernel.registry.models import lines, window
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import ROW_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
@@ -157,9 +156,6 @@ KERNELS = (
         micro="pool",
         dtypes=NUMERIC,
         limits=(within(Reason.RANK, "spatial", 1, 3),),
-        workspace=lines,
-        cost=window,
-        figures=(("turned", 8.0),),
         rounding=ROW_SUMS,
     ),
 )

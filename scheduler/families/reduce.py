@@ -48,7 +48,7 @@ class ReduceFamily(Family):
 FAMILY = ReduceFamily()
 
 
-def _kernel(name: str, ops: tuple[str, ...], rounding: Rounding, operations: float | None = None) -> HostKernel:
+def _kernel(name: str, ops: tuple[str, ...], rounding: Rounding) -> HostKernel:
     return HostKernel(
         id=f"host.{name}",
         ops=ops,
@@ -56,7 +56,6 @@ def _kernel(name: str, ops: tuple[str, ...], rounding: Rounding, operations: flo
         emitter="reduce",
         micro=name,
         dtypes=NUMERIC,
-        figures=(("operations", operations),) if operations else (),
         rounding=rounding,
     )
 
@@ -64,5 +63,5 @@ def _kernel(name: str, ops: tuple[str, ...], rounding: Rounding, operations: flo
 KERNELS = (
     _kernel("reduce", tuple(n for n in ops_of(OpFamily.REDUCE) if n.startswith("reduce_")), ROW_SUMS),
     _kernel("argreduce", ("argmax", "argmin"), EXACT),
-    _kernel("cumsum", ("cumsum",), ROW_SUMS, 8.0),
+    _kernel("cumsum", ("cumsum",), ROW_SUMS),
 )

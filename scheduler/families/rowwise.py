@@ -11,8 +11,6 @@ from math import prod
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.ops.opdef import FLOATS
-from superkernel.registry.models import one_row
-from superkernel.registry.records import BytesModel
 from superkernel.registry.rounding import ROW_SUMS
 from superkernel.scheduler.families.kernel import HostKernel
 from superkernel.scheduler.families.pointwise import widest_item
@@ -70,7 +68,7 @@ class RowwiseFamily(Family):
 FAMILY = RowwiseFamily()
 
 
-def _kernel(name: str, operations: float, *ops: str, workspace: BytesModel | None = None) -> HostKernel:
+def _kernel(name: str, *ops: str) -> HostKernel:
     return HostKernel(
         id=f"host.{name}",
         ops=ops,
@@ -79,14 +77,12 @@ def _kernel(name: str, operations: float, *ops: str, workspace: BytesModel | Non
         micro=name,
         dtypes=FLOATS,
         typed=True,
-        figures=(("operations", operations),),
-        workspace=workspace,
         rounding=ROW_SUMS,
     )
 
 
 KERNELS = (
-    _kernel("softmax", 12.0, "softmax", "log_softmax", workspace=one_row),
-    _kernel("norm", 12.0, "layer_norm", "rms_norm", "group_norm", "instance_norm", "lp_norm", "batch_norm"),
-    _kernel("lrn", 24.0, "lrn", workspace=one_row),
+    _kernel("softmax", "softmax", "log_softmax"),
+    _kernel("norm", "layer_norm", "rms_norm", "group_norm", "instance_norm", "lp_norm", "batch_norm"),
+    _kernel("lrn", "lrn"),
 )

@@ -25,7 +25,6 @@ from superkernel.ir.body import Body, PointwiseProgram, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import Array
 from superkernel.ops.windows import Window
-from superkernel.registry.models import depthwise, window
 from superkernel.registry.predicates import Reason, one_of
 from superkernel.registry.requirement import CHANNELS_LAST
 from superkernel.registry.rounding import PRODUCT_SUMS, ROW_SUMS
@@ -245,8 +244,6 @@ KERNELS = (
         ),
         layout=CHANNELS_LAST,
         transforms=(FILTERS_PACKED,),
-        cost=depthwise,
-        figures=(("efficiency", 0.5),),
         rounding=PRODUCT_SUMS,
         code_bytes=6144,
     ),
@@ -261,7 +258,6 @@ KERNELS = (
         typed=True,
         limits=(PLANE,),
         layout=CHANNELS_LAST,
-        cost=window,
         rounding=ROW_SUMS,
     ),
 )

@@ -33,7 +33,6 @@ from superkernel.core.dtypes import DType
 from superkernel.core.formats import F32, NumberFormat
 from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
-from superkernel.registry.models import squares, squares_filters, winograd
 from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.requirement import CHANNELS_LAST
 from superkernel.registry.rounding import PRODUCT_SUMS
@@ -371,11 +370,7 @@ def _kernel(m: int) -> HostKernel:
         others=(None, None),
         limits=(CONSTANT_WEIGHT, *WINOGRAD_LIMITS),
         layout=CHANNELS_LAST,
-        workspace=squares,
-        persistent=squares_filters,
         transforms=(FILTERS_PACKED, IMAGE_PATCHED),
-        cost=winograd,
-        figures=(("m", float(m)),),
         rounding=PRODUCT_SUMS,
         code_bytes=16384,
     )

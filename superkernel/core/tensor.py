@@ -68,6 +68,20 @@ def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides over [N, C, H, W] of a dense N, H, W, C, over [N, C, L] of a dense N, L, C."""
+    images, channels, *space = shape
+    steps = row_major_strides((images, *space, channels))
+    return (steps[0], 1, *steps[1:-1])
+
+
+def broadcast_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
+    """NumPy broadcasting of a view to `target`: new and stretched dimensions get stride 0."""
+    lead = len(target) - len(shape)
+    inner = tuple(0 if d == 1 and t != 1 else s for d, s, t in zip(shape, strides, target[lead:], strict=True))
+    return (0,) * lead + inner
+
+
 def full_box(shape: Sequence[int]) -> Box:
     """The box that covers the whole shape."""
     return tuple((0, d) for d in shape)

@@ -5,8 +5,8 @@
     selection.kernel              # id for HOST_KERNELS and codegen.host.emitters.emitter_of
     selection.explanation.text    # every candidate and every clause it failed
 
-Files, in reading order: predicates (clauses), records (rows and requirements), facts, models (time, bytes),
-eligibility, score, selection, explanation; names and lint; manifest, timings; commands.
+Files, in reading order: predicates (clauses), records (rows and requirements), facts, eligibility, score, selection,
+explanation; names and lint; manifest, timings; commands.
 Architecture invariant: the registry knows kernels by id only and imports neither scheduler nor codegen.
 """
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from superkernel.core.dtypes import DType
-from superkernel.registry.facts import MAX_SLOTS
-from superkernel.registry.models import workspace_of
+from superkernel.registry.facts import MAX_SLOTS, Problem
 from superkernel.registry.predicates import Among, Clause, Facts, FactValue, Includes, OneOf, Reason, Test, Within
-from superkernel.registry.records import ALL_CORES, Capability, KernelRole
+from superkernel.registry.records import ALL_CORES, Capability, Estimate, KernelRole
 
 _EVERY_LAYOUT = frozenset({"dense", "view", "program"})
 
@@ -50,21 +49,25 @@ class Tolerated(Test):
         return relative_error(self.row, facts.get("out0.dtype"))
 
 
+def _estimate(kernel: str, facts: Facts) -> Estimate | None:
+    return facts.estimate_of(kernel) if isinstance(facts, Problem) else None
+
+
 @dataclass(frozen=True, slots=True)
 class WorkspaceFits(Test):
-    """A limit in bytes, where there is one, is not below what the row needs: in one region, or ("") temporary in
+    """A limit in bytes, where there is one, is not below what the kernel needs: in one region, or ("") temporary in
     all."""
 
     passes_absent: ClassVar[bool] = True
 
-    row: Capability
+    kernel: str
     region: str = ""
 
     def _needed(self, facts: Facts) -> int:
-        needed = workspace_of(self.row, facts)
-        if self.region:
-            return needed.get(self.region, 0)
-        return sum(count for region, count in needed.items() if region != "packed")
+        estimate = _estimate(self.kernel, facts)
+        if estimate is None:
+            return 0
+        return estimate.workspace.get(self.region, 0) if self.region else estimate.temporary_bytes
 
     def holds(self, value: FactValue, facts: Facts) -> bool:
         return value is None or bool(value >= self._needed(facts))
@@ -78,34 +81,24 @@ class WorkspaceFits(Test):
 
 @dataclass(frozen=True, slots=True)
 class DeadlineMet(Test):
-    """The deadline, where there is one, is not before the row's estimated end."""
+    """The deadline, where there is one, is not before the kernel's estimated end."""
 
     passes_absent: ClassVar[bool] = True
 
-    row: Capability
+    kernel: str
 
-    def _estimate(self, facts: Facts) -> float:
-        cost = estimated_time_ns(self.row, facts)
-        return 0.0 if cost is None else cost
+    def _time_ns(self, facts: Facts) -> float:
+        estimate = _estimate(self.kernel, facts)
+        return 0.0 if estimate is None else estimate.time_ns
 
     def holds(self, value: FactValue, facts: Facts) -> bool:
-        return value is None or bool(value >= self._estimate(facts))
+        return value is None or bool(value >= self._time_ns(facts))
 
     def required(self, facts: Facts) -> str:
-        return f">= {self._estimate(facts):.0f} ns"
+        return f">= {self._time_ns(facts):.0f} ns"
 
     def witness(self, value: FactValue, facts: Facts) -> FactValue:
-        return self._estimate(facts)
-
-
-def estimated_time_ns(row: Capability, facts: Facts) -> float | None:
-    """The row's model of its time, None where it has none or the problem lacks what the model asks for."""
-    if row.cost is None:
-        return None
-    try:
-        return row.cost(facts, row)
-    except KeyError:
-        return None
+        return self._time_ns(facts)
 
 
 def clauses_of(row: Capability) -> tuple[Clause, ...]:
@@ -133,13 +126,10 @@ def clauses_of(row: Capability) -> tuple[Clause, ...]:
     clauses.append(Clause(Reason.DETERMINISM, "policy.determinism", Within(high=row.determinism.rank)))
     if row.error_ulps:
         clauses.append(Clause(Reason.TOLERANCE, "policy.tolerance", Tolerated(row)))
-    if row.workspace is not None:
-        clauses.append(Clause(Reason.WORKSPACE, "policy.max_workspace_bytes", WorkspaceFits(row)))
-        clauses.append(Clause(Reason.MEMORY_REGION, "free.scratch", WorkspaceFits(row, "scratch")))
-    if row.persistent is not None:
-        clauses.append(Clause(Reason.MEMORY_REGION, "free.packed", WorkspaceFits(row, "packed")))
-    if row.cost is not None:
-        clauses.append(Clause(Reason.DEADLINE, "deadline_ns", DeadlineMet(row)))
+    clauses.append(Clause(Reason.WORKSPACE, "policy.max_workspace_bytes", WorkspaceFits(row.kernel)))
+    clauses.append(Clause(Reason.MEMORY_REGION, "free.scratch", WorkspaceFits(row.kernel, "scratch")))
+    clauses.append(Clause(Reason.MEMORY_REGION, "free.packed", WorkspaceFits(row.kernel, "packed")))
+    clauses.append(Clause(Reason.DEADLINE, "deadline_ns", DeadlineMet(row.kernel)))
     if row.role is KernelRole.REFERENCE:
         clauses.append(Clause(Reason.FALLBACK, "policy.fallback", OneOf(frozenset({"warn", "allow"}))))
     return tuple(clauses)

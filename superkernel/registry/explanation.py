@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from superkernel.registry.predicates import Facts, Failure, Reason
+from superkernel.registry.facts import Problem
+from superkernel.registry.predicates import Failure, Reason
 from superkernel.registry.records import Capability, KernelRole, Requirement, plain
 from superkernel.registry.score import SOURCES, Score, deciding_element
 
@@ -65,11 +66,9 @@ class Explanation:
 
     requirement: Requirement
     chosen: Capability
-    score: Score
     ranking: Callable[[], list[Candidate]] = field(repr=False)
     rejecting: Callable[[], list[Candidate]] = field(repr=False)
-    workspace_bytes: tuple[tuple[str, int], ...]
-    facts: Facts = field(repr=False)
+    facts: Problem = field(repr=False)
     better_roles: bool
     elapsed_ns: int
 
@@ -77,6 +76,19 @@ class Explanation:
         """For pickles and deep copies: the candidates as they are, without the registry that spells them out."""
         lists: dict[str, Any] = {"ranking": partial(list, self.eligible), "rejecting": partial(list, self.rejected)}
         return {**vars(self), **lists}
+
+    @property
+    def score(self) -> Score:
+        """The figures of the chosen row."""
+        found = next(c.score for c in self.eligible if c.row is self.chosen)
+        assert found is not None
+        return found
+
+    @property
+    def workspace_bytes(self) -> tuple[tuple[str, int], ...]:
+        """What the chosen kernel needs per memory region, by name."""
+        estimate = self.facts.estimate_of(self.chosen.kernel)
+        return () if estimate is None else tuple(sorted(estimate.workspace.items()))
 
     @cached_property
     def eligible(self) -> tuple[Candidate, ...]:
@@ -139,10 +151,10 @@ class Explanation:
     @cached_property
     def transforms(self) -> tuple[TransformUse, ...]:
         """What happens to operands ahead of the kernel, with the bytes it writes."""
-        used = []
+        estimate, used = self.facts.estimate_of(self.chosen.kernel), []
         for t in self.chosen.transforms:
-            nbytes = sum(t.nbytes(self.facts, self.chosen).values())
-            used.append(TransformUse(t.kind, t.slot, t.amortised, nbytes))
+            known = {} if estimate is None else estimate.packed if t.amortised else {t.slot: estimate.temporary_bytes}
+            used.append(TransformUse(t.kind, t.slot, t.amortised, known.get(t.slot, 0)))
         return tuple(used)
 
     @property

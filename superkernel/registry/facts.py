@@ -1,24 +1,19 @@
-"""A requirement flattened to facts: the vocabulary of clauses and of the cost and workspace models.
+"""A requirement flattened to facts: the vocabulary of clauses.
 
 Names (an absent fact reads as None)
 - `in0.dtype in0.rank in0.constant in0.source in0.elements` (and in1, ...), `out0.dtype`
-- `rank elements bytes flops_estimate quantisation activation program program.dtypes deadline_ns`, `attr.NAME` per
-  attribute
-- `cpu.tier cpu.features cpu.flops_per_ns cpu.l1_bytes ...` of a CPU, `aicore.*` of one core of an accelerator;
-  `device core_type`, `free.REGION`, `policy.*`
+- `rank elements bytes quantisation activation program program.dtypes deadline_ns`, `attr.NAME` per attribute
+- `cpu.tier cpu.features` of a CPU, `aicore.*` of an accelerator; `device core_type`, `free.REGION`, `policy.*`
 - `layout` of images: row_major or channels_last
 - `program.steps`: pointwise operators, each with the element types of its operand and its result
 - matrix products: `batch m n k` as the kernels see them (leading dimensions that only the left factor has are rows, a
-  matrix times a column is turned round); `weight`, the slot of the factor that is reused over rows, with
-  `weight.constant` and `weight_ns`, the time to stream it
-- convolutions: `spatial groups channels filters multiplier taps pixels depthwise bias.constant`, the implicit product
-  per group as above; of the last two dimensions `out_columns input_columns stride_rows stride_columns window_rows
-  window_columns`
+  matrix times a column is turned round); `weight.constant`: whether the factor that is reused over rows is
+- convolutions: `spatial groups channels multiplier taps depthwise bias.constant`, the implicit product per group as
+  above; of the last two dimensions `stride_rows stride_columns window_rows window_columns`
 - pure pointwise work: `copy` (one input, no arithmetic), `inner_stride` (of its first input along the last dimension)
-- pooling: `spatial taps input_columns`; attention: `batch heads queries keys depth value_depth`
-- norms, reductions, scans: `row` elements that belong together, `rows` of them, `inner` of which lie side by side
+- pooling: `spatial taps`; attention: `batch heads queries keys depth`
 
-Architecture invariant: facts hold plain values only, and no clause or model looks at anything else.
+Figures of a kernel on the problem, its time and its workspace, are no facts but estimates (`Problem.estimate_of`).
 """
 
 from __future__ import annotations
@@ -29,9 +24,8 @@ from math import prod
 
 from superkernel.core.tensor import TensorType
 from superkernel.ops.opdef import AttrValue
-from superkernel.registry.models import bandwidth
 from superkernel.registry.predicates import FactValue
-from superkernel.registry.records import Platform, Policy, Requirement
+from superkernel.registry.records import Estimate, Estimator, Platform, Policy, Requirement
 
 MAX_SLOTS = 6
 """Slots that have facts of their own; variadic operators have more inputs, all of one dtype."""
@@ -43,9 +37,26 @@ _SLOT_FIELDS = tuple(
 )
 
 
-def facts_of(requirement: Requirement) -> dict[str, FactValue]:
+class Problem(dict[str, FactValue]):
+    """The facts of a requirement, and what kernels take for it: asked of `estimator` where somebody wants to know."""
+
+    def __init__(self, requirement: Requirement, estimator: Estimator | None = None) -> None:
+        super().__init__(_platform_facts(requirement.platform))
+        self._requirement, self._estimator = requirement, estimator
+        self._estimates: dict[str, Estimate | None] = {}
+
+    def estimate_of(self, kernel: str) -> Estimate | None:
+        """What a kernel takes, None where nobody can say."""
+        if self._estimator is None:
+            return None
+        if kernel not in self._estimates:
+            self._estimates[kernel] = self._estimator(kernel, self._requirement)
+        return self._estimates[kernel]
+
+
+def facts_of(requirement: Requirement, estimator: Estimator | None = None) -> Problem:
     """All facts of a requirement."""
-    facts: dict[str, FactValue] = dict(_platform_facts(requirement.platform))
+    facts = Problem(requirement, estimator)
     facts.update(_policy_facts(requirement.policy))
     total = 0
     for fields, need in zip(_SLOT_FIELDS, requirement.inputs, strict=False):
@@ -122,11 +133,9 @@ def _transpose(requirement: Requirement, facts: dict[str, FactValue], attrs: dic
 
 
 def _weight_facts(requirement: Requirement, facts: dict[str, FactValue], slot: int) -> None:
-    """The factor that is reused over rows: whether it is known when compiling, and the time to stream it once."""
+    """The factor that is reused over rows: whether it is known when compiling."""
     need = requirement.inputs[slot]
     facts["weight.constant"] = need is not None and need.constant
-    nbytes = 0 if need is None else need.type.nbytes
-    facts["weight_ns"] = nbytes / bandwidth(facts, nbytes)
 
 
 def _matmul(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
@@ -143,19 +152,17 @@ def _matmul(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[s
         m, n, weight = 1, m, 0
     if prod((b, a)[weight == 0].shape[:-2]) == 1 and batch > 1:
         m, batch = m * batch, 1
-    facts.update(m=m, n=n, k=k, batch=batch, weight=weight)
+    facts.update(m=m, n=n, k=k, batch=batch)
     _weight_facts(requirement, facts, weight)
-    facts["flops_estimate"] = 2 * batch * m * n * k
 
 
 def _grouped(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
-    """Every row has one expert: the flops are those of one product, the weights those of all experts."""
+    """Every row has one expert."""
     x, w = _type(requirement, 0), _type(requirement, 1)
     if x is None or w is None or x.rank != 2 or w.rank != 3:
         return
-    facts.update(m=x.shape[0], n=w.shape[2], k=x.shape[1], batch=1, weight=1)
+    facts.update(m=x.shape[0], n=w.shape[2], k=x.shape[1], batch=1)
     _weight_facts(requirement, facts, 1)
-    facts["flops_estimate"] = 2 * x.shape[0] * w.shape[2] * x.shape[1]
 
 
 def _last(value: AttrValue, dim: int, default: int) -> int:
@@ -172,21 +179,18 @@ def _conv(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str
     output = requirement.outputs[0]
     taps, channels = prod(w.shape[2:]), x.shape[1]
     filters = output.shape[1]
-    pixels = prod(output.shape[2:])
-    facts.update(spatial=x.rank - 2, groups=groups, channels=channels, filters=filters, taps=taps, pixels=pixels)
-    facts["multiplier"] = filters // groups
+    facts.update(spatial=x.rank - 2, groups=groups, channels=channels, taps=taps, multiplier=filters // groups)
     facts["depthwise"] = groups == channels and groups > 1
     bias = requirement.inputs[2] if len(requirement.inputs) > 2 else None
     facts["bias.constant"] = bias is None or bias.constant
-    facts.update(batch=x.shape[0] * groups, m=filters // groups, n=pixels, k=channels // groups * taps, weight=1)
-    facts.update(out_columns=output.shape[-1], input_columns=max(x.shape[-1], output.shape[-1]))
+    pixels = prod(output.shape[2:])
+    facts.update(batch=x.shape[0] * groups, m=filters // groups, n=pixels, k=channels // groups * taps)
     for name, dim in (("columns", -1), ("rows", -2)):
         one_dimension = x.rank + dim < 2
         stride, dilation = (_last(attrs.get(a), dim, 1) for a in ("strides", "dilations"))
         facts[f"stride_{name}"] = 1 if one_dimension else stride
         facts[f"window_{name}"] = 1 if one_dimension else (w.shape[dim] - 1) * dilation + 1
     _weight_facts(requirement, facts, 1)
-    facts["flops_estimate"] = 2 * x.shape[0] * filters * pixels * (channels // groups) * taps
 
 
 def _pool(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
@@ -194,7 +198,6 @@ def _pool(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str
     if x is None or x.rank < 3:
         return
     facts["spatial"] = x.rank - 2
-    facts["input_columns"] = x.shape[-1]
     facts["taps"] = prod(kernel) if isinstance(kernel, tuple) else prod(x.shape[2:])
 
 
@@ -204,26 +207,6 @@ def _attention(requirement: Requirement, facts: dict[str, FactValue], attrs: dic
         return
     batch, heads, queries, depth = q.shape
     facts.update(batch=batch, heads=heads, queries=queries, keys=k.shape[2], depth=depth)
-    v = _type(requirement, 2)
-    facts["value_depth"] = v.shape[-1] if v is not None and v.rank else depth
-    facts["flops_estimate"] = 4 * batch * heads * queries * k.shape[2] * depth
-
-
-def _rowwise(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
-    x, axis, axes = _type(requirement, 0), attrs.get("axis"), attrs.get("axes")
-    if x is None:
-        return
-    row, inner = x.size, 1
-    if requirement.op == "lrn" and x.rank > 1:
-        row, inner = x.shape[1], prod(x.shape[2:])
-    elif isinstance(axes, tuple) and axes:
-        row = prod(x.shape[int(i)] for i in axes if -x.rank <= i < x.rank)
-        inner = prod(x.shape[max(int(i) % x.rank for i in axes) + 1 :]) if x.rank else 1
-    elif isinstance(axis, int) and -x.rank <= axis < x.rank:
-        at = axis % x.rank
-        whole = requirement.op in ("layer_norm", "rms_norm")
-        row, inner = (prod(x.shape[at:]), 1) if whole else (x.shape[at], prod(x.shape[at + 1 :]))
-    facts.update(row=row, rows=x.size // row if row else 0, inner=inner)
 
 
 _ADDERS: dict[str, _Adder] = {
@@ -234,9 +217,4 @@ _ADDERS: dict[str, _Adder] = {
     **dict.fromkeys(("conv", "conv_transpose"), _conv),
     **dict.fromkeys(("max_pool", "avg_pool", "lp_pool", "global_avg_pool", "global_max_pool"), _pool),
     "attention": _attention,
-    **dict.fromkeys(
-        ("softmax", "log_softmax", "layer_norm", "rms_norm", "lp_norm", "lrn", "argmax", "argmin", "cumsum"), _rowwise
-    ),
-    **dict.fromkeys([f"reduce_{n}" for n in ("sum", "mean", "max", "min", "prod", "l1", "l2")], _rowwise),
-    **dict.fromkeys([f"reduce_{n}" for n in ("log_sum", "log_sum_exp", "sum_square")], _rowwise),
 }

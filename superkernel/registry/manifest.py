@@ -209,7 +209,7 @@ def restricted(registry: Registry, manifest: Manifest, file: str = "MANIFEST") -
         same_tier = row.tier in (None, manifest.target[1])
         if same_tier and any(row.role.rank > k.role.rank and set(row.ops) & set(k.ops) for k in kept):
             closure[row.id] = row
-    return Registry(closure.values(), registry.timings, restricted_to=file)
+    return Registry(closure.values(), registry.estimator, registry.timings, file)
 
 
 def _names(models: Iterable[str]) -> str:

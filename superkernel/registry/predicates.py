@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -187,9 +188,11 @@ class Clause:
         """The printed form, for a clause that does not hold."""
         return Failure(self.reason, self.field, self.test.required(facts), show(facts.get(self.field)))
 
-    def cure(self, facts: Facts) -> dict[str, FactValue]:
+    def cure(self, facts: dict[str, FactValue]) -> dict[str, FactValue]:
         """The facts with this one field changed so that the clause holds."""
-        return {**facts, self.field: self.test.witness(facts.get(self.field), facts)}
+        cured = copy(facts)
+        cured[self.field] = self.test.witness(facts.get(self.field), facts)
+        return cured
 
     def __str__(self) -> str:
         return f"{self.field} {self.test.required({})}"

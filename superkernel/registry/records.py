@@ -1,8 +1,8 @@
 """The records of the registry: what a kernel can do, what a computation needs, and what policy governs the choice.
 
-Model: a `Capability` is one row: everything about one kernel variant on one instruction-set tier. Figures that depend
-on the problem (time, workspace) are functions with parameters, which print as their names. A `Requirement` is one
-problem on one platform under one policy. `selection.py` brings the two together.
+Model: a `Capability` is one row: pure data, everything about one kernel variant on one instruction-set tier. What
+depends on the problem (time, workspace) is an `Estimate`, which the registry is given a function for. A `Requirement`
+is one problem on one platform under one policy. `selection.py` brings the two together.
 
 Invariants: all records are frozen; a row's canonical name is a view of its fields (`lint.py`); the requirement's key is
 the same in every process and for every order of registration.
@@ -20,9 +20,10 @@ from superkernel.core.errors import InputError, Violation, raise_all
 from superkernel.core.option import HOST
 from superkernel.core.options import OPTIONS, Options
 from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Body
 from superkernel.ops.opdef import AttrValue
 from superkernel.registry.canonical import digest
-from superkernel.registry.predicates import Clause, Facts
+from superkernel.registry.predicates import Clause
 from superkernel.target.base import Target, identity_of
 
 
@@ -66,22 +67,32 @@ class NumericClass(Enum):
     ACCUMULATED = "accumulated"  # a sum whose error may grow with its length
 
 
-CostModel = Callable[[Facts, "Capability"], float]
-"""Time in ns of a problem. KeyError where the problem lacks a fact."""
-
-BytesModel = Callable[[Facts, "Capability"], Mapping[str, int]]
-"""Bytes per memory region (`scratch`: per core, while it runs; `packed`: persistent). KeyError as above."""
-
-
 @dataclass(frozen=True, slots=True)
 class Transform:
     """Work on an operand ahead of the kernel: pack, im2col, reorder, quantise. Amortised: once when compiling, else per
-    call. `nbytes`: the bytes it writes, per memory region."""
+    call."""
 
     kind: str
     slot: int
     amortised: bool
-    nbytes: BytesModel
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a kernel takes for a problem on one core, cut the best way it knows.
+
+    time_ns: caches warm for activations. workspace: bytes per memory region (`scratch`: of a core, while it runs;
+    `packed`: persistent copies of constants). packed: the latter per input slot.
+    """
+
+    time_ns: float
+    workspace: Mapping[str, int] = field(default_factory=dict)
+    packed: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def temporary_bytes(self) -> int:
+        """Of all regions, while it runs."""
+        return sum(count for region, count in self.workspace.items() if region != "packed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +101,6 @@ class Capability:
 
     input_dtypes: per input slot, the last one for all further slots; an absent optional input always passes.
     limits: everything else it demands of the problem (shape, stride, constness, ...).
-    figures: the tile and the parameters of the cost model by name, derived.
     fuses: pointwise operators it can take into its epilogue, None = any.
     """
 
@@ -113,27 +123,10 @@ class Capability:
     core_type: str | None = None
     tile: tuple[tuple[str, int], ...] = ()
     transforms: tuple[Transform, ...] = ()
-    workspace: BytesModel | None = None
-    persistent: BytesModel | None = None
     determinism: Determinism = Determinism.BITWISE
     numeric: NumericClass = NumericClass.ROUNDED
     error_ulps: float = 4.0
-    cost: CostModel | None = None
-    cost_parameters: tuple[tuple[str, float], ...] = ()
     code_bytes: int = 4096
-    figures: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        self.figures.update(self.tile)
-        self.figures.update(self.cost_parameters)
-
-    def parameter(self, name: str, default: float) -> float:
-        """A parameter of the cost model."""
-        return self.figures.get(name, default)
-
-    def tile_size(self, name: str, default: int = 1) -> int:
-        """A size of the tile (mr, nr, kr, sr)."""
-        return int(self.figures.get(name, default))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -227,7 +220,7 @@ class TensorNeed:
 class Requirement:
     """One problem. `program` are the pointwise operators fused around the anchor (or, for op "pointwise", all there
     is), `program_steps` each with the element types of its operand and its result. `layout`: how images lie,
-    "row_major" or "channels_last"."""
+    "row_major" or "channels_last". `program_body`: the whole program, for op "pointwise"."""
 
     op: str
     inputs: tuple[TensorNeed | None, ...]
@@ -242,6 +235,7 @@ class Requirement:
     activation: str | None = None
     deadline_ns: float | None = None
     layout: str = "row_major"
+    program_body: Body | None = None
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -294,6 +288,10 @@ class Requirement:
         return f"{self.op}({args}{attrs}){program} -> {', '.join(map(str, self.outputs))}"
 
 
+Estimator = Callable[[str, Requirement], Estimate | None]
+"""What the kernel of an id takes for a problem for which it is eligible; None where that is not known."""
+
+
 def plain(value: Any) -> Any:
     """A record's value as JSON data."""
     if isinstance(value, Enum):
@@ -304,8 +302,6 @@ def plain(value: Any) -> Any:
         return [plain(v) for v in value]
     if isinstance(value, Transform):
         return {name: plain(getattr(value, name)) for name in Transform.__dataclass_fields__}
-    if callable(value):
-        return value.__name__
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     return value
@@ -313,6 +309,6 @@ def plain(value: Any) -> Any:
 
 def row_data(row: Capability) -> dict[str, Any]:
     """A row as canonical plain data: what its content hash covers."""
-    data = {name: plain(getattr(row, name)) for name in Capability.__dataclass_fields__ if name != "figures"}
+    data = {name: plain(getattr(row, name)) for name in Capability.__dataclass_fields__}
     data["limits"] = [[c.reason.value, str(c)] for c in row.limits]
     return data

@@ -16,8 +16,18 @@ from math import prod
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, SuperKernelError
-from superkernel.core.tensor import TensorType
-from superkernel.ir.body import AnchorInput, Body, Operand, PointwiseProgram, Role, View
+from superkernel.core.tensor import TensorType, broadcast_strides, channels_last_strides
+from superkernel.ir.body import (
+    AnchorInput,
+    Body,
+    Instruction,
+    Operand,
+    PointwiseProgram,
+    ProgramInput,
+    ProgramOutput,
+    Role,
+    View,
+)
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import find_op, op_table, suggest_ops, traits_of
@@ -54,7 +64,18 @@ def requirement_of(body: Body, target: Target, policy: Policy) -> Requirement:
         sources = [o for o in body.operands if o.role is not Role.OUTPUT]
         inputs = tuple(_program_need(body, i, o) for i, o in enumerate(sources))
         outputs = tuple(o.type for o in body.operands if o.role is Role.OUTPUT)
-        return Requirement(POINTWISE, inputs, outputs, (), platform_of(target), policy, names, dtypes, steps)
+        return Requirement(
+            POINTWISE,
+            inputs,
+            outputs,
+            (),
+            platform_of(target),
+            policy,
+            names,
+            dtypes,
+            steps,
+            program_body=body,
+        )
     slots = zip(body.anchor_inputs, body.anchor_input_types, strict=True)
     needs = tuple(None if kind is None else _need(body, source, kind) for source, kind in slots)
     own, own_steps = _own_step(body.op, needs, body.anchor_outputs)
@@ -145,6 +166,54 @@ def _activation(epilogue: PointwiseProgram) -> str | None:
     """The activation that ends an epilogue, where it is one that kernels know by name."""
     last = epilogue.instructions[-1].op if epilogue.instructions else None
     return "relu" if last == "relu" else "minmax" if last in _CLAMPS else None
+
+
+def body_of(requirement: Requirement) -> Body | None:
+    """The problem alone, as families cut it: an anchor on operands in memory, images in their layout, the results
+    stored as they are; or a program. None for an operator that is no work of its own (a view)."""
+    if requirement.program_body is not None:
+        return requirement.program_body
+    definition = find_op(requirement.op)
+    if definition is None or definition.family in (Family.VIEW, Family.RESHAPE):
+        return None
+    needs, outputs = [n for n in requirement.inputs if n is not None], requirement.outputs
+    operands = [Operand(Role.CONSTANT if n.constant else Role.INPUT, n.type) for n in needs]
+    operands += [Operand(Role.OUTPUT, kind) for kind in outputs]
+    if definition.family is Family.POINTWISE:
+        return _program_of(requirement, tuple(operands))
+    slots: list[View | None] = []
+    for slot, need in enumerate(requirement.inputs):
+        index = sum(n is not None for n in requirement.inputs[:slot])
+        slots.append(None if need is None else View(index, need.type.shape, _strides(requirement, need, slot)))
+    results = tuple(ProgramInput(-1 - k, kind.dtype) for k, kind in enumerate(outputs))
+    stores = tuple(
+        ProgramOutput(k, len(needs) + k, _image_strides(requirement, kind)) for k, kind in enumerate(outputs)
+    )
+    types = tuple(None if n is None else n.type for n in requirement.inputs)
+    epilogue = PointwiseProgram(outputs[0].shape, results, (), stores)
+    return Body(requirement.op, requirement.attrs, tuple(operands), tuple(slots), types, outputs, epilogue)
+
+
+def _program_of(requirement: Requirement, operands: tuple[Operand, ...]) -> Body:
+    """A pointwise operator that stands alone."""
+    kind, count = requirement.outputs[0], len(operands) - 1
+    loads = tuple(
+        ProgramInput(i, o.type.dtype, broadcast_strides(o.type.shape, o.type.strides, kind.shape))
+        for i, o in enumerate(operands[:-1])
+    )
+    step = Instruction(requirement.op, tuple(range(count)), kind.dtype, requirement.attrs)
+    program = PointwiseProgram(kind.shape, loads, (step,), (ProgramOutput(count, count, kind.strides),))
+    return Body(None, (), operands, (), (), (), program)
+
+
+def _strides(requirement: Requirement, need: TensorNeed, slot: int) -> tuple[int, ...]:
+    if need.strides:
+        return need.strides
+    return _image_strides(requirement, need.type) if slot == 0 else need.type.strides
+
+
+def _image_strides(requirement: Requirement, kind: TensorType) -> tuple[int, ...]:
+    return channels_last_strides(kind.shape) if requirement.layout == CHANNELS_LAST else kind.strides
 
 
 def parse_requirement(text: str, target: Target, policy: Policy) -> Requirement:

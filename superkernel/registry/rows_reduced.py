@@ -1,8 +1,8 @@
 """The host's rows of reduced precision: f32 problems computed in narrow formats where the policy allows it.
 
 Model: a row is eligible only where `policy.precision` names its precision; the f32 rows stay eligible, so that what is
-taken is the faster by estimate and a problem without a narrow kernel is computed in f32. Rates are multiply-adds per
-f32 multiply-add. A CPU that has the instructions of a format has two rows of its tier, with and without them.
+taken is the faster by estimate and a problem without a narrow kernel is computed in f32. A CPU that has the
+instructions of a format has two rows of its tier, with and without them.
 
 Of few rows only the weights are bytes: more exact, and what streams past decides the time anyway.
 
@@ -17,25 +17,9 @@ from functools import cache
 
 from superkernel.core.dtypes import DType
 from superkernel.ops.opdef import FLOATS
-from superkernel.registry.models import (
-    attention,
-    byte_filters,
-    conv_nhwc,
-    gemm,
-    gemv,
-    narrow_filters,
-    narrow_panels,
-    narrow_scratch,
-    patch_bytes,
-    patch_nhwc,
-    score_block,
-    squares,
-    squares_filters,
-    winograd,
-)
 from superkernel.registry.names import TIER_TOKENS, KernelName, format_name, make_params
 from superkernel.registry.predicates import Clause, Reason, one_of, within
-from superkernel.registry.records import BytesModel, Capability, CostModel, KernelRole, NumericClass, Transform
+from superkernel.registry.records import Capability, KernelRole, NumericClass, Transform
 from superkernel.target.cpu import AVX2, AVX512
 
 TIER_FEATURES = {"avx512": frozenset(AVX2 + AVX512), "avx2": frozenset(AVX2), "plain": frozenset[str]()}
@@ -61,7 +45,6 @@ REDUCED = ("bf16", "int8", "tf32-like")
 _TILES = {"avx512": (14, 32), "avx2": (6, 16), "plain": (6, 8)}
 _STREAM_TILES = {"avx512": (1, 64), "avx2": (1, 32), "plain": (1, 16)}
 _F32 = frozenset({DType.F32})
-_COSTS: dict[str, CostModel] = {"gemm": gemm, "gemv": gemv, "attention": attention}
 _FEW_ROWS = within(Reason.SHAPE, "m", 1, 6)
 _MANY_ROWS = within(Reason.SHAPE, "m", 7)
 _POINTWISE = (
@@ -78,72 +61,51 @@ _INT8_DEPTHS = within(Reason.SHAPE, "k", 1, 1 << 16)
 
 @dataclass(frozen=True)
 class _Narrow:
-    """What the variants of a kernel share. `share`: its weights' bytes of those in f32; `copy_ns`: per element of the
-    rows that it copies."""
+    """What the variants of a kernel share."""
 
     kernel: str
     precision: str
     words: tuple[str, ...]  # of the canonical name, behind f32
     micro: str
-    rate: float
-    native_rate: float
-    share: float
-    copy_ns: float
     error_ulps: float
     instruction: str = ""  # LLVM's feature that computes it, "" where none does
     modifier: str = ""
     limits: tuple[Clause, ...] = ()
     op: str = "matmul"
     layouts: tuple[str, ...] = ("dense", "view")
-    cost: CostModel | None = None  # None for that of `micro`
-    workspace: BytesModel = narrow_scratch
-    persistent: BytesModel | None = narrow_panels
-    figures: tuple[tuple[str, float], ...] = ()  # further ones of the cost model
 
 
+_EVERY_LAYOUT = ("dense", "view", "program")
+_IMAGES = (_CHANNELS_LAST, within(Reason.RANK, "spatial", 1, 2))
 _KERNELS = (
-    _Narrow("host.matmul.bf16", "bf16", ("bf16",), "gemm", 0.85, 2.0, 0.5, 0.12, 2.0**16, "avx512bf16"),
+    _Narrow("host.matmul.bf16", "bf16", ("bf16",), "gemm", 2.0**16, "avx512bf16"),
+    _Narrow("host.matmul.gemv_bf16", "bf16", ("bf16",), "gemv", 2.0**16, "avx512bf16", limits=(_FEW_ROWS,)),
+    _Narrow("host.matmul.tf32", "tf32-like", ("bf16",), "gemm", 2.0**9, "avx512bf16", "x3"),
     _Narrow(
-        "host.matmul.gemv_bf16", "bf16", ("bf16",), "gemv", 0.85, 2.0, 0.5, 0.12, 2.0**16, "avx512bf16",
-        limits=(_FEW_ROWS,),
-    ),
-    _Narrow("host.matmul.tf32", "tf32-like", ("bf16",), "gemm", 0.3, 0.66, 1.0, 0.25, 2.0**9, "avx512bf16", "x3"),
-    _Narrow(
-        "host.matmul.int8", "int8", ("qd8", "qc8w"), "gemm", 0.8, 3.6, 0.25, 0.3, 2.0**18, "avx512vnni",
-        limits=(_MANY_ROWS, _INT8_DEPTHS),
+        "host.matmul.int8", "int8", ("qd8", "qc8w"), "gemm", 2.0**18, "avx512vnni", limits=(_MANY_ROWS, _INT8_DEPTHS)
     ),
     _Narrow(
-        "host.matmul.gemv_int8", "int8", ("qc8w",), "gemv", 0.4, 2.0, 0.25, 0.4, 2.0**17, "avx512vnni",
-        limits=(_FEW_ROWS, _INT8_DEPTHS),
+        "host.matmul.gemv_int8", "int8", ("qc8w",), "gemv", 2.0**17, "avx512vnni", limits=(_FEW_ROWS, _INT8_DEPTHS)
+    ),
+    _Narrow("host.conv.bf16", "bf16", ("bf16",), "conv", 2.0**16, "avx512bf16", limits=_POINTWISE, op="conv"),
+    _Narrow(
+        "host.conv.int8", "int8", ("qd8", "qc8w"), "conv", 2.0**18, "avx512vnni",
+        limits=(*_POINTWISE, _MANY_PIXELS, _INT8_DEPTHS), op="conv",
     ),
     _Narrow(
-        "host.conv.bf16", "bf16", ("bf16",), "conv", 0.85, 1.9, 0.5, 0.12, 2.0**16, "avx512bf16",
-        limits=_POINTWISE, op="conv", cost=conv_nhwc,
+        "host.conv.nhwc_bf16", "bf16", ("bf16",), "conv", 2.0**16, "avx512bf16", "nhwc", _IMAGES, "conv", _EVERY_LAYOUT
     ),
     _Narrow(
-        "host.conv.int8", "int8", ("qd8", "qc8w"), "conv", 0.8, 3.4, 0.25, 0.3, 2.0**18, "avx512vnni",
-        limits=(*_POINTWISE, _MANY_PIXELS, _INT8_DEPTHS), op="conv", cost=conv_nhwc, figures=(("pixel_ns", 25.0),),
+        "host.conv.nhwc_int8", "int8", ("qd8", "qc8w"), "conv", 2.0**18, "avx512vnni", "nhwc",
+        (*_IMAGES, _INT8_DEPTHS), "conv", _EVERY_LAYOUT,
     ),
     _Narrow(
-        "host.conv.nhwc_bf16", "bf16", ("bf16",), "conv", 0.85, 1.95, 0.5, 0.02, 2.0**16, "avx512bf16", "nhwc",
-        limits=(one_of(Reason.LAYOUT, "layout", "channels_last"), within(Reason.RANK, "spatial", 1, 2)), op="conv",
-        layouts=("dense", "view", "program"), cost=conv_nhwc, workspace=patch_nhwc, persistent=narrow_filters,
+        "host.conv.winograd2_bf16", "bf16", ("bf16",), "conv", 2.0**17, "avx512bf16", "winograd2", _WINOGRAD_LIMITS,
+        "conv", _EVERY_LAYOUT,
     ),
     _Narrow(
-        "host.conv.nhwc_int8", "int8", ("qd8", "qc8w"), "conv", 0.8, 3.9, 0.25, 0.15, 2.0**18, "avx512vnni", "nhwc",
-        limits=(one_of(Reason.LAYOUT, "layout", "channels_last"), within(Reason.RANK, "spatial", 1, 2), _INT8_DEPTHS),
-        op="conv", layouts=("dense", "view", "program"), cost=conv_nhwc, workspace=patch_bytes,
-        persistent=byte_filters, figures=(("row_steps", 4.0),),
-    ),
-    _Narrow(
-        "host.conv.winograd2_bf16", "bf16", ("bf16",), "conv", 0.85, 1.95, 0.5, 0.0, 2.0**17, "avx512bf16",
-        "winograd2", limits=_WINOGRAD_LIMITS, op="conv", layouts=("dense", "view", "program"), cost=winograd,
-        workspace=squares, persistent=squares_filters, figures=(("m", 2.0),),
-    ),
-    _Narrow(
-        "host.attention.bf16", "bf16", ("bf16",), "attention", 0.85, 1.9, 1.0, 0.25, 2.0**16, "avx512bf16",
-        limits=(within(Reason.SHAPE, "queries", 7),), op="attention", workspace=score_block, persistent=None,
-        figures=(("kept_values", 0.5),),
+        "host.attention.bf16", "bf16", ("bf16",), "attention", 2.0**16, "avx512bf16",
+        limits=(within(Reason.SHAPE, "queries", 7),), op="attention",
     ),
 )  # fmt: skip
 
@@ -184,19 +146,9 @@ def _row(kernel: _Narrow, tier: str, *, native: bool) -> Capability:
         tier=tier,
         features=TIER_FEATURES[tier] | ({kernel.instruction} if native else frozenset()),
         tile=tile,
-        transforms=(Transform("quantise", 1, True, narrow_panels),) if weights else (),
-        workspace=kernel.workspace,
-        persistent=kernel.persistent,
+        transforms=(Transform("quantise", 1, True),) if weights else (),
         numeric=NumericClass.ACCUMULATED,
         error_ulps=kernel.error_ulps,
-        cost=kernel.cost or _COSTS[kernel.micro],
-        cost_parameters=(
-            ("rate", kernel.native_rate if native else kernel.rate),
-            ("weights", kernel.share),
-            ("copy_ns", kernel.copy_ns),
-            ("parts", 2.0 if kernel.precision == "tf32-like" else 1.0),
-            *kernel.figures,
-        ),
         code_bytes={"gemm": 12288, "attention": 16384}.get(kernel.micro, 6144),
     )
 

@@ -1,8 +1,11 @@
 """The order among eligible kernels: a tuple of figures, lower wins, no ties.
 
-Order: pinned, role, source of the time, time with transforms and transfers, memory penalty, specificity, feature rank,
-workspace, code size, id. With objective "size" the code size, with "memory" the workspace moves ahead of the time.
-Better CPU features never win by themselves: time decides, features only break ties.
+Order: pinned, role, source of the time, whether it is slower than the fastest, error, what it joins, time, specificity,
+feature rank, workspace, code size, id. With objective "size" the code size, with "memory" the workspace moves ahead of
+the time. Better CPU features never win by themselves: time decides, features only break ties.
+
+Estimates that differ by little say nothing: among those that are as fast as the fastest, the kernel with the
+smaller error goes first, then the one that more can be joined to. Measured times are taken as they are.
 
 Invariant: times of one candidate set come from one source, so that a measurement is never weighed against a model.
 """
@@ -12,23 +15,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from superkernel.registry.eligibility import estimated_time_ns
-from superkernel.registry.models import workspace_of
-from superkernel.registry.predicates import Facts, matches_any
-from superkernel.registry.records import Capability, Policy
+from superkernel.registry.predicates import matches_any
+from superkernel.registry.records import Capability, Estimate, Policy
 
 MEASURED, MODEL, NO_TIME = 0, 1, 2
 SOURCES = ("measured", "model", "none")
+LEVEL = {MEASURED: 1.0, MODEL: 1.06, NO_TIME: 1.0}
+"""Times up to so many times the shortest are as good as it."""
 
 
 class Score(NamedTuple):
-    """One candidate's figures. Times in ns, sizes in bytes; negated where more is better."""
+    """One candidate's figures. Times in ns, sizes in bytes; negated where more is better. `error_ulps` and `joins`
+    (kinds of inputs) count among the fastest only."""
 
     pinned: int
     role: int
     source: int
+    slower: int
+    error_ulps: float
+    joins: int
     time_ns: float
-    penalty_ns: float
     specificity: int
     feature_rank: int
     workspace_bytes: int
@@ -38,8 +44,8 @@ class Score(NamedTuple):
 
 _ORDER: dict[str, tuple[int, ...]] = {
     "latency": tuple(range(len(Score._fields))),
-    "size": (0, 1, 8, 2, 3, 4, 5, 6, 7, 9),
-    "memory": (0, 1, 7, 2, 3, 4, 5, 6, 8, 9),
+    "size": (0, 1, 10, 2, 3, 4, 5, 6, 7, 8, 9, 11),
+    "memory": (0, 1, 9, 2, 3, 4, 5, 6, 7, 8, 10, 11),
 }
 
 
@@ -52,51 +58,38 @@ def sort_key(score: Score, objective: str) -> tuple[float | int | str, ...]:
 
 def deciding_element(winner: Score, loser: Score, objective: str) -> str:
     """The first figure, in the order of the objective, in which the two differ."""
-    return next(Score._fields[i] for i in _ORDER[objective] if winner[i] != loser[i])
+    name = next(Score._fields[i] for i in _ORDER[objective] if winner[i] != loser[i])
+    return "time_ns" if name == "slower" else name
 
 
 Times = tuple[int, list[float]]
 """Where the times of a candidate set come from, and one per candidate (0 where there are none)."""
 
 
-def times_of(rows: Sequence[Capability], facts: Facts, measured_ns: Sequence[float | None]) -> Times:
+def times_of(estimates: Sequence[Estimate | None], measured_ns: Sequence[float | None]) -> Times:
     """Times of one candidate set from one source: measured for all, else modelled for all, else none."""
     known = [t for t in measured_ns if t is not None]
-    if rows and len(known) == len(rows):
+    if estimates and len(known) == len(estimates):
         return MEASURED, known
-    modelled = [estimated_time_ns(row, facts) for row in rows]
-    known = [t for t in modelled if t is not None]
-    return (MODEL, known) if len(known) == len(rows) else (NO_TIME, [0.0] * len(rows))
+    modelled = [e.time_ns for e in estimates if e is not None]
+    return (MODEL, modelled) if len(modelled) == len(estimates) else (NO_TIME, [0.0] * len(estimates))
 
 
-def score_of(row: Capability, clauses: int, facts: Facts, policy: Policy, source: int, time_ns: float) -> Score:
-    """The score of one candidate with that many clauses."""
-    needed = workspace_of(row, facts) if row.workspace or row.persistent else {}
-    near_bytes = facts.get("cpu.l2_bytes")
-    beyond = 0 if near_bytes is None else needed.get("scratch", 0) - near_bytes
+def score_of(
+    row: Capability, clauses: int, policy: Policy, source: int, time_ns: float, slower: bool, estimate: Estimate | None
+) -> Score:
+    """The score of one candidate with that many clauses. `slower`: than the fastest of its set (see `LEVEL`)."""
     return Score(
         pinned=0 if policy.pin and matches_any(policy.pin, row.names) else 1,
         role=row.role.rank,
         source=source,
+        slower=int(slower),
+        error_ulps=0.0 if slower else row.error_ulps,
+        joins=0 if slower else -len(row.layouts),
         time_ns=time_ns,
-        penalty_ns=beyond / facts["cpu.l3_bytes_per_ns"] if beyond > 0 else 0.0,
         specificity=-clauses,
         feature_rank=-len(row.features),
-        workspace_bytes=sum(needed.values()),
+        workspace_bytes=sum(estimate.workspace.values()) if estimate is not None else 0,
         code_bytes=row.code_bytes,
         id=row.id,
     )
-
-
-def front_of(rows: Sequence[Capability], times_ns: Sequence[float], facts: Facts, objective: str) -> list[int]:
-    """The candidates that no other precedes in the figure the objective weighs first: only these need a whole score.
-    Equal in pin, role and source they must be."""
-    figures: Sequence[float]
-    if objective == "size":
-        figures = [row.code_bytes for row in rows]
-    elif objective == "memory":
-        figures = [sum(workspace_of(row, facts).values()) for row in rows]
-    else:
-        figures = times_ns
-    least = min(figures)
-    return [i for i, figure in enumerate(figures) if figure == least]

@@ -22,12 +22,11 @@ from superkernel.ir.body import Body
 from superkernel.registry.canonical import digest
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.explanation import Candidate, Explanation, Fallback
-from superkernel.registry.facts import facts_of
-from superkernel.registry.models import workspace_of
+from superkernel.registry.facts import Problem, facts_of
 from superkernel.registry.predicates import Clause, Facts, FactValue, Failure, Reason, matches_any, show
-from superkernel.registry.records import Capability, KernelRole, Policy, Requirement, row_data
+from superkernel.registry.records import Capability, Estimator, KernelRole, Policy, Requirement, row_data
 from superkernel.registry.requirement import requirement_of
-from superkernel.registry.score import Times, front_of, score_of, sort_key, times_of
+from superkernel.registry.score import LEVEL, NO_TIME, score_of, sort_key, times_of
 from superkernel.registry.timings import TimingDatabase
 from superkernel.target.base import Target
 
@@ -161,14 +160,20 @@ class _OperatorIndex:
 class Registry:
     """A set of rows to choose from. Raises InputError on two rows with one id and on rows without operators.
 
+    `estimator`: says what kernels take; asked where several are eligible, or somebody sets a limit or wants to know.
     `restricted_to`: set on a registry cut down by a manifest; a miss then names the key and how to regenerate the
     manifest.
     """
 
     def __init__(
-        self, rows: Iterable[Capability], timings: TimingDatabase | None = None, restricted_to: str | None = None
+        self,
+        rows: Iterable[Capability],
+        estimator: Estimator | None = None,
+        timings: TimingDatabase | None = None,
+        restricted_to: str | None = None,
     ) -> None:
         self.rows = tuple(sorted(rows, key=lambda r: r.id))
+        self.estimator = estimator
         self.timings = timings
         self.restricted_to = restricted_to
         _check_rows(self.rows)
@@ -228,7 +233,7 @@ class Registry:
     def _select(self, requirement: Requirement) -> Selection:
         start_ns = time.perf_counter_ns()
         index, policy = self._index(requirement.op), requirement.policy
-        facts = facts_of(requirement)
+        facts = facts_of(requirement, self.estimator)
         failed, excluded = index.failed_bits(facts), index.excluded(policy)
         eligible = index.eligible(failed)
         if excluded:
@@ -236,18 +241,10 @@ class Registry:
         if not eligible:
             raise self._unsupported(requirement, index, failed, facts)
         leading, rest = _leading(index, eligible, policy)
-        times = self._times(requirement, index, leading, facts)
-        front = front_of([index.rows[i] for i in leading], times[1], facts, policy.objective)
-        ranked = self._rank(
-            requirement, index, [leading[i] for i in front], (times[0], [times[1][i] for i in front]), facts
-        )
-        row, score, _ = ranked[0]
-        assert score is not None
+        row = self._best(requirement, index, leading, facts)
 
         def evaluate_eligible() -> list[Candidate]:
-            first = self._rank(requirement, index, leading, times, facts)
-            others = self._times(requirement, index, rest, facts)
-            return first + self._rank(requirement, index, rest, others, facts)
+            return [c for rows in (leading, rest) for c in self._rank(requirement, index, rows, facts)]
 
         def evaluate_rejected() -> list[Candidate]:
             out = [i for i in range(len(index.rows)) if i not in set(eligible)]
@@ -256,32 +253,40 @@ class Registry:
         explanation = Explanation(
             requirement=requirement,
             chosen=row,
-            score=score,
             ranking=evaluate_eligible,
             rejecting=evaluate_rejected,
-            workspace_bytes=tuple(sorted(workspace_of(row, facts).items())),
             facts=facts,
             better_roles=index.best_role < row.role.rank,
             elapsed_ns=time.perf_counter_ns() - start_ns,
         )
         return Selection(row.kernel, row, requirement, explanation)
 
-    def _times(self, requirement: Requirement, index: _OperatorIndex, which: list[int], facts: Facts) -> Times:
+    def _best(self, requirement: Requirement, index: _OperatorIndex, leading: list[int], facts: Problem) -> Capability:
+        """The best of rows that are level in what outranks time. Rows of one kernel need no estimate: theirs is one."""
+        rows = [index.rows[i] for i in leading]
+        if self.timings is None and len({row.kernel for row in rows}) == 1:
+            policy, ranked = requirement.policy, zip(leading, rows, strict=True)
+            scores = [score_of(row, index.counts[i], policy, NO_TIME, 0.0, False, None) for i, row in ranked]
+            best = min(scores, key=lambda score: sort_key(score, policy.objective))
+            return rows[scores.index(best)]
+        return self._rank(requirement, index, leading, facts)[0].row
+
+    def _rank(
+        self, requirement: Requirement, index: _OperatorIndex, which: list[int], facts: Problem
+    ) -> list[Candidate]:
+        """The candidates with their scores, best first."""
+        policy, rows = requirement.policy, [index.rows[i] for i in which]
+        estimates = [facts.estimate_of(row.kernel) for row in rows]
         measured: list[float | None] = []
         if self.timings is not None and which:
             key, device = requirement.problem_key, self.timings.device_of(requirement.platform)
-            measured = [self.timings.lookup(key, index.rows[i].id, device) for i in which]
-        return times_of([index.rows[i] for i in which], facts, measured)
-
-    def _rank(
-        self, requirement: Requirement, index: _OperatorIndex, which: list[int], times: Times, facts: Facts
-    ) -> list[Candidate]:
-        """The candidates with their scores, best first."""
-        policy, (source, times_ns) = requirement.policy, times
+            measured = [self.timings.lookup(key, row.id, device) for row in rows]
+        source, times_ns = times_of(estimates, measured)
+        level_ns = LEVEL[source] * min(times_ns, default=0.0)
         found = []
-        for i, time_ns in zip(which, times_ns, strict=True):
-            score = score_of(index.rows[i], index.counts[i], facts, policy, source, time_ns)
-            found.append((sort_key(score, policy.objective), Candidate(index.rows[i], score, ())))
+        for i, row, estimate, time_ns in zip(which, rows, estimates, times_ns, strict=True):
+            score = score_of(row, index.counts[i], policy, source, time_ns, time_ns > level_ns, estimate)
+            found.append((sort_key(score, policy.objective), Candidate(row, score, ())))
         return [candidate for _, candidate in sorted(found, key=lambda pair: pair[0])]
 
     def _unsupported(

@@ -80,24 +80,14 @@ class AicoreTarget(Target):
         return TRIPLE, self.name, sha256(self.text().encode()).hexdigest()[:16]
 
     def facts(self) -> Mapping[str, Any]:
-        """Figures of one cube core and one vector core."""
-        cube, vector, cycles_per_ns = self.cube, self.vector, self.device.clock_mhz / 1000
+        """What clauses of kernels demand: steps of the matrix engine, shape of a group, aicpu harts."""
+        cube = self.cube
         depths = {DType.F32: cube.k_f32, DType.F16: cube.k_f16, DType.BF16: cube.k_f16, DType.I8: cube.k_i8}
         return {
-            "aicore.name": self.name,
             "aicore.cube_step": (cube.m, cube.n),
             "aicore.group": (self.device.cube_cores_per_group, self.device.vector_cores_per_group),
             "aicore.cube_depths": tuple(depths.items()),
             "aicore.aicpu_harts": int(self.device.aicpu_harts),
-            "aicore.cube_steps_per_ns": cycles_per_ns,
-            "aicore.vector_bytes_per_ns": 4 * vector.lanes_32bit * cycles_per_ns,
-            "read_bytes_per_ns": ((math.inf, self.mb_per_s("rates.gm_to_l1_gb_per_s") / 1000),),
-            "aicore.to_cube_bytes_per_ns": self.mb_per_s("rates.gm_to_l1_gb_per_s") / 1000,
-            "aicore.from_cube_bytes_per_ns": self.mb_per_s("rates.l0c_to_gm_gb_per_s") / 1000,
-            "aicore.to_vector_bytes_per_ns": self.mb_per_s("rates.gm_to_ub_gb_per_s") / 1000,
-            "aicore.from_vector_bytes_per_ns": self.mb_per_s("rates.ub_to_gm_gb_per_s") / 1000,
-            "aicore.load_ns": self.nanoseconds(self.control.global_load_cycles),
-            "aicore.startup_ns": self.nanoseconds(self.dma.startup_cycles),
         }
 
     def __repr__(self) -> str:

@@ -39,8 +39,7 @@ class Target(ABC):
 
     @abstractmethod
     def facts(self) -> Mapping[str, Any]:
-        """What clauses and cost models of the registry may ask, by name. All targets have `read_bytes_per_ns`: pairs of
-        the size of a working set and the rate, in bytes per ns, at which one core reads one up to that size."""
+        """What clauses of the registry may ask, by name."""
 
     def extensions(self) -> frozenset[str]:
         """Names of the instruction-set extensions that code may use."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -65,23 +64,7 @@ class CpuTarget(Target):
         return self.l1_bytes, self.l2_bytes, self.l3_bytes
 
     def facts(self) -> Mapping[str, Any]:
-        return {
-            "cpu.tier": self.tier,
-            "cpu.features": self.extensions(),
-            "cpu.vector_bytes": self.vector_bytes,
-            "cpu.flops_per_ns": self.flops_per_ns,
-            "cpu.l1_bytes": self.l1_bytes,
-            "cpu.l2_bytes": self.l2_bytes,
-            "cpu.l3_bytes": self.l3_bytes,
-            "cpu.l2_bytes_per_ns": self.l2_bytes_per_ns,
-            "cpu.l3_bytes_per_ns": self.l3_bytes_per_ns,
-            "cpu.dram_bytes_per_ns": self.dram_bytes_per_ns,
-            "read_bytes_per_ns": (
-                (self.l2_bytes, self.l2_bytes_per_ns),
-                (self.l3_bytes, self.l3_bytes_per_ns),
-                (inf, self.dram_bytes_per_ns),
-            ),
-        }
+        return {"cpu.tier": self.tier, "cpu.features": self.extensions()}
 
 
 def cpu_target(triple: str, tier: str, available: Collection[str]) -> CpuTarget:

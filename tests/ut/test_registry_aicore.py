@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from registry_cases import TARGETS
 
@@ -150,7 +152,7 @@ def test_curing_every_stated_clause_makes_a_row_eligible() -> None:
         wanted = problem(text)
         facts = facts_of(wanted)
         for candidate in AICORE_KERNELS.registry.rows_of(wanted.op):
-            cured = facts
+            cured: dict[str, Any] = facts
             for clause in clauses_of(candidate):
                 if not clause.holds(cured):
                     cured = clause.cure(cured)

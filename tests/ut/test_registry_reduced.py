@@ -1,5 +1,4 @@
-"""Rows of reduced precision: eligible only where the policy allows it, faster only where they are, bounds of what they
-take."""
+"""Rows of reduced precision: eligible only where the policy allows it, faster only where they are, what they take."""
 
 from __future__ import annotations
 
@@ -16,7 +15,6 @@ from superkernel.registry import Capability, Policy, Requirement, requirement_of
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
 from superkernel.registry.lint import lint
-from superkernel.registry.models import workspace_of
 from superkernel.registry.predicates import Reason
 from superkernel.registry.requirement import parse_requirement
 from superkernel.registry.rows_reduced import REDUCED, reduced_rows
@@ -80,14 +78,15 @@ def test_a_row_is_eligible_under_its_precision_only(row: Capability) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: r.id)
 @pytest.mark.parametrize(("depth", "columns"), [(37, 45), (1030, 300), (5, 500)])
-def test_workspace_is_an_upper_bound(row: Capability, depth: int, columns: int) -> None:
+def test_estimates_say_what_is_packed(row: Capability, depth: int, columns: int) -> None:
     case, target = case_of(row, rows_for(row), depth, columns), target_of(row)
     body = turned(case.body)
-    bound = workspace_of(row, facts_of(requirement_of(body, target, Policy(precision=precision_of(row)))))
+    estimate = HOST_KERNELS[row.kernel].estimate(body, target)
+    assert estimate is not None
     tiling = family_of(row.kernel).tilings(row.kernel, body, target)[0]
     packed = sum(pack_bytes(p, case.arrays[k]).nbytes for k, p in tiling.packs(body).items())  # type: ignore[arg-type, misc]
-    assert tiling.scratch_bytes <= bound["scratch"] <= 12 * tiling.scratch_bytes + 65536
-    assert packed <= bound.get("packed", 0) <= 4 * packed + 65536
+    assert estimate.workspace.get("packed", 0) == sum(estimate.packed.values()) == packed
+    assert estimate.workspace["scratch"] == tiling.scratch_bytes
 
 
 def test_names_agree_with_fields() -> None:

@@ -16,7 +16,7 @@ from superkernel.codegen.host.emitters import emitter_of
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import TensorType
+from superkernel.core.tensor import TensorType, channels_last_strides
 from superkernel.ir.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
 from superkernel.ops.grouped import GroupTable
 from superkernel.ops.table import find_op
@@ -24,11 +24,9 @@ from superkernel.registry import Capability, KernelRole, Policy, Requirement, re
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
 from superkernel.registry.lint import lint
-from superkernel.registry.models import workspace_of
 from superkernel.registry.requirement import parse_requirement
 from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.families.matmul import _TILES as MATMUL_TILES
-from superkernel.scheduler.storage import channels_last_strides
 from superkernel.target.cpu import TIERS
 
 ROWS = [r for r in HOST_KERNELS.registry.rows if all(c.field != "policy.precision" for c in r.limits)]
@@ -218,40 +216,3 @@ def test_a_case_of_every_row_runs(candidate: Capability, rng: np.random.Generato
     wanted = definition.reference(given, dict(problem.attrs), problem.outputs)
     for got, want, kind in zip(slots, wanted, problem.outputs, strict=True):
         _compare(_turned(problem, got), want, kind.dtype)
-
-
-LARGE = (
-    ("host.matmul.dynamic", "matmul(f32[128,3072], f32[3072,768])"),
-    ("host.matmul.packed", "matmul(bf16[128,384], const bf16[384,384])"),
-    ("host.matmul.gemv", "matmul(f32[2,384], const f32[384,1536])"),
-    ("host.matmul.generic", "matmul(i8[128,384], const i8[384,384])"),
-    ("host.matmul.dynamic", "matmul(f64[64,100], f64[100,70])"),
-    ("host.conv.igemm", "conv(f32[1,64,56,56], const f32[64,64,3,3]; pads=(1,1,1,1))"),
-    ("host.conv.igemm", "conv(f32[1,256,56,56], const f32[64,256,1,1])"),
-    ("host.conv.igemm", "conv(f32[1,3,224,224], const f32[64,3,7,7]; pads=(3,3,3,3), strides=(2,2))"),
-    ("host.conv.igemm", "conv(f32[1,512,7,7], const f32[512,512,3,3]; pads=(1,1,1,1))"),
-    ("host.conv.depthwise", "conv(f32[1,64,112,112], const f32[64,1,3,3]; groups=64, pads=(1,1,1,1), strides=(2,2))"),
-    ("host.conv.nhwc", "conv(f32[1,64,56,56], const f32[64,64,3,3]; pads=(1,1,1,1), layout=channels_last)"),
-    ("host.conv.nhwc", "conv(f32[1,512,7,7], const f32[512,512,3,3]; pads=(1,1,1,1), layout=channels_last)"),
-    ("host.conv.winograd2", "conv(f32[1,64,56,56], const f32[64,64,3,3]; pads=(1,1,1,1), layout=channels_last)"),
-    ("host.conv.winograd4", "conv(f32[1,64,56,56], const f32[64,64,3,3]; pads=(1,1,1,1), layout=channels_last)"),
-    ("host.conv.winograd4", "conv(f32[1,256,14,14], const f32[256,256,3,3]; pads=(1,1,1,1), layout=channels_last)"),
-    ("host.conv.generic", "conv(f64[1,3,8,40,40], f64[4,3,3,3,3])"),
-    ("host.conv.transpose", "conv_transpose(f32[1,8,20,20], f32[8,3,4,4]; strides=(2,2))"),
-    ("host.softmax", "softmax(f32[64,384]; axis=-1)"),
-    ("host.softmax", "softmax(f64[4,384,100]; axis=1)"),
-    ("host.lrn", "lrn(f32[1,64,10,10]; size=5)"),
-    ("host.pool", "max_pool(f32[1,8,112,112]; kernel=(3,3), strides=(2,2))"),
-    ("host.attention", "attention(f32[1,12,128,64], f32[1,12,128,64], f32[1,12,128,64])"),
-    ("host.attention", "attention(bf16[1,32,1,128], bf16[1,8,4096,128], bf16[1,8,4096,128])"),
-)
-
-
-@pytest.mark.parametrize(("kernel", "text"), LARGE)
-@pytest.mark.parametrize("tier", TIERS)
-def test_workspace_is_an_upper_bound_of_what_the_best_tiling_takes(kernel: str, text: str, tier: str) -> None:
-    problem = parse_requirement(text, TARGETS[tier], Policy())
-    variant = next(r for r in ROWS if r.kernel == kernel and _is_eligible(r, problem))
-    bound = workspace_of(variant, facts_of(problem)).get("scratch", 0)
-    taken = family_of(kernel).tilings(kernel, _body(problem), TARGETS[tier])[0].scratch_bytes
-    assert taken <= bound <= 8 * taken + 65536

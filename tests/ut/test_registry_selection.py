@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from registry_cases import PROBLEMS, TARGETS, cold, many_rows, need, row
+from registry_cases import PROBLEMS, TARGETS, cold, estimate, many_rows, need, row
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, UnsupportedError
@@ -41,6 +41,7 @@ from superkernel.registry import (
 )
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
+from superkernel.registry.records import Capability, Estimate
 from superkernel.registry.timings import TimingDatabase, TimingKey
 from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.target.cpu import TIERS
@@ -186,7 +187,7 @@ def _rejected(selection: object) -> list[tuple[str, tuple[object, ...]]]:
 def test_policy_limits_exclude_with_their_reason() -> None:
     rows = [row("host.matmul.dynamic/f32/avx512"), row("host.reference")]
     sloppy = replace(rows[0], id="test.sloppy", determinism=Determinism.RUN_TO_RUN)
-    registry = Registry([*rows, sloppy])
+    registry = cold([*rows, sloppy])
     cases = {
         Reason.WORKSPACE: Policy(max_workspace_bytes=100),
         Reason.TOLERANCE: Policy(tolerance=1e-6),
@@ -214,11 +215,26 @@ def test_platform_excludes_by_device_core_type_and_features() -> None:
     assert reasons == {Reason.DEVICE, Reason.CORE_TYPE, Reason.CPU_FEATURE}
 
 
+TAKEN = {
+    "test.fast": Estimate(100.0, {"packed": 4000}),
+    "test.small": Estimate(800.0, {"packed": 4000}),
+    "test.lean": Estimate(800.0, {"packed": 10}),
+    "test.slower": Estimate(105.0, {"packed": 4000}),
+    "test.reduced": Estimate(95.0),
+}
+
+
+def taken(kernel: str, problem: Requirement) -> Estimate | None:
+    return TAKEN[kernel]
+
+
+def made(kernel: str, **changes: Any) -> Capability:
+    return replace(row("host.matmul.packed/f32/avx512"), id=kernel, kernel=kernel, **changes)
+
+
 def test_objectives_weigh_size_and_memory_before_time() -> None:
-    fast = replace(row("host.matmul.packed/f32/avx512"), id="test.fast", code_bytes=9000)
-    small = replace(fast, id="test.small", code_bytes=100, cost_parameters=(("efficiency", 0.1),))
-    lean = replace(small, id="test.lean", code_bytes=5000, persistent=None, transforms=())
-    registry = Registry([fast, small, lean])
+    rows = [made("test.fast", code_bytes=9000), made("test.small", code_bytes=100), made("test.lean", code_bytes=5000)]
+    registry = Registry(rows, taken)
     chosen = {o: registry.select(need(MATMUL, policy=Policy(objective=o))) for o in ("latency", "size", "memory")}
     assert {o: s.row.id for o, s in chosen.items()} == {
         "latency": "test.fast",
@@ -229,13 +245,21 @@ def test_objectives_weigh_size_and_memory_before_time() -> None:
 
 
 def test_features_only_break_ties() -> None:
-    plain = replace(row("host.matmul.packed/f32/avx512"), id="test.plain", features=frozenset({"avx512f"}))
-    richer = replace(
-        plain, id="test.richer", features=frozenset({"avx512f", "avx512vl"}), cost_parameters=(("rate", 0.9),)
-    )
-    assert Registry([plain, richer]).select(need(MATMUL)).row.id == "test.plain"
-    tie = Registry([plain, replace(richer, cost_parameters=())]).select(need(MATMUL))
+    more = frozenset({"avx512f", "avx512vl"})
+    plain = made("test.fast", features=frozenset({"avx512f"}))
+    assert Registry([plain, made("test.slower", features=more)], taken).select(need(MATMUL)).row is plain
+    tie = Registry([plain, replace(plain, id="test.richer", features=more)], taken).select(need(MATMUL))
     assert (tie.row.id, tie.explanation.decided_by) == ("test.richer", "feature_rank")
+
+
+def test_estimates_that_are_level_leave_it_to_the_error_and_to_what_joins() -> None:
+    exact = made("test.fast")
+    rough, narrow = made("test.reduced", error_ulps=2.0**16), made("test.reduced", layouts=frozenset({"dense"}))
+    for other, decided in ((rough, "error_ulps"), (narrow, "joins")):
+        found = Registry([exact, other], taken).select(need(MATMUL))
+        assert (found.row, found.explanation.decided_by) == (exact, decided), "a twentieth is no difference"
+        slow = Registry([replace(exact, kernel="test.small"), other], taken).select(need(MATMUL))
+        assert (slow.row, slow.explanation.decided_by) == (other, "time_ns")
 
 
 def test_measured_times_outrank_models_only_where_all_are_measured() -> None:
@@ -246,10 +270,10 @@ def test_measured_times_outrank_models_only_where_all_are_measured() -> None:
     keys = [TimingKey(requirement.problem_key, i, device) for i in ids]
     timings.record(keys[0], [50.0, 40.0, 60.0])
     timings.record(keys[1], [100.0])
-    partly = Registry(HOST_KERNELS.registry.rows, timings).select(requirement)
+    partly = Registry(HOST_KERNELS.registry.rows, estimate, timings).select(requirement)
     assert (partly.kernel, partly.explanation.to_json()["time_source"]) == ("host.matmul.gemv", "model")
     timings.record(keys[2], [70.0])
-    fully = Registry(HOST_KERNELS.registry.rows, timings).select(requirement)
+    fully = Registry(HOST_KERNELS.registry.rows, estimate, timings).select(requirement)
     assert (fully.kernel, fully.explanation.score.time_ns) == ("host.matmul.packed", 50.0)
     assert fully.explanation.to_json()["time_source"] == "measured"
 
@@ -282,7 +306,7 @@ def test_explanation_prints_and_diffs() -> None:
     assert data["transforms"] == [{"kind": "pack", "slot": 1, "amortised": True, "bytes": 384 * 384 * 4}]
     assert data["workspace_bytes"]["packed"] == 384 * 384 * 4
     assert len(data["eligible"]) + len(data["rejected"]) == len(registry.rows_of("matmul"))
-    assert "runner-up  host.matmul.packed/f32/avx512: time_ns" in one.text
+    assert "runner-up  host.matmul.packed/f32/avx512: specificity" in one.text, "one family, one time"
     assert "shape: m must be 1..6, is 64" in few.text
     away = sum(any(f.reason in (Reason.DTYPE, Reason.CPU_FEATURE) for f in c.failures) for c in few.rejected)
     assert f"rejected   {away} rows for other dtypes or machines" in few.text

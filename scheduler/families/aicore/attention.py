@@ -15,7 +15,6 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Body, View
 from superkernel.ops.ragged import slots_of
-from superkernel.registry.models import cube
 from superkernel.registry.predicates import Reason, one_of
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.aicore.attention_buffers import L0_SLOTS, overflows
@@ -186,8 +185,6 @@ KERNELS = (
         others=(None, None, FLOATS | {DType.BOOL}, INDEX_TYPES, TABLE_TYPES),
         limits=(one_of(Reason.DEVICE, "aicore.group", (1, 1), (1, 2)),),
         stepped=True,
-        cost=cube,
-        figures=(("efficiency", 0.4),),
         rounding=PRODUCT_SUMS,
         code_bytes=8192,
     ),

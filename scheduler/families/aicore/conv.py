@@ -13,7 +13,6 @@ from functools import lru_cache
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
-from superkernel.registry.models import cube
 from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.aicore import depthwise
@@ -297,7 +296,6 @@ KERNELS = (
         ),
         stepped=True,
         deep=True,
-        cost=cube,
         rounding=PRODUCT_SUMS,
         code_bytes=8192,
     ),

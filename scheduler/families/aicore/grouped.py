@@ -20,7 +20,6 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import Region, TensorType
 from superkernel.ir.body import Body, Role, View
 from superkernel.ops.grouped import GroupTable
-from superkernel.registry.models import cube
 from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
@@ -227,7 +226,6 @@ KERNELS = (
         limits=(within(Reason.SHAPE, "k", 1), one_of(Reason.DTYPE, "in3.dtype", DType.I32)),
         stepped=True,
         deep=True,
-        cost=cube,
         rounding=PRODUCT_SUMS,
     ),
 )

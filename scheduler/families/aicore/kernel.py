@@ -15,10 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from superkernel.core.dtypes import DType
-from superkernel.registry.models import vector
 from superkernel.registry.names import CORE_TOKENS, NAME_DTYPES, KernelName, format_name, make_params
 from superkernel.registry.predicates import Reason, one_of
-from superkernel.registry.records import Capability, CostModel
+from superkernel.registry.records import Capability
 from superkernel.registry.rounding import EXACT, Rounding, accumulator_of
 from superkernel.scheduler.kerneldef import KernelDef
 from superkernel.target.aicore import AicoreTarget
@@ -41,7 +40,6 @@ class AicoreKernel(KernelDef):
     exact: Mapping[frozenset[DType], tuple[str, ...]] = field(default_factory=dict)
     stepped: bool = False
     deep: bool = False
-    cost: CostModel = vector
 
     def rows(self) -> Iterable[Capability]:
         if self.dtypes is None:
@@ -80,7 +78,5 @@ class AicoreKernel(KernelDef):
             tile=tile,
             numeric=rounding.numeric,
             error_ulps=rounding.error_ulps,
-            cost=self.cost,
-            cost_parameters=self.figures,
             code_bytes=self.code_bytes,
         )

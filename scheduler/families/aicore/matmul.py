@@ -17,7 +17,6 @@ from math import prod
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Body, View
-from superkernel.registry.models import cube
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.aicore.base import check_group, mixes
@@ -283,7 +282,6 @@ KERNELS = (
         limits=(within(Reason.SHAPE, "k", 1),),
         stepped=True,
         deep=True,
-        cost=cube,
         rounding=PRODUCT_SUMS,
     ),
 )

@@ -358,6 +358,5 @@ KERNELS = (
         micro="rope",
         dtypes=FLOATS,
         others=(None, None, INDEX_TYPES),
-        figures=(("operations", 6.0),),
     ),
 )

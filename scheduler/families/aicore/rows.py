@@ -371,7 +371,6 @@ KERNELS = (
         emitter="rows",
         micro="norm",
         dtypes=FLOATS,
-        figures=(("operations", 8.0),),
         rounding=ROW_SUMS,
     ),
     AicoreKernel(
@@ -381,7 +380,6 @@ KERNELS = (
         emitter="rows",
         micro="softmax",
         dtypes=FLOATS,
-        figures=(("operations", 10.0),),
         rounding=ROW_SUMS,
     ),
     AicoreKernel(

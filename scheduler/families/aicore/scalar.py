@@ -23,7 +23,6 @@ from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.ops.opdef import Family as OpFamily
 from superkernel.registry.facts import MAX_SLOTS
-from superkernel.registry.models import control
 from superkernel.registry.predicates import Clause, Facts, FactValue, Reason, Test
 from superkernel.registry.records import KernelRole
 from superkernel.registry.requirement import POINTWISE
@@ -209,7 +208,6 @@ KERNELS = (
         modifier="control",
         role=KernelRole.GENERIC,
         limits=(Clause(Reason.SHAPE, "elements", Few(integers=4096, floats=1024)),),
-        cost=control,
         rounding=ROW_SUMS,
     ),
 )

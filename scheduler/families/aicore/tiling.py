@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from superkernel.ir.body import Body
 from superkernel.ops.grouped import TILINGS
-from superkernel.registry.models import control
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.aicore.base import KernelType
@@ -74,7 +73,6 @@ KERNELS = (
         modifier="tiling",
         core_type="aicpu",
         limits=(within(Reason.DEVICE, "aicore.aicpu_harts", 1),),
-        cost=control,
         rounding=EXACT,
         code_bytes=1024,
     ),

@@ -49,7 +49,7 @@ class ToyKernel(KernelDef):
     def rows(self) -> Iterable[Capability]:
         yield Capability(
             id=self.id, kernel=self.id, ops=self.ops, name=f"toy_{self.micro}", role=self.role, limits=self.demands,
-            device=ToyTarget.kind, numeric=self.rounding.numeric, error_ulps=self.rounding.error_ulps, cost=self.cost,
+            device=ToyTarget.kind, numeric=self.rounding.numeric, error_ulps=self.rounding.error_ulps,
             code_bytes=self.code_bytes,
         )  # fmt: skip
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Body
-from superkernel.registry.predicates import Facts
-from superkernel.registry.records import Capability
 from superkernel.registry.requirement import POINTWISE
 from superkernel.scheduler.tiling import Access
 from toy_target.kernels.kernel import Flat, ToyFamily, ToyKernel, ToyTiling, row_accesses, run_row
@@ -37,13 +35,8 @@ class RowFamily(ToyFamily):
         return (RowTiling(body.epilogue.shape[0]),)
 
 
-def ticks(facts: Facts, row: Capability) -> float:
-    """The quickest there is."""
-    return float(facts["toy.tick_ns"])
-
-
 KERNELS = (
     ToyKernel(
-        id="toy.pointwise", ops=(POINTWISE,), family=RowFamily(), emitter="", micro="pointwise", cost=ticks,
+        id="toy.pointwise", ops=(POINTWISE,), family=RowFamily(), emitter="", micro="pointwise",
     ),
 )  # fmt: skip
