@@ -4,6 +4,10 @@
     python bench/kernels.py conv N C H W OC K stride [--groups G] [--nhwc] [--kernel host.conv.winograd4]
     python bench/kernels.py attention B HQ HKV SQ SKV D [--causal]
     python bench/kernels.py peak
+    python bench/kernels.py regret ["matmul(f32[1,512], const f32[512,1000])" ...] [--precision int8]
+
+`regret` asks what kernel selection costs: for each problem (default: `PROBLEMS`) it measures every kernel that
+competes, and prints how much slower the chosen one is than the fastest, beside the estimates that selection went by.
 
 Each figure is the best of several rounds, the candidates taking turns; with --threads N the units are split evenly
 over N threads that start together (ctypes releases the interpreter lock).
@@ -12,6 +16,7 @@ over N threads that start together (ctypes releases the interpreter lock).
 from __future__ import annotations
 
 import argparse
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -28,8 +33,26 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType, channels_last_strides, row_major_strides
 from superkernel.ir.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
 from superkernel.ops.opdef import AttrValue
-from superkernel.scheduler.families import family_of
+from superkernel.registry import Policy
+from superkernel.registry.requirement import body_of, parse_requirement
+from superkernel.scheduler.families import HOST_KERNELS, family_of
+from superkernel.scheduler.tiling import Tiling
 from superkernel.target.cpu import CpuTarget
+
+_IMAGE = "layout=channels_last"
+PROBLEMS = (
+    *(f"matmul(f32[{m},{k}], const f32[{k},{n}])" for m, k, n in ((1, 512, 1000), (4, 256, 256), (128, 384, 1536))),
+    *(
+        f"conv(f32[1,{c},{side},{side}], const f32[{out},{c},3,3]; pads=(1,1,1,1), {_IMAGE})"
+        for c, out, side in ((8, 16, 112), (64, 64, 56), (128, 128, 28), (256, 256, 14), (512, 512, 7))
+    ),
+    f"conv(f32[1,64,56,56], const f32[256,64,1,1]; {_IMAGE})",
+    f"conv(f32[1,144,28,28], const f32[144,1,3,3]; groups=144, pads=(1,1,1,1), {_IMAGE})",
+    "conv(f32[1,64,56,56], const f32[64,64,3,3]; pads=(1,1,1,1))",
+    "conv(f32[1,144,28,28], const f32[144,1,3,3]; groups=144, pads=(1,1,1,1))",
+    f"max_pool(f32[1,64,112,112]; kernel=(3,3), strides=(2,2), {_IMAGE})",
+)
+"""Problems for which several kernels compete, of the sizes that networks have."""
 
 
 def plain_body(
@@ -91,8 +114,8 @@ def timed(call: Callable[[], object]) -> float:
 class Runner:
     """One tiling of a body, ready to be timed on some threads."""
 
-    def __init__(self, kernel: str, body: Body, index: int, cpu: CpuTarget, threads: int) -> None:
-        self.tiling = family_of(kernel).tilings(kernel, body, cpu)[index]
+    def __init__(self, kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget, threads: int) -> None:
+        self.tiling = tiling
         start = time.perf_counter()
         self.kernels = [StandaloneKernel(kernel, body, self.tiling, cpu) for _ in range(threads)]
         self.compile_ms = (time.perf_counter() - start) * 1e3 / threads
@@ -133,15 +156,8 @@ class Runner:
 
 def compare(kernel: str, body: Body, flops: float, nbytes: float, cpu: CpuTarget, threads: int) -> None:
     """Print one line per tiling."""
-    count = len(family_of(kernel).tilings(kernel, body, cpu))
-    runners = [Runner(kernel, body, i, cpu, threads) for i in range(count)]
-    best = [float("inf")] * count
-    deadline = time.perf_counter() + 2.0 * count
-    rounds = 0
-    while rounds < 3 or (time.perf_counter() < deadline and rounds < 60):
-        best = [min(b, r.seconds()) for b, r in zip(best, runners, strict=True)]
-        rounds += 1
-    for runner, seconds in zip(runners, best, strict=True):
+    runners = [Runner(kernel, body, tiling, cpu, threads) for tiling in family_of(kernel).tilings(kernel, body, cpu)]
+    for runner, seconds in zip(runners, best_of(runners), strict=True):
         guess = runner.tiling.cost_ns(body, 0, -(-runner.tiling.units // threads), cpu) / 1e3
         print(
             f"{seconds * 1e6:10.1f} us (model {guess:9.1f})  {flops / seconds / 1e9:8.1f} GFLOP/s"
@@ -149,10 +165,45 @@ def compare(kernel: str, body: Body, flops: float, nbytes: float, cpu: CpuTarget
         )
 
 
+def best_of(runners: list[Runner], rounds_max: int = 60) -> list[float]:
+    """The shortest run of each in seconds, taking turns for at most two seconds each."""
+    best = [float("inf")] * len(runners)
+    deadline = time.perf_counter() + 2.0 * len(runners)
+    rounds = 0
+    while rounds < 3 or (time.perf_counter() < deadline and rounds < rounds_max):
+        best = [min(b, r.seconds()) for b, r in zip(best, runners, strict=True)]
+        rounds += 1
+    return best
+
+
+def regret(text: str, cpu: CpuTarget, policy: Policy) -> float:
+    """How many times slower the chosen kernel is than the fastest that competes; prints each with its estimate."""
+    problem = parse_requirement(text, cpu, policy)
+    selection, body = HOST_KERNELS.registry.select(problem), body_of(problem)
+    assert body is not None
+    level = [c for c in selection.explanation.eligible if c.row.role is selection.row.role]
+    kernels = list(dict.fromkeys(c.row.kernel for c in level))
+    runners = []
+    for kernel in kernels:
+        tilings = family_of(kernel).tilings(kernel, body, cpu)
+        best = min(tilings, key=lambda t: t.cost_ns(body, 0, t.units, cpu))
+        runners.append(Runner(kernel, body, best, cpu, 1))
+    measured = dict(zip(kernels, best_of(runners, 400), strict=True))
+    ratio = measured[selection.kernel] / min(measured.values())
+    print(f"{ratio:6.3f}  {text}")
+    for runner, (kernel, seconds) in zip(runners, measured.items(), strict=True):
+        guess = runner.tiling.cost_ns(body, 0, runner.tiling.units, cpu) / 1e3
+        print(
+            f"        {seconds * 1e6:10.1f} us (estimate {guess:9.1f})  {kernel}{' *' * (kernel == selection.kernel)}"
+        )
+    return ratio
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("matmul", "conv", "attention", "peak"))
-    parser.add_argument("sizes", nargs="*", type=int)
+    parser.add_argument("what", choices=("matmul", "conv", "attention", "peak", "regret"))
+    parser.add_argument("sizes", nargs="*", help="numbers, or problems")
+    parser.add_argument("--precision", default="f32")
     parser.add_argument("--tier")
     parser.add_argument("--kernel")
     parser.add_argument("--dtype", default="f32")
@@ -164,12 +215,13 @@ def main() -> None:
     cpu, dtype = detect_cpu(args.tier), DType.of(args.dtype)
     if args.what == "peak":
         print(f"{cpu.tier}: {peak_gflops(cpu):.1f} GFLOP/s, DRAM read {read_gbytes():.1f} GB/s")
-    elif args.what == "matmul":
-        _matmul(args, cpu, dtype)
-    elif args.what == "conv":
-        _conv(args, cpu, dtype)
+    elif args.what == "regret":
+        found = [regret(text, cpu, Policy(precision=args.precision)) for text in args.sizes or PROBLEMS]
+        mean = math.exp(sum(map(math.log, found)) / len(found))
+        print(f"regret of {len(found)} choices on {cpu.tier}: geometric mean {mean:.3f}, worst {max(found):.3f}")
     else:
-        _attention(args, cpu, dtype)
+        args.sizes = [int(size) for size in args.sizes]
+        {"matmul": _matmul, "conv": _conv, "attention": _attention}[args.what](args, cpu, dtype)
 
 
 def _matmul(args: argparse.Namespace, cpu: CpuTarget, dtype: DType) -> None:
