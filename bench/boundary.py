@@ -49,7 +49,7 @@ from superkernel.backends.host.executable import HostExecutable
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.image import ImageBuilder
 from superkernel.reference.random_inputs import random_inputs
-from superkernel.sync.plan import Body, Plan
+from superkernel.sync.plan import Plan, TaskStep
 
 BOUNDARIES = 64
 WIDTH = 128
@@ -73,15 +73,15 @@ def chain() -> sk.Graph:
 
 def without_waits(plan: Plan) -> Plan:
     """The same tasks in the same order on the same cores: nobody waits and nobody tells."""
-    programs = tuple(tuple(s for s in program if isinstance(s, Body)) for program in plan.programs)
+    programs = tuple(tuple(s for s in program if isinstance(s, TaskStep)) for program in plan.programs)
     return Plan(plan.tasks, programs, (0,) * plan.cores, (), ())
 
 
 def alone(plan: Plan, core: int) -> Plan:
     """One core's tasks, on the only core."""
-    tasks = [plan.tasks[s.task] for s in plan.programs[core] if isinstance(s, Body)]
+    tasks = [plan.tasks[s.task] for s in plan.programs[core] if isinstance(s, TaskStep)]
     own = tuple(replace(task, index=i, core=0) for i, task in enumerate(tasks))
-    return Plan(own, (tuple(map(Body, range(len(own)))),), (0,), (), ())
+    return Plan(own, (tuple(map(TaskStep, range(len(own)))),), (0,), (), ())
 
 
 def runner(compiled: HostCompiled, plan: Plan) -> Callable[[int], float]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
-from superkernel.sync.plan import Body, Plan, Set, Wait
+from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
 Memory = dict[tuple[Space, int], NDArray[np.int32]]
 NOBODY = -1
@@ -168,7 +168,7 @@ class _World:
 
 def _events(program: Sequence[object]) -> Iterator[Event]:
     for step in program:
-        if isinstance(step, Body):
+        if isinstance(step, TaskStep):
             yield Event("load", task=step.task)
             yield Event("store", task=step.task)
         elif isinstance(step, Set):

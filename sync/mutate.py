@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from superkernel.sync.plan import Body, Plan, Set, Step, Wait
+from superkernel.sync.plan import Plan, Set, Step, TaskStep, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ def _replaced(program: Sequence[Step], at: int, step: Step) -> list[Step]:
 
 
 def _moved_behind_body(program: Sequence[Step], at: int) -> list[Step]:
-    body = next(i for i in range(at, len(program)) if isinstance(program[i], Body))
+    body = next(i for i in range(at, len(program)) if isinstance(program[i], TaskStep))
     return [*program[:at], *program[at + 1 : body + 1], program[at], *program[body + 1 :]]
 
 
 def _swapped_with_body(program: Sequence[Step], at: int) -> list[Step]:
-    body = next(i for i in range(at, -1, -1) if isinstance(program[i], Body))
+    body = next(i for i in range(at, -1, -1) if isinstance(program[i], TaskStep))
     return [*program[:body], program[at], *program[body:at], *program[at + 1 :]]
 
 

@@ -18,7 +18,7 @@ from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import Task, parse_tasks
 
 
-class Form(Enum):
+class SyncForm(Enum):
     """How a boundary is synchronised, narrowest first."""
 
     NONE = "none"  # no core waits: program order is enough
@@ -56,7 +56,7 @@ class Witness:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class TaskStep:
     """Run a task."""
 
     task: int
@@ -89,7 +89,7 @@ class Wait:
         return f"wait core {self.producer} count {self.count} subop {self.subop} index {self.index}"
 
 
-Step = Body | Set | Wait
+Step = TaskStep | Set | Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,12 @@ class Boundary:
     """The synchronisation in front of one sub-operator's tasks."""
 
     subop: int
-    form: Form
+    form: SyncForm
     reason: str
     waits: tuple[int, ...]  # indices of waits
     implied: int  # ordering constraints that earlier waits or program order already give
     cost_ns: float
-    alternatives: tuple[tuple[Form, float], ...]  # wider legal forms with their estimated cost
+    alternatives: tuple[tuple[SyncForm, float], ...]  # wider legal forms with their estimated cost
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Plan:
             lines.append(f"core {core} sets {self.sets[core]}")
             lines += [f"  {step}" for step in steps]
         for b in self.boundaries:
-            if b.form is not Form.NONE:
+            if b.form is not SyncForm.NONE:
                 lines.append(f"# boundary {b.subop} {b.form.value}: {b.reason}")
         lines += [f"# wait {r.wait.index} on core {r.core}: {r.witness}" for r in self.reasons]
         return "\n".join(lines)
@@ -167,7 +167,7 @@ def parse_plan(text: str) -> Plan:
 
 def _parse_step(words: list[str]) -> Step:
     if words[0] == "body":
-        return Body(int(words[1]))
+        return TaskStep(int(words[1]))
     if words[0] == "set":
         return Set(int(words[1]))
     if words[0] == "wait":

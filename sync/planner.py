@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import Schedule, Task
 from superkernel.sync.hazards import Conflict, find_conflicts
-from superkernel.sync.plan import Body, Boundary, Form, Hazard, Plan, Set, Step, Wait, WaitReason, Witness
+from superkernel.sync.plan import Boundary, Hazard, Plan, Set, Step, SyncForm, TaskStep, Wait, WaitReason, Witness
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ class _Assembler:
                     reasons.append(reason)
                     of_subop.setdefault(task.subop, []).append(reason)
                     steps.append(wait)
-                steps.append(Body(task.index))
+                steps.append(TaskStep(task.index))
                 if position in count_of[core]:
                     steps.append(Set(count_of[core][position]))
             programs.append(tuple(steps))
@@ -162,13 +162,13 @@ class _Assembler:
         if pairs:
             fan_in = max(sum(1 for c, _ in pairs if c == core) for core in {c for c, _ in pairs})
             cost = self.handover_ns * (1 + 0.1 * (fan_in - 1))
-        wider = tuple((f, full_cost) for f in (Form.FULL,) if f is not form)
+        wider = tuple((f, full_cost) for f in (SyncForm.FULL,) if f is not form)
         return Boundary(
             subop, form, self._why(form, reasons, implied), tuple(r.wait.index for r in reasons), implied, cost, wider
         )
 
-    def _why(self, form: Form, reasons: Sequence[WaitReason], implied: int) -> str:
-        if form is Form.NONE:
+    def _why(self, form: SyncForm, reasons: Sequence[WaitReason], implied: int) -> str:
+        if form is SyncForm.NONE:
             if self.schedule.cores == 1:
                 return "one core: program order"
             if implied:
@@ -180,14 +180,14 @@ class _Assembler:
         return f"{witness}" + (f" and {more} more" if more else "")
 
 
-def form_of(pairs: set[tuple[int, int]], cores: int) -> Form:
+def form_of(pairs: set[tuple[int, int]], cores: int) -> SyncForm:
     """The form of a set of (waiting core, producing core) pairs."""
     if not pairs:
-        return Form.NONE
+        return SyncForm.NONE
     members = {core for pair in pairs for core in pair}
     if len(pairs) == len(members) * (len(members) - 1) and len(pairs) > 1:
-        return Form.FULL if len(members) == cores else Form.SUBSET
-    return Form.POINT_TO_POINT
+        return SyncForm.FULL if len(members) == cores else SyncForm.SUBSET
+    return SyncForm.POINT_TO_POINT
 
 
 def _full(schedule: Schedule, handover_ns: float) -> Plan:
@@ -220,8 +220,8 @@ def _full(schedule: Schedule, handover_ns: float) -> Plan:
                     reasons.append(WaitReason(core, wait, witness, 0))
                     programs[core].append(wait)
         for task in by_subop[subop]:
-            programs[task.core].append(Body(task.index))
-        form = Form.FULL if waits else Form.NONE
+            programs[task.core].append(TaskStep(task.index))
+        form = SyncForm.FULL if waits else SyncForm.NONE
         reason = (
             "asked for by sync='full'" if waits else "first sub-operator" if cores > 1 else "one core: program order"
         )

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from superkernel.core.errors import VerificationError, Violation
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
-from superkernel.sync.plan import Body, Plan, Set, Wait
+from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def _check_bodies(plan: Plan) -> Iterator[Violation]:
     for core, program in enumerate(plan.programs):
         last = -1
         for step in program:
-            if not isinstance(step, Body):
+            if not isinstance(step, TaskStep):
                 continue
             where = f"core {core}, task {step.task}"
             if not 0 <= step.task < len(plan.tasks):
@@ -290,7 +290,7 @@ def _happens_before(plan: Plan, rows: Mapping[tuple[Space, int], Sequence[_Row]]
             program = plan.programs[core]
             while at[core] < len(program):
                 step = program[at[core]]
-                if isinstance(step, Body):
+                if isinstance(step, TaskStep):
                     before[step.task] = knows[core]
                     knows[core] |= own[step.task]
                 elif isinstance(step, Set):

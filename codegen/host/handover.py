@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
-from superkernel.sync.plan import Body, Plan, Set, Wait
+from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
 LINE_BYTES = 64
 LINES_MAX = 4  # per wait
@@ -44,7 +44,7 @@ class Handovers:
             bodies: list[Task] = []
             by_count: dict[int, tuple[Task, ...]] = {}
             for step in program:
-                if isinstance(step, Body):
+                if isinstance(step, TaskStep):
                     bodies.append(self.plan.tasks[step.task])
                 elif isinstance(step, Set):
                     by_count[step.count] = tuple(bodies)

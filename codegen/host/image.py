@@ -28,7 +28,7 @@ from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.schedule import Place, Schedule, Space
 from superkernel.scheduler.tiling import Tiling, pack_bytes
-from superkernel.sync.plan import Body, Plan, Set
+from superkernel.sync.plan import Plan, Set, TaskStep
 from superkernel.target.cpu import CpuTarget
 
 HOST_CALL = "host.reference"
@@ -235,12 +235,12 @@ class ImageBuilder:
         """Waits look ahead to the body behind them: its constants and what it is handed are what they prefetch."""
         steps: list[Step] = []
         for at, step in enumerate(program):
-            if isinstance(step, Body):
+            if isinstance(step, TaskStep):
                 steps.append(RunTask(step.task))
             elif isinstance(step, Set):
                 steps.append(SetCount(step.count))
             else:
-                coming = next((s.task for s in program[at:] if isinstance(s, Body)), None)
+                coming = next((s.task for s in program[at:] if isinstance(s, TaskStep)), None)
                 if handovers is None or coming is None:
                     steps.append(WaitFor(step.producer, step.count, step.index))
                     continue

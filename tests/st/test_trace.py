@@ -16,7 +16,7 @@ import superkernel as sk
 from superkernel.cli import main
 from superkernel.display.spans import Activity
 from superkernel.frontends.json_form import save_json
-from superkernel.sync.plan import Body
+from superkernel.sync.plan import TaskStep
 
 WAITS = (Activity.WAIT, Activity.IMBALANCE)
 
@@ -48,7 +48,7 @@ def test_a_host_kernel(tmp_path: Path) -> None:
     plan = kernel._compiled.plan
     assert set(trace.cores) == set(range(kernel.threads))
     bodies = Counter(s.subop for s in trace.spans if s.activity is Activity.WORK)
-    planned = Counter(plan.tasks[s.task].subop for p in plan.programs for s in p if isinstance(s, Body))
+    planned = Counter(plan.tasks[s.task].subop for p in plan.programs for s in p if isinstance(s, TaskStep))
     assert bodies == planned
     assert sum(s.activity is Activity.SIGNAL for s in trace.spans) == sum(plan.sets)
     assert sum(s.activity is Activity.WAIT for s in trace.spans) == plan.waits

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from superkernel.core.errors import InternalError
 from superkernel.core.tensor import TensorType
 from superkernel.scheduler.schedule import Place, Schedule, Space
-from superkernel.sync.plan import Body, Plan, Set
+from superkernel.sync.plan import Plan, Set, TaskStep
 from toy_target.kernels.kernel import ToyTiling
 from toy_target.target import ToyTarget
 
@@ -84,7 +84,7 @@ class ToyMachine:
     ) -> Iterator[bool]:
         """The steps of a core's program; False: it waits, and tries again."""
         for step in self.plan.programs[core]:
-            if isinstance(step, Body):
+            if isinstance(step, TaskStep):
                 task = self.plan.tasks[step.task]
                 body, tiling = self.schedule.subops[task.subop].body, self.schedule.tilings[task.subop]
                 assert isinstance(tiling, ToyTiling)

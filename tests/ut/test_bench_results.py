@@ -25,7 +25,7 @@ from worker import time_calls
 import superkernel as sk
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.builder import GraphBuilder
-from superkernel.sync.plan import Body
+from superkernel.sync.plan import TaskStep
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -353,10 +353,10 @@ def test_a_boundary_is_compared_with_the_same_work_in_the_same_place() -> None:
     plan = compiled.plan
     assert plan.waits >= boundary.BOUNDARIES
     free, halves = boundary.without_waits(plan), [boundary.alone(plan, core) for core in range(2)]
-    bodies = [[s for s in program if isinstance(s, Body)] for program in plan.programs]
+    bodies = [[s for s in program if isinstance(s, TaskStep)] for program in plan.programs]
     assert [list(program) for program in free.programs] == bodies, "nothing but tasks, all of them, in their order"
     for core, half in enumerate(halves):
-        done = [half.tasks[s.task] for s in half.programs[0] if isinstance(s, Body)]
+        done = [half.tasks[s.task] for s in half.programs[0] if isinstance(s, TaskStep)]
         theirs = [plan.tasks[s.task] for s in bodies[core]]
         assert [(t.subop, t.begin, t.end) for t in done] == [(t.subop, t.begin, t.end) for t in theirs]
         assert {t.core for t in done} == {0}

@@ -14,7 +14,7 @@ from superkernel.backends.host.compiled import HostCompiled
 from superkernel.codegen.host.entry import emit_entries
 from superkernel.codegen.host.handover import LINES_MAX, Handovers, Line
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
-from superkernel.sync.plan import Body, Plan, Wait
+from superkernel.sync.plan import Plan, TaskStep, Wait
 from superkernel.sync.planner import plan_sync
 
 ARENA = (Space.ARENA, 0)
@@ -32,7 +32,7 @@ def handed(plan: Plan) -> list[tuple[Line, ...]]:
     for program in plan.programs:
         for at, step in enumerate(program):
             if isinstance(step, Wait):
-                coming = next(s.task for s in program[at:] if isinstance(s, Body))
+                coming = next(s.task for s in program[at:] if isinstance(s, TaskStep))
                 found.append(handovers.lines(step, coming))
     return found
 
@@ -80,7 +80,7 @@ def test_lines_are_written_by_the_awaited_core_and_read_behind_the_wait(sync: st
         handovers = Handovers(plan)
         for program in plan.programs:
             for at, step in enumerate(program):
-                coming = next((s.task for s in program[at:] if isinstance(s, Body)), None)
+                coming = next((s.task for s in program[at:] if isinstance(s, TaskStep)), None)
                 if not isinstance(step, Wait) or coming is None:
                     continue
                 theirs = {b for t in plan.tasks if t.core == step.producer for b in touched(t, write=True)}

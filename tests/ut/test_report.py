@@ -11,13 +11,13 @@ import superkernel as sk
 from superkernel.backends.host.profile import read_stamps
 from superkernel.backends.host.report import Boundary, Report, Timing, format_ns
 from superkernel.scheduler.schedule import Task
-from superkernel.sync.plan import Body, Plan, Set, Wait
+from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
 
 def two_core_plan() -> Plan:
     """Core 0: body, set. Core 1: body, wait for core 0, body."""
     tasks = (Task(0, 0, 0, 0, 1, ()), Task(1, 0, 1, 1, 2, ()), Task(2, 1, 1, 0, 1, ()))
-    programs = ((Body(0), Set(1)), (Body(1), Wait(0, 1, 1, 0), Body(2)))
+    programs = ((TaskStep(0), Set(1)), (TaskStep(1), Wait(0, 1, 1, 0), TaskStep(2)))
     return Plan(tasks, programs, (1, 0), (), ())
 
 

@@ -7,7 +7,7 @@ from random_plans import minimal, random_schedule, read, schedule_of, write
 from superkernel.scheduler.schedule import Task
 from superkernel.sync.explore import explore
 from superkernel.sync.mutate import mutants
-from superkernel.sync.plan import Body, Plan, Set, Wait
+from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
 
 def producer_consumer() -> Plan:
@@ -29,7 +29,7 @@ def test_two_independent_tasks_interleave_in_every_way() -> None:
 
 def test_a_missing_wait_is_found() -> None:
     plan = producer_consumer()
-    programs = (plan.programs[0], tuple(s for s in plan.programs[1] if isinstance(s, Body)))
+    programs = (plan.programs[0], tuple(s for s in plan.programs[1] if isinstance(s, TaskStep)))
     result = explore(Plan(plan.tasks, programs, plan.sets, (), ()))
     assert "task 1 on core 1 reads" in result.wrong
 
@@ -42,7 +42,7 @@ def test_a_deadlock_is_found() -> None:
 
 def test_a_lost_overwrite_is_found() -> None:
     tasks = [Task(0, 0, 0, 0, 1, (write(0, 8),)), Task(1, 1, 1, 0, 1, (write(0, 8),))]
-    plan = Plan(tuple(tasks), ((Body(0),), (Body(1),)), (0, 0), (), ())
+    plan = Plan(tuple(tasks), ((TaskStep(0),), (TaskStep(1),)), (0, 0), (), ())
     assert "final memory" in explore(plan).wrong
 
 

@@ -8,7 +8,7 @@ from random_plans import is_accepted, minimal, random_schedule, read, schedule_o
 from superkernel.scheduler.schedule import Schedule, Space, Task
 from superkernel.sync.explore import explore
 from superkernel.sync.mutate import mutants
-from superkernel.sync.plan import Form, Hazard, Plan, Set, Wait, parse_plan
+from superkernel.sync.plan import Hazard, Plan, Set, SyncForm, Wait, parse_plan
 from superkernel.sync.planner import form_of, plan_sync
 
 
@@ -37,7 +37,7 @@ def test_a_conflict_between_cores_is_one_wait_and_one_set(first: object, second:
     assert plan.sets == (1, 0)
     assert plan.reasons[0].witness is not None
     assert plan.reasons[0].witness.hazard is hazard
-    assert [b.form for b in plan.boundaries] == [Form.NONE, Form.POINT_TO_POINT]
+    assert [b.form for b in plan.boundaries] == [SyncForm.NONE, SyncForm.POINT_TO_POINT]
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_waits_for_one_producer_are_merged_into_the_latest() -> None:
 
 
 def test_an_exchange_of_all_cores_is_full_of_some_is_a_subset() -> None:
-    for cores, form in ((2, Form.FULL), (3, Form.SUBSET)):
+    for cores, form in ((2, SyncForm.FULL), (3, SyncForm.SUBSET)):
         tasks = [Task(c, 0, c, c, c + 1, (write(8 * c, 8),)) for c in range(2)]
         tasks += [Task(2 + c, 1, c, c, c + 1, (read(0, 16),)) for c in range(2)]
         assert minimal(schedule_of(cores, tasks)).boundaries[1].form is form
-    assert form_of({(0, 1), (0, 2)}, 3) is Form.POINT_TO_POINT
+    assert form_of({(0, 1), (0, 2)}, 3) is SyncForm.POINT_TO_POINT
 
 
 def test_retired_accesses_keep_order_through_the_new_ones() -> None:

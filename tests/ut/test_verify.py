@@ -14,7 +14,7 @@ import superkernel.sync.verify as verifier
 from superkernel.core.errors import VerificationError
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
-from superkernel.sync.plan import Body, Plan, Set, Step, Wait
+from superkernel.sync.plan import Plan, Set, Step, TaskStep, Wait
 from superkernel.sync.verify import check, verify
 
 
@@ -39,19 +39,19 @@ WAIT = Wait(0, 1, 1, 0)
 @pytest.mark.parametrize(
     ("programs", "says"),
     [
-        (((Body(0), Set(1)), (WAIT,)), "task never runs"),
-        (((Body(0), Set(1), Body(0)), (WAIT, Body(1))), "task runs twice"),
-        (((Body(0), Body(1), Set(1)), (WAIT,)), "wrong core"),
-        (((Body(0), Set(1)), (WAIT, Body(7))), "no such task"),
-        (((Body(0), Set(2)), (WAIT, Body(1))), "sets do not count"),
-        (((Body(0), Set(1), Set(2)), (WAIT, Body(1))), "number of sets is not the declared one"),
-        (((Body(0), Set(1)), (Wait(0, 2, 1, 0), Body(1))), "never reached"),
-        (((Body(0), Set(1)), (Wait(0, 0, 1, 0), Body(1))), "before the launch"),
-        (((Body(0), Set(1)), (Wait(1, 1, 1, 0), Body(1))), "cannot signal"),
-        (((Body(0), Set(1)), (Wait(5, 1, 1, 0), Body(1))), "cannot signal"),
-        (((Body(0), Set(1)), (WAIT, WAIT, Body(1))), "used twice"),
-        (((Body(0), Set(1)), (Body(1), WAIT)), "race"),
-        (((Set(1), Body(0)), (WAIT, Body(1))), "race"),
+        (((TaskStep(0), Set(1)), (WAIT,)), "task never runs"),
+        (((TaskStep(0), Set(1), TaskStep(0)), (WAIT, TaskStep(1))), "task runs twice"),
+        (((TaskStep(0), TaskStep(1), Set(1)), (WAIT,)), "wrong core"),
+        (((TaskStep(0), Set(1)), (WAIT, TaskStep(7))), "no such task"),
+        (((TaskStep(0), Set(2)), (WAIT, TaskStep(1))), "sets do not count"),
+        (((TaskStep(0), Set(1), Set(2)), (WAIT, TaskStep(1))), "number of sets is not the declared one"),
+        (((TaskStep(0), Set(1)), (Wait(0, 2, 1, 0), TaskStep(1))), "never reached"),
+        (((TaskStep(0), Set(1)), (Wait(0, 0, 1, 0), TaskStep(1))), "before the launch"),
+        (((TaskStep(0), Set(1)), (Wait(1, 1, 1, 0), TaskStep(1))), "cannot signal"),
+        (((TaskStep(0), Set(1)), (Wait(5, 1, 1, 0), TaskStep(1))), "cannot signal"),
+        (((TaskStep(0), Set(1)), (WAIT, WAIT, TaskStep(1))), "used twice"),
+        (((TaskStep(0), Set(1)), (TaskStep(1), WAIT)), "race"),
+        (((Set(1), TaskStep(0)), (WAIT, TaskStep(1))), "race"),
     ],
 )
 def test_each_structural_fault_is_named(programs: tuple[tuple[Step, ...], ...], says: str) -> None:
@@ -59,7 +59,7 @@ def test_each_structural_fault_is_named(programs: tuple[tuple[Step, ...], ...], 
 
 
 def test_a_race_names_tasks_bytes_and_the_missing_wait() -> None:
-    text = messages(with_programs(pair(), (Body(0), Set(1)), (Body(1),)))
+    text = messages(with_programs(pair(), (TaskStep(0), Set(1)), (TaskStep(1),)))
     assert "tasks 0" in text
     assert "and 1 " in text
     assert "arena0" in text
@@ -68,20 +68,20 @@ def test_a_race_names_tasks_bytes_and_the_missing_wait() -> None:
 
 def test_a_deadlock_is_found_and_all_its_waits_are_told() -> None:
     tasks = [Task(i, 0, i, i, i + 1, (write(8 * i, 8),)) for i in range(2)]
-    programs = ((Wait(1, 1, 0, 0), Body(0), Set(1)), (Wait(0, 1, 0, 1), Body(1), Set(1)))
+    programs = ((Wait(1, 1, 0, 0), TaskStep(0), Set(1)), (Wait(0, 1, 0, 1), TaskStep(1), Set(1)))
     text = messages(Plan(tuple(tasks), programs, (1, 1), (), ()))
     assert text.count("deadlock") == 2
 
 
 def test_bodies_out_of_the_global_order() -> None:
     tasks = tuple(Task(i, i, 0, 0, 1, (write(8 * i, 8),)) for i in range(2))
-    assert "global order" in messages(Plan(tasks, ((Body(1), Body(0)),), (0,), (), ()))
+    assert "global order" in messages(Plan(tasks, ((TaskStep(1), TaskStep(0)),), (0,), (), ()))
 
 
 @pytest.mark.parametrize("space", [Space.INPUT, Space.CONSTANT])
 def test_inputs_and_constants_are_never_written(space: Space) -> None:
     task = Task(0, 0, 0, 0, 1, (write(0, 8, space=space),))
-    assert f"writes to {space.value}0" in messages(Plan((task,), ((Body(0),),), (0,), (), ()))
+    assert f"writes to {space.value}0" in messages(Plan((task,), ((TaskStep(0),),), (0,), (), ()))
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_inputs_and_constants_are_never_written(space: Space) -> None:
 )
 def test_units_are_covered_exactly_once(ranges: list[tuple[int, int]], units: int, says: str) -> None:
     tasks = tuple(Task(i, 0, i, b, e, (write(8 * i, 8),)) for i, (b, e) in enumerate(ranges))
-    programs = tuple((Body(i),) for i in range(len(tasks)))
+    programs = tuple((TaskStep(i),) for i in range(len(tasks)))
     assert says in messages(Plan(tasks, programs, (0,) * len(tasks), (), ()), {0: units})
 
 
 def test_reading_what_nobody_wrote() -> None:
     task = Task(0, 0, 0, 0, 1, (read(16, 8), write(0, 8)))
-    assert "nobody wrote" in messages(Plan((task,), ((Body(0),),), (0,), (), ()))
+    assert "nobody wrote" in messages(Plan((task,), ((TaskStep(0),),), (0,), (), ()))
 
 
 @pytest.mark.parametrize("count", [40, 5000])
@@ -113,7 +113,7 @@ def test_reading_the_gaps_of_a_strided_write(count: int) -> None:
 
     def reading(index: int, *earlier: Task, start: int) -> str:
         tasks = (*earlier, Task(index, index, 0, 0, 1, (read(start, 4, 8, count),)))
-        return messages(Plan(tasks, (tuple(Body(t.index) for t in tasks),), (0,), (), ()))
+        return messages(Plan(tasks, (tuple(TaskStep(t.index) for t in tasks),), (0,), (), ()))
 
     assert "reads bytes 4..8 of arena0 that nobody wrote" in reading(1, half, start=4)
     assert "nobody wrote" not in reading(1, half, start=0)
@@ -131,11 +131,11 @@ def test_strided_columns_side_by_side_cover_a_matrix() -> None:
 
 def test_parts_of_one_sub_operator_that_collide_are_a_race() -> None:
     tasks = tuple(Task(c, 0, c, c, c + 1, (write(0, 8),)) for c in range(2))
-    assert "race" in messages(Plan(tasks, ((Body(0),), (Body(1),)), (0, 0), (), ()))
+    assert "race" in messages(Plan(tasks, ((TaskStep(0),), (TaskStep(1),)), (0, 0), (), ()))
 
 
 def test_verify_raises_with_every_violation() -> None:
-    plan = with_programs(pair(), (Body(0), Set(2)), (Body(1), Body(1)))
+    plan = with_programs(pair(), (TaskStep(0), Set(2)), (TaskStep(1), TaskStep(1)))
     with pytest.raises(VerificationError) as caught:
         verify(plan)
     assert len(caught.value.violations) >= 2

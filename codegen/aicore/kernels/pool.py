@@ -22,7 +22,7 @@ from superkernel.codegen.aicore.kernels.row_transfer import BITS
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import Tile as ProgramTile
+from superkernel.codegen.aicore.tileprogram import Tile as LocalTile
 from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
@@ -82,7 +82,7 @@ class _Pool:
             self.out = kb.buffer(self.ring_out, Local.UB, self.t.cols * self.column, "taken", top=True)
             self.behind = TileProgram(
                 kb, self.body.epilogue, code, size, kb.ring("behind", depth), self.ring_out,
-                anchors=[ProgramTile(self.out.at(0), self.column)],
+                anchors=[LocalTile(self.out.at(0), self.column)],
             )  # fmt: skip
         self.sums = sums or self.out
         ragged = self.form.channels % self.t.channels or self.t.channels != self.t.channel_stride

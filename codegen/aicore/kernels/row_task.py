@@ -22,7 +22,7 @@ from superkernel.codegen.aicore.kernels.row_units import Chunk, Units
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Ring
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import Tile as ProgramTile
+from superkernel.codegen.aicore.tileprogram import Tile as LocalTile
 from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, PointwiseProgram
@@ -134,14 +134,14 @@ class Task(Units):
         code = code_behind(self.body)
         assert code is not None
         if self.taken is not None:
-            anchor = ProgramTile(self.taken.at(0), 0 if self.reduces else self.tiling.stride * self.work_item)
+            anchor = LocalTile(self.taken.at(0), 0 if self.reduces else self.tiling.stride * self.work_item)
         elif self.reduces:
-            anchor = ProgramTile(self.stats[0].at(0), 0)
+            anchor = LocalTile(self.stats[0].at(0), 0)
         elif self.before is not None:
             anchor = self.before.result(self._fed)
         else:
             assert self.x_buffer is not None
-            anchor = ProgramTile(self.x_buffer.at(0), self.tiling.stride * self.work_item)
+            anchor = LocalTile(self.x_buffer.at(0), self.tiling.stride * self.work_item)
         size = TileSize(*result_extents(self.body, self.tiling.p, self.tiling.q), self.block)
         return TileProgram(self.kb, self.space.epilogue, code, size, self.ring_in, self.ring_out, anchors=[anchor])
 

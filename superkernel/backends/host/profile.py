@@ -19,7 +19,7 @@ from superkernel.backends.host.computed_in import computed_in, formats_in_force,
 from superkernel.backends.host.report import Boundary, Report, Timing, Work
 from superkernel.display.spans import Activity, Flow, Span, Track
 from superkernel.display.tracing import Trace
-from superkernel.sync.plan import Body, Plan, Set, Wait
+from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
 PROFILED_RUNS = 31
 WARMUP_RUNS = 5
@@ -119,7 +119,7 @@ def read_stamps(plan: Plan, events: NDArray[np.uint64], ns_per_tick: float) -> R
     for core, program in enumerate(plan.programs):
         for i, step in enumerate(program):
             begin, end = stamps[core][i], stamps[core][i + 1]
-            if isinstance(step, Body):
+            if isinstance(step, TaskStep):
                 figures.busy[core] += end - begin
                 subop = plan.tasks[step.task].subop
                 figures.subop[subop] = max(figures.subop.get(subop, 0.0), end - begin)
@@ -163,7 +163,7 @@ def trace_of(compiled: HostCompiled, events: NDArray[np.uint64], ns_per_tick: fl
     for core, program in enumerate(plan.programs):
         for i, step in enumerate(program):
             begin, end = stamps[core][i] / 1e3, stamps[core][i + 1] / 1e3
-            if isinstance(step, Body):
+            if isinstance(step, TaskStep):
                 subop = plan.tasks[step.task].subop
                 spans.append(Span(core, begin, end, names[subop], Activity.WORK, subop))
             elif isinstance(step, Set):
