@@ -29,7 +29,7 @@ from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.measure import report_of
 from superkernel.backends.aicore.report import SimReport
 from superkernel.codegen.aicore.boot import SHARED, BootSpec, encode_boot
-from superkernel.codegen.aicore.linking import Layout, link
+from superkernel.codegen.aicore.linking import LinkLayout, link
 from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.sim import CacheGeometry, run_program
 from superkernel.sim.counters import LaunchResult
@@ -107,7 +107,7 @@ def loop_program(rounds: int) -> bytes:
     b.ret_void()
     start = encode_boot(BootSpec(copy_of=[0], private_bytes=4096, exit_address=TOHOST))
     absolute = {"sk_private": PRIVATE, "tohost": TOHOST}
-    layout = Layout(code_address=CODE, shared=SHARED, absolute=absolute)
+    layout = LinkLayout(code_address=CODE, shared=SHARED, absolute=absolute)
     return link([start, compile_rv64(str(module))], layout).elf()
 
 

@@ -12,7 +12,7 @@ from superkernel.target.aicore import AicoreTarget
 
 
 @dataclass(frozen=True)
-class AddressMap:
+class SpaceAddresses:
     """Where each space (and slot) starts; all lie from `begin` to `end`. All bytes, all multiples of an L2 line."""
 
     starts: dict[tuple[Space, int], int]
@@ -33,7 +33,7 @@ def map_addresses(
     inputs: Sequence[TensorType],
     outputs: Sequence[TensorType],
     states: Sequence[TensorType],
-) -> AddressMap:
+) -> SpaceAddresses:
     """Constants, inputs, outputs, states, arena, workspaces, one behind the other. Raises UnsupportedError where they
     do not fit into the target's memory."""
     memory = MemoryMap.of(target)
@@ -51,4 +51,4 @@ def map_addresses(
     for (space, slot, _), nbytes in zip(sizes, rounded, strict=True):
         starts[space, slot] = at
         at += nbytes
-    return AddressMap(starts, begin, at)
+    return SpaceAddresses(starts, begin, at)

@@ -20,7 +20,7 @@ from superkernel.codegen.aicore.layer import FENCE_FUNCTION, WAIT_FUNCTION
 from superkernel.codegen.aicore.linking import Image
 from superkernel.codegen.aicore.linking.objects import read_object
 from superkernel.codegen.aicore.linking.relocations import NUMBERS
-from superkernel.codegen.aicore.preload import INSTRUCTION_BYTES, STUB_OVERHEAD, Segment
+from superkernel.codegen.aicore.preload import INSTRUCTION_BYTES, STUB_OVERHEAD, CodeSegment
 from superkernel.codegen.aicore.program_spec import CodeLine, KernelCall, launch_name, parts_of, runs_on
 from superkernel.scheduler.families.aicore.base import Role
 from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Run, Step
@@ -34,7 +34,7 @@ class Footprint:
     kind: CoreKind
     launch: str
     lane: int
-    segments: tuple[Segment, ...]
+    segments: tuple[CodeSegment, ...]
     places: Mapping[int, CodeLine]
     released: tuple[bool, ...]
 
@@ -146,7 +146,7 @@ class _Walk:
             wait = self._lines(WAIT_FUNCTION) if run.waits else []
             lines = (*head, *kernel, *wait, *kernel, *self._lines(self.launch, end, stop))
             cycles = len(set(lines)) * self.line_bytes // INSTRUCTION_BYTES
-            segments.append(Segment(lines, cycles))
+            segments.append(CodeSegment(lines, cycles))
         return Footprint(self.kind, self.launch, self.lane, tuple(segments), self.places, released)
 
     def _site(self, symbol: str) -> int:

@@ -20,15 +20,15 @@ import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from superkernel.codegen.aicore.addresses import AddressMap
+from superkernel.codegen.aicore.addresses import SpaceAddresses
 from superkernel.codegen.aicore.boot import FENCE, MAIN, START, TRAP, boot_object
 from superkernel.codegen.aicore.code_choice import CodeChoice, CodeOptions, settle
 from superkernel.codegen.aicore.emission import KernelCode, emit_kernel
 from superkernel.codegen.aicore.emitters import emitter_of
 from superkernel.codegen.aicore.footprint import footprints
 from superkernel.codegen.aicore.layer import WAIT_FUNCTION
-from superkernel.codegen.aicore.linking import Image, Layout, link
-from superkernel.codegen.aicore.linking.image import Segment
+from superkernel.codegen.aicore.linking import Image, LinkLayout, link
+from superkernel.codegen.aicore.linking.image import ElfSegment
 from superkernel.codegen.aicore.lower import compile_modules
 from superkernel.codegen.aicore.memory_map import PARAMETERS_BYTE, STACK_BYTES, MemoryMap
 from superkernel.codegen.aicore.program import emit_program, emit_singles
@@ -52,7 +52,7 @@ class AicoreImage:
     address. `symbols[i]`: the kernel functions of sub-operator i by role."""
 
     image: Image
-    addresses: AddressMap
+    addresses: SpaceAddresses
     data: tuple[tuple[int, NDArray[np.uint8]], ...]
     symbols: tuple[dict[Role, str], ...]
     calls: tuple[KernelCall | None, ...]
@@ -68,7 +68,7 @@ class AicoreImage:
 
     def whole_elf(self) -> bytes:
         """The program and its data (constants, unit ranges) in one file. Inputs, outputs, arena are not in it."""
-        extra = tuple(Segment(address, data.tobytes(), "rw-", len(data)) for address, data in self.data if len(data))
+        extra = tuple(ElfSegment(address, data.tobytes(), "rw-", len(data)) for address, data in self.data if len(data))
         return replace(self.image, segments=(*self.image.segments, *extra)).elf()
 
     @property
@@ -86,7 +86,7 @@ class AicoreImageBuilder:
         spaces: Workspaces,
         plan: AicorePlan,
         target: AicoreTarget,
-        addresses: AddressMap,
+        addresses: SpaceAddresses,
         cache: ObjectCache,
         code: CodeOptions,
         progress: Progress | None = None,
@@ -147,7 +147,7 @@ class AicoreImageBuilder:
 
     def _link(self, objects: list[bytes], names: list[str], copies: int, calls: tuple[KernelCall | None, ...]) -> Image:
         harts = MemoryMap.of(self.target).harts
-        layout = Layout.of(self.target, order=self._order(calls), copies=copies)
+        layout = LinkLayout.of(self.target, order=self._order(calls), copies=copies)
         if self.code.func_align:
             layout = replace(layout, func_align=self.code.func_align)
         return link([boot_object(self.target, harts=harts, copies=copies), *objects], layout, names)

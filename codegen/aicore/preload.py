@@ -14,8 +14,8 @@ behind it. Which lines a segment enters, and in which order, is known when the p
 Fetching within the running segment pays too: misses are served one at a time, prefetches overlap.
 
 Invariant (auto and max): a stub never displaces a line that is used at or before the line it brings in: neither what
-runs nor what is needed sooner (`Window`). `replay` gives the time of a program with stubs; it knows no waits for other
-cores, during which fetches would be hidden: it is the time of a control unit that is the bottleneck.
+runs nor what is needed sooner (`LiveLines`). `replay` gives the time of a program with stubs; it knows no waits for
+other cores, during which fetches would be hidden: it is the time of a control unit that is the bottleneck.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CacheShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class CodeSegment:
     """What runs from one point to the next: the lines in the order in which they are entered (a line may come again:
     behind a loop, behind a call), and the cycles without any miss."""
 
@@ -73,7 +73,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class PreloadReplay:
     """A program's time, and what its prefetches were good for."""
 
     cycles: int
@@ -92,8 +92,8 @@ class Preload:
 
     stubs: tuple[Stub, ...]
     reason: str
-    before: Replay
-    after: Replay
+    before: PreloadReplay
+    after: PreloadReplay
 
     @property
     def lines(self) -> int:
@@ -135,7 +135,7 @@ class Lru:
         return out
 
 
-class Window:
+class LiveLines:
     """The lines that are used from a point on, up to the one that is looked at: at most `ways` of a set fit."""
 
     def __init__(self, shape: CacheShape) -> None:
@@ -156,7 +156,7 @@ class Window:
         return len(used) <= self.shape.ways and (victim is None or victim not in used)
 
 
-def plan_preload(segments: Sequence[Segment], shape: CacheShape, strength: Strength) -> Preload:
+def plan_preload(segments: Sequence[CodeSegment], shape: CacheShape, strength: Strength) -> Preload:
     """The stubs of a program. `auto` compares distances, and none at all, by the time that `replay` gives."""
     nothing: tuple[Stub, ...] = ((),) * len(segments)
     before = replay(segments, nothing, shape)
@@ -182,7 +182,7 @@ def plan_preload(segments: Sequence[Segment], shape: CacheShape, strength: Stren
     return best
 
 
-def _whole(segments: Sequence[Segment]) -> tuple[Stub, ...]:
+def _whole(segments: Sequence[CodeSegment]) -> tuple[Stub, ...]:
     """Ahead of each segment all lines of the next one; ahead of the first one its own, too."""
     found = []
     for number in range(len(segments)):
@@ -192,7 +192,7 @@ def _whole(segments: Sequence[Segment]) -> tuple[Stub, ...]:
     return tuple(found)
 
 
-def _stubs(segments: Sequence[Segment], shape: CacheShape, distance: int) -> tuple[Stub, ...]:
+def _stubs(segments: Sequence[CodeSegment], shape: CacheShape, distance: int) -> tuple[Stub, ...]:
     """What would miss in a segment and the `distance` next ones, in the order of use, as far as the window admits."""
     cache = Lru(shape)
     found: list[Stub] = []
@@ -200,7 +200,7 @@ def _stubs(segments: Sequence[Segment], shape: CacheShape, distance: int) -> tup
     for number, segment in enumerate(segments):
         if segment.lines:
             cache.use(segment.lines[0])  # the stub's own line
-        window = Window(shape)
+        window = LiveLines(shape)
         stub: list[int] = []
         seen = 0
         for later in segments[number : number + distance + 1]:
@@ -219,7 +219,7 @@ def _stubs(segments: Sequence[Segment], shape: CacheShape, distance: int) -> tup
     return tuple(found)
 
 
-def replay(segments: Sequence[Segment], stubs: Sequence[Stub], shape: CacheShape) -> Replay:
+def replay(segments: Sequence[CodeSegment], stubs: Sequence[Stub], shape: CacheShape) -> PreloadReplay:
     """Run the lines through the cache: one instruction at a time, misses one by one, prefetches side by side."""
     cache = Lru(shape)
     ready: dict[int, int] = {}  # prefetched, not used yet: when it is there
@@ -250,4 +250,6 @@ def replay(segments: Sequence[Segment], stubs: Sequence[Stub], shape: CacheShape
                 time += STUB_OVERHEAD if stub else 0
             time += segment.cycles * (number + 1) // steps - segment.cycles * number // steps
         missed.append(tuple(misses))
-    return Replay(time, sum(map(len, missed)), stalls, prefetches, timely, late, useless + len(ready), tuple(missed))
+    return PreloadReplay(
+        time, sum(map(len, missed)), stalls, prefetches, timely, late, useless + len(ready), tuple(missed)
+    )

@@ -55,7 +55,7 @@ BYTES_MIN: Final = 16384  # smaller constants are there as soon as they are aske
 
 
 @dataclass(frozen=True)
-class Task:
+class PrefetchTask:
     """A sub-operator's constants, and where it is released: ahead of a sub-operator."""
 
     demand: Demand
@@ -71,7 +71,7 @@ class WeightPrefetch:
     """What was decided, and why. `gain_cycles`: predicted, in all; `notes` by sub-operator."""
 
     strength: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[PrefetchTask, ...]
     gain_cycles: float
     reason: str
     notes: Mapping[int, str] = field(default_factory=dict)
@@ -187,7 +187,7 @@ class _Chooser:
         candidates = [d for d in self.demands if d.ranges and self._eligible(d)]
         if self.strength == AUTO:
             candidates.sort(key=lambda d: (-self.cold.gain[d.subop] / self._work(d), d.subop))
-        taken: list[Task] = []
+        taken: list[PrefetchTask] = []
         times = self.cold
         for demand in candidates:
             task = self._try(demand, taken, times)
@@ -196,7 +196,7 @@ class _Chooser:
                 times = times_of(self.demands, self.plan, self.target, [t.demand.subop for t in taken])
         return self._result(taken, times)
 
-    def _result(self, taken: Sequence[Task], times: Times) -> WeightPrefetch:
+    def _result(self, taken: Sequence[PrefetchTask], times: Times) -> WeightPrefetch:
         gain = self.cold.total - times.total
         share = gain / max(1.0, self.cold.total)
         if self.strength == AUTO and (not taken or share < WORTH):
@@ -206,7 +206,7 @@ class _Chooser:
         said = f"{len(taken)} sub-operators' constants, about {gain:.0f} of {self.cold.total:.0f} cycles to gain"
         return WeightPrefetch(self.strength if taken else NONE, tuple(taken), gain, said, self.notes)
 
-    def _why_not(self, taken: Sequence[Task], gain: float) -> str:
+    def _why_not(self, taken: Sequence[PrefetchTask], gain: float) -> str:
         if taken:
             return f"{gain:.0f} of {self.cold.total:.0f} cycles to gain is not worth it"
         reasons = [note.removeprefix("not prefetched: ") for note in self.notes.values()]
@@ -231,11 +231,11 @@ class _Chooser:
         nbytes = sum(end - begin for begin, end in demand.ranges)
         return len(demand.ranges) * self.startup + nbytes / self.rate
 
-    def _try(self, demand: Demand, taken: Sequence[Task], times: Times) -> Task | None:
+    def _try(self, demand: Demand, taken: Sequence[PrefetchTask], times: Times) -> PrefetchTask | None:
         """The task with the earliest release that keeps everybody's time and place."""
         said = ""
         for release in self._releases(demand):
-            task = Task(demand, release)
+            task = PrefetchTask(demand, release)
             others = sorted([*taken, task], key=lambda t: (t.demand.subop, t.release))
             if self.strength == AUTO and self._share(release, times) < SHARE:
                 said = said or "HBM is busy all the time ahead of it"
@@ -265,7 +265,7 @@ class _Chooser:
         steps = sorted({len(ahead) * n // 8 for n in range(8)} | {len(ahead) - 1, len(ahead) - 2})
         return [ahead[n] for n in steps]
 
-    def _in_time(self, tasks: Sequence[Task], times: Times) -> bool:
+    def _in_time(self, tasks: Sequence[PrefetchTask], times: Times) -> bool:
         """Whether every task of one queue is done where its sub-operator begins."""
         at, launch = 0.0, -1
         for task in tasks:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from superkernel.codegen.aicore.linking import Image, Layout, link
+from superkernel.codegen.aicore.linking import Image, LinkLayout, link
 from superkernel.codegen.aicore.lower import compile_modules
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.firmware import cube, moves, vector, vector_moves
@@ -59,7 +59,7 @@ def build_firmware(target: AicoreTarget, cache: ObjectCache) -> Firmware:
     places = FirmwareMap(target)
     texts = firmware_texts(target)
     objects = compile_modules(list(texts.values()), cache)
-    layout = Layout(
+    layout = LinkLayout(
         code_address=places.memory.ram_address,
         code_end=places.code_end,
         data_end=places.code_end,

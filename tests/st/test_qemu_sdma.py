@@ -13,7 +13,7 @@ from superkernel.backends.aicore.qemu import Emulator, Fault, Schedule, firmware
 from superkernel.backends.aicore.qemu_log import read_log
 from superkernel.backends.aicore.qemu_order import Order
 from superkernel.codegen.aicore.boot import boot_object
-from superkernel.codegen.aicore.linking import Image, Layout, link
+from superkernel.codegen.aicore.linking import Image, LinkLayout, link
 from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.codegen.aicore.memory_map import MemoryMap
 from superkernel.core.errors import WatchdogError
@@ -59,7 +59,7 @@ def text() -> str:
 
 
 def program() -> Image:
-    layout = Layout(
+    layout = LinkLayout(
         code_address=MEMORY.code_address, code_end=MEMORY.code_end,
         absolute={"sk_private": MEMORY.private_address}, shared=("sk_start", "sk_trap", "sk_fence"),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from superkernel.codegen.aicore.boot import SHARED, BootSpec, encode_boot
-from superkernel.codegen.aicore.linking import Image, Layout, link
+from superkernel.codegen.aicore.linking import Image, LinkLayout, link
 from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.sim import Machine
 
@@ -67,10 +67,10 @@ define double @third(double %x) {
 ]
 
 
-def layout(**options: Any) -> Layout:
+def layout(**options: Any) -> LinkLayout:
     values = {"code_address": CODE, "shared": SHARED, **options}
     values["absolute"] = {"sk_private": PRIVATE, "tohost": TOHOST, **options.get("absolute", {})}
-    return Layout(**values)
+    return LinkLayout(**values)
 
 
 def build(texts: Sequence[str], harts: int = 1, copy_of: Sequence[int] = (), **options: Any) -> Image:

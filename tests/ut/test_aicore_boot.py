@@ -27,7 +27,7 @@ from superkernel.codegen.aicore.boot import (
     boot_object,
     encode_boot,
 )
-from superkernel.codegen.aicore.linking import Image, Layout, link
+from superkernel.codegen.aicore.linking import Image, LinkLayout, link
 from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.codegen.aicore.memory_map import CAUSE_WORD, MemoryMap
 from superkernel.core.errors import InternalError, LinkError
@@ -71,7 +71,7 @@ define void @sk_main(i64 %hart) {
 
 def program(main: str, copy_of: Sequence[int], *, copies: int = 1, exit_address: int = TOHOST) -> Image:
     spec = BootSpec(copy_of=copy_of, private_bytes=PRIVATE_BYTES, exit_address=exit_address)
-    layout = Layout(
+    layout = LinkLayout(
         code_address=CODE,
         copies=copies,
         shared=SHARED,
@@ -213,7 +213,9 @@ def test_a_firmware_keeps_its_trap_handler() -> None:
 def test_the_start_of_a_target() -> None:
     target = load_target("mini")
     memory = MemoryMap.of(target)
-    image = link([boot_object(target, harts=memory.harts, copies=2), compile_rv64(REPORT)], Layout.of(target, copies=2))
+    image = link(
+        [boot_object(target, harts=memory.harts, copies=2), compile_rv64(REPORT)], LinkLayout.of(target, copies=2)
+    )
     assert image.symbol("sk_start").address == image.entry == memory.code_address
     assert image.symbol("sk_private").address == memory.private_address
     assert "sk_start.copy1" not in {s.name for s in image.symbols}

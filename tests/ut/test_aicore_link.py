@@ -16,7 +16,7 @@ from aicore_programs import CODE, FEW, PARTS, PRIVATE, TOHOST, build, layout, ra
 from elftools.elf.elffile import ELFFile
 
 from superkernel.codegen.aicore.boot import SHARED, BootSpec, encode_boot
-from superkernel.codegen.aicore.linking import Layout, link
+from superkernel.codegen.aicore.linking import LinkLayout, link
 from superkernel.codegen.aicore.linking.elf_writer import ObjectSection, OutputSymbol, write_object
 from superkernel.codegen.aicore.linking.relocations import NUMBERS
 from superkernel.codegen.aicore.lower import compile_rv64
@@ -118,7 +118,7 @@ def test_order_and_alignment_are_kept(align: int) -> None:
     names = [f"f{n}" for n in range(20)]
     order = ["f7", "f3", "f19", "f0"]
     objects = [compile_rv64("".join(FEW.format(n, len(n) * 3) for n in names[k : k + 5])) for k in range(0, 20, 5)]
-    image = link(objects, Layout(code_address=CODE, func_align=align, order=order, entry="f0"))
+    image = link(objects, LinkLayout(code_address=CODE, func_align=align, order=order, entry="f0"))
     found = [s.name for s in sorted(image.symbols, key=lambda s: s.address)]
     assert found == order + [n for n in names if n not in order]
     at = CODE
@@ -133,7 +133,7 @@ def test_copies_are_laid_out_alike() -> None:
     texts = ["".join(FEW.format(f"f{n}", n) for n in range(9)), FEW.format("g", 1 << 40)]
     image = link(
         [compile_rv64(t) for t in texts],
-        Layout(code_address=CODE + 128, copies=3, copy_align=1024, shared=["f8"], order=["g"], entry="f0"),
+        LinkLayout(code_address=CODE + 128, copies=3, copy_align=1024, shared=["f8"], order=["g"], entry="f0"),
     )
     starts = [image.symbol(name).address for name in ("g", "g.copy1", "g.copy2")]
     assert all(start % 1024 == 0 for start in starts)
@@ -289,7 +289,7 @@ def test_large_programs_link_fast() -> None:
             sections.append(ObjectSection(f".text.f{part * 1000 + n}", bytes(64), "r-x", 4, relocations))
         objects.append(write_object(sections, rows, flags=5))
     start = time.process_time()
-    image = link(objects, Layout(code_address=CODE, entry="f0"))
+    image = link(objects, LinkLayout(code_address=CODE, entry="f0"))
     assert len(image.elf()) > 640_000
     assert time.process_time() - start < 4
     assert image.code_bytes == count * 128 - 64

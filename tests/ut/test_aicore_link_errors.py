@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 import pytest
 from aicore_programs import CODE, FEW, PARTS, layout
 
-from superkernel.codegen.aicore.linking import Layout, link
+from superkernel.codegen.aicore.linking import LinkLayout, link
 from superkernel.codegen.aicore.linking.elf_writer import ObjectSection, OutputSymbol, write_object
 from superkernel.codegen.aicore.linking.relocations import NUMBERS
 from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.core.errors import LinkError, MachineError
 
 
-def violations(kind: type[LinkError] | type[MachineError], objects: Sequence[bytes], where: Layout) -> list[str]:
+def violations(kind: type[LinkError] | type[MachineError], objects: Sequence[bytes], where: LinkLayout) -> list[str]:
     with pytest.raises(kind) as caught:
         link(objects, where)
     assert type(caught.value) is kind
@@ -39,15 +39,15 @@ def test_all_undefined_and_duplicate_symbols_are_named() -> None:
 
 def test_a_name_like_that_of_a_copy_is_refused() -> None:
     data = compile_rv64(FEW.format("f", 1) + FEW.format("f.copy1", 2))
-    assert link([data], Layout(code_address=CODE, entry="f")).symbol("f.copy1").size
+    assert link([data], LinkLayout(code_address=CODE, entry="f")).symbol("f.copy1").size
     assert (
         "'f.copy1' has the name of a copy of 'f'"
-        in violations(LinkError, [data], Layout(code_address=CODE, entry="f", copies=2))[0]
+        in violations(LinkError, [data], LinkLayout(code_address=CODE, entry="f", copies=2))[0]
     )
 
 
 def test_entry_must_be_a_symbol() -> None:
-    found = violations(LinkError, [compile_rv64(FEW.format("f", 1))], Layout(code_address=CODE))
+    found = violations(LinkError, [compile_rv64(FEW.format("f", 1))], LinkLayout(code_address=CODE))
     assert found == ["layout.entry 'sk_start': no entry; found no such global symbol"]
 
 
@@ -55,13 +55,13 @@ def test_weak_symbols_yield() -> None:
     weak = compile_rv64("define weak i64 @f(i64 %x) {\n ret i64 1\n}\n" + FEW.format("sk_start", 1))
     strong = compile_rv64("define i64 @f(i64 %x) {\n ret i64 2\n}\n")
     for objects in ([weak, strong], [strong, weak]):
-        image = link(objects, Layout(code_address=CODE))
+        image = link(objects, LinkLayout(code_address=CODE))
         assert image.symbol("f").object == f"object {objects.index(strong)}"
 
 
 def test_limits_and_overlaps() -> None:
     data = compile_rv64("@g = global [2000 x i8] zeroinitializer\n" + "".join(FEW.format(f"f{n}", n) for n in range(9)))
-    base = Layout(code_address=CODE, entry="f0")
+    base = LinkLayout(code_address=CODE, entry="f0")
     last = link([data], base).symbol("f8")
     fits = last.address + last.size
     link([data], dataclasses.replace(base, code_end=fits))
@@ -77,7 +77,7 @@ def test_limits_and_overlaps() -> None:
 
 def test_impossible_layouts_name_all_that_is_wrong() -> None:
     with pytest.raises(LinkError) as caught:
-        Layout(
+        LinkLayout(
             code_address=-1, func_align=3, copy_align=1, copies=0, copy_addresses=(5,), order=["a", "a"],
             data_end=1 << 60, absolute={"s": 1 << 64},
         )  # fmt: skip
@@ -109,7 +109,7 @@ def synthetic(
     ],
 )
 def test_reach_of_relative_relocations(kind: str, low: int, high: int) -> None:
-    where = Layout(code_address=1 << 40, entry="f", absolute={"t": 1 << 40})
+    where = LinkLayout(code_address=1 << 40, entry="f", absolute={"t": 1 << 40})
     for distance in (low, high):
         link([synthetic([(0, NUMBERS[kind], 1, distance)], {"t": (0, -1)})], where)
     for distance in (low - 2, high + 2):
@@ -123,8 +123,8 @@ def test_reach_of_relative_relocations(kind: str, low: int, high: int) -> None:
 def test_reach_of_absolute_relocations() -> None:
     for kind, good, bad in (("32", 0xFFFF_FFFF, 1 << 32), ("HI20", 0x7FFF_F7FF, 0x7FFF_F800), ("LO12_I", 5, 1 << 40)):
         data = synthetic([(8, NUMBERS[kind], 1, 0)], {"t": (0, -1)})
-        link([data], Layout(code_address=CODE, entry="f", absolute={"t": good}))
-        assert violations(LinkError, [data], Layout(code_address=CODE, entry="f", absolute={"t": bad}))
+        link([data], LinkLayout(code_address=CODE, entry="f", absolute={"t": good}))
+        assert violations(LinkError, [data], LinkLayout(code_address=CODE, entry="f", absolute={"t": bad}))
 
 
 def test_bad_relocations_are_named_once_each() -> None:
@@ -137,7 +137,7 @@ def test_bad_relocations_are_named_once_each() -> None:
         ],
         {"t": (0, 0)},
     )
-    text = violations(LinkError, [data], Layout(code_address=CODE, entry="f", copies=3))
+    text = violations(LinkError, [data], LinkLayout(code_address=CODE, entry="f", copies=3))
     assert len(text) == 4
     for part in (
         "R_RISCV_GOT_HI20 is not",

@@ -14,11 +14,11 @@ from superkernel.codegen.aicore.linking.objects import read_object
 from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.codegen.aicore.preload import (
     CacheShape,
+    CodeSegment,
+    LiveLines,
     Lru,
     Preload,
-    Segment,
     Strength,
-    Window,
     plan_preload,
     replay,
 )
@@ -49,7 +49,7 @@ class ReferenceLru:
         return hit, out
 
 
-def program(seed: int, shape: CacheShape) -> list[Segment]:
+def program(seed: int, shape: CacheShape) -> list[CodeSegment]:
     """Kernels that come again, and a launch function that goes on and on."""
     rng = random.Random(seed)
     room = shape.sets * shape.ways
@@ -63,11 +63,11 @@ def program(seed: int, shape: CacheShape) -> list[Segment]:
     for number in range(rng.randint(1, 20)):
         kernel = rng.choice(kernels)
         lines = (number, *kernel, *kernel, number + 1)
-        segments.append(Segment(lines, 32 * len(set(lines))))
+        segments.append(CodeSegment(lines, 32 * len(set(lines))))
     return segments
 
 
-def misses(segments: list[Segment], shape: CacheShape) -> int:
+def misses(segments: list[CodeSegment], shape: CacheShape) -> int:
     cache = ReferenceLru(shape)
     return sum(not cache.use(line)[0] for segment in segments for line in segment.lines)
 
@@ -96,7 +96,7 @@ def test_without_stubs_the_replay_misses_what_the_reference_misses(seed: int, sh
     assert found.after.cycles == sum(s.cycles for s in segments) + found.after.stall_cycles
 
 
-def _displaced(segments: list[Segment], found: Preload, shape: CacheShape) -> list[str]:
+def _displaced(segments: list[CodeSegment], found: Preload, shape: CacheShape) -> list[str]:
     """Prefetches that put out a line which is used before the one that they bring in, from the stub on."""
     cache = ReferenceLru(shape)
     wrong = []
@@ -129,7 +129,7 @@ def test_nothing_that_runs_or_is_needed_sooner_is_displaced(seed: int, shape: Ca
 
 def test_the_check_above_rejects_a_plan_that_displaces() -> None:
     shape = CacheShape(1, 2, 128, 150)
-    segments = [Segment((0, 1, 0), 96), Segment((2, 3), 64)]
+    segments = [CodeSegment((0, 1, 0), 96), CodeSegment((2, 3), 64)]
     greedy = Preload(((2, 3), ()), "", *[replay(segments, ((2, 3), ()), shape)] * 2)
     assert "2 is never used" not in _displaced(segments, greedy, shape)
     assert _displaced(segments, greedy, shape)
@@ -145,7 +145,7 @@ def test_auto_is_never_slower_than_nothing(seed: int) -> None:
 
 def test_a_straight_line_hardly_misses_behind_its_entry() -> None:
     shape = CacheShape(32, 4, 128, 152)
-    segments = [Segment((n, *range(100 + 10 * n, 110 + 10 * n), n + 1), 600) for n in range(40)]
+    segments = [CodeSegment((n, *range(100 + 10 * n, 110 + 10 * n), n + 1), 600) for n in range(40)]
     found = plan_preload(segments, shape, Strength.AUTO)
     assert found.before.misses == 441
     assert found.after.misses <= 2
@@ -155,7 +155,7 @@ def test_a_straight_line_hardly_misses_behind_its_entry() -> None:
 
 def test_auto_is_off_where_nothing_is_to_gain() -> None:
     shape = CacheShape(32, 4, 128, 1)
-    found = plan_preload([Segment((0, 1, 2, 3), 128)] * 3, shape, Strength.AUTO)
+    found = plan_preload([CodeSegment((0, 1, 2, 3), 128)] * 3, shape, Strength.AUTO)
     assert found.lines == 0
     assert found.reason.startswith("off: ")
     assert plan_preload([], shape, Strength.AUTO).stubs == ()
@@ -163,13 +163,13 @@ def test_auto_is_off_where_nothing_is_to_gain() -> None:
 
 def test_per_func_fetches_the_whole_next_function() -> None:
     shape = CacheShape(4, 4, 128, 100)
-    segments = [Segment((0, 10, 11, 10, 11, 1), 96), Segment((1, 10, 11, 2), 96), Segment((2, 20), 64)]
+    segments = [CodeSegment((0, 10, 11, 10, 11, 1), 96), CodeSegment((1, 10, 11, 2), 96), CodeSegment((2, 20), 64)]
     found = plan_preload(segments, shape, Strength.PER_FUNC)
     assert found.stubs == ((0, 10, 11, 1, 2), (2, 20), ())
 
 
 def test_a_window_admits_as_many_lines_of_a_set_as_there_are_ways() -> None:
-    window = Window(CacheShape(2, 2, 128, 1))
+    window = LiveLines(CacheShape(2, 2, 128, 1))
     assert window.add(0)
     assert not window.add(0)
     assert window.add(2)
@@ -182,7 +182,7 @@ def test_a_window_admits_as_many_lines_of_a_set_as_there_are_ways() -> None:
 
 def test_replay_counts_what_comes_in_time_late_and_for_nothing() -> None:
     shape = CacheShape(4, 4, 128, 100)
-    segments = [Segment((0, 1), 20), Segment((2, 3), 1000), Segment((4,), 10)]
+    segments = [CodeSegment((0, 1), 20), CodeSegment((2, 3), 1000), CodeSegment((4,), 10)]
     found = replay(segments, ((1, 4, 99), (), ()), shape)
     assert (found.prefetches, found.timely, found.late, found.useless) == (3, 1, 1, 1)
     assert found.missed == ((0,), (2, 3), ())
@@ -193,7 +193,7 @@ def test_replay_counts_what_comes_in_time_late_and_for_nothing() -> None:
 
 def _footprint(waits: int, cold: bool) -> Footprint:
     step = 10 if cold else 0
-    segments = tuple(Segment((100 + n * step, 101 + n * step), 64) for n in range(waits))
+    segments = tuple(CodeSegment((100 + n * step, 101 + n * step), 64) for n in range(waits))
     places = {line: CodeLine("k", 0) for s in segments for line in s.lines}
     return Footprint(CoreKind.VECTOR, "sk_fused0_vector", 0, segments, places, (True,) * waits)
 
@@ -216,7 +216,7 @@ def test_lines_of_one_lane_are_fetched_for_it_alone() -> None:
     parts = []
     for lane in (0, 1):
         own = 200 + 10 * lane
-        segments = (Segment((0, 1), 64), Segment((1, own, own + 1), 96))
+        segments = (CodeSegment((0, 1), 64), CodeSegment((1, own, own + 1), 96))
         places = {0: CodeLine("main", 0), 1: CodeLine("main", 128)}
         places |= {own + n: CodeLine(f"k{lane}", 128 * n, lane) for n in (0, 1)}
         parts.append(Footprint(CoreKind.VECTOR, "main", lane, segments, places, (False, False)))

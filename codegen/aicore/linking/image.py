@@ -22,7 +22,7 @@ SECTIONS_MAX = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class ElfSegment:
     """Bytes at an address, then zeros; `flags` r-x, r-- or rw-."""
 
     address: int
@@ -63,7 +63,7 @@ class MapRow:
 class Image:
     """See the module docstring."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[ElfSegment, ...]
     symbols: tuple[Symbol, ...]
     rows: tuple[MapRow, ...]
     entry: int

@@ -1,4 +1,4 @@
-"""Where the linker is to put code and data: `Layout`, the caller's side of the contract.
+"""Where the linker is to put code and data: `LinkLayout`, the caller's side of the contract.
 
 Model: the code is a stretch of *shared* functions, then `copies` copies of all others, every copy laid out alike and
 at an address of its own. Within a copy the functions of `order` come first, the others behind them in the order of the
@@ -24,7 +24,7 @@ COPIES_MAX = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class LinkLayout:
     """See the module docstring. Addresses and sizes in bytes; the ends are the first addresses not to be used.
 
     order           symbols of functions, first to last; no symbol twice
@@ -52,7 +52,7 @@ class Layout:
         raise_all(LinkError, self._violations())
 
     @classmethod
-    def of(cls, target: AicoreTarget, **options: Any) -> Layout:
+    def of(cls, target: AicoreTarget, **options: Any) -> LinkLayout:
         """The layout for a target: code and data within its memory map's stretch for both, functions on instruction
         cache lines, `sk_private` at the map's private memories, the start code (boot.py) shared. `options` are further
         fields, or override these."""

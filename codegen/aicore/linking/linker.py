@@ -10,16 +10,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.codegen.aicore.linking.image import Image, MapRow, Segment, Symbol
-from superkernel.codegen.aicore.linking.layout import PAGE_BYTES, Layout
+from superkernel.codegen.aicore.linking.image import ElfSegment, Image, MapRow, Symbol
+from superkernel.codegen.aicore.linking.layout import PAGE_BYTES, LinkLayout
 from superkernel.codegen.aicore.linking.objects import LOCAL, ObjectFile, PieceKind, read_object
-from superkernel.codegen.aicore.linking.placing import Placement, Region, place
+from superkernel.codegen.aicore.linking.placing import LinkPlacement, PlacedRegion, place
 from superkernel.codegen.aicore.linking.program import Program, combine, names_of
 from superkernel.codegen.aicore.linking.relocations import Relocator
 from superkernel.core.errors import LinkError, SuperKernelError, Violation, raise_all
 
 
-def link(objects: Sequence[bytes], layout: Layout, names: Sequence[str] = ()) -> Image:
+def link(objects: Sequence[bytes], layout: LinkLayout, names: Sequence[str] = ()) -> Image:
     """The image of relocatable RV64 objects. `names` are what errors and the map call the objects.
 
     Raises LinkError (bad object, undefined or duplicate symbol, unsupported or unreachable relocation, overlap: all of
@@ -50,7 +50,7 @@ def link(objects: Sequence[bytes], layout: Layout, names: Sequence[str] = ()) ->
     return Image(_segments(placement, buffer), symbols, rows, entry.address)
 
 
-def _fill(program: Program, placement: Placement) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _fill(program: Program, placement: LinkPlacement) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The bytes of all regions one behind the other, and the position of each piece in them, [copy, piece]."""
     data = bytearray(sum(region.file_bytes for region in placement.regions))
     position = np.zeros_like(placement.address)
@@ -67,11 +67,11 @@ def _fill(program: Program, placement: Placement) -> tuple[NDArray[np.uint8], ND
     return np.frombuffer(data, np.uint8), position
 
 
-def _segments(placement: Placement, buffer: NDArray[np.uint8]) -> tuple[Segment, ...]:
+def _segments(placement: LinkPlacement, buffer: NDArray[np.uint8]) -> tuple[ElfSegment, ...]:
     """One segment per stretch of equal flags: neighbours less than a page apart become one."""
     starts = np.cumsum([0] + [region.file_bytes for region in placement.regions]).tolist()
     content = {region.name: buffer[starts[n] : starts[n + 1]].tobytes() for n, region in enumerate(placement.regions)}
-    groups: list[list[Region]] = []
+    groups: list[list[PlacedRegion]] = []
     for region in sorted(placement.regions, key=lambda r: (r.address, r.end)):
         last = groups[-1][-1] if groups else None
         near = last is not None and last.flags == region.flags and region.address - last.end < PAGE_BYTES
@@ -86,11 +86,13 @@ def _segments(placement: Placement, buffer: NDArray[np.uint8]) -> tuple[Segment,
         for region in group:
             if region.file_bytes:
                 data += bytes(region.address - base - len(data)) + content[region.name]
-        segments.append(Segment(base, bytes(data), group[0].flags, group[-1].end - base))
+        segments.append(ElfSegment(base, bytes(data), group[0].flags, group[-1].end - base))
     return tuple(segments)
 
 
-def _describe(program: Program, placement: Placement, layout: Layout) -> tuple[tuple[Symbol, ...], tuple[MapRow, ...]]:
+def _describe(
+    program: Program, placement: LinkPlacement, layout: LinkLayout
+) -> tuple[tuple[Symbol, ...], tuple[MapRow, ...]]:
     """Symbols of all copies, and the map."""
     first_name: dict[int, str] = {}
     for definition in sorted(program.definitions, key=lambda d: (d.value, d.kind != "function", d.binding == LOCAL)):

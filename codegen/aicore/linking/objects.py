@@ -1,6 +1,6 @@
 """What the linker takes from a relocatable RV64 object: loaded sections, symbols, relocations.
 
-Model: an object is read once into `ObjectFile`. Its loaded sections become `Piece`s, the units of placement: code,
+Model: an object is read once into `ObjectFile`. Its loaded sections become `LinkPiece`s, the units of placement: code,
 constants (read-only), data, zero-filled data. Symbols and relocations are arrays, because a program has tens of
 thousands of them; relocations name their piece and their symbol by number within the object.
 
@@ -48,7 +48,7 @@ class PieceKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LinkPiece:
     """A loaded section. `data` is empty where the kind is ZERO."""
 
     object: str
@@ -64,7 +64,7 @@ class ObjectFile:
     """An object as read. `symbol_piece`: number of the symbol's piece, -1 where its section is not a piece."""
 
     name: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LinkPiece, ...]
     symbols: Array  # SYMBOL_DTYPE
     symbol_names: tuple[str, ...]
     symbol_piece: NDArray[np.int64]
@@ -90,7 +90,7 @@ def _read(data: bytes, name: str) -> ObjectFile:
     elf = ELFFile(io.BytesIO(data))
     _check_header(elf, name)
     sections = list(elf.iter_sections())
-    pieces: list[Piece] = []
+    pieces: list[LinkPiece] = []
     piece_of = np.full(max(len(sections), 1), -1, np.int64)
     for number, section in enumerate(sections):
         piece = _piece(section.header, section.name, data, name)
@@ -140,7 +140,7 @@ def _check_header(elf: ELFFile, name: str) -> None:
         )
 
 
-def _piece(header: Any, section_name: str, data: bytes, name: str) -> Piece | None:
+def _piece(header: Any, section_name: str, data: bytes, name: str) -> LinkPiece | None:
     flags, size, align = header["sh_flags"], header["sh_size"], max(1, header["sh_addralign"])
     kind_name = header["sh_type"]
     if not flags & _ALLOC or kind_name == "SHT_NOTE" or section_name.startswith(".eh_frame"):
@@ -162,7 +162,7 @@ def _piece(header: Any, section_name: str, data: bytes, name: str) -> Piece | No
         kind = PieceKind.DATA if flags & _WRITE else PieceKind.CONSTANT
     if kind is PieceKind.CODE and (zero or flags & _WRITE):
         raise LinkError("code that can be written", location=place)
-    return Piece(name, section_name, kind, align, size, b"" if zero else bytes(data[start : start + size]))
+    return LinkPiece(name, section_name, kind, align, size, b"" if zero else bytes(data[start : start + size]))
 
 
 def _table(header: Any, data: bytes, dtype: np.dtype[Any], place: str) -> Array:

@@ -1,9 +1,9 @@
 """Gives every piece its address in every copy.
 
-Model: a `Region` is a stretch of memory with one kind of contents: the shared code, one copy of the code, constants,
-data, zero-filled data. Pieces stand in a region one behind the other, each aligned; what is skipped is padding. Copies
-of the code hold the same pieces in the same order at addresses that agree modulo every alignment, so that distances
-within a copy are the same in all of them.
+Model: a `PlacedRegion` is a stretch of memory with one kind of contents: the shared code, one copy of the code,
+constants, data, zero-filled data. Pieces stand in a region one behind the other, each aligned; what is skipped is
+padding. Copies of the code hold the same pieces in the same order at addresses that agree modulo every alignment, so
+that distances within a copy are the same in all of them.
 
 Invariant: regions do not overlap and stay within the layout's limits; all violations are reported at once.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.codegen.aicore.linking.layout import PAGE_BYTES, Layout
+from superkernel.codegen.aicore.linking.layout import PAGE_BYTES, LinkLayout
 from superkernel.codegen.aicore.linking.objects import PieceKind
 from superkernel.codegen.aicore.linking.program import Program
 from superkernel.core.errors import LinkError, MachineError, Violation, raise_all
@@ -25,7 +25,7 @@ _FLAGS = {PieceKind.CODE: "r-x", PieceKind.CONSTANT: "r--", PieceKind.DATA: "rw-
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class PlacedPiece:
     """One piece in one copy, and the bytes of padding in front of it."""
 
     piece: int
@@ -35,14 +35,14 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Region:
+class PlacedRegion:
     """A stretch of memory. `file_bytes` 0 where it holds zeros only."""
 
     name: str
     kind: PieceKind
     address: int
     end: int
-    slots: tuple[Slot, ...]
+    slots: tuple[PlacedPiece, ...]
 
     @property
     def flags(self) -> str:
@@ -58,26 +58,26 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Placement:
+class LinkPlacement:
     """Regions by address of their first byte within each class (code, then data); addresses as [copy, piece]."""
 
-    regions: tuple[Region, ...]
+    regions: tuple[PlacedRegion, ...]
     address: NDArray[np.int64]
 
 
-def place(program: Program, layout: Layout) -> Placement:
+def place(program: Program, layout: LinkLayout) -> LinkPlacement:
     """Raises LinkError where regions overlap, MachineError where they exceed the limits."""
     placer = _Placer(program, layout)
     placer.place_code()
     placer.place_data()
     placer.check()
-    return Placement(tuple(placer.regions), placer.address)
+    return LinkPlacement(tuple(placer.regions), placer.address)
 
 
 class _Placer:
-    def __init__(self, program: Program, layout: Layout) -> None:
+    def __init__(self, program: Program, layout: LinkLayout) -> None:
         self.program, self.layout = program, layout
-        self.regions: list[Region] = []
+        self.regions: list[PlacedRegion] = []
         self.address = np.zeros((layout.copies, len(program.pieces)), np.int64)
         marked = {definition.piece for definition in program.definitions}  # even without bytes, a symbol has a place
         self.kept = [piece.size > 0 or n in marked for n, piece in enumerate(program.pieces)]
@@ -126,20 +126,20 @@ class _Placer:
 
     def _region(self, name: str, kind: PieceKind, members: Iterable[int], copy: int, start: int) -> int:
         """Adds a region where it has members; returns its end."""
-        slots: list[Slot] = []
+        slots: list[PlacedPiece] = []
         at = start
         floor = self.layout.func_align if kind is PieceKind.CODE else 1
         for number in members:
             piece = self.program.pieces[number]
             address = _round_up(at, max(piece.align, floor))
-            slots.append(Slot(number, copy, address, address - at))
+            slots.append(PlacedPiece(number, copy, address, address - at))
             if copy or not self.program.copied[number]:
                 self.address[copy if copy else slice(None), number] = address
             else:
                 self.address[0, number] = address
             at = address + piece.size
         if slots:
-            self.regions.append(Region(name, kind, start, at, tuple(slots)))
+            self.regions.append(PlacedRegion(name, kind, start, at, tuple(slots)))
         return at
 
     def check(self) -> None:
@@ -147,7 +147,7 @@ class _Placer:
         overlaps: list[Violation] = []
         limits: list[Violation] = []
         regions = sorted(self.regions, key=lambda r: (r.address, r.end))
-        reach: Region | None = None
+        reach: PlacedRegion | None = None
         for region in regions:
             if reach is not None and region.address < reach.end:
                 overlaps.append(

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.codegen.aicore.linking.layout import Layout
+from superkernel.codegen.aicore.linking.layout import LinkLayout
 from superkernel.codegen.aicore.linking.objects import (
     ABSOLUTE,
     COMMON,
@@ -23,8 +23,8 @@ from superkernel.codegen.aicore.linking.objects import (
     LOCAL,
     UNDEFINED,
     WEAK,
+    LinkPiece,
     ObjectFile,
-    Piece,
     PieceKind,
 )
 from superkernel.core.errors import LinkError, Violation, raise_all
@@ -52,7 +52,7 @@ class Definition:
 class Program:
     """See the module docstring. `relocation_*` are parallel arrays, `symbol_*` are indexed by `relocation_symbol`."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LinkPiece, ...]
     copied: NDArray[np.bool_]  # per piece
     definitions: tuple[Definition, ...]
     globals: dict[str, Definition]
@@ -87,7 +87,7 @@ def _named(definitions: Sequence[Definition], known: dict[str, Definition]) -> d
     return {name: d for name, d in named.items() if name not in clashing} | known
 
 
-def combine(objects: Sequence[ObjectFile], layout: Layout) -> Program:
+def combine(objects: Sequence[ObjectFile], layout: LinkLayout) -> Program:
     """Raises LinkError with all undefined, duplicate and unknown symbols."""
     pieces = tuple(piece for obj in objects for piece in obj.pieces)
     definitions, violations = _definitions(objects)
@@ -149,7 +149,7 @@ def _definitions(objects: Sequence[ObjectFile]) -> tuple[tuple[Definition, ...],
     return tuple(found), violations
 
 
-def _globals(definitions: Sequence[Definition], layout: Layout) -> tuple[dict[str, Definition], list[Violation]]:
+def _globals(definitions: Sequence[Definition], layout: LinkLayout) -> tuple[dict[str, Definition], list[Violation]]:
     known = {
         name: Definition(name, -1, address, 0, "none", GLOBAL, "layout") for name, address in layout.absolute.items()
     }
@@ -177,7 +177,7 @@ def _globals(definitions: Sequence[Definition], layout: Layout) -> tuple[dict[st
 
 
 def _shared(
-    definitions: Sequence[Definition], known: dict[str, Definition], pieces: Sequence[Piece], layout: Layout
+    definitions: Sequence[Definition], known: dict[str, Definition], pieces: Sequence[LinkPiece], layout: LinkLayout
 ) -> tuple[set[int], list[Violation]]:
     """The pieces of the shared symbols; complaints about unknown names in the layout."""
     named = _named(definitions, known)
@@ -192,7 +192,7 @@ def _shared(
 
 
 def _copied(
-    pieces: Sequence[Piece],
+    pieces: Sequence[LinkPiece],
     shared: set[int],
     joined: Joined,
     symbol_piece: NDArray[np.int64],
@@ -220,7 +220,7 @@ def _copied(
 class _Resolver:
     """Gives every symbol that a relocation names its place."""
 
-    def __init__(self, known: dict[str, Definition], layout: Layout, sections: Sequence[str]) -> None:
+    def __init__(self, known: dict[str, Definition], layout: LinkLayout, sections: Sequence[str]) -> None:
         self.known, self.copies, self.sections = known, layout.copies, sections
         self.violations: list[Violation] = []
 

@@ -86,7 +86,7 @@ def _whole(_: Ints, value: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class RelocationForm:
     """How relocations of a kind are applied: values from `low` to below `high`, even for targets in code."""
 
     width: int  # bytes patched
@@ -104,21 +104,21 @@ def _reach(bits: int) -> tuple[int, int]:
 
 _ANY = (-(1 << 63), 1 << 63)
 _FAR = (-(1 << 31) - 0x800, (1 << 31) - 0x800)  # a sign-extended upper part of 20 bits, a signed lower one of 12
-FORMS: dict[int, Form] = {
-    NUMBERS["64"]: Form(8, False, *_ANY, _whole),
-    NUMBERS["32"]: Form(4, False, -(1 << 31), 1 << 32, _whole),
-    NUMBERS["CALL"]: Form(8, True, *_FAR, _call, even=True),
-    NUMBERS["CALL_PLT"]: Form(8, True, *_FAR, _call, even=True),
-    NUMBERS["PCREL_HI20"]: Form(4, True, *_FAR, _upper),
-    NUMBERS["PCREL_LO12_I"]: Form(4, True, *_ANY, _lower_i, pair=True),
-    NUMBERS["PCREL_LO12_S"]: Form(4, True, *_ANY, _lower_s, pair=True),
-    NUMBERS["HI20"]: Form(4, False, *_FAR, _upper),
-    NUMBERS["LO12_I"]: Form(4, False, *_FAR, _lower_i),
-    NUMBERS["LO12_S"]: Form(4, False, *_FAR, _lower_s),
-    NUMBERS["BRANCH"]: Form(4, True, *_reach(13), _branch, even=True),
-    NUMBERS["JAL"]: Form(4, True, *_reach(21), _jump, even=True),
-    NUMBERS["RVC_BRANCH"]: Form(2, True, *_reach(9), _short_branch, even=True),
-    NUMBERS["RVC_JUMP"]: Form(2, True, *_reach(12), _short_jump, even=True),
+FORMS: dict[int, RelocationForm] = {
+    NUMBERS["64"]: RelocationForm(8, False, *_ANY, _whole),
+    NUMBERS["32"]: RelocationForm(4, False, -(1 << 31), 1 << 32, _whole),
+    NUMBERS["CALL"]: RelocationForm(8, True, *_FAR, _call, even=True),
+    NUMBERS["CALL_PLT"]: RelocationForm(8, True, *_FAR, _call, even=True),
+    NUMBERS["PCREL_HI20"]: RelocationForm(4, True, *_FAR, _upper),
+    NUMBERS["PCREL_LO12_I"]: RelocationForm(4, True, *_ANY, _lower_i, pair=True),
+    NUMBERS["PCREL_LO12_S"]: RelocationForm(4, True, *_ANY, _lower_s, pair=True),
+    NUMBERS["HI20"]: RelocationForm(4, False, *_FAR, _upper),
+    NUMBERS["LO12_I"]: RelocationForm(4, False, *_FAR, _lower_i),
+    NUMBERS["LO12_S"]: RelocationForm(4, False, *_FAR, _lower_s),
+    NUMBERS["BRANCH"]: RelocationForm(4, True, *_reach(13), _branch, even=True),
+    NUMBERS["JAL"]: RelocationForm(4, True, *_reach(21), _jump, even=True),
+    NUMBERS["RVC_BRANCH"]: RelocationForm(2, True, *_reach(9), _short_branch, even=True),
+    NUMBERS["RVC_JUMP"]: RelocationForm(2, True, *_reach(12), _short_jump, even=True),
 }
 NONE = NUMBERS["NONE"]
 
@@ -135,7 +135,7 @@ class Relocator:
         self.program = program
         self.violations: list[Violation] = []
         self._violating: set[tuple[int, str]] = set()
-        self.groups: list[tuple[int, Form, Ints]] = []
+        self.groups: list[tuple[int, RelocationForm, Ints]] = []
         sizes = np.array([len(p.data) for p in program.pieces] or [0], np.int64)
         for kind in np.unique(program.relocation_kind).tolist():
             rows = np.flatnonzero(program.relocation_kind == kind)
@@ -210,7 +210,7 @@ class Relocator:
         base = np.where(piece >= 0, address[whose, np.maximum(piece, 0)], 0) if address.shape[1] else piece * 0
         return base + p.symbol_value[p.relocation_symbol] + p.relocation_addend
 
-    def _check(self, kind: int, form: Form, rows: Ints, value: Ints) -> None:
+    def _check(self, kind: int, form: RelocationForm, rows: Ints, value: Ints) -> None:
         if (form.low, form.high) != _ANY:
             bad = (value < form.low) | (value >= form.high)
             for row, found in zip(rows[bad].tolist(), value[bad].tolist(), strict=True):
@@ -225,7 +225,7 @@ class Relocator:
                 self._report(row, f"{name_of(kind)} leads to an odd address")
 
 
-def _patch(image: NDArray[np.uint8], at: Ints, form: Form, value: Ints) -> None:
+def _patch(image: NDArray[np.uint8], at: Ints, form: RelocationForm, value: Ints) -> None:
     """Reads `form.width` bytes at each place, puts the values in, writes them back."""
     lanes = at[:, None] + np.arange(form.width)
     dtype: Any = f"<u{form.width}"

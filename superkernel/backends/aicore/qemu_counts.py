@@ -25,7 +25,7 @@ import numpy as np
 from superkernel import _core
 from superkernel.backends.aicore.qemu_process import find_qemu
 from superkernel.codegen.aicore.boot import START
-from superkernel.codegen.aicore.linking import Image, Segment
+from superkernel.codegen.aicore.linking import ElfSegment, Image
 from superkernel.core.errors import MachineError
 from superkernel.sim.counters import LaunchResult
 from superkernel.target.aicore import AicoreTarget
@@ -153,11 +153,11 @@ def simulated_counts(launch: LaunchResult, image: Image) -> tuple[HartCounts, ..
     )  # fmt: skip
 
 
-def _code(image: Image) -> Segment:
+def _code(image: Image) -> ElfSegment:
     return next(s for s in image.segments if image.entry in range(s.address, s.address + len(s.data)))
 
 
-def _tail(image: Image, code: Segment) -> list[tuple[int, int]]:
+def _tail(image: Image, code: ElfSegment) -> list[tuple[int, int]]:
     """Behind the branch that only the last hart to end does not take: left out, because who is last differs. The line
     of the `wfi` there is entered with the branch."""
     start = image.symbol(START)
@@ -170,7 +170,7 @@ def _tail(image: Image, code: Segment) -> list[tuple[int, int]]:
     return [(pcs[branch], _ENTER | pcs[sleep]), *((pc, _SKIP) for pc in pcs[branch + 1 : sleep])]
 
 
-def _instructions(code: Segment) -> Iterator[tuple[int, int]]:
+def _instructions(code: ElfSegment) -> Iterator[tuple[int, int]]:
     """Each instruction's pc and word, compressed ones expanded."""
     data = bytes(code.data)
     at = 0
