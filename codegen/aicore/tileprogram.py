@@ -35,14 +35,14 @@ NO_SHIFTS: Shifts = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
-class Tile:
+class LocalTile:
     """Rows of elements in UB, `pitch` bytes apart (0 where there is one row)."""
 
     part: Part
     pitch: int
 
 
-Placed: TypeAlias = Mapping[tuple[Home, int], Tile]
+Placed: TypeAlias = Mapping[tuple[Home, int], LocalTile]
 """Inputs and outputs, by number, that lie in memory of the caller, who loads or stores them."""
 NOT_PLACED: Placed = MappingProxyType({})
 
@@ -69,13 +69,13 @@ class TileProgram:
         outputs: Ring,
         *,
         resident: Collection[int] = (),
-        anchors: Sequence[Tile] = (),
+        anchors: Sequence[LocalTile] = (),
         pool: Pool | None = None,
         placed: Placed = NOT_PLACED,
     ) -> None:
         self.kb, self.program, self.code, self.size = kb, program, code, size
         self._resident = frozenset(resident)
-        self._tiles: dict[int, Tile] = {}
+        self._tiles: dict[int, LocalTile] = {}
         self._pool, self._taken = pool, {Home.INPUT: 0, Home.OUTPUT: 0}
         places, temporary_bytes = code.temporaries(size)
         arena = pool.temporaries if pool else None
@@ -97,9 +97,9 @@ class TileProgram:
             if any(self._tiles[r].part.buffer.ring is ring for r in code.of_home(home))
         )  # fmt: skip
 
-    def _tile(self, part: Part, register: Register) -> Tile:
+    def _tile(self, part: Part, register: Register) -> LocalTile:
         single = register.layout in (Layout.ROW, Layout.COLUMN, Layout.SCALAR)
-        return Tile(part, 0 if single else self.size.pitch(register))
+        return LocalTile(part, 0 if single else self.size.pitch(register))
 
     def _room(self, register: Register, inputs: Ring, outputs: Ring) -> Part:
         if self._pool is None:
@@ -118,11 +118,11 @@ class TileProgram:
             return self.kb.fixed(Local.UB, nbytes, f"stays{register.number}")
         return self.kb.buffer(inputs, Local.UB, nbytes, f"in{register.number}")
 
-    def tile(self, register: int) -> Tile:
+    def tile(self, register: int) -> LocalTile:
         """Where a register lies."""
         return self._tiles[register]
 
-    def result(self, output: int = 0) -> Tile:
+    def result(self, output: int = 0) -> LocalTile:
         """Where the output that feeds the anchor lies."""
         return self._tiles[dict(self.code.results)[output]]
 

@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from superkernel.codegen.aicore.commands import Address
-from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, Place, Walk
+from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, UnitCoordinates, UnitSteps
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number, Variable
@@ -40,7 +40,7 @@ F32 = DType.F32
 class _KeyCursor(Cursor):
     """Where keys and queries of the unit begin, in bytes."""
 
-    def note(self, place: Place, visible: Number, length: Number) -> dict[str, Number]:
+    def note(self, place: UnitCoordinates, visible: Number, length: Number) -> dict[str, Number]:
         form, item = self.walk.form, self.walk.tiling.item
         return {
             "queries": _offset(form.q, item, place.batch, place.head, place.position),
@@ -51,7 +51,7 @@ class _KeyCursor(Cursor):
 class _ValueCursor(Cursor):
     """Where values of the unit begin, in bytes."""
 
-    def note(self, place: Place, visible: Number, length: Number) -> dict[str, Number]:
+    def note(self, place: UnitCoordinates, visible: Number, length: Number) -> dict[str, Number]:
         form, item = self.walk.form, self.walk.tiling.item
         return {"values": _offset(form.v, item, place.batch, place.kv_head, 0)}
 
@@ -68,7 +68,7 @@ class CubeSide:
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: AttentionTiling) -> None:
         self.kb, self.tiling = kb, tiling
-        self.walk = Walk(kb, body, tiling)
+        self.walk = UnitSteps(kb, body, tiling)
         self.form, self.dtype = self.walk.form, body.anchor_outputs[0].dtype
         block, item = kb.target.memory.block_bytes, tiling.item
         self.query_pitch = query_pitch(self.form, item, block)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from superkernel.codegen.aicore.kernels.attention_steps import Cursor, Place
+from superkernel.codegen.aicore.kernels.attention_steps import Cursor, UnitCoordinates
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Ring
 from superkernel.codegen.aicore.scalar import Number
@@ -65,7 +65,7 @@ class Masking:
                 start=(0 - row) & I16_MASK, step=1,
             )  # fmt: skip
 
-    def note(self, place: Place, length: Number) -> dict[str, Number]:
+    def note(self, place: UnitCoordinates, length: Number) -> dict[str, Number]:
         """`limit`: the last key that the lane's first row sees; `mask`: where the lane's mask begins, in bytes."""
         form, t, lane = self.form, self.tiling, self.kb.role.lane
         shift = lane * t.lane_rows

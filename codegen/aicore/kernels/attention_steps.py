@@ -26,7 +26,7 @@ from superkernel.scheduler.families.attention import AttentionForm, attention_fo
 
 
 @dataclass(frozen=True)
-class Place:
+class UnitCoordinates:
     """Coordinates of a unit: batch, key/value head, first query head, first position."""
 
     batch: Number
@@ -35,7 +35,7 @@ class Place:
     position: Number
 
 
-class Walk:
+class UnitSteps:
     """A range of units as steps."""
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: AttentionTiling) -> None:
@@ -57,14 +57,14 @@ class Walk:
         """Whether all units have the same number of blocks."""
         return self.tiling.blocks == 1 or not (self.by_position or self.form.length is not None)
 
-    def place(self, unit: Number) -> Place:
+    def place(self, unit: Number) -> UnitCoordinates:
         t = self.tiling
         position, rest = unit % t.position_blocks * t.positions, unit // t.position_blocks
         block, rest = rest % t.head_blocks, rest // t.head_blocks
         kv_head, batch = rest % t.kv_heads, rest // t.kv_heads
-        return Place(batch, kv_head, kv_head * self.form.group + block * t.heads, position)
+        return UnitCoordinates(batch, kv_head, kv_head * self.form.group + block * t.heads, position)
 
-    def rows(self, place: Place) -> Number:
+    def rows(self, place: UnitCoordinates) -> Number:
         """Rows of a unit."""
         t, form, kb = self.tiling, self.form, self.kb
         if t.stack is Stack.ROWS:
@@ -74,7 +74,7 @@ class Walk:
             return t.rows
         return kb.minimum(t.heads, form.group * (place.kv_head + 1) - place.head)
 
-    def length(self, place: Place) -> Number:
+    def length(self, place: UnitCoordinates) -> Number:
         """Keys that are stored."""
         if self.form.length is None:
             return self.form.keys
@@ -88,7 +88,7 @@ class Walk:
         value = kb.load(kb.operand(view.operand, (batch * step + view.offset) * dtype.itemsize), dtype)
         return kb.minimum(kb.maximum(value, 0), self.form.keys)
 
-    def visible(self, place: Place, length: Number) -> Number:
+    def visible(self, place: UnitCoordinates, length: Number) -> Number:
         """Keys that a unit may see."""
         if not self.by_position:
             return length
@@ -116,7 +116,7 @@ class Walk:
 class Cursor:
     """A place in the steps. `names`: what is kept of a unit, computed by `note`."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: UnitSteps) -> None:
         kb = walk.kb
         self.walk, self.kb = walk, kb
         self._unit, self._block = kb.variable(kb.begin), kb.variable(0)
@@ -128,7 +128,7 @@ class Cursor:
         with self.kb.when(self.kb.compare("<", self.kb.begin, self.kb.end)):
             self._come()
 
-    def note(self, place: Place, visible: Number, length: Number) -> dict[str, Number]:
+    def note(self, place: UnitCoordinates, visible: Number, length: Number) -> dict[str, Number]:
         """What a side wants to know of a unit."""
         raise NotImplementedError
 

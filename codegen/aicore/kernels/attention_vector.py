@@ -18,11 +18,11 @@ from llvmlite import ir
 
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.attention_mask import Masking
-from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, Place, Walk
+from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, UnitCoordinates, UnitSteps
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part, Ring
 from superkernel.codegen.aicore.scalar import Number, Variable
-from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
+from superkernel.codegen.aicore.tileprogram import LocalTile, TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.attention_buffers import Buffers, ub_buffers
@@ -45,19 +45,19 @@ class _ScoreCursor(Cursor):
 
     masking: Masking
 
-    def note(self, place: Place, visible: Number, length: Number) -> dict[str, Number]:
+    def note(self, place: UnitCoordinates, visible: Number, length: Number) -> dict[str, Number]:
         return self.masking.note(place, length)
 
 
 class _SumCursor(Cursor):
     """Where in the result the lane's rows of a unit begin."""
 
-    def note(self, place: Place, visible: Number, length: Number) -> dict[str, Number]:
+    def note(self, place: UnitCoordinates, visible: Number, length: Number) -> dict[str, Number]:
         head, position = lane_start(self.kb, self.walk.tiling, place)
         return {"batch": place.batch, "head": head, "position": position}
 
 
-def lane_start(kb: KernelBuilder, tiling: AttentionTiling, place: Place) -> tuple[Number, Number]:
+def lane_start(kb: KernelBuilder, tiling: AttentionTiling, place: UnitCoordinates) -> tuple[Number, Number]:
     """Head and position of a lane's first row."""
     lane = kb.role.lane
     if tiling.stack is Stack.ROWS:
@@ -70,7 +70,7 @@ class VectorSide:
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: AttentionTiling) -> None:
         self.kb, self.tiling = kb, tiling
-        self.walk = Walk(kb, body, tiling)
+        self.walk = UnitSteps(kb, body, tiling)
         self.form, self.dtype = self.walk.form, body.anchor_outputs[0].dtype
         block, rows = kb.target.memory.block_bytes, tiling.lane_rows
         self.first_row = kb.role.lane * rows
@@ -101,7 +101,7 @@ class VectorSide:
         self.total = kb.fixed(Local.UB, sizes["total"][0], "total") if t.blocks > 1 else None
         self.statistics = kb.fixed(Local.UB, sizes["statistics"][0], "statistics")
         size = TileSize(t.lane_rows, t.value_depth, kb.target.memory.block_bytes)
-        anchor = Tile(self.result.at(0), self.sum_pitch if t.lane_rows > 1 else 0)
+        anchor = LocalTile(self.result.at(0), self.sum_pitch if t.lane_rows > 1 else 0)
         self.tile = TileProgram(
             kb, body.epilogue, epilogue_code(body, t), size, kb.ring("in", 1), kb.ring("out", 1), anchors=[anchor]
         )

@@ -40,7 +40,7 @@ from superkernel.target.engines import Local
 
 
 @dataclass(frozen=True)
-class Window:
+class ImageWindow:
     """What of the image lies in L1."""
 
     top: Number  # first row
@@ -139,14 +139,14 @@ class CubeKernel:
         source = self.kb.operand(self.weights, start * conv.item)
         self.kb.issue("gm_to_l1", dst=target, src=source, bytes=unit.channels * length * conv.item)
 
-    def window(self, unit: Unit) -> Window:
+    def window(self, unit: Unit) -> ImageWindow:
         """The rows and columns of the image that a unit's patches come from."""
         conv, tiling = self.conv, self.tiling
         top, rows, pad_top, shift = self._axis(0, unit.row, unit.rows, tiling.row_blocks)
         if tiling.column_blocks == 1:
-            return Window(top, 0, rows, conv.width, pad_top, conv.pads[1], shift * tiling.columns)
+            return ImageWindow(top, 0, rows, conv.width, pad_top, conv.pads[1], shift * tiling.columns)
         left, columns, pad_left, _ = self._axis(1, unit.column, tiling.columns, tiling.column_blocks)
-        return Window(top, left, rows, columns, pad_top, pad_left, shift * tiling.columns)
+        return ImageWindow(top, left, rows, columns, pad_top, pad_left, shift * tiling.columns)
 
     def _axis(self, axis: int, begin: Number, count: Number, blocks: int) -> tuple[Number, Number, Number, Number]:
         """First row, rows, padding ahead of them, and the output row that the command counts as the unit's first."""
@@ -177,7 +177,7 @@ class CubeKernel:
         else:
             self._load_pixels(window, start)
 
-    def _load_pixels(self, window: Window, start: Number) -> None:
+    def _load_pixels(self, window: ImageWindow, start: Number) -> None:
         kb, conv, pixel = self.kb, self.conv, self.tiling.pixel_channels
         right, pitch = pixel - conv.channels, pixel * conv.item
         if self.tiling.column_blocks == 1 and conv.evenly_spaced:

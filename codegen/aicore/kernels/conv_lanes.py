@@ -11,7 +11,7 @@ from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.conv_units import Unit, unit_of
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
+from superkernel.codegen.aicore.tileprogram import LocalTile, TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.conv_form import cube_conv
@@ -50,7 +50,7 @@ class _Lane:
         sums = Register(Layout.MATRIX, DType.F32, Home.ANCHOR)
         self.pitch = size.pitch(sums)
         self.sums = kb.buffer(inputs, Local.UB, size.nbytes(sums), "sums")
-        anchor = Tile(self.sums.at(0), self.pitch)
+        anchor = LocalTile(self.sums.at(0), self.pitch)
         self.tile = TileProgram(kb, self.form.program, self.form.code, size, inputs, outputs, anchors=[anchor])
         self.rings = (inputs, *(r for r in self.tile.rings if r is not inputs))
 

@@ -13,7 +13,7 @@ from superkernel.codegen.aicore.kernels.conv_units import split
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
+from superkernel.codegen.aicore.tileprogram import LocalTile, TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.aicore.conv_mix import SLOTS
@@ -60,7 +60,7 @@ class _Kernel:
         self.sums = kb.fixed(Local.UB, positions * tiling.channels * 4, "sums")
         self.pitch = tiling.channels * 4
         size = self.lanes.size(positions, tiling.channels, kb.target.memory.block_bytes)
-        anchors = [Tile(self.sums.at(0), self.pitch)]
+        anchors = [LocalTile(self.sums.at(0), self.pitch)]
         self.tile = TileProgram(kb, self.lanes.program, self.lanes.code, size, self.inputs, outputs, anchors=anchors)
         self.rings = (self.inputs, *(r for r in self.tile.rings if r is not self.inputs))
 

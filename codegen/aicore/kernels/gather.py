@@ -5,7 +5,7 @@ from __future__ import annotations
 from superkernel.codegen.aicore.kernels.pointwise import emit_tiles
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import Tile, TileProgram, place
+from superkernel.codegen.aicore.tileprogram import LocalTile, TileProgram, place
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cuts import SLOTS
@@ -29,7 +29,7 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     inputs, outputs = kb.ring("in", SLOTS), kb.ring("out", SLOTS)
     nbytes = gathered_bytes(cut, body, kb.target)
     pitch = nbytes // cut.tile if cut.row >= 0 else 0
-    gathered = Tile(kb.buffer(inputs, Local.UB, nbytes, "gathered").at(0), pitch)
+    gathered = LocalTile(kb.buffer(inputs, Local.UB, nbytes, "gathered").at(0), pitch)
     size = cut.size(kb.target)
     tile = TileProgram(kb, plan.epilogue, gather_code(body), size, inputs, outputs, anchors=(gathered,))
     rings = tuple(dict.fromkeys((inputs, *tile.rings)))

@@ -7,7 +7,7 @@ from superkernel.codegen.aicore.channel import Channel
 from superkernel.codegen.aicore.kernels.matmul_place import lines_of, locate
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
+from superkernel.codegen.aicore.tileprogram import LocalTile, TileProgram
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.matmul_form import product_of
 from superkernel.scheduler.families.aicore.matmul_lane import lane_code, lane_size
@@ -24,7 +24,7 @@ def emit_lane(kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
     pitch = ceil_to(size.cols * product.accumulator.itemsize, size.block_bytes)
     anchor = kb.buffer(sums, Local.UB, size.rows * pitch, "sums")
     inputs, outputs = kb.ring("in", 2), kb.ring("out", 2)
-    tile = TileProgram(kb, product.program, code, size, inputs, outputs, anchors=(Tile(anchor.at(0), pitch),))
+    tile = TileProgram(kb, product.program, code, size, inputs, outputs, anchors=(LocalTile(anchor.at(0), pitch),))
     channel = Channel(kb, tiling.slot_bytes, kb.end - kb.begin, to_vector=True, depth=CHANNEL_SLOTS)
     with kb.loop(kb.begin, kb.end) as unit:
         _, _, batch, row, column = locate(kb, tiling, product.batch_dims, unit)

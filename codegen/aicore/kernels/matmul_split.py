@@ -29,7 +29,7 @@ from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.stream import Stream
-from superkernel.codegen.aicore.tileprogram import Tile, TileProgram
+from superkernel.codegen.aicore.tileprogram import LocalTile, TileProgram
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.matmul_lane import lane_code, lane_size
 from superkernel.scheduler.families.aicore.matmul_split import CHUNK_SLOTS, SplitTiling
@@ -273,7 +273,7 @@ class _Lane:
         self.anchor = kb.buffer(self.sums, Local.UB, self.size.rows * self.pitch, "sums")
         self.part = kb.buffer(self.parts, Local.UB, self.size.rows * self.pitch, "part")
         inputs, outputs = kb.ring("in", 2), kb.ring("out", 2)
-        place = (Tile(self.anchor.at(0), self.pitch),)
+        place = (LocalTile(self.anchor.at(0), self.pitch),)
         self.tile = TileProgram(kb, self.product.program, code, self.size, inputs, outputs, anchors=place)
         turns = (kb.end - kb.begin) * tiling.handed
         self.channel = Channel(kb, tiling.turn_bytes, turns, to_vector=True, depth=tiling.block)

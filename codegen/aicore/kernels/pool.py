@@ -22,7 +22,7 @@ from superkernel.codegen.aicore.kernels.row_transfer import BITS
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import Tile as LocalTile
+from superkernel.codegen.aicore.tileprogram import LocalTile as LocalTile
 from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError

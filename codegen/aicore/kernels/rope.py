@@ -9,7 +9,7 @@ from superkernel.codegen.aicore.kernels.pointwise import emit_cut, emit_tiles
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Ring
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import NOT_PLACED, Placed, Tile, TileProgram, place
+from superkernel.codegen.aicore.tileprogram import NOT_PLACED, LocalTile, Placed, TileProgram, place
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
@@ -86,15 +86,15 @@ class _Wide:
         self.result = kb.buffer(outputs, Local.UB, 2 * pairs * out.itemsize, "turned", top=True)
         self.placed: Placed = {}
         self._offsets: list[Buffer] = []
-        apart: dict[tuple[Home, int], Tile] = {}
+        apart: dict[tuple[Home, int], LocalTile] = {}
         for home, buffer, dtype in ((Home.INPUT, self.source, self.dtypes[0]), (Home.OUTPUT, self.result, out)):
             width = self.half * dtype.itemsize
             for k in WIDE:
                 if plan.interleaved:
                     own = kb.fixed(Local.UB, pairs * dtype.itemsize, f"{home.value} {k}")
-                    apart[home, k] = Tile(own.at(0), width)
+                    apart[home, k] = LocalTile(own.at(0), width)
                 else:
-                    apart[home, k] = Tile(buffer.at(k * width), 2 * width)
+                    apart[home, k] = LocalTile(buffer.at(k * width), 2 * width)
         self.placed = apart
         if plan.interleaved:
             self._offsets = [self._make_offsets(k, pairs) for k in WIDE]

@@ -1,4 +1,4 @@
-"""What the row-wise operators compute, in passes over a `Task`.
+"""What the row-wise operators compute, in passes over a `RowTask`.
 
 Numbers: statistics of floats are f32. Variances are formed about the mean in a pass of their own, so nothing cancels.
 Exponentials are taken of differences to the greatest element; where a row streams, the greatest so far, the sum being
@@ -11,8 +11,8 @@ import math
 import struct
 from collections.abc import Callable
 
-from superkernel.codegen.aicore.kernels.row_task import Task
-from superkernel.codegen.aicore.kernels.row_tiles import Form, Tile, Vector
+from superkernel.codegen.aicore.kernels.row_task import RowTask
+from superkernel.codegen.aicore.kernels.row_tiles import RowTile, TileVector, VectorForm
 from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.aicore.row_modes import Mode
 from superkernel.scheduler.families.rowops import integer, real
@@ -28,16 +28,16 @@ def bits_of(value: float, dtype: DType) -> int:
     return int(value) & (1 << 8 * dtype.itemsize) - 1
 
 
-def _sum(t: Task, dst: Vector, prepare: Callable[[Tile], Tile], part: Vector) -> None:
+def _sum(t: RowTask, dst: TileVector, prepare: Callable[[RowTile], RowTile], part: TileVector) -> None:
     t.reduce("sum", dst, prepare, 0, part)
 
 
-def _keep(x: Tile) -> Tile:
+def _keep(x: RowTile) -> RowTile:
     return x
 
 
-def _square(t: Task) -> Callable[[Tile], Tile]:
-    def prepare(x: Tile) -> Tile:
+def _square(t: RowTask) -> Callable[[RowTile], RowTile]:
+    def prepare(x: RowTile) -> RowTile:
         y = t.ops.temporary(x)
         t.ops.binary("v_mul", y, x, x)
         return y
@@ -48,7 +48,7 @@ def _square(t: Task) -> Callable[[Tile], Tile]:
 # Softmax
 
 
-def softmax(t: Task) -> None:
+def softmax(t: RowTask) -> None:
     """softmax and log_softmax."""
     with t.units():
         ops, log = t.ops, t.body.op == "log_softmax"
@@ -56,7 +56,7 @@ def softmax(t: Task) -> None:
         if t.tiling.resident:
             t.reduce("max", top, _keep, 0, top)
 
-            def power(x: Tile) -> Tile:
+            def power(x: RowTile) -> RowTile:
                 ops.binary("v_sub", x, x, top)
                 y = ops.temporary(x) if log else x
                 ops.unary("v_exp", y, x)
@@ -70,7 +70,7 @@ def softmax(t: Task) -> None:
         else:
             ops.vector("v_reciprocal", total, total)
 
-        def result(y: Tile, x: Tile) -> None:
+        def result(y: RowTile, x: RowTile) -> None:
             if not t.tiling.resident:
                 ops.binary("v_sub", x, x, top)
                 if not log:
@@ -80,13 +80,13 @@ def softmax(t: Task) -> None:
         t.results(result)
 
 
-def _running_softmax(t: Task, top: Vector, total: Vector) -> None:
+def _running_softmax(t: RowTask, top: TileVector, total: TileVector) -> None:
     """The greatest element and the sum of powers relative to it, chunk by chunk."""
     ops, part, old = t.ops, t.statistic(2), t.statistic(3)
     ops.fill_vector(top, bits_of(LOWEST_F32, DType.F32))  # not -inf: inf - inf is none
     ops.fill_vector(total, 0)
 
-    def visit(x: Tile) -> None:
+    def visit(x: RowTile) -> None:
         ops.reduce("max", part, x)
         ops.vector("v_copy", old, top)
         ops.vectors("v_max", top, top, part)
@@ -104,7 +104,7 @@ def _running_softmax(t: Task, top: Vector, total: Vector) -> None:
 # Norms
 
 
-def norm(t: Task) -> None:
+def norm(t: RowTask) -> None:
     """layer_norm, group_norm, instance_norm, rms_norm."""
     count, epsilon = t.space.row_size, real(t.body.attr["epsilon"])
     ops = t.ops
@@ -115,7 +115,7 @@ def norm(t: Task) -> None:
             _sum(t, mean, _keep, part)
             ops.vector("v_muls", mean, mean, value=_f32(1.0 / count))
 
-        def squares(x: Tile) -> Tile:
+        def squares(x: RowTile) -> RowTile:
             if centred:
                 ops.binary("v_sub", x, x, mean)
             return _square(t)(x)
@@ -127,7 +127,7 @@ def norm(t: Task) -> None:
 
         scaled, prepare = _scaled(t, factor)
 
-        def result(y: Tile, x: Tile) -> None:
+        def result(y: RowTile, x: RowTile) -> None:
             if centred and not t.tiling.resident:
                 ops.binary("v_sub", x, x, mean)
             scaled(y, x)
@@ -139,22 +139,22 @@ def _f32(value: float) -> int:
     return bits_of(value, DType.F32)
 
 
-def _joins(scale: Vector, factor: Vector) -> bool:
+def _joins(scale: TileVector, factor: TileVector) -> bool:
     """Whether scale and factor are one vector: a pass less over the data."""
-    return factor.form is Form.ONE or scale.form is factor.form is Form.ROW
+    return factor.form is VectorForm.ONE or scale.form is factor.form is VectorForm.ROW
 
 
-def _join(t: Task, scale: Vector, factor: Vector) -> Vector:
+def _join(t: RowTask, scale: TileVector, factor: TileVector) -> TileVector:
     both = t.spare_like(scale)
-    if factor.form is Form.ONE:
+    if factor.form is VectorForm.ONE:
         t.ops.scaled(both, scale, factor)
     else:
         t.ops.vectors("v_mul", both, scale, factor)
     return both
 
 
-def _scaled(t: Task, factor: Vector) -> tuple[Callable[[Tile, Tile], None], Callable[[], None]]:
-    """y = x * factor * scale + bias, as what `Task.results` takes; x may have been changed in front."""
+def _scaled(t: RowTask, factor: TileVector) -> tuple[Callable[[RowTile, RowTile], None], Callable[[], None]]:
+    """y = x * factor * scale + bias, as what `RowTask.results` takes; x may have been changed in front."""
     ops, whole = t.ops, t.whole_param(1)
     joined = whole is not None and _joins(whole, factor)
 
@@ -163,11 +163,11 @@ def _scaled(t: Task, factor: Vector) -> tuple[Callable[[Tile, Tile], None], Call
             assert whole is not None
             _join(t, whole, factor)
 
-    def compute(y: Tile, x: Tile) -> None:
+    def compute(y: RowTile, x: RowTile) -> None:
         scale, bias = t.param(1, x), t.param(2, x)
         if joined:
             ops.binary("v_mul", y, x, t.spare_of(1, x))
-        elif isinstance(scale, Vector) and _joins(scale, factor):
+        elif isinstance(scale, TileVector) and _joins(scale, factor):
             ops.binary("v_mul", y, x, _join(t, scale, factor))
         else:
             ops.binary("v_mul", y, x, factor)
@@ -179,14 +179,14 @@ def _scaled(t: Task, factor: Vector) -> tuple[Callable[[Tile, Tile], None], Call
     return compute, prepare
 
 
-def lp_norm(t: Task) -> None:
+def lp_norm(t: RowTask) -> None:
     """x / norm, 0 where the norm is 0."""
     ops = t.ops
     with t.units():
         total, part, mask = t.statistic(0), t.statistic(2), t.statistic(3)
         if integer(t.body.attr["p"]) == 1:
 
-            def magnitude(x: Tile) -> Tile:
+            def magnitude(x: RowTile) -> RowTile:
                 y = ops.temporary(x)
                 ops.unary("v_abs", y, x)
                 return y
@@ -200,7 +200,9 @@ def lp_norm(t: Task) -> None:
         t.results(lambda y, x: ops.binary("v_div", y, x, total))
 
 
-def _where(t: Task, dst: Vector, src: Vector, mask: Vector, predicate: str, than: float, otherwise: float) -> None:
+def _where(
+    t: RowTask, dst: TileVector, src: TileVector, mask: TileVector, predicate: str, than: float, otherwise: float
+) -> None:
     """dst = src where `src predicate than`, else a number. `mask`: room for bytes."""
     kb, dtype = t.kb, t.ops.dtype
     kb.issue(
@@ -213,15 +215,15 @@ def _where(t: Task, dst: Vector, src: Vector, mask: Vector, predicate: str, than
     )  # fmt: skip
 
 
-def batch_norm(t: Task) -> None:
+def batch_norm(t: RowTask) -> None:
     """(x - mean) / sqrt(var + epsilon) * scale + bias with statistics given."""
     ops, epsilon = t.ops, real(t.body.attr["epsilon"])
     with t.units():
 
-        def result(y: Tile, x: Tile) -> None:
+        def result(y: RowTile, x: RowTile) -> None:
             scale, bias, mean, var = (t.param(k, x) for k in range(1, 5))
-            assert isinstance(var, Vector)
-            assert isinstance(scale, Vector)
+            assert isinstance(var, TileVector)
+            assert isinstance(scale, TileVector)
             assert bias is not None
             assert mean is not None
             factor = t.spare_like(var)
@@ -238,7 +240,7 @@ def batch_norm(t: Task) -> None:
 # Reductions
 
 
-def reduction(t: Task) -> None:
+def reduction(t: RowTask) -> None:
     """All of reduce_*."""
     op = t.body.op or ""
     with t.units():
@@ -266,11 +268,11 @@ def _identity(kind: str, dtype: DType) -> float:
     return low if kind == "max" else high
 
 
-def _before(t: Task) -> Callable[[Tile], Tile]:
+def _before(t: RowTask) -> Callable[[RowTile], RowTile]:
     """What is done to each element, in place."""
     op, ops = t.body.op, t.ops
 
-    def prepare(x: Tile) -> Tile:
+    def prepare(x: RowTile) -> RowTile:
         if op == "reduce_l1":
             ops.unary("v_abs", x, x)
         elif op in ("reduce_l2", "reduce_sum_square"):
@@ -282,19 +284,19 @@ def _before(t: Task) -> Callable[[Tile], Tile]:
     return prepare
 
 
-def _product_tile(t: Task, x: Tile) -> Tile:
+def _product_tile(t: RowTask, x: RowTile) -> RowTile:
     """A copy that may be destroyed, of known extents: what is missing is 1."""
     assert t.ops.scratch is not None
     p, q, stride = t.tiling.p, t.tiling.q, t.tiling.stride * t.work_item
     lines = t.tiling.mode is Mode.LINES
-    full = Tile(t.ops.scratch.at(0), stride, x.n if lines else p, q, False)
+    full = RowTile(t.ops.scratch.at(0), stride, x.n if lines else p, q, False)
     if not isinstance(x.m, int) or not (lines or isinstance(x.n, int)) or x.m != q:
         t.ops.fill(full, bits_of(1.0, t.work))
-    t.ops.unary("v_copy", Tile(full.part, stride, x.n, x.m, False), x)
+    t.ops.unary("v_copy", RowTile(full.part, stride, x.n, x.m, False), x)
     return full
 
 
-def _after(t: Task, total: Vector) -> None:
+def _after(t: RowTask, total: TileVector) -> None:
     op, ops = t.body.op, t.ops
     if op == "reduce_mean":
         ops.vector("v_muls", total, total, value=_f32(1.0 / t.space.row_size if t.space.row_size else math.nan))
@@ -304,7 +306,7 @@ def _after(t: Task, total: Vector) -> None:
         ops.vector("v_ln", total, total)
 
 
-def _log_sum_exp(t: Task) -> None:
+def _log_sum_exp(t: RowTask) -> None:
     """log(sum of exp(x - top)) + top; top is 0 where the greatest is infinite or NaN."""
     ops = t.ops
     top, total, part, size = t.statistic(0), t.statistic(1), t.statistic(2), t.statistic(3)
@@ -321,7 +323,7 @@ def _log_sum_exp(t: Task) -> None:
     )  # fmt: skip
     kb.issue("v_selects", types=(t.work,), dst=top.part, src=top.part, mask=size.part, cols=top.count, value=0)
 
-    def power(x: Tile) -> Tile:
+    def power(x: RowTile) -> RowTile:
         ops.binary("v_sub", x, x, top)
         ops.unary("v_exp", x, x)
         return x
@@ -335,12 +337,12 @@ def _log_sum_exp(t: Task) -> None:
 # Running sums
 
 
-def running_sum(t: Task) -> None:
+def running_sum(t: RowTask) -> None:
     """cumsum down the rows of a resident tile, in log2(rows) passes: each adds the rows 1, 2, 4, ... above."""
     ops, rows = t.ops, t.tiling.p
     exclusive = bool(t.body.attr["exclusive"])
 
-    def result(y: Tile, x: Tile) -> None:
+    def result(y: RowTile, x: RowTile) -> None:
         now, other = x, ops.temporary(x)
         step = 1
         while step < rows:
@@ -363,7 +365,7 @@ def running_sum(t: Task) -> None:
         t.results(result)
 
 
-FORMULAS: dict[str, Callable[[Task], None]] = {
+FORMULAS: dict[str, Callable[[RowTask], None]] = {
     **dict.fromkeys(("softmax", "log_softmax"), softmax),
     **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "instance_norm"), norm),
     "lp_norm": lp_norm,

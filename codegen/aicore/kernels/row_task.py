@@ -16,13 +16,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from superkernel.codegen.aicore.kernels.row_tiles import COMBINE, Form, Ops, Tile, Vector
-from superkernel.codegen.aicore.kernels.row_transfer import Mover, Walk
+from superkernel.codegen.aicore.kernels.row_tiles import COMBINE, Ops, RowTile, TileVector, VectorForm
+from superkernel.codegen.aicore.kernels.row_transfer import Mover, TileStrides
 from superkernel.codegen.aicore.kernels.row_units import Chunk, Units
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Ring
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import Tile as LocalTile
+from superkernel.codegen.aicore.tileprogram import LocalTile as LocalTile
 from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, PointwiseProgram
@@ -40,7 +40,7 @@ from superkernel.scheduler.families.aicore.rows import RowsTiling
 from superkernel.scheduler.families.aicore.tilecode import Home, TileSize
 from superkernel.target.engines import Local
 
-Prepare = Callable[[Tile], Tile]
+Prepare = Callable[[RowTile], RowTile]
 
 
 def command_dtype(dtype: DType) -> DType:
@@ -62,7 +62,7 @@ class Param:
 
     program: PointwiseProgram
     dtype: DType
-    form: Form | None  # None: a tile
+    form: VectorForm | None  # None: a tile
     step: int  # bytes between loaded numbers
     scope: Scope
     spans: bool  # all of P is held, though a chunk has a part of it
@@ -71,7 +71,7 @@ class Param:
     value_step: int
 
 
-class Task(Units):
+class RowTask(Units):
     """See the module docstring."""
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: RowsTiling) -> None:
@@ -84,7 +84,7 @@ class Task(Units):
         self.block = kb.target.memory.block_bytes
         self.reduces = is_reduction(body)
         self._allocate()
-        self._x: Tile | None = None
+        self._x: RowTile | None = None
 
     # Memory -----------------------------------------------------------------------------------------------------------
 
@@ -160,9 +160,17 @@ class Task(Units):
         """Buffers of a further input of `size` bytes: as loaded, in the type of the work."""
         walk, load = program.inputs[0].strides, program.inputs[0]
         along_p, along_q = self.pd >= 0 and walk[self.pd] != 0, walk[self.qd] != 0
-        form = None if along_p and along_q else Form.COLUMN if along_p else Form.ROW if along_q else Form.ONE
+        form = (
+            None
+            if along_p and along_q
+            else VectorForm.COLUMN
+            if along_p
+            else VectorForm.ROW
+            if along_q
+            else VectorForm.ONE
+        )
         item = load.dtype.itemsize
-        spread = form is Form.COLUMN and walk[self.pd] != 1
+        spread = form is VectorForm.COLUMN and walk[self.pd] != 1
         spans = spans_rows(self.body, program)
         scope = self._scope(walk, spans)
         rings = {Scope.ONCE: self.ring_once, Scope.UNIT: self.ring_unit, Scope.CHUNK: self.ring_in}
@@ -222,7 +230,7 @@ class Task(Units):
         for param in chosen:
             self._cast_param(param, chunk)
 
-    def _load(self, chunk: Chunk, results: bool) -> Tile:
+    def _load(self, chunk: Chunk, results: bool) -> RowTile:
         """The data of a chunk in the type of the work; where results follow, what else they need."""
         load, raw = self.space.data.inputs[0], None
         if self.before is not None:
@@ -248,14 +256,14 @@ class Task(Units):
         self.ops.cast(x, raw, self.dtype, self.work)
         return x
 
-    def _evaluate(self, before: TileProgram, chunk: Chunk) -> Tile:
+    def _evaluate(self, before: TileProgram, chunk: Chunk) -> RowTile:
         """The data that a program yields."""
         before.compute(chunk.n, chunk.m)
         before.store(chunk.at, chunk.n, chunk.m)
         q = self.tiling.q
         pitch = ceil_to(q * self.work_item, self.block)
         dense = pitch == q * self.work_item and isinstance(chunk.m, int) and chunk.m == q
-        return Tile(before.result(self._fed).part, pitch, chunk.n, chunk.m, dense)
+        return RowTile(before.result(self._fed).part, pitch, chunk.n, chunk.m, dense)
 
     def _extents(self, chunk: Chunk) -> tuple[Number, Number]:
         """Rows and columns of a chunk's results."""
@@ -270,37 +278,37 @@ class Task(Units):
         if param.form is None:
             mover.load(self._tile(param.raw, item, chunk), walk)
             return
-        count = {Form.ROW: chunk.m, Form.COLUMN: chunk.n, Form.ONE: 1}[param.form]
+        count = {VectorForm.ROW: chunk.m, VectorForm.COLUMN: chunk.n, VectorForm.ONE: 1}[param.form]
         if param.step != item:
-            mover.load(Tile(param.raw.at(0), param.step, count, 1, False), walk)
+            mover.load(RowTile(param.raw.at(0), param.step, count, 1, False), walk)
             return
-        step = walk.q_step if param.form is Form.ROW else item
-        mover.load(Tile(param.raw.at(0), 0, 1, count, False), Walk(walk.address, 0, step))
+        step = walk.q_step if param.form is VectorForm.ROW else item
+        mover.load(RowTile(param.raw.at(0), 0, 1, count, False), TileStrides(walk.address, 0, step))
 
     def _cast_param(self, param: Param, chunk: Chunk) -> None:
         if param.raw is param.value:
             return
         value = self._param_value(param, chunk)
-        if isinstance(value, Tile):
+        if isinstance(value, RowTile):
             self.ops.cast(value, self._tile(param.raw, param.dtype.itemsize, chunk), param.dtype, self.work)
             return
-        raw = Vector(param.raw.at(0), value.form, value.count, param.step)
+        raw = TileVector(param.raw.at(0), value.form, value.count, param.step)
         self.ops.cast_vector(value, raw, param.dtype, self.work)
 
-    def _param_value(self, param: Param, chunk: Chunk) -> Tile | Vector:
+    def _param_value(self, param: Param, chunk: Chunk) -> RowTile | TileVector:
         if param.form is None:
             return self._tile(param.value, self.work_item, chunk)
-        count = {Form.ROW: chunk.m, Form.COLUMN: chunk.n, Form.ONE: 1}[param.form]
-        return Vector(param.value.at(0), param.form, count, param.value_step)
+        count = {VectorForm.ROW: chunk.m, VectorForm.COLUMN: chunk.n, VectorForm.ONE: 1}[param.form]
+        return TileVector(param.value.at(0), param.form, count, param.value_step)
 
-    def param(self, k: int, like: Tile) -> Tile | Vector | None:
+    def param(self, k: int, like: RowTile) -> RowTile | TileVector | None:
         """A further input for a tile, None if it is absent."""
         if k not in self.params:
             return None
         value = self._param_value(self.params[k], Chunk((), like.n, like.m))
-        return self._of_chunk(k, value) if isinstance(value, Vector) else value
+        return self._of_chunk(k, value) if isinstance(value, TileVector) else value
 
-    def whole_param(self, k: int) -> Vector | None:
+    def whole_param(self, k: int) -> TileVector | None:
         """A further input for all of the unit; None where it is loaded with each chunk, or is a tile."""
         param = self.params.get(k)
         if param is None or self.unit is None or param.form is None:
@@ -308,37 +316,37 @@ class Task(Units):
         if param.scope is Scope.CHUNK and not self.tiling.resident:
             return None
         value = self._param_value(param, self.unit)
-        return value if isinstance(value, Vector) else None
+        return value if isinstance(value, TileVector) else None
 
-    def spare_like(self, value: Vector) -> Vector:
+    def spare_like(self, value: TileVector) -> TileVector:
         """Room for a vector of the shape of a further input."""
         assert self.spare is not None
         step = self.block if value.step >= self.block else self.work_item
-        return Vector(self.spare.at(0), value.form, value.count, step)
+        return TileVector(self.spare.at(0), value.form, value.count, step)
 
-    def spare_of(self, k: int, like: Tile) -> Vector:
+    def spare_of(self, k: int, like: RowTile) -> TileVector:
         """The tile's part of a vector that was put there for all of the unit."""
         value = self.param(k, like)
-        assert isinstance(value, Vector)
+        assert isinstance(value, TileVector)
         return self._of_chunk(k, self.spare_like(value))
 
-    def _of_chunk(self, k: int, value: Vector) -> Vector:
+    def _of_chunk(self, k: int, value: TileVector) -> TileVector:
         """A chunk's part of a vector that spans all of P."""
         if not self.params[k].spans or self.tiling.resident:
             return value
         return replace(value, part=value.part.at(self._chunk.at[self.pd] * value.step))
 
-    def statistic(self, number: int) -> Vector:
+    def statistic(self, number: int) -> TileVector:
         """Room for one number per row of the unit."""
         assert self.unit is not None
         buffer, mode = self.stats[number], self.tiling.mode
         if mode is Mode.LINES:
-            return Vector(buffer.at(0), Form.COLUMN, self.unit.n, self.work_item)
+            return TileVector(buffer.at(0), VectorForm.COLUMN, self.unit.n, self.work_item)
         if mode is Mode.COLUMNS:
-            return Vector(buffer.at(0), Form.ROW, self.unit.m, self.work_item)
-        return Vector(buffer.at(0), Form.ONE, 1, self.work_item)
+            return TileVector(buffer.at(0), VectorForm.ROW, self.unit.m, self.work_item)
+        return TileVector(buffer.at(0), VectorForm.ONE, 1, self.work_item)
 
-    def each(self, visit: Callable[[Tile], None], results: bool = False) -> None:
+    def each(self, visit: Callable[[RowTile], None], results: bool = False) -> None:
         """Visit the data: the resident tile, or chunk after chunk."""
         if self._x is not None:
             visit(self._x)
@@ -347,24 +355,24 @@ class Task(Units):
             self._chunk = chunk
             visit(self._load(chunk, results))
 
-    def reduce(self, kind: str, dst: Vector, prepare: Prepare, identity_bits: int, part: Vector) -> None:
+    def reduce(self, kind: str, dst: TileVector, prepare: Prepare, identity_bits: int, part: TileVector) -> None:
         """Combine what `prepare` makes of the data; `part` is room for a chunk's share."""
         if self._x is not None:
             self.ops.reduce(kind, dst, prepare(self._x))
             return
         self.ops.fill_vector(dst, identity_bits)
 
-        def visit(x: Tile) -> None:
+        def visit(x: RowTile) -> None:
             self.ops.reduce(kind, part, prepare(x))
             self.ops.vectors(COMBINE[kind], dst, dst, part)
 
         self.each(visit)
 
-    def results(self, compute: Callable[[Tile, Tile], None], prepare: Callable[[], None] = lambda: None) -> None:
+    def results(self, compute: Callable[[RowTile, RowTile], None], prepare: Callable[[], None] = lambda: None) -> None:
         """Store what `compute(dst, x)` makes of the data; dst may be x itself. `prepare`: once ahead of it, when the
         further inputs of the unit are there."""
 
-        def visit(x: Tile) -> None:
+        def visit(x: RowTile) -> None:
             chunk = self.unit if self._x is not None else self._chunk
             assert chunk is not None
             with self.kb.turn(self.ring_out):
@@ -390,7 +398,7 @@ class Task(Units):
     def _out_dtype(self, k: int) -> DType:
         return command_dtype(self.body.operands[self.space.epilogue.outputs[k].target].type.dtype)
 
-    def _store(self, y: Tile, chunk: Chunk, direct: bool) -> None:
+    def _store(self, y: RowTile, chunk: Chunk, direct: bool) -> None:
         tiles = []
         for k, (buffer, _) in enumerate(self.outs):
             dtype = self._out_dtype(k)
@@ -403,31 +411,31 @@ class Task(Units):
         for (_, mover), tile, out in zip(self.outs, tiles, self.space.epilogue.outputs, strict=True):
             mover.store(tile, self._walk(out.target, out.strides, out.offset, chunk))
 
-    def emit_vector(self, value: Vector) -> None:
+    def emit_vector(self, value: TileVector) -> None:
         """Store one number per row of the unit."""
         assert self.unit is not None
         if self.behind is not None:
             assert value.part.buffer is self.stats[0]
             self._emit_through(self.behind, self.unit, value)
             return
-        axis = {Form.COLUMN: self.pd, Form.ROW: self.qd, Form.ONE: -1}[value.form]
+        axis = {VectorForm.COLUMN: self.pd, VectorForm.ROW: self.qd, VectorForm.ONE: -1}[value.form]
         with self.kb.turn(self.ring_out):
             tiles = []
             for k, (buffer, _) in enumerate(self.outs):
                 dtype = self._out_dtype(k)
-                copy = Vector(buffer.at(0), value.form, value.count, dtype.itemsize)
+                copy = TileVector(buffer.at(0), value.form, value.count, dtype.itemsize)
                 if dtype is self.work:
                     self.ops.vector("v_copy", copy, value)
                 else:
                     self.ops.cast_vector(copy, value, self.work, dtype)
-                tiles.append(Tile(copy.part, 0, 1, value.count, False))
+                tiles.append(RowTile(copy.part, 0, 1, value.count, False))
             for (_, mover), tile, out in zip(self.outs, tiles, self.space.epilogue.outputs, strict=True):
                 walk = self._walk(out.target, out.strides, out.offset, self.unit)
                 item = self.body.operands[out.target].type.dtype.itemsize
                 step = out.strides[axis] * item if axis >= 0 else item
-                mover.store(tile, Walk(walk.address, item, step))
+                mover.store(tile, TileStrides(walk.address, item, step))
 
-    def _emit_through(self, behind: TileProgram, unit: Chunk, value: Vector) -> None:
+    def _emit_through(self, behind: TileProgram, unit: Chunk, value: TileVector) -> None:
         """Store what a program makes of the results."""
         extents = self._extents(unit)
         with ExitStack() as stack:

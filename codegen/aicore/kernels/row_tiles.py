@@ -1,9 +1,9 @@
 """Tiles and vectors of a row kernel in UB, and the vector commands on them.
 
-Model: a `Tile` is n rows of m numbers, rows `stride` bytes apart. A `Vector` goes with a tile: one number per column
-(ROW), per row (COLUMN) or one in all (ONE). `Ops` issues commands on them in the type of the work (f32 for floats).
-Reductions over tile rows take one tree per row (`v_sum`), or fold the columns to 64, turn the tile and reduce its
-columns: cheaper for short rows, where the tree's tail is most of the work.
+Model: a `RowTile` is n rows of m numbers, rows `stride` bytes apart. A `TileVector` goes with a tile: one number per
+column (ROW), per row (COLUMN) or one in all (ONE). `Ops` issues commands on them in the type of the work (f32 for
+floats). Reductions over tile rows take one tree per row (`v_sum`), or fold the columns to 64, turn the tile and reduce
+its columns: cheaper for short rows, where the tree's tail is most of the work.
 
 Invariant: the order in which the numbers of a row are combined depends on the shape of the tile alone, not on the
 row's place in it nor on how many rows there are.
@@ -26,7 +26,7 @@ BLOCK_BYTES_MIN = 8  # `memory.block_bytes` is no less, and no number wider than
 REDUCE = {"sum": "v_sum", "max": "v_reduce_max", "min": "v_reduce_min"}
 
 
-class Form(Enum):
+class VectorForm(Enum):
     """How a vector goes with a tile."""
 
     ROW = "row"
@@ -35,7 +35,7 @@ class Form(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Tile:
+class RowTile:
     """`dense`: rows follow one another without a gap, so that commands may take them as one row."""
 
     part: Part
@@ -44,29 +44,29 @@ class Tile:
     m: Number
     dense: bool
 
-    def columns(self, first: int, count: int, item: int) -> Tile:
+    def columns(self, first: int, count: int, item: int) -> RowTile:
         """Some columns; `first` x `item` must be a multiple of a block."""
-        return Tile(self.part.at(first * item), self.stride, self.n, count, False)
+        return RowTile(self.part.at(first * item), self.stride, self.n, count, False)
 
-    def rows(self, first: int, count: int) -> Tile:
+    def rows(self, first: int, count: int) -> RowTile:
         """Some rows."""
         return replace(self, part=self.part.at(first * self.stride), n=count)
 
-    def of(self, part: Part | Buffer) -> Tile:
+    def of(self, part: Part | Buffer) -> RowTile:
         """A tile of the same shape elsewhere."""
         return replace(self, part=part.at(0))
 
 
 @dataclass(frozen=True, eq=False)
-class Vector:
+class TileVector:
     """`step`: bytes from number to number; a ROW's follow one another."""
 
     part: Part
-    form: Form
+    form: VectorForm
     count: Number
     step: int
 
-    def of(self, part: Part | Buffer) -> Vector:
+    def of(self, part: Part | Buffer) -> TileVector:
         """A vector of the same shape elsewhere, its numbers as far apart."""
         return replace(self, part=part.at(0))
 
@@ -86,29 +86,29 @@ class Ops:
     def block(self) -> int:
         return self.kb.target.memory.block_bytes
 
-    def temporary(self, like: Tile) -> Tile:
+    def temporary(self, like: RowTile) -> RowTile:
         """The temporary tile."""
         assert self.scratch is not None
         return like.of(self.scratch)
 
     # Tiles ------------------------------------------------------------------------------------------------------------
 
-    def unary(self, name: str, dst: Tile, src: Tile, **extra: float | int) -> None:
+    def unary(self, name: str, dst: RowTile, src: RowTile, **extra: float | int) -> None:
         """dst = f(src)."""
         self._flat(name, (self.dtype,), dst, {"src": src}, extra)
 
-    def cast(self, dst: Tile, src: Tile, source: DType, target: DType) -> None:
+    def cast(self, dst: RowTile, src: RowTile, source: DType, target: DType) -> None:
         """dst = src in another type."""
         self._flat("v_cast", (source, target), dst, {"src": src}, {})
 
-    def binary(self, name: str, dst: Tile, a: Tile, b: Tile | Vector) -> None:
+    def binary(self, name: str, dst: RowTile, a: RowTile, b: RowTile | TileVector) -> None:
         """dst = a op b; a vector is repeated over the tile."""
-        if isinstance(b, Tile):
+        if isinstance(b, RowTile):
             self._flat(name, (self.dtype,), dst, {"a": a, "b": b}, {})
             return
-        column = b.form is not Form.ROW
+        column = b.form is not VectorForm.ROW
         form: dict[str, Any] = (
-            {"b_form": "column", "b_stride": b.step if b.form is Form.COLUMN else 0} if column else {}
+            {"b_form": "column", "b_stride": b.step if b.form is VectorForm.COLUMN else 0} if column else {}
         )
         self.kb.issue(
             name, types=(self.dtype,), dst=dst.part, a=a.part, b=b.part, rows=a.n, cols=a.m, dst_stride=dst.stride,
@@ -116,7 +116,12 @@ class Ops:
         )  # fmt: skip
 
     def _flat(
-        self, name: str, types: tuple[DType, ...], dst: Tile, sources: dict[str, Tile], extra: dict[str, float | int]
+        self,
+        name: str,
+        types: tuple[DType, ...],
+        dst: RowTile,
+        sources: dict[str, RowTile],
+        extra: dict[str, float | int],
     ) -> None:
         tiles = [dst, *sources.values()]
         parts: dict[str, Any] = {**extra, **{key: tile.part for key, tile in sources.items()}}
@@ -129,7 +134,7 @@ class Ops:
             name, types=types, dst=dst.part, rows=first.n, cols=first.m, dst_stride=dst.stride, **strides, **parts,
         )  # fmt: skip
 
-    def fill(self, dst: Tile, bits: int) -> None:
+    def fill(self, dst: RowTile, bits: int) -> None:
         """Every element of the tile, gaps aside, from the bits of a number."""
         self.kb.issue(
             "v_duplicate", types=(self.dtype,), dst=dst.part, rows=dst.n, cols=dst.m, dst_stride=dst.stride, value=bits
@@ -137,53 +142,53 @@ class Ops:
 
     # Vectors ----------------------------------------------------------------------------------------------------------
 
-    def vector(self, name: str, dst: Vector, src: Vector, **extra: Any) -> None:
+    def vector(self, name: str, dst: TileVector, src: TileVector, **extra: Any) -> None:
         """dst = f(src), number by number."""
         self.kb.issue(
             name, types=(self.dtype,), dst=dst.part, src=src.part, **_walk(src, dst_stride=dst, src_stride=src), **extra
         )
 
-    def vectors(self, name: str, dst: Vector, a: Vector, b: Vector) -> None:
+    def vectors(self, name: str, dst: TileVector, a: TileVector, b: TileVector) -> None:
         """dst = a op b, number by number."""
         walk = _walk(a, dst_stride=dst, a_stride=a, b_stride=b)
         self.kb.issue(name, types=(self.dtype,), dst=dst.part, a=a.part, b=b.part, **walk)
 
-    def scaled(self, dst: Vector, src: Vector, factor: Vector) -> None:
+    def scaled(self, dst: TileVector, src: TileVector, factor: TileVector) -> None:
         """dst = src * factor, one number."""
         walk = _walk(src, dst_stride=dst, a_stride=src)
         self.kb.issue("v_mul", types=(self.dtype,), dst=dst.part, a=src.part, b=factor.part, b_form="column", **walk)
 
-    def cast_vector(self, dst: Vector, src: Vector, source: DType, target: DType) -> None:
+    def cast_vector(self, dst: TileVector, src: TileVector, source: DType, target: DType) -> None:
         """dst = src in another type."""
         walk = _walk(src, dst_stride=dst, src_stride=src)
         self.kb.issue("v_cast", types=(source, target), dst=dst.part, src=src.part, **walk)
 
-    def fill_vector(self, dst: Vector, bits: int) -> None:
+    def fill_vector(self, dst: TileVector, bits: int) -> None:
         """Every number of the vector."""
         self.kb.issue("v_duplicate", types=(self.dtype,), dst=dst.part, rows=1, cols=dst.count, value=bits)
 
     # Reductions -------------------------------------------------------------------------------------------------------
 
-    def reduce(self, kind: str, dst: Vector, src: Tile) -> None:
+    def reduce(self, kind: str, dst: TileVector, src: RowTile) -> None:
         """One number per what `dst` has numbers for. May destroy `src` where it is the temporary tile; a product
         always does."""
         if kind == "prod":
             self._product(dst, src)
-        elif dst.form is Form.COLUMN and self.fold:
+        elif dst.form is VectorForm.COLUMN and self.fold:
             folded = self._folded(kind, src)
             turned = self._turned(folded)
             self._reduce(kind, dst, turned, "column")
         else:
-            scope = {Form.COLUMN: "row", Form.ROW: "column", Form.ONE: "whole"}[dst.form]
+            scope = {VectorForm.COLUMN: "row", VectorForm.ROW: "column", VectorForm.ONE: "whole"}[dst.form]
             self._reduce(kind, dst, src, scope)
 
-    def _reduce(self, kind: str, dst: Vector, src: Tile, scope: str) -> None:
+    def _reduce(self, kind: str, dst: TileVector, src: RowTile, scope: str) -> None:
         self.kb.issue(
             REDUCE[kind], types=(self.dtype,), dst=dst.part, src=src.part, rows=src.n, cols=src.m,
             src_stride=src.stride, scope=scope,
         )  # fmt: skip
 
-    def _folded(self, kind: str, src: Tile) -> Tile:
+    def _folded(self, kind: str, src: RowTile) -> RowTile:
         """At most FOLD_COLUMNS columns whose combination is that of all; in the temporary tile."""
         assert isinstance(src.m, int)
         assert self.scratch is not None
@@ -201,28 +206,28 @@ class Ops:
             current, width = into.columns(0, half, self.item), half
         return current
 
-    def _turned(self, src: Tile, p: int = 0) -> Tile:
+    def _turned(self, src: RowTile, p: int = 0) -> RowTile:
         """Rows as columns, behind the temporary tile."""
         assert isinstance(src.m, int)
         assert self.scratch is not None
         p16 = p or (self.scratch.nbytes - self.turned_at) // (FOLD_COLUMNS * self.item)
-        turned = Tile(self.scratch.at(self.turned_at), p16 * self.item, src.m, src.n, False)
+        turned = RowTile(self.scratch.at(self.turned_at), p16 * self.item, src.m, src.n, False)
         self.kb.issue(
             "v_transpose", types=(self.dtype,), dst=turned.part, src=src.part, rows=src.n, cols=src.m,
             dst_stride=turned.stride, src_stride=src.stride,
         )  # fmt: skip
         return turned
 
-    def _product(self, dst: Vector, src: Tile) -> None:
+    def _product(self, dst: TileVector, src: RowTile) -> None:
         """There is no command: halves are multiplied until one row of them is left."""
-        if dst.form is not Form.ROW:
-            if dst.form is Form.ONE:
+        if dst.form is not VectorForm.ROW:
+            if dst.form is VectorForm.ONE:
                 src = self._one_row("v_mul", src)
             src = self._turned(self._halved_columns(src))
         current = self._one_row("v_mul", src)
         self.kb.issue("v_copy", types=(self.dtype,), dst=dst.part, src=current.part, rows=1, cols=dst.count)
 
-    def _halved_columns(self, src: Tile) -> Tile:
+    def _halved_columns(self, src: RowTile) -> RowTile:
         """In place: columns multiplied until FOLD_COLUMNS or fewer are left."""
         assert isinstance(src.m, int)
         while src.m > FOLD_COLUMNS:
@@ -234,7 +239,7 @@ class Ops:
             assert isinstance(src.m, int)
         return src
 
-    def _one_row(self, name: str, src: Tile) -> Tile:
+    def _one_row(self, name: str, src: RowTile) -> RowTile:
         """In place: rows combined until one is left."""
         assert isinstance(src.n, int)
         while src.n > 1:
@@ -246,7 +251,7 @@ class Ops:
         return src
 
 
-def _walk(first: Vector, **vectors: Vector) -> dict[str, Any]:
+def _walk(first: TileVector, **vectors: TileVector) -> dict[str, Any]:
     """Rows, columns and strides of a command on vectors: numbers that are blocks apart are rows of one."""
     if all(v.step < BLOCK_BYTES_MIN for v in vectors.values()):
         return {"rows": 1, "cols": first.count}

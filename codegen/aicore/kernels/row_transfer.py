@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from superkernel.codegen.aicore.commands import Address
-from superkernel.codegen.aicore.kernels.row_tiles import Tile
+from superkernel.codegen.aicore.kernels.row_tiles import RowTile
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer
 from superkernel.core.dtypes import DType
@@ -19,7 +19,7 @@ BITS = {1: DType.U8, 2: DType.U16, 4: DType.U32}
 
 
 @dataclass(frozen=True, eq=False)
-class Walk:
+class TileStrides:
     """Where a tile's elements lie in global memory; steps in bytes."""
 
     address: Address
@@ -34,7 +34,7 @@ class Mover:
         self.kb, self.item, self.turned, self.turned_stride = kb, item, turned, turned_stride
         self.types = (BITS[item],)
 
-    def load(self, tile: Tile, walk: Walk) -> None:
+    def load(self, tile: RowTile, walk: TileStrides) -> None:
         """Fill the tile."""
         kb, item = self.kb, self.item
         if walk.q_step == item or (isinstance(tile.m, int) and tile.m == 1):
@@ -42,21 +42,21 @@ class Mover:
             return
         assert self.turned is not None
         if walk.p_step == item or (isinstance(tile.n, int) and tile.n == 1):
-            across = Tile(self.turned.at(0), self.turned_stride, tile.m, tile.n, False)
-            self._load_rows(across, Walk(walk.address, walk.q_step, walk.p_step))
+            across = RowTile(self.turned.at(0), self.turned_stride, tile.m, tile.n, False)
+            self._load_rows(across, TileStrides(walk.address, walk.q_step, walk.p_step))
             self._turn(tile, across)
             return
         with kb.loop(0, tile.n) as row:  # one row after the other, its elements a block apart
             start = walk.address.at(row * walk.p_step)
             place = self.turned.at(row * tile.m * kb.target.memory.block_bytes)
-            across = Tile(place, kb.target.memory.block_bytes, tile.m, 1, False)
-            self._load_rows(across, Walk(start, walk.q_step, item))
+            across = RowTile(place, kb.target.memory.block_bytes, tile.m, 1, False)
+            self._load_rows(across, TileStrides(start, walk.q_step, item))
         with kb.loop(0, tile.n) as row:
             place = self.turned.at(row * tile.m * kb.target.memory.block_bytes)
-            across = Tile(place, kb.target.memory.block_bytes, tile.m, 1, False)
-            self._turn(Tile(tile.part.at(row * tile.stride), tile.stride, 1, tile.m, False), across)
+            across = RowTile(place, kb.target.memory.block_bytes, tile.m, 1, False)
+            self._turn(RowTile(tile.part.at(row * tile.stride), tile.stride, 1, tile.m, False), across)
 
-    def _load_rows(self, tile: Tile, walk: Walk) -> None:
+    def _load_rows(self, tile: RowTile, walk: TileStrides) -> None:
         kb, item = self.kb, self.item
         if isinstance(tile.n, int) and tile.n == 1:
             kb.issue("gm_to_ub", dst=tile.part, src=walk.address, bytes=tile.m * item)
@@ -68,7 +68,7 @@ class Mover:
                 dst_stride=tile.stride, src_stride=walk.p_step,
             )  # fmt: skip
 
-    def store(self, tile: Tile, walk: Walk) -> None:
+    def store(self, tile: RowTile, walk: TileStrides) -> None:
         """Write the tile."""
         kb, item = self.kb, self.item
         if walk.q_step == item or (isinstance(tile.m, int) and tile.m == 1):
@@ -76,19 +76,19 @@ class Mover:
             return
         assert self.turned is not None
         if walk.p_step == item or (isinstance(tile.n, int) and tile.n == 1):
-            across = Tile(self.turned.at(0), self.turned_stride, tile.m, tile.n, False)
+            across = RowTile(self.turned.at(0), self.turned_stride, tile.m, tile.n, False)
             self._turn(across, tile)
-            self._store_rows(across, Walk(walk.address, walk.q_step, walk.p_step))
+            self._store_rows(across, TileStrides(walk.address, walk.q_step, walk.p_step))
             return
         block = kb.target.memory.block_bytes
         with kb.loop(0, tile.n) as row:
-            across = Tile(self.turned.at(row * tile.m * block), block, tile.m, 1, False)
-            self._turn(across, Tile(tile.part.at(row * tile.stride), tile.stride, 1, tile.m, False))
+            across = RowTile(self.turned.at(row * tile.m * block), block, tile.m, 1, False)
+            self._turn(across, RowTile(tile.part.at(row * tile.stride), tile.stride, 1, tile.m, False))
         with kb.loop(0, tile.n) as row:
-            across = Tile(self.turned.at(row * tile.m * block), block, tile.m, 1, False)
-            self._store_rows(across, Walk(walk.address.at(row * walk.p_step), walk.q_step, item))
+            across = RowTile(self.turned.at(row * tile.m * block), block, tile.m, 1, False)
+            self._store_rows(across, TileStrides(walk.address.at(row * walk.p_step), walk.q_step, item))
 
-    def _store_rows(self, tile: Tile, walk: Walk) -> None:
+    def _store_rows(self, tile: RowTile, walk: TileStrides) -> None:
         kb, item = self.kb, self.item
         if isinstance(tile.n, int) and tile.n == 1:
             kb.issue("ub_to_gm", dst=walk.address, src=tile.part, bytes=tile.m * item)
@@ -100,7 +100,7 @@ class Mover:
                 dst_stride=walk.p_step, src_stride=tile.stride,
             )  # fmt: skip
 
-    def _turn(self, dst: Tile, src: Tile) -> None:
+    def _turn(self, dst: RowTile, src: RowTile) -> None:
         self.kb.issue(
             "v_transpose", types=self.types, dst=dst.part, src=src.part, rows=src.n, cols=src.m,
             dst_stride=dst.stride, src_stride=src.stride,

@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
 
-from superkernel.codegen.aicore.kernels.row_tiles import Tile
-from superkernel.codegen.aicore.kernels.row_transfer import Walk
+from superkernel.codegen.aicore.kernels.row_tiles import RowTile
+from superkernel.codegen.aicore.kernels.row_transfer import TileStrides
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer
 from superkernel.codegen.aicore.scalar import Number
@@ -41,18 +41,18 @@ class Units:
         self.pd, self.qd = tile_dims(self.space)
         self.unit: Chunk | None = None
 
-    def _walk(self, operand: int, strides: Sequence[int], offset: int, chunk: Chunk) -> Walk:
+    def _walk(self, operand: int, strides: Sequence[int], offset: int, chunk: Chunk) -> TileStrides:
         item = self.body.operands[operand].type.dtype.itemsize
         place: Number = offset * item
         for start, stride in zip(chunk.at, strides, strict=True):
             place = place + start * (stride * item)
         p_step = strides[self.pd] * item if self.pd >= 0 else item
-        return Walk(self.kb.operand(operand, place), p_step, strides[self.qd] * item)
+        return TileStrides(self.kb.operand(operand, place), p_step, strides[self.qd] * item)
 
-    def _tile(self, buffer: Buffer, item: int, chunk: Chunk) -> Tile:
+    def _tile(self, buffer: Buffer, item: int, chunk: Chunk) -> RowTile:
         stride = self.tiling.stride * item
         whole = self.tiling.stride == self.tiling.q and isinstance(chunk.m, int) and chunk.m == self.tiling.q
-        return Tile(buffer.at(0), stride, chunk.n, chunk.m, whole)
+        return RowTile(buffer.at(0), stride, chunk.n, chunk.m, whole)
 
     def _next_unit(self, stack: ExitStack) -> Chunk:
         """The loop over the call's range: a unit, or a tile of them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from superkernel.codegen.aicore.kernels.meeting import emit_meeting
 from superkernel.codegen.aicore.kernels.row_formulas import FORMULAS, reduction
-from superkernel.codegen.aicore.kernels.row_task import Task
+from superkernel.codegen.aicore.kernels.row_task import RowTask
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
@@ -28,6 +28,6 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
         raise InternalError("not a row-wise body", location=str(body.op), found=type(tiling).__name__)
     if tiling.units == 0:
         return
-    task = Task(kb, body, tiling)
+    task = RowTask(kb, body, tiling)
     with task.constants():
         formula(task)
