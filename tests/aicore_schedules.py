@@ -11,7 +11,7 @@ from superkernel.ir.body import Body, Operand, PointwiseProgram, SubOperator
 from superkernel.ir.body import Role as Use
 from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.aicore.place import ranges
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
+from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole, KernelType
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task
 from superkernel.scheduler.tiling import Access
 from superkernel.target.aicore import AicoreTarget, load_target
@@ -68,7 +68,7 @@ def schedule_of(ops: list[Op], target: AicoreTarget = MINI) -> Schedule:
                 MemoryAccess(Space.ARENA, 0, False, (Region(b * 4096, 4096) if whole else own[0].shifted(b * 4096),), n)
                 for n, (b, whole) in enumerate(op.reads)
             ]
-            if not op.kind.is_mix or role is Role.VECTOR0:
+            if not op.kind.is_mix or role is CoreRole.VECTOR0:
                 accesses.append(MemoryAccess(Space.ARENA, 0, True, (own[0].shifted(op.writes * 4096),), len(op.reads)))
             tasks.append(Task(len(tasks), index, core, begin, end, tuple(accesses)))
     places = tuple(tuple(Place(Space.ARENA, 0, 0) for _ in s.body.operands) for s in subops)

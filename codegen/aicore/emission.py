@@ -19,7 +19,7 @@ from superkernel.codegen.aicore.layer import RESERVED_FLAGS, KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, FlagsExhausted, flags_needed, plan_flags
 from superkernel.core.errors import InternalError, UnsupportedError
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
+from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine, Local
 
@@ -56,7 +56,7 @@ def emit_kernel(
     emitter: Emitter,
     body: Body,
     tiling: AicoreTiling,
-    role: Role,
+    role: CoreRole,
     target: AicoreTarget,
     builder: type[KernelBuilder] | None = None,
 ) -> KernelCode:

@@ -22,7 +22,7 @@ from superkernel.codegen.aicore.linking.objects import read_object
 from superkernel.codegen.aicore.linking.relocations import NUMBERS
 from superkernel.codegen.aicore.preload import INSTRUCTION_BYTES, STUB_OVERHEAD, CodeSegment
 from superkernel.codegen.aicore.program_spec import CodeLine, KernelCall, launch_name, parts_of, runs_on
-from superkernel.scheduler.families.aicore.base import Role
+from superkernel.scheduler.families.aicore.base import CoreRole
 from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Run, Step
 
 
@@ -156,7 +156,7 @@ class _Walk:
         offsets = self.sites.get(symbol, ())
         return offsets[min(number, len(offsets) - 1)] if offsets else 0
 
-    def _kernel(self, call: KernelCall, role: Role, lane: int | None) -> list[int]:
+    def _kernel(self, call: KernelCall, role: CoreRole, lane: int | None) -> list[int]:
         code = call.codes[role]
         lines = self._lines(code.symbol, lane=lane)
         return [*self._lines(FENCE_FUNCTION), *lines] if code.scalar else lines

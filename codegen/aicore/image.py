@@ -36,7 +36,7 @@ from superkernel.codegen.aicore.program_spec import KernelCall, ProgramSpec, lau
 from superkernel.codegen.cache import ObjectCache
 from superkernel.core.errors import UnsupportedError
 from superkernel.scheduler.aicore.place import Workspaces
-from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
+from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.scheduler.schedule import Schedule, Space
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind
@@ -54,7 +54,7 @@ class AicoreImage:
     image: Image
     addresses: SpaceAddresses
     data: tuple[tuple[int, NDArray[np.uint8]], ...]
-    symbols: tuple[dict[Role, str], ...]
+    symbols: tuple[dict[CoreRole, str], ...]
     calls: tuple[KernelCall | None, ...]
     host_calls: tuple[int, ...]
     between: tuple[int | None, ...]  # behind each launch but the last: what NumPy computes, or nothing
@@ -90,7 +90,7 @@ class AicoreImageBuilder:
         cache: ObjectCache,
         code: CodeOptions,
         progress: Progress | None = None,
-        kernels: dict[tuple[str, Role], tuple[KernelCode, str]] | None = None,
+        kernels: dict[tuple[str, CoreRole], tuple[KernelCode, str]] | None = None,
     ) -> None:
         self.schedule, self.spaces, self.plan, self.target = schedule, spaces, plan, target
         self.addresses, self.cache, self.code, self.progress = addresses, cache, code, progress
@@ -182,7 +182,7 @@ class AicoreImageBuilder:
         kinds = {CoreKind.CUBE if role.is_cube else CoreKind.VECTOR for role in roles}
         return all(busy.issuperset(self.plan.cores(kind)) for kind in kinds)
 
-    def _code(self, index: int, role: Role) -> KernelCode:
+    def _code(self, index: int, role: CoreRole) -> KernelCode:
         """The kernel function of a role, emitted once for equal sub-operators of all programs that share kernels."""
         sub, tiling = self.schedule.subops[index], self.schedule.tilings[index]
         assert isinstance(tiling, AicoreTiling)

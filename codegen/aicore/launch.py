@@ -36,7 +36,7 @@ from superkernel.codegen.aicore.scalar import I64, PTR, VOID
 from superkernel.codegen.aicore.service_program import emit_notify
 from superkernel.codegen.aicore.statements import declare, define, issue, store, word
 from superkernel.codegen.aicore.wait_entries import Waits, wait_entries
-from superkernel.scheduler.families.aicore.base import Role
+from superkernel.scheduler.families.aicore.base import CoreRole
 from superkernel.sync.aicore.plan import AICPU, Await, CoreKind, Drain, Event, HartKind, Mode, Notify, Run, Signal, Step
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine, command
@@ -207,7 +207,7 @@ class Launch:
         self,
         subop: int,
         call: KernelCall,
-        roles: Sequence[Role],
+        roles: Sequence[CoreRole],
         waits: Waits,
         begin: ir.Value,
         end: ir.Value,
@@ -256,7 +256,7 @@ class Launch:
 
     # Local memory between kernels -------------------------------------------------------------------------------------
 
-    def _local_fences(self, call: KernelCall, roles: Sequence[Role]) -> list[tuple[Engine, Engine]]:
+    def _local_fences(self, call: KernelCall, roles: Sequence[CoreRole]) -> list[tuple[Engine, Engine]]:
         """Pairs (engine of an earlier kernel, engine of this one that must wait for it)."""
         needed: dict[tuple[Engine, Engine], None] = {}
         for role in roles:
@@ -269,7 +269,7 @@ class Launch:
                             needed.setdefault((engine, use.first))
         return sorted(needed, key=lambda pair: (pair[0].value, pair[1].value))
 
-    def _settle(self, call: KernelCall, roles: Sequence[Role]) -> None:
+    def _settle(self, call: KernelCall, roles: Sequence[CoreRole]) -> None:
         """Remember this kernel's buffers. Where every core ran it, its engines have waited for the earlier ones."""
         if call.everywhere:
             fenced = {later for _, later in self._local_fences(call, roles)}

@@ -37,7 +37,7 @@ from superkernel.codegen.aicore.scalar import I8, I16, I32, I64, MASK64, Number,
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.aicore.base import CHANNEL_FLAGS, AicoreTiling, Role
+from superkernel.scheduler.families.aicore.base import CHANNEL_FLAGS, AicoreTiling, CoreRole
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import CommandSpec, Engine, Local, spec_of
@@ -64,7 +64,7 @@ class KernelBuilder(Commands):
         symbol: str,
         body: Body,
         tiling: AicoreTiling,
-        role: Role,
+        role: CoreRole,
         target: AicoreTarget,
         plan: FlagPlan | None,
         single: Container[int] = (),
@@ -290,7 +290,7 @@ class KernelBuilder(Commands):
             self._call(FENCE_FUNCTION)
 
     def _settle(self) -> None:
-        if self.role is Role.AICPU:  # no engine works for it
+        if self.role is CoreRole.AICPU:  # no engine works for it
             return
         self._store_words(spec_of("drain"), Engine.CONTROL, (), {})
         self._order_loads_behind(Engine.CONTROL)

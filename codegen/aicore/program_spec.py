@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from superkernel.codegen.aicore.emission import KernelCode
-from superkernel.scheduler.families.aicore.base import Role
+from superkernel.scheduler.families.aicore.base import CoreRole
 from superkernel.sync.aicore.plan import AICPU, AicorePlan, CoreKind, Cut, HartKind, Pause, Run, Step
 
 SINGLE = 1 << 20  # launch number of sub-operator 0 alone
@@ -25,7 +25,7 @@ class KernelCall:
     number 0 of those that own one, `scratch_stride` further for each next one. `strides`: how much further than for the
     first group an operand lies for each next one, where groups have copies of their own."""
 
-    codes: Mapping[Role, KernelCode]
+    codes: Mapping[CoreRole, KernelCode]
     addresses: tuple[int, ...]
     scratch: int
     scratch_stride: int
@@ -86,8 +86,8 @@ def single_name(subop: int, kind: HartKind) -> str:
     return f"sk_single{subop}_{kind.value}"
 
 
-def runs_on(role: Role, kind: HartKind) -> bool:
+def runs_on(role: CoreRole, kind: HartKind) -> bool:
     """Whether harts of a type have a role."""
     if kind is AICPU:
-        return role is Role.AICPU
+        return role is CoreRole.AICPU
     return role.is_cube if kind is CoreKind.CUBE else role.is_vector

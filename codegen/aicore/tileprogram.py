@@ -27,7 +27,16 @@ from superkernel.codegen.aicore.rings import Buffer, Part, Ring
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import PointwiseProgram
-from superkernel.scheduler.families.aicore.tilecode import Home, Layout, Load, Register, Step, Store, TileCode, TileSize
+from superkernel.scheduler.families.aicore.tilecode import (
+    Home,
+    Register,
+    TileCode,
+    TileCommand,
+    TileLayout,
+    TileLoad,
+    TileSize,
+    TileStore,
+)
 from superkernel.target.engines import Local
 
 Shifts: TypeAlias = Mapping[int, Number]
@@ -98,7 +107,7 @@ class TileProgram:
         )  # fmt: skip
 
     def _tile(self, part: Part, register: Register) -> LocalTile:
-        single = register.layout in (Layout.ROW, Layout.COLUMN, Layout.SCALAR)
+        single = register.layout in (TileLayout.ROW, TileLayout.COLUMN, TileLayout.SCALAR)
         return LocalTile(part, 0 if single else self.size.pitch(register))
 
     def _room(self, register: Register, inputs: Ring, outputs: Ring) -> Part:
@@ -144,27 +153,27 @@ class TileProgram:
         for load in sorted(loads, key=lambda x: inputs[x.input].source in waits):
             self.load_one(load, at, rows, cols, shifts.get(load.input, 0))
 
-    def load_one(self, load: Load, at: Sequence[Number], rows: Number, cols: Number, shift: Number = 0) -> None:
+    def load_one(self, load: TileLoad, at: Sequence[Number], rows: Number, cols: Number, shift: Number = 0) -> None:
         """One load, of the tile at `at`."""
         kb, register, tile = self.kb, self.code.registers[load.register], self._tiles[load.register]
         item = register.dtype.itemsize
         source = self._input_address(load, at, item, cols).at(shift * (item * load.scale))
         row, col = load.row_stride * item, abs(load.col_stride) * item
         layout, pitch = register.layout, self.size.pitch(register)
-        if layout in (Layout.ROW, Layout.COLUMN, Layout.SCALAR):
-            count = {Layout.ROW: cols, Layout.COLUMN: rows}.get(layout, 1)
+        if layout in (TileLayout.ROW, TileLayout.COLUMN, TileLayout.SCALAR):
+            count = {TileLayout.ROW: cols, TileLayout.COLUMN: rows}.get(layout, 1)
             kb.issue("gm_to_ub", dst=tile.part, src=source, bytes=count * item)
-        elif layout is Layout.MATRIX and isinstance(cols, int) and cols * item == row == pitch:
+        elif layout is TileLayout.MATRIX and isinstance(cols, int) and cols * item == row == pitch:
             kb.issue("gm_to_ub", dst=tile.part, src=source, bytes=rows * pitch)
-        elif layout is Layout.SPREAD:
+        elif layout is TileLayout.SPREAD:
             with kb.loop(0, rows) as r:
                 part = tile.part.at(r * (self.size.cols * pitch))
                 self._load_rows(part, source.at(r * row), register.dtype, cols, 1, pitch, col)
         else:
             lines, count, stride = {
-                Layout.MATRIX: (rows, cols, row),
-                Layout.TURNED: (cols, rows, col),
-                Layout.SPREAD_COLUMN: (rows, 1, row),
+                TileLayout.MATRIX: (rows, cols, row),
+                TileLayout.TURNED: (cols, rows, col),
+                TileLayout.SPREAD_COLUMN: (rows, 1, row),
             }.get(layout, (cols, 1, col))
             self._load_rows(tile.part, source, register.dtype, lines, count, pitch, stride)
 
@@ -184,7 +193,7 @@ class TileProgram:
             cols=cols * words, dst_stride=pitch, src_stride=stride,
         )  # fmt: skip
 
-    def _input_address(self, load: Load, at: Sequence[Number], item: int, cols: Number) -> Address:
+    def _input_address(self, load: TileLoad, at: Sequence[Number], item: int, cols: Number) -> Address:
         """The lowest byte read."""
         walk = self.program.inputs[load.input]
         start = place(walk.offset, walk.strides, at) * (item * load.scale) + load.shift * item
@@ -204,9 +213,9 @@ class TileProgram:
             else:
                 self._vector(step, rows, cols)
 
-    def _vector(self, step: Step, rows: Number, cols: Number) -> None:
+    def _vector(self, step: TileCommand, rows: Number, cols: Number) -> None:
         kb, layout = self.kb, self.code.registers[step.dst].layout
-        shape = {Layout.MATRIX: (rows, cols), Layout.ROW: (1, cols), Layout.COLUMN: (1, rows)}
+        shape = {TileLayout.MATRIX: (rows, cols), TileLayout.ROW: (1, cols), TileLayout.COLUMN: (1, rows)}
         height, width = shape.get(layout, (1, 1))
         if cols == self.size.cols and self.is_packed(step):
             height, width = 1, rows * self.size.cols
@@ -227,21 +236,21 @@ class TileProgram:
             values["table_bytes"] = cols * step.types[0].itemsize
         kb.issue(step.command, types=step.types, dst=self._tiles[step.dst].part, **values)  # type: ignore[arg-type]
 
-    def is_packed(self, step: Step) -> bool:
+    def is_packed(self, step: TileCommand) -> bool:
         """Whether a step on whole rows may take them as one: nothing lies between the rows of any operand."""
         return self.code.is_packed(step, self.size) and all(
             self._tiles[r].pitch == self.size.pitch(self.code.registers[r])
             for r in (step.dst, *(r for _, r in step.operands))
         )
 
-    def _stride(self, register: int, layout: Layout, element: bool) -> int:
+    def _stride(self, register: int, layout: TileLayout, element: bool) -> int:
         """From row to row of an operand of a command with that layout."""
         own = self.code.registers[register]
         if element:
-            return own.dtype.itemsize if own.layout is Layout.COLUMN and layout is Layout.MATRIX else 0
-        return self._tiles[register].pitch if own.layout is Layout.MATRIX else 0
+            return own.dtype.itemsize if own.layout is TileLayout.COLUMN and layout is TileLayout.MATRIX else 0
+        return self._tiles[register].pitch if own.layout is TileLayout.MATRIX else 0
 
-    def _transpose(self, step: Step, rows: Number, cols: Number) -> None:
+    def _transpose(self, step: TileCommand, rows: Number, cols: Number) -> None:
         source = step.operands[0][1]
         count, lines, width = self.code.transposition(step, rows, cols)
         origin, target = self._tiles[source], self._tiles[step.dst]
@@ -249,7 +258,7 @@ class TileProgram:
         from_pitch, to_pitch = (
             tile.pitch or self.size.pitch(self.code.registers[r]) for tile, r in ((origin, source), (target, step.dst))
         )
-        spread = self.code.registers[source].layout is Layout.SPREAD
+        spread = self.code.registers[source].layout is TileLayout.SPREAD
         block = self.size.cols * (from_pitch if spread else to_pitch)
 
         def issue(src: Part, dst: Part) -> None:
@@ -279,22 +288,22 @@ class TileProgram:
                 continue
             self._store_one(store, at, rows, cols, shifts.get(store.output, 0))
 
-    def _store_one(self, store: Store, at: Sequence[Number], rows: Number, cols: Number, shift: Number) -> None:
+    def _store_one(self, store: TileStore, at: Sequence[Number], rows: Number, cols: Number, shift: Number) -> None:
         kb, register, tile = self.kb, self.code.registers[store.register], self._tiles[store.register]
         item, walk = register.dtype.itemsize, self.program.outputs[store.output]
         target = kb.operand(walk.target, (place(walk.offset, walk.strides, at) + shift) * item)
         row, col, pitch = store.row_stride * item, store.col_stride * item, tile.pitch
-        if store.layout in (Layout.ROW, Layout.COLUMN):
-            count = cols if store.layout is Layout.ROW else rows
+        if store.layout in (TileLayout.ROW, TileLayout.COLUMN):
+            count = cols if store.layout is TileLayout.ROW else rows
             kb.issue("ub_to_gm", dst=target, src=tile.part, bytes=count * item)
-        elif store.layout is Layout.MATRIX and isinstance(cols, int) and cols * item == row == pitch:
+        elif store.layout is TileLayout.MATRIX and isinstance(cols, int) and cols * item == row == pitch:
             kb.issue("ub_to_gm", dst=target, src=tile.part, bytes=rows * pitch)
-        elif store.layout is Layout.SPREAD:
+        elif store.layout is TileLayout.SPREAD:
             with kb.loop(0, rows) as r:
                 part = tile.part.at(r * (self.size.cols * pitch))
                 self._store_rows(target.at(r * row), part, cols, item, col, pitch)
         else:
-            shape = {Layout.MATRIX: (rows, cols * item, row), Layout.TURNED: (cols, rows * item, col)}
+            shape = {TileLayout.MATRIX: (rows, cols * item, row), TileLayout.TURNED: (cols, rows * item, col)}
             lines, nbytes, stride = shape.get(store.layout, (cols, item, col))
             self._store_rows(target, tile.part, lines, nbytes, stride, pitch)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
+from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole, KernelType
 from superkernel.target.aicore import AicoreTarget
 
 
@@ -48,11 +48,11 @@ class Cores:
             return self.harts - self.total
         return {KernelType.CUBE: self.cube, KernelType.VECTOR: self.vector}.get(kind, self.groups)
 
-    def core(self, kind: KernelType, slot: int, role: Role) -> int:
+    def core(self, kind: KernelType, slot: int, role: CoreRole) -> int:
         """The core of a role of range number `slot`."""
         if kind is KernelType.CUBE:
             return slot
-        if role is Role.CUBE:
+        if role is CoreRole.CUBE:
             return slot * (self.cube // self.groups)
         if kind is KernelType.AICPU:
             return self.total + slot

@@ -63,7 +63,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Part:
+class ScopePart:
     """Sub-operators [first, last] that may share a launch. `scope`: None outside all scopes. `split`: why the part does
     not go on where its scope does. `fused`: they do share one; `decision` says why, or why not."""
 
@@ -139,7 +139,7 @@ def _rank(
     return 3 if outside else 2
 
 
-def parts_of(schedule: Schedule, strict: str = "split") -> tuple[Part, ...]:
+def parts_of(schedule: Schedule, strict: str = "split") -> tuple[ScopePart, ...]:
     """The parts in order. `strict="abort"`: a scope with an operator that has no kernel is refused: UnsupportedError
     naming both."""
     scopes = effective_scopes(schedule.subops)
@@ -158,7 +158,7 @@ def parts_of(schedule: Schedule, strict: str = "split") -> tuple[Part, ...]:
     for row in rows:
         scope = scopes[row[0]]
         more = scope is not None and any(s == scope for i, s in enumerate(scopes) if i > row[-1] and i not in calls)
-        found.append(Part(scope, row[0], row[-1], _why_split(schedule, row[-1] + 1, calls) if more else ""))
+        found.append(ScopePart(scope, row[0], row[-1], _why_split(schedule, row[-1] + 1, calls) if more else ""))
     return tuple(found)
 
 
@@ -181,7 +181,7 @@ def _why_split(schedule: Schedule, index: int, calls: set[int]) -> str:
 
 
 def predict(
-    part: Part,
+    part: ScopePart,
     schedule: Schedule,
     target: AicoreTarget,
     boundary_ns: Callable[[int], float],
@@ -217,7 +217,7 @@ def work_ns(schedule: Schedule, index: int, target: AicoreTarget) -> float:
     return max((tiling.cost_ns(body, begin, end, target) for begin, end in spans), default=0.0)
 
 
-def decide(part: Part, launches: str, predicted: Prediction) -> Part:
+def decide(part: ScopePart, launches: str, predicted: Prediction) -> ScopePart:
     """The part with its decision. `launches`: "auto", or what the user wants."""
     if part.scope is None or part.first == part.last:
         why = "outside all scopes" if part.scope is None else "nothing to fuse it with"
@@ -231,6 +231,6 @@ def decide(part: Part, launches: str, predicted: Prediction) -> Part:
     return replace(part, fused=fused, decision=f"{what}; predicted: {predicted}", predicted=predicted)
 
 
-def cuts_of(parts: Sequence[Part]) -> frozenset[int]:
+def cuts_of(parts: Sequence[ScopePart]) -> frozenset[int]:
     """Sub-operators that begin a launch (the planner leaves out those that do so anyway)."""
     return frozenset(i for part in parts for i in (part.subops if not part.fused else (part.first,)))

@@ -27,10 +27,9 @@ import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
-from superkernel.ir.body import Role as OperandRole
-from superkernel.ir.body import SubOperator
+from superkernel.ir.body import Role, SubOperator
 from superkernel.scheduler.aicore.cores import Cores
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
+from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole, KernelType
 from superkernel.scheduler.grouping import Buffer
 from superkernel.scheduler.schedule import Copies
 from superkernel.scheduler.tiling import Tiling
@@ -41,7 +40,7 @@ UNITS_MAX = 1024  # of a sub-operator that is looked at
 MARGIN = 0.1  # of a flag of all cores: what must be gained at least
 COPY_ALIGN_BYTES = 512
 
-Span = tuple[int, int, int, Role]  # core, first unit, end, role
+Span = tuple[int, int, int, CoreRole]  # core, first unit, end, role
 Hull = tuple[int, int]  # first and end
 _NOTHING: Hull = (0, 0)
 
@@ -115,14 +114,14 @@ class _Board:
         self.writers: dict[str, list[int]] = {}  # several of a concatenation
         for i, sub in enumerate(subops):
             for k, (value, operand) in enumerate(zip(sub.values, sub.body.operands, strict=True)):
-                if operand.role in (OperandRole.OUTPUT, OperandRole.INOUT):
+                if operand.role in (Role.OUTPUT, Role.INOUT):
                     self.writers.setdefault(value, []).append(i)
-                elif operand.role is OperandRole.INPUT:
+                elif operand.role is Role.INPUT:
                     self.readers.setdefault(value, []).append((i, k))
         self.tangled = {b.inside[0] for b in buffers.values() if b.inside is not None}
         self.tangled |= {b.previous for b in buffers.values() if b.previous is not None}
         self.costs: dict[tuple[int, int], float] = {}
-        self.hulls: dict[tuple[int, int, int, Role, bool], dict[int, Hull]] = {}
+        self.hulls: dict[tuple[int, int, int, CoreRole, bool], dict[int, Hull]] = {}
         self.wide: dict[int, int] = {}  # sub-operator -> the last one that it needs a flag of more than a group for
 
     # What there is ----------------------------------------------------------------------------------------------------
@@ -138,7 +137,7 @@ class _Board:
             self.costs[i, units] = found
         return found
 
-    def hull(self, i: int, begin: int, end: int, role: Role, *, write: bool) -> dict[int, Hull]:
+    def hull(self, i: int, begin: int, end: int, role: CoreRole, *, write: bool) -> dict[int, Hull]:
         """Bounds of the bytes of each operand that a range touches."""
         key = (i, begin, end, role, write)
         found = self.hulls.get(key)
@@ -155,7 +154,7 @@ class _Board:
     def results(self, i: int) -> list[tuple[int, str]]:
         """Operands that it writes, with their values."""
         sub = self.subops[i]
-        written = (OperandRole.OUTPUT, OperandRole.INOUT)
+        written = (Role.OUTPUT, Role.INOUT)
         return [(k, sub.values[k]) for k, o in enumerate(sub.body.operands) if o.role in written]
 
     def is_candidate(self, i: int) -> bool:

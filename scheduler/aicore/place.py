@@ -26,9 +26,9 @@ from superkernel.ir.body import SubOperator
 from superkernel.scheduler.aicore.cores import Cores, owner
 from superkernel.scheduler.aicore.locality import AUTO as LOCAL
 from superkernel.scheduler.aicore.locality import Localised, localise
-from superkernel.scheduler.aicore.streams import AUTO, Site, arrange
+from superkernel.scheduler.aicore.streams import AUTO, SlotRange, arrange
 from superkernel.scheduler.families.aicore import family_of
-from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
+from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.memory import plan_memory
@@ -123,13 +123,13 @@ def _on_aicpu(tiling: Tiling) -> bool:
     return isinstance(tiling, AicoreTiling) and tiling.kernel_type.on_aicpu
 
 
-def ranges(tiling: Tiling, cores: Cores, site: Site | None = None) -> list[tuple[int, int, int, Role]]:
+def ranges(tiling: Tiling, cores: Cores, site: SlotRange | None = None) -> list[tuple[int, int, int, CoreRole]]:
     """(core, begin, end, role) of every task of a sub-operator at a site; None: as many ranges as can be, from the
     first slot on. A fallback runs on no core: it is told as core 0."""
     if not isinstance(tiling, AicoreTiling):
-        return [(0, 0, tiling.units, Role.CUBE)] if tiling.units else []
+        return [(0, 0, tiling.units, CoreRole.CUBE)] if tiling.units else []
     kind = tiling.launch_type
-    site = site or Site(0, min(cores.slots(kind), tiling.units))
+    site = site or SlotRange(0, min(cores.slots(kind), tiling.units))
     count, first = site.count, site.first
     found = []
     for slot in range(count):
@@ -218,7 +218,7 @@ def _workspaces(tilings: Sequence[Tiling], cores: Cores) -> Workspaces:
 
 
 def _workspace_access(
-    spaces: Workspaces, subop: int, tiling: AicoreTiling, core: int, role: Role, cores: Cores
+    spaces: Workspaces, subop: int, tiling: AicoreTiling, core: int, role: CoreRole, cores: Cores
 ) -> tuple[MemoryAccess, ...]:
     """Everybody in a range may write the workspace: within a range its kernel keeps order itself."""
     if spaces.sets[subop] is None:

@@ -45,7 +45,7 @@ SHARES_MAX = 4  # streams that get cores of their own at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class SlotRange:
     """Ranges [0, count) of a sub-operator lie in slots `first` + 0, 1, ..."""
 
     first: int
@@ -58,7 +58,7 @@ class Arrangement:
 
     name: str
     order: tuple[int, ...]
-    sites: tuple[Site, ...]
+    sites: tuple[SlotRange, ...]
     cycles: float
     notes: tuple[str, ...]
     streams: tuple[int | str, ...]
@@ -129,7 +129,7 @@ class _Board:
         self.segments = self._segments()
         self.kinds = [self._kinds(i) for i in range(len(tilings))]
         self.movable = [self._movable(i) for i in range(len(tilings))]
-        self.places: dict[tuple[int, Site], tuple[int, ...]] = {}
+        self.places: dict[tuple[int, SlotRange], tuple[int, ...]] = {}
         self.owns: dict[tuple[int, int, int], bool] = {}
         self.works: dict[tuple[int, int], float] = {}
         self.sync = float(target.cycles(target.sync.core_full_ns))
@@ -284,7 +284,7 @@ class _Board:
         """The order, the sites, and the cycles that they take."""
         state = _State(self)
         order: list[int] = []
-        sites: dict[int, Site] = {}
+        sites: dict[int, SlotRange] = {}
         for segment in self.segments:
             inside = set(segment)
             after: dict[int, list[int]] = {i: [] for i in segment}
@@ -309,18 +309,18 @@ class _Board:
         before = tuple(map(frozenset, self.data))
         return Arrangement(name, tuple(order), found, state.now, ("",) * len(found), tuple(self.streams), before)
 
-    def _sites(self, index: int, lanes: bool) -> list[Site]:
+    def _sites(self, index: int, lanes: bool) -> list[SlotRange]:
         tiling, count = self.tilings[index], self.full(index)
         if not isinstance(tiling, AicoreTiling) or not count:
-            return [Site(0, count)]
+            return [SlotRange(0, count)]
         slots = self.cores.slots(tiling.launch_type)
         if lanes and self.shares[index] != (0.0, 1.0):
             low, high = (round(part * slots) for part in self.shares[index])
             low = min(low, slots - 1)
-            return [Site(low, min(count, max(1, high - low)))]
+            return [SlotRange(low, min(count, max(1, high - low)))]
         if tiling.meetings or tiling.dealt_out:
-            return [Site(0, count)]
-        return [Site(first, count) for first in range(0, slots - count + 1, count)]
+            return [SlotRange(0, count)]
+        return [SlotRange(first, count) for first in range(0, slots - count + 1, count)]
 
     def noted(self, chosen: Arrangement, tried: Sequence[Arrangement]) -> Arrangement:
         """With what is to be said of each sub-operator."""
@@ -352,21 +352,21 @@ class _State:
         self.used: dict[int, tuple[int, ...]] = {}
         self.now = 0.0
 
-    def cores(self, index: int, site: Site) -> tuple[int, ...]:
+    def cores(self, index: int, site: SlotRange) -> tuple[int, ...]:
         """The cores of a site."""
         found = self.board.places.get((index, site))
         if found is None:
             found = self.board.places[index, site] = self._cores(index, site)
         return found
 
-    def _cores(self, index: int, site: Site) -> tuple[int, ...]:
+    def _cores(self, index: int, site: SlotRange) -> tuple[int, ...]:
         tiling = self.board.tilings[index]
         if not isinstance(tiling, AicoreTiling):
             return ()
         slots = range(site.first, site.first + site.count)
         return tuple(self.board.cores.core(tiling.launch_type, s, role) for s in slots for role in tiling.roles())
 
-    def ready(self, index: int, site: Site, mine: tuple[int, ...]) -> float:
+    def ready(self, index: int, site: SlotRange, mine: tuple[int, ...]) -> float:
         """When what others write for it is there: a core that reads what it wrote itself waits for no flag."""
         kinds = self.board.kinds[index]
         latest, waits = 0.0, False
@@ -379,17 +379,17 @@ class _State:
             waits = True
         return latest + self.board.wait(index, site.count) if waits else 0.0
 
-    def begin(self, index: int, site: Site) -> float:
+    def begin(self, index: int, site: SlotRange) -> float:
         mine = self.cores(index, site)
         return max([self.ready(index, site, mine), *(self.free[c] for c in mine)], default=self.now)
 
-    def begins(self, index: int, sites: Sequence[Site]) -> float:
+    def begins(self, index: int, sites: Sequence[SlotRange]) -> float:
         return min(self.begin(index, site) for site in sites)
 
-    def end(self, index: int, site: Site) -> float:
+    def end(self, index: int, site: SlotRange) -> float:
         return self.begin(index, site) + self.board.work(index, site.count)
 
-    def take(self, index: int, site: Site) -> None:
+    def take(self, index: int, site: SlotRange) -> None:
         """It runs there. All cores of its types stand still until what it waits for is there."""
         board, mine = self.board, self.cores(index, site)
         if not mine:  # NumPy, or nothing at all: everybody is done before

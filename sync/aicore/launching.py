@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from superkernel.scheduler.aicore.launches import Part, cuts_of, decide, parts_of, predict
+from superkernel.scheduler.aicore.launches import ScopePart, cuts_of, decide, parts_of, predict
 from superkernel.scheduler.schedule import Schedule
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.sync.aicore.planner import plan_aicore
@@ -22,7 +22,7 @@ def plan_launches(
     strict: str,
     code_bytes: Callable[[int], int],
     conflicts: Sequence[Sequence[Conflict]] | None = None,
-) -> tuple[AicorePlan, tuple[Part, ...]]:
+) -> tuple[AicorePlan, tuple[ScopePart, ...]]:
     """The plan and its parts. `launches`, `strict`: the options `launches` and `strict_scope`; `code_bytes`: of a
     sub-operator's kernel; `conflicts`: of the schedule's tasks, where they are known. Raises UnsupportedError as
     `parts_of` and `plan_aicore`."""

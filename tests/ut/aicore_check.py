@@ -35,7 +35,7 @@ from superkernel.codegen.aicore.scalar import I64, VOID, Number, ir_of
 from superkernel.ir.body import Body
 from superkernel.ir.body import Role as Use
 from superkernel.scheduler.families.aicore import family_of
-from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
+from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine
@@ -78,7 +78,7 @@ class _Group:
     meet: threading.Condition = field(default_factory=threading.Condition)
     failure: BaseException | None = None
 
-    def cross_set(self, role: Role, flag: int, roles: Sequence[Role]) -> None:
+    def cross_set(self, role: CoreRole, flag: int, roles: Sequence[CoreRole]) -> None:
         with self.meet:
             vectors = [r for r in roles if not r.is_cube]
             if role.is_cube:
@@ -93,12 +93,12 @@ class _Group:
             assert max(self.flags.values(), default=0) <= 15, "cross-core flag above 15"
             self.meet.notify_all()
 
-    def meet_all(self, role: Role, flag: int) -> None:
+    def meet_all(self, role: CoreRole, flag: int) -> None:
         """All other ranges have come to the meeting before: what they left is in the workspace."""
         with self.meet:
             self.flags[role.value, flag] += 1
 
-    def cross_wait(self, role: Role, flag: int) -> None:
+    def cross_wait(self, role: CoreRole, flag: int) -> None:
         with self.meet:
             ready = self.meet.wait_for(lambda: self.failure or self.flags[role.value, flag] > 0, TIMEOUT_S)
             if self.failure:
@@ -110,7 +110,7 @@ class _Group:
 class _Core:
     """One role of one range: carries out the commands that its control code issues."""
 
-    def __init__(self, kernel: CompiledKernel, role: Role, group: _Group) -> None:
+    def __init__(self, kernel: CompiledKernel, role: CoreRole, group: _Group) -> None:
         self.kernel, self.role, self.group = kernel, role, group
         self.bench = _core.EngineBench(kernel.target_fields)
         self.windows = {e: [0] * (DOORBELL + 1) for e in Engine}
@@ -118,7 +118,7 @@ class _Core:
         self.commands: list[Any] = []
         self.failure: BaseException | None = None
         # Of the control unit's stores: may they start (an aicpu hart has no engines to drain), are they visible.
-        self.drained, self.fenced = role is Role.AICPU, True
+        self.drained, self.fenced = role is CoreRole.AICPU, True
         self.ordered = False  # its loads: behind what it waited for
 
     def store(self, address: int, word: int) -> None:
@@ -205,10 +205,10 @@ class CompiledKernel:
             f"{section}.{name}": target.value(f"{section}.{name}")
             for section, name in (path.split(".") for path, _ in target.origins)
         }
-        self.commands: dict[Role, list[Any]] = {}
-        self.credits: dict[Role, Counter[tuple[str, str, int]]] = {}
-        self._engines: dict[Role, Any] = {}
-        self._calls: dict[Role, Any] = {}
+        self.commands: dict[CoreRole, list[Any]] = {}
+        self.credits: dict[CoreRole, Counter[tuple[str, str, int]]] = {}
+        self._engines: dict[CoreRole, Any] = {}
+        self._calls: dict[CoreRole, Any] = {}
         self._current = threading.local()
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
@@ -226,7 +226,7 @@ class CompiledKernel:
         for role in tiling.roles():
             self._compile(kernel, role)
 
-    def _compile(self, kernel: str, role: Role) -> None:
+    def _compile(self, kernel: str, role: CoreRole) -> None:
         module = ir.Module(name="kernel")
         code = emit_kernel(
             module, "kernel", emitter_of(kernel), self.body, self.tiling, role, self.target, _CallingBuilder

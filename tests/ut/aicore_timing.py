@@ -14,7 +14,7 @@ from typing import Any
 from aicore_check import CompiledKernel, _Core
 
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
+from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine
 from superkernel.target.engines.checking import busy_cycles
@@ -31,7 +31,7 @@ class _Idle:
 
 def recorded(
     kernel: str, body: Body, tiling: AicoreTiling, target: AicoreTarget, begin: int, end: int
-) -> dict[Role, list[Any]]:
+) -> dict[CoreRole, list[Any]]:
     """The commands of a range, by role, without data."""
     compiled = CompiledKernel(kernel, body, tiling, target)
     place = target.map.ram_address

@@ -18,7 +18,7 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import View
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.attention_tiling import AttentionTiling, Stack, way_cycles
-from superkernel.scheduler.families.aicore.base import KernelType, Role
+from superkernel.scheduler.families.aicore.base import CoreRole, KernelType
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine
 
@@ -227,7 +227,7 @@ BOUND = [
 ]
 
 
-def busy_of(case: AnchorCase, tiling: AttentionTiling) -> dict[Role, dict[Engine, int]]:
+def busy_of(case: AnchorCase, tiling: AttentionTiling) -> dict[CoreRole, dict[Engine, int]]:
     target = load_target("mini")
     made = recorded(KERNEL, case.body, tiling, target, 0, tiling.units)
     return {role: engine_busy(commands, target) for role, commands in made.items()}
@@ -239,7 +239,7 @@ def test_the_slowest_engine_is_the_right_one_and_near_its_ideal(sizes: Sizes, en
     tiling = tilings_of(case)[0]
     busy = busy_of(case, tiling)
     slowest = max((cycles, e, role) for role, of in busy.items() for e, cycles in of.items())
-    assert (slowest[1], slowest[2]) == (engine, Role.CUBE)
+    assert (slowest[1], slowest[2]) == (engine, CoreRole.CUBE)
     batch, heads, kv_heads, queries, keys, depth, value_depth = sizes
     if engine is Engine.FIX:
         moved = batch * heads * queries * 4 * (keys + value_depth)
@@ -259,7 +259,7 @@ def test_the_estimate_is_the_slowest_engine() -> None:
     for sizes, engine in BOUND:
         case, target = anchor_case("attention", {}, slots_of(sizes)), load_target("mini")
         tiling = tilings_of(case)[0]
-        total = busy_of(case, tiling)[Role.CUBE][engine]
+        total = busy_of(case, tiling)[CoreRole.CUBE][engine]
         way = way_cycles(case.body, tiling, target)
         assert 0.95 * total <= tiling.cost_cycles(case.body, 0, tiling.units, target) <= 1.05 * total + way
 

@@ -22,9 +22,9 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.core.options import Options
 from superkernel.ir.body import Role as Use
 from superkernel.scheduler.families.aicore import AICORE_KERNELS, depthwise, family_of
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, Role
+from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole, KernelType
 from superkernel.scheduler.families.aicore.conv import cube_tilings
-from superkernel.scheduler.families.aicore.conv_form import Load
+from superkernel.scheduler.families.aicore.conv_form import ImageLoad
 from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling, conv_fix
 from superkernel.scheduler.group import group
 from superkernel.target.aicore import AicoreTarget, load_target
@@ -142,7 +142,7 @@ def test_rows_that_are_cut_across() -> None:
 
 def test_every_way_of_loading_and_holding() -> None:
     """Among the cuts of these cases is every combination that the kernel has code for."""
-    found: set[tuple[str, Load]] = set()
+    found: set[tuple[str, ImageLoad]] = set()
     for wider, longer in ((0, 0), (0, 3), (16, 0)):
         kw: dict[str, Any] = {"wider": wider, "longer": longer}
         case = conv_case((2, 32, 12, 20), (64, 32, 3, 3), {"pads": (1, 1, 1, 1)}, **kw)
@@ -247,7 +247,7 @@ def test_what_bounds_image_networks(x: Shape, w: Shape, strides: int, bottleneck
     body, device = conv_case(x, w, attrs, bias=True, epilogue="relu").body, load_target("a3")
     tiling = cube_tilings(body, device)[0]
     share = -(-tiling.units // device.device.cube_cores)
-    commands = recorded("aicore.conv", body, tiling, device, 0, share)[Role.CUBE]
+    commands = recorded("aicore.conv", body, tiling, device, 0, share)[CoreRole.CUBE]
     busy = engine_busy(commands, device)
     assert max(busy, key=lambda e: busy[e]) is bottleneck
     numbers = [(c.engine, c.name, c.numbers) for c in commands]

@@ -24,8 +24,8 @@ from superkernel.ir.body import Body, Instruction, Operand, PointwiseProgram, Pr
 from superkernel.ir.body import Role as Use
 from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore import family_of
-from superkernel.scheduler.families.aicore.base import KernelType, Role
-from superkernel.scheduler.families.aicore.cube import Cut, PackFactor
+from superkernel.scheduler.families.aicore.base import CoreRole, KernelType
+from superkernel.scheduler.families.aicore.cube import DepthCut, PackFactor
 from superkernel.scheduler.families.aicore.matmul import candidates, with_tile
 from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, RIGHT, MatmulTiling, fix_of
 from superkernel.target.aicore import AicoreTarget, load_target
@@ -148,7 +148,7 @@ def test_halves(tile: tuple[int, int], epilogue: str) -> None:
     """Half of a tile is stored while the cube works on the other one; the last tile has one half only."""
     case = anchor_case("matmul", {}, [((70, 200), F16), ((200, 130), F16)], constants=[1], epilogue=epilogue)
     found = with_tile(case.body, load_target("mini"), *tile)
-    tiling = replace(found, halves=2, sums=1, cut=Cut(200, 80, 48, 16), kept_slots=1)
+    tiling = replace(found, halves=2, sums=1, cut=DepthCut(200, 80, 48, 16), kept_slots=1)
     assert tiling.part[0] * tiling.part[1] < tile[0] * tile[1]
     check_aicore(KERNEL, case.body, case.arrays, case.expected, tiling=tiling, splits=1)
 
@@ -308,7 +308,7 @@ def test_one_vector_core_per_group() -> None:
     case = anchor_case("matmul", {}, [((40, 64), F16), ((64, 50), F16)], constants=[1], epilogue="mixed")
     tiling = check(case, target=target, count=1)
     assert tiling.kernel_type is KernelType.MIX_1_1
-    assert tiling.roles() == (Role.CUBE, Role.VECTOR0)
+    assert tiling.roles() == (CoreRole.CUBE, CoreRole.VECTOR0)
 
 
 # What is refused ------------------------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ def test_too_many_vector_cores_per_group() -> None:
 
 
 def test_packing_pads_with_zeros() -> None:
-    pack = PackFactor((), (), 3, 1, 3, 0, 16, Cut(5, 16, 16, 16), 16, 16)
+    pack = PackFactor((), (), 3, 1, 3, 0, 16, DepthCut(5, 16, 16, 16), 16, 16)
     packed = pack.apply(np.arange(1, 16, dtype=np.float16).reshape(5, 3)).reshape(16, 16)
     assert (packed[:3, :5] == np.arange(1, 16).reshape(5, 3).T).all()
     assert not packed[3:].any()
@@ -346,7 +346,7 @@ def test_packing_pads_with_zeros() -> None:
 # Speed ----------------------------------------------------------------------------------------------------------------
 
 
-def _run(body: Body, target: AicoreTarget) -> tuple[dict[Role, Any], MatmulTiling]:
+def _run(body: Body, target: AicoreTarget) -> tuple[dict[CoreRole, Any], MatmulTiling]:
     tiling = candidates(body, target)[0]
     units = -(-tiling.units // target.device.cube_cores)
     return recorded(KERNEL, body, tiling, target, 0, units), tiling
@@ -358,8 +358,8 @@ def test_large_product_keeps_the_cube_busy(vectors: int) -> None:
     steps = (Instruction("add", (0, 1), F16),) if vectors else ()
     body = _body((3072, 3072, 3072), steps, vectors)
     commands, tiling = _run(body, target)
-    time = elapsed(commands[Role.CUBE], target)
-    busy = engine_busy(commands[Role.CUBE], target)
+    time = elapsed(commands[CoreRole.CUBE], target)
+    busy = engine_busy(commands[CoreRole.CUBE], target)
     assert busy[Engine.M] >= 0.70 * time
     assert busy[Engine.MTE1] < busy[Engine.M]
     assert busy[Engine.M] <= 1.25 * 3072**3 / 4096 / target.device.cube_cores
@@ -373,8 +373,8 @@ def test_few_rows_stream_the_weights(rows: int) -> None:
     body = _body((rows, 4096, 4096))
     commands, tiling = _run(body, target)
     assert tiling.units >= target.device.cube_cores * 0.9
-    time = elapsed(commands[Role.CUBE], target)
-    busy = engine_busy(commands[Role.CUBE], target)
+    time = elapsed(commands[CoreRole.CUBE], target)
+    busy = engine_busy(commands[CoreRole.CUBE], target)
     assert busy[Engine.MTE2] >= 0.85 * time
     moved = (4096 // target.device.cube_cores + rows) * 4096 * 2  # every core reads all rows
     ideal = target.transfer_cycles("rates.gm_to_l1_gb_per_s", moved)
@@ -386,7 +386,7 @@ def test_weights_come_first() -> None:
     target = load_target("a3")
     body = _body((4, 4096, 4096))
     commands, _ = _run(body, target)
-    loads = [c for c in commands[Role.CUBE] if c.engine is Engine.MTE2 and "gm_to_l1" in c.name]
+    loads = [c for c in commands[CoreRole.CUBE] if c.engine is Engine.MTE2 and "gm_to_l1" in c.name]
     place = target.map.ram_address
     sources = [(int(c.operand("src")) - place) >> 30 for c in loads]
     assert sources[:3] == [1, 1, 0]
@@ -397,8 +397,8 @@ def test_epilogue_does_not_hold_the_cube_up() -> None:
     steps = (Instruction("add", (0, 1), F16), Instruction("relu", (2,), F16))
     body = _body((3072, 3072, 3072), steps, residual=True)
     commands, _ = _run(body, target)
-    cube = engine_busy(commands[Role.CUBE], target)
-    for lane in (Role.VECTOR0, Role.VECTOR1):
+    cube = engine_busy(commands[CoreRole.CUBE], target)
+    for lane in (CoreRole.VECTOR0, CoreRole.VECTOR1):
         assert max(engine_busy(commands[lane], target).values()) < 0.5 * max(cube.values())
 
 

@@ -17,7 +17,7 @@ from superkernel.core.dtypes import DType
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore.base import KernelType
-from superkernel.scheduler.families.aicore.cube import Cut
+from superkernel.scheduler.families.aicore.cube import DepthCut
 from superkernel.scheduler.families.aicore.matmul import MatmulFamily
 from superkernel.scheduler.families.aicore.matmul_split import SplitTiling, split_candidates
 from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, RIGHT
@@ -29,7 +29,7 @@ TOLERANCE = {F16: 2e-3, BF16: 1e-2}
 
 
 def tiling_of(
-    case: AnchorCase, tile: tuple[int, int], cut: Cut, block: int, *, stage: int, parts: int, spare: int,
+    case: AnchorCase, tile: tuple[int, int], cut: DepthCut, block: int, *, stage: int, parts: int, spare: int,
     kept: str = LEFT, transposed: bool = False,
 ) -> SplitTiling:  # fmt: skip
     (m, _), (_, n) = (a.shape for a in case.arrays[:2])
@@ -57,26 +57,26 @@ def check(
 @pytest.mark.parametrize("transposed", [False, True])
 def test_one_stage_per_pass(dtype: DType, transposed: bool) -> None:
     """What the stages before left is read again; no spare place in the window."""
-    cut = Cut(384, 192, 64, 32)
+    cut = DepthCut(384, 192, 64, 32)
     given = {"tile": (32, 16), "cut": cut, "block": 3, "stage": 1, "parts": 2, "spare": 0, "transposed": transposed}
     check((96, 384, 96), given, dtype)
 
 
 def test_last_tiles_are_smaller() -> None:
-    cut = Cut(384, 192, 64, 16)
+    cut = DepthCut(384, 192, 64, 16)
     given = {"tile": (48, 16), "cut": cut, "block": 6, "stage": 2, "parts": 4, "spare": 1, "transposed": True}
     check((93, 384, 285), given, epilogue="mixed")
 
 
 def test_right_factor_kept_and_a_shorter_last_stage() -> None:
-    given = {"tile": (16, 32), "cut": Cut(576, 192, 64, 32), "block": 6, "stage": 2, "parts": 2, "spare": 1}
+    given = {"tile": (16, 32), "cut": DepthCut(576, 192, 64, 32), "block": 6, "stage": 2, "parts": 2, "spare": 1}
     check((285, 576, 93), {**given, "kept": RIGHT}, epilogue="mixed")
 
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_constant_factor(transposed: bool) -> None:
     """Packed, kept or streamed; rows of two passes share a line, and the last tiles are smaller."""
-    given = {"tile": (32, 64), "cut": Cut(768, 192, 64, 32), "block": 3, "stage": 2, "parts": 1, "spare": 0}
+    given = {"tile": (32, 64), "cut": DepthCut(768, 192, 64, 32), "block": 3, "stage": 2, "parts": 1, "spare": 0}
     m, n = (189, 61) if transposed else (61, 189)
     tiling = tiling_of(anchor_case("matmul", {}, [((m, 768), F16), ((768, n), F16)]), **given, transposed=transposed)  # type: ignore[arg-type]
     assert tiling.abreast == 2

@@ -22,7 +22,7 @@ from superkernel.ops.opdef import Family
 from superkernel.ops.table import find_op, op_table
 from superkernel.registry.vector_ops import STEPS
 from superkernel.scheduler.families.aicore import family_of
-from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
+from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.target.aicore import load_target
 from superkernel.target.engines import Engine
 
@@ -374,7 +374,7 @@ def test_the_right_engine_is_busy(body: Body, engine: Engine, bytes_in: int, vec
     device = load_target("mini")
     (tiling,) = family_of("aicore.pointwise").tilings("aicore.pointwise", body, device)
     assert isinstance(tiling, AicoreTiling)
-    commands = recorded("aicore.pointwise", body, tiling, device, 0, tiling.units)[Role.VECTOR0]
+    commands = recorded("aicore.pointwise", body, tiling, device, 0, tiling.units)[CoreRole.VECTOR0]
     busy = engine_busy(commands, device)
     assert max(busy, key=lambda e: busy[e]) is engine
     ideal = vector_beats
@@ -391,7 +391,7 @@ def test_small_tensors_take_few_commands() -> None:
     device = load_target("mini")
     (tiling,) = family_of("aicore.pointwise").tilings("aicore.pointwise", body, device)
     assert isinstance(tiling, AicoreTiling)
-    commands = recorded("aicore.pointwise", body, tiling, device, 0, tiling.units)[Role.VECTOR0]
+    commands = recorded("aicore.pointwise", body, tiling, device, 0, tiling.units)[CoreRole.VECTOR0]
     assert sum(c.name not in ("set_flag", "wait_flag") for c in commands) == 4
 
 

@@ -18,7 +18,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Body, Instruction, ProgramOutput
 from superkernel.scheduler.families.aicore import family_of
-from superkernel.scheduler.families.aicore.base import Role
+from superkernel.scheduler.families.aicore.base import CoreRole
 from superkernel.scheduler.families.aicore.pool import PoolTiling, slab_of
 from superkernel.scheduler.families.pool import pool_form
 from superkernel.target.aicore import load_target
@@ -186,7 +186,7 @@ def test_pipeline() -> None:
     body, _ = channels_last(body, [], expected)
     tiling = family_of("aicore.pool").tilings("aicore.pool", body, target)[0]
     assert isinstance(tiling, PoolTiling)
-    commands = recorded("aicore.pool", body, tiling, target, 0, tiling.units)[Role.VECTOR0]
+    commands = recorded("aicore.pool", body, tiling, target, 0, tiling.units)[CoreRole.VECTOR0]
     busy = engine_busy(commands, target)
     assert max(busy, key=lambda e: busy[e]) is Engine.MTE2
     rows, cols = slab_of(pool_form(body), tiling)

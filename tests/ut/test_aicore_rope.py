@@ -13,7 +13,7 @@ from anchor_bodies import anchor_case
 from op_cases import op_body
 
 from superkernel.scheduler.families.aicore import family_of
-from superkernel.scheduler.families.aicore.base import AicoreTiling, Role
+from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.target.aicore import load_target
 from superkernel.target.engines import Engine
 
@@ -65,7 +65,7 @@ def test_pairs_travel_together(interleaved: bool, slowest: Engine) -> None:
     device = load_target("mini")
     (tiling,) = family_of("aicore.rope").tilings("aicore.rope", body, device)
     assert isinstance(tiling, AicoreTiling)
-    commands = recorded("aicore.rope", body, tiling, device, 0, tiling.units)[Role.VECTOR0]
+    commands = recorded("aicore.rope", body, tiling, device, 0, tiling.units)[CoreRole.VECTOR0]
     busy = engine_busy(commands, device)
     x_cycles = device.transfer_cycles("rates.gm_to_ub_gb_per_s", body.operands[0].type.nbytes)
     assert max(busy.values()) <= 1.05 * busy[slowest]

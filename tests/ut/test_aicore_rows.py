@@ -18,8 +18,8 @@ from op_cases import op_body, with_epilogue, with_slot
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.scheduler.families.aicore import family_of
-from superkernel.scheduler.families.aicore.base import Role as CoreRole
-from superkernel.scheduler.families.aicore.row_modes import Mode
+from superkernel.scheduler.families.aicore.base import CoreRole as CoreRole
+from superkernel.scheduler.families.aicore.row_modes import RowMode
 from superkernel.scheduler.families.aicore.rows import TILE_BYTES_MAX, RowsTiling
 from superkernel.target.aicore import load_target
 from superkernel.target.engines import Engine
@@ -55,13 +55,13 @@ def small(ub_bytes: int) -> Any:
 
 
 AXES = [
-    ((5, 77), -1, Mode.LINES),
-    ((3, 70, 9), 1, Mode.COLUMNS),
-    ((2, 3, 20, 33), 1, Mode.COLUMNS),
-    ((40, 128), -1, Mode.LINES),
-    ((1, 200), -1, Mode.LINES),
-    ((130,), 0, Mode.LINES),
-    ((3, 1), -1, Mode.COLUMNS),
+    ((5, 77), -1, RowMode.LINES),
+    ((3, 70, 9), 1, RowMode.COLUMNS),
+    ((2, 3, 20, 33), 1, RowMode.COLUMNS),
+    ((40, 128), -1, RowMode.LINES),
+    ((1, 200), -1, RowMode.LINES),
+    ((130,), 0, RowMode.LINES),
+    ((3, 1), -1, RowMode.COLUMNS),
 ]
 
 
@@ -72,7 +72,7 @@ AXES = [
 def test_running_sums(shape: tuple[int, ...], axis: int, exclusive: bool) -> None:
     x = np.random.default_rng(0).integers(-(2**31), 2**31, shape).astype(np.int32)  # sums wrap
     tilings = check("aicore.scan", "cumsum", [x], {"axis": axis, "exclusive": exclusive}, splits=2)
-    assert all(t.mode is Mode.COLUMNS and t.resident for t in tilings)
+    assert all(t.mode is RowMode.COLUMNS and t.resident for t in tilings)
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((40,), 0), ((4, 40), -1), ((4, 40, 1), 1), ((100_000, 8), 0)])
@@ -84,7 +84,7 @@ def test_running_sums_along_lines_and_of_long_columns_are_refused(shape: tuple[i
 
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 @pytest.mark.parametrize(("shape", "axis", "mode"), AXES)
-def test_softmax(op: str, shape: tuple[int, ...], axis: int, mode: Mode) -> None:
+def test_softmax(op: str, shape: tuple[int, ...], axis: int, mode: RowMode) -> None:
     (first, *_) = check("aicore.softmax", op, [numbers(*shape, scale=4)], {"axis": axis})
     assert first.mode is mode
     assert first.resident
@@ -140,7 +140,7 @@ def test_norms_over_the_tail(op: str) -> None:
     check("aicore.norm", op, [numbers(60, 50), *args(None, numbers(50))], views={0: ((50, 60), (1, 0))})
     turned = [numbers(70, 200), *args(numbers(200), numbers(200, seed=1))]
     (tiling, *_) = check("aicore.norm", op, turned, views={0: ((200, 70), (1, 0))}, target=small(16 * 1024))
-    assert tiling.mode is Mode.COLUMNS
+    assert tiling.mode is RowMode.COLUMNS
     assert not tiling.resident
     check("aicore.norm", op, [numbers(3, 4000), *args(numbers(4000), numbers(4000))], target=small(20 * 1024))
 
@@ -312,7 +312,7 @@ def test_pipeline(kernel: str, op: str, shape: tuple[int, ...], attrs: Any, pass
     assert max(busy, key=lambda e: busy[e]) is slowest
     size = shape[0] * shape[1]
     per_row = {True: 1, False: target.vector.reduce_tail_cycles}[tiling.fold]  # turning 64 columns, or a tree
-    tails = 2 * shape[0] * per_row if tiling.mode is Mode.LINES else 0
+    tails = 2 * shape[0] * per_row if tiling.mode is RowMode.LINES else 0
     ideal = {
         Engine.V: passes * size / target.vector.lanes_32bit + tails,
         Engine.MTE2: target.transfer_cycles("rates.gm_to_ub_gb_per_s", 2 * size)

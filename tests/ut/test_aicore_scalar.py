@@ -33,7 +33,7 @@ from superkernel.ops.opdef import Family
 from superkernel.ops.table import op_table
 from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore import AICORE_KERNELS, family_of
-from superkernel.scheduler.families.aicore.base import Role
+from superkernel.scheduler.families.aicore.base import CoreRole
 from superkernel.scheduler.families.aicore.scalar import HOST_KERNELS, ScalarTiling
 from superkernel.scheduler.schedule import Schedule
 from superkernel.sync.aicore.planner import _Planner
@@ -95,7 +95,7 @@ def emitted(body: Body) -> bytes:
     (tiling,) = family_of(CONTROL_UNIT).tilings(CONTROL_UNIT, body, MINI)
     assert isinstance(tiling, ScalarTiling)
     module = ir.Module(name="kernel")
-    emit_kernel(module, "kernel", emitter_of(CONTROL_UNIT), body, tiling, Role.VECTOR0, MINI)
+    emit_kernel(module, "kernel", emitter_of(CONTROL_UNIT), body, tiling, CoreRole.VECTOR0, MINI)
     return compile_rv64(str(module))
 
 

@@ -23,8 +23,8 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.families.aicore.conv_fix import Vector, slot_bias
-from superkernel.scheduler.families.aicore.conv_form import Load, cube_conv
+from superkernel.scheduler.families.aicore.conv_fix import ChannelVector, slot_bias
+from superkernel.scheduler.families.aicore.conv_form import ImageLoad, cube_conv
 from superkernel.scheduler.families.aicore.conv_tiling import (
     BIAS_STEP,
     IMAGE,
@@ -168,10 +168,10 @@ class CubeKernel:
         window = self.window(unit)
         start = unit.image * conv.image_stride + window.top * conv.row_stride + conv.offset
         start = start + window.left * conv.pixel_stride + unit.group * conv.channels
-        if self.tiling.load is Load.FLAT:
+        if self.tiling.load is ImageLoad.FLAT:
             size = window.rows * (conv.width * conv.channels * item)
             kb.issue("gm_to_l1", dst=self.image, src=kb.operand(conv.operand, start * item), bytes=size)
-        elif self.tiling.load is Load.ROWS:
+        elif self.tiling.load is ImageLoad.ROWS:
             columns = window.columns * conv.channels
             self._matrix(self.image, start, window.rows, columns, conv.row_stride, columns * item, 0)
         else:
@@ -273,7 +273,7 @@ class CubeKernel:
             n=unit.channels, dst_stride=step * kind.itemsize, **more,  # type: ignore[arg-type]
         )  # fmt: skip
 
-    def _vector(self, unit: Unit, vector: Vector) -> Part:
+    def _vector(self, unit: Unit, vector: ChannelVector) -> Part:
         """A unit's part of a vector in L1."""
         padded = ceil_to(self.conv.out_channels, BIAS_STEP)
         return self.vectors[vector.operand].at((unit.group * padded + unit.channel) * 4)

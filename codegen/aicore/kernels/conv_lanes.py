@@ -17,7 +17,7 @@ from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.conv_form import cube_conv
 from superkernel.scheduler.families.aicore.conv_mix import SLOTS, lane_form
 from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling
-from superkernel.scheduler.families.aicore.tilecode import Home, Layout, Register
+from superkernel.scheduler.families.aicore.tilecode import Home, Register, TileLayout
 from superkernel.target.engines import Local
 
 
@@ -47,7 +47,7 @@ class _Lane:
         self.form = form
         size = self.form.size(tiling.lane_rows, tiling.channels, kb.target.memory.block_bytes)
         inputs, outputs = kb.ring("in", SLOTS), kb.ring("out", SLOTS)
-        sums = Register(Layout.MATRIX, DType.F32, Home.ANCHOR)
+        sums = Register(TileLayout.MATRIX, DType.F32, Home.ANCHOR)
         self.pitch = size.pitch(sums)
         self.sums = kb.buffer(inputs, Local.UB, size.nbytes(sums), "sums")
         anchor = LocalTile(self.sums.at(0), self.pitch)

@@ -12,7 +12,7 @@ from superkernel.codegen.aicore.commands import OperandValue
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.scheduler.families.aicore.cube import Factor, Layout, packed_batch_strides
+from superkernel.scheduler.families.aicore.cube import CubeFactor, FactorLayout, packed_batch_strides
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Engine
 
@@ -28,7 +28,7 @@ def block_up(value: Number, unit: int) -> Number:
 class FactorCode:
     """Commands that move one factor. `depth_unit`: elements of depth in a fractal."""
 
-    def __init__(self, kb: KernelBuilder, factor: Factor) -> None:
+    def __init__(self, kb: KernelBuilder, factor: CubeFactor) -> None:
         self.kb, self.factor = kb, factor
         self.depth_unit = factor.block_bytes // factor.item
 
@@ -42,7 +42,7 @@ class FactorCode:
     def tile_offset(self, batch: Sequence[Number], dims: Sequence[int], strides: Sequence[int], tile: Number) -> Number:
         """Bytes from the operand's start to a tile; `batch`: a coordinate per batch dimension."""
         f = self.factor
-        if f.layout is Layout.PACKED:
+        if f.layout is FactorLayout.PACKED:
             steps = packed_batch_strides(dims, strides)
             line = f.padded_depth * f.item
             place: Number = tile * (f.tile * line)
@@ -58,20 +58,20 @@ class FactorCode:
     def tile_bytes(self) -> int:
         """Bytes from a tile to the next."""
         f = self.factor
-        return f.tile * f.item * (f.padded_depth if f.layout is Layout.PACKED else f.line_stride)
+        return f.tile * f.item * (f.padded_depth if f.layout is FactorLayout.PACKED else f.line_stride)
 
     def load(self, dst: Buffer | Part, tile_offset: Number, lines: Number, depth: Number, depths: Number) -> None:
         """A chunk of a tile, `depths` deep from `depth` on, into L1."""
         kb, f = self.kb, self.factor
-        if f.layout is Layout.PACKED:
+        if f.layout is FactorLayout.PACKED:
             row = block_up(lines, f.line_block) * f.item
             src = kb.operand(f.operand, tile_offset + depth * row)
             kb.issue("gm_to_l1", dst=dst, src=src, bytes=block_up(depths, self.depth_unit) * row)
             return
         stride, rows, cols = (
-            (f.line_stride, lines, depths) if f.layout is Layout.LINES else (f.depth_stride, depths, lines)
+            (f.line_stride, lines, depths) if f.layout is FactorLayout.LINES else (f.depth_stride, depths, lines)
         )
-        step = 1 if f.layout is Layout.LINES else f.depth_stride
+        step = 1 if f.layout is FactorLayout.LINES else f.depth_stride
         src = kb.operand(f.operand, tile_offset + depth * (step * f.item))
         if f.is_run:
             kb.issue("gm_to_l1", dst=dst, src=src, bytes=rows * cols * f.item)
@@ -95,13 +95,13 @@ class FactorCode:
         kb, f = self.kb, self.factor
         memory, extent = ("l0a", "m") if f.is_left else ("l0b", "n")
         first, count = part or (0, lines)
-        if f.layout is Layout.PACKED:
+        if f.layout is FactorLayout.PACKED:
             deep = block_up(depths, self.depth_unit) * f.item
             start = depth * (block_up(lines, f.line_block) * f.item) + first * deep
             nbytes = block_up(count, f.line_block) * deep
             kb.issue(f"l1_to_{memory}_raw", engine=Engine.MTE1, dst=dst, src=chunk.at(start), bytes=nbytes)
             return
-        by_lines = f.layout is Layout.LINES
+        by_lines = f.layout is FactorLayout.LINES
         operands: dict[str, OperandValue] = {extent: count, "k": depths, "src_stride": f.pitch}
         along, across = (f.item, f.pitch) if by_lines else (f.pitch, f.item)
         operands["src"] = chunk.at(depth * along + first * across)

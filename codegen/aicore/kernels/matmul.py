@@ -37,7 +37,7 @@ from superkernel.codegen.aicore.stream import Stream, StreamBuffer
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.families.aicore.cube import Layout
+from superkernel.scheduler.families.aicore.cube import FactorLayout
 from superkernel.scheduler.families.aicore.matmul_form import product_of
 from superkernel.scheduler.families.aicore.matmul_split import SplitTiling
 from superkernel.scheduler.families.aicore.matmul_tiling import CHANNEL_SLOTS, LEFT, MatmulTiling, factors, fix_of
@@ -95,7 +95,7 @@ class _Cube:
         self.unit, self.held, self.coming = kb.variable(kb.begin), kb.variable(NOTHING), kb.variable(NOTHING)
         self.group, self.chunk = kb.variable(0), kb.variable(0)
         single = self.cut.groups == 1
-        self.constant = self.kept.factor.layout is Layout.PACKED
+        self.constant = self.kept.factor.layout is FactorLayout.PACKED
         self.ahead = tiling.kept_slots == 2
         self.late = single and not self.ahead and not self.constant and tiling.batch * tiling.panels == 1
         self.channel = None

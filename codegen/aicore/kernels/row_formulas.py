@@ -14,7 +14,7 @@ from collections.abc import Callable
 from superkernel.codegen.aicore.kernels.row_task import RowTask
 from superkernel.codegen.aicore.kernels.row_tiles import RowTile, TileVector, VectorForm
 from superkernel.core.dtypes import DType
-from superkernel.scheduler.families.aicore.row_modes import Mode
+from superkernel.scheduler.families.aicore.row_modes import RowMode
 from superkernel.scheduler.families.rowops import integer, real
 
 LOWEST_F32 = -3.4028234663852886e38
@@ -288,7 +288,7 @@ def _product_tile(t: RowTask, x: RowTile) -> RowTile:
     """A copy that may be destroyed, of known extents: what is missing is 1."""
     assert t.ops.scratch is not None
     p, q, stride = t.tiling.p, t.tiling.q, t.tiling.stride * t.work_item
-    lines = t.tiling.mode is Mode.LINES
+    lines = t.tiling.mode is RowMode.LINES
     full = RowTile(t.ops.scratch.at(0), stride, x.n if lines else p, q, False)
     if not isinstance(x.m, int) or not (lines or isinstance(x.n, int)) or x.m != q:
         t.ops.fill(full, bits_of(1.0, t.work))

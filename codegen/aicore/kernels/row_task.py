@@ -29,13 +29,13 @@ from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.row_buffers import (
     STATISTICS,
-    Buffers,
+    RowBuffers,
     code_before,
     code_behind,
     spans_rows,
     turn_stride,
 )
-from superkernel.scheduler.families.aicore.row_modes import Mode, is_reduction, result_extents, work_of
+from superkernel.scheduler.families.aicore.row_modes import RowMode, is_reduction, result_extents, work_of
 from superkernel.scheduler.families.aicore.rows import RowsTiling
 from superkernel.scheduler.families.aicore.tilecode import Home, TileSize
 from superkernel.target.engines import Local
@@ -111,7 +111,7 @@ class RowTask(Units):
             self.taken = kb.buffer(self.ring_out, Local.UB, need.taken, "taken", top=True) if need.taken else None
             self.behind = self._behind()
 
-    def _allocate_outs(self, need: Buffers) -> None:
+    def _allocate_outs(self, need: RowBuffers) -> None:
         kb = self.kb
         for k, out in enumerate(self.space.epilogue.outputs):
             item = self.body.operands[out.target].type.dtype.itemsize
@@ -197,7 +197,7 @@ class RowTask(Units):
         t = self.tiling
         if dim == self.qd:
             return t.q >= self.shape[dim]
-        return t.mode in (Mode.COLUMNS, Mode.WHOLE) and t.p >= self.shape[dim]
+        return t.mode in (RowMode.COLUMNS, RowMode.WHOLE) and t.p >= self.shape[dim]
 
     # Passes -----------------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class RowTask(Units):
         """Rows and columns of a chunk's results."""
         if not self.reduces:
             return chunk.n, chunk.m
-        return 1, {Mode.LINES: chunk.n, Mode.COLUMNS: chunk.m}.get(self.tiling.mode, 1)
+        return 1, {RowMode.LINES: chunk.n, RowMode.COLUMNS: chunk.m}.get(self.tiling.mode, 1)
 
     def _load_param(self, param: Param, chunk: Chunk) -> None:
         load, item = param.program.inputs[0], param.dtype.itemsize
@@ -340,9 +340,9 @@ class RowTask(Units):
         """Room for one number per row of the unit."""
         assert self.unit is not None
         buffer, mode = self.stats[number], self.tiling.mode
-        if mode is Mode.LINES:
+        if mode is RowMode.LINES:
             return TileVector(buffer.at(0), VectorForm.COLUMN, self.unit.n, self.work_item)
-        if mode is Mode.COLUMNS:
+        if mode is RowMode.COLUMNS:
             return TileVector(buffer.at(0), VectorForm.ROW, self.unit.m, self.work_item)
         return TileVector(buffer.at(0), VectorForm.ONE, 1, self.work_item)
 

@@ -17,7 +17,7 @@ from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.aicore.row_modes import Mode, tile_dims
+from superkernel.scheduler.families.aicore.row_modes import RowMode, tile_dims
 from superkernel.scheduler.families.aicore.rows import RowsTiling
 from superkernel.scheduler.families.rowops import space_of
 
@@ -59,7 +59,7 @@ class Units:
         return self._lines(stack) if self._by_lines() else self._single(stack)
 
     def _by_lines(self) -> bool:
-        return self.tiling.mode is Mode.LINES or (self.tiling.mode is Mode.POINTS and self.tiling.blocks == 1)
+        return self.tiling.mode is RowMode.LINES or (self.tiling.mode is RowMode.POINTS and self.tiling.blocks == 1)
 
     def _lines(self, stack: ExitStack) -> Chunk:
         """Up to p neighbouring units along P."""
@@ -93,7 +93,7 @@ class Units:
             number = number // t.blocks
             width = t.q if t.inner % t.q == 0 else kb.minimum(t.inner - at[self.qd], t.q)
         self._decode(at, number, range(len(self.space.outer)))
-        return Chunk(tuple(at), self.shape[self.pd] if t.mode is not Mode.POINTS else 1, width)
+        return Chunk(tuple(at), self.shape[self.pd] if t.mode is not RowMode.POINTS else 1, width)
 
     def _decode(self, at: list[Number], number: Number, dims: range) -> None:
         """Coordinates of a row-major number over some dimensions."""
@@ -109,15 +109,15 @@ class Units:
         kb, t, unit = self.kb, self.tiling, self.unit
         at, n, m = list(unit.at), unit.n, unit.m
         with ExitStack() as stack:
-            if t.mode is not Mode.POINTS:
+            if t.mode is not RowMode.POINTS:
                 first = len(self.space.outer)
                 for d in range(first, first + len(self.space.row)):
                     if d in (self.pd, self.qd):
                         continue
                     at[d] = stack.enter_context(kb.loop(0, self.shape[d]))
-                if t.mode in (Mode.COLUMNS, Mode.WHOLE):
+                if t.mode in (RowMode.COLUMNS, RowMode.WHOLE):
                     at[self.pd], n = self._part(stack, self.pd, t.p)
-                if t.mode in (Mode.LINES, Mode.WHOLE):
+                if t.mode in (RowMode.LINES, RowMode.WHOLE):
                     at[self.qd], m = self._part(stack, self.qd, t.q)
             yield Chunk(tuple(at), n, m)
 

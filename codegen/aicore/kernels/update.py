@@ -9,7 +9,7 @@ from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, code_of, output_types
-from superkernel.scheduler.families.aicore.update import Part, UpdateTiling, spare_rows
+from superkernel.scheduler.families.aicore.update import CopyPart, UpdateTiling, spare_rows
 from superkernel.scheduler.families.rowspace import slot_program
 
 
@@ -25,7 +25,7 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
         _emit_part(kb, tile, part, cut, cut.units // tiling.pairs, start)
 
 
-def _make(kb: KernelBuilder, body: Body, part: Part, cut: Cut, number: int) -> TileProgram:
+def _make(kb: KernelBuilder, body: Body, part: CopyPart, cut: Cut, number: int) -> TileProgram:
     code = code_of(cut, part.program, output_types(body, part.program))
     inputs, outputs = kb.ring(f"in{number}", SLOTS), kb.ring(f"out{number}", SLOTS)
     return TileProgram(kb, part.program, code, cut.size(kb.target), inputs, outputs)
@@ -40,7 +40,7 @@ def _position(kb: KernelBuilder, body: Body) -> Number:
     return kb.minimum(kb.maximum(read, 0), spare_rows(body))
 
 
-def _emit_part(kb: KernelBuilder, tile: TileProgram, part: Part, cut: Cut, each: int, start: Number) -> None:
+def _emit_part(kb: KernelBuilder, tile: TileProgram, part: CopyPart, cut: Cut, each: int, start: Number) -> None:
     """The units of a range's pairs."""
     inputs = {k: start * step for k, step in enumerate(part.input_steps) if step}
     outputs = {k: start * step for k, step in enumerate(part.output_steps) if step}

@@ -32,7 +32,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
-from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role
+from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, CoreRole, KernelType
 from superkernel.scheduler.families.aicore.cube import cube_cycles, fix_cycles
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.rounding import ceil_to
@@ -141,7 +141,7 @@ class AttentionTiling(AicoreTiling):
             _lane(found, body, form, rows)
         return found.result()
 
-    def role_accesses(self, body: Body, begin: int, end: int, role: Role) -> tuple[Access, ...]:
+    def role_accesses(self, body: Body, begin: int, end: int, role: CoreRole) -> tuple[Access, ...]:
         form, found = attention_form(body), AccessSet(body)
         if role.is_cube:
             self._cube(found, form, begin, end)
@@ -236,7 +236,7 @@ class RaggedTiling(AttentionTiling):
             return ()
         return (table_access(body), *super().accesses(body, 0, self.work))
 
-    def role_accesses(self, body: Body, begin: int, end: int, role: Role) -> tuple[Access, ...]:
+    def role_accesses(self, body: Body, begin: int, end: int, role: CoreRole) -> tuple[Access, ...]:
         if begin >= end:
             return ()
         return (table_access(body), *super().role_accesses(body, 0, self.work, role))

@@ -83,7 +83,7 @@ def mixes(target: AicoreTarget, lanes: Sequence[int]) -> bool:
     return target.device.cube_cores_per_group == 1 and target.device.vector_cores_per_group in lanes
 
 
-class Role(Enum):
+class CoreRole(Enum):
     """What a core is within a range: the cube core, or the vector core of a lane of the group; or an aicpu hart."""
 
     CUBE = "cube"
@@ -94,18 +94,18 @@ class Role(Enum):
     @property
     def lane(self) -> int:
         """Number of the vector core within its group; 0 for the cube core."""
-        return 1 if self is Role.VECTOR1 else 0
+        return 1 if self is CoreRole.VECTOR1 else 0
 
     @property
     def is_cube(self) -> bool:
-        return self is Role.CUBE
+        return self is CoreRole.CUBE
 
     @property
     def is_vector(self) -> bool:
-        return self in (Role.VECTOR0, Role.VECTOR1)
+        return self in (CoreRole.VECTOR0, CoreRole.VECTOR1)
 
 
-MIX_ROLES = (Role.CUBE, Role.VECTOR0, Role.VECTOR1)
+MIX_ROLES = (CoreRole.CUBE, CoreRole.VECTOR0, CoreRole.VECTOR1)
 
 
 @dataclass(frozen=True)
@@ -140,25 +140,25 @@ class AicoreTiling(Tiling):
         """The type that the ranges are dealt out by."""
         return self.launched or self.kernel_type
 
-    def roles(self) -> tuple[Role, ...]:
+    def roles(self) -> tuple[CoreRole, ...]:
         """The roles of a range."""
         if self.kernel_type in (KernelType.CUBE, KernelType.MIX_1_0):
-            return (Role.CUBE,)
+            return (CoreRole.CUBE,)
         if self.kernel_type in (KernelType.VECTOR, KernelType.MIX_0_1):
-            return (Role.VECTOR0,)
+            return (CoreRole.VECTOR0,)
         if self.kernel_type is KernelType.AICPU:
-            return (Role.AICPU,)
+            return (CoreRole.AICPU,)
         return MIX_ROLES if self.kernel_type is KernelType.MIX_1_2 else MIX_ROLES[:2]
 
-    def role_accesses(self, body: Body, begin: int, end: int, role: Role) -> tuple[Access, ...]:
+    def role_accesses(self, body: Body, begin: int, end: int, role: CoreRole) -> tuple[Access, ...]:
         """What one role of a range reads and writes in global memory, workspace aside. MIX kernels override it."""
         return self.accesses(body, begin, end)
 
     def dependent_operands(self, body: Body) -> tuple[int, ...]:
         """Operands that the kernel waits for through `KernelBuilder.acquire`: all that are not constants."""
-        from superkernel.ir.body import Role as OperandRole
+        from superkernel.ir.body import Role
 
-        return tuple(i for i, o in enumerate(body.operands) if o.role is not OperandRole.CONSTANT)
+        return tuple(i for i, o in enumerate(body.operands) if o.role is not Role.CONSTANT)
 
     @abstractmethod
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from superkernel.core.dtypes import DType
-from superkernel.scheduler.families.aicore.lowering import Const, Lowering
+from superkernel.scheduler.families.aicore.lowering import Const, ProgramLowering
 
 F32, I32 = DType.F32, DType.I32
 Function = Callable[..., int]  # of the lowering and registers of f32
@@ -35,7 +35,7 @@ COS = (1.0, -0.5, 4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948
 HALF_PI_PARTS = (1.5703125, 4.837512969970703e-4, 7.549789948768648e-8)
 
 
-def polynomial(e: Lowering, x: int, factors: Sequence[float]) -> int:
+def polynomial(e: ProgramLowering, x: int, factors: Sequence[float]) -> int:
     """factors[0] + factors[1] x + ..."""
     total = e.scalar("v_adds", e.scalar("v_muls", x, factors[-1]), factors[-2])
     for factor in reversed(factors[:-2]):
@@ -43,7 +43,7 @@ def polynomial(e: Lowering, x: int, factors: Sequence[float]) -> int:
     return total
 
 
-def odd(e: Lowering, x: int, factors: Sequence[float], limit: float = math.inf) -> int:
+def odd(e: ProgramLowering, x: int, factors: Sequence[float], limit: float = math.inf) -> int:
     """x times a polynomial in x^2 (at most `limit`)."""
     square = e.binary("v_mul", x, x)
     if limit < math.inf:
@@ -51,30 +51,30 @@ def odd(e: Lowering, x: int, factors: Sequence[float], limit: float = math.inf) 
     return e.binary("v_mul", polynomial(e, square, factors), x)
 
 
-def exp_of_negated(e: Lowering, x: int) -> int:
+def exp_of_negated(e: ProgramLowering, x: int) -> int:
     return e.unary("v_exp", e.scalar("v_muls", x, -1.0))
 
 
-def over_one_plus_exp(e: Lowering, x: int, power: int) -> int:
+def over_one_plus_exp(e: ProgramLowering, x: int, power: int) -> int:
     """x / (1 + e^power)."""
     return e.binary("v_div", x, e.scalar("v_adds", e.unary("v_exp", power), 1.0))
 
 
-def sigmoid(e: Lowering, x: int) -> int:
+def sigmoid(e: ProgramLowering, x: int) -> int:
     return e.unary("v_reciprocal", e.scalar("v_adds", exp_of_negated(e, x), 1.0))
 
 
-def silu(e: Lowering, x: int) -> int:
+def silu(e: ProgramLowering, x: int) -> int:
     return over_one_plus_exp(e, x, e.scalar("v_muls", x, -1.0))
 
 
-def one_minus_two_over(e: Lowering, power: int) -> int:
+def one_minus_two_over(e: ProgramLowering, power: int) -> int:
     """tanh(power / 2)."""
     denominator = e.scalar("v_adds", e.unary("v_exp", power), 1.0)
     return e.scalar("v_adds", e.scalar("v_muls", e.unary("v_reciprocal", denominator), -2.0), 1.0)
 
 
-def tanh(e: Lowering, x: int) -> int:
+def tanh(e: ProgramLowering, x: int) -> int:
     return one_minus_two_over(e, e.scalar("v_muls", x, 2.0))
 
 
@@ -85,70 +85,70 @@ def _phi(short: bool, scale: float) -> tuple[list[float], float]:
     return [f * scale ** (2 * k + 1) for k, f in enumerate(factors)], limit
 
 
-def erf(e: Lowering, x: int, short: bool) -> int:
+def erf(e: ProgramLowering, x: int, short: bool) -> int:
     factors, limit = _phi(short, math.sqrt(2.0))
     return one_minus_two_over(e, odd(e, x, factors, limit))
 
 
-def gelu(e: Lowering, x: int, short: bool, approximate: bool) -> int:
+def gelu(e: ProgramLowering, x: int, short: bool, approximate: bool) -> int:
     """x Phi(x) = x / (1 + e^-logit(Phi(x)))."""
     factors, limit = (list(GELU_TANH), math.inf) if approximate else _phi(short, 1.0)
     return over_one_plus_exp(e, x, odd(e, x, [-f for f in factors], limit))
 
 
-def softplus(e: Lowering, x: int) -> int:
+def softplus(e: ProgramLowering, x: int) -> int:
     """max(x, 0) + ln(1 + e^-|x|)."""
     small = e.unary("v_exp", e.unary("v_neg", e.unary("v_abs", x)))
     return e.binary("v_add", e.unary("v_ln", e.scalar("v_adds", small, 1.0)), e.unary("v_relu", x))
 
 
-def softsign(e: Lowering, x: int) -> int:
+def softsign(e: ProgramLowering, x: int) -> int:
     return e.binary("v_div", x, e.scalar("v_adds", e.unary("v_abs", x), 1.0))
 
 
-def mish(e: Lowering, x: int) -> int:
+def mish(e: ProgramLowering, x: int) -> int:
     """With u = e^x: x (u^2 + 2u) / (u^2 + 2u + 2); from 20 on the factor is 1."""
     u = e.unary("v_exp", e.scalar("v_mins", x, 20.0))
     top = e.binary("v_mul", e.scalar("v_adds", u, 2.0), u)
     return e.binary("v_mul", x, e.binary("v_div", top, e.scalar("v_adds", top, 2.0)))
 
 
-def hard_sigmoid(e: Lowering, x: int, alpha: float, beta: float) -> int:
+def hard_sigmoid(e: ProgramLowering, x: int, alpha: float, beta: float) -> int:
     line = e.scalar("v_adds", e.scalar("v_muls", x, alpha), beta)
     return e.scalar("v_mins", e.scalar("v_maxs", line, 0.0), 1.0)
 
 
-def hard_swish(e: Lowering, x: int) -> int:
+def hard_swish(e: ProgramLowering, x: int) -> int:
     return e.binary("v_mul", hard_sigmoid(e, x, 1 / 6, 0.5), x)
 
 
-def expm1_below(e: Lowering, x: int, alpha: float) -> int:
+def expm1_below(e: ProgramLowering, x: int, alpha: float) -> int:
     """alpha (e^min(x, 0) - 1)."""
     below = e.unary("v_exp", e.scalar("v_mins", x, 0.0))
     return e.scalar("v_muls", e.scalar("v_adds", below, -1.0), alpha)
 
 
-def elu(e: Lowering, x: int, alpha: float, scale: float) -> int:
+def elu(e: ProgramLowering, x: int, alpha: float, scale: float) -> int:
     """scale (x where positive, else alpha (e^x - 1))."""
     below = expm1_below(e, x, alpha * scale)
     above = e.unary("v_relu", x)
     return e.binary("v_add", above if scale == 1.0 else e.scalar("v_muls", above, scale), below)
 
 
-def celu(e: Lowering, x: int, alpha: float) -> int:
+def celu(e: ProgramLowering, x: int, alpha: float) -> int:
     """max(x, 0) + min(0, alpha (e^(x / alpha) - 1))."""
     inner = e.scalar("v_adds", e.unary("v_exp", e.scalar("v_muls", x, 1.0 / alpha)), -1.0)
     below = e.scalar("v_mins", e.scalar("v_muls", inner, alpha), 0.0)
     return e.binary("v_add", e.unary("v_relu", x), below)
 
 
-def expm1(e: Lowering, x: int) -> int:
+def expm1(e: ProgramLowering, x: int) -> int:
     near = e.binary("v_mul", polynomial(e, x, (1.0, 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720)), x)
     far = e.scalar("v_adds", e.unary("v_exp", x), -1.0)
     return e.select(e.compare("lt", e.unary("v_abs", x), Const(0.3)), near, far)
 
 
-def log1p(e: Lowering, x: int) -> int:
+def log1p(e: ProgramLowering, x: int) -> int:
     """Near 0 2 atanh(x / (x + 2)), elsewhere ln(1 + x)."""
     ratio = e.binary("v_div", x, e.scalar("v_adds", x, 2.0))
     near = odd(e, ratio, (2.0, 2 / 3, 2 / 5, 2 / 7, 2 / 9))
@@ -156,28 +156,28 @@ def log1p(e: Lowering, x: int) -> int:
     return e.select(e.compare("lt", e.unary("v_abs", x), Const(0.4)), near, far)
 
 
-def sinh(e: Lowering, x: int) -> int:
+def sinh(e: ProgramLowering, x: int) -> int:
     """(e^x - e^-x) / 2; each half of e^(|x| / 2) squared, so that it overflows no sooner than the result."""
     return _half_exponents(e, x, "v_sub")
 
 
-def cosh(e: Lowering, x: int) -> int:
+def cosh(e: ProgramLowering, x: int) -> int:
     return _half_exponents(e, x, "v_add")
 
 
-def _half_exponents(e: Lowering, x: int, command: str) -> int:
+def _half_exponents(e: ProgramLowering, x: int, command: str) -> int:
     half = e.unary("v_exp", e.scalar("v_muls", x, 0.5))
     other = e.unary("v_exp", e.scalar("v_muls", x, -0.5))
     terms = [e.binary("v_mul", e.scalar("v_muls", h, 0.5), h) for h in (half, other)]
     return e.binary(command, *terms)
 
 
-def with_sign_of(e: Lowering, magnitude: int, x: int) -> int:
+def with_sign_of(e: ProgramLowering, magnitude: int, x: int) -> int:
     """The magnitude, negated where x is negative."""
     return e.select(e.compare("lt", x, Const(0.0)), e.unary("v_neg", magnitude), magnitude)
 
 
-def asinh(e: Lowering, x: int) -> int:
+def asinh(e: ProgramLowering, x: int) -> int:
     """ln(|x| + sqrt(x^2 + 1)) as log1p, large numbers by ln(|x|) + ln 2."""
     size = e.unary("v_abs", x)
     square = e.binary("v_mul", size, size)
@@ -187,20 +187,20 @@ def asinh(e: Lowering, x: int) -> int:
     return with_sign_of(e, e.select(e.compare("lt", size, Const(1e10)), log1p(e, inner), big), x)
 
 
-def acosh(e: Lowering, x: int) -> int:
+def acosh(e: ProgramLowering, x: int) -> int:
     below = e.scalar("v_adds", x, -1.0)
     root = e.unary("v_sqrt", e.binary("v_mul", below, e.scalar("v_adds", x, 1.0)))
     big = e.scalar("v_adds", e.unary("v_ln", x), math.log(2.0))
     return e.select(e.compare("gt", x, Const(1e10)), big, log1p(e, e.binary("v_add", below, root)))
 
 
-def atanh(e: Lowering, x: int) -> int:
+def atanh(e: ProgramLowering, x: int) -> int:
     """log1p(2x / (1 - x)) / 2."""
     ratio = e.binary("v_div", e.scalar("v_muls", x, 2.0), e.scalar("v_rsubs", x, 1.0))
     return e.scalar("v_muls", log1p(e, ratio), 0.5)
 
 
-def atan(e: Lowering, x: int) -> int:
+def atan(e: ProgramLowering, x: int) -> int:
     """|x| above tan(3 pi / 8) by pi/2 - atan(1 / x), above tan(pi / 8) by pi/4 + atan((x - 1) / (x + 1))."""
     size = e.unary("v_abs", x)
     far, middle = (e.compare("gt", size, Const(t)) for t in (math.tan(3 * math.pi / 8), math.tan(math.pi / 8)))
@@ -212,7 +212,7 @@ def atan(e: Lowering, x: int) -> int:
     return with_sign_of(e, e.binary("v_add", odd(e, argument, ATAN), start), x)
 
 
-def atan2(e: Lowering, y: int, x: int) -> int:
+def atan2(e: ProgramLowering, y: int, x: int) -> int:
     """The shorter of |x| and |y| over the longer, 0 and 1 where that is 0/0 or infinity over itself; its arc tangent,
     mirrored into the quadrant by the signs."""
     height, width = e.unary("v_abs", y), e.unary("v_abs", x)
@@ -225,23 +225,23 @@ def atan2(e: Lowering, y: int, x: int) -> int:
     return e.select(sign_bit(e, y), e.unary("v_neg", angle), angle)
 
 
-def sign_bit(e: Lowering, x: int) -> int:
+def sign_bit(e: ProgramLowering, x: int) -> int:
     """A mask of what carries a minus: zeros too. The sign is shifted over all bits, which are read as an integer's."""
     spread = e.step("v_shr", e.layout(x), I32, (I32,), {"src": x}, shift=31)
     return e.compare("lt", spread, Const(0))
 
 
-def asin(e: Lowering, x: int) -> int:
+def asin(e: ProgramLowering, x: int) -> int:
     """atan(x / sqrt((1 - x)(1 + x)))."""
     product = e.binary("v_mul", e.scalar("v_rsubs", x, 1.0), e.scalar("v_adds", x, 1.0))
     return atan(e, e.binary("v_div", x, e.unary("v_sqrt", product)))
 
 
-def acos(e: Lowering, x: int) -> int:
+def acos(e: ProgramLowering, x: int) -> int:
     return e.scalar("v_rsubs", asin(e, x), math.pi / 2)
 
 
-def _quarter_turns(e: Lowering, x: int) -> tuple[int, int]:
+def _quarter_turns(e: ProgramLowering, x: int) -> tuple[int, int]:
     """x less the nearest multiple of pi/2, and that multiple as i32."""
     count = e.cast(e.scalar("v_muls", x, 2 / math.pi), F32)
     rest = x
@@ -250,7 +250,7 @@ def _quarter_turns(e: Lowering, x: int) -> tuple[int, int]:
     return rest, e.cast(count, I32)
 
 
-def _sine_of(e: Lowering, rest: int, turns: int) -> int:
+def _sine_of(e: ProgramLowering, rest: int, turns: int) -> int:
     """sin(rest + turns pi/2): sine or cosine of the rest, negated in the second half turn."""
     square = e.binary("v_mul", rest, rest)
     sine = e.binary("v_mul", polynomial(e, square, SIN), rest)
@@ -262,16 +262,16 @@ def _sine_of(e: Lowering, rest: int, turns: int) -> int:
     return e.select(e.compare("ne", e.binary("v_and", turns, two), Const(0)), e.unary("v_neg", value), value)
 
 
-def sin(e: Lowering, x: int) -> int:
+def sin(e: ProgramLowering, x: int) -> int:
     return _sine_of(e, *_quarter_turns(e, x))
 
 
-def cos(e: Lowering, x: int) -> int:
+def cos(e: ProgramLowering, x: int) -> int:
     rest, turns = _quarter_turns(e, x)
     return _sine_of(e, rest, e.scalar("v_adds", turns, 1))
 
 
-def tan(e: Lowering, x: int) -> int:
+def tan(e: ProgramLowering, x: int) -> int:
     rest, turns = _quarter_turns(e, x)
     return e.binary("v_div", _sine_of(e, rest, turns), _sine_of(e, rest, e.scalar("v_adds", turns, 1)))
 

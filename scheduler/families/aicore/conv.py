@@ -18,7 +18,7 @@ from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.aicore import depthwise
 from superkernel.scheduler.families.aicore.base import AicoreTiling, check_group, mixes
 from superkernel.scheduler.families.aicore.conv_fix import CHANNEL, FixForm
-from superkernel.scheduler.families.aicore.conv_form import TYPES, CubeConv, Load, cube_conv, unsupported
+from superkernel.scheduler.families.aicore.conv_form import TYPES, CubeConv, ImageLoad, cube_conv, unsupported
 from superkernel.scheduler.families.aicore.conv_mix import LANES, lane_form
 from superkernel.scheduler.families.aicore.conv_tiling import (
     IMAGE,
@@ -115,7 +115,9 @@ def cube_tilings(body: Body, target: AicoreTarget, every: bool = False) -> tuple
 
 
 def _empty_tiling(fix: bool) -> ConvTiling:
-    return ConvTiling(NOTHING, Load.FLAT, 1, fix, 0, 1, 1, 1, 1, 1, False, 1, 1, 16, 16, 16, 16, 32, 1, (1, 1, 1, 1))
+    return ConvTiling(
+        NOTHING, ImageLoad.FLAT, 1, fix, 0, 1, 1, 1, 1, 1, False, 1, 1, 16, 16, 16, 16, 32, 1, (1, 1, 1, 1)
+    )
 
 
 class _Search:
@@ -197,22 +199,22 @@ class _Search:
         """Whether a block of columns begins behind the image: those have no place in the command's coordinates."""
         return (blocks - 1) * columns * self.conv.strides[1] - self.conv.pads[1] > self.conv.width - 1
 
-    def _load(self, frame: _Frame) -> Load | None:
+    def _load(self, frame: _Frame) -> ImageLoad | None:
         conv = self.conv
         whole = frame.column_blocks == 1
         if conv.groups == 1 and whole and conv.rows_flat:
-            return Load.FLAT
+            return ImageLoad.FLAT
         dense = conv.line_dense and conv.groups == 1 and (conv.channels % self.block == 0)
         if dense and self._width(frame) * conv.channels <= _ROW_MAX:
-            return Load.ROWS
-        return Load.PIXELS if conv.channels <= _ROW_MAX else None
+            return ImageLoad.ROWS
+        return ImageLoad.PIXELS if conv.channels <= _ROW_MAX else None
 
     def _width(self, frame: _Frame) -> int:
         return self.conv.width if frame.column_blocks == 1 else window_extent(self.conv, 1, frame.columns)
 
-    def _fitted(self, frame: _Frame, load: Load, channels: int, hold: str) -> Iterator[ConvTiling]:
+    def _fitted(self, frame: _Frame, load: ImageLoad, channels: int, hold: str) -> Iterator[ConvTiling]:
         conv, memory, item = self.conv, self.target.memory, self.conv.item
-        pixel = conv.padded_channels(int(memory.block_bytes)) if load is Load.PIXELS else conv.channels
+        pixel = conv.padded_channels(int(memory.block_bytes)) if load is ImageLoad.PIXELS else conv.channels
         depth = ceil_to(conv.kernel[0] * conv.kernel[1] * pixel, self.block)
         m, n = ceil_to(frame.rows * frame.columns, STEP), ceil_to(channels, STEP)
         step = min(memory.l0a_bytes // 2 // (m * item), memory.l0b_bytes // 2 // (n * item)) // self.block * self.block

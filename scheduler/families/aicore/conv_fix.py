@@ -22,7 +22,7 @@ STORED = frozenset({DType.F32, DType.F16, DType.BF16})
 
 
 @dataclass(frozen=True)
-class Vector:
+class ChannelVector:
     """A constant per output channel: element c of an operand at offset + c x stride."""
 
     operand: int
@@ -38,22 +38,22 @@ class FixForm:
     strides: tuple[int, ...]
     offset: int
     factor: float = 1.0
-    scale: Vector | None = None
-    bias: Vector | None = None
+    scale: ChannelVector | None = None
+    bias: ChannelVector | None = None
     activation: str = "none"
     low: float = 0.0
     high: float = 0.0
 
     @property
-    def vectors(self) -> tuple[Vector, ...]:
+    def vectors(self) -> tuple[ChannelVector, ...]:
         """What lies in L1 for it."""
         return tuple(v for v in (self.scale, self.bias) if v is not None)
 
 
-def slot_bias(body: Body) -> Vector | None:
+def slot_bias(body: Body) -> ChannelVector | None:
     """The convolution's own bias."""
     bias = body.anchor_inputs[2] if len(body.anchor_inputs) > 2 else None
-    return Vector(bias.operand, bias.offset, bias.strides[0]) if isinstance(bias, View) else None
+    return ChannelVector(bias.operand, bias.offset, bias.strides[0]) if isinstance(bias, View) else None
 
 
 def fix_form(body: Body, epilogue: PointwiseProgram) -> FixForm | None:
@@ -146,7 +146,7 @@ class _Chain:
         known = isinstance(number, (int, float)) and not isnan(number)
         return float(number) if known and isinstance(number, (int, float)) else None
 
-    def _vector(self, value: int) -> Vector | None:
+    def _vector(self, value: int) -> ChannelVector | None:
         """A constant operand that varies with the channel only."""
         if value >= len(self.program.inputs):
             return None
@@ -159,7 +159,7 @@ class _Chain:
         if any(s for d, s in enumerate(source.strides) if d != CHANNEL and shape[d] > 1):
             return None
         self.used.add(source.source)
-        return Vector(source.source, source.offset, source.strides[CHANNEL])
+        return ChannelVector(source.source, source.offset, source.strides[CHANNEL])
 
 
 def dense_store(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ KERNEL_MAX, PAD_MAX, STRIDE_MAX = 255, 255, 63  # what l1_im2col takes
 _GROUP_BYTES = 64  # of a pixel: less than that per group is merged
 
 
-class Load(Enum):
+class ImageLoad(Enum):
     """How image rows come to L1, see the module docstring."""
 
     FLAT = "flat"

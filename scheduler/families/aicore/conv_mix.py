@@ -18,7 +18,7 @@ from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ir.collapse import merge_dims, regroup, walks_of
 from superkernel.scheduler.families.aicore.conv_fix import CHANNEL
 from superkernel.scheduler.families.aicore.formulas import lower
-from superkernel.scheduler.families.aicore.tilecode import Home, Layout, Register, TileCode, TileSize
+from superkernel.scheduler.families.aicore.tilecode import Home, Register, TileCode, TileLayout, TileSize
 
 LANES = 2
 SLOTS = 2  # of the rings in UB
@@ -43,7 +43,7 @@ class LaneForm:
 
     def ub_bytes(self, size: TileSize) -> int:
         """Bytes of UB that tiles of that size take."""
-        sums = size.nbytes(Register(Layout.MATRIX, DType.F32, Home.ANCHOR))
+        sums = size.nbytes(Register(TileLayout.MATRIX, DType.F32, Home.ANCHOR))
         turning = sums + self.code.home_bytes(Home.INPUT, size) + self.code.home_bytes(Home.OUTPUT, size)
         return SLOTS * turning + self.code.temporaries(size)[1]
 

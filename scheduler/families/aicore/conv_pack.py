@@ -12,7 +12,7 @@ from superkernel.scheduler.tiling import Pack
 
 
 @dataclass(frozen=True)
-class PackFilters(Pack):
+class PackCubeFilters(Pack):
     """Weights [out channels, channels, taps..] (a strided view) for products of depth taps x channels.
 
     Per (merged) group, chunk by chunk of the depth; a chunk holds its elements of one output channel side by side, so
@@ -54,7 +54,7 @@ class PackFilters(Pack):
 
 
 @dataclass(frozen=True)
-class PackVector(Pack):
+class PackChannelVector(Pack):
     """A value per output channel as f32, the channels of each (merged) group padded to whole blocks."""
 
     groups: int

@@ -31,11 +31,11 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Box, Region
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
-from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role
+from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, CoreRole, KernelType
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form, slot_bias
-from superkernel.scheduler.families.aicore.conv_form import CubeConv, Load, cube_conv
+from superkernel.scheduler.families.aicore.conv_form import CubeConv, ImageLoad, cube_conv
 from superkernel.scheduler.families.aicore.conv_mix import lane_form
-from superkernel.scheduler.families.aicore.conv_pack import PackFilters, PackVector
+from superkernel.scheduler.families.aicore.conv_pack import PackChannelVector, PackCubeFilters
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv_form import ConvForm
@@ -58,7 +58,7 @@ class ConvTiling(AicoreTiling):
     in a vector core (MIX)."""
 
     hold: str
-    load: Load
+    load: ImageLoad
     pixel_channels: int
     fix: bool
     images: int
@@ -129,7 +129,7 @@ class ConvTiling(AicoreTiling):
             self._results(found, body, place, block)
         return found.result()
 
-    def role_accesses(self, body: Body, begin: int, end: int, role: Role) -> tuple[Access, ...]:
+    def role_accesses(self, body: Body, begin: int, end: int, role: CoreRole) -> tuple[Access, ...]:
         if self.fix:
             return self.accesses(body, begin, end)
         found = AccessSet(body)
@@ -226,7 +226,7 @@ class ConvTiling(AicoreTiling):
         assert isinstance(view, View)
         if not self.units:
             return {}
-        filters = PackFilters(
+        filters = PackCubeFilters(
             self.groups, conv.merged, conv.out_channels // conv.merged, view.shape, view.strides, view.offset,
             self.pixel_channels, self.cuts,
         )  # fmt: skip
@@ -252,7 +252,7 @@ def vector_packs(body: Body, conv: CubeConv, fix: bool) -> dict[int, Pack]:
     form, own = conv_fix(body), slot_bias(body)
     vectors = form.vectors if fix and form is not None else (own,) if own is not None else ()
     padded = ceil_to(conv.out_channels, BIAS_STEP)
-    return {v.operand: PackVector(conv.groups, conv.out_channels, padded, v.offset, v.stride) for v in vectors}
+    return {v.operand: PackChannelVector(conv.groups, conv.out_channels, padded, v.offset, v.stride) for v in vectors}
 
 
 def window(conv: CubeConv | ConvForm, axis: int, outputs: Span) -> Span:
@@ -325,9 +325,9 @@ def _image_cycles(tiling: ConvTiling, conv: CubeConv, target: AicoreTarget) -> f
     high = tiling.image_bytes // (tiling.image_width * tiling.pixel_channels * conv.item)
     size = high * tiling.image_width * conv.channels * conv.item
     commands, rows, address = 1, 0, row_bytes
-    if tiling.load is Load.ROWS:
+    if tiling.load is ImageLoad.ROWS:
         rows = high
-    elif tiling.load is Load.PIXELS:
+    elif tiling.load is ImageLoad.PIXELS:
         rows, address = high * tiling.image_width, conv.pixel_step * conv.item
         commands = 1 if conv.evenly_spaced and tiling.column_blocks == 1 else high
     beats = target.global_transfer_cycles("rates.gm_to_l1_gb_per_s", size, address)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from superkernel.core.dtypes import DType
 from superkernel.registry.vector_ops import STEPS
 from superkernel.scheduler.families.aicore.lowering import Const, engine_type, unsupported
-from superkernel.scheduler.families.aicore.site import Site
+from superkernel.scheduler.families.aicore.site import InstructionSite
 
 F32, F16, I32, I16 = DType.F32, DType.F16, DType.I32, DType.I16
 
 
-def cast(s: Site) -> int:
+def cast(s: InstructionSite) -> int:
     source, wanted = s.dtype, s.instruction.dtype
     if ("cast", source, wanted) not in STEPS:
         raise unsupported(s.instruction, f"the vector engine does not convert {source}")
@@ -32,7 +32,7 @@ def cast(s: Site) -> int:
     return _between_integers(s, s.e.form(s.args[0], engine_type(source)), wanted)
 
 
-def _between_integers(s: Site, x: int, wanted: DType) -> int:
+def _between_integers(s: InstructionSite, x: int, wanted: DType) -> int:
     """Modulo 2^(width): the places above are shifted out, then the conversions, which bound, change nothing."""
     e, dtype = s.e, s.e.dtype(x)
     if dtype is engine_type(wanted):
@@ -50,7 +50,7 @@ def _between_integers(s: Site, x: int, wanted: DType) -> int:
     return e.cast(e.cast(low, F16 if dtype is I16 else F32), wanted)
 
 
-def _cast_of_words(s: Site) -> int:
+def _cast_of_words(s: InstructionSite) -> int:
     """i64 from its two halves; as a float high x 2^32 + low, the low half taken as unsigned."""
     e, number, wanted = s.e, s.args[0], s.instruction.dtype
     if number >= len(e.program.inputs) or e.program.inputs[number].source < 0:
@@ -69,7 +69,7 @@ def _cast_of_words(s: Site) -> int:
     return e.select(small, lower, e.binary("v_add", upper, unsigned))
 
 
-def quantize(s: Site) -> int:
+def quantize(s: InstructionSite) -> int:
     """round(x / scale) + zero point; the last conversion bounds."""
     e, wanted = s.e, s.instruction.dtype
     if ("quantize", s.dtype, wanted) not in STEPS:
@@ -84,7 +84,7 @@ def quantize(s: Site) -> int:
     return e.cast(steps, wanted)
 
 
-def dequantize(s: Site) -> int:
+def dequantize(s: InstructionSite) -> int:
     e, x = s.e, s.wide()
     if len(s.args) > 2 and s.args[2] >= 0:
         zero = e.values[s.args[2]].const

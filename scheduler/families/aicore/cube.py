@@ -32,7 +32,7 @@ from superkernel.scheduler.tiling import Pack
 from superkernel.target.aicore import AicoreTarget
 
 
-class Layout(Enum):
+class FactorLayout(Enum):
     """How a factor lies in global memory, see the module docstring."""
 
     PACKED = "packed"
@@ -41,7 +41,7 @@ class Layout(Enum):
 
 
 @dataclass(frozen=True)
-class Cut:
+class DepthCut:
     """How a factor of `depth` is cut along it; all in elements."""
 
     depth: int
@@ -77,20 +77,20 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Factor:
+class CubeFactor:
     """One operand of the cube as its kernel reads it. Strides, offset and extents in elements. `tile`: lines of a
     tile; `resident`: depth of what L1 holds of it at a time."""
 
     operand: int
     dtype: DType
-    layout: Layout
+    layout: FactorLayout
     is_left: bool
     lines: int
     tile: int
     line_stride: int
     depth_stride: int
     offset: int
-    cut: Cut
+    cut: DepthCut
     resident: int
     block_bytes: int
     line_block: int  # lines of a fractal: cube.m
@@ -112,15 +112,15 @@ class Factor:
     @property
     def pitch(self) -> int:
         """Bytes from row to row in L1 (LINES and DEPTHS)."""
-        cols = self.resident if self.layout is Layout.LINES else self.tile
+        cols = self.resident if self.layout is FactorLayout.LINES else self.tile
         return ceil_to(cols * self.item, self.block_bytes)
 
     @property
     def is_run(self) -> bool:
         """True where a chunk is one run of bytes that lies in L1 as it does in global memory."""
-        if self.layout is Layout.PACKED:
+        if self.layout is FactorLayout.PACKED:
             return True
-        if self.layout is Layout.LINES:
+        if self.layout is FactorLayout.LINES:
             whole = self.resident >= self.cut.depth and self.line_stride == self.cut.depth
             return whole and self.pitch == self.cut.depth * self.item
         whole = self.tile >= self.lines and self.depth_stride == self.lines
@@ -135,17 +135,17 @@ class Factor:
         """Cycles of MTE2 for a chunk; `fresh`: the share of its bytes that L2 does not have yet."""
         row, rows = depths * self.item, lines
         stride = self.line_stride
-        if self.layout is Layout.DEPTHS:
+        if self.layout is FactorLayout.DEPTHS:
             row, rows, stride = lines * self.item, depths, self.depth_stride
-        if self.layout is Layout.PACKED:
+        if self.layout is FactorLayout.PACKED:
             row, rows = ceil_to(lines, self.line_block) * ceil_to(depths * self.item, self.block_bytes), 1
         if self.is_run:
             row, rows = row * rows, 1
-        aligned = (stride if rows > 1 else 0) | (0 if self.layout is Layout.PACKED else self.offset)
-        aligned |= self.resident if self.layout is Layout.LINES and self.resident < self.cut.depth else 0
+        aligned = (stride if rows > 1 else 0) | (0 if self.layout is FactorLayout.PACKED else self.offset)
+        aligned |= self.resident if self.layout is FactorLayout.LINES and self.resident < self.cut.depth else 0
         path = "rates.gm_to_l1_gb_per_s"
         beats = target.global_transfer_cycles(path, row * rows, aligned * self.item)
-        if self.layout is Layout.DEPTHS and self.tile < self.lines:
+        if self.layout is FactorLayout.DEPTHS and self.tile < self.lines:
             # Of tiles side by side, one in so many begins at such an address.
             every = target.dma.aligned_bytes // gcd(self.tile * self.item, target.dma.aligned_bytes)
             poor = target.global_transfer_cycles(path, row * rows, 1)
@@ -161,11 +161,11 @@ class Factor:
         return target.dma.local_startup_cycles + target.transfer_cycles(path, size)
 
 
-def chunk_bytes(layout: Layout, item: int, lines: int, depths: int, block: int, line_block: int) -> int:
+def chunk_bytes(layout: FactorLayout, item: int, lines: int, depths: int, block: int, line_block: int) -> int:
     """Bytes in L1 of a chunk of a factor."""
-    if layout is Layout.LINES:
+    if layout is FactorLayout.LINES:
         return lines * ceil_to(depths * item, block)
-    if layout is Layout.DEPTHS:
+    if layout is FactorLayout.DEPTHS:
         return depths * ceil_to(lines * item, block)
     return ceil_to(lines, line_block) * ceil_to(depths * item, block)
 
@@ -182,7 +182,7 @@ class PackFactor(Pack):
     depth_stride: int
     offset: int
     tile: int
-    cut: Cut
+    cut: DepthCut
     block: int
     line_block: int
 
@@ -212,7 +212,7 @@ class PackFactor(Pack):
 
 
 @dataclass(frozen=True)
-class PackVector(Pack):
+class PackFixVector(Pack):
     """`count` numbers of a constant, `stride` apart (0: one repeated), in f32: what FIX adds or multiplies with."""
 
     offset: int

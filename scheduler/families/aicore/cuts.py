@@ -23,7 +23,7 @@ from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOut
 from superkernel.ir.collapse import runs_of_range
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.rounding import ceil_to
-from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Home, Layout, TileCode, TileSize
+from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Home, TileCode, TileLayout, TileSize
 from superkernel.target.aicore import AicoreTarget
 
 SLOTS = 2
@@ -243,7 +243,10 @@ def _sizes(
 ) -> Iterator[Cut]:
     """Cuts along these dimensions: the largest tile that fits, and smaller ones."""
     shape, width = program.shape, program.shape[col]
-    turned = any(r.layout not in (Layout.ROW, Layout.MATRIX, Layout.SCALAR, Layout.COLUMN) for r in code.registers)
+    turned = any(
+        r.layout not in (TileLayout.ROW, TileLayout.MATRIX, TileLayout.SCALAR, TileLayout.COLUMN)
+        for r in code.registers
+    )
     extent = shape[row] if row >= 0 else width
     grain = (GRAIN_ROWS if turned else 1) if row >= 0 else GRAIN_ELEMENTS
     for block in [b for b in (width, *BLOCKS) if b <= min(width, COUNT_MAX)] if row >= 0 else [1]:

@@ -43,7 +43,7 @@ _CALL_CYCLES = 200.0
 
 
 @dataclass(frozen=True)
-class PackTaps(Pack):
+class PackDepthwiseTaps(Pack):
     """Filters [channels, 1, taps..] as [blocks of channels][taps][copies][channels] in f32, zero-padded."""
 
     channels: int
@@ -131,7 +131,9 @@ class DepthwiseTiling(VectorTiling):
     def packs(self, body: Body) -> Mapping[int, Pack]:
         form, view, bias = conv_form(body), body.anchor_inputs[1], bias_view(body)
         assert isinstance(view, View)
-        taps = PackTaps(form.groups, form.taps, self.channels, view.strides, view.offset, view.shape, self.fold)
+        taps = PackDepthwiseTaps(
+            form.groups, form.taps, self.channels, view.strides, view.offset, view.shape, self.fold
+        )
         packs: dict[int, Pack] = {view.operand: taps}
         if bias is not None:
             padded = self.channel_blocks * self.channels

@@ -20,16 +20,23 @@ from superkernel.ir.body import Instruction, PointwiseProgram
 from superkernel.ops.table import op_table
 from superkernel.registry.vector_ops import why_not
 from superkernel.scheduler.families.aicore import composed, conversions
-from superkernel.scheduler.families.aicore.lowering import Const, Lowering, Value, engine_type, is_exact, unsupported
-from superkernel.scheduler.families.aicore.site import Site
-from superkernel.scheduler.families.aicore.tilecode import Layout, TileCode
+from superkernel.scheduler.families.aicore.lowering import (
+    Const,
+    LoweredValue,
+    ProgramLowering,
+    engine_type,
+    is_exact,
+    unsupported,
+)
+from superkernel.scheduler.families.aicore.site import InstructionSite
+from superkernel.scheduler.families.aicore.tilecode import TileCode, TileLayout
 
 F32, F16, I32, I16, U8 = DType.F32, DType.F16, DType.I32, DType.I16, DType.U8
 Argument = int | Const
 POWER_MAX = 64  # whole exponents up to here are multiplications
 
 
-Handler = Callable[[Site], int]
+Handler = Callable[[InstructionSite], int]
 
 
 def lower(
@@ -39,7 +46,7 @@ def lower(
     col: int,
     *,
     anchors: Sequence[DType] = (),
-    anchor_layout: Layout | None = None,
+    anchor_layout: TileLayout | None = None,
     deliver: DType | None = None,
     staged: bool = False,
 ) -> TileCode:
@@ -59,42 +66,42 @@ def _lower(
     row: int,
     col: int,
     anchors: tuple[DType, ...],
-    anchor_layout: Layout | None,
+    anchor_layout: TileLayout | None,
     deliver: DType | None,
     staged: bool,
 ) -> TileCode:
-    e = Lowering(program, row, col, anchors, anchor_layout, staged)
+    e = ProgramLowering(program, row, col, anchors, anchor_layout, staged)
     first = len(program.inputs)
     for k, instruction in enumerate(program.instructions):
         e.values.append(_value(e, instruction, first + k))
     return e.finish(dtypes, deliver)
 
 
-def _value(e: Lowering, instruction: Instruction, number: int) -> Value:
+def _value(e: ProgramLowering, instruction: Instruction, number: int) -> LoweredValue:
     if instruction.op == "constant":
         value = instruction.attr("value")
         assert isinstance(value, (int, float))
-        return Value(instruction.dtype, value)
+        return LoweredValue(instruction.dtype, value)
     given = [a for a in instruction.args if a >= 0]
     if given and all(e.values[a].const is not None for a in given):
-        return Value(instruction.dtype, _folded(e, instruction))
+        return LoweredValue(instruction.dtype, _folded(e, instruction))
     own = e.program.dtype_of(given[0]) if given else None
     if instruction.op == "identity" or (instruction.op == "cast" and instruction.dtype is own):
         source = e.values[instruction.args[0]]
         if not source.forms:
             e.form(instruction.args[0], engine_type(source.dtype))
-        return Value(instruction.dtype, None, source.forms)
+        return LoweredValue(instruction.dtype, None, source.forms)
     handler = _HANDLERS.get(instruction.op)
     kind = e.program.dtype_of(instruction.args[op_table()[instruction.op].typed_by])
     if reason := why_not(instruction.op, kind):
         raise unsupported(instruction, f"the vector engine does not compute it: {reason}")
     if handler is None:
         raise InternalError("the operator table promises what has no lowering", location=instruction.op)
-    register = handler(Site(e, instruction, number))
-    return Value(instruction.dtype, None, {e.dtype(register): register})
+    register = handler(InstructionSite(e, instruction, number))
+    return LoweredValue(instruction.dtype, None, {e.dtype(register): register})
 
 
-def _folded(e: Lowering, instruction: Instruction) -> float | int | bool:
+def _folded(e: ProgramLowering, instruction: Instruction) -> float | int | bool:
     """An instruction of constants, by the operator's reference."""
     definition = op_table()[instruction.op]
     arrays = [
@@ -113,7 +120,7 @@ def _command(command: str, exact: bool) -> Handler:
 
 
 def _rounded(direction: str) -> Handler:
-    def handler(s: Site) -> int:
+    def handler(s: InstructionSite) -> int:
         x = s.x(exact=True)
         return s.e.cast(x, s.e.dtype(x), direction)
 
@@ -127,7 +134,7 @@ def _plain(function: composed.Function) -> Handler:
 def _two(matrix: str, scalar: str, exact: bool) -> Handler:
     """A commutative operator with a form for constants."""
 
-    def handler(s: Site) -> int:
+    def handler(s: InstructionSite) -> int:
         a, b = s.given(exact)
         if isinstance(a, Const):
             a, b = b, a
@@ -137,7 +144,7 @@ def _two(matrix: str, scalar: str, exact: bool) -> Handler:
     return handler
 
 
-def _sub(s: Site) -> int:
+def _sub(s: InstructionSite) -> int:
     a, b = s.given()
     if isinstance(a, Const):
         assert isinstance(b, int)
@@ -147,7 +154,7 @@ def _sub(s: Site) -> int:
     return s.e.binary("v_sub", a, b)
 
 
-def _div(s: Site) -> int:
+def _div(s: InstructionSite) -> int:
     a, b = s.given()
     if isinstance(b, Const):
         assert isinstance(a, int)
@@ -163,12 +170,12 @@ def _div(s: Site) -> int:
     return s.e.binary("v_div", a, b)
 
 
-def _square(s: Site) -> int:
+def _square(s: InstructionSite) -> int:
     x = s.x()
     return s.e.binary("v_mul", x, x)
 
 
-def _sign(s: Site) -> int:
+def _sign(s: InstructionSite) -> int:
     """1 above 0, -1 below, else x itself (0, NaN)."""
     x = s.x(exact=True)
     above, below = (s.e.compare(p, x, Const(0)) for p in ("gt", "lt"))
@@ -179,7 +186,7 @@ def _sign(s: Site) -> int:
 def _comparison(predicate: str) -> Handler:
     turned = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
-    def handler(s: Site) -> int:
+    def handler(s: InstructionSite) -> int:
         if s.dtype is DType.BOOL:
             differs = _differs(s.e, *(s.e.form(a, U8) for a in s.args))
             return _inverted(s.e, differs) if predicate == "eq" else differs
@@ -192,16 +199,16 @@ def _comparison(predicate: str) -> Handler:
     return handler
 
 
-def _inverted(e: Lowering, mask: int) -> int:
+def _inverted(e: ProgramLowering, mask: int) -> int:
     return e.select(mask, e.constant(0, U8, e.layout(mask)), Const(1))
 
 
-def _differs(e: Lowering, a: int, b: int) -> int:
+def _differs(e: ProgramLowering, a: int, b: int) -> int:
     return e.select(a, _inverted(e, b), b)
 
 
 def _logical(op: str) -> Handler:
-    def handler(s: Site) -> int:
+    def handler(s: InstructionSite) -> int:
         a, b = (s.e.form(x, U8) for x in s.args)
         if op == "and":
             return s.e.select(a, b, Const(0))
@@ -211,17 +218,17 @@ def _logical(op: str) -> Handler:
 
 
 def _bitwise(command: str) -> Handler:
-    def handler(s: Site) -> int:
+    def handler(s: InstructionSite) -> int:
         a, b = s.given()
         dtype = s.dtype
-        first, second = (s.e.constant(x.value, dtype, Layout.SCALAR) if isinstance(x, Const) else x for x in (a, b))
+        first, second = (s.e.constant(x.value, dtype, TileLayout.SCALAR) if isinstance(x, Const) else x for x in (a, b))
         return s.e.binary(command, first, second)
 
     return handler
 
 
 def _shift(command: str) -> Handler:
-    def handler(s: Site) -> int:
+    def handler(s: InstructionSite) -> int:
         places = s.e.values[s.args[1]].const
         if places is None:
             raise unsupported(s.instruction, "shifts by computed numbers of places are not supported")
@@ -235,7 +242,7 @@ def _shift(command: str) -> Handler:
     return handler
 
 
-def _where(s: Site) -> int:
+def _where(s: InstructionSite) -> int:
     mask = s.e.form(s.args[0], U8)
     branches = s.args[1:]
     kind = s.e.program.dtype_of(branches[0])
@@ -255,7 +262,7 @@ def _where(s: Site) -> int:
     return s.e.select(mask, chosen[0], chosen[1])
 
 
-def _clip(s: Site) -> int:
+def _clip(s: InstructionSite) -> int:
     present = [a for a in s.args if a >= 0]
     dtype = s.compute_type(True, present)
     result = s.e.form(s.args[0], dtype)
@@ -269,7 +276,7 @@ def _clip(s: Site) -> int:
     return result
 
 
-def _prelu(s: Site) -> int:
+def _prelu(s: InstructionSite) -> int:
     """max(x, 0) + slope min(x, 0)."""
     x = s.wide()
     slope = s.e.values[s.args[1]].const
@@ -278,13 +285,13 @@ def _prelu(s: Site) -> int:
     return s.e.select(s.e.compare("lt", x, Const(0.0)), scaled, x)
 
 
-def _leaky(s: Site) -> int:
+def _leaky(s: InstructionSite) -> int:
     """v_leaky multiplies at 0 as well, where the sign does not matter."""
     x = s.x() if is_exact(s.attr("alpha"), F16) else s.wide()
     return s.e.scalar("v_leaky", x, s.attr("alpha"))
 
 
-def _pow(s: Site) -> int:
+def _pow(s: InstructionSite) -> int:
     exponent = s.e.values[s.args[1]].const
     if exponent is None:
         raise unsupported(s.instruction, "powers with computed exponents are not supported")
@@ -300,7 +307,7 @@ def _pow(s: Site) -> int:
     return e.unary("v_exp", e.scalar("v_muls", e.unary("v_ln", x), b))
 
 
-def _whole_power(e: Lowering, x: int, n: int) -> int:
+def _whole_power(e: ProgramLowering, x: int, n: int) -> int:
     result, square = -1, x
     while n:
         if n & 1:
@@ -311,21 +318,21 @@ def _whole_power(e: Lowering, x: int, n: int) -> int:
     return result
 
 
-def _erf(s: Site) -> int:
+def _erf(s: InstructionSite) -> int:
     return composed.erf(s.e, s.wide(), s.short)
 
 
-def _gelu(s: Site) -> int:
+def _gelu(s: InstructionSite) -> int:
     return composed.gelu(s.e, s.wide(), s.short, s.instruction.attr("approximate") == "tanh")
 
 
-def _threshold(s: Site) -> int:
+def _threshold(s: InstructionSite) -> int:
     x = s.x(exact=True) if is_exact(s.attr("alpha"), F16) else s.wide()
     low = s.e.compare("le", x, Const(s.attr("alpha")))
     return s.e.select(low, s.e.constant(0.0, s.e.dtype(x), s.e.layout(x)), x)
 
 
-def _shrink(s: Site) -> int:
+def _shrink(s: InstructionSite) -> int:
     e, x, bias, limit = s.e, s.wide(), s.attr("bias"), s.attr("lambd")
     low, high = e.compare("lt", x, Const(-limit)), e.compare("gt", x, Const(limit))
     other = e.select(e.compare("ne", x, x), x, Const(0.0))
@@ -333,12 +340,12 @@ def _shrink(s: Site) -> int:
     return e.select(low, e.scalar("v_adds", x, bias), above)
 
 
-def _isnan(s: Site) -> int:
+def _isnan(s: InstructionSite) -> int:
     x = s.x(exact=True)
     return s.e.compare("ne", x, x)
 
 
-def _isinf(s: Site) -> int:
+def _isinf(s: InstructionSite) -> int:
     x = s.x(exact=True)
     found = [
         s.e.compare("eq", x, Const(sign * math.inf))

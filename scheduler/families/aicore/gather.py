@@ -28,7 +28,7 @@ from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.kernel import INDEX_TYPES, AicoreKernel
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.aicore.rounding import ceil_to
-from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Layout, Register, TileCode
+from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Register, TileCode, TileLayout
 from superkernel.scheduler.families.aicore.tilecode import Home as TileHome
 from superkernel.scheduler.families.lookup import lookup_plan
 from superkernel.scheduler.families.pointwise import accesses_of
@@ -161,7 +161,7 @@ class GatherFamily(Family):
 def gathered_bytes(cut: Cut, body: Body, target: AicoreTarget) -> int:
     """Bytes of the gathered rows in one slot."""
     size = cut.size(target)
-    layout = Layout.MATRIX if cut.row >= 0 and cut.shape[cut.row] != 1 else Layout.ROW
+    layout = TileLayout.MATRIX if cut.row >= 0 and cut.shape[cut.row] != 1 else TileLayout.ROW
     return ceil_to(size.nbytes(Register(layout, anchor_type(body), TileHome.ANCHOR)), target.memory.block_bytes)
 
 

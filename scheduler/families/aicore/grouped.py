@@ -24,9 +24,9 @@ from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
 from superkernel.scheduler.families.aicore.cube import (
-    Cut,
-    Factor,
-    Layout,
+    CubeFactor,
+    DepthCut,
+    FactorLayout,
     PackFactor,
     chunk_bytes,
     cube_cycles,
@@ -54,7 +54,7 @@ class GroupedTiling(AicoreTiling):
     dealt_out: ClassVar[bool] = True
     rows: int
     columns: int
-    cut: Cut
+    cut: DepthCut
     sums: int
     slots: int
     block_bytes: int
@@ -85,7 +85,7 @@ class GroupedTiling(AicoreTiling):
 
     def packs(self, body: Body) -> Mapping[int, Pack]:
         right = factors(body, self)[1]
-        if right.layout is not Layout.PACKED:
+        if right.layout is not FactorLayout.PACKED:
             return {}
         w, kind = view_of(body, W), body.anchor_input_types[W]
         assert kind is not None
@@ -115,21 +115,21 @@ class GroupedTiling(AicoreTiling):
 
 
 @lru_cache(maxsize=1024)
-def factors(body: Body, tiling: GroupedTiling) -> tuple[Factor, Factor]:
+def factors(body: Body, tiling: GroupedTiling) -> tuple[CubeFactor, CubeFactor]:
     """Rows of x, and columns of an expert's matrix. Only the depth, strides and layout of `lines` count for x: how many
     there are, the table says."""
     x, w, cut = view_of(body, X), view_of(body, W), tiling.cut
     kind = body.anchor_input_types[X]
     assert kind is not None
-    layout = Layout.PACKED if is_constant(body) else Layout.DEPTHS
+    layout = FactorLayout.PACKED if is_constant(body) else FactorLayout.DEPTHS
     columns = body.anchor_outputs[0].shape[1]
     resident = min(cut.chunk, cut.depth)
     blocks = (tiling.block_bytes, tiling.line_block)
-    left = Factor(
-        x.operand, kind.dtype, Layout.LINES, True, tiling.rows, tiling.rows, x.strides[0], 1, x.offset, cut, resident,
-        *blocks,
+    left = CubeFactor(
+        x.operand, kind.dtype, FactorLayout.LINES, True, tiling.rows, tiling.rows, x.strides[0], 1, x.offset, cut,
+        resident, *blocks,
     )  # fmt: skip
-    right = Factor(
+    right = CubeFactor(
         w.operand, kind.dtype, layout, False, columns, tiling.columns, 1, w.strides[1], w.offset, cut, resident, *blocks
     )
     return left, right
@@ -174,9 +174,9 @@ def cut_of(table: GroupTable, body: Body, target: AicoreTarget) -> GroupedTiling
     item, depth, columns = kind.dtype.itemsize, max(1, kind.shape[1]), body.anchor_outputs[0].shape[1]
     block = ceil_to(-(-max(1, columns) // table.columns), int(target.cube.n))
     unit = memory.block_bytes // item
-    layout = Layout.PACKED if is_constant(body) else Layout.DEPTHS
+    layout = FactorLayout.PACKED if is_constant(body) else FactorLayout.DEPTHS
     step = min(memory.l0a_bytes // table.tile, memory.l0b_bytes // block) // (2 * item) // unit * unit
-    one = chunk_bytes(Layout.LINES, item, table.tile, unit, memory.block_bytes, int(target.cube.m))
+    one = chunk_bytes(FactorLayout.LINES, item, table.tile, unit, memory.block_bytes, int(target.cube.m))
     one += chunk_bytes(layout, item, block, unit, memory.block_bytes, int(target.cube.m))
     chunk = memory.l1_bytes // (CHUNKS * one) * unit
     if not step or not chunk or 4 * table.tile * block > memory.l0c_bytes:
@@ -190,7 +190,7 @@ def cut_of(table: GroupTable, body: Body, target: AicoreTarget) -> GroupedTiling
     chunk = ceil_to(-(-whole // -(-whole // min(chunk, whole))), unit)
     step = min(step, chunk)
     sums = 2 if 8 * table.tile * block <= memory.l0c_bytes else 1
-    cut = Cut(depth, chunk * -(-whole // chunk), chunk, step)
+    cut = DepthCut(depth, chunk * -(-whole // chunk), chunk, step)
     slots = table.slots if body.anchor_outputs[0].size else 0
     return GroupedTiling(table.tile, block, cut, sums, slots, int(memory.block_bytes), int(target.cube.m))
 

@@ -20,7 +20,15 @@ import numpy as np
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Instruction, PointwiseProgram, ProgramOutput
-from superkernel.scheduler.families.aicore.tilecode import Home, Layout, Load, Register, Step, Store, TileCode
+from superkernel.scheduler.families.aicore.tilecode import (
+    Home,
+    Register,
+    TileCode,
+    TileCommand,
+    TileLayout,
+    TileLoad,
+    TileStore,
+)
 
 COMMUTATIVE = frozenset({"v_add", "v_mul", "v_max", "v_min", "v_and", "v_or", "v_xor"})
 
@@ -33,7 +41,7 @@ class Const:
 
 
 @dataclass
-class Value:
+class LoweredValue:
     """What an SSA number is: a constant, or registers by the element type they have it in."""
 
     dtype: DType
@@ -60,24 +68,24 @@ def is_exact(value: float | int | bool, dtype: DType) -> bool:
         return bool(there.astype(np.float64) == np.float64(value)) or math.isnan(value)
 
 
-class Lowering:
+class ProgramLowering:
     """One program being lowered. `row`, `col`: the dimensions of the program that are the tile's (row -1: one row)."""
 
     def __init__(
         self, program: PointwiseProgram, row: int, col: int, anchors: Sequence[DType] = (),
-        anchor_layout: Layout | None = None, staged: bool = False,
+        anchor_layout: TileLayout | None = None, staged: bool = False,
     ) -> None:  # fmt: skip
         self.program, self._staged = program, staged
         self.row = row if row >= 0 and program.shape[row] != 1 else -1
         self.col = col
-        self.full = Layout.ROW if self.row < 0 else Layout.MATRIX
+        self.full = TileLayout.ROW if self.row < 0 else TileLayout.MATRIX
         self.registers: list[Register] = []
-        self.loads: list[Load] = []
-        self.steps: list[Step] = []
-        self._expanded: dict[tuple[int, Layout], int] = {}
-        self._constants: dict[tuple[int, DType, Layout], int] = {}
+        self.loads: list[TileLoad] = []
+        self.steps: list[TileCommand] = []
+        self._expanded: dict[tuple[int, TileLayout], int] = {}
+        self._constants: dict[tuple[int, DType, TileLayout], int] = {}
         self._reversing: dict[DType, int] = {}
-        self.values = [Value(i.dtype) for i in program.inputs]
+        self.values = [LoweredValue(i.dtype) for i in program.inputs]
         self._anchors, self._anchor_layout = anchors, anchor_layout or self.full
         self._only_stored = self._find_only_stored()
 
@@ -91,22 +99,22 @@ class Lowering:
 
     # Registers --------------------------------------------------------------------------------------------------------
 
-    def register(self, layout: Layout, dtype: DType, home: Home = Home.TEMPORARY, number: int = -1) -> int:
+    def register(self, layout: TileLayout, dtype: DType, home: Home = Home.TEMPORARY, number: int = -1) -> int:
         self.registers.append(Register(layout, dtype, home, number))
         return len(self.registers) - 1
 
-    def layout(self, register: int) -> Layout:
+    def layout(self, register: int) -> TileLayout:
         return self.registers[register].layout
 
     def dtype(self, register: int) -> DType:
         return self.registers[register].dtype
 
     def step(
-        self, command: str, layout: Layout, dtype: DType, types: tuple[DType, ...], operands: dict[str, int],
+        self, command: str, layout: TileLayout, dtype: DType, types: tuple[DType, ...], operands: dict[str, int],
         **params: int | str,
     ) -> int:  # fmt: skip
         dst = self.register(layout, dtype)
-        self.steps.append(Step(command, types, dst, tuple(operands.items()), tuple(params.items())))
+        self.steps.append(TileCommand(command, types, dst, tuple(operands.items()), tuple(params.items())))
         return dst
 
     # Commands ---------------------------------------------------------------------------------------------------------
@@ -163,9 +171,9 @@ class Lowering:
             )
         return self.step("v_select", layout, dtype, (dtype,), {"a": first, "b": self.expand(b, layout), **chosen})
 
-    def constant(self, value: float | int | bool, dtype: DType, layout: Layout) -> int:
+    def constant(self, value: float | int | bool, dtype: DType, layout: TileLayout) -> int:
         """A register full of one number, as small as broadcasts to the layout."""
-        own = Layout.ROW if layout is Layout.MATRIX else layout
+        own = TileLayout.ROW if layout is TileLayout.MATRIX else layout
         if dtype.itemsize == 8:
             raise UnsupportedError("8-byte elements are moved only, not made", location="constant", found=dtype)
         bits = bits_of(value, dtype)
@@ -173,17 +181,17 @@ class Lowering:
             self._constants[bits, dtype, own] = self.step("v_duplicate", own, dtype, (dtype,), {}, value=bits)
         return self._constants[bits, dtype, own]
 
-    def _repeats(self, register: int, layout: Layout) -> bool:
+    def _repeats(self, register: int, layout: TileLayout) -> bool:
         """Whether a command reads the register at that layout by strides alone."""
         own = self.layout(register)
-        return own is layout or (own is Layout.ROW and layout is Layout.MATRIX)
+        return own is layout or (own is TileLayout.ROW and layout is TileLayout.MATRIX)
 
-    def expand(self, register: int, layout: Layout) -> int:
+    def expand(self, register: int, layout: TileLayout) -> int:
         """A register that a command reads at the layout by strides alone."""
         if self._repeats(register, layout):
             return register
         own = self.layout(register)
-        wide = Layout.ROW if own is Layout.SCALAR and layout is Layout.MATRIX else layout
+        wide = TileLayout.ROW if own is TileLayout.SCALAR and layout is TileLayout.MATRIX else layout
         if (register, wide) not in self._expanded:
             dtype = self.dtype(register)
             self._expanded[register, wide] = self.step(
@@ -197,7 +205,7 @@ class Lowering:
         """The register of an SSA value in a type: floats convert into one another; others must have it already."""
         found = self.values[value]
         if found.const is not None:
-            return self.constant(found.const, dtype, Layout.SCALAR)
+            return self.constant(found.const, dtype, TileLayout.SCALAR)
         if not found.forms:
             self._load(value)
         if dtype not in found.forms:
@@ -213,7 +221,7 @@ class Lowering:
             self._load(value)
         return dtype in found.forms
 
-    def _converted(self, value: Value, dtype: DType) -> int:
+    def _converted(self, value: LoweredValue, dtype: DType) -> int:
         if DType.F32 in value.forms:
             return self.cast(value.forms[DType.F32], dtype)
         source = next(iter(value.forms.values()))
@@ -251,26 +259,26 @@ class Lowering:
                 hint="tiles of one row can",
             )  # fmt: skip
 
-        def fetch(layout: Layout, col: int = col) -> int:
+        def fetch(layout: TileLayout, col: int = col) -> int:
             raw = self.register(layout, dtype, Home.INPUT, number)
-            self.loads.append(Load(number, raw, row, col, scale, shift))
+            self.loads.append(TileLoad(number, raw, row, col, scale, shift))
             return raw
 
-        def turn(raw: int, layout: Layout) -> int:
+        def turn(raw: int, layout: TileLayout) -> int:
             return self.step("v_transpose", layout, dtype, (dtype,), {"src": raw})
 
         if row == 0:
             if col in (0, 1):
-                return fetch(Layout.ROW if col else Layout.SCALAR)
+                return fetch(TileLayout.ROW if col else TileLayout.SCALAR)
             if col == -1:
-                return self._reversed(fetch(Layout.ROW))
-            lined = turn(fetch(Layout.SPREAD_ROW), Layout.ROW)
+                return self._reversed(fetch(TileLayout.ROW))
+            lined = turn(fetch(TileLayout.SPREAD_ROW), TileLayout.ROW)
             return lined if col > 0 else self._reversed(lined)
         if col == 0:
-            return fetch(Layout.COLUMN) if row == 1 else turn(fetch(Layout.SPREAD_COLUMN), Layout.COLUMN)
+            return fetch(TileLayout.COLUMN) if row == 1 else turn(fetch(TileLayout.SPREAD_COLUMN), TileLayout.COLUMN)
         if col == 1:
-            return fetch(Layout.MATRIX)
-        return turn(fetch(Layout.TURNED if row == 1 else Layout.SPREAD), Layout.MATRIX)
+            return fetch(TileLayout.MATRIX)
+        return turn(fetch(TileLayout.TURNED if row == 1 else TileLayout.SPREAD), TileLayout.MATRIX)
 
     def _reversed(self, row: int) -> int:
         """A row in reverse order."""
@@ -278,10 +286,10 @@ class Lowering:
         if dtype not in self._reversing:
             step = -dtype.itemsize & 0xFFFFFFFF
             self._reversing[dtype] = self.step(
-                "v_iota", Layout.ROW, DType.I32, (DType.I32,), {}, start=f"last{dtype.itemsize}", step=step
+                "v_iota", TileLayout.ROW, DType.I32, (DType.I32,), {}, start=f"last{dtype.itemsize}", step=step
             )
         operands = {"src": row, "offsets": self._reversing[dtype]}
-        return self.step("v_gather", Layout.ROW, dtype, (dtype,), operands)
+        return self.step("v_gather", TileLayout.ROW, dtype, (dtype,), operands)
 
     def _load_wide(self, number: int) -> int:
         """An 8-byte input that is copied: as rows, or else an element per block."""
@@ -294,43 +302,43 @@ class Lowering:
                 raise UnsupportedError(
                     "8-byte elements that do not lie side by side are copied row by row", location=f"input {number}"
                 )
-            layout = Layout.SPREAD_ROW
+            layout = TileLayout.SPREAD_ROW
         else:
-            layout = Layout.MATRIX if row else Layout.ROW
+            layout = TileLayout.MATRIX if row else TileLayout.ROW
         raw = self.register(layout, item.dtype, Home.INPUT, number)
-        self.loads.append(Load(number, raw, row, col))
+        self.loads.append(TileLoad(number, raw, row, col))
         return raw
 
     # Outputs ----------------------------------------------------------------------------------------------------------
 
-    def store(self, number: int, output: ProgramOutput, dtype: DType) -> Store:
+    def store(self, number: int, output: ProgramOutput, dtype: DType) -> TileStore:
         """The register of an output, as it is to lie in UB, and how it leaves."""
         register = self.form(output.value, engine_type(dtype))
         row, col = self.strides(output.strides)
         if min(row, col) < 0:
             raise UnsupportedError("an output cannot be written backwards", location=f"output {number}")
         single = self.col < 0 or self.program.shape[self.col] == 1
-        if self.layout(register) is Layout.SPREAD_ROW:
-            return self._stored(number, register, Layout.SPREAD_ROW, row, 1 if single else col)
-        if self.full is Layout.ROW:
-            register = self._exactly(register, Layout.ROW)
+        if self.layout(register) is TileLayout.SPREAD_ROW:
+            return self._stored(number, register, TileLayout.SPREAD_ROW, row, 1 if single else col)
+        if self.full is TileLayout.ROW:
+            register = self._exactly(register, TileLayout.ROW)
             if col in (0, 1):
-                return self._stored(number, register, Layout.ROW, row, col)
-            return self._stored(number, self._turn(register, Layout.SPREAD_ROW), Layout.SPREAD_ROW, row, col)
-        if single and row == 1 and self.layout(register) is not Layout.MATRIX:
-            return self._stored(number, self._exactly(register, Layout.COLUMN), Layout.COLUMN, row, col)
+                return self._stored(number, register, TileLayout.ROW, row, col)
+            return self._stored(number, self._turn(register, TileLayout.SPREAD_ROW), TileLayout.SPREAD_ROW, row, col)
+        if single and row == 1 and self.layout(register) is not TileLayout.MATRIX:
+            return self._stored(number, self._exactly(register, TileLayout.COLUMN), TileLayout.COLUMN, row, col)
         is_wide = self.dtype(register).itemsize == 8
         if (single and (row != 1 or is_wide)) or (col == 1 and not single):
-            return self._stored(number, self.expand(register, Layout.MATRIX), Layout.MATRIX, row, col)
-        matrix = self._exactly(register, Layout.MATRIX)
-        layout = Layout.TURNED if row == 1 else Layout.SPREAD
+            return self._stored(number, self.expand(register, TileLayout.MATRIX), TileLayout.MATRIX, row, col)
+        matrix = self._exactly(register, TileLayout.MATRIX)
+        layout = TileLayout.TURNED if row == 1 else TileLayout.SPREAD
         return self._stored(number, self._turn(matrix, layout), layout, row, col)
 
-    def _turn(self, register: int, layout: Layout) -> int:
+    def _turn(self, register: int, layout: TileLayout) -> int:
         dtype = self.dtype(register)
         return self.step("v_transpose", layout, dtype, (dtype,), {"src": register})
 
-    def _exactly(self, register: int, layout: Layout) -> int:
+    def _exactly(self, register: int, layout: TileLayout) -> int:
         """The register in the layout itself, nothing repeated by strides."""
         found = self.expand(register, layout)
         own = self.layout(found)
@@ -339,7 +347,7 @@ class Lowering:
         dtype = self.dtype(found)
         return self.step("v_copy", layout, dtype, (dtype,), {"src": found})
 
-    def _stored(self, number: int, register: int, layout: Layout, row: int, col: int) -> Store:
+    def _stored(self, number: int, register: int, layout: TileLayout, row: int, col: int) -> TileStore:
         """A register made by a step is made in the output's memory; others are stored from where they are."""
         found = self.registers[register]
         if self._staged and found.home is Home.INPUT:
@@ -347,7 +355,7 @@ class Lowering:
             found = self.registers[register]
         if found.home is Home.TEMPORARY:
             self.registers[register] = replace(found, home=Home.OUTPUT, number=number)
-        return Store(number, register, layout, row, col)
+        return TileStore(number, register, layout, row, col)
 
     def finish(self, dtypes: Sequence[DType], deliver: DType | None) -> TileCode:
         """Stores and results. `dtypes`: of each output's operand."""

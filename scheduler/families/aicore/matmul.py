@@ -20,9 +20,9 @@ from superkernel.ir.body import Body, View
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.aicore.base import check_group, mixes
-from superkernel.scheduler.families.aicore.cube import Cut, Layout, chunk_bytes
+from superkernel.scheduler.families.aicore.cube import DepthCut, FactorLayout, chunk_bytes
 from superkernel.scheduler.families.aicore.kernel import FLOATS, AicoreKernel
-from superkernel.scheduler.families.aicore.matmul_form import Product, product_of
+from superkernel.scheduler.families.aicore.matmul_form import CubeProduct, product_of
 from superkernel.scheduler.families.aicore.matmul_split import split_candidates
 from superkernel.scheduler.families.aicore.matmul_tiling import (
     LANES,
@@ -81,7 +81,7 @@ def _split(body: Body, target: AicoreTarget, cores: int, least: float) -> tuple[
     return () if best is None or found[best] > SPLIT_GAIN * least else (best,)
 
 
-def _spread(tiling: MatmulTiling, product: Product, cores: int) -> MatmulTiling:
+def _spread(tiling: MatmulTiling, product: CubeProduct, cores: int) -> MatmulTiling:
     """Tiles and groups with which panels begin, such that cores work on different ones at a time. Those that read the
     same columns, or the same depths, want the same banks of L2 where rows are a power of two apart. What is packed
     lies in all banks."""
@@ -121,7 +121,7 @@ def _sizes(total: int, unit: int, cores: int) -> list[int]:
     return found or [unit]
 
 
-def _shapes(product: Product, body: Body, target: AicoreTarget) -> list[tuple[int, int, int]]:
+def _shapes(product: CubeProduct, body: Body, target: AicoreTarget) -> list[tuple[int, int, int]]:
     """(rows, columns, sums) that fit into L0C, by a quick bound."""
     cube, cores = target.cube, target.device.cube_cores
     unit = max(cube.m, cube.n)
@@ -146,7 +146,7 @@ def _shapes(product: Product, body: Body, target: AicoreTarget) -> list[tuple[in
 
 
 def _divisions(
-    rows: int, columns: int, sums: int, product: Product, body: Body, target: AicoreTarget
+    rows: int, columns: int, sums: int, product: CubeProduct, body: Body, target: AicoreTarget
 ) -> Iterator[MatmulTiling]:
     """The best division of L1 for a tile shape and each side that may be kept."""
     units = -(-product.batch * -(-product.rows // rows) * -(-product.columns // columns) // target.device.cube_cores)
@@ -158,10 +158,10 @@ def _divisions(
 
 
 def _tilings(
-    rows: int, columns: int, sums: int, kept: str, product: Product, body: Body, target: AicoreTarget
+    rows: int, columns: int, sums: int, kept: str, product: CubeProduct, body: Body, target: AicoreTarget
 ) -> Iterator[MatmulTiling]:
     blank = MatmulTiling(
-        kept, rows, columns, Cut(product.depth, 1, 1, 1), 1, sums, 1, _lanes(body, target),
+        kept, rows, columns, DepthCut(product.depth, 1, 1, 1), 1, sums, 1, _lanes(body, target),
         product.batch if product.rows and product.columns else 0, max(1, -(-product.rows // rows)),
         max(1, -(-product.columns // columns)), target.memory.block_bytes, target.cube.m,
     )  # fmt: skip
@@ -182,7 +182,9 @@ def _lanes(body: Body, target: AicoreTarget) -> int:
     return int(target.device.vector_cores_per_group)
 
 
-def _groups(tiling: MatmulTiling, product: Product, body: Body, target: AicoreTarget) -> Iterator[tuple[int, int, int]]:
+def _groups(
+    tiling: MatmulTiling, product: CubeProduct, body: Body, target: AicoreTarget
+) -> Iterator[tuple[int, int, int]]:
     """Divisions of L1: (depth of the kept factor's groups, its slots, largest depth of the streamed one's chunks)."""
     item, depth, unit = product.dtype.itemsize, product.depth, _depth_unit(product, target)
     memory = target.memory
@@ -191,7 +193,7 @@ def _groups(tiling: MatmulTiling, product: Product, body: Body, target: AicoreTa
     layouts = [layout_of(side, extent, depth, item) for side, _, extent in sides]
     if layouts[0] is None or layouts[1] is None:
         return
-    weights_wait = layouts[0] is not Layout.PACKED and layouts[1] is Layout.PACKED
+    weights_wait = layouts[0] is not FactorLayout.PACKED and layouts[1] is FactorLayout.PACKED
     fix = fix_of(body)
     free = memory.l1_bytes - 2 * len(fix.vectors if fix else ()) * ceil_to(tiling.columns * 4, memory.block_bytes)
     align = max(unit, target.dma.aligned_bytes // item)
@@ -211,7 +213,9 @@ def _groups(tiling: MatmulTiling, product: Product, body: Body, target: AicoreTa
             return  # two chunks of weights are loaded while the kernel waits for its only panel
 
 
-def _cuts(tiling: MatmulTiling, group: int, chunk_max: int, product: Product, target: AicoreTarget) -> Iterator[Cut]:
+def _cuts(
+    tiling: MatmulTiling, group: int, chunk_max: int, product: CubeProduct, target: AicoreTarget
+) -> Iterator[DepthCut]:
     """Chunks as large as they may be, or of about equal size; steps of about equal size."""
     depth, unit, item = product.depth, _depth_unit(product, target), product.dtype.itemsize
     rows, columns = tiling.part
@@ -227,10 +231,10 @@ def _cuts(tiling: MatmulTiling, group: int, chunk_max: int, product: Product, ta
     for chunk in sorted(chunks):
         step = ceil_to(-(-chunk // -(-chunk // step_max)), unit)
         for size in {min(step, step_max), min(step_max, ceil_to(chunk, unit))}:
-            yield Cut(depth, group, chunk, size)
+            yield DepthCut(depth, group, chunk, size)
 
 
-def _depth_unit(product: Product, target: AicoreTarget) -> int:
+def _depth_unit(product: CubeProduct, target: AicoreTarget) -> int:
     """Depths come in multiples of a fractal's."""
     return target.memory.block_bytes // product.dtype.itemsize
 

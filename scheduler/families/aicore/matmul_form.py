@@ -38,7 +38,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Product:
+class CubeProduct:
     """See the module docstring. `program`: the epilogue over [*batch_dims, rows, columns]."""
 
     batch_dims: tuple[int, ...]
@@ -61,7 +61,7 @@ class Product:
 
 
 @lru_cache(maxsize=1024)
-def product_of(body: Body) -> Product:
+def product_of(body: Body) -> CubeProduct:
     """The normal form of a body. Raises UnsupportedError on what the cube cannot multiply."""
     form = form_of(body)
     _check(form.left, form.right, body)
@@ -76,7 +76,7 @@ def product_of(body: Body) -> Product:
         groups = (*groups, ())  # the last dimension is a batch: one row
     if not groups:
         groups = ((),)
-    made = Product(
+    made = CubeProduct(
         tuple(prod(dims[d] for d in g) for g in groups[:-1]),
         prod(dims[d] for d in groups[-1]),
         form.columns,
@@ -127,14 +127,14 @@ def _columns_last(program: PointwiseProgram, axis: int) -> PointwiseProgram:
     )
 
 
-def _stores_down(product: Product) -> bool:
+def _stores_down(product: CubeProduct) -> bool:
     """True where every store has its elements side by side down the rows, not along the columns."""
     stores = [o.strides for o in product.program.outputs if o.target >= 0]
     return product.columns > 1 and product.rows > 1 and all(s[-2] == 1 and s[-1] != 1 for s in stores)
 
 
 @lru_cache(maxsize=1024)
-def turned(product: Product) -> Product:
+def turned(product: CubeProduct) -> CubeProduct:
     """The transposed product."""
     rank = len(product.program.shape)
     order = (*range(rank - 2), rank - 1, rank - 2)

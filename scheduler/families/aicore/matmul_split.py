@@ -45,8 +45,8 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import Box
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, mixes
-from superkernel.scheduler.families.aicore.cube import Cut, Layout, chunk_bytes, cube_cycles, fix_cycles
-from superkernel.scheduler.families.aicore.matmul_form import Product, Side, product_of, turned
+from superkernel.scheduler.families.aicore.cube import DepthCut, FactorLayout, chunk_bytes, cube_cycles, fix_cycles
+from superkernel.scheduler.families.aicore.matmul_form import CubeProduct, Side, product_of, turned
 from superkernel.scheduler.families.aicore.matmul_lane import lane_size
 from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, MatmulTiling, Span, factors, layout_of
 from superkernel.target.aicore import AicoreTarget
@@ -160,7 +160,7 @@ class SplitTiling(MatmulTiling):
     def scratch_bytes(self) -> int:
         return self.sums_start + (self.block * self.slot_bytes if self.stages > 1 else 0)
 
-    def tiles(self, product: Product, begin: int, end: int) -> Iterator[tuple[Box, Span, Span]]:
+    def tiles(self, product: CubeProduct, begin: int, end: int) -> Iterator[tuple[Box, Span, Span]]:
         for batch, rows, columns in super().tiles(product, begin, end):
             if self.kept == LEFT:
                 yield batch, rows, (columns[0] * self.block, columns[1] * self.block)
@@ -219,7 +219,7 @@ def split_candidates(body: Body, target: AicoreTarget) -> Iterator[SplitTiling]:
         held, moved = (layout_of(side, extent, product.depth, ITEM) for side, extent in sides)
         if held is None or moved is None:
             return
-        if not _spreads(product.left if moved is Layout.PACKED else product.right, target):
+        if not _spreads(product.left if moved is FactorLayout.PACKED else product.right, target):
             continue
         for rows, columns, pieces in combinations(KEPT, STREAMED, PIECES):
             tiling = _cut(product, (rows, columns), pieces, (held, moved), transposed, target)
@@ -240,8 +240,8 @@ def _spreads(side: Side, target: AicoreTarget) -> bool:
 
 
 def _cut(
-    product: Product, tile: tuple[int, int], pieces: int, layouts: tuple[Layout, Layout], transposed: bool,
-    target: AicoreTarget,
+    product: CubeProduct, tile: tuple[int, int], pieces: int, layouts: tuple[FactorLayout, FactorLayout],
+    transposed: bool, target: AicoreTarget,
 ) -> SplitTiling | None:  # fmt: skip
     """Tiles of that size in passes of so many pieces; None where something does not fit or is not even."""
     (rows, columns), memory, lines = tile, target.memory, target.cube.m
@@ -261,7 +261,7 @@ def _cut(
     if product.depth % group or groups < PASSES_MIN or not steps or not blocks or spare < 0:
         return None
     tiling = SplitTiling(
-        LEFT, rows, columns, Cut(product.depth, group, chunk, steps[-1]), 1, SUMS, 1, 2, product.batch,
+        LEFT, rows, columns, DepthCut(product.depth, group, chunk, steps[-1]), 1, SUMS, 1, 2, product.batch,
         -(-product.rows // rows), tiles, memory.block_bytes, lines, drift=_drift(product.depth // chunk),
         block=blocks[-1], parts=PARTS, spare=spare, transposed=transposed,
     )  # fmt: skip

@@ -34,19 +34,19 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Box, Region, regions_of_box
 from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ir.collapse import runs_of_range
-from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, KernelType, Role
+from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, CoreRole, KernelType
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form
 from superkernel.scheduler.families.aicore.cube import (
-    Cut,
-    Factor,
-    Layout,
+    CubeFactor,
+    DepthCut,
+    FactorLayout,
     PackFactor,
-    PackVector,
+    PackFixVector,
     cube_cycles,
     fix_cycles,
     packed_batch_strides,
 )
-from superkernel.scheduler.families.aicore.matmul_form import Product, Side, product_of, turned
+from superkernel.scheduler.families.aicore.matmul_form import CubeProduct, Side, product_of, turned
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.tiling import Access, Pack
@@ -72,7 +72,7 @@ class MatmulTiling(AicoreTiling):
     kept: str
     rows: int
     columns: int
-    cut: Cut
+    cut: DepthCut
     kept_slots: int
     sums: int
     halves: int
@@ -135,7 +135,7 @@ class MatmulTiling(AicoreTiling):
         """Whether the kernel computes the transposed product."""
         return False
 
-    def product(self, body: Body) -> Product:
+    def product(self, body: Body) -> CubeProduct:
         """The product as the kernel computes it."""
         return turned(product_of(body)) if self.turns else product_of(body)
 
@@ -151,7 +151,7 @@ class MatmulTiling(AicoreTiling):
 
     # Which part of the result ---------------------------------------------------------------------------------------
 
-    def tiles(self, product: Product, begin: int, end: int) -> Iterator[tuple[Box, Span, Span]]:
+    def tiles(self, product: CubeProduct, begin: int, end: int) -> Iterator[tuple[Box, Span, Span]]:
         """(batch box, rows, columns) in tiles, of what units [begin, end) compute."""
         count = self.panel_tiles
         for box in runs_of_range((*product.batch_dims, self.panels, count), begin, end):
@@ -193,7 +193,7 @@ class MatmulTiling(AicoreTiling):
             self._epilogue(found, self.product(body), begin, end)
         return found.result()
 
-    def role_accesses(self, body: Body, begin: int, end: int, role: Role) -> tuple[Access, ...]:
+    def role_accesses(self, body: Body, begin: int, end: int, role: CoreRole) -> tuple[Access, ...]:
         found = AccessSet(body)
         if role.is_cube:
             self._cube(found, body, begin, end)
@@ -215,16 +215,16 @@ class MatmulTiling(AicoreTiling):
                     found.add(vector.operand, False, _run(columns))
                 found.program(_stores(product.program), (*batch, rows, columns))
 
-    def _span(self, tiles: Span, side: str, product: Product) -> Span:
+    def _span(self, tiles: Span, side: str, product: CubeProduct) -> Span:
         size, extent = (self.rows, product.rows) if side == LEFT else (self.columns, product.columns)
         return tiles[0] * size, min(tiles[1] * size, extent)
 
-    def _epilogue(self, found: AccessSet, product: Product, begin: int, end: int) -> None:
+    def _epilogue(self, found: AccessSet, product: CubeProduct, begin: int, end: int) -> None:
         for batch, row_tiles, column_tiles in self.tiles(product, begin, end):
             box = (*batch, self._span(row_tiles, LEFT, product), self._span(column_tiles, RIGHT, product))
             found.program(product.program, box)
 
-    def _lane(self, found: AccessSet, product: Product, begin: int, end: int, lane: int) -> None:
+    def _lane(self, found: AccessSet, product: CubeProduct, begin: int, end: int, lane: int) -> None:
         """What a vector core does of each tile."""
         for batch, row_tiles, column_tiles in self.tiles(product, begin, end):
             for i in range(*row_tiles):
@@ -243,7 +243,7 @@ class MatmulTiling(AicoreTiling):
         product = self.product(body)
         found: dict[int, Pack] = {}
         for side, factor in zip((product.left, product.right), factors(product, self), strict=True):
-            if factor.layout is not Layout.PACKED:
+            if factor.layout is not FactorLayout.PACKED:
                 continue
             kept = [(d, s) for d, s in zip(product.batch_dims, side.batch, strict=True) if s]
             found[side.operand] = PackFactor(
@@ -253,7 +253,7 @@ class MatmulTiling(AicoreTiling):
             )  # fmt: skip
         fix = None if self.mix else fix_of(body)
         for vector in fix.vectors if fix is not None else ():
-            found[vector.operand] = PackVector(vector.offset, vector.stride, product.columns)
+            found[vector.operand] = PackFixVector(vector.offset, vector.stride, product.columns)
         return found
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
@@ -280,8 +280,8 @@ def _stores(program: PointwiseProgram) -> PointwiseProgram:
     return PointwiseProgram(program.shape, (), (), program.outputs)
 
 
-def _reads(found: AccessSet, product: Product, side: Side, factor: Factor, batch: Box, lines: Span) -> None:
-    if factor.layout is not Layout.PACKED:
+def _reads(found: AccessSet, product: CubeProduct, side: Side, factor: CubeFactor, batch: Box, lines: Span) -> None:
+    if factor.layout is not FactorLayout.PACKED:
         strides = (*side.batch, side.line, side.depth)
         found.view(side.operand, (*batch, lines, (0, product.depth)), strides, side.offset)
         return
@@ -292,27 +292,27 @@ def _reads(found: AccessSet, product: Product, side: Side, factor: Factor, batch
     found.add(side.operand, False, regions_of_box((*batch, span), strides, 1))
 
 
-def layout_of(side: Side, lines: int, depth: int, item: int) -> Layout | None:
+def layout_of(side: Side, lines: int, depth: int, item: int) -> FactorLayout | None:
     """How a factor is read; None where the engines cannot read it without a copy."""
     if side.constant:
-        return Layout.PACKED
+        return FactorLayout.PACKED
     if not (0 <= side.line * item <= STRIDE_MAX and 0 <= side.depth * item <= STRIDE_MAX):
         return None
     if side.depth == 1 or depth == 1:
-        return Layout.LINES if side.line != 1 or depth > 1 else Layout.DEPTHS
-    return Layout.DEPTHS if side.line == 1 or (lines == 1 and side.depth * item <= STRIDE_MAX) else None
+        return FactorLayout.LINES if side.line != 1 or depth > 1 else FactorLayout.DEPTHS
+    return FactorLayout.DEPTHS if side.line == 1 or (lines == 1 and side.depth * item <= STRIDE_MAX) else None
 
 
 @lru_cache(maxsize=1024)
-def factors(product: Product, tiling: MatmulTiling) -> tuple[Factor, Factor]:
+def factors(product: CubeProduct, tiling: MatmulTiling) -> tuple[CubeFactor, CubeFactor]:
     """Left and right as the kernel reads them."""
 
-    def made(side: Side, is_left: bool) -> Factor:
+    def made(side: Side, is_left: bool) -> CubeFactor:
         lines, tile = (product.rows, tiling.rows) if is_left else (product.columns, tiling.columns)
         layout = layout_of(side, lines, product.depth, product.dtype.itemsize)
         assert layout is not None, "the family refuses such views"
         kept = is_left == (tiling.kept == LEFT)
-        return Factor(
+        return CubeFactor(
             side.operand, product.dtype, layout, is_left, lines, tile, side.line, side.depth, side.offset, tiling.cut,
             min(tiling.kept_depth if kept else tiling.cut.chunk, product.depth), tiling.block_bytes, tiling.line_block,
         )  # fmt: skip
@@ -408,7 +408,7 @@ def _figures(tiling: MatmulTiling, body: Body, target: AicoreTarget) -> _Figures
     fresh = 1 / max(1, tiling.panel_tiles - 1) if len(depths) > 1 else _share_of_panel(tiling, target)
     loads = tuple(kept.load_cycles(kept_lines, d, target, fresh) for d in depths)
     vectors, fix, vector = _store_cycles(tiling, body, *part, target)
-    return _Figures(loads, chunks, vectors, fix, vector, control, kept.layout is Layout.PACKED)
+    return _Figures(loads, chunks, vectors, fix, vector, control, kept.layout is FactorLayout.PACKED)
 
 
 def _share_of_panel(tiling: MatmulTiling, target: AicoreTarget) -> float:

@@ -179,7 +179,7 @@ def _largest(window: Window, count: int) -> int:
 
 
 @dataclass(frozen=True)
-class Buffers:
+class PoolBuffers:
     """Bytes of UB: `raw` in every slot of the input ring, `out` and `across` in every slot of the output ring."""
 
     raw: int
@@ -202,7 +202,7 @@ def planar_stride(elements: int, item: int, block: int) -> int:
     return ceil_to(elements * item, block)
 
 
-def buffers_of(body: Body, tiling: PoolTiling, block: int) -> Buffers:
+def buffers_of(body: Body, tiling: PoolTiling, block: int) -> PoolBuffers:
     """What a kernel allocates; `block`: `memory.block_bytes`."""
     form, t = pool_form(body), tiling
     height, width = slab_of(form, t)
@@ -214,7 +214,7 @@ def buffers_of(body: Body, tiling: PoolTiling, block: int) -> Buffers:
     planar_in = planar_stride(height * width, item, block)
     planar_out = planar_stride(t.rows * t.cols, out.itemsize, block)
     deep = form.windows[0].kernel > 1
-    return Buffers(
+    return PoolBuffers(
         raw=t.channels * planar_in if t.planar_in else slab * item,
         slab=slab * item if t.planar_in else 0,
         work=slab * work.itemsize if work is not form.dtype else 0,

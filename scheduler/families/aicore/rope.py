@@ -37,7 +37,7 @@ from superkernel.scheduler.families.aicore.cuts import (
 )
 from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, AicoreKernel
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
-from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Layout
+from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, TileLayout
 from superkernel.scheduler.families.pointwise import accesses_of
 from superkernel.scheduler.families.rowops import integer
 from superkernel.scheduler.families.rowspace import remap, slot_program
@@ -315,7 +315,7 @@ class RopeFamily(Family):
             return
         code = code_of(cut, plan.shown, output_types(body, plan.pairs))
         layouts = {code.registers[x.register].layout for x in code.loads if x.input in plan.tables}
-        if not layouts <= {Layout.ROW, Layout.MATRIX}:
+        if not layouts <= {TileLayout.ROW, TileLayout.MATRIX}:
             raise UnsupportedError(
                 "tables with a position must have rows of two elements or more, side by side", location="rope",
                 found=", ".join(sorted(x.value for x in layouts)),

@@ -1,8 +1,8 @@
 """What the kernels of row-wise operators hold in UB, byte by byte: the tilings are fitted with it, and the emitters
 allocate by it.
 
-Model: see `Buffers`. Data that is not contiguous along the tile's rows passes through a turned tile; a program in front
-of the operator, or behind it, is tile code (`tilecode`) with registers of its own.
+Model: see `RowBuffers`. Data that is not contiguous along the tile's rows passes through a turned tile; a program in
+front of the operator, or behind it, is tile code (`tilecode`) with registers of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.row_modes import (
-    Mode,
+    RowMode,
     is_reduction,
     mode_of,
     result_dims,
@@ -36,7 +36,7 @@ _IN_PLACE = ("softmax", "batch_norm", *(f"reduce_{n}" for n in (
 
 
 @dataclass(frozen=True)
-class Buffers:
+class RowBuffers:
     """Bytes of UB that a tiling takes. `raw`, `turned_in` and `params` in every slot of the input ring, `out` and
     `turned_out` (by output) in every slot of the output ring; the rest once. A parameter has its bytes as loaded and
     in the type of the work (0 where that is the same)."""
@@ -89,7 +89,7 @@ def _turn_bytes(strides: tuple[int, ...], p_dim: int, q_dim: int, p: int, q: int
 
 
 @lru_cache(maxsize=65536)
-def buffers_of(body: Body, p: int, q: int, stride: int, fold: bool, block: int) -> Buffers:
+def buffers_of(body: Body, p: int, q: int, stride: int, fold: bool, block: int) -> RowBuffers:
     """What a kernel allocates for tiles of p rows of q elements, `stride` apart; `block`: `memory.block_bytes`."""
     space = space_of(body)
     kind = body.anchor_input_types[0]
@@ -112,8 +112,8 @@ def buffers_of(body: Body, p: int, q: int, stride: int, fold: bool, block: int) 
     temporary = p * stride * work if fold or product or body.op not in _IN_PLACE else 0
     turned = p16 * FOLD_COLUMNS * work if fold or product else 0
     mode = mode_of(space)
-    numbers = {Mode.LINES: p, Mode.COLUMNS: q, Mode.WHOLE: 1, Mode.POINTS: 1}[mode]
-    along = {Mode.LINES: p_dim, Mode.COLUMNS: q_dim}.get(mode, -1)
+    numbers = {RowMode.LINES: p, RowMode.COLUMNS: q, RowMode.WHOLE: 1, RowMode.POINTS: 1}[mode]
+    along = {RowMode.LINES: p_dim, RowMode.COLUMNS: q_dim}.get(mode, -1)
     out, turned_out = [], []
     for result in space.epilogue.outputs if behind is None else ():
         size = body.operands[result.target].type.dtype.itemsize
@@ -127,7 +127,7 @@ def buffers_of(body: Body, p: int, q: int, stride: int, fold: bool, block: int) 
     size_before, size_behind = TileSize(p, q, block), TileSize(*result_extents(body, p, q), block)
     if behind is not None:
         out.append(behind.home_bytes(Home.OUTPUT, size_behind))
-    return Buffers(
+    return RowBuffers(
         p * stride * item if before is None else 0,
         _turn_bytes(walk, p_dim, q_dim, p, q, item, block) if walk else 0, tuple(params),
         p * stride * work if casts and before is None else 0, temporary + turned, temporary, numbers * work, tuple(out),
@@ -181,7 +181,7 @@ def spans_rows(body: Body, program: PointwiseProgram) -> bool:
     p_dim, q_dim = tile_dims(space)
     walk = program.inputs[0].strides
     column = p_dim >= 0 and walk[p_dim] != 0 and walk[q_dim] == 0
-    return column and mode_of(space) in (Mode.COLUMNS, Mode.WHOLE) and space.data.shape[p_dim] <= PARAM_ROWS_MAX
+    return column and mode_of(space) in (RowMode.COLUMNS, RowMode.WHOLE) and space.data.shape[p_dim] <= PARAM_ROWS_MAX
 
 
 def _param_size(program: PointwiseProgram, p_dim: int, q_dim: int, p: int, q: int, tile: int) -> tuple[int, bool]:

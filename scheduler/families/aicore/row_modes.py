@@ -25,7 +25,7 @@ from superkernel.scheduler.families.rowspace import RowSpace
 BATCH_NORM_PROGRAMS = 6  # five inputs and the epilogue: statistics are among the inputs
 
 
-class Mode(Enum):
+class RowMode(Enum):
     """See the module docstring."""
 
     LINES = "lines"
@@ -34,18 +34,18 @@ class Mode(Enum):
     POINTS = "points"
 
 
-def mode_of(space: RowSpace) -> Mode:
+def mode_of(space: RowSpace) -> RowMode:
     """How a space is tiled."""
     has_inner = len(space.outer) + len(space.row) < len(space.epilogue.shape)
     if has_inner:
-        return Mode.POINTS if len(space.programs) == BATCH_NORM_PROGRAMS else Mode.COLUMNS
-    return Mode.LINES if len(space.row) == 1 else Mode.WHOLE
+        return RowMode.POINTS if len(space.programs) == BATCH_NORM_PROGRAMS else RowMode.COLUMNS
+    return RowMode.LINES if len(space.row) == 1 else RowMode.WHOLE
 
 
 def tile_dims(space: RowSpace) -> tuple[int, int]:
     """The dimensions P and Q; -1 for a P that does not exist."""
     mode, rank, outer = mode_of(space), len(space.epilogue.shape), len(space.outer)
-    if mode in (Mode.LINES, Mode.POINTS):
+    if mode in (RowMode.LINES, RowMode.POINTS):
         return outer - 1, rank - 1
     return rank - 2, rank - 1
 
@@ -73,11 +73,11 @@ def result_dims(body: Body) -> tuple[int, int]:
     p_dim, q_dim = tile_dims(space)
     if not is_reduction(body):
         return p_dim, q_dim
-    return -1, p_dim if mode_of(space) is Mode.LINES and p_dim >= 0 else q_dim
+    return -1, p_dim if mode_of(space) is RowMode.LINES and p_dim >= 0 else q_dim
 
 
 def result_extents(body: Body, p: int, q: int) -> tuple[int, int]:
     """Rows and columns of the results of a p x q tile."""
     if not is_reduction(body):
         return p, q
-    return 1, {Mode.LINES: p, Mode.COLUMNS: q}.get(mode_of(space_of(body)), 1)
+    return 1, {RowMode.LINES: p, RowMode.COLUMNS: q}.get(mode_of(space_of(body)), 1)

@@ -28,12 +28,12 @@ from superkernel.scheduler.families.aicore.meeting import meeting_tiling
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.row_buffers import (
     FOLD_COLUMNS,
-    Buffers,
+    RowBuffers,
     buffers_of,
     code_before,
     code_behind,
 )
-from superkernel.scheduler.families.aicore.row_modes import Mode, is_reduction, mode_of, tile_dims, work_of
+from superkernel.scheduler.families.aicore.row_modes import RowMode, is_reduction, mode_of, tile_dims, work_of
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.scheduler.families.rowtiling import RowTiling
@@ -49,7 +49,7 @@ class RowsTiling(VectorTiling):
     """See the module docstring. Tiles are at most `p` x `q` elements, rows `stride` elements apart in UB; `fold`: sums
     over tile rows by folding and turning instead of one tree per row; `depth`: slots of the rings."""
 
-    mode: Mode
+    mode: RowMode
     p: int
     q: int
     stride: int
@@ -60,7 +60,7 @@ class RowsTiling(VectorTiling):
     inner: int  # extent of the blocked axis, 1 without
     block: int
 
-    def buffers(self, body: Body, block: int) -> Buffers:
+    def buffers(self, body: Body, block: int) -> RowBuffers:
         """What the kernel allocates; `block`: `memory.block_bytes`."""
         return buffers_of(body, self.p, self.q, self.stride, self.fold, block)
 
@@ -130,7 +130,7 @@ def _cost(tiling: RowsTiling, body: Body, units: int, target: AicoreTarget) -> f
     rows = elements / max(1, tiling.q)
     lanes = vector.lanes_32bit
     beats = rows * -(-tiling.q // lanes) * passes
-    if tiling.mode is Mode.LINES and not tiling.fold:
+    if tiling.mode is RowMode.LINES and not tiling.fold:
         beats += rows * reductions * vector.reduce_tail_cycles
     commands = 2 + passes + (7 if tiling.fold else 3) * reductions
     for code in (code_before(body), code_behind(body)):
@@ -213,9 +213,9 @@ class RowsFamily(Family):
         pd, qd = tile_dims(space)
         shape = space.epilogue.shape
         p_extent, q_extent = (max(1, shape[pd]) if pd >= 0 else 1), max(1, shape[qd])
-        if mode_of(space) in (Mode.LINES, Mode.POINTS):
+        if mode_of(space) in (RowMode.LINES, RowMode.POINTS):
             return (_lines(budget, p_extent, q_extent),)
-        if mode_of(space) is Mode.WHOLE:
+        if mode_of(space) is RowMode.WHOLE:
             return (_whole(budget, p_extent, q_extent),)
         return tuple(_columns(budget, p_extent, q_extent))
 
@@ -234,7 +234,7 @@ class RowsFamily(Family):
 
 
 def _scans(offered: Sequence[RowsTiling], body: Body) -> Sequence[RowsTiling]:
-    found = [t for t in offered if t.mode is Mode.COLUMNS and t.resident]
+    found = [t for t in offered if t.mode is RowMode.COLUMNS and t.resident]
     if not found:
         space = space_of(body)
         raise UnsupportedError(
@@ -284,7 +284,7 @@ def _tiling(
     budget: _Budget, p: int, q: int, *, resident: bool, fold: bool = False, depth: int = 2, block: int = 1
 ) -> RowsTiling:
     space = budget.space
-    inner = space.inner if mode_of(space) in (Mode.COLUMNS, Mode.POINTS) else 1
+    inner = space.inner if mode_of(space) in (RowMode.COLUMNS, RowMode.POINTS) else 1
     outer = prod(space.outer)
     if not is_reduction(budget.body) and space.row_size == 0:
         outer = 0
@@ -295,7 +295,7 @@ def _tiling(
 
 def _lines(budget: _Budget, p_extent: int, q_extent: int) -> RowsTiling:
     """Many rows per tile; a row that does not fit streams through one tile row."""
-    points = mode_of(budget.space) is Mode.POINTS
+    points = mode_of(budget.space) is RowMode.POINTS
     for depth in (2, 1):
         p = _largest(budget, p_extent, q_extent, depth, True)
         fold = p > 0 and _fold_pays(p, q_extent, budget.target) and not points

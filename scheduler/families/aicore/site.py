@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Instruction
-from superkernel.scheduler.families.aicore.lowering import Const, Lowering
+from superkernel.scheduler.families.aicore.lowering import Const, ProgramLowering
 
 F32, F16, U8 = DType.F32, DType.F16, DType.U8
 Argument = int | Const
 
 
-class Site:
+class InstructionSite:
     """One instruction at its place: the arguments in the type that it is computed in."""
 
-    def __init__(self, e: Lowering, instruction: Instruction, number: int) -> None:
+    def __init__(self, e: ProgramLowering, instruction: Instruction, number: int) -> None:
         self.e, self.instruction, self.number = e, instruction, number
         self.args = instruction.args
         self.dtype = e.program.dtype_of(self.args[0]) if self.args else instruction.dtype

@@ -30,7 +30,7 @@ COUNT_MAX = 65535  # rows and columns of a command
 SPECIAL = frozenset({"v_exp", "v_ln", "v_sqrt", "v_rsqrt", "v_reciprocal", "v_div"})
 
 
-class Layout(Enum):
+class TileLayout(Enum):
     """How a tile's values lie in UB; rows start at multiples of the block."""
 
     SCALAR = "scalar"
@@ -42,15 +42,15 @@ class Layout(Enum):
     SPREAD_COLUMN = "spread column"
     SPREAD = "spread"
 
-    def join(self, other: Layout) -> Layout:
+    def join(self, other: TileLayout) -> TileLayout:
         """The layout of what is computed from both."""
-        if self is other or other is Layout.SCALAR:
+        if self is other or other is TileLayout.SCALAR:
             return self
-        return other if self is Layout.SCALAR else Layout.MATRIX
+        return other if self is TileLayout.SCALAR else TileLayout.MATRIX
 
     @property
     def is_spread(self) -> bool:
-        return self in (Layout.SPREAD_ROW, Layout.SPREAD_COLUMN, Layout.SPREAD)
+        return self in (TileLayout.SPREAD_ROW, TileLayout.SPREAD_COLUMN, TileLayout.SPREAD)
 
 
 class Home(Enum):
@@ -66,14 +66,14 @@ class Home(Enum):
 class Register:
     """`dtype` is an element type of the engines. `number`: of the input, the output, or the anchor's result."""
 
-    layout: Layout
+    layout: TileLayout
     dtype: DType
     home: Home
     number: int = -1
 
 
 @dataclass(frozen=True)
-class Step:
+class TileCommand:
     """A vector command. `operands`: name of the command's operand -> register; `params`: its further operands."""
 
     command: str
@@ -84,7 +84,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Load:
+class TileLoad:
     """An input of the program to a register. Strides are in elements of the register's type, `scale` of which make an
     element of the operand; `shift` is the first of them that is read (the halves of 64-bit integers)."""
 
@@ -97,12 +97,12 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Store:
+class TileStore:
     """A register to an output of the program; `layout`: of what is written (a ROW may be stored to all rows)."""
 
     output: int
     register: int
-    layout: Layout
+    layout: TileLayout
     row_stride: int
     col_stride: int
 
@@ -120,17 +120,22 @@ class TileSize:
         item = register.dtype.itemsize
         if register.layout.is_spread:
             return self.block_bytes
-        count = {Layout.MATRIX: self.cols, Layout.ROW: self.cols, Layout.COLUMN: self.rows, Layout.TURNED: self.rows}
+        count = {
+            TileLayout.MATRIX: self.cols,
+            TileLayout.ROW: self.cols,
+            TileLayout.COLUMN: self.rows,
+            TileLayout.TURNED: self.rows,
+        }
         return ceil_to(count.get(register.layout, 1) * item, self.block_bytes)
 
     def nbytes(self, register: Register) -> int:
         """Bytes of a register."""
         rows = {
-            Layout.MATRIX: self.rows,
-            Layout.TURNED: self.cols,
-            Layout.SPREAD_ROW: self.cols,
-            Layout.SPREAD_COLUMN: self.rows,
-            Layout.SPREAD: self.rows * self.cols,
+            TileLayout.MATRIX: self.rows,
+            TileLayout.TURNED: self.cols,
+            TileLayout.SPREAD_ROW: self.cols,
+            TileLayout.SPREAD_COLUMN: self.rows,
+            TileLayout.SPREAD: self.rows * self.cols,
         }
         return rows.get(register.layout, 1) * self.pitch(register)
 
@@ -140,9 +145,9 @@ class TileCode:
     """See the module docstring. `results`: the registers of outputs that feed the anchor, by output."""
 
     registers: tuple[Register, ...]
-    loads: tuple[Load, ...]
-    steps: tuple[Step, ...]
-    stores: tuple[Store, ...]
+    loads: tuple[TileLoad, ...]
+    steps: tuple[TileCommand, ...]
+    stores: tuple[TileStore, ...]
     results: tuple[tuple[int, int], ...]
 
     @cached_property
@@ -185,7 +190,7 @@ class TileCode:
             peak = max(peak, end)
         return places, peak
 
-    def _may_replace(self, step: Step, operand: int) -> bool:
+    def _may_replace(self, step: TileCommand, operand: int) -> bool:
         """Whether the destination may be the operand's own bytes."""
         mine, its = self.registers[step.dst], self.registers[operand]
         if step.command in ("v_cmp", "v_cmps", "v_transpose", "v_broadcast", "v_gather"):
@@ -196,40 +201,44 @@ class TileCode:
         """Cycles of the vector engine for one tile."""
         return sum(self._step_cycles(step, rows, cols, target) for step in self.steps)
 
-    def _step_cycles(self, step: Step, rows: int, cols: int, target: AicoreTarget) -> int:
+    def _step_cycles(self, step: TileCommand, rows: int, cols: int, target: AicoreTarget) -> int:
         v = target.vector
         lanes = v.lanes_32bit if max(t.itemsize for t in step.types) == 4 else v.lanes_16bit
         if step.command == "v_transpose":
             count, m, n = self.transposition(step, rows, cols)
             return count * (v.startup_cycles + -(-m // 16) * -(-n // 16) * -(-256 // lanes))
         layout = self.registers[step.dst].layout
-        m, n = {Layout.MATRIX: (rows, cols), Layout.ROW: (1, cols), Layout.COLUMN: (1, rows)}.get(layout, (1, 1))
+        m, n = {TileLayout.MATRIX: (rows, cols), TileLayout.ROW: (1, cols), TileLayout.COLUMN: (1, rows)}.get(
+            layout, (1, 1)
+        )
         if self.is_packed(step, TileSize(rows, cols, target.memory.block_bytes)):
             m, n = 1, rows * cols
         return v.startup_cycles + m * -(-n // (v.lanes_special if step.command in SPECIAL else lanes))
 
-    def is_packed(self, step: Step, size: TileSize) -> bool:
+    def is_packed(self, step: TileCommand, size: TileSize) -> bool:
         """Whether a step on whole rows of the largest tile may take all rows as one long row: no register has bytes
         between its rows, none is broadcast."""
         registers = [self.registers[r] for r in (step.dst, *(r for _, r in step.operands))]
         return (
             size.rows * size.cols <= COUNT_MAX
             and step.command not in ("v_transpose", "v_broadcast", "v_iota", "v_gather")
-            and all(r.layout is Layout.MATRIX and size.pitch(r) == size.cols * r.dtype.itemsize for r in registers)
+            and all(r.layout is TileLayout.MATRIX and size.pitch(r) == size.cols * r.dtype.itemsize for r in registers)
         )
 
-    def transposition(self, step: Step, rows: Count, cols: Count) -> tuple[Count | int, Count | int, Count | int]:
+    def transposition(
+        self, step: TileCommand, rows: Count, cols: Count
+    ) -> tuple[Count | int, Count | int, Count | int]:
         """How many commands a transposing step is, and the rows and columns that each reads."""
         source, result = (self.registers[r].layout for r in (step.operands[0][1], step.dst))
-        if result is Layout.SPREAD:
+        if result is TileLayout.SPREAD:
             return rows, 1, cols
-        found: dict[Layout, tuple[Count | int, Count | int, Count | int]] = {
-            Layout.SPREAD: (rows, cols, 1),
-            Layout.SPREAD_ROW: (1, cols, 1),
-            Layout.SPREAD_COLUMN: (1, rows, 1),
-            Layout.TURNED: (1, cols, rows),
-            Layout.ROW: (1, 1, cols),
-            Layout.COLUMN: (1, 1, rows),
+        found: dict[TileLayout, tuple[Count | int, Count | int, Count | int]] = {
+            TileLayout.SPREAD: (rows, cols, 1),
+            TileLayout.SPREAD_ROW: (1, cols, 1),
+            TileLayout.SPREAD_COLUMN: (1, rows, 1),
+            TileLayout.TURNED: (1, cols, rows),
+            TileLayout.ROW: (1, 1, cols),
+            TileLayout.COLUMN: (1, 1, rows),
         }
         return found.get(source, (1, rows, cols))
 
@@ -238,7 +247,7 @@ class TileCode:
         rows: int,
         cols: int,
         target: AicoreTarget,
-        among: Iterable[Load] | None = None,
+        among: Iterable[TileLoad] | None = None,
         unaligned: Container[int] = (),
     ) -> int:
         """Cycles of MTE2 for the loads of one tile, or some; `unaligned`: inputs that transfers do not find at full
@@ -256,7 +265,7 @@ class TileCode:
         rows: int,
         cols: int,
         target: AicoreTarget,
-        among: Iterable[Store] | None = None,
+        among: Iterable[TileStore] | None = None,
         unaligned: Container[int] = (),
     ) -> int:
         """Cycles of MTE3 for the stores of one tile, or some; `unaligned` as in `load_cycles`."""
@@ -278,24 +287,24 @@ def _first_gap(taken: Iterable[tuple[int, int]], nbytes: int) -> int:
     return place
 
 
-def _is_run(layout: Layout, row_stride: int, cols: int, item: int, target: AicoreTarget) -> bool:
+def _is_run(layout: TileLayout, row_stride: int, cols: int, item: int, target: AicoreTarget) -> bool:
     """Whether rows lie one behind the other, there and in UB: one run of bytes."""
-    return layout is Layout.MATRIX and row_stride == cols and cols * item % target.memory.block_bytes == 0
+    return layout is TileLayout.MATRIX and row_stride == cols and cols * item % target.memory.block_bytes == 0
 
 
 def _move_cycles(
-    layout: Layout, item: int, rows: int, cols: int, path: str, target: AicoreTarget, aligned: bool
+    layout: TileLayout, item: int, rows: int, cols: int, path: str, target: AicoreTarget, aligned: bool
 ) -> int:
     lines, elements = {
-        Layout.MATRIX: (rows, cols),
-        Layout.TURNED: (cols, rows),
-        Layout.ROW: (1, cols),
-        Layout.COLUMN: (1, rows),
-        Layout.SPREAD_ROW: (cols, 1),
-        Layout.SPREAD_COLUMN: (rows, 1),
-        Layout.SPREAD: (cols, 1),
-        Layout.SCALAR: (1, 1),
+        TileLayout.MATRIX: (rows, cols),
+        TileLayout.TURNED: (cols, rows),
+        TileLayout.ROW: (1, cols),
+        TileLayout.COLUMN: (1, rows),
+        TileLayout.SPREAD_ROW: (cols, 1),
+        TileLayout.SPREAD_COLUMN: (rows, 1),
+        TileLayout.SPREAD: (cols, 1),
+        TileLayout.SCALAR: (1, 1),
     }[layout]
-    count = rows if layout is Layout.SPREAD else 1
+    count = rows if layout is TileLayout.SPREAD else 1
     beats = target.global_transfer_cycles(path, lines * elements * item, 0 if aligned else 1)
     return count * (target.dma.startup_cycles + beats + (lines - 1) * target.dma.row_cycles)

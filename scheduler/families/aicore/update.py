@@ -35,7 +35,7 @@ PAIR_DIMS = (1, 2)  # B and H stay dimensions of their own
 
 
 @dataclass(frozen=True)
-class Part:
+class CopyPart:
     """A copy over [B, H, ...]. `input_steps`, `output_steps`: elements per row of the position, by input and output."""
 
     program: PointwiseProgram
@@ -44,7 +44,7 @@ class Part:
 
 
 @lru_cache(maxsize=1024)
-def new_rows(body: Body) -> Part:
+def new_rows(body: Body) -> CopyPart:
     """The new rows at position 0."""
     source = _source(body, 1)
     box = tuple((0, extent) for extent in source.shape)
@@ -52,16 +52,18 @@ def new_rows(body: Body) -> Part:
     own = [i.strides[2] for i in body.epilogue.inputs if i.source >= 0]
     stores = [o for o in source.outputs if o.target >= 0]
     steps = (*(0 for _ in source.inputs), *own)
-    return Part(collapse(fed, PAIR_DIMS), steps, (*(o.strides[2] for o in body.epilogue.outputs), *(0 for _ in stores)))
+    return CopyPart(
+        collapse(fed, PAIR_DIMS), steps, (*(o.strides[2] for o in body.epilogue.outputs), *(0 for _ in stores))
+    )
 
 
 @lru_cache(maxsize=1024)
-def whole_cache(body: Body) -> Part | None:
+def whole_cache(body: Body) -> CopyPart | None:
     """The copy of the cache; None in place."""
     if is_in_place(body):
         return None
     program = collapse(feed(body.epilogue, _source(body, 0)), PAIR_DIMS)
-    return Part(program, (0,) * len(program.inputs), (0,) * len(program.outputs))
+    return CopyPart(program, (0,) * len(program.inputs), (0,) * len(program.outputs))
 
 
 def _source(body: Body, slot: int) -> PointwiseProgram:
@@ -91,7 +93,7 @@ class UpdateTiling(VectorTiling):
     def units(self) -> int:
         return self.pairs
 
-    def parts(self, body: Body) -> list[tuple[Part, Cut]]:
+    def parts(self, body: Body) -> list[tuple[CopyPart, Cut]]:
         """What a range does, in order."""
         found = [(new_rows(body), self.rows)] if self.rows.units else []
         cache = whole_cache(body)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from superkernel.backends.aicore.executable import SimExecutable
     from superkernel.codegen.aicore.image import AicoreImage
     from superkernel.codegen.aicore.weight_prefetch import WeightPrefetch
-    from superkernel.scheduler.aicore.launches import Part
+    from superkernel.scheduler.aicore.launches import ScopePart
     from superkernel.scheduler.aicore.place import Workspaces
     from superkernel.sync.aicore.verify import AicoreCertificate
 
@@ -38,7 +38,7 @@ class AicoreScheduled(Scheduled):
 class AicorePlanned(Planned[AicorePlan], AicoreScheduled):
     """With the launches, each with what it has in one piece, and the schedule of weights."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ScopePart, ...]
     weights: WeightPrefetch
 
 
@@ -58,7 +58,7 @@ class AicoreCompiled(Compilation[AicoreTarget, AicorePlan]):
         return self.planned.workspaces
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ScopePart, ...]:
         """The launches, each with what it has in one piece."""
         return self.planned.parts
 

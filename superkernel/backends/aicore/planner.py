@@ -10,7 +10,7 @@ from superkernel.codegen.aicore.weight_prefetch import plan_weight_prefetch, wit
 from superkernel.compilation.compiled import Job
 from superkernel.compilation.planner import Planner
 from superkernel.ir.graph import Graph
-from superkernel.scheduler.aicore.launches import Part, by_scope
+from superkernel.scheduler.aicore.launches import ScopePart, by_scope
 from superkernel.scheduler.aicore.place import place_aicore
 from superkernel.scheduler.families.aicore.grouped import grouped_cut
 from superkernel.scheduler.grouping import Grouping
@@ -69,7 +69,7 @@ class AicorePlanner(Planner[AicoreTarget, AicoreScheduled, AicorePlanned]):
             workspaces=scheduled.workspaces, plan=with_prefetch(plan, weights), parts=parts, weights=weights,
         )  # fmt: skip
 
-    def _launches(self, scheduled: AicoreScheduled) -> tuple[AicorePlan, tuple[Part, ...]]:
+    def _launches(self, scheduled: AicoreScheduled) -> tuple[AicorePlan, tuple[ScopePart, ...]]:
         """The plan of a schedule, and the launches that share it."""
         schedule, options = scheduled.schedule, self.job.options
         code_bytes = [self.chooser.code_bytes(sub.kernel) for sub in schedule.subops]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from superkernel.codegen.aicore.emission import KernelCode
-from superkernel.scheduler.families.aicore.base import Role
+from superkernel.scheduler.families.aicore.base import CoreRole
 from superkernel.scheduler.schedule import Schedule
 from superkernel.sync.hazards import Conflict, find_conflicts
 
@@ -24,7 +24,7 @@ SCHEDULES_KEPT = 2  # conflicts of large schedules take tens of megabytes
 class Shared:
     """See the module docstring. `kernels`: emitted code and its IR text, by what it was made from."""
 
-    kernels: dict[tuple[str, Role], tuple[KernelCode, str]] = field(default_factory=dict)
+    kernels: dict[tuple[str, CoreRole], tuple[KernelCode, str]] = field(default_factory=dict)
     found: list[tuple[Schedule, Sequence[Sequence[Conflict]]]] = field(default_factory=list)
 
     def conflicts(self, schedule: Schedule) -> Sequence[Sequence[Conflict]]:
