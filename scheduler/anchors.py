@@ -12,7 +12,7 @@ from superkernel.ops.opdef import Family as OpFamily
 from superkernel.scheduler import legality, profit
 from superkernel.scheduler.affine import Coords, Ref, dense_ref, same_strides
 from superkernel.scheduler.cluster import Anchor, Cluster, Load, Result, Store
-from superkernel.scheduler.grouping import Buffer
+from superkernel.scheduler.grouping import ValueBuffer
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.join import as_prologue
 from superkernel.scheduler.schedule import Space
@@ -234,7 +234,7 @@ def _store_in_place(ws: Workspace, node: Node, cluster: Cluster, anchor: Anchor,
     """The new contents take the old ones' bytes, after everybody has read those."""
     before = ws.buffers[old.buffer]
     name = ws.fresh(node.outputs[0])
-    ws.buffers[name] = Buffer(anchor.outputs[0], before.home, previous=old.buffer)
+    ws.buffers[name] = ValueBuffer(anchor.outputs[0], before.home, previous=old.buffer)
     ws.new_version(node.outputs[0], name)
     anchor.in_place = old.buffer
     anchor.feeds[0] = dense_ref(name, anchor.outputs[0].shape)

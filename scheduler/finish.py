@@ -10,7 +10,7 @@ from __future__ import annotations
 from superkernel.core.tensor import row_major_strides
 from superkernel.scheduler.affine import Ref
 from superkernel.scheduler.cluster import Cluster, Store
-from superkernel.scheduler.grouping import Buffer
+from superkernel.scheduler.grouping import ValueBuffer
 from superkernel.scheduler.schedule import Place, Space
 from superkernel.scheduler.workspace import Reg, Workspace, any_view, only_dense
 
@@ -23,12 +23,12 @@ def place_outputs(ws: Workspace) -> None:
         ref = ws.locate(value, only_dense)
         buffer = ws.buffers[ref.buffer]
         if ref.is_dense and buffer.is_temporary and buffer.type.size == kind.size and ref.offset == 0:
-            ws.buffers[ref.buffer] = Buffer(buffer.type, home)
+            ws.buffers[ref.buffer] = ValueBuffer(buffer.type, home)
             continue
-        _store_to(ws, value, Buffer(kind, home))
+        _store_to(ws, value, ValueBuffer(kind, home))
 
 
-def _store_to(ws: Workspace, value: str, target: Buffer) -> Cluster:
+def _store_to(ws: Workspace, value: str, target: ValueBuffer) -> Cluster:
     """One more store of the value, dense, by its own cluster where that is possible, else by a copy."""
     name = ws.fresh(value)
     found = ws.values[value]
@@ -87,7 +87,7 @@ def _staged(ws: Workspace, value: str) -> Ref | None:
     if home is None or home.space is not Space.STATE:
         return None
     name = ws.fresh(value)
-    ws.buffers[name] = Buffer(ws.graph.types[value])
+    ws.buffers[name] = ValueBuffer(ws.graph.types[value])
     _copy_to(ws, value, name)
     return Ref(name, ref.shape, row_major_strides(ref.shape))
 
@@ -100,7 +100,7 @@ def _write_state(ws: Workspace, slot: int, state: str, value: str, staged: Ref |
         c.id: c for name in versions for c in ws.clusters.clusters_writing(name) + ws.clusters.clusters_reading(name)
     }
     name = ws.fresh(f"{state}.next")
-    target = Buffer(ws.graph.types[state], home, previous=versions[-1])
+    target = ValueBuffer(ws.graph.types[state], home, previous=versions[-1])
     found = ws.values[value]
     direct: Cluster | None = None
     if staged is None and isinstance(found, Reg) and ws.can_store(found, found.coords.natural()):

@@ -28,7 +28,7 @@ class GroupNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class ValueBuffer:
     """A buffer that sub-operators read or write. `home`: None in the arena, else the space and slot it fills
     (constants: slot 0, offsets come with the memory plan). `inside`: a part of another buffer, from that byte on; one
     of the same type is a *window*: all of the other one's bytes, of which its views touch some.
@@ -55,7 +55,7 @@ class Grouping:
     graph and folded views."""
 
     subops: tuple[SubOperator, ...]
-    buffers: Mapping[str, Buffer]
+    buffers: Mapping[str, ValueBuffer]
     constants: Mapping[str, NDArray[Any]]
     notes: tuple[GroupNote, ...]
 

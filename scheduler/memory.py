@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Role, SubOperator
-from superkernel.scheduler.grouping import Buffer
+from superkernel.scheduler.grouping import ValueBuffer
 from superkernel.scheduler.owners import Owners, Run
 from superkernel.scheduler.schedule import ConstantSlot, Place, Space
 from superkernel.scheduler.tiling import Pack, Tiling
@@ -45,7 +45,7 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class BufferUse:
     """Who uses a buffer: `last[core]` is the last position at which that core does; `ready[core]` is up to where
     every first writer of the buffer knows that core to be complete, through data dependences alone; `runs`: which core
     writes which of its bytes."""
@@ -58,9 +58,9 @@ class Touched:
 def plan_memory(
     subops: Sequence[SubOperator],
     tilings: Sequence[Tiling],
-    buffers: Mapping[str, Buffer],
+    buffers: Mapping[str, ValueBuffer],
     constants: Mapping[str, NDArray[Any]],
-    touched: Mapping[str, Touched] | None = None,
+    touched: Mapping[str, BufferUse] | None = None,
     roomy_bytes: int = 0,
     align: int = ALIGN_BYTES,
 ) -> MemoryPlan:
@@ -114,7 +114,7 @@ def _root(name: str, parents: Mapping[str, tuple[str, int]]) -> tuple[str, int]:
 
 
 def _lifetimes(
-    subops: Sequence[SubOperator], buffers: Mapping[str, Buffer], parents: Mapping[str, tuple[str, int]]
+    subops: Sequence[SubOperator], buffers: Mapping[str, ValueBuffer], parents: Mapping[str, tuple[str, int]]
 ) -> dict[str, tuple[int, int]]:
     """First and last position at which each arena buffer, or a part of it, is touched."""
     lives: dict[str, tuple[int, int]] = {}
@@ -128,7 +128,7 @@ def _lifetimes(
 
 
 def _in_place(
-    subops: Sequence[SubOperator], buffers: Mapping[str, Buffer], lives: Mapping[str, tuple[int, int]]
+    subops: Sequence[SubOperator], buffers: Mapping[str, ValueBuffer], lives: Mapping[str, tuple[int, int]]
 ) -> dict[str, str]:
     """Output buffer -> the input buffer whose bytes it takes over. Buffers with parts are left alone."""
     whole = {b.inside[0] for b in buffers.values() if b.inside is not None}
@@ -166,10 +166,10 @@ def walks_alike(sub: SubOperator, source: int, target: int) -> bool:
 
 def _arena(
     lives: Mapping[str, tuple[int, int]],
-    buffers: Mapping[str, Buffer],
+    buffers: Mapping[str, ValueBuffer],
     shared: Mapping[str, str],
     align: int,
-    touched: Mapping[str, Touched] | None = None,
+    touched: Mapping[str, BufferUse] | None = None,
     limit: int = 0,
 ) -> tuple[dict[str, int], int]:
     """Offsets of all arena buffers and the arena's size. With `touched`, bytes are reused only by writers that know
@@ -217,7 +217,7 @@ class _Interference:
     """Which buffers must not share bytes, one row at a time: those that live together, and, with users given, those
     whose later one does not know that the earlier one's users are done."""
 
-    def __init__(self, spans: Sequence[tuple[int, int]], users: Sequence[Touched]) -> None:
+    def __init__(self, spans: Sequence[tuple[int, int]], users: Sequence[BufferUse]) -> None:
         table = np.array(spans, np.int64).reshape(-1, 2)
         self._first, self._last = table[:, 0], table[:, 1]
         cores = range(len(users[0].ready)) if users else range(0)
@@ -234,25 +234,25 @@ class _Interference:
         return ~clear
 
 
-def _users(roots: Mapping[str, str], names: Sequence[str], touched: Mapping[str, Touched]) -> list[Touched]:
+def _users(roots: Mapping[str, str], names: Sequence[str], touched: Mapping[str, BufferUse]) -> list[BufferUse]:
     """Users of each place: of its first buffer and of those that take it over."""
-    found: dict[str, Touched] = {}
+    found: dict[str, BufferUse] = {}
     for name, root in roots.items():
         row = touched[name]
         old = found.get(root)
         if old is None:
-            found[root] = Touched(dict(row.last), row.ready, row.runs)
+            found[root] = BufferUse(dict(row.last), row.ready, row.runs)
             continue
         for core, position in row.last.items():
             old.last[core] = max(position, old.last.get(core, -1))
-        found[root] = Touched(old.last, list(map(min, old.ready, row.ready)), old.runs)
+        found[root] = BufferUse(old.last, list(map(min, old.ready, row.ready)), old.runs)
     return [found[root] for root in names]
 
 
 class _Blob:
     """The constants in the order of their first use, equal ones once."""
 
-    def __init__(self, constants: Mapping[str, NDArray[Any]], buffers: Mapping[str, Buffer], align: int) -> None:
+    def __init__(self, constants: Mapping[str, NDArray[Any]], buffers: Mapping[str, ValueBuffer], align: int) -> None:
         self._constants, self._buffers, self._align = constants, buffers, align
         self._offsets: dict[object, int] = {}
         self.slots: list[ConstantSlot] = []

@@ -19,13 +19,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from superkernel.core.errors import VerificationError, Violation, raise_all
 from superkernel.core.tensor import Region, full_box, regions_of_box
 from superkernel.ir.body import Body, PointwiseProgram, Role, SubOperator, View
-from superkernel.scheduler.grouping import Buffer
+from superkernel.scheduler.grouping import ValueBuffer
 from superkernel.scheduler.schedule import Place, Space
 
 MAX_RUNS = 4096
 
 
-class Owners:
+class ByteOwners:
     """Who owns which bytes of one address space: runs in order of address, each with its owner."""
 
     def __init__(self) -> None:
@@ -54,13 +54,13 @@ class Owners:
 
 
 def check_memory(
-    subops: Sequence[SubOperator], places: Sequence[Sequence[Place]], buffers: Mapping[str, Buffer]
+    subops: Sequence[SubOperator], places: Sequence[Sequence[Place]], buffers: Mapping[str, ValueBuffer]
 ) -> None:
     """Raises VerificationError with every operand that would read, or overwrite in place, another buffer's bytes."""
-    spaces: dict[tuple[Space, int], Owners] = {}
+    spaces: dict[tuple[Space, int], ByteOwners] = {}
     for name, buffer in buffers.items():
         if buffer.home is not None and buffer.home.space in (Space.INPUT, Space.STATE) and buffer.previous is None:
-            owners = spaces.setdefault((buffer.home.space, buffer.home.slot), Owners())
+            owners = spaces.setdefault((buffer.home.space, buffer.home.slot), ByteOwners())
             owners.claim(0, buffer.type.nbytes, name)
     wrong: list[Violation] = []
     for sub, row in zip(subops, places, strict=True):
@@ -71,7 +71,7 @@ def check_memory(
                 wanted = buffers[wanted].previous or wanted
             if operand.role in (Role.OUTPUT, Role.CONSTANT) or not operand.type.nbytes:
                 continue
-            owners = spaces.setdefault((place.space, place.slot), Owners())
+            owners = spaces.setdefault((place.space, place.slot), ByteOwners())
             runs = read_runs(sub.body, index) if _is_window(value, buffers) else [(0, operand.type.nbytes)]
             strange = (found for a, b in runs for found in owners.strangers(place.offset + a, place.offset + b, wanted))
             for start, stop, owner in strange:
@@ -80,7 +80,7 @@ def check_memory(
                 wrong.append(Violation("the operand's bytes are not its own", where, wanted, found))
         for index, (value, operand, place) in enumerate(uses):
             if operand.role in (Role.OUTPUT, Role.INOUT) and operand.type.nbytes:
-                owners = spaces.setdefault((place.space, place.slot), Owners())
+                owners = spaces.setdefault((place.space, place.slot), ByteOwners())
                 for start, stop in written_runs(sub.body, index):
                     owners.claim(place.offset + start, place.offset + stop, _whole(value, buffers))
     raise_all(VerificationError, wrong)
@@ -121,13 +121,13 @@ def _runs(regions: Iterable[Region]) -> Iterator[tuple[int, int]]:
             yield start, start + region.length
 
 
-def _is_window(name: str, buffers: Mapping[str, Buffer]) -> bool:
+def _is_window(name: str, buffers: Mapping[str, ValueBuffer]) -> bool:
     """True of a buffer that shares all bytes of the one it lies in."""
     inside = buffers[name].inside
     return inside is not None and buffers[inside[0]].type == buffers[name].type
 
 
-def _whole(name: str, buffers: Mapping[str, Buffer]) -> str:
+def _whole(name: str, buffers: Mapping[str, ValueBuffer]) -> str:
     """The buffer that a buffer is a part of in the end."""
     inside = buffers[name].inside
     while inside is not None:

@@ -11,7 +11,7 @@ from superkernel.ir.graph import Node
 from superkernel.scheduler.affine import Coords, Ref, permutation, same_strides, view_refs
 from superkernel.scheduler.anchors import add_anchor
 from superkernel.scheduler.cluster import Store
-from superkernel.scheduler.grouping import Buffer
+from superkernel.scheduler.grouping import ValueBuffer
 from superkernel.scheduler.storage import IMAGE_OPS, stored_shape
 from superkernel.scheduler.workspace import Accept, Derived, Reg, Workspace, any_view, only_dense
 
@@ -86,7 +86,7 @@ def add_concat(ws: Workspace, node: Node) -> None:
         return
     buffer = home or ws.fresh(out)
     if not home:
-        ws.buffers[buffer] = Buffer(TensorType(kind.dtype, stored_shape(kind.shape, strides)))
+        ws.buffers[buffer] = ValueBuffer(TensorType(kind.dtype, stored_shape(kind.shape, strides)))
     for value, place in parts:
         if 0 not in place.shape:
             _store_part(ws, node, value, replace(place, buffer=buffer))
@@ -110,7 +110,7 @@ def _home(ws: Workspace, out: str) -> tuple[str, tuple[int, ...], int]:
         if value not in ws.homes:
             name = ws.homes[value] = ws.fresh(value)
             inside = (ws.homes[chain[i + 1]], 0) if i + 1 < len(chain) else None
-            ws.buffers[name] = Buffer(stored, inside=inside)
+            ws.buffers[name] = ValueBuffer(stored, inside=inside)
     return ws.homes[out], strides, first
 
 

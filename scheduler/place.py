@@ -31,9 +31,9 @@ from superkernel.scheduler.cost import (
     written_by,
 )
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.grouping import Buffer, Grouping
+from superkernel.scheduler.grouping import Grouping, ValueBuffer
 from superkernel.scheduler.hostcall import HOST_REFERENCE
-from superkernel.scheduler.memory import MemoryPlan, Touched, plan_memory
+from superkernel.scheduler.memory import BufferUse, MemoryPlan, plan_memory
 from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.owners import MIXED
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Task
@@ -128,7 +128,7 @@ def absolute(accesses: Sequence[Access], places: Sequence[Place]) -> tuple[Memor
     return tuple(found)
 
 
-def lineage(buffers: Mapping[str, Buffer], name: str) -> Iterator[tuple[str, Buffer, int]]:
+def lineage(buffers: Mapping[str, ValueBuffer], name: str) -> Iterator[tuple[str, ValueBuffer, int]]:
     """The buffer, the one it is a part of, and so on, each with the byte offset of the first one in it."""
     offset = 0
     while True:
@@ -349,9 +349,9 @@ class _Placer:
         """The same on one core."""
         return sum(self.book.partitions(sub)[0].longest_ns for sub in self.subops)
 
-    def touched(self, order: Sequence[int]) -> dict[str, Touched]:
+    def touched(self, order: Sequence[int]) -> dict[str, BufferUse]:
         """For every buffer with a place of its own who touches it last, and what its first writers know by then."""
-        found: dict[str, Touched] = {}
+        found: dict[str, BufferUse] = {}
         seen: set[str] = set()
         for position, i in enumerate(order):
             cores = self.placed[i].cores
@@ -363,9 +363,9 @@ class _Placer:
                 if row is None:
                     written = self.written.get(name, ())
                     runs = dict.fromkeys((w.low, w.high, w.core if w.is_run else MIXED) for w in written)
-                    row = found[name] = Touched({}, ready or [], tuple(runs))
+                    row = found[name] = BufferUse({}, ready or [], tuple(runs))
                 elif ready is not None:  # the first use of another part of it
-                    row = found[name] = Touched(row.last, list(map(min, row.ready, ready)), row.runs)
+                    row = found[name] = BufferUse(row.last, list(map(min, row.ready, ready)), row.runs)
                 for core in cores:
                     row.last[core] = position
         return found

@@ -41,7 +41,7 @@ _CONNECTING = frozenset({"concat", "slice", "split", "pad"})
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ChannelRun:
     """Channels [first, first + own) of the concatenation `whole`."""
 
     whole: str
@@ -54,7 +54,7 @@ class Storage:
     concatenation -> the larger one whose bytes it shares."""
 
     images: frozenset[str] = frozenset()
-    homes: Mapping[str, Run] = field(default_factory=dict)
+    homes: Mapping[str, ChannelRun] = field(default_factory=dict)
 
     def strides(self, value: str, kind: TensorType) -> Shape | None:
         """Strides over the value's shape of its layout; None where that is row-major."""
@@ -128,13 +128,13 @@ def connects(graph: Graph, node: Node) -> bool:
     return node.op in _CONNECTING or graph.definition(node).family is Family.POINTWISE
 
 
-def _homes(graph: Graph, images: frozenset[str]) -> dict[str, Run]:
+def _homes(graph: Graph, images: frozenset[str]) -> dict[str, ChannelRun]:
     """For each concatenation the first later one that has its parts as a run, where runs do not overlap."""
     parts: dict[str, tuple[str, ...]] = {}
     for node in graph.nodes:
         if _along_channels(graph, node, images):
             parts[node.outputs[0]] = tuple(p for v in node.inputs if v is not None for p in parts.get(v, (v,)))
-    homes: dict[str, Run] = {}
+    homes: dict[str, ChannelRun] = {}
     taken: dict[str, list[tuple[int, int]]] = {}
     names = list(parts)
     for at, name in enumerate(names):
@@ -145,7 +145,7 @@ def _homes(graph: Graph, images: frozenset[str]) -> dict[str, Run]:
             stop = start + len(parts[name])
             if all(stop <= first or last <= start for first, last in taken.get(whole, ())):
                 taken.setdefault(whole, []).append((start, stop))
-                homes[name] = Run(whole, sum(graph.types[p].shape[CHANNEL] for p in parts[whole][:start]))
+                homes[name] = ChannelRun(whole, sum(graph.types[p].shape[CHANNEL] for p in parts[whole][:start]))
                 break
     return homes
 

@@ -28,7 +28,7 @@ from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import Family
 from superkernel.scheduler.affine import Coords, Ref, Shape, dense_ref, view_refs
 from superkernel.scheduler.cluster import Anchor, Cluster, ClusterSet, Load, Prologue, Store
-from superkernel.scheduler.grouping import Buffer, GroupNote
+from superkernel.scheduler.grouping import GroupNote, ValueBuffer
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.schedule import Place, Space
 from superkernel.scheduler.storage import (
@@ -85,7 +85,7 @@ class Workspace:
     target: Target | None = None
     clusters: ClusterSet = field(default_factory=ClusterSet)
     values: dict[str, Ref | Reg | Derived] = field(default_factory=dict)
-    buffers: dict[str, Buffer] = field(default_factory=dict)
+    buffers: dict[str, ValueBuffer] = field(default_factory=dict)
     constants: dict[str, NDArray[Any]] = field(default_factory=dict)
     members: dict[int, list[str]] = field(default_factory=dict)  # cluster -> values in its registers
     names: dict[tuple[int, int, int], str] = field(default_factory=dict)  # (cluster, slot, cell) -> its first value
@@ -101,12 +101,12 @@ class Workspace:
         graph = self.graph
         self.positions = {node.name: i for i, node in enumerate(graph.nodes)}
         for i, (name, kind) in enumerate(graph.inputs.items()):
-            self._enter(name, Buffer(kind, Place(Space.INPUT, i, 0)))
+            self._enter(name, ValueBuffer(kind, Place(Space.INPUT, i, 0)))
         for name, array in graph.constants.items():
-            self._enter(name, Buffer(graph.types[name], CONSTANT_HOME))
+            self._enter(name, ValueBuffer(graph.types[name], CONSTANT_HOME))
             self.constants[name] = array
         for i, name in enumerate(graph.states):
-            self._enter(name, Buffer(graph.types[name], Place(Space.STATE, i, 0)))
+            self._enter(name, ValueBuffer(graph.types[name], Place(Space.STATE, i, 0)))
 
     def apart(self, cluster: Cluster, node: Node, *, in_front: bool = False) -> str | None:
         """Why a cluster's nodes and another node cannot run as one, if they cannot: they belong to different scopes
@@ -126,7 +126,7 @@ class Workspace:
             fits = len((named | {node.kernel_type}) - {None}) <= 1
         return None if fits else "one of them names a type of kernel"
 
-    def _enter(self, name: str, buffer: Buffer) -> None:
+    def _enter(self, name: str, buffer: ValueBuffer) -> None:
         self.buffers[name] = buffer
         self.values[name] = dense_ref(name, buffer.type.shape)
 
@@ -351,7 +351,7 @@ class Workspace:
         """A view of a constant becomes a constant of its own."""
         name = self.fresh(value)
         self.constants[name] = np.ascontiguousarray(array).reshape(array.shape)
-        self._enter(name, Buffer(self.graph.types[value], CONSTANT_HOME))
+        self._enter(name, ValueBuffer(self.graph.types[value], CONSTANT_HOME))
         found = self.values[value] = self.values[name]
         assert isinstance(found, Ref)
         return found
@@ -366,7 +366,7 @@ class Workspace:
             feed = cluster.anchor.feeds[reg.slot]
             assert isinstance(feed, Prologue)
             cells = feed.cells
-        self.buffers[buffer] = Buffer(TensorType(cells[reg.cell].dtype, shape))
+        self.buffers[buffer] = ValueBuffer(TensorType(cells[reg.cell].dtype, shape))
         self.stores_of(reg).append(Store(reg.cell, buffer, strides))
         self.clusters.write(cluster, buffer)
         return buffer

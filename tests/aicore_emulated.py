@@ -36,7 +36,7 @@ from superkernel.ir.body import Body, Role, SubOperator
 from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.aicore.place import place_aicore
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.grouping import Buffer, Grouping
+from superkernel.scheduler.grouping import Grouping, ValueBuffer
 from superkernel.scheduler.schedule import Place, Space
 from superkernel.sync.aicore.planner import plan_aicore
 from superkernel.sync.aicore.verify import verify_aicore
@@ -85,7 +85,7 @@ class Alone:
             self.homes.append(Place(space, 0 if space is Space.CONSTANT else slots[space], 0))
             slots[space] += 1
             types.setdefault(space, []).append(operand.type)
-        buffers = {n: Buffer(o.type, h) for n, o, h in zip(names, body.operands, self.homes, strict=True)}
+        buffers = {n: ValueBuffer(o.type, h) for n, o, h in zip(names, body.operands, self.homes, strict=True)}
         self.arrays = [self._start(k, body, arrays[k]) for k in range(len(names))]
         constants = {n: a for n, a, h in zip(names, self.arrays, self.homes, strict=True) if h.space is Space.CONSTANT}
         grouping = Grouping((SubOperator(0, "alone", body, names, ("alone",), kernel),), buffers, constants, ())

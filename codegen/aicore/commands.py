@@ -21,7 +21,7 @@ from superkernel.core.dtypes import DType
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import CommandSpec, Engine, command
 from superkernel.target.engines.layout import DOORBELL, layout, word_offset
-from superkernel.target.engines.model import OPCODE_BITS, TYPE_BITS, TYPE_CODES, Kind, Operand
+from superkernel.target.engines.model import OPCODE_BITS, TYPE_BITS, TYPE_CODES, CommandOperand, Kind
 
 SCRATCH = -1  # operand number of the workspace
 
@@ -98,7 +98,7 @@ class Commands(Flow):
         static.update({name: 0 for name in given if name not in static})  # unknown names are told by `command`
         command(spec.name, engine=engine, types=types, **static)
 
-    def _bits(self, operand: Operand, given: dict[str, OperandValue]) -> Number:
+    def _bits(self, operand: CommandOperand, given: dict[str, OperandValue]) -> Number:
         if operand.name not in given:
             return operand.default or 0
         value = given[operand.name]

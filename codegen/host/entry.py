@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from superkernel.codegen.host import abi
-from superkernel.codegen.host.entry_spec import EntrySpec, Location, SetCount, Space, Step, TaskSpec, WaitFor
+from superkernel.codegen.host.entry_spec import BasePointer, EntrySpec, Location, SetCount, Step, TaskSpec, WaitFor
 from superkernel.codegen.host.handover import LINE_BYTES
 from superkernel.target.cpu import CpuTarget
 
@@ -123,7 +123,7 @@ def _task_function(index: int, task: TaskSpec) -> list[str]:
         lines += _field(space.value, space.value, "ptr")
     for i, place in enumerate(task.operands):
         base = place.space.value
-        if place.space is Space.IO:
+        if place.space is BasePointer.IO:
             base = f"io{i}"
             lines.append(f"  %io{i}.p = getelementptr inbounds ptr, ptr %io, i64 {place.slot}")
             lines.append(f"  %io{i} = load ptr, ptr %io{i}.p, align 8")
@@ -325,12 +325,12 @@ def _wait(n: int, step: WaitFor, core: int) -> list[str]:
 def _fetch_data(n: int, lines: Sequence[Location]) -> list[str]:
     """Prefetch lines that step n's producer hands over, with the non-temporal hint."""
     code: list[str] = []
-    bases: dict[tuple[Space, int], str] = {}
+    bases: dict[tuple[BasePointer, int], str] = {}
     for i, line in enumerate(lines):
         key = (line.space, line.slot)
         if key not in bases:
             base = bases[key] = f"base{n}.{len(bases)}"
-            if line.space is Space.IO:
+            if line.space is BasePointer.IO:
                 code += _field(f"{base}.io", "io", "ptr")
                 code.append(f"  %{base}.p = getelementptr inbounds ptr, ptr %{base}.io, i64 {line.slot}")
                 code.append(f"  %{base} = load ptr, ptr %{base}.p, align 8")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Space(Enum):
+class BasePointer(Enum):
     """Which base pointer of the context an operand hangs on."""
 
     ARENA = "arena"
@@ -22,7 +22,7 @@ class Space(Enum):
 class Location:
     """Address of an operand: base pointer, byte offset; `slot` is the index into the io table."""
 
-    space: Space
+    space: BasePointer
     offset: int
     slot: int = 0
 

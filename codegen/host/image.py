@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.codegen.cache import ObjectCache
+from superkernel.codegen.host.entry_spec import BasePointer as BaseSpace
 from superkernel.codegen.host.entry_spec import EntrySpec, Location, RunTask, SetCount, Step, TaskSpec, WaitFor
-from superkernel.codegen.host.entry_spec import Space as BaseSpace
 from superkernel.codegen.host.handover import Handovers
 from superkernel.codegen.host.lower import LoadedCode, compile_ir
 from superkernel.core.version import __version__

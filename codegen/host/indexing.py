@@ -21,7 +21,7 @@ from superkernel.codegen.host.lookup import emit_lookup, lane_numbers, load_lane
 from superkernel.codegen.host.loops import each_row, vector_loop
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.codegen.host.rows import Point, RowWalk, each_unit
-from superkernel.codegen.host.scan import Order, best_of_lanes, extreme_accumulators, row_index
+from superkernel.codegen.host.scan import ExtremeOrder, best_of_lanes, extreme_accumulators, row_index
 from superkernel.codegen.host.scatter import emit_scatter
 from superkernel.codegen.host.vecexpr import Expr, rounded
 from superkernel.core.dtypes import DType
@@ -80,7 +80,9 @@ def _topk(kb: KernelBuilder, walk: RowWalk, dtype: DType, greatest: bool, k: int
     none = ir.Constant(vector_type(number, width), [-1] * width if width > 1 else -1)
     place = kb.carry(none.type, none)
 
-    order = Order(greatest, dtype.is_signed, nan_first=greatest)  # a NaN is greater than all numbers, as in a sort
+    order = ExtremeOrder(
+        greatest, dtype.is_signed, nan_first=greatest
+    )  # a NaN is greater than all numbers, as in a sort
     accumulators = extreme_accumulators(kb, dtype, number)
     with kb.loop(0, k, name="rank") as rank:
         last_value, last_place = Expr(kb, value.get()), Expr(kb, place.get())

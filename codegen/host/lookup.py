@@ -13,7 +13,7 @@ from llvmlite import ir
 from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder, storage_type, vector_type
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.loops import each_row, split_index, vector_loop, vector_range
-from superkernel.codegen.host.program import ProgramEmitter, Row
+from superkernel.codegen.host.program import ProgramEmitter, ProgramRow
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.lookup import LookupPlan
@@ -46,7 +46,9 @@ def lane_numbers(kb: KernelBuilder, lanes: int, step: int = 1) -> ir.Value:
 class _Lookup:
     """One row of the plan's space: bases and index rows, then values at positions."""
 
-    def __init__(self, kb: KernelBuilder, plan: LookupPlan, indices: Sequence[Row], outer: Sequence[Index]) -> None:
+    def __init__(
+        self, kb: KernelBuilder, plan: LookupPlan, indices: Sequence[ProgramRow], outer: Sequence[Index]
+    ) -> None:
         self.kb, self.plan, self.indices = kb, plan, indices
         self.item = plan.base.inputs[0]
         self.base: Index = self.item.offset

@@ -19,7 +19,7 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import I32, Index, KernelBuilder
 from superkernel.codegen.host.loops import split_index, vector_loop
-from superkernel.codegen.host.program import ProgramEmitter, Row
+from superkernel.codegen.host.program import ProgramEmitter, ProgramRow
 from superkernel.codegen.host.shuffle import permute
 from superkernel.ir.body import ProgramInput
 from superkernel.scheduler.families.pointwise import SIDE_MAX, PointwiseTiling
@@ -121,7 +121,7 @@ def _element(kb: KernelBuilder, offset: int, coords: Sequence[Index], strides: S
     return at
 
 
-def _evaluate(kb: KernelBuilder, row: Row, position: Index, start: int, lanes: int) -> None:
+def _evaluate(kb: KernelBuilder, row: ProgramRow, position: Index, start: int, lanes: int) -> None:
     row.eval(kb.add(position, start), lanes)
 
 

@@ -2,7 +2,7 @@
 
 Model: a program is evaluated for `lanes` consecutive positions along one dimension (`axis`, by default the last) at a
 time. `row(coords)` fixes the other coordinates: base offsets are computed and values that do not move along the axis
-are loaded once; `Row.eval(position, ...)` then emits loads, instructions and stores for one vector of positions.
+are loaded once; `ProgramRow.eval(position, ...)` then emits loads, instructions and stores for one vector of positions.
 Strides along the axis decide the form of an access: 0 a scalar in all lanes, 1 or -1 a vector, small ones a wider
 vector and a shuffle, others lane by lane.
 
@@ -47,9 +47,9 @@ class ProgramEmitter:
         self.operands = kb.operands if operands is None else operands
         self.lanes = preferred_lanes(kb, program)
 
-    def row(self, coords: Sequence[Index], axis: int = -1) -> Row:
+    def row(self, coords: Sequence[Index], axis: int = -1) -> ProgramRow:
         """Fix all coordinates but that of `axis` (its entry in `coords` is ignored)."""
-        return Row(self, coords, axis)
+        return ProgramRow(self, coords, axis)
 
     def eval(
         self,
@@ -80,7 +80,7 @@ class _Hoisted:
     scalar: ir.Value
 
 
-class Row:
+class ProgramRow:
     """A program with all coordinates but one fixed."""
 
     def __init__(self, emitter: ProgramEmitter, coords: Sequence[Index], axis: int) -> None:

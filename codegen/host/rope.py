@@ -15,7 +15,7 @@ from llvmlite import ir
 from superkernel.codegen.host.builder import Index, KernelBuilder, compute_dtype
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.loops import each_row, vector_loop
-from superkernel.codegen.host.program import ProgramEmitter, Row
+from superkernel.codegen.host.program import ProgramEmitter, ProgramRow
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
@@ -31,10 +31,10 @@ class _Rows:
     """The rows one unit works on."""
 
     kb: KernelBuilder
-    x: Row
-    cos: Row
-    sin: Row
-    result: Row
+    x: ProgramRow
+    cos: ProgramRow
+    sin: ProgramRow
+    result: ProgramRow
 
     def halves(self, half: int, position: Index, lanes: int) -> None:
         behind = self.kb.add(position, half)
@@ -56,7 +56,7 @@ class _Rows:
         at = self.kb.add(position, start)
         self.result.eval(at, lanes, [self._read(self.x, at, lanes).v])
 
-    def _read(self, row: Row, position: Index, lanes: int) -> Expr:
+    def _read(self, row: ProgramRow, position: Index, lanes: int) -> Expr:
         return Expr(self.kb, row.eval(position, lanes)[0])
 
     def _doubled(self, x: Expr) -> Expr:

@@ -20,7 +20,7 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import I64, Carry, Index, KernelBuilder
 from superkernel.codegen.host.loops import split_index
-from superkernel.codegen.host.program import ProgramEmitter, Row
+from superkernel.codegen.host.program import ProgramEmitter, ProgramRow
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
@@ -37,7 +37,7 @@ class Point:
     along the row."""
 
     kb: KernelBuilder
-    rows: dict[int, Row]
+    rows: dict[int, ProgramRow]
     at: Index
     index: Index
     position: Index
@@ -154,7 +154,7 @@ class RowWalk:
             else:
                 self._along(rows, kb.mul(r, row[-1]), row[-1], visit, unroll)
 
-    def _rows(self, slots: Sequence[int], inner: Sequence[Index]) -> dict[int, Row]:
+    def _rows(self, slots: Sequence[int], inner: Sequence[Index]) -> dict[int, ProgramRow]:
         rows = {}
         for slot in slots:
             emitter = self.emitters[slot]
@@ -164,7 +164,7 @@ class RowWalk:
         return rows
 
     def _along(
-        self, rows: dict[int, Row], base: Index, extent: int, visit: Callable[[Point], None], unroll: int
+        self, rows: dict[int, ProgramRow], base: Index, extent: int, visit: Callable[[Point], None], unroll: int
     ) -> None:
         """Row mode: groups of `unroll` vectors, single vectors, the tail."""
         kb, lanes = self.kb, self.lanes

@@ -23,7 +23,7 @@ from superkernel.core.errors import InternalError
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ExtremeOrder:
     """What counts as more extreme: the greatest or least; `signed` for integers; NaN before or behind all numbers."""
 
     greatest: bool
@@ -60,7 +60,7 @@ def row_index(kb: KernelBuilder, walk: RowWalk, p: Point, number: ir.Type) -> Ex
 def arg_reduce(kb: KernelBuilder, walk: RowWalk, dtype: DType, greatest: bool, last: bool) -> None:
     """Emit one unit of argmax or argmin. Indices are kept in 32 bits where rows are that short."""
     number = I64 if walk.space.row_size >= 2**31 else I32
-    order = Order(greatest, dtype.is_signed)
+    order = ExtremeOrder(greatest, dtype.is_signed)
 
     def step(p: Point, best: list[Expr]) -> list[Expr]:
         x, index = p.read(0, store=True), row_index(kb, walk, p, number)
@@ -93,7 +93,7 @@ def best_of_lanes(
     kb: KernelBuilder,
     walk: RowWalk,
     parts: Mapping[str | int, Sequence[Expr]],
-    order: Order,
+    order: ExtremeOrder,
     last: bool = False,
 ) -> tuple[Expr, Expr]:
     """(value, index) of each row, from what its lanes found; equal values by index. Lanes that found
@@ -112,7 +112,7 @@ def best_of_lanes(
     return value, where
 
 
-def _best_of_two(order: Order, last: bool, a: Sequence[Expr], b: Sequence[Expr]) -> list[Expr]:
+def _best_of_two(order: ExtremeOrder, last: bool, a: Sequence[Expr], b: Sequence[Expr]) -> list[Expr]:
     """Lane-wise the better of two (value, index, found)."""
     better, worse = order.better(b[0], a[0]), order.better(a[0], b[0])
     nearer = b[1].compare(">" if last else "<", a[1])
@@ -121,7 +121,7 @@ def _best_of_two(order: Order, last: bool, a: Sequence[Expr], b: Sequence[Expr])
     return [take.choose(y, x) for x, y in zip(a, b, strict=True)]
 
 
-def _best_lane(kb: KernelBuilder, order: Order, last: bool, found: Sequence[Expr]) -> list[Expr]:
+def _best_lane(kb: KernelBuilder, order: ExtremeOrder, last: bool, found: Sequence[Expr]) -> list[Expr]:
     """Halve until one lane is left; an odd lane is joined at the end."""
     spare: list[Expr] | None = None
     while found[0].lanes > 1:

@@ -30,7 +30,7 @@ from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Role, SubOperator
 from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole, KernelType
-from superkernel.scheduler.grouping import Buffer
+from superkernel.scheduler.grouping import ValueBuffer
 from superkernel.scheduler.schedule import Copies
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.aicore import AicoreTarget
@@ -51,7 +51,7 @@ class Localised:
     their own; `notes` by sub-operator."""
 
     subops: tuple[SubOperator, ...]
-    buffers: Mapping[str, Buffer]
+    buffers: Mapping[str, ValueBuffer]
     spans: tuple[tuple[Span, ...], ...]
     copies: tuple[Copies, ...]
     notes: Mapping[int, str]
@@ -61,7 +61,7 @@ def localise(
     subops: Sequence[SubOperator],
     tilings: Sequence[Tiling],
     spans: Sequence[Sequence[Span]],
-    buffers: Mapping[str, Buffer],
+    buffers: Mapping[str, ValueBuffer],
     cores: Cores,
     target: AicoreTarget,
     apart: Collection[int] = (),
@@ -101,7 +101,7 @@ class _Board:
         subops: Sequence[SubOperator],
         tilings: Sequence[Tiling],
         spans: Sequence[Sequence[Span]],
-        buffers: Mapping[str, Buffer],
+        buffers: Mapping[str, ValueBuffer],
         cores: Cores,
         target: AicoreTarget,
     ) -> None:
@@ -393,12 +393,12 @@ class _Board:
 
 def _with_copies(
     board: _Board, spans: Sequence[Sequence[Span]]
-) -> tuple[tuple[SubOperator, ...], tuple[Copies, ...], dict[str, Buffer]]:
+) -> tuple[tuple[SubOperator, ...], tuple[Copies, ...], dict[str, ValueBuffer]]:
     """Sub-operators with other names for values that groups compute each for itself, the copies, and their buffers:
     one for all copies of a value, and the first copy as a part of it (which memory planning gives to nobody else)."""
     names: dict[str, str] = {}
     copies: list[Copies] = []
-    buffers: dict[str, Buffer] = {}
+    buffers: dict[str, ValueBuffer] = {}
     groups = board.cores.groups
     for i in range(len(board.subops)):
         if not (board.is_candidate(i) and board._overlap(spans[i])):
@@ -407,8 +407,8 @@ def _with_copies(
             kind = board.buffers[value].type
             stride = -(-kind.nbytes // COPY_ALIGN_BYTES) * COPY_ALIGN_BYTES
             names[value], whole = f"{value}@group", f"{value}@groups"
-            buffers[whole] = Buffer(TensorType(DType.U8, (groups * stride,)))
-            buffers[names[value]] = Buffer(kind, inside=(whole, 0))
+            buffers[whole] = ValueBuffer(TensorType(DType.U8, (groups * stride,)))
+            buffers[names[value]] = ValueBuffer(kind, inside=(whole, 0))
             copies.append(Copies(i, ((i, k), *board.readers[value]), stride, groups))
     renamed = (replace(s, values=tuple(names.get(v, v) for v in s.values)) for s in board.subops)
     return tuple(renamed), tuple(copies), buffers

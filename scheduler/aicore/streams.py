@@ -32,8 +32,8 @@ from dataclasses import dataclass, replace
 from superkernel.ir.body import Role, SubOperator
 from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.grouping import Buffer, Grouping
-from superkernel.scheduler.memory import Touched
+from superkernel.scheduler.grouping import Grouping, ValueBuffer
+from superkernel.scheduler.memory import BufferUse
 from superkernel.scheduler.place import Knowledge, dependences, issued, lineage
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.aicore import AicoreTarget
@@ -65,7 +65,7 @@ class Arrangement:
     before: tuple[frozenset[int], ...]  # data alone
     tried: tuple[tuple[str, float], ...] = ()  # names and cycles, the chosen one first
 
-    def touched(self, subops: Sequence[SubOperator], buffers: Mapping[str, Buffer]) -> dict[str, Touched] | None:
+    def touched(self, subops: Sequence[SubOperator], buffers: Mapping[str, ValueBuffer]) -> dict[str, BufferUse] | None:
         """Who uses each buffer, streams in place of cores, by position in the order; `subops` stand in it already. None
         where there are no branches, or nobody asks for them to run at a time."""
         if len(self.tried) < 2:
@@ -74,13 +74,13 @@ class Arrangement:
         of = [numbers[self.streams[i]] for i in self.order]
         position = {i: at for at, i in enumerate(self.order)}
         known = Knowledge(len(numbers))
-        found: dict[str, Touched] = {}
+        found: dict[str, BufferUse] = {}
         for at, (i, sub) in enumerate(zip(self.order, subops, strict=True)):
             known.run(at, of[at], [(position[p], of[position[p]]) for p in self.before[i]])
             ready = known.at(at, [of[at]])
             for value in sub.values:
                 *_, (name, _, _) = lineage(buffers, value)
-                row = found.setdefault(name, Touched({}, ready))
+                row = found.setdefault(name, BufferUse({}, ready))
                 row.last[of[at]] = at
         return found
 

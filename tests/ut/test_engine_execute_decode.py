@@ -12,7 +12,7 @@ from superkernel import _core
 from superkernel.core.errors import InputError
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Command, check, decode, encode, footprint
-from superkernel.target.engines.checking import Touched
+from superkernel.target.engines.checking import TouchedBytes
 from superkernel.target.engines.formula import evaluate
 from superkernel.target.engines.layout import operand_words
 from superkernel.target.engines.model import ENGINES_OF, CoreType, Engine
@@ -87,6 +87,6 @@ def test_footprint_cost_and_text_are_those_of_python(target: AicoreTarget) -> No
             assert bench.text(*place) == str(c)
 
 
-def as_tuple(c: Command, t: Touched) -> tuple[str, bool, int, int, int, int, int]:
+def as_tuple(c: Command, t: TouchedBytes) -> tuple[str, bool, int, int, int, int, int]:
     place = [o.name for o in c.spec.operands].index(t.operand)
     return (t.memory.value if t.memory else "gm", t.writes, place, t.start, t.rows, t.row_bytes, t.stride)

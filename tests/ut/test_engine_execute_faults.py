@@ -12,7 +12,7 @@ from superkernel import _core
 from superkernel.core.dtypes import DType
 from superkernel.target.aicore import load_target
 from superkernel.target.engines import Command, command, encode, footprint
-from superkernel.target.engines.checking import Touched
+from superkernel.target.engines.checking import TouchedBytes
 from superkernel.target.engines.model import Local
 
 MINI = load_target("mini")
@@ -109,7 +109,7 @@ def test_global_memory_that_is_smaller_than_the_map() -> None:
     assert bench().execute("mte2", "aiv", encode(c), bytearray(68)) is None
 
 
-def touched_bytes(touches: list[Touched]) -> set[tuple[str, int]]:
+def touched_bytes(touches: list[TouchedBytes]) -> set[tuple[str, int]]:
     return {
         (t.memory.value, t.start + r * t.stride + b)
         for t in touches

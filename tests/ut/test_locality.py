@@ -22,7 +22,7 @@ from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.aicore.locality import Localised, localise
 from superkernel.scheduler.aicore.place import ranges
 from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
-from superkernel.scheduler.grouping import Buffer
+from superkernel.scheduler.grouping import ValueBuffer
 from superkernel.scheduler.schedule import Place, Space, Task
 from superkernel.scheduler.tiling import Access
 from superkernel.sync.aicore.plan import AicorePlan, Form
@@ -68,7 +68,7 @@ class _Program:
 
     subops: list[SubOperator] = field(default_factory=list)
     tilings: list[_Tiling] = field(default_factory=list)
-    buffers: dict[str, Buffer] = field(default_factory=lambda: {"in": Buffer(KIND, Place(Space.INPUT, 0, 0))})
+    buffers: dict[str, ValueBuffer] = field(default_factory=lambda: {"in": ValueBuffer(KIND, Place(Space.INPUT, 0, 0))})
 
     def add(
         self, kind: KernelType, units: int, reads: Sequence[str], out: str, *, whole: bool = False, cycles: float = 10.0
@@ -77,7 +77,7 @@ class _Program:
         body = Body(None, (), operands, (), (), (), PointwiseProgram((1,), (), (), ()))
         self.subops.append(SubOperator(len(self.subops), out, body, (*reads, out), (out,), "aicore.test"))
         self.tilings.append(_Tiling(kind, units, whole, cycles, len(reads)))
-        self.buffers.setdefault(out, Buffer(KIND))
+        self.buffers.setdefault(out, ValueBuffer(KIND))
 
     def localised(self) -> Localised:
         cores = Cores(A3)
@@ -176,7 +176,7 @@ def test_left_where_it_is(why: str) -> None:
     at = len(program.subops) - 1
     program.add(CUBE, 24, ["norm"], "product", whole=True)
     if why == "output":
-        program.buffers["norm"] = Buffer(KIND, Place(Space.OUTPUT, 0, 0))
+        program.buffers["norm"] = ValueBuffer(KIND, Place(Space.OUTPUT, 0, 0))
     if why == "scope":
         program.subops[at] = replace(program.subops[at], scope="front")
     if why == "type":

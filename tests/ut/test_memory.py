@@ -15,7 +15,7 @@ from superkernel.scheduler.group import group
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HostCallTiling
 from superkernel.scheduler.memory import ALIGN_BYTES, MemoryPlan, plan_memory, walks_alike
-from superkernel.scheduler.memory_check import Owners, check_memory
+from superkernel.scheduler.memory_check import ByteOwners, check_memory
 from superkernel.scheduler.place import lineage
 from superkernel.scheduler.schedule import Place, Space
 
@@ -170,7 +170,7 @@ def test_a_reused_buffer_that_is_still_needed_is_named() -> None:
 
 def test_owners_against_a_byte_array() -> None:
     rng = np.random.default_rng(0)
-    owners, truth = Owners(), np.zeros(64, np.int64)
+    owners, truth = ByteOwners(), np.zeros(64, np.int64)
     for step in range(1, 400):
         start, stop = sorted(int(v) for v in rng.choice(65, 2, replace=False))
         if rng.random() < 0.6:

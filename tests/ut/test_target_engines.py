@@ -15,7 +15,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import check, command, decode, encode, footprint, stores
-from superkernel.target.engines.checking import Touched, busy_cycles
+from superkernel.target.engines.checking import TouchedBytes, busy_cycles
 from superkernel.target.engines.commands_cube import CUBE_COMMANDS
 from superkernel.target.engines.commands_move import MOVE_COMMANDS
 from superkernel.target.engines.commands_sync import SYNC_COMMANDS
@@ -380,8 +380,8 @@ def test_footprints(mini: AicoreTarget) -> None:
         "gm_to_ub_2d", types=(F16,), dst=64, src=RAM, rows=3, cols=10, dst_stride=32, src_stride=100, right=6
     )
     assert footprint(load, mini) == (
-        Touched("src", False, None, RAM, 3, 20, 100),
-        Touched("dst", True, Local.UB, 64, 3, 32, 32),
+        TouchedBytes("src", False, None, RAM, 3, 20, 100),
+        TouchedBytes("dst", True, Local.UB, 64, 3, 32, 32),
     )
     product = command("mmad", types=(I8, I32), a=0, b=512, c=1024, m=17, k=33, n=16, mode="accumulate")
     assert [(t.operand, t.writes, t.row_bytes) for t in footprint(product, mini)] == [
@@ -391,9 +391,9 @@ def test_footprints(mini: AicoreTarget) -> None:
         ("c", True, 2 * 1024),
     ]
     across = command("l1_to_l0b", types=(F16,), dst=0, src=0, n=20, k=40, src_stride=80, transpose="yes")
-    assert footprint(across, mini)[0] == Touched("src", False, Local.L1, 0, 20, 80, 80)
+    assert footprint(across, mini)[0] == TouchedBytes("src", False, Local.L1, 0, 20, 80, 80)
     straight = command("l1_to_l0b", types=(F16,), dst=0, src=0, n=20, k=40, src_stride=64)
-    assert footprint(straight, mini)[0] == Touched("src", False, Local.L1, 0, 40, 40, 64)
+    assert footprint(straight, mini)[0] == TouchedBytes("src", False, Local.L1, 0, 40, 40, 64)
     assert footprint(straight, mini)[1].row_bytes == 2 * 3 * 512
     plain = command("l0c_to_gm", types=(F32, F16), src=0, dst=RAM, m=2, n=3, dst_stride=6)
     assert [t.operand for t in footprint(plain, mini)] == ["src", "dst"]
@@ -402,11 +402,11 @@ def test_footprints(mini: AicoreTarget) -> None:
 def test_meeting_rows_equal_brute_force() -> None:
     rng = random.Random(5)
 
-    def touched() -> Touched:
+    def touched() -> TouchedBytes:
         rows, size, step = rng.randint(1, 5), rng.randint(1, 12), rng.choice([0, rng.randint(1, 20)])
-        return Touched("x", False, Local.UB, rng.randint(0, 60), rows, size, step if rows > 1 else 0)
+        return TouchedBytes("x", False, Local.UB, rng.randint(0, 60), rows, size, step if rows > 1 else 0)
 
-    def bytes_of(t: Touched) -> set[int]:
+    def bytes_of(t: TouchedBytes) -> set[int]:
         return {t.start + r * t.stride + b for r in range(t.rows) for b in range(t.row_bytes)}
 
     met = 0

@@ -30,7 +30,7 @@ from superkernel.backends.aicore.qemu_log import Logged
 from superkernel.core.errors import SimulationError, UnsupportedError
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine, footprint
-from superkernel.target.engines.checking import Touched
+from superkernel.target.engines.checking import TouchedBytes
 
 Edge: TypeAlias = tuple[int, int]
 Pair: TypeAlias = tuple[int, int]
@@ -192,9 +192,9 @@ class Order:
                 )  # fmt: skip
         return tuple(dict.fromkeys(pairs))
 
-    def _touching(self) -> dict[object, list[tuple[Touched, Logged]]]:
+    def _touching(self) -> dict[object, list[tuple[TouchedBytes, Logged]]]:
         """Accesses by memory: global, or a local one of a core."""
-        found: dict[object, list[tuple[Touched, Logged]]] = defaultdict(list)
+        found: dict[object, list[tuple[TouchedBytes, Logged]]] = defaultdict(list)
         for c in self.commands:
             if c.command.name in ("notify", "wait_memory", "sdma_prefetch"):
                 continue
@@ -246,11 +246,11 @@ class Order:
         return before
 
 
-def _meetings(touching: dict[object, list[tuple[Touched, Logged]]]) -> Iterator[tuple[Logged, Logged]]:
+def _meetings(touching: dict[object, list[tuple[TouchedBytes, Logged]]]) -> Iterator[tuple[Logged, Logged]]:
     """Pairs of commands of different queues whose accesses conflict."""
     for rows in touching.values():
         rows.sort(key=lambda row: row[0].start)
-        live: list[tuple[Touched, Logged]] = []
+        live: list[tuple[TouchedBytes, Logged]] = []
         for touched, c in rows:
             live = [row for row in live if row[0].end > touched.start]
             for other, d in live:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from superkernel.core.errors import InputError, Violation, raise_all
 from superkernel.target.engines.command import Command
 from superkernel.target.engines.formula import evaluate
-from superkernel.target.engines.model import ENGINES_OF, Access, Engine, Kind, Local, Overlap
+from superkernel.target.engines.model import ENGINES_OF, CommandAccess, Engine, Kind, Local, Overlap
 
 if TYPE_CHECKING:
     from superkernel.target.aicore import AicoreTarget
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class TouchedBytes:
     """`rows` runs of `row_bytes` from `start` on, `stride` apart; `memory` None is global memory."""
 
     operand: str
@@ -35,7 +35,7 @@ class Touched:
         """The byte behind the last one."""
         return self.start + (self.rows - 1) * self.stride + self.row_bytes
 
-    def meets(self, other: Touched) -> bool:
+    def meets(self, other: TouchedBytes) -> bool:
         """Whether the two share a byte."""
         if self.memory is not other.memory or self.end <= other.start or other.end <= self.start:
             return False
@@ -43,7 +43,7 @@ class Touched:
         return any(_row_meets(few.start + r * few.stride, few.row_bytes, many) for r in range(few.rows))
 
 
-def _row_meets(start: int, size: int, other: Touched) -> bool:
+def _row_meets(start: int, size: int, other: TouchedBytes) -> bool:
     """Whether the run of `size` bytes at `start` shares a byte with a row of `other`."""
     if not other.stride or other.rows == 1:
         return start < other.start + other.row_bytes and other.start < start + size
@@ -53,12 +53,12 @@ def _row_meets(start: int, size: int, other: Touched) -> bool:
     return first <= last
 
 
-def footprint(command: Command, target: AicoreTarget) -> tuple[Touched, ...]:
+def footprint(command: Command, target: AicoreTarget) -> tuple[TouchedBytes, ...]:
     """Every access of a command, in the order of the table."""
     return tuple(t for a in command.spec.accesses if (t := _touched(command, a, target)) is not None)
 
 
-def _touched(command: Command, access: Access, target: AicoreTarget) -> Touched | None:
+def _touched(command: Command, access: CommandAccess, target: AicoreTarget) -> TouchedBytes | None:
     spec, numbers = command.spec, command.numbers
 
     def number(text: str) -> int:
@@ -69,7 +69,7 @@ def _touched(command: Command, access: Access, target: AicoreTarget) -> Touched 
     rows = number(access.rows)
     operand = spec.operand(access.operand)
     step = number(access.stride) if rows > 1 else 0
-    return Touched(
+    return TouchedBytes(
         access.operand, access.writes, operand.memory, numbers[access.operand], rows, number(access.row_bytes), step
     )
 
@@ -115,7 +115,7 @@ def _alignments(command: Command, target: AicoreTarget) -> list[Violation]:
     return found
 
 
-def _within(command: Command, one: Touched, target: AicoreTarget) -> list[Violation]:
+def _within(command: Command, one: TouchedBytes, target: AicoreTarget) -> list[Violation]:
     """The bytes lie in their memory; rows that are written lie apart."""
     found = []
     if one.memory is None:
@@ -133,7 +133,7 @@ def _within(command: Command, one: Touched, target: AicoreTarget) -> list[Violat
     return found
 
 
-def _overlaps(command: Command, touched: tuple[Touched, ...]) -> list[Violation]:
+def _overlaps(command: Command, touched: tuple[TouchedBytes, ...]) -> list[Violation]:
     """Nothing written is read, but for what the command's rule allows."""
     found = []
     rule = command.spec.overlap

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, Violation, raise_all
-from superkernel.target.engines.model import CommandSpec, Engine, Kind, Operand
+from superkernel.target.engines.model import CommandOperand, CommandSpec, Engine, Kind
 from superkernel.target.engines.table import spec_of
 
 
@@ -50,7 +50,7 @@ class Command:
         return f"{self.engine.title}: {self.name}{types} {', '.join(words)}".rstrip()
 
 
-def _shown(spec: Operand, value: int | float | str) -> str:
+def _shown(spec: CommandOperand, value: int | float | str) -> str:
     if spec.kind in (Kind.GLOBAL, Kind.LOCAL, Kind.ELEMENT) and isinstance(value, int):
         return f"{value:#x}"
     return str(value)
@@ -89,7 +89,7 @@ def command(
 
 def _bits(
     spec: CommandSpec,
-    operand: Operand,
+    operand: CommandOperand,
     given: Mapping[str, int | float | str],
     types: tuple[DType, ...],
     found: list[Violation],
@@ -133,7 +133,7 @@ def _float_bits(value: int | float | str, where: str, found: list[Violation]) ->
     return bits
 
 
-def range_text(operand: Operand) -> str:
+def range_text(operand: CommandOperand) -> str:
     """What an operand takes, in words."""
     if operand.kind is Kind.CHOICE:
         return ", ".join(operand.choices)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from superkernel.target.engines.build import choice, gm, number, reads, size, writes
-from superkernel.target.engines.model import CommandSpec, CoreType, Engine, Operand, Overlap
+from superkernel.target.engines.model import CommandOperand, CommandSpec, CoreType, Engine, Overlap
 
 _QUEUES = (Engine.MTE2, Engine.MTE1, Engine.M, Engine.FIX, Engine.V, Engine.MTE3)
 _ENGINE_NAMES = tuple(e.title for e in Engine)
@@ -11,7 +11,7 @@ _FLAG = number("flag", "which flag of the pair; below queue.flag_ids", bits=6)
 _CROSS_FLAG = number("flag", "which cross-core flag; below sync.flags_per_core", bits=6)
 
 
-def _peer(doc: str) -> Operand:
+def _peer(doc: str) -> CommandOperand:
     return choice("peer", doc, *_ENGINE_NAMES, default=None)
 
 

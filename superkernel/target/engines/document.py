@@ -11,7 +11,7 @@ from superkernel.target.engines.layout import DOORBELL, layout, operand_words, w
 from superkernel.target.engines.model import (
     ENGINES_OF,
     TYPE_CODES,
-    Access,
+    CommandAccess,
     CommandSpec,
     CoreType,
     Engine,
@@ -162,7 +162,7 @@ def _facts(spec: CommandSpec) -> Iterator[str]:
     yield f"- Cycles: {said}." if said else "- Cycles: none of its own."
 
 
-def _access(access: Access) -> str:
+def _access(access: CommandAccess) -> str:
     verb = "Writes" if access.writes else "Reads"
     text = f"{verb} `{access.row_bytes}` bytes at `{access.operand}`"
     if access.rows != "1":

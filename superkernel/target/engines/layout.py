@@ -26,7 +26,7 @@ WINDOWS_BYTES = WINDOW_BYTES * len(Engine)  # what of the page is used; a store 
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class OperandSlot:
     """An operand's place: word number in the window, lowest bit, width."""
 
     operand: str
@@ -36,7 +36,7 @@ class Slot:
 
 
 @cache
-def layout(spec: CommandSpec) -> tuple[Slot, ...]:
+def layout(spec: CommandSpec) -> tuple[OperandSlot, ...]:
     """The places of a command's operands, in the order of the table."""
     used = {DOORBELL: HEADER_BITS}
     slots = []
@@ -45,7 +45,7 @@ def layout(spec: CommandSpec) -> tuple[Slot, ...]:
             shift = used.get(word, 0)
             if shift + operand.bits <= 8 * WORD_BYTES:
                 used[word] = shift + operand.bits
-                slots.append(Slot(operand.name, word, shift, operand.bits))
+                slots.append(OperandSlot(operand.name, word, shift, operand.bits))
                 break
         else:
             raise ValueError(f"{spec.name}: no room for {operand.name}")

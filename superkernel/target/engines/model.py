@@ -1,8 +1,8 @@
 """What a row of the engine command table consists of.
 
 Model: a command is an opcode, up to two element types and operands. Operands are bit fields; `layout.py` places them in
-the words of the register page. What a command touches is said by `Access`es and how long it takes by formulas, both in
-the language of `formula.py`, so that the simulator, the checker and the documentation read the same text.
+the words of the register page. What a command touches is said by `CommandAccess`es and how long it takes by formulas,
+both in the language of `formula.py`, so that the simulator, the checker and the documentation read the same text.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Overlap(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class CommandOperand:
     """One operand. `low` and `high` bound the number (both inclusive); `default` None means it must be given."""
 
     name: str
@@ -128,7 +128,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class CommandAccess:
     """Bytes that a command touches: `rows` runs of `row_bytes`, `stride` apart, from an address operand on.
 
     The three are formulas. `when` is a formula too: where it is 0 there is no access.
@@ -155,10 +155,10 @@ class CommandSpec:
     opcode: int
     engines: tuple[Engine, ...]
     semantics: str
-    operands: tuple[Operand, ...]
+    operands: tuple[CommandOperand, ...]
     types: tuple[tuple[DType, ...], ...] = ((),)
     type_names: tuple[str, ...] = ()
-    accesses: tuple[Access, ...] = ()
+    accesses: tuple[CommandAccess, ...] = ()
     overlap: Overlap = Overlap.FREE
     start_up: str = "0"
     beats: str = "0"
@@ -177,7 +177,7 @@ class CommandSpec:
             and all(_has(core, o.memory) for o in self.operands if o.memory)
         )
 
-    def operand(self, name: str) -> Operand:
+    def operand(self, name: str) -> CommandOperand:
         """The operand of a name; KeyError where there is none."""
         for operand in self.operands:
             if operand.name == name:

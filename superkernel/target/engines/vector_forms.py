@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from superkernel.core.dtypes import DType
 from superkernel.target.engines.build import choice, count, element, reads, stride, ub, writes
-from superkernel.target.engines.model import TYPE_CODES, Access, CommandSpec, Engine, Operand, Overlap
+from superkernel.target.engines.model import TYPE_CODES, CommandAccess, CommandOperand, CommandSpec, Engine, Overlap
 
 F32, F16, I32, I16 = DType.F32, DType.F16, DType.I32, DType.I16
 FLOATS = ((F32,), (F16,))
@@ -32,8 +32,8 @@ def vector_command(
     name: str,
     opcode: int,
     semantics: str,
-    operands: tuple[Operand, ...],
-    accesses: tuple[Access, ...],
+    operands: tuple[CommandOperand, ...],
+    accesses: tuple[CommandAccess, ...],
     types: tuple[tuple[DType, ...], ...],
     *,
     beats: str = PLAIN_BEATS,
@@ -97,7 +97,7 @@ def unary(
     opcode: int,
     formula: str,
     types: tuple[tuple[DType, ...], ...],
-    *extra: Operand,
+    *extra: CommandOperand,
     beats: str = PLAIN_BEATS,
     ulp: int = 0,
     also: bool = False,
