@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.backends.aicore.executable import SimExecutable
-from superkernel.backends.aicore.qemu import PROGRAM, QemuExecutable, Schedule
+from superkernel.backends.aicore.qemu import PROGRAM, EngineSchedule, QemuExecutable
 from superkernel.codegen.aicore.addresses import map_addresses
 from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.image import AicoreImageBuilder
@@ -124,7 +124,7 @@ class Alone:
         self.program.simulate(io)
         return found
 
-    def emulate(self, schedule: Schedule) -> tuple[dict[int, Array], int]:
+    def emulate(self, schedule: EngineSchedule) -> tuple[dict[int, Array], int]:
         """The same on the emulator, and how many of its commands may differ in the last place."""
         io, found = self._tables()
         return found, self.emulator.run(io, schedule).inexact
@@ -164,9 +164,9 @@ def check_emulated(
     simulated = alone.simulate()
     for k, got in simulated.items():
         _same(got, _kept(alone.arrays[k], expected[k], masks[k]), f"{where}, operand {k}, simulator against function")
-    schedules = [Schedule("late", watchdog_s=WATCHDOG_S)]
+    schedules = [EngineSchedule("late", watchdog_s=WATCHDOG_S)]
     if CHOICE[0] == "random":
-        schedules.append(Schedule("random", zlib.crc32(where.encode()), WATCHDOG_S))
+        schedules.append(EngineSchedule("random", zlib.crc32(where.encode()), WATCHDOG_S))
     TALLY["programs"] += 1
     TALLY[f"kernel {kernel}"] += 1
     for schedule in schedules:

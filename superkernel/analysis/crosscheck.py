@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from superkernel.analysis.mutation import MutationTable, MutationTest, check_mutable
 from superkernel.backends.aicore.compiled import LOWERED
-from superkernel.backends.aicore.qemu import QemuRun, Schedule, find_qemu
+from superkernel.backends.aicore.qemu import EngineSchedule, QemuRun, find_qemu
 from superkernel.backends.aicore.qemu_counts import HartCounts, simulated_counts
 from superkernel.backends.aicore.qemu_events import EventOrder
-from superkernel.backends.aicore.qemu_order import Order
+from superkernel.backends.aicore.qemu_order import LaunchOrder
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, SuperKernelError, UnsupportedError
 from superkernel.core.options import Options
@@ -117,12 +117,12 @@ class CrossCheck:
         return "\n".join([*lines, *(["", self.mutants.text()] if self.mutants else [])])
 
 
-def schedules(timings: Sequence[str], seeds: int, watchdog_s: float) -> list[Schedule]:
+def schedules(timings: Sequence[str], seeds: int, watchdog_s: float) -> list[EngineSchedule]:
     """Each timing, `random` once per seed. Raises InputError on an unknown name."""
     found = []
     for timing in timings:
         for seed in range(seeds if timing == "random" else 1):
-            found.append(Schedule(timing, seed, watchdog_s))  # type: ignore[arg-type]
+            found.append(EngineSchedule(timing, seed, watchdog_s))  # type: ignore[arg-type]
     return found
 
 
@@ -165,7 +165,7 @@ class _Checker:
         bound = self.bound if executor != "host" else HOST_BOUND_16 if got.dtype.itemsize < 4 else HOST_BOUND
         return bound is None or _relative(got, want, want) <= bound
 
-    def emulated(self, schedule: Schedule) -> CheckRow:
+    def emulated(self, schedule: EngineSchedule) -> CheckRow:
         """A run on the emulator, held against the simulator's."""
         runs: list[QemuRun] = []
 
@@ -210,7 +210,7 @@ class _Checker:
             return None, []
         if not self.events:
             try:
-                orders = [Order(logs, self.kernel.emulation(self.inputs)[0].program.target) for logs in run.logs]
+                orders = [LaunchOrder(logs, self.kernel.emulation(self.inputs)[0].program.target) for logs in run.logs]
             except UnsupportedError:
                 self.events = None
                 return None, []
@@ -248,7 +248,7 @@ def crosscheck(
     *,
     target: str = "mini",
     options: Mapping[str, Any] | None = None,
-    runs: Sequence[Schedule] = (Schedule("now"), Schedule("late"), Schedule("random")),
+    runs: Sequence[EngineSchedule] = (EngineSchedule("now"), EngineSchedule("late"), EngineSchedule("random")),
     mutants: int = 0,
     plain: int = 0,
 ) -> CrossCheck:

@@ -26,8 +26,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from superkernel.backends.aicore.qemu_log import Logged
-from superkernel.backends.aicore.qemu_order import Link, Order
-from superkernel.backends.aicore.qemu_schedule import Fault, Schedule
+from superkernel.backends.aicore.qemu_order import LaunchOrder, OrderLink
+from superkernel.backends.aicore.qemu_schedule import EngineSchedule, Fault
 from superkernel.core.errors import SimulationError, UnsupportedError, WatchdogError
 from superkernel.target.engines.model import ENGINES_OF, CoreType, Engine
 
@@ -47,13 +47,13 @@ _NO_BYTES = "orders no commands that share a byte or a flag"
 
 
 @dataclass(frozen=True)
-class Mutant:
+class SyncMutant:
     """One thing left out. `equivalent`: why nothing can notice; empty where something must."""
 
     kind: str
     fault: Fault
     place: str
-    attempts: tuple[Schedule, ...]
+    attempts: tuple[EngineSchedule, ...]
     equivalent: str = ""
 
 
@@ -61,7 +61,7 @@ class Mutant:
 class Tried:
     """A mutant and what noticed it: one of WAYS, or UNNOTICED."""
 
-    mutant: Mutant
+    mutant: SyncMutant
     noticed: str
 
 
@@ -163,9 +163,9 @@ class MutationTest:
         check_mutable(kernel)
         self.target = self.executable.program.target
         io = self._fresh()
-        run = self.executable.run(io, Schedule("late", watchdog_s=watchdog_s), log=True)
+        run = self.executable.run(io, EngineSchedule("late", watchdog_s=watchdog_s), log=True)
         self.expected = [a.tobytes() for a in io]
-        self.order = Order(run.logs[0], self.target)
+        self.order = LaunchOrder(run.logs[0], self.target)
         self.groups = self._all_mutants()
 
     def _fresh(self) -> list[Any]:
@@ -173,9 +173,9 @@ class MutationTest:
 
     # Mutants ----------------------------------------------------------------------------------------------------------
 
-    def _all_mutants(self) -> dict[str, list[Callable[[], Mutant]]]:
+    def _all_mutants(self) -> dict[str, list[Callable[[], SyncMutant]]]:
         """Of each kind all there are, not made yet."""
-        groups: dict[str, list[Callable[[], Mutant]]] = defaultdict(list)
+        groups: dict[str, list[Callable[[], SyncMutant]]] = defaultdict(list)
         for c in self.order.commands:
             if (kind := _SINGLE.get(c.command.name)) is not None:
                 groups[kind].append(partial(self._single, kind, c))
@@ -184,11 +184,11 @@ class MutationTest:
             groups[kind].append(partial(self._of_link, kind, link))
         return groups
 
-    def _single(self, kind: str, c: Logged) -> Mutant:
-        attempts = (Schedule("late", watchdog_s=self.watchdog_s, fault=(fault := Fault(c.hart, (c.order,)))),)
-        return Mutant(kind, fault, f"{c.place}: {c.command}", attempts)
+    def _single(self, kind: str, c: Logged) -> SyncMutant:
+        attempts = (EngineSchedule("late", watchdog_s=self.watchdog_s, fault=(fault := Fault(c.hart, (c.order,)))),)
+        return SyncMutant(kind, fault, f"{c.place}: {c.command}", attempts)
 
-    def _of_link(self, kind: str, link: Link) -> Mutant:
+    def _of_link(self, kind: str, link: OrderLink) -> SyncMutant:
         waiter = link.commands[-1]
         fault = Fault(waiter.hart, tuple(c.order for c in link.commands))
         if kind == "cross order":
@@ -197,17 +197,17 @@ class MutationTest:
         if not self.order.without([link]):
             reason = _IMPLIED if self.order.implied(link) else _NO_BYTES
         place = " -> ".join(f"{c.place}: {c.engine.title}: {c.command}" for c in link.commands)
-        return Mutant(kind, fault, place, tuple(self._attempts(kind, link, fault)), reason)
+        return SyncMutant(kind, fault, place, tuple(self._attempts(kind, link, fault)), reason)
 
-    def _attempts(self, kind: str, link: Link, fault: Fault) -> Iterable[Schedule]:
+    def _attempts(self, kind: str, link: OrderLink, fault: Fault) -> Iterable[EngineSchedule]:
         """Legal timings in which what no longer waits is early and what it waited for is late."""
         hart, waiter = fault.hart, link.commands[-1]
         others = tuple(h for h in range(self.target.cores) if h != hart)
         own = tuple((hart, e) for e in self._engines(hart))
 
-        def late(eager: Sequence[tuple[int, Engine]], slow: tuple[int, ...] = (), pause_us: int = 0) -> Schedule:
+        def late(eager: Sequence[tuple[int, Engine]], slow: tuple[int, ...] = (), pause_us: int = 0) -> EngineSchedule:
             patient = (hart,) if kind == "flag" else slow
-            return Schedule("late", 0, self.watchdog_s, tuple(eager), slow, pause_us, patient, PATIENCE_US, fault)
+            return EngineSchedule("late", 0, self.watchdog_s, tuple(eager), slow, pause_us, patient, PATIENCE_US, fault)
 
         if kind == "flag":
             setter = link.commands[0].engine
@@ -230,11 +230,11 @@ class MutationTest:
     def _hart_of(self, node: int) -> int:
         return next(c.hart for c in self.order.commands if self.order.done(c) == node)
 
-    def draw(self, needed: int, seed: int) -> list[Mutant]:
+    def draw(self, needed: int, seed: int) -> list[SyncMutant]:
         """Mutants of all kinds in turn, each at most once, until `needed` of them are not equivalent."""
         rng = random.Random(seed)
         left = {kind: rng.sample(group, len(group)) for kind in KINDS if (group := self.groups.get(kind))}
-        found: list[Mutant] = []
+        found: list[SyncMutant] = []
         while left and needed > 0:
             for kind in list(left):
                 if needed > 0:
@@ -246,7 +246,7 @@ class MutationTest:
 
     # Runs -------------------------------------------------------------------------------------------------------------
 
-    def outcome(self, schedule: Schedule) -> str:
+    def outcome(self, schedule: EngineSchedule) -> str:
         """What notices a run."""
         io = self._fresh()
         try:
@@ -259,7 +259,7 @@ class MutationTest:
             return "flags" if error.kind in ("leftover_flag", "flag_overflow", "cross_overflow") else "trap"
         return UNNOTICED if [a.tobytes() for a in io] == self.expected else "numbers"
 
-    def try_mutant(self, mutant: Mutant) -> Tried:
+    def try_mutant(self, mutant: SyncMutant) -> Tried:
         """Run a mutant until something notices it, with ever longer pauses; an equivalent one in its first timing."""
         scales, attempts = ((1,), mutant.attempts[:1]) if mutant.equivalent else (PAUSE_SCALES, mutant.attempts)
         for scale in scales:
@@ -270,16 +270,16 @@ class MutationTest:
                     return Tried(mutant, noticed)
         return Tried(mutant, UNNOTICED)
 
-    def unmutated(self, number: int, seed: int) -> Schedule:
+    def unmutated(self, number: int, seed: int) -> EngineSchedule:
         """The number-th legal timing: now, late, random, and late with some eager engines and slow cores."""
         rng = random.Random(f"{seed} {number}")
         if number < 2:
-            return Schedule(("now", "late")[number], watchdog_s=WATCHDOG_S)
+            return EngineSchedule(("now", "late")[number], watchdog_s=WATCHDOG_S)
         if number % 2:
-            return Schedule("random", rng.getrandbits(40), WATCHDOG_S)
+            return EngineSchedule("random", rng.getrandbits(40), WATCHDOG_S)
         every = [(h, e) for h in range(self.target.cores) for e in self._engines(h)]
         slow = tuple(h for h in range(self.target.cores) if rng.random() < 0.3)
-        return Schedule(
+        return EngineSchedule(
             "late",
             0,
             self.watchdog_s,

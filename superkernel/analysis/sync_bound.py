@@ -45,7 +45,7 @@ Take = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Link:
+class ChainLink:
     """A take of a chain, and what nothing ahead of the operand can hide of it."""
 
     event: int
@@ -63,7 +63,7 @@ class Chain:
     bound_ns: float = 0.0
     wide: int = field(default=0, compare=False)
     beside_ns: float = field(default=0.0, compare=False)
-    links: tuple[Link, ...] = field(default=(), compare=False)
+    links: tuple[ChainLink, ...] = field(default=(), compare=False)
 
 
 def sync_lower_bound(compiled: AicoreCompiled, lines: Sequence[Timeline]) -> Chain:
@@ -74,7 +74,7 @@ def sync_lower_bound(compiled: AicoreCompiled, lines: Sequence[Timeline]) -> Cha
     chain = longest_chain(plan, target, hidden)
     work = {subop: cycle_ns * cycles for subop, cycles in work_cycles(lines).items()}
     beside_ns = beside(
-        chain.links, Order.of(plan, len(compiled.schedule.subops)), plan, work, left_ns(plan, target, hidden)
+        chain.links, Dependences.of(plan, len(compiled.schedule.subops)), plan, work, left_ns(plan, target, hidden)
     )
     return replace(chain, bound_ns=max(0.0, chain.bound_ns - beside_ns), beside_ns=beside_ns)
 
@@ -110,7 +110,7 @@ def longest_chain(plan: AicorePlan, target: AicoreTarget, hidden_ns: Mapping[Tak
                     before.latency_ns + latency,
                     before.bound_ns + left,
                     before.wide + (event.mode is Mode.ALL),
-                    links=(*before.links, Link(number, subop, left)),
+                    links=(*before.links, ChainLink(number, subop, left)),
                 )
             )
         behind[subop] = max(ways, key=lambda chain: (chain.bound_ns, chain.latency_ns))
@@ -200,7 +200,7 @@ class _Earlier:
 
 
 @dataclass(frozen=True)
-class Order:
+class Dependences:
     """What each sub-operator depends on, and what depends on it, as sets of bits."""
 
     needs: tuple[int, ...]
@@ -209,7 +209,7 @@ class Order:
     direct: tuple[tuple[int, ...], ...]
 
     @staticmethod
-    def of(plan: AicorePlan, subops: int) -> Order:
+    def of(plan: AicorePlan, subops: int) -> Dependences:
         """By what tasks read of one another's results, whatever memory is used again."""
         direct: list[set[int]] = [set() for _ in range(subops)]
         wide: set[tuple[int, int]] = set()
@@ -227,7 +227,7 @@ class Order:
                 distant[subop] |= distant[maker]
                 if (maker, subop) in wide:
                     distant[subop] |= needs[maker] | 1 << maker
-        return Order(tuple(needs), _turned(needs), _turned(distant), tuple(tuple(sorted(row)) for row in direct))
+        return Dependences(tuple(needs), _turned(needs), _turned(distant), tuple(tuple(sorted(row)) for row in direct))
 
     def beside(self, after: int, subop: int) -> list[int]:
         """The sub-operators that may be done between the last maker of a sub-operator's operands by `after`, and it."""
@@ -248,7 +248,11 @@ def _turned(rows: Sequence[int]) -> tuple[int, ...]:
 
 
 def beside(
-    links: Sequence[Link], order: Order, plan: AicorePlan, work_ns: Mapping[int, float], left: Mapping[Take, float]
+    links: Sequence[ChainLink],
+    order: Dependences,
+    plan: AicorePlan,
+    work_ns: Mapping[int, float],
+    left: Mapping[Take, float],
 ) -> float:
     """The most that sub-operators beside a chain can hide of it: of each take what may stand there, of each such
     sub-operator its work once. One whose results the receiver needs as well would be the last one to signal then, so
@@ -274,7 +278,7 @@ def beside(
     return min(most(set(anywhere[:count])) for count in range(len(anywhere) + 1))
 
 
-def _of_maker(maker: int, subop: int, order: Order, plan: AicorePlan, left: Mapping[Take, float]) -> float:
+def _of_maker(maker: int, subop: int, order: Dependences, plan: AicorePlan, left: Mapping[Take, float]) -> float:
     """What is left of the event that tells a sub-operator of a maker's results; 0 where none of them is its own."""
     found = [
         its

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 
-class Activity(Enum):
+class SpanKind(Enum):
     """What a span is."""
 
     WORK = "work"  # instructions of a sub-operator: a core of the host, or a control unit
@@ -44,13 +44,13 @@ class Span:
     begin_us: float
     end_us: float
     name: str
-    activity: Activity
+    activity: SpanKind
     subop: int | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class SignalFlow:
     """A signal on its way. `taken` False: this is its start, on the setter's track; True: an end, on a taker's. Starts
     and ends with equal numbers belong together."""
 
@@ -69,7 +69,7 @@ class Recording:
     cores: Mapping[int, str]
     tracks: tuple[Track, ...]
     spans: tuple[Span, ...]
-    flows: tuple[Flow, ...] = ()
+    flows: tuple[SignalFlow, ...] = ()
     subops: Mapping[int, str] = field(default_factory=dict)
 
     @property

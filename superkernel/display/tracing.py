@@ -14,7 +14,7 @@ from typing import Any
 from superkernel.core.errors import InputError
 from superkernel.core.files import file_name, replacing
 from superkernel.display import notebook
-from superkernel.display.spans import Flow, Recording, Span
+from superkernel.display.spans import Recording, SignalFlow, Span
 from superkernel.display.tracing_page import page
 
 FORMS = (".html", ".json")
@@ -83,6 +83,6 @@ class Trace(Recording):
             "args": {**details, **span.details},
         }
 
-    def _step(self, flow: Flow) -> dict[str, Any]:
+    def _step(self, flow: SignalFlow) -> dict[str, Any]:
         shape = {"ph": "f", "bp": "e"} if flow.taken else {"ph": "s"}
         return {**shape, **self._place(flow.track, flow.at_us), "name": flow.name, "cat": "sync", "id": flow.number}

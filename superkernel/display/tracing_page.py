@@ -16,21 +16,21 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from superkernel.display.spans import Activity, Recording, Span, Track
+from superkernel.display.spans import Recording, Span, SpanKind, Track
 
 DETAIL = 8000
 ROW_PX = 13
 CORE_GAP_PX = 8
 HUE_STEP = 137.508  # degrees; the golden angle keeps neighbours apart, however many there are
-WAITING = (Activity.WAIT, Activity.IMBALANCE, Activity.FETCH)
-WORKING = (Activity.WORK, Activity.COMPUTE, Activity.MOVEMENT)
+WAITING = (SpanKind.WAIT, SpanKind.IMBALANCE, SpanKind.FETCH)
+WORKING = (SpanKind.WORK, SpanKind.COMPUTE, SpanKind.MOVEMENT)
 LEGEND = {
-    Activity.WAIT: "waiting for other cores: the synchronisation itself",
-    Activity.IMBALANCE: "waiting for other cores: they still work",
-    Activity.FETCH: "waiting for instructions",
-    Activity.SIGNAL: "signalling",
-    Activity.STALL: "control unit stands still",
-    Activity.FLAG: "engine waits for another one of its core",
+    SpanKind.WAIT: "waiting for other cores: the synchronisation itself",
+    SpanKind.IMBALANCE: "waiting for other cores: they still work",
+    SpanKind.FETCH: "waiting for instructions",
+    SpanKind.SIGNAL: "signalling",
+    SpanKind.STALL: "control unit stands still",
+    SpanKind.FLAG: "engine waits for another one of its core",
 }
 
 
@@ -42,7 +42,7 @@ class Bar:
     begin: int
     end: int
     name: str
-    activity: Activity
+    activity: SpanKind
     subop: int | None
 
 
@@ -106,7 +106,7 @@ def _rows(tracks: Sequence[Track]) -> tuple[list[int], int]:
     return tops, max(at, ROW_PX)
 
 
-def _legend(activities: set[Activity]) -> Iterator[str]:
+def _legend(activities: set[SpanKind]) -> Iterator[str]:
     for activity, text in LEGEND.items():
         if activity in activities:
             yield f'<span><i class="{activity.value}"></i>{text}</span>'

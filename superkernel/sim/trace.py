@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superkernel.display.spans import Activity, Flow, Span, Track
+from superkernel.display.spans import SignalFlow, Span, SpanKind, Track
 from superkernel.display.tracing import Trace
 from superkernel.sim.counters import PHASES, STALLS
 from superkernel.target.engines import Engine
@@ -60,7 +60,7 @@ def trace_of(launches: Sequence[Rows], target: AicoreTarget, names: Mapping[int,
     seen = sorted({(int(row["core"]), _lane_of(row)) for rows in launches for row in rows})
     numbers = {place: number for number, place in enumerate(seen)}
     spans: list[Span] = []
-    flows: list[Flow] = []
+    flows: list[SignalFlow] = []
     start = 0
     first_flow = 0
     for rows in launches:
@@ -106,23 +106,23 @@ def _spans(
         subop, phase = divmod(marker, 4)
         details = {"cycles": end - begin}
         if kind == MARKER:
-            name, activity = f"{names.get(subop, f'sub-operator {subop}')} {PHASES[phase]}", Activity.WORK
+            name, activity = f"{names.get(subop, f'sub-operator {subop}')} {PHASES[phase]}", SpanKind.WORK
         elif kind == STALL:
             name, activity = STALLS[detail], _stall(STALLS[detail])
-            late = min(max(signalled.get((core, end), begin), begin), end) if activity is Activity.WAIT else begin
+            late = min(max(signalled.get((core, end), begin), begin), end) if activity is SpanKind.WAIT else begin
             if late > begin:
                 lost = {"cycles": late - begin}
                 yield Span(
-                    numbers[core, _STALL_LANE], (start + begin) * us, (start + late) * us, name, Activity.IMBALANCE,
+                    numbers[core, _STALL_LANE], (start + begin) * us, (start + late) * us, name, SpanKind.IMBALANCE,
                     subop, lost,
                 )  # fmt: skip
                 begin, details = late, {"cycles": end - late}
         elif kind == COMMAND:
             name = commands[detail].name
-            activity = Activity.COMPUTE if track in COMPUTE_ENGINES else Activity.MOVEMENT
+            activity = SpanKind.COMPUTE if track in COMPUTE_ENGINES else SpanKind.MOVEMENT
             details["global_bytes"] = extra
         else:
-            name, activity = f"wait_flag {detail & 0xFF} from {Engine(detail >> 8).title}", Activity.FLAG
+            name, activity = f"wait_flag {detail & 0xFF} from {Engine(detail >> 8).title}", SpanKind.FLAG
         number = numbers[core, _STALL_LANE if kind == STALL else track]
         yield Span(number, (start + begin) * us, (start + end) * us, name, activity, subop, details)
 
@@ -137,17 +137,17 @@ def _signalled(rows: Rows) -> dict[tuple[int, int], int]:
     }
 
 
-def _stall(cause: str) -> Activity:
+def _stall(cause: str) -> SpanKind:
     if cause in CROSS_STALLS:
-        return Activity.WAIT
-    return Activity.FETCH if cause in FETCH_STALLS else Activity.STALL
+        return SpanKind.WAIT
+    return SpanKind.FETCH if cause in FETCH_STALLS else SpanKind.STALL
 
 
 def _flows(
     rows: Rows, target: AicoreTarget, numbers: Mapping[tuple[int, int], int], start: int, first: int
-) -> Iterator[Flow]:
+) -> Iterator[SignalFlow]:
     us = 1 / target.device.clock_mhz
     for row in rows[(rows["kind"] == FLOW_OUT) | (rows["kind"] == FLOW_IN)]:
         begin, _, _, detail, core, track, kind, extra = row.tolist()
         number = numbers[core, track]
-        yield Flow(number, (start + begin) * us, f"cross flag {detail}", first + extra, kind == FLOW_IN)
+        yield SignalFlow(number, (start + begin) * us, f"cross flag {detail}", first + extra, kind == FLOW_IN)

@@ -9,8 +9,8 @@ mask, and two masks that cancel do not make NaN. Values that a run computes or g
 
 States keep their type too, unless `narrow_states` asks for it: what is written to one is cast up, what is read from it
 cast down, and updates in place (KV caches) stay in place, in the state's type. The price is a pass over the whole state
-for every value read from it in every run; `Lowering.state_bytes` says how many bytes. With `narrow_states` the states
-of the graph are themselves narrow: half the memory, no pass, another interface.
+for every value read from it in every run; `PrecisionLowering.state_bytes` says how many bytes. With `narrow_states` the
+states of the graph are themselves narrow: half the memory, no pass, another interface.
 
 `error_bound` is what a lowered graph may differ by: roundings are independent, so errors add like random steps.
 """
@@ -38,7 +38,7 @@ _FINFO: Any = ml_dtypes.finfo  # NumPy's, and bf16's too; it carries no types
 
 
 @dataclass(frozen=True)
-class Lowering:
+class PrecisionLowering:
     """The narrow graph, and what narrowing did. Numbers of elements: `saturated` constants were finite and beyond the
     range, `vanished` ones not 0 and became 0. `casts`: nodes added at borders. `state_bytes`: bytes that one run moves
     to cast states, reading and writing."""
@@ -76,12 +76,12 @@ def lower_precision(graph: Graph, dtype: DType = DType.F16, *, narrow_states: bo
     return lowering_of(graph, dtype, narrow_states=narrow_states).graph
 
 
-def lowering_of(graph: Graph, dtype: DType = DType.F16, *, narrow_states: bool = False) -> Lowering:
+def lowering_of(graph: Graph, dtype: DType = DType.F16, *, narrow_states: bool = False) -> PrecisionLowering:
     """`lower_precision` with an account of what it did."""
     if dtype not in NARROW_TYPES:
         raise InputError("not a narrow float type", expected=" | ".join(map(str, NARROW_TYPES)), found=str(dtype))
     if all(kind.dtype is not DType.F32 for kind in graph.types.values()):
-        return Lowering(graph, 0, 0, 0, 0, 0)
+        return PrecisionLowering(graph, 0, 0, 0, 0, 0)
     return _Lowerer(graph, dtype, narrow_states).run()
 
 
@@ -131,7 +131,7 @@ class _Lowerer:
     def _is_f32(self, value: str) -> bool:
         return self.graph.types[value].dtype is DType.F32
 
-    def run(self) -> Lowering:
+    def run(self) -> PrecisionLowering:
         self._constants_and_states()
         for node in self.graph.nodes:
             if self._updates_wide_state(node):
@@ -149,7 +149,7 @@ class _Lowerer:
             outputs=self.graph.outputs,
             copy=False,
         )
-        return Lowering(graph, self.converted, self.saturated, self.vanished, self.casts, self.state_bytes)
+        return PrecisionLowering(graph, self.converted, self.saturated, self.vanished, self.casts, self.state_bytes)
 
     def _constants_and_states(self) -> None:
         for name, array in self.graph.constants.items():

@@ -19,7 +19,7 @@ import superkernel as sk
 from superkernel.analysis.ablate import ablate
 from superkernel.analysis.crosscheck import crosscheck
 from superkernel.backends.aicore.qemu_process import find_qemu
-from superkernel.backends.aicore.qemu_schedule import Schedule
+from superkernel.backends.aicore.qemu_schedule import EngineSchedule
 from superkernel.backends.aicore.variants import unverified_program
 from superkernel.builder import GraphBuilder
 from superkernel.codegen.aicore.kernels import grouped as grouped_code
@@ -355,6 +355,6 @@ def test_four_and_twenty_harts() -> None:
     kernel = sk.compile(grouped(8, 64), load_target("mini").replaced(many), options={"fallback": "forbid"})
     inputs = grouped_inputs([9, 0, 20, 3, 3, 1, 0, 28], 64)
     expected = kernel.run(inputs).outputs["y"]
-    outputs, run = kernel.emulate(inputs, Schedule("late"))
+    outputs, run = kernel.emulate(inputs, EngineSchedule("late"))
     assert len(run.commands) == 25
     assert outputs["y"].tobytes() == expected.tobytes()

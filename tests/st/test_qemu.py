@@ -25,7 +25,7 @@ import superkernel as sk
 from superkernel import cli
 from superkernel.analysis.crosscheck import crosscheck, schedules
 from superkernel.backends.aicore import qemu, qemu_process
-from superkernel.backends.aicore.qemu import Fault, Schedule
+from superkernel.backends.aicore.qemu import EngineSchedule, Fault
 from superkernel.backends.aicore.qemu_counts import plugin_path
 from superkernel.codegen.aicore.memory_map import MARKER_WORD
 from superkernel.core.errors import InputError, MachineError, SimulationError, UnsupportedError, WatchdogError
@@ -134,7 +134,7 @@ def encoder() -> tuple[Any, dict[str, Any]]:
     return sk.compile(graph, target="mini"), random_inputs(graph.inputs, 0)
 
 
-def outcome(kernel: Any, inputs: dict[str, Any], expected: bytes, schedule: Schedule) -> str:
+def outcome(kernel: Any, inputs: dict[str, Any], expected: bytes, schedule: EngineSchedule) -> str:
     """What becomes of a run: "unnoticed", "numbers", "watchdog", or what the firmware or the end found."""
     try:
         outputs, _ = kernel.emulate(inputs, schedule)
@@ -149,7 +149,7 @@ def test_flags_that_announce_data_are_all_needed() -> None:
     """A flag between two engines forgotten altogether, sets and waits: each flag that says that data is there is
     noticed when commands run as late as legal, whoever waits."""
     kernel, inputs = encoder()
-    outputs, run = kernel.emulate(inputs, Schedule("late"))
+    outputs, run = kernel.emulate(inputs, EngineSchedule("late"))
     expected = outputs["y"].tobytes()
     ways = {(Engine.MTE2, Engine.MTE1), (Engine.MTE1, Engine.M), (Engine.M, Engine.FIX), (Engine.MTE2, Engine.V),
             (Engine.V, Engine.MTE3)}  # fmt: skip
@@ -157,7 +157,7 @@ def test_flags_that_announce_data_are_all_needed() -> None:
     for core in (0, 2):
         for setter, waiter, flag in run.flags[core]:
             if (setter, waiter) in ways and flag >= RING_FLAGS:
-                schedule = Schedule("late", watchdog_s=60.0, fault=Fault(core, forget=(setter, waiter, flag)))
+                schedule = EngineSchedule("late", watchdog_s=60.0, fault=Fault(core, forget=(setter, waiter, flag)))
                 if outcome(kernel, inputs, expected, schedule) == "unnoticed":
                     missed.append((core, setter.title, waiter.title, flag))
     assert len(missed) <= 1, missed  # a flag may be implied by another one of the same pair of engines
@@ -179,7 +179,9 @@ def test_a_small_run_is_well_under_a_second() -> None:
 
 def test_deadlocks_and_wrong_programs_are_errors_not_hangs() -> None:
     kernel, inputs = encoder()
-    kinds = {outcome(kernel, inputs, b"", Schedule("late", watchdog_s=60.0, fault=Fault(2, (n,)))) for n in range(8)}
+    kinds = {
+        outcome(kernel, inputs, b"", EngineSchedule("late", watchdog_s=60.0, fault=Fault(2, (n,)))) for n in range(8)
+    }
     assert kinds & {"deadlock", "leftover_flag", "undrained", "flag_overflow"}
 
 
@@ -248,7 +250,7 @@ def test_an_old_emulator_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_impossible_schedules_are_refused() -> None:
     for wrong in ({"timing": "soon"}, {"watchdog_s": 0.0}, {"seed": -1}):
         with pytest.raises(InputError):
-            Schedule(**wrong)
+            EngineSchedule(**wrong)
     moved = load_target("mini").replaced({"map.page_address": 0x0900_0000})
     with pytest.raises(UnsupportedError, match="page_address"):
         qemu.firmware_of(moved)

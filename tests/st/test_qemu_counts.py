@@ -14,7 +14,7 @@ from firmware_bench import needs_qemu
 import superkernel as sk
 from superkernel.analysis import crosscheck
 from superkernel.backends.aicore import qemu, qemu_counts
-from superkernel.backends.aicore.qemu import Schedule
+from superkernel.backends.aicore.qemu import EngineSchedule
 from superkernel.backends.aicore.qemu_counts import HartCounts, plugin_path, simulated_counts
 from superkernel.reference.random_inputs import random_inputs
 from superkernel.target.aicore import load_target
@@ -45,7 +45,7 @@ def test_counts_are_the_simulators(changes: dict[str, Any], preload: str) -> Non
     want = simulated_counts(program.simulate(io).launches[0], program.image.image)
     assert (sum(c.prefetches or 0 for c in want) > 0) is (preload == "max")
     assert sum(c.misses or 0 for c in want) > 0
-    for schedule in (Schedule("now"), Schedule("random", 2)):
+    for schedule in (EngineSchedule("now"), EngineSchedule("random", 2)):
         _, run = kernel.emulate(inputs, schedule, count=True)
         assert run.counts == (want,)
 
@@ -65,7 +65,7 @@ def test_without_the_plugin_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) 
     kernel = sk.compile(models.mlp(), target="mini")
     inputs = random_inputs(kernel.inputs, 0)
     assert kernel.emulate(inputs, count=True)[1].counts == ()
-    result = crosscheck.crosscheck(models.mlp(), inputs, runs=[Schedule("late")])
+    result = crosscheck.crosscheck(models.mlp(), inputs, runs=[EngineSchedule("late")])
     assert result.ok
     assert result.rows[-1].counts is None
 

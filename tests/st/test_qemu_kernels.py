@@ -9,7 +9,7 @@ from aicore_kernels import cases, covered_ids, graph_of, inputs_of, known_ids, p
 from firmware_bench import needs_qemu
 
 import superkernel as sk
-from superkernel.backends.aicore.qemu import Schedule
+from superkernel.backends.aicore.qemu import EngineSchedule
 
 pytestmark = needs_qemu
 
@@ -26,7 +26,7 @@ def test_a_kernel_alone(name: str, dtype: str, number: int) -> None:
     assert f"aicore.{name}" in {s.kernel.split("/")[0] for s in kernel._executable.schedule.subops}
     inputs = inputs_of(kernel.inputs)
     want = kernel.run(inputs).outputs["z"]
-    for schedule in (Schedule("late"), Schedule("random", 1)):
+    for schedule in (EngineSchedule("late"), EngineSchedule("random", 1)):
         kernel.reset_states()
         outputs, run = kernel.emulate(inputs, schedule)
         if not run.inexact:

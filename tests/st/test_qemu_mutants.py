@@ -17,9 +17,9 @@ import superkernel as sk
 from superkernel import cli
 from superkernel.analysis.crosscheck import crosscheck
 from superkernel.analysis.mutation import KINDS, UNNOTICED, MutationTest
-from superkernel.backends.aicore.qemu import Fault, Schedule
+from superkernel.backends.aicore.qemu import EngineSchedule, Fault
 from superkernel.backends.aicore.qemu_events import EventOrder
-from superkernel.backends.aicore.qemu_order import Order
+from superkernel.backends.aicore.qemu_order import LaunchOrder
 from superkernel.core.errors import InputError, SimulationError, UnsupportedError, WatchdogError
 from superkernel.frontends.json_form import save_json
 from superkernel.reference.random_inputs import random_inputs
@@ -53,7 +53,7 @@ def test_mutants_are_noticed_and_right_programs_are_not(request: pytest.FixtureR
 def test_a_run_alone_is_no_alarm_and_a_mutant_is() -> None:
     """The canary: a table of mutants that nobody notices would not pass."""
     test = encoder()[2]
-    assert test.outcome(Schedule("late")) == UNNOTICED
+    assert test.outcome(EngineSchedule("late")) == UNNOTICED
     first = next(m for m in test.draw(40, 0) if m.kind == "cross order" and not m.equivalent)
     assert [test.outcome(s) for s in first.attempts].count(UNNOTICED) < len(first.attempts)
 
@@ -91,14 +91,14 @@ def test_a_log_without_a_wait_is_a_race() -> None:
     kept = [[c for c in row if not (c.hart == 2 and c.engine is Engine.V and c.command.name == "wait_flag")]
             for row in log]  # fmt: skip
     with pytest.raises(SimulationError, match="nothing orders"):
-        _ = Order(kept, test.target).conflicts
+        _ = LaunchOrder(kept, test.target).conflicts
 
 
 def test_events_agree_with_the_simulator_and_changed_ones_do_not() -> None:
     kernel, inputs, test = encoder()
     executable, io = kernel.emulation(inputs)
     trace = records(executable.program.simulate(io, trace=True).launches[0].trace)
-    _, run = kernel.emulate(inputs, Schedule("random", 4), log=True)
+    _, run = kernel.emulate(inputs, EngineSchedule("random", 4), log=True)
     assert EventOrder(test.order, trace).pairs > 1000
     assert EventOrder(test.order, trace).disagreements(run.logs[0]) == []
 
@@ -123,7 +123,7 @@ def test_a_report_for_every_hart_at_once() -> None:
     kernel, inputs, test = encoder()
     signal = next(c for c in test.order.commands if c.command.name == "cross_set")
     with pytest.raises(WatchdogError, match="nothing can wake one") as caught:
-        kernel.emulate(inputs, Schedule("now", watchdog_s=60.0, fault=Fault(signal.hart, (signal.order,))))
+        kernel.emulate(inputs, EngineSchedule("now", watchdog_s=60.0, fault=Fault(signal.hart, (signal.order,))))
     harts = kernel._executable.target.cores + kernel._executable.target.device.aicpu_harts
     assert len(caught.value.violations) == 1 + harts
     for hart in range(harts):
@@ -141,9 +141,9 @@ def test_impossible_faults_are_refused() -> None:
         with pytest.raises(InputError):
             Fault(**wrong)
     with pytest.raises(InputError):
-        Schedule("now", eager=((0, Engine.V),))
+        EngineSchedule("now", eager=((0, Engine.V),))
     with pytest.raises(InputError):
-        Schedule("late", pause_us=-1)
+        EngineSchedule("late", pause_us=-1)
 
 
 def two_launches() -> sk.Graph:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from firmware_bench import needs_qemu
 
-from superkernel.backends.aicore.qemu import Emulator, Fault, Schedule, firmware_of
+from superkernel.backends.aicore.qemu import Emulator, EngineSchedule, Fault, firmware_of
 from superkernel.backends.aicore.qemu_log import read_log
-from superkernel.backends.aicore.qemu_order import Order
+from superkernel.backends.aicore.qemu_order import LaunchOrder
 from superkernel.codegen.aicore.boot import boot_object
 from superkernel.codegen.aicore.linking import Image, LinkLayout, link
 from superkernel.codegen.aicore.lower import compile_rv64
@@ -66,7 +66,7 @@ def program() -> Image:
     return link([boot_object(MINI, harts=MEMORY.harts), compile_rv64(text())], layout)
 
 
-def run(schedule: Schedule) -> tuple[bytes, int, int, Order]:
+def run(schedule: EngineSchedule) -> tuple[bytes, int, int, LaunchOrder]:
     """The copy, the word that the reader found in it, the source's first word, the order of events."""
     source = np.random.default_rng(0).bytes(BYTES)
     with Emulator(MINI, program(), firmware_of(MINI), log=True) as machine:
@@ -75,15 +75,17 @@ def run(schedule: Schedule) -> tuple[bytes, int, int, Order]:
         machine.write_word(WORD, 0)
         machine.launch(0, schedule)
         found = machine.read(COPY, BYTES), machine.word(FOUND), machine.word(SOURCE)
-        order = Order(read_log(machine), MINI)
+        order = LaunchOrder(read_log(machine), MINI)
         assert found[0] == source or schedule.fault
     return *found, order
 
 
 @pytest.mark.parametrize(
-    "schedule", [Schedule("now"), Schedule("late"), *(Schedule("random", n) for n in range(4))], ids=str
+    "schedule",
+    [EngineSchedule("now"), EngineSchedule("late"), *(EngineSchedule("random", n) for n in range(4))],
+    ids=str,
 )
-def test_a_copy_is_there_behind_the_wait(schedule: Schedule) -> None:
+def test_a_copy_is_there_behind_the_wait(schedule: EngineSchedule) -> None:
     copy, found, first, order = run(schedule)
     assert found == first == int.from_bytes(copy[:8], "little")
     shared = [c for c in order.commands if c.engine is Engine.SDMA]
@@ -93,18 +95,18 @@ def test_a_copy_is_there_behind_the_wait(schedule: Schedule) -> None:
 
 def test_late_commands_run_when_somebody_waits_for_them() -> None:
     """Not at the doorbell: the aicpu hart has ended long before in the order of events."""
-    _, _, _, order = run(Schedule("late"))
+    _, _, _, order = run(EngineSchedule("late"))
     doorbells = [c for c in order.commands if c.hart == READER]
     copy = next(c for c in order.commands if c.command.name == "sdma_copy")
     assert doorbells[0].begin < copy.begin < doorbells[0].end
 
 
 def test_without_the_wait_the_late_copy_is_not_there() -> None:
-    copy, found, first, _ = run(Schedule("late", fault=Fault(READER, (0,))))
+    copy, found, first, _ = run(EngineSchedule("late", fault=Fault(READER, (0,))))
     assert copy == b"\xee" * BYTES
     assert found != first
 
 
 def test_without_the_notify_the_wait_never_ends() -> None:
     with pytest.raises(WatchdogError, match="waits for the word at"):
-        run(Schedule("late", watchdog_s=60.0, fault=Fault(AICPU, (0,))))
+        run(EngineSchedule("late", watchdog_s=60.0, fault=Fault(AICPU, (0,))))

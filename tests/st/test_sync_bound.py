@@ -12,7 +12,7 @@ from option_sets import Variants
 
 import superkernel as sk
 from superkernel.analysis.ablate import ablation_target, figures
-from superkernel.analysis.sync_bound import Link, Order, beside, sync_lower_bound
+from superkernel.analysis.sync_bound import ChainLink, Dependences, beside, sync_lower_bound
 from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.kernel import AicoreKernel
 from superkernel.backends.aicore.timeline import Activity, Timeline, summed
@@ -80,7 +80,7 @@ def _bits(*rows: tuple[int, ...]) -> tuple[int, ...]:
 
 def test_work_beside_a_chain_counts_once() -> None:
     """0 -> 1 -> 2 by flags of all cores; 3 needs nothing and nobody needs it; 4 needs 0 by such a flag."""
-    order = Order(
+    order = Dependences(
         needs=_bits((), (0,), (0, 1), (), (0,)),
         needed=_bits((1, 2, 4), (2,), (), (), ()),
         far=_bits((1, 2, 4), (2,), (), (), ()),
@@ -88,7 +88,7 @@ def test_work_beside_a_chain_counts_once() -> None:
     )
     events = (Event(0, Mode.ALL, None, 0, 0), Event(1, Mode.ALL, None, 1, 1))
     plan = AicorePlan((), 2, 4, 2, {CoreKind.CUBE: (), CoreKind.VECTOR: ()}, events, (), 8, 15)
-    links, left = (Link(0, 1, 900.0), Link(1, 2, 900.0)), {(0, 1): 900.0, (1, 2): 900.0}
+    links, left = (ChainLink(0, 1, 900.0), ChainLink(1, 2, 900.0)), {(0, 1): 900.0, (1, 2): 900.0}
     assert order.beside(0, 1) == [3]  # 4 cannot begin sooner than 1
     assert order.beside(1, 2) == [3, 4]
     assert beside(links, order, plan, {3: 500.0}, left) == 500.0
@@ -99,12 +99,12 @@ def test_work_beside_a_chain_counts_once() -> None:
 
 def test_what_a_receiver_needs_as_well_hides_no_flag() -> None:
     """0 and 1 both make what 2 needs: whichever is last, its own flag is left."""
-    order = Order(
+    order = Dependences(
         needs=_bits((), (), (0, 1)), needed=_bits((2,), (2,), ()), far=_bits((2,), (2,), ()), direct=((), (), (0, 1))
     )
     events = (Event(0, Mode.ALL, None, 0, 0), Event(1, Mode.ALL, None, 1, 1))
     plan = AicorePlan((), 2, 4, 2, {CoreKind.CUBE: (), CoreKind.VECTOR: ()}, events, (), 8, 15)
-    links = (Link(1, 2, 900.0),)
+    links = (ChainLink(1, 2, 900.0),)
     assert beside(links, order, plan, {0: 5000.0}, {(0, 2): 900.0, (1, 2): 900.0}) == 0.0
     assert beside(links, order, plan, {0: 5000.0}, {(0, 2): 600.0, (1, 2): 900.0}) == 300.0
     assert beside(links, order, plan, {0: 5000.0}, {(1, 2): 900.0}) == 900.0  # nothing is known of its flag

@@ -14,14 +14,14 @@ import pytest
 
 import superkernel as sk
 from superkernel.cli import main
-from superkernel.display.spans import Activity
+from superkernel.display.spans import SpanKind
 from superkernel.frontends.json_form import save_json
 from superkernel.sync.plan import TaskStep
 
-WAITS = (Activity.WAIT, Activity.IMBALANCE)
+WAITS = (SpanKind.WAIT, SpanKind.IMBALANCE)
 
 
-def _lengths(trace: sk.Trace, *activities: Activity) -> float:
+def _lengths(trace: sk.Trace, *activities: SpanKind) -> float:
     return sum(s.end_us - s.begin_us for s in trace.spans if s.activity in activities)
 
 
@@ -47,11 +47,11 @@ def test_a_host_kernel(tmp_path: Path) -> None:
     _no_overlaps(trace)
     plan = kernel._compiled.plan
     assert set(trace.cores) == set(range(kernel.threads))
-    bodies = Counter(s.subop for s in trace.spans if s.activity is Activity.WORK)
+    bodies = Counter(s.subop for s in trace.spans if s.activity is SpanKind.WORK)
     planned = Counter(plan.tasks[s.task].subop for p in plan.programs for s in p if isinstance(s, TaskStep))
     assert bodies == planned
-    assert sum(s.activity is Activity.SIGNAL for s in trace.spans) == sum(plan.sets)
-    assert sum(s.activity is Activity.WAIT for s in trace.spans) == plan.waits
+    assert sum(s.activity is SpanKind.SIGNAL for s in trace.spans) == sum(plan.sets)
+    assert sum(s.activity is SpanKind.WAIT for s in trace.spans) == plan.waits
     assert sum(f.taken for f in trace.flows) == plan.waits
     # A core that is interrupted between its signal and its look at the clock says a later time: one run is without.
     assert any(_signals_precede_waits(t) for t in (trace, kernel.trace(), kernel.trace()))
@@ -77,11 +77,11 @@ def test_an_accelerator_kernel(make: Any) -> None:
     assert {s.subop for s in trace.spans if s.subop in trace.subops} == {row.subop for row in report.subops}
     for engine in ("m", "v", "mte2"):
         lanes = [i for i, t in enumerate(trace.tracks) if t.name == engine]
-        drawn = sum(s.details["cycles"] for s in trace.spans if s.track in lanes and s.activity is not Activity.FLAG)
+        drawn = sum(s.details["cycles"] for s in trace.spans if s.track in lanes and s.activity is not SpanKind.FLAG)
         assert drawn >= 0.99 * sum(row.busy.get(engine, 0) for row in report.cores) > 0
     stood = sum(row.stalls.get("cross_wait", 0) + row.stalls.get("wait_memory", 0) for row in report.cores)
     assert _lengths(trace, *WAITS) * report.clock_mhz == pytest.approx(stood, rel=0.05)
-    assert _lengths(trace, Activity.IMBALANCE) > 0
+    assert _lengths(trace, SpanKind.IMBALANCE) > 0
     assert trace.chrome() == kernel.trace().chrome()  # the simulator gives the same again
     assert {f.number for f in trace.flows if f.taken} <= {f.number for f in trace.flows if not f.taken}
 

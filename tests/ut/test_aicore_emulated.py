@@ -12,7 +12,7 @@ import pytest
 from aicore_emulated import TALLY, Alone, check_emulated, chosen, summary
 from firmware_bench import needs_qemu
 
-from superkernel.backends.aicore.qemu import Fault, Schedule
+from superkernel.backends.aicore.qemu import EngineSchedule, Fault
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import SimulationError
 from superkernel.core.tensor import TensorType
@@ -100,8 +100,8 @@ def test_a_wait_that_is_left_out_is_noticed(own_tally: None, monkeypatch: pytest
     loads = [f for f in flags if f[:2] == (Engine.MTE2, Engine.V)]
     assert loads
 
-    def faulty(alone: Alone, schedule: Schedule) -> Any:
-        return program(alone, Schedule("late", fault=Fault(vector, forget=loads[0])))
+    def faulty(alone: Alone, schedule: EngineSchedule) -> Any:
+        return program(alone, EngineSchedule("late", fault=Fault(vector, forget=loads[0])))
 
     monkeypatch.setattr(Alone, "emulate", faulty)
     with pytest.raises(SimulationError, match="set more often than it can hold"):
@@ -112,7 +112,7 @@ def test_a_wait_that_is_left_out_is_noticed(own_tally: None, monkeypatch: pytest
 def test_a_last_place_is_allowed_where_exp_ran_only(own_tally: None, monkeypatch: pytest.MonkeyPatch) -> None:
     program, inexact = Alone.emulate, [0]
 
-    def off(alone: Alone, schedule: Schedule) -> Any:
+    def off(alone: Alone, schedule: EngineSchedule) -> Any:
         found, _ = program(alone, schedule)
         found[1][9] = np.nextafter(found[1][9], np.float32(9))
         return found, inexact[0]

@@ -18,7 +18,7 @@ from op_cases import op_body, with_epilogue, with_slot
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.scheduler.families.aicore import family_of
-from superkernel.scheduler.families.aicore.base import CoreRole as CoreRole
+from superkernel.scheduler.families.aicore.base import CoreRole
 from superkernel.scheduler.families.aicore.row_modes import RowMode
 from superkernel.scheduler.families.aicore.rows import TILE_BYTES_MAX, RowsTiling
 from superkernel.target.aicore import load_target

@@ -9,7 +9,7 @@ import pytest
 
 import superkernel as sk
 from superkernel.backends.host.profile import read_stamps
-from superkernel.backends.host.report import Boundary, Report, Timing, format_ns
+from superkernel.backends.host.report import BoundaryReport, MedianInterval, Report, format_ns
 from superkernel.scheduler.schedule import Task
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
@@ -57,18 +57,18 @@ def test_ticks_become_nanoseconds() -> None:
 
 def test_interval_of_a_median() -> None:
     """Ranks n/2 -+ 0.98 sqrt(n): for 0..99 about the 40th and the 60th."""
-    timing = Timing.of(np.arange(100))
+    timing = MedianInterval.of(np.arange(100))
     assert timing.median_ns == 49.5
     assert (timing.low_ns, timing.high_ns) == (40, 60)
     assert timing.samples == 100
-    assert Timing.of([7.0]) == Timing(7.0, 7.0, 7.0, 1)
+    assert MedianInterval.of([7.0]) == MedianInterval(7.0, 7.0, 7.0, 1)
 
 
 def test_interval_covers_the_true_median() -> None:
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(400):
-        timing = Timing.of(rng.exponential(size=61))
+        timing = MedianInterval.of(rng.exponential(size=61))
         hits += timing.low_ns <= np.log(2) <= timing.high_ns
     assert hits >= 0.93 * 400
 
@@ -81,10 +81,10 @@ def test_units(ns: float, text: str) -> None:
 
 
 def make_report(boundaries: int) -> Report:
-    rows = tuple(Boundary(i, f"node{i}", "full", "because", 2, 10.0 * i, 1.0) for i in range(boundaries))
+    rows = tuple(BoundaryReport(i, f"node{i}", "full", "because", 2, 10.0 * i, 1.0) for i in range(boundaries))
     return Report(
         "g", "host avx512", 2, 9, boundaries, 3, 4, 2, boundaries - 1, 1000.0, (900.0, 800.0), 50.0, 20.0, rows, (),
-        Timing(10.0, 9.0, 11.0, 5), Timing(20.0, 19.0, 21.0, 5),
+        MedianInterval(10.0, 9.0, 11.0, 5), MedianInterval(20.0, 19.0, 21.0, 5),
     )  # fmt: skip
 
 

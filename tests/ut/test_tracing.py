@@ -10,25 +10,25 @@ from pathlib import Path
 import pytest
 
 import superkernel as sk
-from superkernel.display.spans import Activity, Flow, Span, Track
+from superkernel.display.spans import SignalFlow, Span, SpanKind, Track
 from superkernel.display.tracing import Trace
 from superkernel.display.tracing_page import DETAIL, merged
 
 TRACKS = (Track(0, 0, "control"), Track(0, 3, "m"), Track(2, 0, "control"))
 
 
-def _trace(*spans: Span, flows: tuple[Flow, ...] = ()) -> Trace:
+def _trace(*spans: Span, flows: tuple[SignalFlow, ...] = ()) -> Trace:
     return Trace("a <b> & c", {0: "AIC 0", 2: "AIV 2"}, TRACKS, spans, flows, {0: "x<y", 1: "norm"})
 
 
 def _small() -> Trace:
     return _trace(
-        Span(0, 0.0, 2.0, "x<y body", Activity.WORK, 0),
-        Span(1, 0.5, 1.5, "mmad", Activity.COMPUTE, 0, {"cycles": 1850}),
-        Span(2, 1.0, 1.5, "cross_wait", Activity.IMBALANCE, 1),
-        Span(2, 1.5, 1.75, "cross_wait", Activity.WAIT, 1),
-        Span(2, 1.75, 4.0, "norm body", Activity.WORK, 1),
-        flows=(Flow(0, 1.5, "cross flag 3", 7, taken=False), Flow(2, 1.75, "cross flag 3", 7, taken=True)),
+        Span(0, 0.0, 2.0, "x<y body", SpanKind.WORK, 0),
+        Span(1, 0.5, 1.5, "mmad", SpanKind.COMPUTE, 0, {"cycles": 1850}),
+        Span(2, 1.0, 1.5, "cross_wait", SpanKind.IMBALANCE, 1),
+        Span(2, 1.5, 1.75, "cross_wait", SpanKind.WAIT, 1),
+        Span(2, 1.75, 4.0, "norm body", SpanKind.WORK, 1),
+        flows=(SignalFlow(0, 1.5, "cross flag 3", 7, taken=False), SignalFlow(2, 1.75, "cross flag 3", 7, taken=True)),
     )
 
 
@@ -99,9 +99,9 @@ def test_the_page_is_whole_and_fetches_nothing() -> None:
 
 def test_what_no_screen_shows_is_drawn_as_one() -> None:
     step = 1000 / (4 * DETAIL)
-    many = [Span(0, i * 2 * step, (i * 2 + 1) * step, f"c{i}", Activity.MOVEMENT, 0) for i in range(2 * DETAIL)]
-    other = Span(0, 1500, 1600, "body", Activity.WORK, 0)
-    apart = Span(0, 1900, 2000, "late", Activity.MOVEMENT, 0)
+    many = [Span(0, i * 2 * step, (i * 2 + 1) * step, f"c{i}", SpanKind.MOVEMENT, 0) for i in range(2 * DETAIL)]
+    other = Span(0, 1500, 1600, "body", SpanKind.WORK, 0)
+    apart = Span(0, 1900, 2000, "late", SpanKind.MOVEMENT, 0)
     bars = list(merged(_trace(*many, other, apart)))
     assert [(b.begin, b.name) for b in bars] == [(0, "c0"), (1_500_000, "body"), (1_900_000, "late")]
     assert bars[0].end == 999_969

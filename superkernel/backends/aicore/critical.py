@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from superkernel.backends.aicore.critical_path import Piece, critical_path
+from superkernel.backends.aicore.critical_path import PathPiece, critical_path
 from superkernel.backends.aicore.timeline import Activity, Timeline
 from superkernel.core.errors import SimulationError
 from superkernel.display import notebook
@@ -182,7 +182,7 @@ def _tried(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], row: BoundaryRo
 
 
 def _rows(
-    compiled: AicoreCompiled, lines: Sequence[Timeline], pieces: Sequence[Piece], cycles: int
+    compiled: AicoreCompiled, lines: Sequence[Timeline], pieces: Sequence[PathPiece], cycles: int
 ) -> list[BoundaryRow]:
     names = {s.index: s.name for s in compiled.schedule.subops}
     models = [_Tasks(compiled, line) for line in lines]

@@ -29,7 +29,7 @@ _VISIBLE = 512  # cycles at most from an engine's end to what its flag lets go o
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PathPiece:
     """A stretch of the path: on which core, for which sub-operator, in what activity. `event`: of a `pure` piece."""
 
     core: int
@@ -61,7 +61,7 @@ class _Track:
         return int(np.searchsorted(self.ends, time, side="right")) - 1
 
 
-def critical_path(line: Timeline) -> tuple[Piece, ...]:
+def critical_path(line: Timeline) -> tuple[PathPiece, ...]:
     """The pieces of the path, in time."""
     return _Walk(line).run()
 
@@ -84,10 +84,10 @@ class _Walk:
         self.takes: dict[tuple[int, int], Take] = {(t.core, t.end): t for t in line.takes}
         sets = line.rows[line.rows["kind"] == FLOW_OUT]
         self.signals = {(int(r["core"]), int(r["begin"])): int(r["track"]) for r in sets}
-        self.pieces: list[Piece] = []
+        self.pieces: list[PathPiece] = []
         self.core, self.track, self.time = self._last_core(), _CONTROL, line.end
 
-    def run(self) -> tuple[Piece, ...]:
+    def run(self) -> tuple[PathPiece, ...]:
         for _ in range(2 * len(self.line.rows) + 1):
             if self.time <= self.line.begin:
                 break
@@ -109,7 +109,7 @@ class _Walk:
         begin = max(begin, self.line.begin)
         if begin < self.time:
             subop = self._subop() if marker is None else marker // 4
-            self.pieces.append(Piece(self.core, subop, activity, begin, self.time, event))
+            self.pieces.append(PathPiece(self.core, subop, activity, begin, self.time, event))
             self.time = begin
 
     def _subop(self) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from superkernel.backends.aicore.critical import CriticalReport
     from superkernel.backends.aicore.executable import SimExecutable
     from superkernel.backends.aicore.explain import AicoreExplanation
-    from superkernel.backends.aicore.qemu import QemuExecutable, QemuRun, Schedule
+    from superkernel.backends.aicore.qemu import EngineSchedule, QemuExecutable, QemuRun
     from superkernel.backends.aicore.report import SimReport
     from superkernel.display.tracing import Trace
     from superkernel.runtime.result import RunResult
@@ -58,7 +58,7 @@ class AicoreKernel(Kernel):
     def emulate(
         self,
         inputs: Mapping[str, Any] | Sequence[Any] | None = None,
-        schedule: Schedule | None = None,
+        schedule: EngineSchedule | None = None,
         *,
         log: bool = False,
         count: bool = False,
@@ -66,11 +66,11 @@ class AicoreKernel(Kernel):
         """Run the program once on the emulator: outputs by name, and counts. `schedule` (qemu_schedule.py) says when
         engine commands are carried out: at once, as late as legal, or at random; `log` keeps all commands, `count`
         counts instructions. Raises MachineError without an emulator, WatchdogError where the program does not end."""
-        from superkernel.backends.aicore.qemu import QemuExecutable, Schedule
+        from superkernel.backends.aicore.qemu import EngineSchedule, QemuExecutable
 
         results = self._new_outputs()
         io = [*map(self._apart, self._arrays(inputs).values()), *results, *self._states.values()]
-        run = QemuExecutable(self._executable).run(io, schedule or Schedule(), log=log, count=count)
+        run = QemuExecutable(self._executable).run(io, schedule or EngineSchedule(), log=log, count=count)
         return dict(zip(self._output_types, results, strict=False)), run
 
     def emulation(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None) -> tuple[QemuExecutable, list[Array]]:

@@ -22,7 +22,7 @@ from superkernel.backends.aicore.qemu_counts import Counting, HartCounts, plugin
 from superkernel.backends.aicore.qemu_log import Logged, read_log
 from superkernel.backends.aicore.qemu_machine import Emulator
 from superkernel.backends.aicore.qemu_process import PROGRAM, find_qemu
-from superkernel.backends.aicore.qemu_schedule import AT_ONCE, Fault, Schedule, Timing
+from superkernel.backends.aicore.qemu_schedule import AT_ONCE, EngineSchedule, Fault, Timing
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.firmware.image import Firmware, build_firmware
 from superkernel.core import settings
@@ -64,7 +64,7 @@ class QemuExecutable:
         self.program = program
 
     def run(
-        self, io: Sequence[Array], schedule: Schedule = AT_ONCE, *, log: bool = False, count: bool = False
+        self, io: Sequence[Array], schedule: EngineSchedule = AT_ONCE, *, log: bool = False, count: bool = False
     ) -> QemuRun:
         """One fused run: outputs and states are written in place; `log` keeps all commands, `count` counts instructions
         where the plugin for that can be loaded. Raises MachineError where there is no emulator."""
@@ -98,7 +98,7 @@ class QemuExecutable:
         commands, orderings = (tuple(row) for row in totals.tolist())
         return QemuRun(commands, orderings, inexact, flags, tuple(logs), tuple(counts))
 
-    def _launch(self, machine: Emulator, number: int, schedule: Schedule) -> None:
+    def _launch(self, machine: Emulator, number: int, schedule: EngineSchedule) -> None:
         try:
             machine.launch(number, schedule)
         except SimulationError as error:
@@ -108,5 +108,13 @@ class QemuExecutable:
 
 
 __all__ = [
-    "PROGRAM", "Emulator", "Fault", "QemuExecutable", "QemuRun", "Schedule", "Timing", "find_qemu", "firmware_of",
+    "PROGRAM",
+    "Emulator",
+    "EngineSchedule",
+    "Fault",
+    "QemuExecutable",
+    "QemuRun",
+    "Timing",
+    "find_qemu",
+    "firmware_of",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from superkernel.backends.aicore.qemu_log import ORDERING, Logged
-from superkernel.backends.aicore.qemu_order import Order
+from superkernel.backends.aicore.qemu_order import LaunchOrder
 from superkernel.sim.trace import COMMAND, FLOW_IN, FLOW_OUT
 from superkernel.target.engines import Engine
 from superkernel.target.engines.table import by_opcode
@@ -33,7 +33,7 @@ _APART = (*ORDERING, "barrier")
 class EventOrder:
     """What one launch of the simulator says, to hold runs of the emulator against. `order` is of any of those."""
 
-    def __init__(self, order: Order, records: NDArray[Any]) -> None:
+    def __init__(self, order: LaunchOrder, records: NDArray[Any]) -> None:
         self.order = order
         self._spans: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
         self._waits: dict[int, list[tuple[int, int]]] = defaultdict(list)

@@ -17,7 +17,7 @@ from typing import Final
 from superkernel.backends.aicore import qemu_report
 from superkernel.backends.aicore.qemu_memory import UNWRITTEN, EmulatedMemory
 from superkernel.backends.aicore.qemu_process import Ended, find_qemu, start
-from superkernel.backends.aicore.qemu_schedule import AT_ONCE, WATCHDOG_S, Schedule
+from superkernel.backends.aicore.qemu_schedule import AT_ONCE, WATCHDOG_S, EngineSchedule
 from superkernel.codegen.aicore.boot import DONE, EXIT_DATA, EXIT_SUCCESS, EXIT_TRAP, FIRMWARE
 from superkernel.codegen.aicore.memory_map import CAUSE_WORD, LAUNCH_WORD, MARKER_WORD
 from superkernel.codegen.firmware.memory import (
@@ -55,7 +55,7 @@ class Emulator(EmulatedMemory):
 
     # Launching --------------------------------------------------------------------------------------------------------
 
-    def launch(self, number: int = 0, schedule: Schedule = AT_ONCE) -> None:
+    def launch(self, number: int = 0, schedule: EngineSchedule = AT_ONCE) -> None:
         """Run the program's launch `number`. Raises SimulationError with what the firmware found, WatchdogError."""
         assert self.program is not None
         self._prepare(schedule)
@@ -75,11 +75,11 @@ class Emulator(EmulatedMemory):
     def execute(self, table: int, count: int, watchdog_s: float = WATCHDOG_S) -> None:
         """Carry out `count` single commands of a table in memory (queues.py: `fw_bench`) on hart 0, which has all
         local memories there are: those of hart 0 and the unified buffer of the first vector core."""
-        schedule = Schedule(watchdog_s=watchdog_s)
+        schedule = EngineSchedule(watchdog_s=watchdog_s)
         self._configure(bench_table=table, bench_count=count)
         self._finish(self._start(1, watchdog_s), schedule)
 
-    def _prepare(self, schedule: Schedule) -> None:
+    def _prepare(self, schedule: EngineSchedule) -> None:
         """Nobody has signalled, queues are empty, local memories hold what no program wrote."""
         places = self.places
         self.write(places.shared, bytes(places.shared_bytes))
@@ -89,7 +89,7 @@ class Emulator(EmulatedMemory):
                 self.write(address, bytes([UNWRITTEN]) * places.size_of(local))
             self._describe(hart, schedule)
 
-    def _describe(self, hart: int, schedule: Schedule) -> None:
+    def _describe(self, hart: int, schedule: EngineSchedule) -> None:
         """Tell a hart who it is."""
         places = self.places
         kind = places.core_type(hart)
@@ -118,7 +118,7 @@ class Emulator(EmulatedMemory):
 
     def prepare_bench(self) -> dict[Local, int]:
         """Hart 0 with every kind of local memory; their addresses."""
-        self._prepare(Schedule())
+        self._prepare(EngineSchedule())
         locals_ = dict(self.places.locals[0])
         locals_ |= self.places.locals[self.target.device.cube_cores]
         self.write_word(self.places.state(0) + STATE["ub"], locals_[Local.UB])
@@ -174,7 +174,7 @@ class Emulator(EmulatedMemory):
 
     # Ends -------------------------------------------------------------------------------------------------------------
 
-    def _finish(self, ended: Ended, schedule: Schedule) -> None:
+    def _finish(self, ended: Ended, schedule: EngineSchedule) -> None:
         if ended.status is None:
             raise WatchdogError(violations=qemu_report.stuck(self, schedule, forever=ended.stuck))
         if ended.status == FAILURE_EXIT and self.word(self.places.config + CONFIG["failure"]):
@@ -194,7 +194,7 @@ class Emulator(EmulatedMemory):
             raise SimulationError(kind="leftover_flag" if "flag" in left[0].message else "undrained", violations=left)
 
 
-def _faulty(schedule: Schedule) -> dict[str, int]:
+def _faulty(schedule: EngineSchedule) -> dict[str, int]:
     """The words of the configuration that say what is wrong on purpose. Numbers of commands count from 1 there."""
     fault = schedule.fault
     if fault is None:

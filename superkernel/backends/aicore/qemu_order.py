@@ -11,8 +11,9 @@ Model. Every logged command is a node; one that goes into a queue is two, its do
 
 `conflicts` are the pairs of executions that touch a byte which one of them writes; where all edges stand, every such
 pair is ordered, or the program has a race. `room` are the pairs of a wait and the set of the same flag that needs it to
-make room. `Order.without` says which pairs lose their order when links go: none means that other edges imply what these
-say. This is written from the words of the command table alone, apart from the planner, the verifier and the simulator.
+make room. `LaunchOrder.without` says which pairs lose their order when links go: none means that other edges imply what
+these say. This is written from the words of the command table alone, apart from the planner, the verifier and the
+simulator.
 
 Not seen: plain loads and stores of control units; words that notify and wait_memory share.
 """
@@ -38,7 +39,7 @@ FlagKey: TypeAlias = tuple[int, int, int]  # setter, waiter, number
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class OrderLink:
     """What a pair of commands, or a wait and all its signals, adds to the order: its kind and its edges."""
 
     kind: str
@@ -46,7 +47,7 @@ class Link:
     commands: tuple[Logged, ...]
 
 
-class Order:
+class LaunchOrder:
     """The order of one launch."""
 
     def __init__(self, logs: Sequence[Sequence[Logged]], target: AicoreTarget) -> None:
@@ -101,7 +102,7 @@ class Order:
         for one, other in pairwise(shared):
             yield self.done(one), self.done(other)
 
-    def _links_of(self, log: Sequence[Logged]) -> Iterator[Link]:
+    def _links_of(self, log: Sequence[Logged]) -> Iterator[OrderLink]:
         """Drains, and flags between engines."""
         last: dict[int, Logged] = {}
         sets: dict[FlagKey, list[Logged]] = defaultdict(list)
@@ -110,7 +111,7 @@ class Order:
             numbers = c.command.numbers
             if c.command.name == "drain":
                 drained = [one for engine, one in last.items() if numbers["engines"] >> engine & 1]
-                yield Link("drain", tuple((self.done(one), self.done(c)) for one in drained), (c,))
+                yield OrderLink("drain", tuple((self.done(one), self.done(c)) for one in drained), (c,))
             elif c.command.name == "set_flag":
                 sets[c.engine.value, numbers["peer"], numbers["flag"]].append(c)
             elif c.command.name == "wait_flag":
@@ -120,9 +121,9 @@ class Order:
         for key, takers in waits.items():
             self._flags.append((sets[key], takers))
             for one, other in zip(sets[key], takers, strict=False):
-                yield Link("flag", ((self.done(one), self.done(other)),), (one, other))
+                yield OrderLink("flag", ((self.done(one), self.done(other)),), (one, other))
 
-    def _crossings(self, logs: Sequence[Sequence[Logged]]) -> Iterator[Link]:
+    def _crossings(self, logs: Sequence[Sequence[Logged]]) -> Iterator[OrderLink]:
         """Waits for other cores, each with the signals that it needs."""
         signals: dict[tuple[int, str, int], list[Logged]] = defaultdict(list)
         for c in self.commands:
@@ -137,7 +138,7 @@ class Order:
                     flag = c.command.numbers["flag"]
                     needed = self._needed(signals, c.hart, flag, taken[flag])
                     taken[flag] += 1
-                    yield Link("cross", tuple((self.done(s), self.done(c)) for s in needed), (c,))
+                    yield OrderLink("cross", tuple((self.done(s), self.done(c)) for s in needed), (c,))
 
     def _signalled(self, c: Logged) -> Iterator[int]:
         numbers = c.command.numbers
@@ -208,14 +209,14 @@ class Order:
             nodes = [[n for c in row if (n := self.done(c)) not in gone] for row in (waits, sets)]
             yield from zip(nodes[0], nodes[1][self.target.queue.flag_count_max :], strict=False)
 
-    def without(self, links: Sequence[Link]) -> list[Pair]:
+    def without(self, links: Sequence[OrderLink]) -> list[Pair]:
         """The conflicting pairs, and those of flags, that are not ordered where these links, and where they are flags
         their commands, are missing."""
         after = self._closure({edge for link in links for edge in link.edges})
         gone = frozenset(self.done(c) for link in links if link.kind == "flag" for c in link.commands)
         return [(a, b) for a, b in (*self.conflicts, *self.room(gone)) if not after[b] >> a & 1]
 
-    def implied(self, link: Link) -> bool:
+    def implied(self, link: OrderLink) -> bool:
         """Whether other edges order all that the link orders, commands that share no byte included."""
         after = self._closure(link.edges)
         return all(after[b] >> a & 1 for a, b in link.edges)
@@ -260,4 +261,4 @@ def _meetings(touching: dict[object, list[tuple[TouchedBytes, Logged]]]) -> Iter
             live.append((touched, c))
 
 
-__all__ = ["Link", "Order"]
+__all__ = ["LaunchOrder", "OrderLink"]

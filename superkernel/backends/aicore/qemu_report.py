@@ -37,7 +37,7 @@ from superkernel.target.engines.table import by_opcode
 
 if TYPE_CHECKING:
     from superkernel.backends.aicore.qemu_memory import EmulatedMemory
-    from superkernel.backends.aicore.qemu_schedule import Schedule
+    from superkernel.backends.aicore.qemu_schedule import EngineSchedule
 
 _PHASES = ("not begun", "waiting", "in its body", "behind it")
 
@@ -110,7 +110,7 @@ def _wait(machine: EmulatedMemory, hart: int) -> str:
     return texts.get(kind, f"waits for nothing; last cross-core flag waited for: {last}")
 
 
-def stuck(machine: EmulatedMemory, schedule: Schedule, *, forever: bool) -> list[Violation]:
+def stuck(machine: EmulatedMemory, schedule: EngineSchedule, *, forever: bool) -> list[Violation]:
     """What every hart is at."""
     message = f"the emulated kernel did not end within {schedule.watchdog_s:g} s"
     if forever:

@@ -35,7 +35,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class EngineSchedule:
     """When commands leave their queues; `seed` draws the chances of `random`. `watchdog_s`: wall-clock of a launch.
 
     With timing `late`, `eager` (hart, engine) names engines that carry their commands out as soon as they can all the
@@ -73,4 +73,4 @@ class Schedule:
         return f"{self.timing}:{self.seed}" if self.timing == "random" else self.timing
 
 
-AT_ONCE: Final = Schedule()
+AT_ONCE: Final = EngineSchedule()

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from superkernel import _core
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.computed_in import computed_in, formats_in_force, formats_text
-from superkernel.backends.host.report import Boundary, Report, Timing, Work
-from superkernel.display.spans import Activity, Flow, Span, Track
+from superkernel.backends.host.report import BoundaryReport, MedianInterval, Report, Work
+from superkernel.display.spans import SignalFlow, Span, SpanKind, Track
 from superkernel.display.tracing import Trace
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
@@ -50,10 +50,10 @@ def measure(compiled: HostCompiled, io: Sequence[Array], rounds: int) -> Report:
     set_ns = np.median([f.sets for f in figures], axis=0)
     fused = one_by_one = None
     if rounds > 0:
-        fused, one_by_one = map(Timing.of, executable.compare(io, rounds, WARMUP_RUNS))
+        fused, one_by_one = map(MedianInterval.of, executable.compare(io, rounds, WARMUP_RUNS))
     subops = compiled.schedule.subops
     boundaries = tuple(
-        Boundary(
+        BoundaryReport(
             b.subop,
             subops[b.subop].name,
             b.form.value,
@@ -159,24 +159,28 @@ def trace_of(compiled: HostCompiled, events: NDArray[np.uint64], ns_per_tick: fl
     set_at = _signalled(plan, stamps)
     flow_of = {place: number for number, place in enumerate(sorted(set_at))}
     spans: list[Span] = []
-    flows: list[Flow] = []
+    flows: list[SignalFlow] = []
     for core, program in enumerate(plan.programs):
         for i, step in enumerate(program):
             begin, end = stamps[core][i] / 1e3, stamps[core][i + 1] / 1e3
             if isinstance(step, TaskStep):
                 subop = plan.tasks[step.task].subop
-                spans.append(Span(core, begin, end, names[subop], Activity.WORK, subop))
+                spans.append(Span(core, begin, end, names[subop], SpanKind.WORK, subop))
             elif isinstance(step, Set):
-                spans.append(Span(core, begin, end, f"set {step.count}", Activity.SIGNAL))
-                flows.append(Flow(core, end, f"core {core}, set {step.count}", flow_of[core, step.count], taken=False))
+                spans.append(Span(core, begin, end, f"set {step.count}", SpanKind.SIGNAL))
+                flows.append(
+                    SignalFlow(core, end, f"core {core}, set {step.count}", flow_of[core, step.count], taken=False)
+                )
             else:
                 place = (step.producer, step.count)
                 subop, name = plan.reasons[step.index].wait.subop, f"wait for core {step.producer}, set {step.count}"
                 late = min(max(set_at[place] / 1e3, begin), end)
                 if late > begin:
-                    spans.append(Span(core, begin, late, name, Activity.IMBALANCE, subop))
-                spans.append(Span(core, late, end, name, Activity.WAIT, subop))
-                flows.append(Flow(core, end, f"core {step.producer}, set {step.count}", flow_of[place], taken=True))
+                    spans.append(Span(core, begin, late, name, SpanKind.IMBALANCE, subop))
+                spans.append(Span(core, late, end, name, SpanKind.WAIT, subop))
+                flows.append(
+                    SignalFlow(core, end, f"core {step.producer}, set {step.count}", flow_of[place], taken=True)
+                )
     title = f"{compiled.graph.name} on the host, {compiled.cores} cores"
     cores = {core: f"core {core}" for core in range(plan.cores)}
     return Trace(title, cores, tuple(Track(core, 0, "worker") for core in cores), tuple(spans), tuple(flows), names)

@@ -30,7 +30,7 @@ HTML_ROWS_MAX = 40
 
 
 @dataclass(frozen=True)
-class Boundary:
+class BoundaryReport:
     """The synchronisation in front of one sub-operator. Times are per run, medians, in ns."""
 
     subop: int
@@ -67,7 +67,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Timing:
+class MedianInterval:
     """Median of samples with its 95 % interval, in ns."""
 
     median_ns: float
@@ -76,14 +76,14 @@ class Timing:
     samples: int
 
     @staticmethod
-    def of(samples: NDArray[Any] | Sequence[float]) -> Timing:
+    def of(samples: NDArray[Any] | Sequence[float]) -> MedianInterval:
         """Order statistics: the interval's ranks are n/2 -+ 0.98 sqrt(n) (normal approximation of the binomial)."""
         ordered = np.sort(np.asarray(samples, float))
         count = len(ordered)
         half = 0.98 * count**0.5
         low = ordered[max(0, int(count / 2 - half))]
         high = ordered[min(count - 1, int(np.ceil(count / 2 + half)))]
-        return Timing(float(np.median(ordered)), float(low), float(high), count)
+        return MedianInterval(float(np.median(ordered)), float(low), float(high), count)
 
     def __str__(self) -> str:
         return f"{format_ns(self.median_ns)} [{format_ns(self.low_ns)}, {format_ns(self.high_ns)}]"
@@ -107,10 +107,10 @@ class Report:
     busy_ns: tuple[float, ...]
     pure_ns: float  # mean over cores
     imbalance_ns: float  # mean over cores
-    boundaries: tuple[Boundary, ...]
+    boundaries: tuple[BoundaryReport, ...]
     fallbacks: tuple[str, ...]
-    fused: Timing | None = None
-    one_by_one: Timing | None = None
+    fused: MedianInterval | None = None
+    one_by_one: MedianInterval | None = None
     work: tuple[Work, ...] = ()
     precision: str = ""  # where less than the declared precision is allowed: what was computed in what
 
@@ -165,7 +165,7 @@ class Report:
         lines += [self.precision] if self.precision else []
         return lines + [f"fallback to NumPy: {text}" for text in self.fallbacks]
 
-    def _costliest(self, rows_max: int) -> list[Boundary]:
+    def _costliest(self, rows_max: int) -> list[BoundaryReport]:
         """The boundaries that cost most, in the order of execution."""
         costliest = sorted(self.boundaries, key=lambda b: (-b.pure_ns - b.imbalance_ns, -b.arrivals, b.subop))
         return sorted(costliest[:rows_max], key=lambda b: b.subop)

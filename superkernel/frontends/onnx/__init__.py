@@ -32,7 +32,7 @@ def load_onnx(
         import onnx
     except ImportError as error:
         raise MachineError("the onnx package is not installed", hint="pip install superkernel[onnx]") from error
-    from superkernel.frontends.onnx.importer import Importer
+    from superkernel.frontends.onnx.importer import OnnxImporter
 
     model = source if isinstance(source, onnx.ModelProto) else _read(Path(source))
     if not model.HasField("graph") or not model.opset_import:
@@ -41,7 +41,7 @@ def load_onnx(
             "not an ONNX model", location=where, expected="a graph and an operator set", found="neither"
         )
     try:
-        return Importer(model, name=name, shapes=shapes or {}, dims=dims or {}, constants=constants or {}).graph()
+        return OnnxImporter(model, name=name, shapes=shapes or {}, dims=dims or {}, constants=constants or {}).graph()
     except SuperKernelError:
         raise
     except MemoryError as error:

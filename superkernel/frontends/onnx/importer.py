@@ -58,7 +58,7 @@ class _Scope:
     depth: int = 0
 
 
-class Importer:
+class OnnxImporter:
     """Builds the Graph of one ModelProto."""
 
     def __init__(

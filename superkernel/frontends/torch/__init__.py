@@ -77,7 +77,7 @@ def load_torch(
         expected = ".".join(map(str, OLDEST_TORCH))
         raise MachineError("the torch package is too old", expected=f">= {expected}", found=torch.__version__)
     from superkernel.frontends.torch import capture
-    from superkernel.frontends.torch.importer import Importer
+    from superkernel.frontends.torch.importer import TorchImporter
 
     owned = False
     if isinstance(source, torch.nn.Module):
@@ -94,7 +94,7 @@ def load_torch(
     try:
         capture.refuse_dynamic(program)
         program = capture.lowerable(program)
-        return Importer(program, name=name or _name(source), owned=owned).graph()
+        return TorchImporter(program, name=name or _name(source), owned=owned).graph()
     except SuperKernelError:
         raise
     except MemoryError as error:

@@ -41,7 +41,7 @@ _CONTROL_FLOW = ("cond", "while_loop", "scan", "map_impl", "associative_scan")
 _RANDOM = ("rand", "bernoulli", "multinomial", "normal", "dropout", "uniform", "poisson", "exponential")
 
 
-class Importer:
+class TorchImporter:
     """Builds the Graph of one exported program. `owned`: nobody else holds its tensors, so they need no copy."""
 
     def __init__(self, program: torch.export.ExportedProgram, *, name: str, owned: bool) -> None:
