@@ -106,13 +106,16 @@ class Cluster:
         return found
 
     def instruct(self, op: str, args: tuple[int, ...], dtype: DType, attrs: Iterable[tuple[str, AttrValue]]) -> int:
+        """Adds an instruction on cells of this cluster; the number of its cell."""
         return self.add(Instruction(op, args, dtype, tuple(attrs)))
 
     @property
     def instruction_count(self) -> int:
+        """Cells that compute, loads and constants not counted."""
         return sum(isinstance(cell, Instruction) for cell in self.cells)
 
     def loads_of(self, buffer: str) -> list[Load]:
+        """Cells that read a buffer."""
         return [cell for cell in self.cells if isinstance(cell, Load) and cell.buffer == buffer]
 
 
@@ -126,6 +129,7 @@ class ClusterSet:
         self.readers: dict[str, list[int]] = {}
 
     def new(self, shape: Shape) -> Cluster:
+        """An empty cluster over an iteration space, last in order."""
         cluster = Cluster(len(self._all), shape)
         cluster.bits = 1 << cluster.id
         self._all.append(cluster)
@@ -138,6 +142,7 @@ class ClusterSet:
         return self._all[cluster_id]
 
     def alive(self) -> list[Cluster]:
+        """Those that no other has taken in, in order."""
         return [c for c in self._all if c.id not in self._merged_into]
 
     @staticmethod
@@ -161,6 +166,7 @@ class ClusterSet:
                 other.ancestors |= fresh
 
     def write(self, cluster: Cluster, buffer: str) -> None:
+        """Enters a cluster as a writer of a buffer, once."""
         ids = self.writers.setdefault(buffer, [])
         if all(self.find(i) is not cluster for i in ids):
             ids.append(cluster.id)
@@ -175,9 +181,11 @@ class ClusterSet:
                 self.order_after(cluster, writer)
 
     def clusters_writing(self, buffer: str) -> list[Cluster]:
+        """Who writes a buffer; one that was taken in counts as who took it."""
         return [self.find(i) for i in self.writers.get(buffer, ())]
 
     def clusters_reading(self, buffer: str) -> list[Cluster]:
+        """Who reads a buffer; one that was taken in counts as who took it."""
         return [self.find(i) for i in self.readers.get(buffer, ())]
 
     def has_path_between(self, earlier: Cluster, later: Cluster) -> bool:

@@ -41,6 +41,7 @@ class Partition:
 
     @property
     def longest_ns(self) -> float:
+        """The time of the core with most to do; 0 without cores."""
         return max(self.work_ns, default=0.0)
 
 
@@ -158,6 +159,7 @@ class Written:
 
     @property
     def is_run(self) -> bool:
+        """Whether the bytes fill their bounds without a gap."""
         return self.nbytes == self.high - self.low
 
 
@@ -179,6 +181,7 @@ class Read:
 
     @property
     def is_run(self) -> bool:
+        """Whether the bytes fill their bounds without a gap."""
         return self.nbytes == self.high - self.low
 
 

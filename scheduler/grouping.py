@@ -46,6 +46,7 @@ class ValueBuffer:
 
     @property
     def is_constant(self) -> bool:
+        """Whether its contents are known when the graph is compiled."""
         return self.home is not None and self.home.space is Space.CONSTANT
 
 

@@ -57,6 +57,7 @@ class Conflict:
 
     @property
     def witness(self) -> Witness:
+        """The pair of accesses, as plans keep it."""
         place = f"{self.key[0].value}{self.key[1]}"
         return Witness(self.hazard, self.earlier, self.later, place, self.left, self.right)
 

@@ -127,6 +127,7 @@ class Plan:
 
     @property
     def cores(self) -> int:
+        """Number of cores, with work or without."""
         return len(self.programs)
 
     @property

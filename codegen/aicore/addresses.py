@@ -24,6 +24,7 @@ class SpaceAddresses:
         return self.starts[place.space, place.slot] + place.offset
 
     def start(self, space: Space, slot: int = 0) -> int:
+        """Absolute address of a space's slot, bytes; KeyError for a slot that the program has not."""
         return self.starts[space, slot]
 
 

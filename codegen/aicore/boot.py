@@ -111,16 +111,20 @@ class Encoder:
         self.word((immediate & 0xFFF) << 20 | rs1 << 15 | funct3 << 12 | rd << 7 | opcode)
 
     def addi(self, rd: int, rs1: int, immediate: int) -> None:
+        """rd = rs1 + immediate (12 bits, signed)."""
         self.i(0x13, 0, rd, rs1, immediate)
 
     def slli(self, rd: int, rs1: int, amount: int) -> None:
+        """rd = rs1 << amount."""
         assert 0 <= amount < 64
         self.i(0x13, 1, rd, rs1, amount)
 
     def ld(self, rd: int, offset: int, rs1: int) -> None:
+        """rd = the 8 bytes at rs1 + offset (12 bits, signed)."""
         self.i(0x03, 3, rd, rs1, offset)
 
     def jalr(self, rd: int, rs1: int) -> None:
+        """Jumps to the address in rs1; rd gets the one behind this instruction."""
         self.i(0x67, 0, rd, rs1, 0)
 
     def store(self, size_bytes: int, rs2: int, offset: int, rs1: int) -> None:
@@ -130,9 +134,11 @@ class Encoder:
         self.word(upper << 25 | rs2 << 20 | rs1 << 15 | (size_bytes.bit_length() - 1) << 12 | lower << 7 | 0x23)
 
     def add(self, rd: int, rs1: int, rs2: int) -> None:
+        """rd = rs1 + rs2, modulo 2^64."""
         self.word(rs2 << 20 | rs1 << 15 | rd << 7 | 0x33)
 
     def mul(self, rd: int, rs1: int, rs2: int) -> None:
+        """rd = rs1 * rs2, modulo 2^64."""
         self.word(1 << 25 | rs2 << 20 | rs1 << 15 | rd << 7 | 0x33)
 
     def li(self, rd: int, value: int) -> None:
@@ -150,15 +156,19 @@ class Encoder:
             self.addi(rd, rd, value & 0x7FF)
 
     def csr_write(self, number: int, rs1: int) -> None:
+        """Control register `number` = rs1."""
         self.word(number << 20 | rs1 << 15 | 1 << 12 | 0x73)
 
     def csr_set(self, number: int, rs1: int) -> None:
+        """Sets those bits of control register `number` that are 1 in rs1."""
         self.word(number << 20 | rs1 << 15 | 2 << 12 | 0x73)
 
     def csr_read(self, rd: int, number: int) -> None:
+        """rd = control register `number`, which keeps its bits."""
         self.word(number << 20 | 2 << 12 | rd << 7 | 0x73)
 
     def amoadd_d_aqrl(self, rd: int, rs2: int, rs1: int) -> None:
+        """Adds rs2 to the 8 bytes at rs1 in one step, acquire and release; rd = what was there."""
         self.word(3 << 25 | rs2 << 20 | rs1 << 15 | 3 << 12 | rd << 7 | 0x2F)
 
     def branch(self, funct3: int, rs1: int, rs2: int, label: str) -> None:
@@ -167,6 +177,7 @@ class Encoder:
         self.word(rs2 << 20 | rs1 << 15 | funct3 << 12 | 0x63)
 
     def jump(self, label: str) -> None:
+        """Goes on at a label, which may be placed later."""
         self._jumps.append((self.at, label))
         self.word(0x6F)
 

@@ -90,9 +90,11 @@ class Flow:
         return Scalar(self.b, self.b.select(condition, ir_of(a), ir_of(b)))
 
     def minimum(self, a: Number, b: Number) -> Number:
+        """The smaller one, signed; a plain int where both are."""
         return min(a, b) if isinstance(a, int) and isinstance(b, int) else self.select(self.compare("<", a, b), a, b)
 
     def maximum(self, a: Number, b: Number) -> Number:
+        """The larger one, signed; a plain int where both are."""
         return max(a, b) if isinstance(a, int) and isinstance(b, int) else self.select(self.compare(">", a, b), a, b)
 
     def variable(self, initial: Number = 0) -> Variable:

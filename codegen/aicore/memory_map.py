@@ -55,18 +55,23 @@ class MemoryMap:
 
     @property
     def code_address(self) -> int:
+        """Where code begins, behind the firmware."""
         return self.ram_address + FIRMWARE_BYTES
 
     @property
     def data_address(self) -> int:
+        """Where values begin, behind the room for code and what is linked with it."""
         return self.code_address + CODE_BYTES
 
     @property
     def code_end(self) -> int:
+        """The first address that code must not reach."""
         return self.data_address
 
     @property
     def private_address(self) -> int:
+        """Where the harts' private stretches begin, one behind another up to the top of what code addresses
+        directly."""
         end = self.ram_address + min(self.ram_bytes, WINDOW_BYTES) - TOP_BYTES
         return (end - self.harts * self.private_bytes) // ALIGN_BYTES * ALIGN_BYTES
 
@@ -81,6 +86,7 @@ class MemoryMap:
 
     @property
     def far_address(self) -> int:
+        """Where memory begins that data takes once what lies ahead of it is full."""
         return self.ram_address + WINDOW_BYTES
 
     @property

@@ -124,10 +124,13 @@ class Variable:
         self.set(initial)
 
     def get(self) -> Scalar:
+        """What it holds here."""
         return Scalar(self.b, self.b.load(self.slot))
 
     def set(self, value: Number) -> None:
+        """It holds `value` from here on."""
         self.b.store(ir_of(value), self.slot)
 
     def add(self, value: Number) -> None:
+        """It holds `value` more from here on."""
         self.set(self.get() + value)

@@ -19,10 +19,12 @@ LINE_BYTES = 512  # of L2
 
 
 def word(value: int) -> ir.Constant:
+    """A 64-bit constant."""
     return ir.Constant(I64, value)
 
 
 def store(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    """Writes a 64-bit value to an address, in program order with other such writes."""
     store_volatile(b, Scalar(b, value), Scalar(b, address))
 
 

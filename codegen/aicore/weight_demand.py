@@ -76,6 +76,7 @@ class Times:
 
     @property
     def total(self) -> float:
+        """When the last sub-operator ends, cycles."""
         return max(self.end.values(), default=0.0)
 
 

@@ -48,9 +48,11 @@ class Code:
     # Numbers ----------------------------------------------------------------------------------------------------------
 
     def num(self, value: ir.Value) -> Scalar:
+        """A 64-bit value with arithmetic."""
         return Scalar(self.b, value)
 
     def variable(self, initial: Number = 0) -> Variable:
+        """A register that changes, on the stack."""
         return Variable(self.b, initial)
 
     def compare(self, relation: str, left: Number, right: Number) -> ir.Value:
@@ -58,25 +60,31 @@ class Code:
         return self.b.icmp_unsigned(relation, ir_of(left), ir_of(right))
 
     def choose(self, condition: ir.Value, left: Number, right: Number) -> Scalar:
+        """`left` where the condition (i1) holds, else `right`."""
         return self.num(self.b.select(condition, ir_of(left), ir_of(right)))
 
     def least(self, left: Number, right: Number) -> Number:
+        """The smaller one, signed; a plain int where both are."""
         if isinstance(left, int) and isinstance(right, int):
             return min(left, right)
         return self.choose(self.compare("<", left, right), left, right)
 
     def ceil_div(self, number: Number, step: int) -> Number:
+        """`number` / `step`, rounded up; neither is negative."""
         return (number + (step - 1)) // step
 
     # Memory -----------------------------------------------------------------------------------------------------------
 
     def pointer(self, address: Number) -> ir.Value:
+        """An address as LLVM's pointer."""
         return self.b.inttoptr(ir_of(address), PTR)
 
     def load(self, address: Number, kind: ir.Type) -> ir.Value:
+        """A value of LLVM type `kind` from an address aligned to its size."""
         return self.b.load(self.pointer(address), typ=kind, align=_bytes(kind))
 
     def store(self, value: ir.Value, address: Number) -> None:
+        """A value of any LLVM type to an address aligned to its size."""
         self.b.store(value, self.pointer(address), align=_bytes(value.type))
 
     def load_number(self, address: Number, bits: int = 64) -> Scalar:
@@ -85,6 +93,7 @@ class Code:
         return self.num(value if bits == 64 else self.b.zext(value, I64))
 
     def store_number(self, value: Number, address: Number, bits: int = 64) -> None:
+        """The low `bits` of a number to an address aligned to them."""
         word = ir_of(value)
         self.store(word if bits == 64 else self.b.trunc(word, ir.IntType(bits)), address)
 
@@ -93,9 +102,11 @@ class Code:
         return self.load_number(self.args[0] + STATE[name])
 
     def put(self, name: str, value: Number) -> None:
+        """Sets a word of this hart's state."""
         self.store_number(value, self.args[0] + STATE[name])
 
     def fence(self) -> None:
+        """All accesses before come ahead of all behind, for every hart."""
         self.b.fence("seq_cst")
 
     # Control flow -----------------------------------------------------------------------------------------------------
@@ -110,6 +121,7 @@ class Code:
 
     @contextmanager
     def loop_while(self, condition: Callable[[], ir.Value]) -> Iterator[None]:
+        """What is emitted inside runs as long as the condition, computed anew each time, holds."""
         head, body, end = (self.function.append_basic_block(n) for n in ("head", "body", "end"))
         self.b.branch(head)
         self.b.position_at_end(head)
@@ -122,11 +134,13 @@ class Code:
 
     @contextmanager
     def when(self, condition: ir.Value) -> Iterator[None]:
+        """What is emitted inside runs where the condition (i1) holds."""
         with self.b.if_then(condition):
             yield
 
     @contextmanager
     def either(self, condition: ir.Value) -> Iterator[tuple[Any, Any]]:
+        """Two blocks to emit into: for the condition, and for its opposite."""
         with self.b.if_else(condition) as both:
             yield both
 
@@ -154,6 +168,7 @@ class Code:
         self.call("fw_fail", self.args[0], kind, a, b)
 
     def ret(self, value: Number | None = None) -> None:
+        """Leaves the function; None: it returns nothing."""
         if value is None:
             self.b.ret_void()
         else:
@@ -195,6 +210,7 @@ class Operands:
         self.doorbell = self.word(DOORBELL)
 
     def word(self, number: int) -> Scalar:
+        """A word of the command, loaded once per function."""
         if number not in self._words:
             place = 8 * number if self.in_window else 8 * ((number + 1) % WINDOW_WORDS)
             self._words[number] = self.c.load_number(self.record + place)

@@ -78,10 +78,12 @@ def by_item(c: Code, o: Operands, emit: Callable[[int], None]) -> None:
 
 
 def load_lane(c: Code, address: Number, dtype: DType) -> ir.Value:
+    """An element as a lane: floats as f32, integers widened."""
     return widen(c, c.load(address, bits_type(dtype)), dtype)
 
 
 def store_lane(c: Code, lane: ir.Value, address: Number, dtype: DType) -> None:
+    """A lane as an element: floats rounded to nearest even, integers modulo their width."""
     c.store(narrow(c, lane, dtype), address)
 
 

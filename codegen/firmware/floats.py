@@ -31,18 +31,22 @@ _EXP_TERMS, _LN_TERMS = 13, 11
 
 
 def const(value: int, kind: ir.Type = I32) -> ir.Constant:
+    """An integer constant of type `kind`."""
     return ir.Constant(kind, value)
 
 
 def f32_const(bits: int, b: ir.IRBuilder) -> ir.Value:
+    """The float with these bits, so that no text form rounds it."""
     return b.bitcast(const(bits), F32)
 
 
 def real(value: float) -> ir.Constant:
+    """An f64 constant."""
     return ir.Constant(F64, value)
 
 
 def is_nan(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """i1: whether a float, quiet or signalling, is not a number."""
     return b.fcmp_unordered("uno", x, x)
 
 
@@ -81,6 +85,7 @@ def narrow(c: Code, lane: ir.Value, dtype: DType) -> ir.Value:
 
 
 def bits_type(dtype: DType) -> ir.IntType:
+    """The integer as wide as an element."""
     return ir.IntType(8 * dtype.itemsize)
 
 
@@ -134,6 +139,7 @@ def extreme(c: Code, a: ir.Value, other: ir.Value, *, largest: bool) -> ir.Value
 
 
 def above_zero(c: Code, x: ir.Value) -> ir.Value:
+    """i1: whether an i32 (signed) or f32 is greater than zero; NaN is not."""
     if x.type == I32:
         return c.b.icmp_signed(">", x, const(0))
     return c.b.fcmp_ordered(">", x, ir.Constant(F32, 0.0))

@@ -128,6 +128,7 @@ class FirmwareMap:
 
     @cached_property
     def memory(self) -> MemoryMap:
+        """The map of the program under it."""
         return MemoryMap.of(self.target)
 
     @property
@@ -137,10 +138,12 @@ class FirmwareMap:
 
     @property
     def code_end(self) -> int:
+        """The first address that the firmware's code must not reach."""
         return self.config
 
     @property
     def depth(self) -> int:
+        """Commands that a queue takes."""
         return self.target.queue.depth_commands
 
     @property
@@ -150,6 +153,7 @@ class FirmwareMap:
 
     @property
     def state_bytes(self) -> int:
+        """Of one hart: its state, queues and stack."""
         return _up(self.logged + ENGINES * self.depth * 8 + STACK_BYTES)
 
     @cached_property
@@ -172,6 +176,7 @@ class FirmwareMap:
 
     @property
     def shared_bytes(self) -> int:
+        """Of what all harts share: counters, and the queue of SDMA."""
         return self._counters_bytes + _up(self.depth * (RECORD_BYTES + 8))
 
     @property
@@ -181,17 +186,21 @@ class FirmwareMap:
 
     @property
     def states(self) -> int:
+        """Where the states of the harts begin."""
         return self.shared + self.shared_bytes
 
     def state(self, hart: int) -> int:
+        """Where the state of a hart begins."""
         return self.states + hart * self.state_bytes
 
     def core_type(self, hart: int) -> CoreType:
+        """What a hart controls: cube cores are numbered first, then vector cores; aicpu harts stand behind them."""
         if hart >= self.target.cores:
             return CoreType.AICPU
         return CoreType.AIC if hart < self.target.device.cube_cores else CoreType.AIV
 
     def size_of(self, memory: Local) -> int:
+        """Bytes of a local memory."""
         size = self.target.value(memory.size_path)
         assert isinstance(size, int)
         return size
@@ -234,6 +243,7 @@ class FirmwareMap:
 
     @property
     def end(self) -> int:
+        """The first address behind all that the firmware keeps."""
         return self.shared + self.kept_bytes
 
     @property

@@ -36,6 +36,7 @@ class QueueCode(FirmwarePart):
     """The functions around queues."""
 
     def emit(self) -> None:
+        """Defines all of them; each calls those before it."""
         self._execute()
         self._ready()
         self._set()

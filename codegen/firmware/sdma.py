@@ -25,6 +25,7 @@ class SdmaCode(FirmwarePart):
     """The functions of the shared engine."""
 
     def emit(self) -> None:
+        """Defines all of them; each calls those before it."""
         self._first()
         self._advance()
         self._ring()

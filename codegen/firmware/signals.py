@@ -31,6 +31,7 @@ class SignalCode(FirmwarePart):
     """The functions between cores."""
 
     def emit(self) -> None:
+        """Defines all of them; each calls those before it."""
         self._wake()
         self._signal()
         self._notify()

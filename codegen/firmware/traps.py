@@ -50,6 +50,7 @@ class TrapCode(FirmwarePart):
     """The functions behind the trap entry."""
 
     def emit(self) -> None:
+        """Defines all of them; each calls those before it."""
         self._control()
         self._doorbell()
         self._log()

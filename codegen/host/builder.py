@@ -74,9 +74,11 @@ class Carry:
     slot: ir.Value
 
     def get(self) -> ir.Value:
+        """What it holds here."""
         return self.kb.b.load(self.slot, typ=self.slot.allocated_type)
 
     def set(self, value: ir.Value) -> None:
+        """It holds `value` (of its own LLVM type) from here on."""
         self.kb.b.store(value, self.slot)
 
 
@@ -105,9 +107,11 @@ class KernelBuilder:
     # Integers -------------------------------------------------------------------------------------------------------
 
     def i64(self, value: Index) -> ir.Value:
+        """An index as LLVM's value."""
         return ir.Constant(I64, value) if isinstance(value, int) else value
 
     def add(self, a: Index, b: Index) -> Index:
+        """a + b, folded where both are known or one is 0; must not overflow."""
         if isinstance(a, int) and isinstance(b, int):
             return a + b
         if isinstance(a, int) and a == 0:
@@ -117,11 +121,13 @@ class KernelBuilder:
         return self.b.add(self.i64(a), self.i64(b), flags=("nsw",))
 
     def sub(self, a: Index, b: Index) -> Index:
+        """a - b, folded where both are known or b is 0; must not overflow."""
         if isinstance(a, int) and isinstance(b, int):
             return a - b
         return a if isinstance(b, int) and b == 0 else self.b.sub(self.i64(a), self.i64(b), flags=("nsw",))
 
     def mul(self, a: Index, b: Index) -> Index:
+        """a * b, folded where both are known or one is 0 or 1; must not overflow."""
         if isinstance(a, int) and isinstance(b, int):
             return a * b
         for x, y in ((a, b), (b, a)):
@@ -142,12 +148,14 @@ class KernelBuilder:
         return 0 if b == 1 else self.b.urem(a, self.i64(b))
 
     def minimum(self, a: Index, b: Index) -> Index:
+        """The smaller one, signed; a plain int where both are."""
         if isinstance(a, int) and isinstance(b, int):
             return min(a, b)
         x, y = self.i64(a), self.i64(b)
         return self.b.select(self.b.icmp_signed("<", x, y), x, y)
 
     def maximum(self, a: Index, b: Index) -> Index:
+        """The larger one, signed; a plain int where both are."""
         if isinstance(a, int) and isinstance(b, int):
             return max(a, b)
         x, y = self.i64(a), self.i64(b)

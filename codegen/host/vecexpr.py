@@ -32,18 +32,22 @@ class Expr:
 
     @property
     def lanes(self) -> int:
+        """Elements of the vector; 1 for a scalar."""
         return self.v.type.count if isinstance(self.v.type, ir.VectorType) else 1
 
     @property
     def element(self) -> ir.Type:
+        """LLVM's type of one element."""
         return self.v.type.element if isinstance(self.v.type, ir.VectorType) else self.v.type
 
     @property
     def is_float(self) -> bool:
+        """Whether elements are floats of any width."""
         return not isinstance(self.element, ir.IntType)
 
     @property
     def is_double(self) -> bool:
+        """Whether elements are f64."""
         return isinstance(self.element, ir.DoubleType)
 
     def const(self, number: Number) -> Expr:
@@ -53,9 +57,11 @@ class Expr:
         return Expr(self.kb, ir.Constant(self.v.type, value if lanes == 1 else [value] * lanes))
 
     def lift(self, other: Expr | Number) -> ir.Value:
+        """LLVM's value of an operand; a number becomes a constant of this type and lanes."""
         return other.v if isinstance(other, Expr) else self.const(other).v
 
     def new(self, value: ir.Value) -> Expr:
+        """Another value of the same function."""
         return Expr(self.kb, value)
 
     def __add__(self, o: Expr | Number) -> Expr:
@@ -136,9 +142,11 @@ class Expr:
         return self.compare(">=", o)
 
     def equals(self, o: Expr | Number) -> Expr:
+        """Lanes of i1; NaN equals nothing."""
         return self.compare("==", o)
 
     def is_nan(self) -> Expr:
+        """Lanes of i1."""
         return self.new(self.kb.b.fcmp_unordered("uno", self.v, self.v))
 
     def choose(self, yes: Expr | Number, no: Expr | Number) -> Expr:
@@ -161,14 +169,17 @@ class Expr:
         return self.new(self.kb.call_float(name, self.v, *(self.lift(a) for a in args)))
 
     def abs(self) -> Expr:
+        """The magnitude; of floats the sign bit alone is cleared, the least integer stays as it is."""
         if self.is_float:
             return self.call("llvm.fabs")
         return (self < 0).choose(-self, self)
 
     def copysign(self, sign: Expr) -> Expr:
+        """This magnitude with the sign bit of `sign`."""
         return self.call("llvm.copysign", sign)
 
     def sqrt(self) -> Expr:
+        """Correctly rounded; NaN below zero."""
         return self.call("llvm.sqrt")
 
     def bits(self) -> Expr:

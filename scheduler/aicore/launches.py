@@ -77,6 +77,7 @@ class ScopePart:
 
     @property
     def subops(self) -> range:
+        """Indices of its sub-operators."""
         return range(self.first, self.last + 1)
 
     @property

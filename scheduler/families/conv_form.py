@@ -47,14 +47,17 @@ class ConvForm:
 
     @property
     def taps(self) -> int:
+        """Filter elements per channel."""
         return self.kernel[0] * self.kernel[1]
 
     @property
     def pixels(self) -> int:
+        """Output positions per image."""
         return self.out_height * self.out_width
 
     @property
     def flops(self) -> int:
+        """Multiplications and additions of the whole convolution."""
         return 2 * self.images * self.groups * self.out_channels * self.channels * self.taps * self.pixels
 
 

@@ -51,7 +51,8 @@ class Builder(Protocol):
 
     def apply(
         self, op: str, inputs: Sequence[TensorLike | None], attrs: Mapping[str, Any] | None = None
-    ) -> tuple[Tensor, ...]: ...
+    ) -> tuple[Tensor, ...]:
+        """One node; a handle per output. Raises as the operator's shape inference does."""
 
 
 class Tensor:
@@ -65,22 +66,27 @@ class Tensor:
 
     @property
     def name(self) -> str:
+        """The value's name in the graph."""
         return self.value.name
 
     @property
     def type(self) -> TensorType:
+        """Element type and shape."""
         return self.value.type
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Static; () for a scalar."""
         return self.value.type.shape
 
     @property
     def dtype(self) -> DType:
+        """Element type."""
         return self.value.type.dtype
 
     @property
     def rank(self) -> int:
+        """Number of dimensions."""
         return len(self.value.type.shape)
 
     def __repr__(self) -> str:

@@ -37,6 +37,7 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
+        """Times what runs inside as one stage, and shows it as under way."""
         start = time.perf_counter_ns()
         self.progress.update(name, 0, 1)
         try:
@@ -49,10 +50,12 @@ class Stages:
         self._events.append(event)
 
     def dump(self, stage: str, data: object) -> None:
+        """Prints a stage's data to stderr where SK_DUMP asks for it."""
         if stage in self.dumps:
             print(f"--- {stage} ---\n{data}", file=sys.stderr)
 
     def finish(self) -> None:
+        """Ends the display of progress and writes the trace that SK_TRACE asks for. Raises MachineError."""
         self.progress.close()
         path = settings.trace_file()
         if path is not None:

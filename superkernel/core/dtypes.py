@@ -46,6 +46,7 @@ class DType(Enum):
 
     @property
     def is_float(self) -> bool:
+        """Whether it is f64, f32 or narrower, not an integer or bool."""
         return self in _FLOATS
 
     @property

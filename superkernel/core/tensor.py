@@ -37,10 +37,12 @@ class TensorType:
 
     @property
     def nbytes(self) -> int:
+        """Size of the dense array."""
         return self.size * self.dtype.itemsize
 
     @property
     def rank(self) -> int:
+        """Number of dimensions."""
         return len(self.shape)
 
     @cached_property
@@ -103,6 +105,7 @@ class Region:
 
     @property
     def nbytes(self) -> int:
+        """Bytes that belong to it, gaps between the runs left out."""
         return self.length * self.count
 
     def shifted(self, offset: int) -> Region:

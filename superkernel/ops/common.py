@@ -25,36 +25,42 @@ _BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def get_int(attrs: Attrs, name: str) -> int:
+    """An attribute that validation has made an int."""
     value = attrs[name]
     assert isinstance(value, int), (name, value)
     return value
 
 
 def get_float(attrs: Attrs, name: str) -> float:
+    """An attribute that validation has made a number."""
     value = attrs[name]
     assert isinstance(value, (int, float)), (name, value)
     return float(value)
 
 
 def get_bool(attrs: Attrs, name: str) -> bool:
+    """An attribute that validation has made a bool."""
     value = attrs[name]
     assert isinstance(value, bool), (name, value)
     return value
 
 
 def get_str(attrs: Attrs, name: str) -> str:
+    """An attribute that validation has made a string."""
     value = attrs[name]
     assert isinstance(value, str), (name, value)
     return value
 
 
 def get_ints(attrs: Attrs, name: str) -> tuple[int, ...]:
+    """An attribute that validation has made a tuple of ints."""
     value = attrs[name]
     assert isinstance(value, tuple), (name, value)
     return tuple(int(v) for v in value)
 
 
 def get_floats(attrs: Attrs, name: str) -> tuple[float, ...]:
+    """An attribute that validation has made a tuple of numbers."""
     value = attrs[name]
     assert isinstance(value, tuple), (name, value)
     return tuple(float(v) for v in value)
@@ -71,14 +77,17 @@ def ints_attr(name: str, default: tuple[int, ...] | None = None, doc: str = "") 
 
 
 def float_attr(name: str, default: float, doc: str = "") -> AttrDef:
+    """Definition of an optional attribute, a float."""
     return AttrDef(name, AttrKind.FLOAT, default, doc)
 
 
 def bool_attr(name: str, default: bool, doc: str = "") -> AttrDef:
+    """Definition of an optional attribute, a bool."""
     return AttrDef(name, AttrKind.BOOL, default, doc)
 
 
 def str_attr(name: str, default: str, choices: tuple[str, ...], doc: str = "") -> AttrDef:
+    """Definition of an optional attribute, one of `choices`."""
     return AttrDef(name, AttrKind.STR, default, doc, choices)
 
 
@@ -130,6 +139,7 @@ def require_rank(kind: TensorType, least: int, most: int | None, where: str) -> 
 
 
 def require_shape(kind: TensorType, shape: Shape, where: str) -> None:
+    """Raises GraphError, with both shapes, where a tensor's is not `shape`."""
     require(kind.shape == shape, "wrong shape", list(shape), list(kind.shape), where)
 
 

@@ -82,6 +82,7 @@ class GroupTable:
 
     @property
     def words(self) -> int:
+        """Size of the table, 32-bit words."""
         return self.tiles_word + self.tiles_max * TILE_WORDS
 
     def made(self, counts: Array) -> Array:

@@ -37,6 +37,7 @@ class AcceleratorResult:
 
     @property
     def succeeded(self) -> bool:
+        """Whether the launch came to its end."""
         return self.launch is not None
 
     @property

@@ -69,6 +69,7 @@ class ControlCounts:
 
     @property
     def misses(self) -> int:
+        """Lines of instructions that it waited for, cold or lost for want of room."""
         return self.misses_cold + self.misses_capacity
 
     @property
@@ -132,6 +133,7 @@ class MarkerTable:
         return self._rows
 
     def of_sub_operator(self, number: int) -> tuple[MarkerCounts, ...]:
+        """Counts of the phases of one sub-operator."""
         begin, end = bisect_left(self._markers, 4 * number), bisect_left(self._markers, 4 * number + 4)
         return self.rows()[begin:end]
 
@@ -222,6 +224,7 @@ class LaunchResult:
 
     @property
     def instructions(self) -> int:
+        """Instructions of all control units."""
         return sum(core.instructions for core in self.cores)
 
     @property

@@ -139,10 +139,12 @@ class Machine:
 
     @property
     def exit_code(self) -> int:
+        """What the program handed to tohost; see `run` for when it means something."""
         return self._machine.exit_code
 
     @property
     def end_hart(self) -> int:
+        """The hart that ended the run."""
         return self._machine.end_hart
 
     @property

@@ -60,6 +60,7 @@ class ProgramResult:
 
     @property
     def succeeded(self) -> bool:
+        """Whether it exited, and with 0."""
         return self.end == "exited" and self.exit_code == 0
 
     @property
@@ -68,6 +69,7 @@ class ProgramResult:
         return 0 if self.succeeded else EXIT_STATUS[self.end]
 
     def to_json(self) -> dict[str, Any]:
+        """All fields with `succeeded`, as values that JSON can say."""
         return {
             **dataclasses.asdict(self),
             "succeeded": self.succeeded,

@@ -51,6 +51,7 @@ class FieldSpec:
 
     @property
     def path(self) -> str:
+        """Its name in messages, `section.name`."""
         return f"{self.section}.{self.name}"
 
     @property
@@ -67,6 +68,7 @@ class FieldSpec:
 
     @property
     def is_list(self) -> bool:
+        """Whether it holds several values."""
         return bool(typing.get_args(self.kind))
 
     @property

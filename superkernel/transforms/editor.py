@@ -75,6 +75,7 @@ class Editor:
         return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
     def type(self, value: str) -> TensorType:
+        """Type of a value, old or new; KeyError for none."""
         return self.types[value]
 
     def in_order(self) -> list[Node]:

@@ -58,6 +58,7 @@ class UnitSteps:
         return self.tiling.blocks == 1 or not (self.by_position or self.form.length is not None)
 
     def place(self, unit: Number) -> UnitCoordinates:
+        """Where a unit lies; positions count fastest, then blocks of heads, key/value heads, batches."""
         t = self.tiling
         position, rest = unit % t.position_blocks * t.positions, unit // t.position_blocks
         block, rest = rest % t.head_blocks, rest // t.head_blocks

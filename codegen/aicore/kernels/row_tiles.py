@@ -80,10 +80,12 @@ class Ops:
 
     @property
     def item(self) -> int:
+        """Bytes of an element."""
         return self.dtype.itemsize
 
     @property
     def block(self) -> int:
+        """Bytes that local addresses are multiples of."""
         return self.kb.target.memory.block_bytes
 
     def temporary(self, like: RowTile) -> RowTile:

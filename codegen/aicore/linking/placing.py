@@ -46,14 +46,17 @@ class PlacedRegion:
 
     @property
     def flags(self) -> str:
+        """Access as the ELF file names it: r-x, r-- or rw-."""
         return _FLAGS[self.kind]
 
     @property
     def size(self) -> int:
+        """Bytes in memory."""
         return self.end - self.address
 
     @property
     def file_bytes(self) -> int:
+        """Bytes in the file: none where memory holds zeros."""
         return 0 if self.kind is PieceKind.ZERO else self.size
 
 

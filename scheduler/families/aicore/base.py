@@ -49,14 +49,17 @@ class KernelType(Enum):
 
     @property
     def on_aicpu(self) -> bool:
+        """Whether it runs beside the cores, on an aicpu hart."""
         return self is KernelType.AICPU
 
     @property
     def uses_cube(self) -> bool:
+        """Whether cube cores take part."""
         return self not in (KernelType.VECTOR, KernelType.MIX_0_1, KernelType.AICPU)
 
     @property
     def uses_vector(self) -> bool:
+        """Whether vector cores take part."""
         return self not in (KernelType.CUBE, KernelType.MIX_1_0, KernelType.AICPU)
 
     @property
@@ -98,10 +101,12 @@ class CoreRole(Enum):
 
     @property
     def is_cube(self) -> bool:
+        """Whether it multiplies."""
         return self is CoreRole.CUBE
 
     @property
     def is_vector(self) -> bool:
+        """Whether it is one of a group's vector cores."""
         return self in (CoreRole.VECTOR0, CoreRole.VECTOR1)
 
 

@@ -63,10 +63,12 @@ class CubeConv:
 
     @property
     def pixels(self) -> int:
+        """Output positions per image."""
         return self.out_height * self.out_width
 
     @property
     def item(self) -> int:
+        """Bytes of an element of the image."""
         return self.dtype.itemsize
 
     def padded_channels(self, block_bytes: int) -> int:

@@ -35,6 +35,7 @@ class LaneForm:
 
     @property
     def position(self) -> int:
+        """Dimension of the program's space that output positions are."""
         return len(self.program.shape) - 1
 
     def size(self, rows: int, channels: int, block_bytes: int) -> TileSize:

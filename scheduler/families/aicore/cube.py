@@ -51,6 +51,7 @@ class DepthCut:
 
     @property
     def groups(self) -> int:
+        """Groups along the depth, the last one perhaps smaller."""
         return -(-self.depth // self.group)
 
     def chunks(self, group: int) -> int:
@@ -97,6 +98,7 @@ class CubeFactor:
 
     @property
     def item(self) -> int:
+        """Bytes of an element."""
         return self.dtype.itemsize
 
     @property

@@ -58,6 +58,7 @@ class Cut:
 
     @property
     def blocks(self) -> int:
+        """Blocks along the columns."""
         return -(-self.shape[self.col] // self.block) if self.row >= 0 else 1
 
     @property
@@ -72,6 +73,7 @@ class Cut:
 
     @property
     def units(self) -> int:
+        """Work units; 0 where there are no elements."""
         return 0 if 0 in self.shape else self.groups * self.runs
 
     def size(self, target: AicoreTarget) -> TileSize:

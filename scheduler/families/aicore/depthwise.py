@@ -102,6 +102,7 @@ class DepthwiseTiling(VectorTiling):
 
     @property
     def places(self) -> tuple[int, int, int]:
+        """Units per block of channels: images, blocks of rows, blocks of columns."""
         return (self.images, self.row_blocks, self.column_blocks)
 
     @property

@@ -100,19 +100,24 @@ class ProgramLowering:
     # Registers --------------------------------------------------------------------------------------------------------
 
     def register(self, layout: TileLayout, dtype: DType, home: Home = Home.TEMPORARY, number: int = -1) -> int:
+        """Number of a new register; `home` and `number` say what it stands for outside the program."""
         self.registers.append(Register(layout, dtype, home, number))
         return len(self.registers) - 1
 
     def layout(self, register: int) -> TileLayout:
+        """How a register's values lie."""
         return self.registers[register].layout
 
     def dtype(self, register: int) -> DType:
+        """Element type of a register."""
         return self.registers[register].dtype
 
     def step(
         self, command: str, layout: TileLayout, dtype: DType, types: tuple[DType, ...], operands: dict[str, int],
         **params: int | str,
     ) -> int:  # fmt: skip
+        """Adds a command; the register of its result. `operands`: command operand -> register; `params`: its other
+        operands."""
         dst = self.register(layout, dtype)
         self.steps.append(TileCommand(command, types, dst, tuple(operands.items()), tuple(params.items())))
         return dst

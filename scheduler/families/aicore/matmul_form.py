@@ -52,6 +52,7 @@ class CubeProduct:
 
     @property
     def batch(self) -> int:
+        """Number of products."""
         return prod(self.batch_dims)
 
     @property

@@ -21,6 +21,7 @@ class InstructionSite:
         self.dtype = e.program.dtype_of(self.args[0]) if self.args else instruction.dtype
 
     def attr(self, name: str) -> float:
+        """A numeric attribute of the instruction; KeyError if absent."""
         value = self.instruction.attr(name)
         assert isinstance(value, (int, float))
         return float(value)

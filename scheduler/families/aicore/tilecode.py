@@ -50,6 +50,7 @@ class TileLayout(Enum):
 
     @property
     def is_spread(self) -> bool:
+        """Whether one value stands for a whole row, column or tile, written out."""
         return self in (TileLayout.SPREAD_ROW, TileLayout.SPREAD_COLUMN, TileLayout.SPREAD)
 
 

@@ -40,11 +40,14 @@ Array = NDArray[Any]
 class GlobalMemory(Protocol):
     """What has the device's memory: a simulated device, or an emulated machine."""
 
-    def write(self, address: int, data: bytes, /) -> None: ...
+    def write(self, address: int, data: bytes, /) -> None:
+        """Bytes to an absolute address; they count as written from then on."""
 
-    def read(self, address: int, count: int, /) -> bytes: ...
+    def read(self, address: int, count: int, /) -> bytes:
+        """`count` bytes from an absolute address."""
 
-    def first_unwritten(self, address: int, count: int, /) -> int | None: ...
+    def first_unwritten(self, address: int, count: int, /) -> int | None:
+        """The first of `count` bytes that nobody has written; None where all are."""
 
 
 @dataclass(frozen=True)

@@ -117,10 +117,12 @@ class Counting:
 
     @property
     def file(self) -> int:
+        """Descriptor of the memory that the plugin writes its counts to."""
         return self._words.file
 
     @property
     def arguments(self) -> tuple[str, ...]:
+        """What the emulator's command line gets, to load the plugin."""
         return self._words.arguments(self.plugin)
 
     def take(self) -> tuple[HartCounts, ...]:

@@ -45,6 +45,7 @@ class Logged:
 
     @property
     def engine(self) -> Engine:
+        """Whose queue the command goes to."""
         return self.command.engine
 
     @property

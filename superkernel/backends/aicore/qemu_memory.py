@@ -89,6 +89,7 @@ class EmulatedMemory:
         return value
 
     def write_word(self, address: int, value: int) -> None:
+        """A 64-bit little-endian word; of a larger number its low bits."""
         self.write(address, struct.pack("<Q", value & (1 << 64) - 1))
 
     def state_word(self, hart: int, name: str) -> int:

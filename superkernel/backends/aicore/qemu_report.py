@@ -124,6 +124,7 @@ def stuck(machine: EmulatedMemory, schedule: EngineSchedule, *, forever: bool) -
 
 
 def failure(machine: EmulatedMemory) -> SimulationError:
+    """The error that the firmware left in its memory, with hart and sub-operator."""
     config = machine.places.config
     number, hart, a, b = (
         machine.word(config + CONFIG[n]) for n in ("failure", "failed_hart", "failure_a", "failure_b")

@@ -135,6 +135,8 @@ class OnnxImporter:
     # -- values
 
     def add_initializers(self, graph: onnx.GraphProto, scope: _Scope) -> None:
+        """Constants of a graph into `scope`, but for those that the caller replaces. Raises UnsupportedError for sparse
+        ones."""
         if graph.sparse_initializer:
             raise UnsupportedError("sparse initialisers are not supported", location=f"graph {graph.name!r}")
         for tensor in graph.initializer:
@@ -145,6 +147,7 @@ class OnnxImporter:
             scope.env[tensor.name] = self.builder.constant(array, name=name)
 
     def add_inputs(self, graph: onnx.GraphProto, scope: _Scope) -> None:
+        """Inputs of a graph into `scope`, dimensions filled in from `shapes`. All violations are raised together."""
         declared = {i.name for i in graph.input} | {t.name for t in graph.initializer}
         wrong = [
             Violation(
@@ -235,6 +238,7 @@ class OnnxImporter:
         return tuple(shape)
 
     def add_outputs(self, graph: onnx.GraphProto, scope: _Scope) -> None:
+        """Declares the outputs under their names. Raises FileFormatError for one that no node computes."""
         for info in graph.output:
             tensor = scope.env.get(info.name)
             if not isinstance(tensor, Tensor):
@@ -246,6 +250,7 @@ class OnnxImporter:
     # -- the walk
 
     def walk(self, nodes: Iterable[onnx.NodeProto], scope: _Scope) -> None:
+        """Lowers nodes in order and binds their outputs in `scope`."""
         for node in nodes:
             results = self.lowered(node, scope)
             for index, name in enumerate(node.output):
@@ -321,6 +326,7 @@ class OnnxImporter:
     def standard_function(
         self, node: onnx.NodeProto, inputs: Sequence[Tensor | None], scope: _Scope, where: str
     ) -> onnx.FunctionProto:
+        """The body of an operator that ONNX defines by others. Raises UnsupportedError where it has none."""
         kinds = [None if t is None else onnx.helper.make_tensor_type_proto(ONNX_OF[t.dtype], t.shape) for t in inputs]
         body = function_body(node, scope.opsets, kinds)
         if body is None:

@@ -113,6 +113,7 @@ class TorchImporter:
         raise_all(UnsupportedError, wrong)
 
     def add_input(self, node: torch.fx.Node, wrong: list[Violation]) -> None:
+        """An input of the graph from a placeholder; adds to `wrong` where it is not dense."""
         value = node.meta["val"]
         where = f"input {node.name!r}"
         if value.layout != torch.strided:
@@ -139,6 +140,7 @@ class TorchImporter:
         return self.real_constant(target, tensor)
 
     def real_constant(self, target: str, tensor: torch.Tensor) -> Tensor:
+        """A constant with a tensor's contents, one for all tensors that share storage and strides."""
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), str(tensor.device))
         found = self.shared.get(key)
         if found is None or not tensor.numel():
@@ -148,6 +150,7 @@ class TorchImporter:
         return found
 
     def add_state(self, target: str, tensor: torch.Tensor) -> Tensor:
+        """A state that starts with a buffer's contents."""
         name = target
         while not self.is_free(name):
             name += "_state"
@@ -181,6 +184,8 @@ class TorchImporter:
         return names
 
     def add_outputs(self, names: Sequence[str | None]) -> None:
+        """Declares outputs, and updates of the buffers that the program changes. `names` in order; None: the program's
+        own."""
         signature = self.program.graph_signature
         returned = next(n for n in self.nodes if n.op == "output").args[0]
         wanted = iter(names)
@@ -221,6 +226,7 @@ class TorchImporter:
     # -- the walk
 
     def walk(self, node: torch.fx.Node) -> None:
+        """Lowers one node; a refused one is kept aside, so that all refusals are raised together."""
         if self.refusals.passes_over(node):
             return
         where = f"node {place(node)} ({node.target})"

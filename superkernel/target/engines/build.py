@@ -25,10 +25,12 @@ def local(
 
 
 def ub(name: str, doc: str, *, align: str | None = None) -> CommandOperand:
+    """An address in UB; `align`: expression of the field that it is a multiple of."""
     return local(name, Local.UB, doc, align=align)
 
 
 def count(name: str, doc: str, *, bits: int = 16, low: int = 1, default: int | None = None) -> CommandOperand:
+    """An unsigned number of things, at least `low`."""
     return CommandOperand(name, Kind.COUNT, bits, doc, low=low, high=(1 << bits) - 1, default=default)
 
 
@@ -46,6 +48,7 @@ def stride(name: str, doc: str, *, bits: int = LOCAL_BITS, align: str = "memory.
 def number(
     name: str, doc: str, *, bits: int, low: int = 0, high: int | None = None, default: int | None = None
 ) -> CommandOperand:
+    """An unsigned number of `bits`, bounded to [low, high]."""
     top = (1 << bits) - 1 if high is None else high
     return CommandOperand(name, Kind.NUMBER, bits, doc, low=low, high=top, default=default)
 
@@ -61,13 +64,16 @@ def element(name: str, doc: str, *, slot: int = 0, default: int | None = None) -
 
 
 def choice(name: str, doc: str, *choices: str, default: int | None = 0) -> CommandOperand:
+    """One of names, as its position; `default` None: it must be given."""
     bits = max(1, (len(choices) - 1).bit_length())
     return CommandOperand(name, Kind.CHOICE, bits, doc, high=len(choices) - 1, choices=choices, default=default)
 
 
 def reads(operand: str, row_bytes: str, rows: str = "1", step: str = "0", when: str = "1") -> CommandAccess:
+    """Bytes read at an operand; all arguments are expressions over the command's operands."""
     return CommandAccess(operand, False, rows, row_bytes, step, when)
 
 
 def writes(operand: str, row_bytes: str, rows: str = "1", step: str = "0") -> CommandAccess:
+    """Bytes written at an operand; all arguments are expressions over the command's operands."""
     return CommandAccess(operand, True, rows, row_bytes, step)

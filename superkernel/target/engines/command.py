@@ -27,6 +27,7 @@ class Command:
 
     @property
     def spec(self) -> CommandSpec:
+        """Its row of the command table."""
         return spec_of(self.name)
 
     @property

@@ -41,6 +41,7 @@ def vector_command(
     ulp: int = 0,
     type_names: tuple[str, ...] = ("element",),
 ) -> CommandSpec:
+    """A row of the table for the vector engine, with what its commands have in common."""
     return CommandSpec(
         name,
         opcode,
