@@ -42,7 +42,7 @@ class Owners:
         if not 0 < len(own) * len(others) <= _PAIRS_MOST:
             return lowest
         gaps = np.concatenate(([lowest], ends, starts - size))
-        offsets = np.unique(np.concatenate((gaps, self._meeting(own, others))))
+        offsets = np.unique(np.concatenate((gaps, self._overlap(own, others))))
         fits = (offsets >= 0) & (offsets + size <= self._limit) & (offsets % self._align == 0)
         offsets = offsets[fits]
         taken = (offsets[:, None] < ends) & (starts < offsets[:, None] + size)
@@ -61,6 +61,6 @@ class Owners:
         self._placed = np.concatenate((self._placed, own))
         self._buffer = np.concatenate((self._buffer, np.full(len(own), buffer)))
 
-    def _meeting(self, own: _Ints, others: _Ints) -> _Ints:
+    def _overlap(self, own: _Ints, others: _Ints) -> _Ints:
         """Offsets at which a border between two cores, or an end of the buffer, lies on one of the others'."""
         return (others[:, :2].reshape(-1, 1) - own[:, :2].reshape(1, -1)).reshape(-1)

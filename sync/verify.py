@@ -123,7 +123,7 @@ def _check_order(tasks: Sequence[Task], rows: Sequence[_Row], before: Sequence[i
     """V5 for one address space, with bit sets over accesses.
 
     An access meets [low, high) iff it starts below high and does not stop at or below low: two prefix unions, over
-    starts and over stops, give all meeting accesses of a row in two operations. Only those not ordered by
+    starts and over stops, give all overlapping accesses of a row in two operations. Only those not ordered by
     happens-before are then compared region by region.
     """
     starting = _unions(sorted((row.low, row.bit) for row in rows), [row.high for row in rows])
@@ -139,17 +139,17 @@ def _check_order(tasks: Sequence[Task], rows: Sequence[_Row], before: Sequence[i
     found = _Found(0, 0, [])
     raced: set[tuple[int, int]] = set()
     for row in rows:
-        meeting = starting[row.high] & ~stopped[row.low] & (1 << first_bit[row.task]) - 1
+        overlapping = starting[row.high] & ~stopped[row.low] & (1 << first_bit[row.task]) - 1
         if not row.access.write:
-            meeting &= writers
-        found.pairs += meeting.bit_count()
-        found.cross_core += (meeting & ~of_core[tasks[row.task].core]).bit_count()
-        doubtful = meeting & ~before[row.task]
+            overlapping &= writers
+        found.pairs += overlapping.bit_count()
+        found.cross_core += (overlapping & ~of_core[tasks[row.task].core]).bit_count()
+        doubtful = overlapping & ~before[row.task]
         while doubtful:
             bit = doubtful & -doubtful
             doubtful ^= bit
             other = by_bit[bit.bit_length() - 1]
-            pair = _meeting_regions(other.access.regions, row.access.regions)
+            pair = _overlapping_regions(other.access.regions, row.access.regions)
             if pair is not None and (other.task, row.task) not in raced:
                 raced.add((other.task, row.task))
                 place = f"{row.access.space.value}{row.access.slot}"
@@ -169,7 +169,7 @@ def _unions(points: Sequence[tuple[int, int]], queries: Sequence[int]) -> dict[i
     return result
 
 
-def _meeting_regions(left: Sequence[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:
+def _overlapping_regions(left: Sequence[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:
     return next(((a, b) for a in left for b in right if _share_byte(a, b)), None)
 
 

@@ -64,8 +64,8 @@ def without_one(step: Step) -> Iterator[tuple[str, tuple[Step, ...]]]:
                 yield f"the events of operand {wait.operand}", (_other_wait(step, number, replace(wait, events=())),)
             if wait.fence:
                 yield f"the fence of operand {wait.operand}", (_other_wait(step, number, replace(wait, fence=False)),)
-        if step.feeds:
-            yield "its part in meetings", (replace(step, feeds=0),)
+        if step.barriers:
+            yield "its part in barriers", (replace(step, barriers=0),)
 
 
 def rearranged(plan: AicorePlan) -> Iterator[tuple[str, AicorePlan]]:

@@ -114,11 +114,11 @@ def _copies(
         return options.copies, "as asked for"
     device = target.device
     cores = {CoreKind.CUBE: device.cube_cores, CoreKind.VECTOR: device.vector_cores}
-    meetings: dict[CoreKind, int] = {}
+    most_together: dict[CoreKind, int] = {}
     for footprint, plan in zip(found, plans, strict=True):
         rows = zip(footprint.released, plan.after.missed, strict=True)
         together = sum(released and footprint.enters_kernel(missed) for released, missed in rows)
-        meetings[footprint.kind] = max(meetings.get(footprint.kind, 0), together)
+        most_together[footprint.kind] = max(most_together.get(footprint.kind, 0), together)
     sync = target.cycles(target.sync.core_full_ns)
     time = max((p.after.cycles + sync * sum(f.released) for f, p in zip(found, plans, strict=True)), default=0)
     lines = len({line for footprint in found for segment in footprint.segments for line in segment.lines})
@@ -126,11 +126,11 @@ def _copies(
     extra = -(-lines * target.icache.line_bytes // target.l2.line_bytes) * channel // target.hbm.channels
 
     def gain(copies: int) -> int:
-        apart = max((n * (cores[kind] - -(-cores[kind] // copies)) for kind, n in meetings.items()), default=0)
+        apart = max((n * (cores[kind] - -(-cores[kind] // copies)) for kind, n in most_together.items()), default=0)
         return int(apart * target.icache.same_line_interval_cycles - (copies - 1) * extra)
 
     best = max(gain(n) for n in COPIES)
-    waits = max(meetings.values(), default=0)
+    waits = max(most_together.values(), default=0)
     if best <= WORTH * time:
         return 1, f"{waits} waits release cores into a cold kernel: {best} cycles at most to gain in {time}"
     chosen = next(n for n in COPIES if gain(n) >= NEAR * best)

@@ -170,9 +170,9 @@ class AicoreImageBuilder:
             codes,
             tuple(self.addresses.of(place) for place in self.schedule.places[index]),
             self.addresses.start(Space.SCRATCH) + self.spaces.offset(index, 0),
-            0 if tiling.meetings else self.spaces.stride,
+            0 if tiling.barriers else self.spaces.stride,
             self._everywhere(index, tiling),
-            tiling.meetings,
+            tiling.barriers,
             {k: c.stride for c in self.schedule.copies for i, k in c.uses if i == index},
         )
 

@@ -20,7 +20,7 @@ from llvmlite import ir
 
 from superkernel.codegen.aicore.commands import SCRATCH
 from superkernel.codegen.aicore.emission import KernelCode, LocalUse
-from superkernel.codegen.aicore.layer import FENCE_FUNCTION, LOCAL_FENCE, WAIT_FUNCTION, meeting_flag
+from superkernel.codegen.aicore.layer import FENCE_FUNCTION, LOCAL_FENCE, WAIT_FUNCTION, barrier_flag
 from superkernel.codegen.aicore.memory_events import MemoryEvents
 from superkernel.codegen.aicore.memory_map import MARKER_WORD, PARAMETERS_BYTE
 from superkernel.codegen.aicore.program_spec import (
@@ -157,14 +157,14 @@ class Launch:
         begin = self.b.and_(pair, word(0xFFFFFFFF))
         end = self.b.lshr(pair, word(32))
         busy = self.b.icmp_unsigned("<", begin, end)
-        if waits.flags or step.feeds:
+        if waits.flags or step.barriers:
             with self.b.if_else(busy) as (then, otherwise):
                 with then:
                     self._kernel(step.subop, call, roles, waits, begin, end)
                 with otherwise:
                     if waits.flags:
                         self._call(WAIT_FUNCTION, [word(waits.flags), word(waits.entries)])
-                    self._feed(step.feeds)
+                    self._join_barriers(step.barriers)
         else:
             with self.b.if_then(busy):
                 self._kernel(step.subop, call, roles, waits, begin, end)
@@ -176,10 +176,10 @@ class Launch:
             return Waits(0, {}, 0, ())
         return wait_entries(self.spec.plan, step, code, STORE_ENGINE[self.kind])
 
-    def _feed(self, meetings: int) -> None:
-        """A core without units at the meetings of those that have some."""
-        for _ in range(meetings):
-            flag = meeting_flag(self.target)
+    def _join_barriers(self, barriers: int) -> None:
+        """A core without units at the barriers of those that have some."""
+        for _ in range(barriers):
+            flag = barrier_flag(self.target)
             issue(self.b, self.target, command("cross_set", engine=Engine.CONTROL, flag=flag, mode="type"))
             issue(self.b, self.target, command("cross_wait", flag=flag))
 

@@ -50,8 +50,8 @@ WAIT_FUNCTION, FENCE_FUNCTION = "sk_wait", "sk_fence"
 _BITS: dict[int, ir.IntType] = {1: I8, 2: I16, 4: I32, 8: I64}
 
 
-def meeting_flag(target: AicoreTarget) -> int:
-    """The flag of meetings inside kernels: a kernel has the last flags for its channels, the plan has the others."""
+def barrier_flag(target: AicoreTarget) -> int:
+    """The flag of barriers inside kernels: a kernel has the last flags for its channels, the plan has the others."""
     return int(target.sync.flags_per_core) - 1 - CHANNEL_FLAGS
 
 
@@ -231,8 +231,8 @@ class KernelBuilder(Commands):
             self._order_loads_behind(after)
 
     def meet(self) -> None:
-        """All cores of the type are here, and what they stored before is visible (`AicoreTiling.meetings`)."""
-        flag = meeting_flag(self.target)
+        """All cores of the type are here, and what they stored before is visible (`AicoreTiling.barriers`)."""
+        flag = barrier_flag(self.target)
         self.issue("cross_set", engine=Engine.MTE3, flag=flag, mode="type")
         self.issue("cross_wait", engine=Engine.CONTROL, flag=flag)
 

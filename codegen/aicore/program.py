@@ -58,7 +58,7 @@ def emit_singles(spec: ProgramSpec, target: AicoreTarget) -> str:
     for kind, table in ranges_of(spec.plan, spec.calls).items():
         for subop in table:
             Launch(module, spec, target, kind, single_name(subop, kind), table).emit(
-                [Run(subop, feeds=call.meetings if (call := spec.calls[subop]) is not None else 0)]
+                [Run(subop, barriers=call.barriers if (call := spec.calls[subop]) is not None else 0)]
             )
     return str(module)
 

@@ -30,7 +30,7 @@ class KernelCall:
     scratch: int
     scratch_stride: int
     everywhere: bool  # every core of its types has units
-    meetings: int = 0  # of all cores of its type, inside
+    barriers: int = 0  # of all cores of its type, inside
     strides: Mapping[int, int] = field(default_factory=dict)
 
 

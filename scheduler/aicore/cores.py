@@ -64,7 +64,7 @@ class Cores:
 def owner(tiling: AicoreTiling, core: int, cores: Cores) -> int:
     """The core whose workspace a core uses: its own; in a MIX kernel that of its group's cube core; where cores meet
     inside, they share the first one."""
-    if tiling.meetings:
+    if tiling.barriers:
         return 0
     if len(tiling.roles()) > 1 and core >= cores.cube:
         return (core - cores.cube) // (cores.vector // cores.groups)

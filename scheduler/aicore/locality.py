@@ -162,7 +162,7 @@ class _Board:
         tiling, sub = self.tilings[i], self.subops[i]
         if not isinstance(tiling, AicoreTiling) or tiling.kernel_type not in (KernelType.CUBE, KernelType.VECTOR):
             return False
-        if tiling.meetings or tiling.dealt_out or tiling.scratch_bytes or sub.kernel_type is not None:
+        if tiling.barriers or tiling.dealt_out or tiling.scratch_bytes or sub.kernel_type is not None:
             return False
         readers = [j for _, value in self.results(i) for j, _ in self.readers.get(value, ())]
         if not readers or not 0 < tiling.units <= UNITS_MAX:

@@ -35,7 +35,7 @@ def flags_of(schedule: Schedule, target: AicoreTarget) -> int:
     """Cross-core flags of a core that the plan has; there may be none. The kernels' own are theirs where any kernel has
     some. Raises UnsupportedError where not even they are there."""
     tilings = [t for t in schedule.tilings if isinstance(t, AicoreTiling)]
-    flags = int(target.sync.flags_per_core) - any(t.meetings for t in tilings)
+    flags = int(target.sync.flags_per_core) - any(t.barriers for t in tilings)
     if flags >= CHANNEL_FLAGS + len(MODES):
         return flags - CHANNEL_FLAGS
     if not any(t.crosses for t in tilings):

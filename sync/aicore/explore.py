@@ -51,10 +51,10 @@ _Counted = tuple[HartKind | None, Mode, int]
 
 def explore_aicore(plan: AicorePlan, *, limit: int = 100, seed: int | None = None) -> Exploration:
     """Run up to `limit` interleavings: systematically without a seed; with one at random, by priorities that are drawn
-    anew for each, so that cores and queues fall far behind one another. Raises InternalError for a plan with meetings
+    anew for each, so that cores and queues fall far behind one another. Raises InternalError for a plan with barriers
     or a service program."""
-    if plan.meetings or any(plan.service):
-        raise InternalError("only plans without meetings and service programs are explored")
+    if plan.barriers or any(plan.service):
+        raise InternalError("only plans without barriers and service programs are explored")
     world = _World(plan)
     if seed is None:
         return interleavings(world.run, limit)

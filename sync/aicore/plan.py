@@ -163,16 +163,16 @@ class OperandWait:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run a sub-operator's kernel for the core's units, if it has any. `feeds`: a core without units takes part in so
-    many meetings of those that have some."""
+    """Run a sub-operator's kernel for the core's units, if it has any. `barriers`: a core without units joins so many
+    barriers of those that have some."""
 
     subop: int
     waits: tuple[OperandWait, ...] = ()
-    feeds: int = 0
+    barriers: int = 0
 
     def __str__(self) -> str:
-        feeds = f" feeds {self.feeds}" if self.feeds else ""
-        return f"run {self.subop}{feeds}" + "".join(f" [{w}]" for w in self.waits)
+        joined = f" barriers {self.barriers}" if self.barriers else ""
+        return f"run {self.subop}{joined}" + "".join(f" [{w}]" for w in self.waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ class AicorePlan:
     flags: int  # per core, of the plan; the kernels have the ones above
     flag_count_max: int
     service: tuple[ServiceProgram, ...] = ()  # of the service hart, by launch
-    meetings: Mapping[int, int] = field(default_factory=dict)  # sub-operator -> of all cores of its type, inside it
+    barriers: Mapping[int, int] = field(default_factory=dict)  # sub-operator -> of all cores of its type, inside it
     copies: tuple[Copies, ...] = ()  # values that groups compute each for itself
 
     def cores(self, kind: HartKind) -> range:

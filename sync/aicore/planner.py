@@ -87,7 +87,7 @@ class _Planner:
         self.boundaries: list[Boundary] = []
         self.start = 0  # of the launch
         tilings = enumerate(schedule.tilings)
-        self.meetings = {i: t.meetings for i, t in tilings if isinstance(t, AicoreTiling) and t.meetings}
+        self.barriers = {i: t.barriers for i, t in tilings if isinstance(t, AicoreTiling) and t.barriers}
 
     def kinds(self, subop: int) -> tuple[HartKind, ...]:
         """The types of cores that a sub-operator runs on."""
@@ -137,7 +137,7 @@ class _Planner:
         cores = self.cores
         return AicorePlan(
             tasks, cores.cube, cores.vector, cores.groups, programs, tuple(self.events.made), tuple(self.boundaries),
-            self.events.flags, self.events.count_max, meetings=self.meetings, copies=self.schedule.copies,
+            self.events.flags, self.events.count_max, barriers=self.barriers, copies=self.schedule.copies,
         )  # fmt: skip
 
     def _open(self) -> None:
@@ -212,14 +212,14 @@ class _Planner:
         self, row: list[Step], subop: int, kind: HartKind, waits: dict[int, list[int]], fences: set[int]
     ) -> None:
         idle = any(core not in self.busy[subop] for core in range(self.harts.total)[self.harts.of(kind)])
-        feeds = self.meetings.get(subop, 0) if idle else 0
+        joined = self.barriers.get(subop, 0) if idle else 0
         if self.early_start:
             operands = sorted({*waits, *fences})
             entries = tuple(OperandWait(o, tuple(waits.get(o, ())), o in fences) for o in operands)
-            row.append(Run(subop, entries, feeds))
+            row.append(Run(subop, entries, joined))
             return
         row += [Await(e, subop) for e in sorted({e for es in waits.values() for e in es})]
-        row.append(Run(subop, feeds=feeds))
+        row.append(Run(subop, barriers=joined))
 
     def _rounds(self, here: Conflicts, lacking: Lacking, shown: Sequence[Conflict]) -> list[Lacking]:
         """What is missing, in the rounds in which it is brought: one where all waits stand ahead of the kernel, or

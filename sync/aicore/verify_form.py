@@ -1,6 +1,6 @@
 """Whether an accelerator plan is well formed: what `verify` checks of steps and events by themselves.
 
-A1 (runs, units), A2 (signals and awaits), A3 (flags, words), A7 (writes) and A9 (meetings) of `verify`. Each check
+A1 (runs, units), A2 (signals and awaits), A3 (flags, words), A7 (writes) and A9 (barriers) of `verify`. Each check
 takes the plan and yields what is wrong. None of them executes the programs.
 
 Architecture invariant: imports plain data types only, nothing of the planner.
@@ -16,14 +16,14 @@ from superkernel.sync.aicore.plan import AICPU, AicorePlan, Await, CoreKind, Har
 
 
 def check_form(plan: AicorePlan, units: Mapping[int, int]) -> list[Violation]:
-    """What is wrong with runs, units, events, writes and meetings. `units`: number of units by sub-operator."""
+    """What is wrong with runs, units, events, writes and barriers. `units`: number of units by sub-operator."""
     return [
         *_check_runs(plan),
         *_check_units(plan, units),
         *_check_events(plan),
         *_check_flags(plan),
         *_check_writes(plan),
-        *_check_meetings(plan),
+        *_check_barriers(plan),
     ]
 
 
@@ -108,19 +108,19 @@ def _unique_per_step(program: Sequence[object], taken: Sequence[int]) -> list[in
     return found
 
 
-def _check_meetings(plan: AicorePlan) -> Iterator[Violation]:
+def _check_barriers(plan: AicorePlan) -> Iterator[Violation]:
     """A9. Where cores of a type meet inside a kernel, those without units must come too, as often."""
-    for subop, meetings in plan.meetings.items():
+    for subop, barriers in plan.barriers.items():
         busy = {task.core for task in plan.tasks if task.subop == subop}
         for kind in dict.fromkeys(plan.kind(core) for core in busy):
             idle = [core for core in plan.cores(kind) if core not in busy]
-            feeds = sum(s.feeds for s in plan.programs[kind] if isinstance(s, Run) and s.subop == subop)
-            if idle and feeds != meetings:
+            joined = sum(s.barriers for s in plan.programs[kind] if isinstance(s, Run) and s.subop == subop)
+            if idle and joined != barriers:
                 yield Violation(
                     "deadlock: cores meet inside a kernel, and others never come",
                     f"sub-operator {subop}, {kind.value} cores {idle[0]} to {idle[-1]} without units",
-                    f"{meetings} meetings fed",
-                    f"{feeds}",
+                    f"{barriers} barriers joined",
+                    f"{joined}",
                 )
 
 

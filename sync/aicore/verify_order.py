@@ -68,7 +68,7 @@ class _Space:
             meets = (self.low[mine] < self.high[b]) & (self.high[mine] > self.low[b]) & (self.core[mine] != task.core)
             for a in np.flatnonzero(meets) + first:
                 earlier, before = self.source[a]
-                pair = _meeting(before.regions, access.regions)
+                pair = _overlap(before.regions, access.regions)
                 if before.dealt_out and access.dealt_out:
                     continue
                 if (before.write or access.write) and pair is not None:
@@ -142,7 +142,7 @@ def _unordered(space: _Space, replay: Replay, step: _Column, earlier: _Column, l
 def _race_of(space: _Space, a: int, b: int) -> list[Violation]:
     earlier, before = space.source[a]
     task, access = space.source[b]
-    pair = _meeting(before.regions, access.regions)
+    pair = _overlap(before.regions, access.regions)
     return [] if pair is None else [_race(earlier, task, access, *pair)]
 
 
@@ -161,7 +161,7 @@ def _race(a: Task, b: Task, access: MemoryAccess, left: Region, right: Region) -
     )
 
 
-def _meeting(left: Sequence[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:
+def _overlap(left: Sequence[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:
     return next(((a, b) for a in left for b in right if _share_byte(a, b)), None)
 
 

@@ -1,5 +1,5 @@
 """Of real plans, under any options, nothing can be left out: the verifier refuses a plan without any single event,
-await, signal, fence, notification, part in meetings, or without what stands ahead of any single operand.
+await, signal, fence, notification, part in barriers, or without what stands ahead of any single operand.
 
 Kept though the bytes do not need them are: events of `sync` "full" and "type-range" (wider than the bytes need, which
 is what these levels are for); drains without Early-Start; and takes of an event ahead of one operand of a kernel where

@@ -93,8 +93,8 @@ class _Group:
             assert max(self.flags.values(), default=0) <= 15, "cross-core flag above 15"
             self.meet.notify_all()
 
-    def meet_all(self, role: CoreRole, flag: int) -> None:
-        """All other ranges have come to the meeting before: what they left is in the workspace."""
+    def barrier_all(self, role: CoreRole, flag: int) -> None:
+        """All other ranges have come to the barrier before: what they left is in the workspace."""
         with self.meet:
             self.flags[role.value, flag] += 1
 
@@ -172,9 +172,9 @@ class _Core:
             self.flags[pair] += 1 if name == "set_flag" else -1
             assert 0 <= self.flags[pair] <= 1, f"flag {pair} is {self.flags[pair]} after {command}"
         elif name == "cross_set":
-            if self.kernel.tiling.meetings:
+            if self.kernel.tiling.barriers:
                 assert command.operand("mode") == "type", command
-                self.group.meet_all(self.role, int(command.operand("flag")))
+                self.group.barrier_all(self.role, int(command.operand("flag")))
             else:
                 assert command.operand("mode") == "group", command
                 self.group.cross_set(self.role, int(command.operand("flag")), self.kernel.tiling.roles())
@@ -338,7 +338,7 @@ class _Check:
             if poison is not None and operand.role is not Use.INOUT:
                 data[~reads[k]] = poison & 1 if operand.type.dtype.name == "BOOL" else poison
             memory[self.offsets[k] : self.offsets[k] + len(data)] = data.tobytes()
-        if self.tiling.meetings and self.full:
+        if self.tiling.barriers and self.full:
             workspace = slice(self.scratch, self.scratch + self.tiling.scratch_bytes)
             memory[workspace] = self.full[workspace]
         addresses = [self.kernel.base + o for o in self.offsets]

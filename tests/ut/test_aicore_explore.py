@@ -147,8 +147,8 @@ def test_a_tiny_plan_is_explored_exhaustively() -> None:
 
 
 def test_what_is_not_explored_is_refused() -> None:
-    with pytest.raises(InternalError, match="meetings"):
-        explore_aicore(replace(_two_products(), meetings={0: 1}))
+    with pytest.raises(InternalError, match="barriers"):
+        explore_aicore(replace(_two_products(), barriers={0: 1}))
 
 
 # Planner and verifier against it --------------------------------------------------------------------------------------

@@ -399,7 +399,7 @@ def test_footprints(mini: AicoreTarget) -> None:
     assert [t.operand for t in footprint(plain, mini)] == ["src", "dst"]
 
 
-def test_meeting_rows_equal_brute_force() -> None:
+def test_overlapping_rows_equal_brute_force() -> None:
     rng = random.Random(5)
 
     def touched() -> TouchedBytes:

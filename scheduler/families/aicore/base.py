@@ -27,8 +27,8 @@ CHANNEL_ALIGN_BYTES = 512
 
 
 CHANNEL_FLAGS = 4
-"""Cross-core flags of channels, the last ones of a core. The one ahead of them is the meetings' (`meetings`): a core
-that is ahead may use a channel's flag while others still wait for a meeting."""
+"""Cross-core flags of channels, the last ones of a core. The one ahead of them is the barriers' (`barriers`): a core
+that is ahead may use a channel's flag while others still wait at a barrier."""
 
 
 class KernelType(Enum):
@@ -132,12 +132,12 @@ class AicoreTiling(Tiling):
     @property
     def crosses(self) -> bool:
         """Whether cores of a range, or ranges, signal one another inside the kernel: it has cross-core flags."""
-        return len(self.roles()) > 1 or self.meetings > 0
+        return len(self.roles()) > 1 or self.barriers > 0
 
     @property
-    def meetings(self) -> int:
+    def barriers(self) -> int:
         """How often all cores of the kernel's type meet inside it (`KernelBuilder.meet`): all of the device, so that
-        the program feeds meetings on cores without units. Its ranges share one workspace."""
+        the program joins the barriers on cores without units. Its ranges share one workspace."""
         return 0
 
     @property

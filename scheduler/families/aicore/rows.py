@@ -22,9 +22,9 @@ from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Family as OpFamily
 from superkernel.registry.predicates import Clause, Facts, FactValue, Reason, Test, one_of
 from superkernel.registry.rounding import EXACT, ROW_SUMS
+from superkernel.scheduler.families.aicore.barrier_reduce import barrier_reduce_tiling
 from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
 from superkernel.scheduler.families.aicore.kernel import BYTES, FLOATS, INTEGERS, AicoreKernel
-from superkernel.scheduler.families.aicore.meeting import meeting_tiling
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.row_buffers import (
     FOLD_COLUMNS,
@@ -203,7 +203,7 @@ class RowsFamily(Family):
         the rows of tiles that hold all of them."""
         if kernel == "aicore.scan":
             return _scans(self.by_rows(body, target), body)
-        alone, together = self.by_rows(body, target), meeting_tiling(body, target)
+        alone, together = self.by_rows(body, target), barrier_reduce_tiling(body, target)
         return alone if together is None else (*alone, together)
 
     def by_rows(self, body: Body, target: AicoreTarget) -> Sequence[RowsTiling]:

@@ -181,7 +181,7 @@ class LaunchOrder:
         order of all edges; raises SimulationError (`race`) where that says nothing."""
         before = self._closure(())
         pairs = []
-        for a, b in _meetings(self._touching()):
+        for a, b in _overlapping(self._touching()):
             first, second = self.done(a), self.done(b)
             if not before[second] >> first & 1:
                 first, second = second, first
@@ -247,7 +247,7 @@ class LaunchOrder:
         return before
 
 
-def _meetings(touching: dict[object, list[tuple[TouchedBytes, Logged]]]) -> Iterator[tuple[Logged, Logged]]:
+def _overlapping(touching: dict[object, list[tuple[TouchedBytes, Logged]]]) -> Iterator[tuple[Logged, Logged]]:
     """Pairs of commands of different queues whose accesses conflict."""
     for rows in touching.values():
         rows.sort(key=lambda row: row[0].start)

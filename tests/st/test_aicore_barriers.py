@@ -1,5 +1,5 @@
-"""Kernels whose cores meet inside: on all cores, on fewer than the program has (which feeds the meetings), without the
-feed; and cores without work, which do their part of the synchronisation all the same."""
+"""Kernels whose cores meet inside: on all cores, on fewer than the program has (idle ones join the barriers), without
+them; and cores without work, which do their part of the synchronisation all the same."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.kernel import AicoreKernel
 from superkernel.backends.aicore.variants import unverified_program
 from superkernel.core.errors import SimulationError
-from superkernel.scheduler.families.aicore import meeting
-from superkernel.scheduler.families.aicore.meeting import MeetingTiling
+from superkernel.scheduler.families.aicore import barrier_reduce
+from superkernel.scheduler.families.aicore.barrier_reduce import BarrierReduceTiling
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Run
 from superkernel.sync.aicore.verify import check_aicore_plan
 from superkernel.target.aicore import load_target
@@ -45,8 +45,8 @@ def compiled(graph: sk.Graph, target: Any = MINI, **options: Any) -> tuple[sk.Ke
     return kernel, kernel._compiled
 
 
-def meeting_of(made: AicoreCompiled) -> int:
-    (found,) = [i for i, t in enumerate(made.schedule.tilings) if isinstance(t, MeetingTiling)]
+def barrier_reduction_of(made: AicoreCompiled) -> int:
+    (found,) = [i for i, t in enumerate(made.schedule.tilings) if isinstance(t, BarrierReduceTiling)]
     return found
 
 
@@ -65,10 +65,10 @@ def same(kernel: sk.Kernel, inputs: dict[str, Any], rounding: float = 2e-3) -> N
 def test_on_all_cores(kind: str) -> None:
     shape = (617, 211)
     kernel, made = compiled(graph_of(kind, shape))
-    subop = meeting_of(made)
+    subop = barrier_reduction_of(made)
     assert working(made, subop) == set(made.plan.cores(CoreKind.VECTOR))
-    assert made.plan.meetings == {subop: 1}
-    assert all(s.feeds == 0 for p in made.plan.programs.values() for s in p if isinstance(s, Run))
+    assert made.plan.barriers == {subop: 1}
+    assert all(s.barriers == 0 for p in made.plan.programs.values() for s in p if isinstance(s, Run))
     same(kernel, inputs_of(shape))
 
 
@@ -77,19 +77,19 @@ FEW = (96, 256)  # three chunks for four cores
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "CHUNK_ELEMENTS_MIN", 8192)
+    monkeypatch.setattr(barrier_reduce, "CHUNK_ELEMENTS_MIN", 8192)
 
 
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("options", [{}, {"early_start": False}, {"sync": "full"}, {"debug_sync_all": True}])
-def test_on_fewer_cores_the_program_feeds_the_meeting(options: dict[str, Any]) -> None:
+def test_on_fewer_cores_the_idle_ones_join_the_barrier(options: dict[str, Any]) -> None:
     kernel, made = compiled(graph_of("sum", FEW), **options)
-    subop = meeting_of(made)
+    subop = barrier_reduction_of(made)
     idle = set(made.plan.cores(CoreKind.VECTOR)) - working(made, subop)
     assert len(idle) == 1
     (run,) = [s for s in made.plan.programs[CoreKind.VECTOR] if isinstance(s, Run) and s.subop == subop]
-    assert run.feeds == 1
-    assert f"run {subop} feeds 1" in str(made.plan)
+    assert run.barriers == 1
+    assert f"run {subop} barriers 1" in str(made.plan)
     same(kernel, inputs_of(FEW))
     kernel.report(inputs_of(FEW))  # the baseline launches it alone, on the same cores
 
@@ -103,18 +103,18 @@ def test_bits_do_not_depend_on_options() -> None:
         assert all(np.array_equal(runs[0][name], other[name]) for name in runs[0])
 
 
-def without_feed(plan: AicorePlan) -> AicorePlan:
+def without_idle_cores(plan: AicorePlan) -> AicorePlan:
     programs = {
-        kind: tuple(replace(step, feeds=0) if isinstance(step, Run) else step for step in program)
+        kind: tuple(replace(step, barriers=0) if isinstance(step, Run) else step for step in program)
         for kind, program in plan.programs.items()
     }
     return replace(plan, programs=programs)
 
 
 @pytest.mark.usefixtures("few")
-def test_without_the_feed_the_verifier_refuses_and_the_simulator_sees_a_deadlock() -> None:
+def test_without_idle_cores_the_verifier_refuses_and_the_simulator_sees_a_deadlock() -> None:
     _, made = compiled(graph_of("sum", FEW))
-    faulty = without_feed(made.plan)
+    faulty = without_idle_cores(made.plan)
     wrong, certificate = check_aicore_plan(faulty)
     assert certificate is None
     assert ["others never come" in v.message for v in wrong] == [True]
@@ -126,19 +126,19 @@ def test_without_the_feed_the_verifier_refuses_and_the_simulator_sees_a_deadlock
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("feeds", [0, 2])
-def test_the_verifier_counts_meetings(feeds: int) -> None:
+@pytest.mark.parametrize("joined", [0, 2])
+def test_the_verifier_counts_barriers(joined: int) -> None:
     _, made = compiled(graph_of("sum", FEW))
     programs = {
-        kind: tuple(replace(s, feeds=feeds) if isinstance(s, Run) and s.feeds else s for s in program)
+        kind: tuple(replace(s, barriers=joined) if isinstance(s, Run) and s.barriers else s for s in program)
         for kind, program in made.plan.programs.items()
     }
     assert check_aicore_plan(replace(made.plan, programs=programs))[1] is None
     assert check_aicore_plan(made.plan)[1] is not None
 
 
-def test_two_meetings_and_a_mix_kernel_between_them() -> None:
-    """A cube core ahead of its vector cores uses the flags of its channels while they still wait for a meeting."""
+def test_two_barriers_and_a_mix_kernel_between_them() -> None:
+    """A cube core ahead of its vector cores uses the flags of its channels while they still wait at a barrier."""
     rng = np.random.default_rng(1)
     b = sk.GraphBuilder("twice")
     x = b.input("x", (256, 256))
@@ -149,7 +149,7 @@ def test_two_meetings_and_a_mix_kernel_between_them() -> None:
     second = b.reduce_max(b.tanh(z * first), axes=[0, 1])
     b.output(b.relu(z @ weight) * second, "y")
     kernel, made = compiled(b.graph())
-    assert sum(isinstance(t, MeetingTiling) for t in made.schedule.tilings) >= 1
+    assert sum(isinstance(t, BarrierReduceTiling) for t in made.schedule.tilings) >= 1
     assert any(t.kernel_type.is_mix for t in made.schedule.tilings)  # type: ignore[attr-defined]
     same(kernel, inputs_of((256, 256)), 1e-2)
 

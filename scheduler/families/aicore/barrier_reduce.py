@@ -2,7 +2,7 @@
 
 Model: the tensor lies in one run of memory and is cut into chunks. In the first phase each core reduces the chunks of
 its units, each to one f32 in the workspace, which all cores share. Then all vector cores of the device meet (one signal
-each, one wait each): those without units too, for which the program feeds the meeting. In the second phase the core
+each, one wait each): those without units too, for which the program joins the barrier. In the second phase the core
 that has the first unit reduces the numbers of all chunks, in their order, and stores the result.
 
 Invariants: chunks depend on the tensor and the target, not on which cores have them, so that the result has the same
@@ -33,7 +33,7 @@ BEFORE = {"sum": None, "mean": None, "max": None, "min": None, "l1": "v_abs", "s
 
 
 @dataclass(frozen=True)
-class MeetingTiling(VectorTiling):
+class BarrierReduceTiling(VectorTiling):
     """See the module docstring. `source` and `targets`: operand and offset in elements; the result may be stored in
     several types."""
 
@@ -48,7 +48,7 @@ class MeetingTiling(VectorTiling):
         return -(-self.elements // self.chunk)
 
     @property
-    def meetings(self) -> int:
+    def barriers(self) -> int:
         return 1
 
     @property
@@ -81,7 +81,7 @@ class MeetingTiling(VectorTiling):
         return total
 
 
-def meeting_tiling(body: Body, target: AicoreTarget) -> MeetingTiling | None:
+def barrier_reduce_tiling(body: Body, target: AicoreTarget) -> BarrierReduceTiling | None:
     """The tiling of a body that is such a reduction, of more than one chunk; None for any other."""
     kind = (body.op or "").removeprefix("reduce_")
     load, targets = _plain_load(body), _plain_results(body)
@@ -93,7 +93,7 @@ def meeting_tiling(body: Body, target: AicoreTarget) -> MeetingTiling | None:
     if not dtypes <= FLOATS or target.sync.flags_per_core <= CHANNEL_FLAGS:
         return None
     chunk = min(CHUNK_ELEMENTS_MAX, max(CHUNK_ELEMENTS_MIN, ceil_to(-(-elements // cores), CHUNK_ALIGN)))
-    made = MeetingTiling(kind, elements, chunk, (load.source, load.offset), targets)
+    made = BarrierReduceTiling(kind, elements, chunk, (load.source, load.offset), targets)
     need = 2 * chunk * (source.itemsize + 4) + 2 * 64 + made.scratch_bytes + 4 * 64
     return made if made.units > 1 and need <= target.memory.ub_bytes else None
 

@@ -1,4 +1,4 @@
-"""Reductions of a whole tensor over all vector cores: chunks, a meeting, the rest (families/aicore/meeting)."""
+"""Reductions of a whole tensor over all vector cores: chunks, a barrier, the rest (families/aicore/barrier_reduce)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from superkernel.codegen.aicore.rings import Buffer
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.aicore.meeting import BEFORE, NUMBER_BYTES, MeetingTiling
+from superkernel.scheduler.families.aicore.barrier_reduce import BEFORE, NUMBER_BYTES, BarrierReduceTiling
 from superkernel.target.engines import Local
 
 F32 = DType.F32
 REDUCE = {"max": "v_reduce_max", "min": "v_reduce_min"}
 
 
-def emit_meeting(kb: KernelBuilder, body: Body, tiling: MeetingTiling) -> None:
+def emit_barrier_reduce(kb: KernelBuilder, body: Body, tiling: BarrierReduceTiling) -> None:
     """The kernel's function."""
     operand, offset = tiling.source
     source = body.operands[operand].type.dtype
@@ -37,7 +37,7 @@ def emit_meeting(kb: KernelBuilder, body: Body, tiling: MeetingTiling) -> None:
         _rest(kb, body, tiling)
 
 
-def _rest(kb: KernelBuilder, body: Body, tiling: MeetingTiling) -> None:
+def _rest(kb: KernelBuilder, body: Body, tiling: BarrierReduceTiling) -> None:
     """The chunks' numbers to the result."""
     units = tiling.units
     ring = kb.ring("rest", 1)
