@@ -28,11 +28,11 @@ Job = TypeVar("Job")
 def run_jobs(
     work: Callable[[Job], bytes],
     jobs: Sequence[Job],
-    tell: Callable[[int], None] = lambda done: None,
+    report: Callable[[int], None] = lambda done: None,
     *,
     jobs_per_child: int = JOBS_WORTH_A_CHILD,
 ) -> list[bytes]:
-    """`work` of each job. `tell` is called with the number of finished jobs. Fewer than `jobs_per_child` jobs (at the
+    """`work` of each job. `report` is called with the number of finished jobs. Fewer than `jobs_per_child` jobs (at the
     least) are not worth another process. Raises what `work` raises."""
     children = max(0, min(len(os.sched_getaffinity(0)), len(jobs) // jobs_per_child) - 1)
     if children_max is not None:
@@ -43,17 +43,17 @@ def run_jobs(
     try:
         for i in shares[0]:
             done[i] = work(jobs[i])
-            tell(len(done))
+            report(len(done))
         for child, share in zip(started, shares[1:], strict=True):
             done.update(zip(share, child.results() or (), strict=False))
-            tell(len(done))
+            report(len(done))
     finally:
         for child in started:
             child.close()
     for i in range(len(jobs)):
         if i not in done:
             done[i] = work(jobs[i])
-            tell(len(done))
+            report(len(done))
     return [done[i] for i in range(len(jobs))]
 
 

@@ -1,4 +1,4 @@
-"""The two doors of the package: `compile` and `load`."""
+"""The two entry points of the package: `compile` and `load`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def compile(
     example_inputs: of a torch module: a tuple of inputs, or a mapping of inputs by name. Types, shapes and nesting
         matter; what is no tensor is fixed to its value.
 
-    Raises GraphError, InputError, FileFormatError (mend the input), UnsupportedError (cannot be compiled),
+    Raises GraphError, InputError, FileFormatError (fix the input), UnsupportedError (cannot be compiled),
     MachineError."""
     with paused():
         from superkernel.frontends import load_graph

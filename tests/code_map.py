@@ -3,7 +3,7 @@
 `python tests/code_map.py` draws the picture of the packages in ARCHITECTURE.md anew.
 
 Every import counts: at the top, inside functions, under `if TYPE_CHECKING`; the includes of C++ too. What is loaded by
-a computed name with `import_module` (kernel families, emitters, names of the public face) does not.
+a computed name with `import_module` (kernel families, emitters, names of the public interface) does not.
 """
 
 from __future__ import annotations

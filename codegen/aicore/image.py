@@ -122,7 +122,7 @@ class AicoreImageBuilder:
     def _settle(self, spec: ProgramSpec) -> tuple[Image, CodeChoice]:
         """Link without stubs and copies, plan them on what came out, and link what was planned."""
         self.texts["singles"] = self._singles(spec)
-        kernels = compile_modules(list(self.texts.values()), self.cache, self._tell)
+        kernels = compile_modules(list(self.texts.values()), self.cache, self._report)
         names = ["start", *self.texts, "program"]
 
         def build(choice: CodeChoice) -> tuple[bytes, Image]:
@@ -155,7 +155,7 @@ class AicoreImageBuilder:
     def _rows(self) -> list[tuple[Any, Any]]:
         return list(zip(self.schedule.subops, self.schedule.tilings, strict=True))
 
-    def _tell(self, done: int, total: int) -> None:
+    def _report(self, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress("compiling kernels", done, total)
 

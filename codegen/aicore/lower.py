@@ -72,16 +72,16 @@ def compile_rv64(text: str) -> bytes:
 
 
 def compile_modules(
-    texts: Sequence[str], cache: ObjectCache, tell: Callable[[int, int], None] = lambda done, total: None
+    texts: Sequence[str], cache: ObjectCache, report: Callable[[int, int], None] = lambda done, total: None
 ) -> list[bytes]:
-    """The object of each text, from the cache where it is there. `tell` is called with (done, total) of the rest."""
+    """The object of each text, from the cache where it is there. `report` is called with (done, total) of the rest."""
     keys = [cache_key(text) for text in texts]
     found = {key: cache.get(key) for key in dict.fromkeys(keys)}
     missing = {key: text for key, text in zip(keys, texts, strict=True) if found[key] is None}
     made = run_jobs(
         compile_rv64,
         list(missing.values()),
-        lambda done: tell(done, len(missing)),
+        lambda done: report(done, len(missing)),
         jobs_per_child=MODULES_WORTH_A_CHILD,
     )
     for key, data in zip(missing, made, strict=True):

@@ -166,7 +166,7 @@ class ImageBuilder:
             if self.keep_ir:
                 self.ir_texts["entries"] = text
             if objects[entries_key] is None:
-                self._tell("compiling entries", 0, 1)
+                self._report("compiling entries", 0, 1)
                 self._keep(entries_key, compile_ir(text, self.cpu), objects)
         return {key: data for key, data in objects.items() if data is not None}
 
@@ -189,7 +189,7 @@ class ImageBuilder:
             self.ir_texts |= {f"kernels {n}": emit_chunk(c, self.cpu) for n, c in enumerate(chunks.values())}
         missing = [key for key, data in objects.items() if data is None]
         made = compile_chunks(
-            [chunks[key] for key in missing], self.cpu, lambda n: self._tell("compiling kernels", n, len(missing))
+            [chunks[key] for key in missing], self.cpu, lambda n: self._report("compiling kernels", n, len(missing))
         )
         for key, data in zip(missing, made, strict=True):
             self._keep(key, data, objects)
@@ -199,7 +199,7 @@ class ImageBuilder:
         self.cache.put(key, data)
         objects[key] = data
 
-    def _tell(self, text: str, done: int, total: int) -> None:
+    def _report(self, text: str, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress(text, done, total)
 

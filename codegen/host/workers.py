@@ -48,6 +48,6 @@ def compile_chunk(chunk: Chunk, cpu: CpuTarget) -> bytes:
     return compile_ir(emit_chunk(chunk, cpu), cpu)
 
 
-def compile_chunks(chunks: Sequence[Chunk], cpu: CpuTarget, tell: Callable[[int], None]) -> list[bytes]:
-    """The object of each chunk. `tell` is called with the number of finished chunks."""
-    return run_jobs(partial(compile_chunk, cpu=cpu), chunks, tell)
+def compile_chunks(chunks: Sequence[Chunk], cpu: CpuTarget, report: Callable[[int], None]) -> list[bytes]:
+    """The object of each chunk. `report` is called with the number of finished chunks."""
+    return run_jobs(partial(compile_chunk, cpu=cpu), chunks, report)

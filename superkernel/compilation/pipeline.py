@@ -16,7 +16,7 @@ from superkernel.compilation.backend import Backend, CertificateT, CompiledT, Im
 from superkernel.compilation.compiled import Job
 from superkernel.compilation.planned import PlanStore
 from superkernel.compilation.scoping import with_scopes
-from superkernel.compilation.stages import CacheFactory, Stages, tell_fallbacks
+from superkernel.compilation.stages import CacheFactory, Stages, report_fallbacks
 from superkernel.core import settings
 from superkernel.core.options import Options
 from superkernel.ir.graph import Graph
@@ -62,7 +62,7 @@ def complete(
         image = backend.emit(run, job, planned, cache)
     for name, text in image.ir_texts.items():
         run.dump("ir", f"; {name}\n{text}")
-    tell_fallbacks(job.options, planned.schedule, image.host_calls, backend.fallbacks_run)
+    report_fallbacks(job.options, planned.schedule, image.host_calls, backend.fallbacks_run)
     with run.stage("bind"):
         compiled = backend.bind(job, planned, certificate, image, chooser, run.times)
     run.finish()

@@ -65,7 +65,7 @@ class Stages:
                 raise MachineError(f"cannot write the trace: {error}", location="SK_TRACE") from error
 
 
-def tell_fallbacks(options: Options, schedule: Schedule, host_calls: Sequence[int], where: str) -> None:
+def report_fallbacks(options: Options, schedule: Schedule, host_calls: Sequence[int], where: str) -> None:
     """Warn of sub-operators that have no kernel, where the options ask for it."""
     asked = TILINGS if options.tiling == "host" else ()
     names = [f"{s.name} ({s.body.op})" for s in (schedule.subops[i] for i in host_calls) if s.body.op not in asked]

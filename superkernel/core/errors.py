@@ -1,8 +1,8 @@
 """Every error a user of SuperKernel can meet.
 
-Model: one exception class per category, because the category says whose move it is: `UserError` (mend the input),
-`UnsupportedError` (the input is fine, this version cannot do it), `InternalError` (mend SuperKernel), `MachineError`
-(mend the machine: disk, permissions, compiler, CPU). Each carries where (node, value, core), what was expected, what
+Model: one exception class per category, because the category says whose move it is: `UserError` (fix the input),
+`UnsupportedError` (the input is fine, this version cannot do it), `InternalError` (fix SuperKernel), `MachineError`
+(fix the machine: disk, permissions, compiler, CPU). Each carries where (node, value, core), what was expected, what
 was found and a hint. Checks collect `Violation`s and raise them all at once with `raise_all`.
 
 Invariant: nothing in the package raises a bare `Exception`, and no error text is thrown away when one error leads to
@@ -38,7 +38,7 @@ class Violation:
 
 
 class SuperKernelError(Exception):
-    """Base of all errors of the package. `violations` holds every finding, first the one to mend first."""
+    """Base of all errors of the package. `violations` holds every finding, first the one to fix first."""
 
     category = "internal"
 
@@ -81,7 +81,7 @@ def _rebuild(kind: type[SuperKernelError], violations: tuple[Violation, ...]) ->
 
 
 class UserError(SuperKernelError):
-    """The input is wrong: mend the input."""
+    """The input is wrong: fix the input."""
 
     category = "user"
 

@@ -2,7 +2,7 @@
 
 Model: a requirement is flattened to *facts* (name -> plain value, see `facts.py`). A `Clause` says which test a fact
 must pass and under which `Reason` its failure is filed. A kernel is eligible where all its clauses hold. `Clause.cure`
-gives the facts changed so that the clause holds: what "mend this and the kernel is eligible" means, checked by a
+gives the facts changed so that the clause holds: what "fix this and the kernel is eligible" means, checked by a
 mutation test.
 
 Invariants: clauses are hashable values; evaluating one has no effects; the enum of reasons is closed.

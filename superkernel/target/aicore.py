@@ -6,8 +6,8 @@ uncertain ones have a sensitivity range for `sweep`. Times are kept in the unit 
 counts is integer cycles, made by the methods here and nowhere else, rounded up, so that every user of a figure gets the
 same integer.
 
-Invariant: a target that exists is legal: all doors (`load_target`, `parse_target`, `replaced`) check every field and
-every relation between fields, and report all violations at once.
+Invariant: a target that exists is legal: all entry points (`load_target`, `parse_target`, `replaced`) check every field
+and every relation between fields, and report all violations at once.
 """
 
 from __future__ import annotations

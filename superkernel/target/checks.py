@@ -30,7 +30,7 @@ def _relation(*paths: str) -> Callable[[Check], Check]:
 
 
 def relations(values: Mapping[str, Value]) -> list[Violation]:
-    """What is wrong between fields; `location` is the path of the field to mend."""
+    """What is wrong between fields; `location` is the path of the field to fix."""
     found: list[Violation] = []
     for paths, check in _CHECKS:
         if all(path in values for path in paths):
@@ -150,7 +150,7 @@ def _lanes(narrow: int, wide: int, special: int) -> Iterator[Violation]:
 @_relation("sync.core_full_ns", "sync.group_ns")
 def _sync(full: int, group: int) -> Iterator[Violation]:
     if group > full:
-        yield Violation("dearer than all cores together", "sync.group_ns", f"at most {full}", str(group))
+        yield Violation("more expensive than all cores together", "sync.group_ns", f"at most {full}", str(group))
 
 
 @_relation("dispatch.steady_ns", "dispatch.first_ns")

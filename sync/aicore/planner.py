@@ -9,7 +9,8 @@ up. Between cores and the aicpu hart, which computes tilings, events are words i
 
 Where flags run out, ranges get wider, and then words in memory take their place. With fewer flags than modes there are
 events of all cores only. With none, or where one more use of a flag could take its count above the limit (what used it
-`flag_count_max` times before is not known as taken), each pair of types gets a word (mode `notify`): dearer, unlimited.
+`flag_count_max` times before is not known as taken), each pair of types gets a word (mode `notify`): more expensive,
+unlimited.
 
 Levels: `full` puts an event of all cores between any two sub-operators, `type-range` the narrowest event that the
 types of the two kernels allow, whatever their data; `minimal` looks at the bytes.

@@ -109,7 +109,7 @@ def test_sensitivity_says_what_depends_on_uncertain_figures(encoder: Ablation) -
         for name, gains in sweep.gains.items():
             assert (name in sweep.changed) == (len({g >= NO_GAIN for g in gains}) == 2)
     launch = sweeps["dispatch.launch_ns"].gains[FUSED]
-    assert list(launch) == sorted(launch)  # the dearer a launch, the more fusion gives
+    assert list(launch) == sorted(launch)  # the more expensive a launch, the more fusion gives
     assert FUSED in sweeps["dispatch.launch_ns"].changed
     misses = sweeps["icache.miss_latency_cycles"].gains["preload"]
     assert misses[-1] > misses[0]

@@ -1,4 +1,4 @@
-"""The public face: compile, call, run, report, explain, save and load, as a user would try them."""
+"""The public interface: compile, call, run, report, explain, save and load, as a user would try them."""
 
 from __future__ import annotations
 

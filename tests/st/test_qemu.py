@@ -196,7 +196,7 @@ def test_progress_markers_are_the_simulators() -> None:
     assert markers == {4 * len(program.schedule.subops) + 3}
 
 
-# ---- the face
+# ---- the entry points
 
 
 def test_executor_of_run_and_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

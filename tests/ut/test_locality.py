@@ -163,14 +163,14 @@ def test_both_vector_cores_of_a_group_share_its_units() -> None:
     assert len(program.localised().spans[0]) == 24
 
 
-@pytest.mark.parametrize("why", ["dear", "output", "concatenation", "scope", "type", "own core"])
+@pytest.mark.parametrize("why", ["expensive", "output", "concatenation", "scope", "type", "own core"])
 def test_left_where_it_is(why: str) -> None:
     program = _Program()
     if why == "own core":  # the producer's rows lie on the reader's own cores: moving one parts the two
         program.add(VECTOR, 48, ["in"], "before", cycles=900.0)
         program.add(VECTOR, 48, ["before"], "norm")
     else:
-        program.add(VECTOR, 48 if why == "dear" else 1, ["in"], "norm", cycles=200.0)
+        program.add(VECTOR, 48 if why == "expensive" else 1, ["in"], "norm", cycles=200.0)
     if why == "concatenation":
         program.add(VECTOR, 1, ["in"], "norm")
     at = len(program.subops) - 1

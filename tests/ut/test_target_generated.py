@@ -33,7 +33,7 @@ def test_the_page_is_up_to_date() -> None:
     assert page(text) == text, HINT
 
 
-def test_a_changed_page_is_mended_and_a_lost_marker_is_refused() -> None:
+def test_a_changed_page_is_fixed_and_a_lost_marker_is_refused() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert page(text.replace("| `clock_mhz` | 1850 P", "| `clock_mhz` | 1900 P")) == text
     with pytest.raises(MachineError, match="marker"):

@@ -1,11 +1,11 @@
 """How convolutions are cut for the accelerator: implicit matrix products on the cube.
 
 Model: a unit is a tile of sums that fits L0C: a block of output positions (`rows` x `columns` of one image) times a
-block of `channels` output channels of one group. Units are numbered so that a contiguous range keeps what is dear in
-L1: with hold WEIGHTS all positions of one block of channels follow one another, with hold IMAGE all blocks of channels
-of one block of positions; with NOTHING each unit loads both. The depth of the product is cut in a `head`, loaded as a
-whole ahead of the image (it does not depend on anyone, so it runs while the kernel waits for the image), and chunks
-that stream through a ring behind it.
+block of `channels` output channels of one group. Units are numbered so that a contiguous range keeps what is expensive
+in L1: with hold WEIGHTS all positions of one block of channels follow one another, with hold IMAGE all blocks of
+channels of one block of positions; with NOTHING each unit loads both. The depth of the product is cut in a `head`,
+loaded as a whole ahead of the image (it does not depend on anyone, so it runs while the kernel waits for the image),
+and chunks that stream through a ring behind it.
 
 Blocks of positions are whole rows, one run of output positions, wherever output pixels are evenly spaced; else they
 are `framed`: rows of a multiple of the cube's step, each stored by itself.

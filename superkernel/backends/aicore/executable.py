@@ -126,14 +126,14 @@ class SimExecutable:
             return device.launch(number=number, cold=True)
         except SimulationError as error:
             if error.kind == "program_failed":
-                self.tell_data(device, error)
+                self.report_data_error(device, error)
             raise
 
     def _tilings(self) -> list[int]:
         """Sub-operators that compute tilings."""
         return [sub.index for sub in self.schedule.subops if sub.body.op in TILINGS]
 
-    def tell_data(self, memory: GlobalMemory, error: SimulationError) -> None:
+    def report_data_error(self, memory: GlobalMemory, error: SimulationError) -> None:
         """After a program that ended itself: raises DataError where a table says that its data was out of range."""
         for index in self._tilings():
             body = self.schedule.subops[index].body

@@ -103,7 +103,7 @@ class QemuExecutable:
             machine.launch(number, schedule)
         except SimulationError as error:
             if error.kind == "program_failed":
-                self.program.tell_data(machine, error)
+                self.program.report_data_error(machine, error)
             raise
 
 

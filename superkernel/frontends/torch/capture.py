@@ -208,7 +208,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch warns of its own deprecations while it exports; nobody who compiles can mend them."""
+    """torch warns of its own deprecations while it exports; nobody who compiles can fix them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
