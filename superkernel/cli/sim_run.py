@@ -60,11 +60,11 @@ def run(args: argparse.Namespace, program: str) -> ProgramResult | AcceleratorRe
     plain = {name: getattr(args, name) for name in _PLAIN_ONLY if getattr(args, name) is not None}
     data, target = read_program(Path(program)), None
     if args.target is not None:
-        from superkernel.backends.aicore.made_for import check_made_for
+        from superkernel.backends.aicore.compatibility import check_compatible
         from superkernel.target.aicore import load_target
 
         target = load_target(args.target)
-        check_made_for(data, target, program)
+        check_compatible(data, target, program)
     if is_accelerator_program(data):
         from superkernel.target.note import noted_target
 

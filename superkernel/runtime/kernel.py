@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Io = Sequence[Array]
 """The table of a launch: inputs, outputs, states."""
-Recipe = tuple[Callable[..., "AnyCompilation"], tuple[Any, ...]]
+Reconstructor = tuple[Callable[..., "AnyCompilation"], tuple[Any, ...]]
 
 REFERENCE = "reference"
 ROUNDS_MAX = 10_000_000  # what a measurement keeps is 16 bytes per round
@@ -85,7 +85,7 @@ class Kernel(_core.DirectCall):
         """Outputs, computed by one of the further `executors`."""
         return self._reference(arrays)
 
-    def _recipe(self) -> Recipe:
+    def _reconstructor(self) -> Reconstructor:
         """What makes the kernel again in another process: a function of a module and its arguments."""
         raise self._unsupported("pickled kernels")
 
@@ -332,7 +332,7 @@ class Kernel(_core.DirectCall):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its graph, its states as they are now and, on the host, its object code: loaded on the same kind
         of CPU it is not compiled again."""
-        return _again, (type(self), *self._recipe(), dict(self._states))
+        return _again, (type(self), *self._reconstructor(), dict(self._states))
 
     def _repr_html_(self) -> str:
         """For notebooks: what it takes and returns, what became of the graph, and the plan to unfold."""

@@ -5,8 +5,8 @@ what `AicoreTarget.text()` gives and `parse_target` reads. So a file needs nobod
 
 A program may run on another target where that one has all it relies on: shape, layout and addresses are the same
 (`_SAME`), local memories and flags at least as large (`_AT_LEAST`). All else is time, and a target that differs in
-times is a legal question to a program: what would it be with a slower memory? `made_for.py` asks, and falls back to the
-memory map for files without the note.
+times is a legal question to a program: what would it be with a slower memory? `compatibility.py` asks, and falls back
+to the memory map for files without the note.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def noted_target(data: bytes, name: str = "program") -> AicoreTarget | None:
         raise FileFormatError("not a text", location=where, expected="UTF-8", found=str(error)) from error
 
 
-def missing(made_for: AicoreTarget, target: AicoreTarget, where: str) -> list[Violation]:
+def missing(compiled_for: AicoreTarget, target: AicoreTarget, where: str) -> list[Violation]:
     """What a program for one target relies on and another has not; empty where it may run there."""
-    wrong = [path for path in _SAME if made_for.value(path) != target.value(path)]
-    wrong += [path for path in _AT_LEAST if made_for.value(path) > target.value(path)]  # type: ignore[operator]
+    wrong = [path for path in _SAME if compiled_for.value(path) != target.value(path)]
+    wrong += [path for path in _AT_LEAST if compiled_for.value(path) > target.value(path)]  # type: ignore[operator]
     return [
         Violation(
             f"a program for another target: {path}", where,
-            f"{made_for.value(path)!r}{' or more' if path in _AT_LEAST else ''}, as {made_for.name!r} has it",
+            f"{compiled_for.value(path)!r}{' or more' if path in _AT_LEAST else ''}, as {compiled_for.name!r} has it",
             f"{target.value(path)!r} of {target.name!r}",
             hint="" if number else "without --target it runs on what it was compiled for",
         )

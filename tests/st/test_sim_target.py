@@ -14,7 +14,7 @@ import pytest
 from rv64_link import executable
 
 import superkernel as sk
-from superkernel.backends.aicore.made_for import check_made_for
+from superkernel.backends.aicore.compatibility import check_compatible
 from superkernel.target.aicore import load_target
 from superkernel.target.note import RELIED_ON, note_bytes, noted_target
 from superkernel.target.sections import all_fields
@@ -67,9 +67,9 @@ def test_another_target_is_refused_by_what_the_program_relies_on(program: Path) 
 def test_the_memory_map_tells_targets_apart_where_there_is_no_note(program: Path) -> None:
     data = program.read_bytes().replace(b".note.superkernel.target", b".note.superkernel.nobody")
     assert noted_target(data) is None
-    check_made_for(data, MINI, "p")
+    check_compatible(data, MINI, "p")
     with pytest.raises(sk.InputError, match="private memories at") as caught:
-        check_made_for(data, load_target("a3"), "p")
+        check_compatible(data, load_target("a3"), "p")
     assert "symbol 'sk_private'" in str(caught.value)
 
 
@@ -85,10 +85,10 @@ def test_the_memory_map_tells_targets_apart_where_there_is_no_note(program: Path
 def test_times_may_differ_and_capacities_be_larger(program: Path, values: dict[str, Any], wrong: list[str]) -> None:
     other = MINI.replaced(values)
     if not wrong:
-        check_made_for(program.read_bytes(), other, "p")
+        check_compatible(program.read_bytes(), other, "p")
         return
     with pytest.raises(sk.InputError) as caught:
-        check_made_for(program.read_bytes(), other, "p")
+        check_compatible(program.read_bytes(), other, "p")
     assert [v.message for v in caught.value.violations] == [f"a program for another target: {path}" for path in wrong]
     assert {v.location for v in caught.value.violations} == {"file 'p', section '.note.superkernel.target'"}
 

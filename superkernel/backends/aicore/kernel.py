@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.core.files import file_name, replacing
-from superkernel.runtime.kernel import Array, Io, Kernel, Recipe, checked_count
+from superkernel.runtime.kernel import Array, Io, Kernel, Reconstructor, checked_count
 
 if TYPE_CHECKING:
     from superkernel.backends.aicore.critical import CriticalReport
@@ -132,7 +132,7 @@ class AicoreKernel(Kernel):
         title = f"{compiled.graph.name} on {compiled.target.name}, simulated"
         return trace_of([records(launch.trace) for launch in run.launches], compiled.target, names, title)
 
-    def _recipe(self) -> Recipe:
+    def _reconstructor(self) -> Reconstructor:
         """Everything is made again: nothing depends on the machine."""
         from superkernel.backends.aicore.variants import compile_again
 

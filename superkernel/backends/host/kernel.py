@@ -19,7 +19,7 @@ from superkernel.backends.host.bound import (
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.core.errors import UnsupportedError
 from superkernel.runtime.inputs import bind_arguments
-from superkernel.runtime.kernel import Io, Kernel, Recipe
+from superkernel.runtime.kernel import Io, Kernel, Reconstructor
 
 if TYPE_CHECKING:
     from superkernel.backends.host.executable import HostExecutable
@@ -98,7 +98,7 @@ class HostKernel(Kernel):
 
         return traced(self._compiled, io)
 
-    def _recipe(self) -> Recipe:
+    def _reconstructor(self) -> Reconstructor:
         from superkernel.backends.host.saved import compile_stored, objects_by_digest
 
         compiled = self._compiled

@@ -21,11 +21,11 @@ from superkernel.target.aicore import AicoreTarget
 from superkernel.target.note import SECTION, missing, noted_target
 
 
-def check_made_for(data: bytes, target: AicoreTarget, name: str) -> None:
+def check_compatible(data: bytes, target: AicoreTarget, name: str) -> None:
     """Raises InputError with all that a program relies on and the target has not; programs that neither name a target
     nor are fused kernels are nobody's. Raises FileFormatError for a note that cannot be read."""
-    if (made_for := noted_target(data, name)) is not None:
-        raise_all(InputError, missing(made_for, target, f"file {name!r}, section {SECTION!r}"))
+    if (compiled_for := noted_target(data, name)) is not None:
+        raise_all(InputError, missing(compiled_for, target, f"file {name!r}, section {SECTION!r}"))
         return
     symbols = _symbols(data)
     found, expected = symbols.get("sk_private"), MemoryMap.of(target).private_address
