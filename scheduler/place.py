@@ -128,7 +128,7 @@ def absolute(accesses: Sequence[Access], places: Sequence[Place]) -> tuple[Memor
     return tuple(found)
 
 
-def lineage(buffers: Mapping[str, ValueBuffer], name: str) -> Iterator[tuple[str, ValueBuffer, int]]:
+def view_chain(buffers: Mapping[str, ValueBuffer], name: str) -> Iterator[tuple[str, ValueBuffer, int]]:
     """The buffer, the one it is a part of, and so on, each with the byte offset of the first one in it."""
     offset = 0
     while True:
@@ -150,7 +150,7 @@ def dependences(grouping: Grouping) -> list[set[int]]:
             if operand.role is Role.CONSTANT:
                 continue
             buffer = grouping.buffers[name]
-            key, *wholes = (n if b.home is None else b.home for n, b, _ in lineage(grouping.buffers, name))
+            key, *wholes = (n if b.home is None else b.home for n, b, _ in view_chain(grouping.buffers, name))
             if operand.role is Role.INPUT:
                 before[at].update(writers.get(key, ()))
                 readers.setdefault(key, []).append(at)
@@ -186,7 +186,7 @@ class _Placer:
         self.handover_ns = HANDOVER_FACTOR * book.target.handover_ns
         # Another core than the caller's own is started and joined: a flag there and a flag back.
         self.free = [0.0] + [2 * self.handover_ns] * (self.cores - 1)
-        self.known = Knowledge(self.cores)
+        self.known = VectorClock(self.cores)
         self.written: dict[str, list[Written]] = {}
         self.before = issued(grouping)
         self.placed: dict[int, Placement] = {}
@@ -325,7 +325,7 @@ class _Placer:
                 self.known.run(position, core, self._sources(sub, partition, part, core))
             for access in self.book.accesses(sub.body, partition.tiling, part):
                 if access.write:
-                    for name, _, offset in lineage(self.grouping.buffers, sub.values[access.operand]):
+                    for name, _, offset in view_chain(self.grouping.buffers, sub.values[access.operand]):
                         regions = tuple(r.shifted(offset) for r in access.regions) if offset else access.regions
                         records.setdefault(name, []).append(written_by(core, position, finish, regions))
         for name, parts in records.items():
@@ -356,7 +356,7 @@ class _Placer:
         for position, i in enumerate(order):
             cores = self.placed[i].cores
             for value in self.subops[i].values:
-                *_, (name, _, _) = lineage(self.grouping.buffers, value)
+                *_, (name, _, _) = view_chain(self.grouping.buffers, value)
                 ready = self.known.at(position, cores) if value not in seen else None
                 seen.add(value)
                 row = found.get(name)
@@ -371,7 +371,7 @@ class _Placer:
         return found
 
 
-class Knowledge:
+class VectorClock:
     """What each core knows of the others' progress through true dependences alone: vector clocks over positions in
     the global order."""
 

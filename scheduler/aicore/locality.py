@@ -68,14 +68,14 @@ def localise(
 ) -> Localised:
     """Better ranges than the ones given. Sub-operators in global order; those `apart` run in launches of their own, and
     stay where they are."""
-    board = _Board(subops, tilings, spans, buffers, cores, target)
-    found, gains = board.settle(apart)
-    new, copies, whole = _with_copies(board, found)
+    state = _LocalityState(subops, tilings, spans, buffers, cores, target)
+    found, gains = state.settle(apart)
+    new, copies, whole = _with_copies(state, found)
     notes = {}
     for i, gain in gains.items():
         what = f"about {gain:.0f} cycles sooner, by estimate"
         if any(c.subop == i for c in copies):
-            count = len({board.group[core] for core, *_ in found[i]})
+            count = len({state.group[core] for core, *_ in found[i]})
             notes[i] = f"computed by {count} groups, each for itself what it reads: {what}"
         else:
             notes[i] = f"each group computes what it reads: {what}"
@@ -93,7 +93,7 @@ def _meet(a: Hull, b: Hull) -> bool:
     return max(a[0], b[0]) < min(a[1], b[1])
 
 
-class _Board:
+class _LocalityState:
     """One schedule, before memory is planned."""
 
     def __init__(
@@ -392,23 +392,23 @@ class _Board:
 
 
 def _with_copies(
-    board: _Board, spans: Sequence[Sequence[Span]]
+    state: _LocalityState, spans: Sequence[Sequence[Span]]
 ) -> tuple[tuple[SubOperator, ...], tuple[Copies, ...], dict[str, ValueBuffer]]:
     """Sub-operators with other names for values that groups compute each for itself, the copies, and their buffers:
     one for all copies of a value, and the first copy as a part of it (which memory planning gives to nobody else)."""
     names: dict[str, str] = {}
     copies: list[Copies] = []
     buffers: dict[str, ValueBuffer] = {}
-    groups = board.cores.groups
-    for i in range(len(board.subops)):
-        if not (board.is_candidate(i) and board._overlap(spans[i])):
+    groups = state.cores.groups
+    for i in range(len(state.subops)):
+        if not (state.is_candidate(i) and state._overlap(spans[i])):
             continue
-        for k, value in board.results(i):
-            kind = board.buffers[value].type
+        for k, value in state.results(i):
+            kind = state.buffers[value].type
             stride = -(-kind.nbytes // COPY_ALIGN_BYTES) * COPY_ALIGN_BYTES
             names[value], whole = f"{value}@group", f"{value}@groups"
             buffers[whole] = ValueBuffer(TensorType(DType.U8, (groups * stride,)))
             buffers[names[value]] = ValueBuffer(kind, inside=(whole, 0))
-            copies.append(Copies(i, ((i, k), *board.readers[value]), stride, groups))
-    renamed = (replace(s, values=tuple(names.get(v, v) for v in s.values)) for s in board.subops)
+            copies.append(Copies(i, ((i, k), *state.readers[value]), stride, groups))
+    renamed = (replace(s, values=tuple(names.get(v, v) for v in s.values)) for s in state.subops)
     return tuple(renamed), tuple(copies), buffers

@@ -34,7 +34,7 @@ from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.grouping import Grouping, ValueBuffer
 from superkernel.scheduler.memory import BufferUse
-from superkernel.scheduler.place import Knowledge, dependences, issued, lineage
+from superkernel.scheduler.place import VectorClock, dependences, issued, view_chain
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.aicore import AicoreTarget
 
@@ -73,13 +73,13 @@ class Arrangement:
         numbers = {stream: n for n, stream in enumerate(dict.fromkeys(self.streams))}
         of = [numbers[self.streams[i]] for i in self.order]
         position = {i: at for at, i in enumerate(self.order)}
-        known = Knowledge(len(numbers))
+        known = VectorClock(len(numbers))
         found: dict[str, BufferUse] = {}
         for at, (i, sub) in enumerate(zip(self.order, subops, strict=True)):
             known.run(at, of[at], [(position[p], of[position[p]]) for p in self.before[i]])
             ready = known.at(at, [of[at]])
             for value in sub.values:
-                *_, (name, _, _) = lineage(buffers, value)
+                *_, (name, _, _) = view_chain(buffers, value)
                 row = found.setdefault(name, BufferUse({}, ready))
                 row.last[of[at]] = at
         return found
@@ -89,16 +89,16 @@ def arrange(
     grouping: Grouping, tilings: Sequence[Tiling], target: AicoreTarget, cores: Cores, streams: str = AUTO
 ) -> Arrangement:
     """Decide for a grouping, whose order is one that is legal."""
-    board = _Board(grouping, tilings, target, cores)
-    tried = [board.play(AS_GIVEN, lanes=False, reorder=False)]
-    if streams == AUTO and board.has_branches:
+    state = _StreamState(grouping, tilings, target, cores)
+    tried = [state.play(AS_GIVEN, lanes=False, reorder=False)]
+    if streams == AUTO and state.has_branches:
         tried += [
-            board.play("in turn", lanes=False, reorder=True),
-            board.play("side by side", lanes=True, reorder=True),
+            state.play("in turn", lanes=False, reorder=True),
+            state.play("side by side", lanes=True, reorder=True),
         ]
     best = min(tried[1:], key=lambda a: a.cycles, default=tried[0])
     chosen = best if best.cycles < GAIN * tried[0].cycles else tried[0]
-    return board.noted(chosen, tried)
+    return state.noted(chosen, tried)
 
 
 def streams_of(grouping: Grouping, before: Sequence[set[int]]) -> list[int | str]:
@@ -118,7 +118,7 @@ def streams_of(grouping: Grouping, before: Sequence[set[int]]) -> list[int | str
     return found
 
 
-class _Board:
+class _StreamState:
     """One grouping, to be played in several ways."""
 
     def __init__(self, grouping: Grouping, tilings: Sequence[Tiling], target: AicoreTarget, cores: Cores) -> None:
@@ -343,9 +343,9 @@ class _Board:
 class _State:
     """How far cores are. Times in cycles."""
 
-    def __init__(self, board: _Board) -> None:
-        self.board = board
-        self.free = [0.0] * board.cores.harts
+    def __init__(self, state: _StreamState) -> None:
+        self.state = state
+        self.free = [0.0] * state.cores.harts
         self.reached: dict[
             int, tuple[float, float, float]
         ] = {}  # by sub-operator: cube, vector, all cores are behind it
@@ -354,30 +354,30 @@ class _State:
 
     def cores(self, index: int, site: SlotRange) -> tuple[int, ...]:
         """The cores of a site."""
-        found = self.board.places.get((index, site))
+        found = self.state.places.get((index, site))
         if found is None:
-            found = self.board.places[index, site] = self._cores(index, site)
+            found = self.state.places[index, site] = self._cores(index, site)
         return found
 
     def _cores(self, index: int, site: SlotRange) -> tuple[int, ...]:
-        tiling = self.board.tilings[index]
+        tiling = self.state.tilings[index]
         if not isinstance(tiling, AicoreTiling):
             return ()
         slots = range(site.first, site.first + site.count)
-        return tuple(self.board.cores.core(tiling.launch_type, s, role) for s in slots for role in tiling.roles())
+        return tuple(self.state.cores.core(tiling.launch_type, s, role) for s in slots for role in tiling.roles())
 
     def ready(self, index: int, site: SlotRange, mine: tuple[int, ...]) -> float:
         """When what others write for it is there: a core that reads what it wrote itself waits for no flag."""
-        kinds = self.board.kinds[index]
+        kinds = self.state.kinds[index]
         latest, waits = 0.0, False
-        for p in self.board.data[index]:
-            if p not in self.used or (self.used[p] == mine and self.board.own(p, index, site.count)):
+        for p in self.state.data[index]:
+            if p not in self.used or (self.used[p] == mine and self.state.own(p, index, site.count)):
                 continue
-            same = self.board.kinds[p] == kinds and len(kinds) == 1 and "aicpu" not in kinds
+            same = self.state.kinds[p] == kinds and len(kinds) == 1 and "aicpu" not in kinds
             cube, vector, everybody = self.reached[p]
             latest = max(latest, ((cube if "cube" in kinds else vector) if same else everybody))
             waits = True
-        return latest + self.board.wait(index, site.count) if waits else 0.0
+        return latest + self.state.wait(index, site.count) if waits else 0.0
 
     def begin(self, index: int, site: SlotRange) -> float:
         mine = self.cores(index, site)
@@ -387,19 +387,19 @@ class _State:
         return min(self.begin(index, site) for site in sites)
 
     def end(self, index: int, site: SlotRange) -> float:
-        return self.begin(index, site) + self.board.work(index, site.count)
+        return self.begin(index, site) + self.state.work(index, site.count)
 
     def take(self, index: int, site: SlotRange) -> None:
         """It runs there. All cores of its types stand still until what it waits for is there."""
-        board, mine = self.board, self.cores(index, site)
+        state, mine = self.state, self.cores(index, site)
         if not mine:  # NumPy, or nothing at all: everybody is done before
             top = max([*self.free, self.now])
             self.free = [top] * len(self.free)
         ready, end = self.ready(index, site, mine), self.end(index, site)
-        cube, total = board.cores.cube, board.cores.total
+        cube, total = state.cores.cube, state.cores.total
         if ready:
             for kind, its in (("cube", range(cube)), ("vector", range(cube, total))):
-                for core in its if kind in board.kinds[index] else ():
+                for core in its if kind in state.kinds[index] else ():
                     self.free[core] = max(self.free[core], ready)
         for core in mine:
             self.free[core] = end

@@ -21,7 +21,7 @@ from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
 from superkernel.scheduler.grouping import Grouping
-from superkernel.scheduler.place import lineage
+from superkernel.scheduler.place import view_chain
 from superkernel.scheduler.schedule import Schedule, Space
 
 Flat = NDArray[Any]
@@ -114,7 +114,7 @@ def interpret_grouping(
 
     def operand(sub: SubOperator, i: int) -> Flat:
         kind = grouping.buffers[sub.values[i]].type
-        *_, (name, buffer, offset) = lineage(grouping.buffers, sub.values[i])
+        *_, (name, buffer, offset) = view_chain(grouping.buffers, sub.values[i])
         whole = memory[name if buffer.home is None or buffer.home.space is Space.CONSTANT else buffer.home]
         return whole[offset // kind.dtype.itemsize :][: kind.size]
 

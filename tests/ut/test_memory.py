@@ -16,7 +16,7 @@ from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HostCallTiling
 from superkernel.scheduler.memory import ALIGN_BYTES, MemoryPlan, plan_memory, walks_alike
 from superkernel.scheduler.memory_check import ByteOwners, check_memory
-from superkernel.scheduler.place import lineage
+from superkernel.scheduler.place import view_chain
 from superkernel.scheduler.schedule import Place, Space
 
 
@@ -35,7 +35,7 @@ def arena_rows(grouping: Grouping, plan: MemoryPlan) -> dict[str, list[tuple[int
     for at, (sub, places) in enumerate(zip(grouping.subops, plan.places, strict=True)):
         for i, place in enumerate(places):
             if place.space is Space.ARENA:
-                *_, (name, _, offset) = lineage(grouping.buffers, sub.values[i])
+                *_, (name, _, offset) = view_chain(grouping.buffers, sub.values[i])
                 uses.setdefault(name, []).append((at, place.offset - offset))
     return uses
 
@@ -115,7 +115,7 @@ def moved_onto(grouping: Grouping, plan: MemoryPlan, victim: str, start: int) ->
     shift = start - arena_rows(grouping, plan)[victim][0][1]
     return [
         [
-            replace(p, offset=p.offset + shift) if [*lineage(grouping.buffers, v)][-1][0] == victim else p
+            replace(p, offset=p.offset + shift) if [*view_chain(grouping.buffers, v)][-1][0] == victim else p
             for v, p in zip(sub.values, row, strict=True)
         ]
         for sub, row in zip(grouping.subops, plan.places, strict=True)
