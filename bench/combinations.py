@@ -1,7 +1,7 @@
 """The proofs behind the tables of `ablation.py`: combinations of the options, and plans with a step left out.
 
 Model: a *combination* is a value for every option that decides how an accelerator's program synchronises, places and
-prefetches (`tests/option_sets.py` deals them out). Its program is compiled and simulated with race detection, and all
+prefetches (`tests/option_sets.py` lists them). Its program is compiled and simulated with race detection, and all
 outputs and states must have the bits of the default's sub-operators launched one by one. Of its plan, every single step
 of synchronisation is left out in turn, and the verifier must refuse what remains; in a plan of level `minimal` so is
 every event as a whole, as if it had never been.
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from aicore_plans import edits, without_event
-from option_sets import Row, Variants, dealt, schedule_key
+from option_sets import Row, Variants, ordered_rows, schedule_key
 
 import superkernel
 from superkernel import _core
@@ -90,9 +90,11 @@ def prove(
         for model in models:
             for target in targets:
                 before = _told(model, target, out)
-                known += [t for n, row in enumerate(dealt(count)) for t in before if _answers(t, n, row, bits, mutants)]
+                known += [
+                    t for n, row in enumerate(ordered_rows(count)) for t in before if _answers(t, n, row, bits, mutants)
+                ]
                 done = {(t.model, t.target, t.number) for t in known}
-                rows = [(n, row) for n, row in enumerate(dealt(count)) if (model, target, n) not in done]
+                rows = [(n, row) for n, row in enumerate(ordered_rows(count)) if (model, target, n) not in done]
                 todo += [Asked(model, target, part, bits, mutants, out) for part in _by_schedule(rows)]
         work = map(_work, todo) if pool is None else pool.map(_work, todo)
         found = [*known, *(told for group in work for told in group)]

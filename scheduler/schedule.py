@@ -49,15 +49,15 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class MemoryAccess:
     """Bytes that a task reads or writes, absolute within (space, slot). `operand`: of the sub-operator, where a plan
-    tells waits of operands apart. `dealt_out`: the tasks of the sub-operator write disjoint parts of these bytes, which
-    ones is decided at run time. Neither is part of the text."""
+    tells waits of operands apart. `dynamically_partitioned`: the tasks of the sub-operator write disjoint parts of
+    these bytes, which ones is decided at run time. Neither is part of the text."""
 
     space: Space
     slot: int
     write: bool
     regions: tuple[Region, ...]
     operand: int | None = field(default=None, compare=False)
-    dealt_out: bool = field(default=False, compare=False)
+    dynamically_partitioned: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{'w' if self.write else 'r'}:{self.space.value}{self.slot}:{','.join(map(str, self.regions))}"

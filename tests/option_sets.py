@@ -1,8 +1,8 @@
 """Combinations of the accelerator's options, and a model compiled under any of them: what tests and benchmarks share.
 
-`dealt` gives combinations in an order that is the same every time. Levels of synchronisation x strengths of preloading
-come first and in full; whatever is free in a row is set so that as many pairs of values as can be meet that have not
-met yet.
+`ordered_rows` gives combinations in an order that is the same every time. Levels of synchronisation x strengths of
+preloading come first and in full; whatever is free in a row is set so that as many pairs of values as can be meet that
+have not met yet.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ALL_PAIRS = 64  # combinations in which all pairs of values meet
 TRIES = 30
 
 
-def dealt(count: int) -> list[Row]:
+def ordered_rows(count: int) -> list[Row]:
     """`count` different combinations: see the module docstring. The first ones of many are those of few."""
     rng = random.Random(0)
     grid = [dict(zip(GRID, values, strict=True)) for values in product(*(AXES[axis] for axis in GRID))]

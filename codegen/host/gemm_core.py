@@ -2,7 +2,7 @@
 
 Model: a *tile* of `rows` x `vectors * lanes` results lives in registers while the depth loop runs. Each depth step
 loads `vectors` vectors of the right operand and one scalar per row of the left one (folded into the multiply-add as a
-broadcast where the CPU can). With few rows the depth is dealt out to `phases` independent sets of accumulators, so
+broadcast where the CPU can). With few rows the depth is divided among `phases` independent sets of accumulators, so
 that the latency of the multiply-add is hidden; they are added up in a fixed order at the end. Vectors of the right
 operand that find no register beside the accumulators are read again for every row (`vectors_kept`, `load_again`).
 

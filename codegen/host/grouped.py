@@ -165,7 +165,7 @@ class LengthsCode(_Code):
 
 class GroupsCode(_Code):
     """The table of a grouped product: counts are checked and added up, tiles are listed, units and rows to clear are
-    dealt out."""
+    divided."""
 
     def __init__(self, kb: KernelBuilder, body: Body) -> None:
         self.table = tiling_table(body)

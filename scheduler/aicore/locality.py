@@ -162,7 +162,7 @@ class _LocalityState:
         tiling, sub = self.tilings[i], self.subops[i]
         if not isinstance(tiling, AicoreTiling) or tiling.kernel_type not in (KernelType.CUBE, KernelType.VECTOR):
             return False
-        if tiling.barriers or tiling.dealt_out or tiling.scratch_bytes or sub.kernel_type is not None:
+        if tiling.barriers or tiling.dynamically_partitioned or tiling.scratch_bytes or sub.kernel_type is not None:
             return False
         readers = [j for _, value in self.results(i) for j, _ in self.readers.get(value, ())]
         if not readers or not 0 < tiling.units <= UNITS_MAX:
@@ -327,13 +327,13 @@ class _LocalityState:
         unless groups have copies of their own."""
         tiling = self.tilings[i]
         assert isinstance(tiling, AicoreTiling)
-        found = self._dealt(i, needs, {}, tail, after)
+        found = self._split_units(i, needs, {}, tail, after)
         if found is None or not self._overlap(found):
             return found and self._complete(found, tiling.units)
         copied = all(self.buffers[value].is_temporary for _, value in self.results(i))
-        return self._dealt(i, needs, late, tail, after) if copied else None
+        return self._split_units(i, needs, late, tail, after) if copied else None
 
-    def _dealt(
+    def _split_units(
         self, i: int, needs: Mapping[int, Hull], late: Mapping[int, Hull], tail: Sequence[float], after: float
     ) -> list[Span] | None:
         """What each group reads, on the cores of it that are done with it first."""

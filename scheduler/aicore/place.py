@@ -96,8 +96,8 @@ def place_aicore(
             if isinstance(tiling, AicoreTiling):
                 accesses = _of_operands(tiling.role_accesses(sub.body, begin, end, role), places)
                 accesses = tuple(_of_group(a, own.get((sub.index, a.operand or 0), 0), core, cores) for a in accesses)
-                if tiling.dealt_out:
-                    accesses = tuple(replace(a, dealt_out=a.write) for a in accesses)
+                if tiling.dynamically_partitioned:
+                    accesses = tuple(replace(a, dynamically_partitioned=a.write) for a in accesses)
                 accesses += _workspace_access(spaces, sub.index, tiling, core, role, cores)
             else:
                 accesses = absolute(tiling.accesses(sub.body, begin, end), places)

@@ -210,7 +210,7 @@ class _StreamState:
         tiling = self.tilings[index]
         if not isinstance(tiling, AicoreTiling) or tiling.kernel_type.on_aicpu:
             return False
-        return not tiling.dealt_out and not tiling.barriers and tiling.units > 0
+        return not tiling.dynamically_partitioned and not tiling.barriers and tiling.units > 0
 
     def _ranks(self) -> list[float]:
         """Longest path to the end."""
@@ -318,7 +318,7 @@ class _StreamState:
             low, high = (round(part * slots) for part in self.shares[index])
             low = min(low, slots - 1)
             return [SlotRange(low, min(count, max(1, high - low)))]
-        if tiling.barriers or tiling.dealt_out:
+        if tiling.barriers or tiling.dynamically_partitioned:
             return [SlotRange(0, count)]
         return [SlotRange(first, count) for first in range(0, slots - count + 1, count)]
 

@@ -11,7 +11,7 @@ sum is of the rounded ones, so that what a row weighs its values with adds up to
 [pairs of keys][value pitch] words; of a pair whose second key no row may see, the second half is 0: nothing beyond the
 last key is read. Scores, the softmax and the sums are f32.
 
-Invariant: what a row computes depends on its position and on the block sizes only, not on how units are dealt out.
+Invariant: what a row computes depends on its position and on the block sizes only, not on how units are divided.
 """
 
 from __future__ import annotations

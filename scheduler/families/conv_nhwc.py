@@ -2,7 +2,7 @@
 over neighbouring output positions.
 
 Model: a matrix product per tap, taps outside, channels inside. Each output row (of a 1 x 1 convolution without strides
-each image, rows and columns being one dimension) is dealt out in tiles of `positions` neighbours; a *panel* is the
+each image, rows and columns being one dimension) is divided into tiles of `positions` neighbours; a *panel* is the
 `tile_rows` output channels that one register tile computes. A *line* is an output row, or a piece of it where there is
 only one: of whole tiles, or, where that gives two or four cores more even shares, of equal length, with a shorter tile
 at the end of each. The unit axis is *pixels* (one unit = one line of one image, all panels) or *channels* (one unit =

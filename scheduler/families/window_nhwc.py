@@ -2,7 +2,7 @@
 where they are.
 
 Model: a *window body* combines the inputs under a window, channel by channel: products with a filter of its own, their
-maximum, or their mean. Output columns are dealt out in tiles of neighbours that share inputs in registers; taps of a
+maximum, or their mean. Output columns are divided into tiles of neighbours that share inputs in registers; taps of a
 tile that lie in the padding are left out, which is known when compiling for columns, and a range of kernel rows at run
 time. The unit axis is *pixels* (one unit = one output row of one image, all channels) or *channels* (one unit = one
 block of channels of one image, all rows). Global pools have channels only. Filters are packed as [tap][channel], f32.

@@ -41,7 +41,7 @@ class Options:
     )
     split: int | Literal["auto"] = option(
         "auto", "program",
-        "Copies of the code at different addresses. They are dealt out to the cores in turn, so that fewer cores ask "
+        "Copies of the code at different addresses. They are divided among the cores in turn, so that fewer cores ask "
         "for the same line at once; `auto`: as many as pay.",
         low=1, high=64, tried=(1, 3),
         idle={HOST: "cores have their own caches of code, all of it"}, off=1, steps={"split": "auto"},

@@ -272,9 +272,7 @@ OPS: tuple[OpDef, ...] = (
             float_attr("scale", 0.0, "0: 1 / sqrt(D)"),
             bool_attr("causal", False, "query i sees keys j <= i + length - Sq"),
             float_attr("softcap", 0.0, "scores become softcap * tanh(scores / softcap); 0: off"),
-            bool_attr(
-                "ragged", False, "a padded batch: work is dealt out by lengths [B]; one out of range is an error"
-            ),
+            bool_attr("ragged", False, "a padded batch: work is divided by lengths [B]; one out of range is an error"),
         ),
         _attention_infer,
         _attention_reference,

@@ -231,7 +231,7 @@ OPS: tuple[OpDef, ...] = (
             int_attr("rows", doc="of the product, T"),
             int_attr("tile", doc="rows of a tile at most"),
             int_attr("columns", 1, "blocks of columns; a unit is a tile x one of them"),
-            int_attr("slots", 1, "how many shares the units are dealt out in"),
+            int_attr("slots", 1, "how many shares the units are divided into"),
         ),
         _tile_infer,
         _tile_reference,

@@ -1,7 +1,7 @@
 """The tiling of attention over a padded batch: whose share of the work is what, by the lengths that the graph computes.
 
 Model: a batch costs as much as the keys of its sequence, and `fixed` keys more for what work takes however few keys it
-sees, whatever it is cut into. `tile_lengths` deals the whole out evenly to `slots`, as bounds along the batches in
+sees, whatever it is cut into. `tile_lengths` divides the whole evenly among `slots`, as bounds along the batches in
 parts of 2^16: a kernel with so many units per batch begins at bound x units / 2^16. The table is i32 words:
 
     0 status       0 fine, 1 a negative length, 2 one above `keys`
@@ -114,7 +114,7 @@ OPS: tuple[OpDef, ...] = (
         _ARGS,
         (
             int_attr("keys", doc="of the attention, Skv: lengths are no larger"),
-            int_attr("slots", 1, "how many shares the work is dealt out in"),
+            int_attr("slots", 1, "how many shares the work is divided into"),
             int_attr("fixed", FIXED_KEYS, "what a batch costs beside its keys, in keys"),
         ),
         _infer,

@@ -4,7 +4,7 @@ Model: a grouped product's pieces of work follow from its counts, which are data
 of each such product, shared where cuts are equal; what computes it is then decided as for any operator: on the
 accelerator an aicpu hart, beside the cores, told by words in memory when the counts are there; on the host a worker.
 
-Ragged attention is dealt out likewise, by a `tile_lengths`.
+Ragged attention is divided likewise, by a `tile_lengths`.
 
 `TilingCut` says how fine: it depends on the target, on shapes and on nothing else. `slots`: shares of attention.
 """

@@ -4,8 +4,8 @@ Model: `known[c, p]` is the last sub-operator that hart c knows hart p to have c
 sub-operator i. An event brings everything that its setters knew when they set it. `fenced[c]` is the last sub-operator
 whose stores hart c need not fence any more.
 
-Flags are dealt to families (a mode, and a type of setters), to the events of each in rotation. With fewer flags than
-modes all belong to events of all cores.
+Flags are shared out to families (a mode, and a type of setters), to the events of each in rotation. With fewer flags
+than modes all belong to events of all cores.
 
 Invariants: awaits of one flag come in the order of its signals; a count never exceeds its limit.
 """

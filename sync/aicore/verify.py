@@ -10,7 +10,7 @@ It reads tasks, events and the programs: the two of the cores, and that of the a
  A4  no deadlock: executing the programs with nothing but their signals and awaits, both reach their end;
  A5  every pair of overlapping accesses, at least one of them a write, is ordered by happens-before in the global
      order; on one core a read behind the core's own write needs a fence between them; tasks of one sub-operator on
-     different cores conflict in its workspace only, and where they write what is dealt out among them at run time;
+     different cores conflict in its workspace only, and where they write what is divided among them at run time;
  A6  no count of a flag can exceed its limit, however far the setters run ahead;
  A7  no event is under way where a launch ends; inputs and constants are never written;
  A8  the service hart comes to the end of its programs, and prefetches what is used (`verify_service`);
@@ -23,7 +23,7 @@ counts for the operand it stands at, and for everything behind the kernel. A fla
 stands for follows from its number alone (`verify_replay` states the rule).
 
 Not checked: that declared accesses are what the kernels do (the simulator checks every one), that a kernel orders its
-own commands, and that what is dealt out at run time is disjoint (the simulator's race detection does both).
+own commands, and that what is partitioned at run time is disjoint (the simulator's race detection does both).
 
 The checks stand beside this file: `verify_form` (A1 to A3, A7, A9), `verify_replay` (A4, A6, A7), `verify_order` (A5),
 `verify_service` (A8), `verify_copies` (A10).

@@ -69,7 +69,7 @@ class _Space:
             for a in np.flatnonzero(meets) + first:
                 earlier, before = self.source[a]
                 pair = _overlap(before.regions, access.regions)
-                if before.dealt_out and access.dealt_out:
+                if before.dynamically_partitioned and access.dynamically_partitioned:
                     continue
                 if (before.write or access.write) and pair is not None:
                     yield _race(earlier, task, access, *pair)

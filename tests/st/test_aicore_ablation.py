@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from models_aicore import branching, residual_chain
 from models_small import decoder, encoder, experts, mixed
-from option_sets import ALL_PAIRS, AXES, GRID, Variants, dealt, pairs
+from option_sets import ALL_PAIRS, AXES, GRID, Variants, ordered_rows, pairs
 
 import superkernel as sk
 from superkernel.backends.aicore.backend import AicoreBackend
@@ -28,9 +28,9 @@ MODELS = (encoder, decoder, residual_chain, branching, mixed, experts)
 
 @pytest.mark.parametrize("count", [12, ALL_PAIRS])
 def test_combinations_hold_what_is_promised(count: int) -> None:
-    rows = dealt(count)
+    rows = ordered_rows(count)
     assert len({tuple(row.items()) for row in rows}) == count
-    assert rows[:12] == dealt(12)
+    assert rows[:12] == ordered_rows(12)
     met = set().union(*map(pairs, rows))
     wanted = {(a, x, b, y) for a, b in combinations(AXES, 2) for x in AXES[a] for y in AXES[b]}
     left = {(a, b) for a, _, b, _ in wanted - met}
@@ -43,7 +43,7 @@ def test_combinations_hold_what_is_promised(count: int) -> None:
 @pytest.mark.parametrize("make", MODELS, ids=lambda f: f.__name__)
 def test_every_option_gives_the_same_bits(make: Any, target: str, request: pytest.FixtureRequest) -> None:
     count = int(request.config.getoption("--combinations"))
-    rows = dealt(count if target == "mini" or count >= ALL_PAIRS else count // 6)
+    rows = ordered_rows(count if target == "mini" or count >= ALL_PAIRS else count // 6)
     bench = Variants(make(), target)
     expected = bench.results(bench.made({}), single=True)
     assert any(np.frombuffer(raw, np.uint8).any() for raw in expected.values())

@@ -150,7 +150,7 @@ def test_options_change_no_bit(graph: Graph, inputs: dict[str, Array]) -> None:
 
 
 def test_numbers_of_cores_change_no_bit() -> None:
-    """Other targets cut products otherwise, but not into other sums; attention deals out the same units."""
+    """Other targets cut products otherwise, but not into other sums; attention divides the same units."""
     fields = {"device.groups": 3, "device.cube_cores": 3, "device.vector_cores": 6}
     wider = load_target("mini").replaced(fields)
     small = ragged_attention(tokens=16, width=32, heads=2), ragged_inputs([9, 1, 16, 2], 16, 32)
@@ -190,7 +190,7 @@ def test_explain_tells_of_tilings(kernel: sk.Kernel) -> None:
     assert "AICPU on 1 harts" in tiling
     assert "beside the cores" in tiling
     product = str(kernel.explain("grouped_matmul_0"))
-    assert "dealt out to 2 shares at run time, by the table of 'grouped_matmul_0/tile_groups'" in product
+    assert "partitioned into 2 shares at run time, by the table of 'grouped_matmul_0/tile_groups'" in product
     assert "word 1 to cube" in product
     host = str(compiled(grouped(), tiling="host").explain("grouped_matmul_0/tile_groups"))
     assert "NumPy between two launches (option tiling='host')" in host
@@ -276,7 +276,7 @@ def test_a_tiling_that_is_not_run_is_noticed(kernel: sk.Kernel) -> None:
 
 
 def test_shares_that_overlap_are_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The verifier takes the kernel's word that what is dealt out is disjoint; the simulator does not."""
+    """The verifier takes the kernel's word that what is divided is disjoint; the simulator does not."""
     given = grouped_code._Grouped.slot
     monkeypatch.setattr(grouped_code._Grouped, "slot", lambda self, slot: given(self, 0))
     with pytest.raises(SimulationError) as caught:

@@ -1,4 +1,4 @@
-"""Rows are dealt out evenly, beginning with another core for each sub-operator; waits are the host planner's."""
+"""Rows are divided evenly, beginning with another core for each sub-operator; waits are the host planner's."""
 
 from __future__ import annotations
 

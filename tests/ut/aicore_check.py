@@ -6,7 +6,7 @@ carried out one by one, in program order, by the simulator's functional half, as
 stores, with the fences and the drain that they need. MIX kernels run their roles in threads that meet in cross-core
 flags. Checked: (a) the result of a whole run and of random splits, bit by bit the same; (b) global memory outside the
 declared reads may hold anything, outside the declared writes nothing changes, all declared writes are written (by one
-of the ranges, where they are dealt out at run time); (c) engine flags end as they began, cross-core flags at 0.
+of the ranges, where they are partitioned at run time); (c) engine flags end as they began, cross-core flags at 0.
 Timing and flag order are the simulator's to check.
 """
 
@@ -394,8 +394,8 @@ class _Check:
                 for total, mask in zip(written, self._range(begin, end, exact_writes), strict=True):
                     total += mask
             for k, operand in enumerate(self.body.operands):
-                if self.tiling.dealt_out and operand.role is Use.OUTPUT:
-                    assert (written[k] == 1).all(), f"{self.where}: operand {k} is not dealt out byte by byte"
+                if self.tiling.dynamically_partitioned and operand.role is Use.OUTPUT:
+                    assert (written[k] == 1).all(), f"{self.where}: operand {k} is not partitioned byte by byte"
 
     def _range(self, begin: int, end: int, exact_writes: bool) -> list[Array]:
         """Which bytes were written: those that are the same whatever was there before."""
@@ -415,7 +415,7 @@ class _Check:
                 before = self.packed[k] if inout else np.uint8(canary)
                 changed = (got != before) & ~writes[k]
                 assert not changed.any(), f"{where}: undeclared write to operand {k}, byte {np.argmax(changed)}"
-                if self.tiling.dealt_out:
+                if self.tiling.dynamically_partitioned:
                     self._same(got, k, got != canary, where)
                 elif not inout or exact_writes:
                     self._same(got, k, writes[k], where)

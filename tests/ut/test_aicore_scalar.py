@@ -316,7 +316,7 @@ def test_long_integers_stay_with_the_reference_and_engines_are_not_drawn_along()
     assert set(found.values()) == {"aicore.pointwise"}
 
 
-def test_units_are_dealt_out_where_that_saves_more_than_flags_take() -> None:
+def test_units_are_divided_where_that_saves_more_than_flags_take() -> None:
     """A top-k goes over the cores row by row; a few sums stay on one core. A scatter is in order, on one core too."""
     rng = np.random.default_rng(0)
     found = {}

@@ -125,7 +125,7 @@ def test_the_table_of_lengths(lengths: list[int], slots: int) -> None:
             check_op("host.tiling", "tile_lengths", [np.array(lengths, dtype)], attrs, tol=0, splits=1)
 
 
-def test_lengths_are_dealt_out_evenly() -> None:
+def test_lengths_are_divided_evenly() -> None:
     rng = np.random.default_rng(5)
     for _ in range(200):
         batches, slots = int(rng.integers(1, 9)), int(rng.integers(1, 30))

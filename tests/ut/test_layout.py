@@ -91,7 +91,7 @@ def test_patterns_of_kernels_overrule_the_layout(options: dict[str, Any]) -> Non
 
 
 def shuffled(n: Net, perm: tuple[int, ...] = (0, 2, 1, 3, 4), groups: int = 4) -> Tensor:
-    """Convolutions in groups, with their channels dealt out anew between them."""
+    """Convolutions in groups, with their channels divided anew between them."""
     x = n.conv(n.b.input("x", (1, 3, 20, 24)), 16)
     for _ in range(2):
         x = n.conv(x, 24, 1, groups=groups)

@@ -106,7 +106,7 @@ def test_each_group_computes_a_small_value_for_itself() -> None:
     assert "each for itself" in found.notes[0]
 
 
-def test_what_groups_read_apart_is_dealt_out_without_copies() -> None:
+def test_what_groups_read_apart_is_divided_without_copies() -> None:
     program = _Program()
     program.add(VECTOR, 48, ["in"], "rows")
     program.add(CUBE, 12, ["rows"], "product")

@@ -22,12 +22,12 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     if tiling.units == 0:
         return
     if isinstance(tiling, RaggedTiling):
-        _deal_out(kb, body, tiling)
+        _partition(kb, body, tiling)
     side = CubeSide(kb, body, tiling) if kb.role.is_cube else VectorSide(kb, body, tiling)
     side.emit()
 
 
-def _deal_out(kb: KernelBuilder, body: Body, tiling: RaggedTiling) -> None:
+def _partition(kb: KernelBuilder, body: Body, tiling: RaggedTiling) -> None:
     """The range becomes that of units: what the table gives to the slots of the range."""
     view = table_view(body)
     assert view is not None

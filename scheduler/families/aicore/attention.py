@@ -85,7 +85,7 @@ def _search(body: Body, target: AicoreTarget) -> tuple[AttentionTiling, ...]:
 
 
 def _ragged(tiling: AttentionTiling, slots: int) -> RaggedTiling:
-    return RaggedTiling(**{f.name: getattr(tiling, f.name) for f in fields(tiling)}, slots_dealt=slots)
+    return RaggedTiling(**{f.name: getattr(tiling, f.name) for f in fields(tiling)}, partition_slots=slots)
 
 
 def _least(body: Body, target: AicoreTarget) -> AttentionTiling:

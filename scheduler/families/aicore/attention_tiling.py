@@ -216,20 +216,20 @@ class AttentionTiling(AicoreTiling):
 
 @dataclass(frozen=True)
 class RaggedTiling(AttentionTiling):
-    """Dealt out at run time, to `slots` groups: each declares what all of them touch."""
+    """Partitioned at run time, to `slots` groups: each declares what all of them touch."""
 
     engines_write_all: ClassVar[bool] = False
-    dealt_out: ClassVar[bool] = True
-    slots_dealt: int
+    dynamically_partitioned: ClassVar[bool] = True
+    partition_slots: int
 
     @property
     def work(self) -> int:
-        """Units that are dealt out."""
+        """Units that are divided."""
         return super().units
 
     @property
     def units(self) -> int:
-        return self.slots_dealt if self.work else 0
+        return self.partition_slots if self.work else 0
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
         if begin >= end:
@@ -243,7 +243,7 @@ class RaggedTiling(AttentionTiling):
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         """Of an even share; lengths are not known."""
-        share = -(-self.work // max(1, self.slots_dealt)) * (end - begin)
+        share = -(-self.work // max(1, self.partition_slots)) * (end - begin)
         return super().cost_cycles(body, 0, min(share, self.work), target)
 
 

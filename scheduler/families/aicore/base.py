@@ -1,6 +1,6 @@
 """What a tiling for the accelerator says beyond a tiling for the host: which cores run it, and with what memory.
 
-Model: the work units of a sub-operator are dealt out in contiguous ranges. A CUBE kernel runs a range on one cube
+Model: the work units of a sub-operator are divided into contiguous ranges. A CUBE kernel runs a range on one cube
 core, a VECTOR kernel on one vector core. A MIX kernel runs a range on one *group*: the cube core and both its vector
 cores execute the same range together, each in its role, exchanging tiles through the group's workspace. An AICPU
 kernel is scalar code that an aicpu hart runs beside the cores: it computes other kernels' tilings at run time.
@@ -44,7 +44,7 @@ class KernelType(Enum):
 
     @property
     def is_mix(self) -> bool:
-        """Whether ranges are dealt out to groups."""
+        """Whether ranges are divided to groups."""
         return self.name.startswith("MIX")
 
     @property
@@ -116,12 +116,13 @@ MIX_ROLES = (CoreRole.CUBE, CoreRole.VECTOR0, CoreRole.VECTOR1)
 @dataclass(frozen=True)
 class AicoreTiling(Tiling):
     """See the module docstring. `scratch_bytes`: workspace in global memory per group (MIX) or per core. `launched`:
-    the type that the ranges are dealt out by, where it is not the kernel's own (`KernelType.by_groups`).
+    the type that the ranges are divided by, where it is not the kernel's own (`KernelType.by_groups`).
     `engines_write_all`: engines write every byte that is declared as written (the simulator counts them).
-    `dealt_out`: what each range writes is known at run time only: all declare all, and a table says whose is which."""
+    `dynamically_partitioned`: what each range writes is known at run time only: all declare all, and a table says whose
+    is which."""
 
     engines_write_all: ClassVar[bool] = True
-    dealt_out: ClassVar[bool] = False
+    dynamically_partitioned: ClassVar[bool] = False
     launched: KernelType | None = field(default=None, kw_only=True, repr=False)  # the kernel's code is the same
 
     @property
@@ -142,7 +143,7 @@ class AicoreTiling(Tiling):
 
     @property
     def launch_type(self) -> KernelType:
-        """The type that the ranges are dealt out by."""
+        """The type that the ranges are divided by."""
         return self.launched or self.kernel_type
 
     def roles(self) -> tuple[CoreRole, ...]:

@@ -1,11 +1,12 @@
-"""aicore.grouped_matmul: products of rows grouped by expert on cube cores, dealt out at run time.
+"""aicore.grouped_matmul: products of rows grouped by expert on cube cores, partitioned at run time.
 
 Model: one unit per cube core, a *slot* of the table that `tile_groups` has computed (ops/grouped.py): which tiles of
 rows and blocks of columns are a slot's stands there. A tile's rows of x and its expert's columns come into L1 chunk by
 chunk of the depth, into L0 in steps; FIX stores the sums. Rows that belong to nobody are cleared by the control units.
 
-Invariants: which core has which tile is known at run time only, so each declares all of the result (`dealt_out`); what
-a tile's numbers are depends on its rows and its expert alone: slots and cores change no bit.
+Invariants: which core has which tile is known at run time only, so each declares all of the result
+(`dynamically_partitioned`); what a tile's numbers are depends on its rows and its expert alone: slots and cores change
+no bit.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class GroupedTiling(AicoreTiling):
     """See the module docstring. `rows`, `columns` of a tile at most; `sums`: tiles that L0C holds."""
 
     engines_write_all: ClassVar[bool] = False  # of each core; all together do
-    dealt_out: ClassVar[bool] = True
+    dynamically_partitioned: ClassVar[bool] = True
     rows: int
     columns: int
     cut: DepthCut

@@ -7,7 +7,7 @@ A tiling is `resident` where a unit's row lies in UB as one tile; else the row s
 pass. Units are those of the host's `RowTiling`: an outer index, or a block of the inner axis of one.
 
 Invariants: a row is never shared by two units; what a chunk is depends on the tiling only, so results do not depend on
-how units are dealt out. Sizes come from the target; a target too small for one block of a row is refused.
+how units are divided. Sizes come from the target; a target too small for one block of a row is refused.
 """
 
 from __future__ import annotations

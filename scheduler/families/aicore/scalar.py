@@ -2,9 +2,9 @@
 f64, divisions and remainders of integers, running sums, searches, scattered moves.
 
 Model: a control unit is a CPU without vectors, so the families of the host cut and compute for it: the tiling here is
-a host family's. Its units are dealt out to the vector cores where that saves more than the flags ahead and behind take;
-else all of them are one unit, so that small steps which follow one another need no flag. A load is a whole trip to
-global memory; what is spread over several *lanes*, as vectors are on the host, is loaded together, so that the trips
+a host family's. Its units are divided among the vector cores where that saves more than the flags ahead and behind
+take; else all of them are one unit, so that small steps which follow one another need no flag. A load is a whole trip
+to global memory; what is spread over several *lanes*, as vectors are on the host, is loaded together, so that the trips
 overlap. Code grows with the lanes: long programs have fewer.
 
 Invariants: on vector cores; no local memory, no engine. The registry limits the number of elements.

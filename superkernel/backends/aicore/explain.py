@@ -69,18 +69,18 @@ def _launch_text(compiled: AicoreCompiled, subop: int) -> str:
 
 
 def _tiling_text(compiled: AicoreCompiled, subop: int) -> str:
-    """How a tiling that depends on data comes about, or by which one a sub-operator is dealt out."""
+    """How a tiling that depends on data comes about, or by which one a sub-operator is divided."""
     schedule = compiled.schedule
     sub, tiling = schedule.subops[subop], schedule.tilings[subop]
     if sub.body.op in TILINGS:
         if not isinstance(tiling, AicoreTiling):
             return f"computed by NumPy between two launches (option tiling={compiled.options.tiling!r})"
         return "computed by an aicpu hart beside the cores, from data of this launch; out of range it ends the program"
-    if not isinstance(tiling, AicoreTiling) or not tiling.dealt_out:
+    if not isinstance(tiling, AicoreTiling) or not tiling.dynamically_partitioned:
         return ""
     makers = {v: s.name for s in schedule.subops if s.body.op in TILINGS for v in s.values[-1:]}
     maker = next((makers[v] for v in sub.values if v in makers), "an input")
-    return f"work is dealt out to {tiling.units} shares at run time, by the table of {maker!r}"
+    return f"work is partitioned into {tiling.units} shares at run time, by the table of {maker!r}"
 
 
 def _event_text(event: Event, after: str) -> str:
