@@ -18,7 +18,7 @@ from itertools import pairwise
 from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, Role, SubOperator
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
 LINE_NS = 13.0  # one cache line from another core's L2, measured; little of it overlaps
@@ -51,7 +51,7 @@ class CostBook:
 
     target: CpuTarget
     cores: int
-    families: Callable[[str], Family]
+    families: Callable[[str], KernelFamily]
     _tilings: dict[tuple[str, int], tuple[Tiling, ...]] = field(default_factory=dict)
     _partitions: dict[tuple[str, int], list[Partition]] = field(default_factory=dict)
     _accesses: dict[tuple[int, int, int, int], tuple[Access, ...]] = field(default_factory=dict)

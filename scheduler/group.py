@@ -32,7 +32,7 @@ from superkernel.scheduler.layout import storage_policy
 from superkernel.scheduler.moves import add_concat, add_view, materialise
 from superkernel.scheduler.program_builder import build_body
 from superkernel.scheduler.storage import StoragePolicy
-from superkernel.scheduler.tiling import Family as KernelFamily
+from superkernel.scheduler.tiling import KernelFamily
 from superkernel.scheduler.workspace import Workspace
 from superkernel.target.base import Target
 

@@ -13,7 +13,7 @@ from superkernel.registry.records import Capability, Estimate, KernelRole
 from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.rounding import REFERENCE_ROUNDED
 from superkernel.scheduler.kerneldef import KernelDef
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
 HOST_REFERENCE = "host.reference"
@@ -46,7 +46,7 @@ class HostCallTiling(Tiling):
         return HOST_CALL_NS + sum(o.type.nbytes for o in body.operands) / _BYTES_PER_NS
 
 
-class HostCallFamily(Family):
+class HostCallFamily(KernelFamily):
     """Anything, uncut."""
 
     kernels = (HOST_REFERENCE,)

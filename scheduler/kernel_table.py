@@ -15,7 +15,7 @@ from superkernel.registry.records import Estimate, Requirement
 from superkernel.registry.requirement import body_of
 from superkernel.registry.selection import Registry
 from superkernel.scheduler.kerneldef import KernelDef
-from superkernel.scheduler.tiling import Family
+from superkernel.scheduler.tiling import KernelFamily
 
 
 class KernelTable:
@@ -46,7 +46,7 @@ class KernelTable:
             raise InternalError(f"no kernel {kernel!r} in {self._package}")
         return found
 
-    def family_of(self, kernel: str) -> Family:
+    def family_of(self, kernel: str) -> KernelFamily:
         """How a kernel's work is cut. Raises InternalError on an unknown id."""
         return self[kernel].family
 

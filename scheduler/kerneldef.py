@@ -9,8 +9,8 @@ Model: a declaration says what all variants of a kernel share. Each target has a
 variants: `HostKernel` (`families/kernel.py`) one per instruction-set tier, `AicoreKernel` (`families/aicore/kernel.py`)
 one per element type. `kernel_table.py` collects them.
 
-Why here and not in the registry: a declaration names its `Family`, which is the scheduler's; the registry chooses among
-rows, of which it needs no more than their fields.
+Why here and not in the registry: a declaration names its `KernelFamily`, which is the scheduler's; the registry chooses
+among rows, of which it needs no more than their fields.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from superkernel.ops.table import op_table
 from superkernel.registry.predicates import Clause, Reason, one_of
 from superkernel.registry.records import Capability, Estimate, KernelRole, Transform
 from superkernel.registry.rounding import ROUNDED, Rounding
-from superkernel.scheduler.tiling import Family
+from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.base import Target
 
 
@@ -45,7 +45,7 @@ class KernelDef(ABC):
 
     id: str
     ops: tuple[str, ...]
-    family: Family = field(repr=False)
+    family: KernelFamily = field(repr=False)
     emitter: str
     micro: str
     modifier: str = ""

@@ -37,7 +37,7 @@ from superkernel.scheduler.memory import BufferUse, MemoryPlan, plan_memory
 from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.owners import MIXED
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Task
-from superkernel.scheduler.tiling import Access, Family
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 # A wait costs more than the bare flag: the first lines of data are cold, and no core is quite as far as estimated.
@@ -62,7 +62,7 @@ def place(
     target: CpuTarget,
     cores: int,
     options: Options | None = None,
-    families: Callable[[str], Family] = family_of,
+    families: Callable[[str], KernelFamily] = family_of,
 ) -> Schedule:
     """Place the sub-operators of a grouping on `cores` cores (1 to 64)."""
     chosen = options or Options()

@@ -98,7 +98,7 @@ class CannotCut(UnsupportedError):
         self.sub, self.error = sub, error
 
 
-class Family(ABC):
+class KernelFamily(ABC):
     """A kernel family on one target: tilings for bodies (scheduler side). The emitter with the same kernel id lives
     in codegen."""
 

@@ -38,7 +38,7 @@ from superkernel.scheduler.storage import (
     channels_inside,
     stored_shape,
 )
-from superkernel.scheduler.tiling import Family as KernelFamily
+from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.base import Target
 
 Accept = Callable[[Ref], bool]

@@ -27,7 +27,7 @@ NOBODY = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class CoreAction:
     """One indivisible move of a core: load or store of a task's body, a set, or a wait that is passed."""
 
     kind: str  # "load", "store", "set", "wait"
@@ -166,16 +166,16 @@ class _World:
         return event.kind != "wait" or counters[event.producer] >= event.count
 
 
-def _events(program: Sequence[object]) -> Iterator[Event]:
+def _events(program: Sequence[object]) -> Iterator[CoreAction]:
     for step in program:
         if isinstance(step, TaskStep):
-            yield Event("load", task=step.task)
-            yield Event("store", task=step.task)
+            yield CoreAction("load", task=step.task)
+            yield CoreAction("store", task=step.task)
         elif isinstance(step, Set):
-            yield Event("set", count=step.count)
+            yield CoreAction("set", count=step.count)
         else:
             assert isinstance(step, Wait)
-            yield Event("wait", count=step.count, producer=step.producer)
+            yield CoreAction("wait", count=step.count, producer=step.producer)
 
 
 def _bytes_of(memory: Memory, access: MemoryAccess) -> NDArray[np.int32]:

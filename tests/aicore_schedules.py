@@ -11,23 +11,23 @@ from superkernel.ir.body import Body, Operand, PointwiseProgram, SubOperator
 from superkernel.ir.body import Role as Use
 from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.aicore.place import ranges
-from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole, KernelType
+from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling, CoreRole
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task
 from superkernel.scheduler.tiling import Access
 from superkernel.target.aicore import AicoreTarget, load_target
 
-CUBE, VECTOR, MIX = KernelType.CUBE, KernelType.VECTOR, KernelType.MIX_1_2
+CUBE, VECTOR, MIX = AicoreKernelType.CUBE, AicoreKernelType.VECTOR, AicoreKernelType.MIX_1_2
 MINI = load_target("mini")
 BLOCK = 64  # bytes per unit in these tests
 
 
 @dataclass(frozen=True)
 class _Tiling(AicoreTiling):
-    kind: KernelType
+    kind: AicoreKernelType
     count: int
 
     @property
-    def kernel_type(self) -> KernelType:
+    def kernel_type(self) -> AicoreKernelType:
         return self.kind
 
     @property
@@ -45,7 +45,7 @@ class _Tiling(AicoreTiling):
 class Op:
     """A sub-operator of a test: reads buffers (whole, or the own units), writes one buffer unit by unit."""
 
-    kind: KernelType
+    kind: AicoreKernelType
     units: int
     reads: tuple[tuple[int, bool], ...]  # buffer, whole
     writes: int
@@ -77,7 +77,7 @@ def schedule_of(ops: list[Op], target: AicoreTarget = MINI) -> Schedule:
 
 def random_ops(rng: random.Random, count: int) -> list[Op]:
     """Operators of all types that read one to three of six buffers and write another."""
-    kinds = [KernelType.CUBE, KernelType.VECTOR, KernelType.MIX_1_2]
+    kinds = [AicoreKernelType.CUBE, AicoreKernelType.VECTOR, AicoreKernelType.MIX_1_2]
     ops = []
     for _ in range(count):
         reads = tuple((rng.randrange(6), rng.random() < 0.4) for _ in range(rng.randint(1, 3)))
@@ -86,6 +86,6 @@ def random_ops(rng: random.Random, count: int) -> list[Op]:
     return ops
 
 
-def chain(*kinds: KernelType, whole: bool = False) -> list[Op]:
+def chain(*kinds: AicoreKernelType, whole: bool = False) -> list[Op]:
     """Each reads what the one before it wrote: the own units, or everything."""
     return [Op(kind, 16, ((i, whole),), i + 1) for i, kind in enumerate(kinds)]

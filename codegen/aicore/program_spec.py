@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from superkernel.codegen.aicore.emission import KernelCode
 from superkernel.scheduler.families.aicore.base import CoreRole
-from superkernel.sync.aicore.plan import AICPU, AicorePlan, CoreKind, Cut, HartKind, Pause, Run, Step
+from superkernel.sync.aicore.plan import AICPU, AicorePlan, CoreKind, HartKind, LaunchEnd, Pause, Run, Step
 
 SINGLE = 1 << 20  # launch number of sub-operator 0 alone
 PHASE_ENTRY, PHASE_BODY, PHASE_BEHIND = 1, 2, 3  # 0: nothing marked yet
@@ -69,7 +69,7 @@ def parts_of(program: Sequence[Step]) -> list[list[Step]]:
     """The launches of a fused program: split where sub-operators run elsewhere, and where the plan cuts."""
     parts: list[list[Step]] = [[]]
     for step in program:
-        if isinstance(step, (Pause, Cut)):
+        if isinstance(step, (Pause, LaunchEnd)):
             parts.append([])
         else:
             parts[-1].append(step)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.schedule import MemoryAccess, Schedule, Space, Task
-from superkernel.sync.aicore.plan import AicorePlan, CoreKind, Cut, HartKind, Mode, Pause, Run
+from superkernel.sync.aicore.plan import AicorePlan, CoreKind, HartKind, LaunchEnd, Mode, Pause, Run
 from superkernel.target.aicore import AicoreTarget
 
 PAGE_BYTES = 4096  # what is known about first touches
@@ -153,7 +153,7 @@ def launches_of(plan: AicorePlan) -> dict[int, int]:
         for step in program:
             if isinstance(step, Run):
                 found[step.subop] = launch
-            launch += isinstance(step, (Pause, Cut))
+            launch += isinstance(step, (Pause, LaunchEnd))
     return found
 
 

@@ -33,7 +33,7 @@ from superkernel.sync.aicore.plan import (
     AicorePlan,
     AwaitCount,
     CoreKind,
-    Cut,
+    LaunchEnd,
     Notify,
     Pause,
     Prefetch,
@@ -153,7 +153,7 @@ def _notifying(program: Sequence[Step], counts: Mapping[int, Sequence[int]]) -> 
         yield step
         if isinstance(step, Run) and step.subop in counts.get(launch, ()):
             yield Notify(counts[launch].index(step.subop) + 1)
-        launch += isinstance(step, (Pause, Cut))
+        launch += isinstance(step, (Pause, LaunchEnd))
 
 
 class _Chooser:

@@ -30,7 +30,7 @@ SUM_UNROLL = 4
 
 
 @dataclass(slots=True)
-class Task:
+class FormulaContext:
     """What a formula needs to know."""
 
     kb: KernelBuilder
@@ -91,7 +91,7 @@ def nan_maximum(a: Expr, b: Expr) -> Expr:
     return a.is_nan().choose(a, greater)
 
 
-def _softmax(t: Task) -> None:
+def _softmax(t: FormulaContext) -> None:
     w = t.walk
     (top,) = w.reduce(
         (0,), [max_accumulator(t.kb, t.dtype)], lambda p, a: [nan_maximum(a[0], t.first(p))], unroll=SUM_UNROLL
@@ -112,7 +112,7 @@ def _softmax(t: Task) -> None:
     w.each((*t.later, -1), lambda p: p.emit((t.again(p) - w.spread(top, p.lanes)) - w.spread(log_total, p.lanes)))
 
 
-def _norm(t: Task) -> None:
+def _norm(t: FormulaContext) -> None:
     """layer_norm, group_norm, instance_norm, rms_norm."""
     w, op = t.walk, t.body.op
     count, epsilon = float(w.space.row_size), real(t.body.attr["epsilon"])
@@ -148,7 +148,7 @@ def _plus_square(total: Expr, x: Expr) -> Expr:
     return x.fma(x, total)
 
 
-def _lp_norm(t: Task) -> None:
+def _lp_norm(t: FormulaContext) -> None:
     w = t.walk
     if integer(t.body.attr["p"]) == 1:
         (norm,) = w.reduce((0,), [t.sum()], lambda p, a: [a[0] + t.first(p).abs()], unroll=SUM_UNROLL)
@@ -166,7 +166,7 @@ def _lp_norm(t: Task) -> None:
     w.each((*t.later, -1), result)
 
 
-def _batch_norm(t: Task) -> None:
+def _batch_norm(t: FormulaContext) -> None:
     """Statistics are inputs: one visit."""
     epsilon = real(t.body.attr["epsilon"])
 
@@ -178,7 +178,7 @@ def _batch_norm(t: Task) -> None:
     t.walk.each((0, 1, 2, 3, 4, -1), result)
 
 
-def _lrn(t: Task) -> None:
+def _lrn(t: FormulaContext) -> None:
     """Squares of the channels in scratch, zeros before and behind them; each result sums a window of it."""
     w, kb = t.walk, t.kb
     size = integer(t.body.attr["size"])
@@ -207,7 +207,7 @@ def _lrn(t: Task) -> None:
     w.each((0, -1), result)
 
 
-def _divide_by_power(t: Task, x: Expr, base: Expr, beta: float) -> Expr:
+def _divide_by_power(t: FormulaContext, x: Expr, base: Expr, beta: float) -> Expr:
     """x / base^beta."""
     if beta == 0.75:
         root = base.sqrt()
@@ -217,7 +217,7 @@ def _divide_by_power(t: Task, x: Expr, base: Expr, beta: float) -> Expr:
     return x * t.math("exp", t.math("log", base) * -beta)
 
 
-_FORMULAS: dict[str, Callable[[Task], None]] = {
+_FORMULAS: dict[str, Callable[[FormulaContext], None]] = {
     "softmax": _softmax,
     "log_softmax": _softmax,
     **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "instance_norm"), _norm),
@@ -237,4 +237,4 @@ def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
     space = tiling.space(body)
     keeps = body.op != "batch_norm" and body.op != "lrn" and keeps_row(body, space)
     dtype = compute_dtype(kind.dtype)
-    each_unit(kb, space, tiling, lambda walk: formula(Task(kb, body, walk, dtype, keeps)))
+    each_unit(kb, space, tiling, lambda walk: formula(FormulaContext(kb, body, walk, dtype, keeps)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole, KernelType
+from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling, CoreRole
 from superkernel.target.aicore import AicoreTarget
 
 
@@ -42,21 +42,21 @@ class Cores:
             return core // (self.cube // self.groups)
         return (core - self.cube) // (self.vector // self.groups)
 
-    def slots(self, kind: KernelType) -> int:
+    def slots(self, kind: AicoreKernelType) -> int:
         """How many ranges a kernel of the type can have."""
-        if kind is KernelType.AICPU:
+        if kind is AicoreKernelType.AICPU:
             return self.harts - self.total
-        return {KernelType.CUBE: self.cube, KernelType.VECTOR: self.vector}.get(kind, self.groups)
+        return {AicoreKernelType.CUBE: self.cube, AicoreKernelType.VECTOR: self.vector}.get(kind, self.groups)
 
-    def core(self, kind: KernelType, slot: int, role: CoreRole) -> int:
+    def core(self, kind: AicoreKernelType, slot: int, role: CoreRole) -> int:
         """The core of a role of range number `slot`."""
-        if kind is KernelType.CUBE:
+        if kind is AicoreKernelType.CUBE:
             return slot
         if role is CoreRole.CUBE:
             return slot * (self.cube // self.groups)
-        if kind is KernelType.AICPU:
+        if kind is AicoreKernelType.AICPU:
             return self.total + slot
-        if kind is KernelType.VECTOR:
+        if kind is AicoreKernelType.VECTOR:
             return self.cube + slot
         return self.cube + slot * (self.vector // self.groups) + role.lane
 

@@ -29,7 +29,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Role, SubOperator
 from superkernel.scheduler.aicore.cores import Cores
-from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole, KernelType
+from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling, CoreRole
 from superkernel.scheduler.grouping import ValueBuffer
 from superkernel.scheduler.schedule import Copies
 from superkernel.scheduler.tiling import Tiling
@@ -160,7 +160,10 @@ class _LocalityState:
     def is_candidate(self, i: int) -> bool:
         """Whether its ranges may be others: see the module docstring."""
         tiling, sub = self.tilings[i], self.subops[i]
-        if not isinstance(tiling, AicoreTiling) or tiling.kernel_type not in (KernelType.CUBE, KernelType.VECTOR):
+        if not isinstance(tiling, AicoreTiling) or tiling.kernel_type not in (
+            AicoreKernelType.CUBE,
+            AicoreKernelType.VECTOR,
+        ):
             return False
         if tiling.barriers or tiling.dynamically_partitioned or tiling.scratch_bytes or sub.kernel_type is not None:
             return False
@@ -205,12 +208,12 @@ class _LocalityState:
         kinds = self._kinds(j)
         return any(q > i and kinds <= self._kinds(m) for m, q in self.wide.items() if i < m <= j)
 
-    def _kinds(self, i: int) -> set[KernelType]:
+    def _kinds(self, i: int) -> set[AicoreKernelType]:
         """The types of cores that it runs on."""
         tiling = self.tilings[i]
         assert isinstance(tiling, AicoreTiling)
         kernel = tiling.kernel_type
-        uses = ((KernelType.CUBE, kernel.uses_cube), (KernelType.VECTOR, kernel.uses_vector))
+        uses = ((AicoreKernelType.CUBE, kernel.uses_cube), (AicoreKernelType.VECTOR, kernel.uses_vector))
         return {kind for kind, used in uses if used}
 
     def _note_wide(self, q: int, spans: Sequence[Sequence[Span]]) -> None:
@@ -339,7 +342,7 @@ class _LocalityState:
         """What each group reads, on the cores of it that are done with it first."""
         tiling = self.tilings[i]
         assert isinstance(tiling, AicoreTiling)
-        role, on_cube = tiling.roles()[0], tiling.kernel_type is KernelType.CUBE
+        role, on_cube = tiling.roles()[0], tiling.kernel_type is AicoreKernelType.CUBE
         found: list[Span] = []
         for group in sorted({self.group[core] for core in (*needs, *late)}):
             kind = range(self.cores.cube) if on_cube else range(self.cores.cube, self.cores.total)

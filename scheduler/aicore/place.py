@@ -35,7 +35,7 @@ from superkernel.scheduler.memory import plan_memory
 from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.place import absolute
 from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task
-from superkernel.scheduler.tiling import Access, CannotCut, Family, Tiling
+from superkernel.scheduler.tiling import Access, CannotCut, KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 
 ALIGN_BYTES = 512
@@ -66,7 +66,7 @@ class Workspaces:
 def place_aicore(
     grouping: Grouping,
     target: AicoreTarget,
-    families: Callable[[str], Family] = family_of,
+    families: Callable[[str], KernelFamily] = family_of,
     streams: str = AUTO,
     locality: str = LOCAL,
     apart: Collection[int] = (),
@@ -139,7 +139,7 @@ def ranges(tiling: Tiling, cores: Cores, site: SlotRange | None = None) -> list[
 
 
 def _tiling(
-    sub: SubOperator, target: AicoreTarget, cores: Cores, families: Callable[[str], Family]
+    sub: SubOperator, target: AicoreTarget, cores: Cores, families: Callable[[str], KernelFamily]
 ) -> tuple[Tiling, str]:
     """The best tiling of a sub-operator, and why."""
     if sub.kernel == HOST_REFERENCE:

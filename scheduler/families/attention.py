@@ -29,9 +29,9 @@ from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import FLOATS
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
-from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernel
+from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernelDef
 from superkernel.scheduler.families.matmul import GEMM_TILES
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
 _TILE = {"avx512": (14, 2), "avx2": (6, 2), "plain": (6, 2)}
@@ -244,7 +244,7 @@ class AttentionTiling(Tiling):
         return products / (_NATIVE_RATE if self.format.native else self.format.rate) + copies
 
 
-class AttentionFamily(Family):
+class AttentionFamily(KernelFamily):
     """Attention with any mask, length, causal limit and grouping, in f32 or, of f32 values, in reduced precision."""
 
     def __init__(self, number: NumberFormat = F32) -> None:
@@ -298,7 +298,7 @@ ATTENTION_OTHERS = (FLOATS | {DType.BOOL}, INDEX_TYPES, TABLE_TYPES)
 """Types of the mask, the length and the table."""
 
 KERNELS = (
-    HostKernel(
+    HostKernelDef(
         id="host.attention",
         ops=("attention",),
         family=AttentionFamily(),

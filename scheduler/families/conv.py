@@ -29,9 +29,9 @@ from superkernel.registry.requirement import ROW_MAJOR
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv_form import ConvForm, Patch, conv_form, patch_of
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernel
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef
 from superkernel.scheduler.families.matmul import GEMM_TILES
-from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Pack, Tiling
 from superkernel.target.cpu import CpuTarget
 
 PIXELS, CHANNELS = "pixels", "channels"
@@ -232,7 +232,7 @@ def read_bias(found: AccessSet, body: Body, channels: tuple[int, int]) -> None:
         found.view(bias.operand, (channels,), bias.strides, bias.offset)
 
 
-class ConvFamily(Family):
+class ConvFamily(KernelFamily):
     """Direct convolution with constant weights, f32 arithmetic."""
 
     expectation = "conv in one or two dimensions, f32, f16 or bf16, with constant weights"
@@ -352,7 +352,7 @@ FILTERS_PACKED = Transform("pack", 1, True)
 IMAGE_PATCHED = Transform("reorder", 0, False)
 
 KERNELS = (
-    HostKernel(
+    HostKernelDef(
         id="host.conv.igemm",
         ops=("conv",),
         family=FAMILY,

@@ -24,8 +24,8 @@ from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv import read_bias
 from superkernel.scheduler.families.conv_form import window_attr
-from superkernel.scheduler.families.kernel import HostKernel
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.families.kernel import HostKernelDef
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
 Triple = tuple[int, int, int]
@@ -139,7 +139,7 @@ class VolumeTiling(Tiling):
         return 30.0 + share * rows * (1.0 + vectors * (2.5 if strided else 1.0))
 
 
-class VolumeFamily(Family):
+class VolumeFamily(KernelFamily):
     """Everything the direct kernels do not do."""
 
     kernels = ("host.conv.generic", "host.conv.transpose")
@@ -160,8 +160,8 @@ class VolumeFamily(Family):
 FAMILY = VolumeFamily()
 
 
-def _kernel(name: str, op: str, micro: str) -> HostKernel:
-    return HostKernel(
+def _kernel(name: str, op: str, micro: str) -> HostKernelDef:
+    return HostKernelDef(
         id=f"host.conv.{name}",
         ops=(op,),
         family=FAMILY,

@@ -65,7 +65,7 @@ from superkernel.scheduler.families.conv import (
 )
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.costing import elements_ns, program_weight
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernel
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef
 from superkernel.scheduler.families.packing import bytes_of, encoded, signed_bytes, words_of
 from superkernel.scheduler.tiling import Pack, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -483,7 +483,7 @@ def cut_lines(form: ConvForm, positions: int, budget: int, in_pieces: bool, piec
 
 
 KERNELS = (
-    HostKernel(
+    HostKernelDef(
         id="host.conv.nhwc",
         ops=("conv",),
         family=NhwcFamily(),

@@ -24,7 +24,7 @@ from superkernel.scheduler.families.conv import (
     best_tilings,
 )
 from superkernel.scheduler.families.conv_form import conv_form
-from superkernel.scheduler.families.kernel import HostKernel
+from superkernel.scheduler.families.kernel import HostKernelDef
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.cpu import CpuTarget
 
@@ -69,7 +69,7 @@ FAMILY = DepthwiseFamily()
 DEPTHWISE_GROUPS = one_of(Reason.GROUPS, "depthwise", True)
 
 KERNELS = (
-    HostKernel(
+    HostKernelDef(
         id="host.conv.depthwise",
         ops=("conv",),
         family=FAMILY,

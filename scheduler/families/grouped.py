@@ -23,9 +23,9 @@ from superkernel.registry.predicates import Reason, one_of
 from superkernel.registry.rounding import EXACT, PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
-from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernel
+from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernelDef
 from superkernel.scheduler.families.matmul import PackPanels
-from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Pack, Tiling
 from superkernel.target.cpu import CpuTarget
 
 TILE_ROWS, TILE_VECTORS = {"avx512": 8, "avx2": 4, "plain": 4}, {"avx512": 3, "avx2": 2, "plain": 2}
@@ -174,7 +174,7 @@ def table_tiling(body: Body) -> TableTiling:
     return TableTiling(table.experts, table.words, table.experts + table.tiles_max + table.slots)
 
 
-class GroupedFamily(Family):
+class GroupedFamily(KernelFamily):
     """Grouped products, and the tables that depend on data."""
 
     kernels = ("host.grouped_matmul", "host.tiling")
@@ -210,7 +210,7 @@ def host_cut(tier: str) -> tuple[int, int, int]:
 FAMILY = GroupedFamily()
 
 KERNELS = (
-    HostKernel(
+    HostKernelDef(
         id="host.grouped_matmul",
         ops=("grouped_matmul",),
         family=FAMILY,
@@ -225,7 +225,7 @@ KERNELS = (
         rounding=PRODUCT_SUMS,
         code_bytes=8192,
     ),
-    HostKernel(
+    HostKernelDef(
         id="host.tiling",
         ops=TILINGS,
         family=FAMILY,

@@ -16,7 +16,7 @@ from superkernel.core.tensor import Region, full_box
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import program_regions
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
-from superkernel.scheduler.families.kernel import HostKernel
+from superkernel.scheduler.families.kernel import HostKernelDef
 from superkernel.scheduler.families.lookup import LookupTiling
 from superkernel.scheduler.families.movement import OutputRowsTiling, tile_lookup
 from superkernel.scheduler.families.pointwise import accesses_of
@@ -24,7 +24,7 @@ from superkernel.scheduler.families.rowops import integer, space_of
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.families.rowtiling import RowTiling
 from superkernel.scheduler.families.rowwise import block_of
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
 
@@ -67,7 +67,7 @@ class WholeTiling(Tiling):
         return CALL_NS + memory_ns(traffic, traffic, target) + 3.0 * (updates.size if updates is not None else 0)
 
 
-class IndexFamily(Family):
+class IndexFamily(KernelFamily):
     """Moves whose paths are data."""
 
     kernels = ("host.index",)
@@ -96,7 +96,7 @@ class IndexFamily(Family):
 FAMILY = IndexFamily()
 
 KERNELS = (
-    HostKernel(
+    HostKernelDef(
         id="host.index",
         ops=("gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "one_hot", "topk", "resize"),
         family=FAMILY,

@@ -29,7 +29,7 @@ CONSTANT_WEIGHT = one_of(Reason.CONSTANT, "weight.constant", True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class HostKernel(KernelDef):
+class HostKernelDef(KernelDef):
     """See `KernelDef`. `typed`: one row per element type in `dtypes`, else one for all of them. `tiles`: rows and
     vectors of the register tile by tier."""
 

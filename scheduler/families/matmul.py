@@ -35,10 +35,10 @@ from superkernel.registry.predicates import Reason, within
 from superkernel.registry.records import KernelRole, Transform
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, TIER_FEATURES, HostKernel
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, TIER_FEATURES, HostKernelDef
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, pixel_stride
 from superkernel.scheduler.families.packing import bytes_of, encoded, signed_bytes, words_of
-from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Pack, Tiling
 from superkernel.target.cpu import CpuTarget
 
 ROWS, COLUMNS = "rows", "columns"
@@ -457,7 +457,7 @@ def _constants_bytes(form: MatmulForm, target: CpuTarget) -> int:
     return max(target.constants_bytes, form.batch * form.depth * form.columns * form.right.dtype.itemsize)
 
 
-class MatmulFamily(Family):
+class MatmulFamily(KernelFamily):
     """Elements as they are, summed in the type that they ask for; or, of f32 factors whose right one is constant, a
     reduced precision: the first of `numbers` that the CPU multiplies itself, else the last."""
 
@@ -551,7 +551,7 @@ _COPIED = Transform("pack", 1, False)
 _FACTORS = FLOATS | {DType.I8, DType.U8, DType.I32, DType.I64, DType.U32, DType.U64}
 
 KERNELS = (
-    HostKernel(
+    HostKernelDef(
         id="host.matmul.packed",
         ops=("matmul",),
         family=FAMILY,
@@ -566,7 +566,7 @@ KERNELS = (
         rounding=PRODUCT_SUMS,
         code_bytes=8192,
     ),
-    HostKernel(
+    HostKernelDef(
         id="host.matmul.gemv",
         ops=("matmul",),
         family=FAMILY,
@@ -581,7 +581,7 @@ KERNELS = (
         rounding=PRODUCT_SUMS,
         code_bytes=4096,
     ),
-    HostKernel(
+    HostKernelDef(
         id="host.matmul.dynamic",
         ops=("matmul",),
         family=FAMILY,
@@ -595,7 +595,7 @@ KERNELS = (
         rounding=PRODUCT_SUMS,
         code_bytes=8192,
     ),
-    HostKernel(
+    HostKernelDef(
         id="host.matmul.generic",  # any element type: integers with zero points, f64, mixed signedness
         ops=("matmul", "matmul_integer"),
         family=FAMILY,

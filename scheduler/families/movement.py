@@ -17,12 +17,12 @@ from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import program_regions, runs_of_range
 from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_weight
-from superkernel.scheduler.families.kernel import HostKernel
+from superkernel.scheduler.families.kernel import HostKernelDef
 from superkernel.scheduler.families.lookup import LookupTiling, lookup_plan
 from superkernel.scheduler.families.pieces import tile_pieces
 from superkernel.scheduler.families.pointwise import PointwiseTiling, accesses_of, tile_program
 from superkernel.scheduler.families.rowspace import slot_program
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
 
@@ -86,7 +86,7 @@ class OutputRowsTiling(Tiling):
         return CALL_NS + (end - begin) * 4.0 + max(work, memory_ns(traffic * share, traffic, target))
 
 
-class MovementFamily(Family):
+class MovementFamily(KernelFamily):
     """Copies that are no single affine view."""
 
     kernels = ("host.concat", "host.pad", "host.gather", "host.tile")
@@ -120,9 +120,9 @@ def tile_lookup(body: Body, target: CpuTarget) -> PointwiseTiling:
 FAMILY = MovementFamily()
 
 
-def _kernel(name: str, *ops: str) -> HostKernel:
+def _kernel(name: str, *ops: str) -> HostKernelDef:
     """Of copies that are no single affine view; it works on bytes, so element types do not matter."""
-    return HostKernel(
+    return HostKernelDef(
         id=f"host.{name}", ops=ops, family=FAMILY, emitter="movement", micro="move", modifier=name, rounding=EXACT
     )
 

@@ -26,9 +26,9 @@ from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_traffic, program_weight
-from superkernel.scheduler.families.kernel import HostKernel
+from superkernel.scheduler.families.kernel import HostKernelDef
 from superkernel.scheduler.kerneldef import ops_of
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
 UNIT_ELEMENTS = 512  # a unit of at least this many elements: overhead stays small, eight cores can share a few thousand
@@ -184,7 +184,7 @@ def interleaves(program: PointwiseProgram, plane: int) -> bool:
     return stored and item.source >= 0 and item.strides[plane] == 1 and 2 <= inner <= NARROW_MAX
 
 
-class PointwiseFamily(Family):
+class PointwiseFamily(KernelFamily):
     """Pure pointwise work and copies; transpositions among them."""
 
     kernels = ("host.pointwise", "host.transpose")
@@ -224,14 +224,14 @@ def tile_program(body: Body, program: PointwiseProgram, target: CpuTarget) -> Po
 FAMILY = PointwiseFamily()
 
 KERNELS = (
-    HostKernel(
+    HostKernelDef(
         id="host.pointwise",  # programs take views in, so they copy too
         ops=(POINTWISE, *ops_of(OpFamily.POINTWISE), *ops_of(OpFamily.VIEW, OpFamily.RESHAPE)),
         family=FAMILY,
         emitter="pointwise",
         micro="vprogram",
     ),
-    HostKernel(
+    HostKernelDef(
         id="host.transpose",  # copies that change the last dimension, plane by plane
         ops=(POINTWISE, "transpose"),
         family=FAMILY,

@@ -26,9 +26,9 @@ from superkernel.ops.windows import Window
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import ROW_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
-from superkernel.scheduler.families.kernel import HostKernel
+from superkernel.scheduler.families.kernel import HostKernelDef
 from superkernel.scheduler.kerneldef import ops_of
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
 GLOBAL = ("global_avg_pool", "global_max_pool")
@@ -125,7 +125,7 @@ class PoolTiling(Tiling):
         return 30.0 + share * max(work, moved / target.l3_bytes_per_ns)
 
 
-class PoolFamily(Family):
+class PoolFamily(KernelFamily):
     """Max, average and Lp pools, windowed or global."""
 
     kernels = ("host.pool",)
@@ -148,7 +148,7 @@ class PoolFamily(Family):
 FAMILY = PoolFamily()
 
 KERNELS = (
-    HostKernel(
+    HostKernelDef(
         id="host.pool",
         ops=ops_of(OpFamily.POOL),
         family=FAMILY,

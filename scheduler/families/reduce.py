@@ -13,16 +13,16 @@ from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import NUMERIC
 from superkernel.ops.opdef import Family as OpFamily
 from superkernel.registry.rounding import EXACT, ROW_SUMS, Rounding
-from superkernel.scheduler.families.kernel import HostKernel
+from superkernel.scheduler.families.kernel import HostKernelDef
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.scheduler.families.rowtiling import RowTiling
 from superkernel.scheduler.families.rowwise import block_of
 from superkernel.scheduler.kerneldef import ops_of
-from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.scheduler.tiling import KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
 
-class ReduceFamily(Family):
+class ReduceFamily(KernelFamily):
     """Reductions over any axes, arg-reductions and running sums over one."""
 
     kernels = ("host.reduce", "host.argreduce", "host.cumsum")
@@ -48,8 +48,8 @@ class ReduceFamily(Family):
 FAMILY = ReduceFamily()
 
 
-def _kernel(name: str, ops: tuple[str, ...], rounding: Rounding) -> HostKernel:
-    return HostKernel(
+def _kernel(name: str, ops: tuple[str, ...], rounding: Rounding) -> HostKernelDef:
+    return HostKernelDef(
         id=f"host.{name}",
         ops=ops,
         family=FAMILY,

@@ -13,7 +13,7 @@ from superkernel.scheduler.families.conv_nhwc import NhwcFamily
 from superkernel.scheduler.families.matmul import MatmulFamily
 from superkernel.scheduler.families.winograd import WinogradFamily
 from superkernel.scheduler.kerneldef import KernelDef
-from superkernel.scheduler.tiling import Family
+from superkernel.scheduler.tiling import KernelFamily
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,7 +24,7 @@ class ReducedKernel(KernelDef):
         return (row for row in reduced_rows() if row.kernel == self.id)
 
 
-FAMILIES: dict[str, tuple[Family, str]] = {
+FAMILIES: dict[str, tuple[KernelFamily, str]] = {
     "host.matmul.bf16": (MatmulFamily(BF16), "matmul"),
     "host.matmul.gemv_bf16": (MatmulFamily(BF16), "matmul"),
     "host.matmul.tf32": (MatmulFamily(BF16X3), "matmul"),

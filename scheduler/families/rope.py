@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
-from superkernel.scheduler.families.kernel import INDEX_TYPES, HostKernel
+from superkernel.scheduler.families.kernel import INDEX_TYPES, HostKernelDef
 from superkernel.scheduler.families.movement import OutputRowsTiling
-from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.scheduler.tiling import KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
 
-class RopeFamily(Family):
+class RopeFamily(KernelFamily):
     """Tables with a row per position are read in full where the position is data."""
 
     kernels = ("host.rope",)
@@ -31,7 +31,7 @@ class RopeFamily(Family):
 FAMILY = RopeFamily()
 
 KERNELS = (
-    HostKernel(
+    HostKernelDef(
         id="host.rope",
         ops=("rope",),
         family=FAMILY,

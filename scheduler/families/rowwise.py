@@ -12,12 +12,12 @@ from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.ops.opdef import FLOATS
 from superkernel.registry.rounding import ROW_SUMS
-from superkernel.scheduler.families.kernel import HostKernel
+from superkernel.scheduler.families.kernel import HostKernelDef
 from superkernel.scheduler.families.pointwise import widest_item
 from superkernel.scheduler.families.rowops import integer, space_of
 from superkernel.scheduler.families.rowspace import RowSpace
 from superkernel.scheduler.families.rowtiling import RowTiling
-from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.scheduler.tiling import KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
 _WORK = {"softmax": 20.0, "log_softmax": 20.0, "rms_norm": 2.0, "lrn": 30.0}  # others 4
@@ -40,7 +40,7 @@ def block_of(space: RowSpace, target: CpuTarget, vectors: int) -> int:
     return max(1, min(space.inner, vectors * max(1, target.vector_bytes // widest_item(space.data))))
 
 
-class RowwiseFamily(Family):
+class RowwiseFamily(KernelFamily):
     """Statistics over rows, then pointwise."""
 
     kernels = ("host.softmax", "host.norm", "host.lrn")
@@ -68,8 +68,8 @@ class RowwiseFamily(Family):
 FAMILY = RowwiseFamily()
 
 
-def _kernel(name: str, *ops: str) -> HostKernel:
-    return HostKernel(
+def _kernel(name: str, *ops: str) -> HostKernelDef:
+    return HostKernelDef(
         id=f"host.{name}",
         ops=ops,
         family=FAMILY,

@@ -16,10 +16,10 @@ from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import program_regions, runs_of_range
 from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
-from superkernel.scheduler.families.kernel import HostKernel
+from superkernel.scheduler.families.kernel import HostKernelDef
 from superkernel.scheduler.families.pointwise import accesses_of
 from superkernel.scheduler.families.rowspace import slot_program
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
 
@@ -69,7 +69,7 @@ class UpdateTiling(Tiling):
         return CALL_NS + 5.0 * (end - begin) + memory_ns(nbytes * (end - begin) / self.units, nbytes, target)
 
 
-class UpdateFamily(Family):
+class UpdateFamily(KernelFamily):
     """Updates of a state."""
 
     kernels = ("host.kv_update",)
@@ -89,7 +89,7 @@ class UpdateFamily(Family):
 FAMILY = UpdateFamily()
 
 KERNELS = (
-    HostKernel(
+    HostKernelDef(
         id="host.kv_update",
         ops=("kv_update",),
         family=FAMILY,

@@ -34,9 +34,9 @@ from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.families.conv_nhwc import filters_of
 from superkernel.scheduler.families.costing import elements_ns, program_weight
 from superkernel.scheduler.families.depthwise import DEPTHWISE_GROUPS
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernel
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef
 from superkernel.scheduler.families.pool import GLOBAL, pool_form
-from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Pack, Tiling
 from superkernel.target.cpu import CpuTarget
 
 DEPTHWISE, POOL = "host.conv.depthwise_nhwc", "host.pool_nhwc"
@@ -170,7 +170,7 @@ class WindowTiling(Tiling):
         return _CALL_NS + share * max(work, moved / target.l3_bytes_per_ns)
 
 
-class WindowFamily(Family):
+class WindowFamily(KernelFamily):
     """Depthwise convolutions with constant filters, one per channel, and maximum, average and global pools."""
 
     kernels = (DEPTHWISE, POOL)
@@ -226,7 +226,7 @@ def unrolled_taps(form: WindowForm) -> bool:
 FAMILY = WindowFamily()
 
 KERNELS = (
-    HostKernel(
+    HostKernelDef(
         id=DEPTHWISE,
         ops=("conv",),
         family=FAMILY,
@@ -247,7 +247,7 @@ KERNELS = (
         rounding=PRODUCT_SUMS,
         code_bytes=6144,
     ),
-    HostKernel(
+    HostKernelDef(
         id=POOL,
         ops=("max_pool", "avg_pool", "global_avg_pool", "global_max_pool"),
         family=FAMILY,

@@ -47,7 +47,7 @@ from superkernel.scheduler.families.conv import (
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.conv_nhwc import ACCUMULATORS, HIDDEN, POSITIONS_MOST, VECTORS_MOST, filters_of
 from superkernel.scheduler.families.costing import elements_ns, program_weight
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernel
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef
 from superkernel.scheduler.families.packing import encoded
 from superkernel.scheduler.tiling import Pack, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -356,9 +356,9 @@ WINOGRAD_LIMITS = (
 """What the algorithm is for, of images that lie channels last."""
 
 
-def _kernel(m: int) -> HostKernel:
+def _kernel(m: int) -> HostKernelDef:
     """f32 only: the error grows with the rounding of transformed inputs."""
-    return HostKernel(
+    return HostKernelDef(
         id=f"host.conv.winograd{m}",
         ops=("conv",),
         family=WinogradFamily(m),

@@ -12,7 +12,7 @@ Architecture invariant: the registry knows kernels by id only and imports neithe
 
 from __future__ import annotations
 
-from superkernel.registry.explanation import Candidate, Change, Explanation, Fallback, diff
+from superkernel.registry.explanation import Candidate, Change, Fallback, KernelExplanation, diff
 from superkernel.registry.predicates import Clause, Failure, Reason
 from superkernel.registry.records import Capability, Determinism, KernelRole, Platform, Policy, Requirement, TensorNeed
 from superkernel.registry.requirement import parse_requirement, requirement_of
@@ -25,9 +25,9 @@ __all__ = [
     "Change",
     "Clause",
     "Determinism",
-    "Explanation",
     "Failure",
     "Fallback",
+    "KernelExplanation",
     "KernelRole",
     "Platform",
     "Policy",

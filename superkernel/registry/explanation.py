@@ -60,7 +60,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class KernelExplanation:
     """See the module docstring. `ranking` and `rejecting` spell out the two lists of candidates; `elapsed_ns` is the
     time the selection took."""
 
@@ -239,7 +239,7 @@ def _figure(value: float | int | str) -> str:
     return f"{value:.0f}" if isinstance(value, float) else str(value)
 
 
-def diff(a: Explanation, b: Explanation) -> tuple[Change, ...]:
+def diff(a: KernelExplanation, b: KernelExplanation) -> tuple[Change, ...]:
     """What is different from a to b: problem, choice, score, workspace, and each candidate that changed sides or
     failures."""
     changes: list[Change] = []
@@ -262,7 +262,7 @@ def diff(a: Explanation, b: Explanation) -> tuple[Change, ...]:
     return tuple(changes)
 
 
-def _standings(explanation: Explanation) -> dict[str, str]:
+def _standings(explanation: KernelExplanation) -> dict[str, str]:
     found = {c.row.id: "eligible" for c in explanation.eligible}
     for c in explanation.rejected:
         found[c.row.id] = "rejected: " + ", ".join(f"{f.reason.value} {f.field}" for f in c.failures)

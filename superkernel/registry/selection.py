@@ -21,7 +21,7 @@ from superkernel.core.errors import InputError, UnsupportedError, Violation, rai
 from superkernel.ir.body import Body
 from superkernel.registry.canonical import digest
 from superkernel.registry.eligibility import clauses_of
-from superkernel.registry.explanation import Candidate, Explanation, Fallback
+from superkernel.registry.explanation import Candidate, Fallback, KernelExplanation
 from superkernel.registry.facts import Problem, facts_of
 from superkernel.registry.predicates import Clause, Facts, FactValue, Failure, Reason, matches_any, show
 from superkernel.registry.records import Capability, Estimator, KernelRole, Policy, Requirement, row_data
@@ -42,7 +42,7 @@ class Selection:
     kernel: str
     row: Capability
     requirement: Requirement
-    explanation: Explanation
+    explanation: KernelExplanation
     cached: bool = False
 
     @property
@@ -250,7 +250,7 @@ class Registry:
             out = [i for i in range(len(index.rows)) if i not in set(eligible)]
             return [Candidate(index.rows[i], None, index.failures(i, failed, facts, policy)) for i in out]
 
-        explanation = Explanation(
+        explanation = KernelExplanation(
             requirement=requirement,
             chosen=row,
             ranking=evaluate_eligible,

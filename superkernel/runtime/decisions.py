@@ -9,7 +9,7 @@ from typing import Any
 from superkernel.compilation.compiled import AnyCompilation
 from superkernel.core.errors import InputError
 from superkernel.display import notebook
-from superkernel.registry.explanation import Explanation as KernelExplanation
+from superkernel.registry.explanation import KernelExplanation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from superkernel.target.sections import (
     AddressMap,
     Control,
     Cube,
-    Device,
+    DeviceSection,
     Dispatch,
     Dma,
     Hbm,
@@ -51,7 +51,7 @@ class AicoreTarget(Target):
 
     name: str
     description: str
-    device: Device
+    device: DeviceSection
     memory: Memory
     control: Control
     icache: InstructionCache

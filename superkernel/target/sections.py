@@ -18,7 +18,7 @@ _TERA = 1 << 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class DeviceSection:
     """Cores and clock."""
 
     groups: int = quantity("groups; a group is its cube cores and their vector cores", 1, 1024)
@@ -226,7 +226,7 @@ class AddressMap:
 
 
 SECTIONS: dict[str, type] = {
-    "device": Device,
+    "device": DeviceSection,
     "memory": Memory,
     "control": Control,
     "icache": InstructionCache,

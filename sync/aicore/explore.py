@@ -32,10 +32,10 @@ from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.aicore.plan import (
     AicorePlan,
     Await,
-    Cut,
     Drain,
     Event,
     HartKind,
+    LaunchEnd,
     Mode,
     OperandWait,
     Pause,
@@ -215,7 +215,7 @@ class _Interleaving:
         if core.ended:
             return False
         step = core.steps[core.at]
-        if isinstance(step, (Pause, Cut)):
+        if isinstance(step, (Pause, LaunchEnd)):
             return False
         if isinstance(step, Drain):
             return not core.queue
@@ -288,7 +288,7 @@ class _Interleaving:
     def _next_launch(self) -> bool:
         """All cores stand at the end of a launch, and all queues are empty: on to the next."""
         steps = [c.steps[c.at] for c in self.cores if not c.ended]
-        if len(steps) < len(self.cores) or not all(isinstance(s, (Pause, Cut)) and s == steps[0] for s in steps):
+        if len(steps) < len(self.cores) or not all(isinstance(s, (Pause, LaunchEnd)) and s == steps[0] for s in steps):
             return False
         if left := self._left_over():
             self.wrong = left

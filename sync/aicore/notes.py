@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from superkernel.sync.aicore.plan import AICPU, Boundary, Event, Form, HartKind, Mode
+from superkernel.sync.aicore.plan import AICPU, AicoreBoundary, Event, Form, HartKind, Mode
 from superkernel.sync.hazards import Conflict
 from superkernel.target.aicore import AicoreTarget
 
@@ -33,7 +33,7 @@ class Notes:
         implied: int,
         *,
         begins: bool,
-    ) -> Boundary:
+    ) -> AicoreBoundary:
         """Ahead of a sub-operator. `events`: those awaited there; `fences`: types whose cores wait for their own
         stores; `witnesses`: examples of what forbids less; `implied`: conflicts that earlier events order; `begins`:
         another launch, but not the first."""
@@ -65,7 +65,9 @@ class Notes:
         )
         cost = max((self._cost_ns(f) for f in used), default=0.0)
         numbers = tuple(e.index for e in events)
-        return Boundary(subop, form, reason, numbers, fences, tuple(c.witness for c in witnesses), implied, cost, wider)
+        return AicoreBoundary(
+            subop, form, reason, numbers, fences, tuple(c.witness for c in witnesses), implied, cost, wider
+        )
 
     def _cost_ns(self, form: Form) -> float:
         """Where nothing hides it."""

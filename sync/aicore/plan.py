@@ -194,7 +194,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class LaunchEnd:
     """The launch ends; the next one begins with a sub-operator."""
 
     subop: int
@@ -237,13 +237,13 @@ class Prefetch:
         return f"prefetch {self.nbytes} bytes at {self.offset} for {self.subop}"
 
 
-Step = Signal | Await | Run | Drain | Pause | Cut | Notify
+Step = Signal | Await | Run | Drain | Pause | LaunchEnd | Notify
 ServiceStep = AwaitCount | Prefetch
 ServiceProgram = tuple[ServiceStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
+class AicoreBoundary:
     """What stands ahead of a sub-operator, and why: `witnesses` are conflicts that nothing earlier orders."""
 
     subop: int
@@ -267,7 +267,7 @@ class AicorePlan:
     groups: int
     programs: Mapping[HartKind, tuple[Step, ...]]
     events: tuple[Event, ...]
-    boundaries: tuple[Boundary, ...]
+    boundaries: tuple[AicoreBoundary, ...]
     flags: int  # per core, of the plan; the kernels have the ones above
     flag_count_max: int
     service: tuple[ServiceProgram, ...] = ()  # of the service hart, by launch
@@ -313,7 +313,7 @@ class AicorePlan:
     def between(self) -> tuple[int | None, ...]:
         """Behind each launch but the last: the sub-operator that NumPy computes there; None: nothing."""
         steps = self.programs[CoreKind.CUBE]
-        return tuple(s.subop if isinstance(s, Pause) else None for s in steps if isinstance(s, (Pause, Cut)))
+        return tuple(s.subop if isinstance(s, Pause) else None for s in steps if isinstance(s, (Pause, LaunchEnd)))
 
     @property
     def launch_of(self) -> dict[int, int]:
@@ -322,7 +322,7 @@ class AicorePlan:
         for program in self.programs.values():
             number = 0
             for step in program:
-                if isinstance(step, (Pause, Cut)):
+                if isinstance(step, (Pause, LaunchEnd)):
                     number += 1
                 elif isinstance(step, Run):
                     found[step.subop] = number

@@ -35,15 +35,15 @@ from superkernel.sync.aicore.lacking import Conflicts, Lacking
 from superkernel.sync.aicore.notes import Notes
 from superkernel.sync.aicore.plan import (
     AICPU,
+    AicoreBoundary,
     AicorePlan,
     Await,
-    Boundary,
     CoreKind,
-    Cut,
     Drain,
     Event,
     Form,
     HartKind,
+    LaunchEnd,
     Mode,
     OperandWait,
     Pause,
@@ -85,7 +85,7 @@ class _Planner:
         self.notes = Notes(target, sync, flags, count_max, len(self.events.modes) == len(MODES))
         self.busy: list[set[int]] = [set() for _ in schedule.subops]  # cores with units
         self.steps: dict[HartKind, list[list[Step]]] = {kind: [] for kind in self.harts.types}  # per sub-operator
-        self.boundaries: list[Boundary] = []
+        self.boundaries: list[AicoreBoundary] = []
         self.start = 0  # of the launch
         tilings = enumerate(schedule.tilings)
         self.barriers = {i: t.barriers for i, t in tilings if isinstance(t, AicoreTiling) and t.barriers}
@@ -115,7 +115,7 @@ class _Planner:
                 self._pause(sub.index)
             else:
                 if sub.index in self.cuts and sub.index > self.start:
-                    self._end_launch(sub.index, Cut(sub.index), sub.index - 1)
+                    self._end_launch(sub.index, LaunchEnd(sub.index), sub.index - 1)
                 self._boundary(sub.index, mine)
                 for kind in self.kinds(sub.index):
                     if not self.early_start:
@@ -155,10 +155,10 @@ class _Planner:
         """A fallback: the launch ends, NumPy works, another launch begins. Everything is known then."""
         self._end_launch(subop, Pause(subop), subop)
         self.boundaries.append(
-            Boundary(subop, Form.ALL, "computed by NumPy between two launches", (), (), (), 0, 0.0, ())
+            AicoreBoundary(subop, Form.ALL, "computed by NumPy between two launches", (), (), (), 0, 0.0, ())
         )
 
-    def _end_launch(self, subop: int, step: Pause | Cut, last: int) -> None:
+    def _end_launch(self, subop: int, step: Pause | LaunchEnd, last: int) -> None:
         """Ahead of a sub-operator. Another launch begins behind `last`, which everybody knows to be complete."""
         self._flush_all(subop)
         for kind in self.harts.types:

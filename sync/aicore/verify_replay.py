@@ -26,10 +26,10 @@ from superkernel.core.errors import Violation
 from superkernel.sync.aicore.plan import (
     AicorePlan,
     Await,
-    Cut,
     Drain,
     Event,
     HartKind,
+    LaunchEnd,
     Mode,
     Pause,
     Run,
@@ -123,10 +123,10 @@ class Replay:
 
     def _pass_pause(self) -> bool:
         """All programs stand at the same end of a launch: everything is complete, no event under way."""
-        steps: list[Pause | Cut] = []
+        steps: list[Pause | LaunchEnd] = []
         for kind, program in self.plan.programs.items():
             step = program[self.at[kind]] if self.at[kind] < len(program) else None
-            if not isinstance(step, (Pause, Cut)):
+            if not isinstance(step, (Pause, LaunchEnd)):
                 return False
             steps.append(step)
         if any(step != steps[0] for step in steps):
@@ -164,7 +164,7 @@ class Replay:
         return [e for e in dict.fromkeys(events) if made[e].mode is not Mode.NOTIFY and made[e].flag == flag]
 
     def _step(self, kind: HartKind, step: object) -> bool:
-        if isinstance(step, (Pause, Cut)):
+        if isinstance(step, (Pause, LaunchEnd)):
             return False
         mine = list(self.plan.cores(kind))
         number = self.at[kind] + 1

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from superkernel.core.errors import Violation
 from superkernel.scheduler.schedule import Space
-from superkernel.sync.aicore.plan import AicorePlan, AwaitCount, Cut, HartKind, Notify, Pause, Prefetch, Run
+from superkernel.sync.aicore.plan import AicorePlan, AwaitCount, HartKind, LaunchEnd, Notify, Pause, Prefetch, Run
 
 LINE_BYTES = 512  # what a prefetch may be rounded to at either end
 
@@ -58,7 +58,7 @@ def _read(plan: AicorePlan, kind: HartKind, progress: _Progress) -> Iterator[Vio
         elif isinstance(step, Run):
             progress.launch_of[step.subop] = launch
             last = step.subop
-        elif isinstance(step, (Pause, Cut)):
+        elif isinstance(step, (Pause, LaunchEnd)):
             launch, counted, last = launch + 1, 0, -1
     progress.launches = max(progress.launches, launch + 1)
 

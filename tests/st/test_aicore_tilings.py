@@ -26,7 +26,7 @@ from superkernel.codegen.aicore.kernels import grouped as grouped_code
 from superkernel.core.errors import SimulationError
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
-from superkernel.scheduler.families.aicore.base import KernelType
+from superkernel.scheduler.families.aicore.base import AicoreKernelType
 from superkernel.sim.device import Device
 from superkernel.sync.aicore.plan import AICPU, AicorePlan, Await, Mode, Run, Signal
 from superkernel.sync.aicore.verify import check_aicore_plan
@@ -325,7 +325,7 @@ def test_words_count_launches(kernel: sk.Kernel) -> None:
 
 def test_the_hart_is_an_aicpu_hart(kernel: sk.Kernel) -> None:
     schedule: Any = kernel._compiled.schedule
-    tiling = next(t for t in schedule.tilings if t.kernel_type is KernelType.AICPU)
+    tiling = next(t for t in schedule.tilings if t.kernel_type is AicoreKernelType.AICPU)
     tasks = [t for t in plan_of(kernel).tasks if schedule.tilings[t.subop] is tiling]
     assert [t.core for t in tasks] == [load_target("mini").cores]
     bare = load_target("mini").replaced({"device.aicpu_harts": 0})

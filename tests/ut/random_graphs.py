@@ -14,7 +14,7 @@ from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Body, View
 from superkernel.ir.graph import Graph, Node
 from superkernel.scheduler.hostcall import HostCallTiling
-from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.scheduler.tiling import KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
 F32 = DType.F32
@@ -63,7 +63,7 @@ class GraphMaker:
         )
 
 
-class LenientFamily(Family):
+class LenientFamily(KernelFamily):
     """Takes every view and, by kernel, every prologue: grouping at its most eager. One unit, whole operands."""
 
     kernels = ()

@@ -18,7 +18,7 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import View
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.attention_tiling import AttentionTiling, Stack, way_cycles
-from superkernel.scheduler.families.aicore.base import CoreRole, KernelType
+from superkernel.scheduler.families.aicore.base import AicoreKernelType, CoreRole
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine
 
@@ -75,7 +75,7 @@ SHAPES: list[tuple[Sizes, Mapping[str, Any], Stack]] = [
 def test_shapes(sizes: Sizes, attrs: dict[str, Any], stack: Stack) -> None:
     tiling = check(anchor_case("attention", attrs, slots_of(sizes)), splits=2)
     assert tiling.stack is stack
-    assert tiling.kernel_type is KernelType.MIX_1_2
+    assert tiling.kernel_type is AicoreKernelType.MIX_1_2
 
 
 def test_no_batches_are_no_units() -> None:
@@ -107,7 +107,7 @@ def test_too_small_memories_are_named() -> None:
 def test_one_vector_core_per_group() -> None:
     target = load_target("mini").replaced({"device.vector_cores_per_group": 1, "device.vector_cores": 2})
     case = anchor_case("attention", {"causal": True}, slots_of((1, 4, 2, 20, 70, 16, 16)))
-    assert check(case, target=target).kernel_type is KernelType.MIX_1_1
+    assert check(case, target=target).kernel_type is AicoreKernelType.MIX_1_1
 
 
 MASK_SHAPES = [(2, 1, 5, 70), (1, 3, 1, 70), (5, 1), (70,), (2, 3, 5, 70), (1, 1)]

@@ -22,7 +22,7 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.core.options import Options
 from superkernel.ir.body import Role as Use
 from superkernel.scheduler.families.aicore import AICORE_KERNELS, depthwise, family_of
-from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole, KernelType
+from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling, CoreRole
 from superkernel.scheduler.families.aicore.conv import cube_tilings
 from superkernel.scheduler.families.aicore.conv_form import ImageLoad
 from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling, conv_fix
@@ -117,7 +117,7 @@ def test_fix_does_the_epilogue(epilogue: str) -> None:
 )
 def test_vector_cores_do_the_epilogue(x: Shape, w: Shape, attrs: dict[str, Any], epilogue: str) -> None:
     case = conv_case(x, w, attrs, bias=True, epilogue=epilogue)
-    assert all(t.kernel_type is KernelType.MIX_1_2 for t in every_cut(case))
+    assert all(t.kernel_type is AicoreKernelType.MIX_1_2 for t in every_cut(case))
     check(case)
 
 
@@ -173,7 +173,7 @@ def test_depthwise(x: Shape, w: Shape, attrs: dict[str, Any], epilogue: str) -> 
     offered = family_of("aicore.conv").tilings("aicore.conv", case.body, MINI)
     assert cuts[0] in offered
     assert (cuts[0].fold > 1) == (x[1] in (32, 48) and x[-1] > 5)
-    assert cuts[0].kernel_type is KernelType.VECTOR
+    assert cuts[0].kernel_type is AicoreKernelType.VECTOR
     for tiling in dict.fromkeys([cuts[0], random.Random(x[1]).choice(cuts)]):
         check_aicore("aicore.conv", case.body, case.arrays, case.expected, tiling=tiling, splits=1)
 

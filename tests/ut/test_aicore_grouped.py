@@ -13,7 +13,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Role
 from superkernel.ops.grouped import GroupTable
-from superkernel.scheduler.families.aicore.base import KernelType
+from superkernel.scheduler.families.aicore.base import AicoreKernelType
 from superkernel.scheduler.families.aicore.grouped import FAMILY, grouped_cut
 from superkernel.target.aicore import load_target
 
@@ -63,7 +63,7 @@ def test_the_table(name: str, dtype: str) -> None:
     for attrs in ({"rows": 32, "tile": 8}, {"rows": 40, "tile": 5, "columns": 3, "slots": 7}):
         body, arrays, expected = op_body("tile_groups", [np.array(COUNTS[name], dtype)], attrs)
         (tiling,) = check_aicore("aicore.tiling", body, arrays, expected, tol=0, splits=1)
-        assert tiling.kernel_type is KernelType.AICPU
+        assert tiling.kernel_type is AicoreKernelType.AICPU
 
 
 def test_cuts_give_every_core_work() -> None:

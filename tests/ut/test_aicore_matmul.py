@@ -24,7 +24,7 @@ from superkernel.ir.body import Body, Instruction, Operand, PointwiseProgram, Pr
 from superkernel.ir.body import Role as Use
 from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore import family_of
-from superkernel.scheduler.families.aicore.base import CoreRole, KernelType
+from superkernel.scheduler.families.aicore.base import AicoreKernelType, CoreRole
 from superkernel.scheduler.families.aicore.cube import DepthCut, PackFactor
 from superkernel.scheduler.families.aicore.matmul import candidates, with_tile
 from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, RIGHT, MatmulTiling, fix_of
@@ -205,7 +205,7 @@ def test_mix_in_pieces() -> None:
     case = anchor_case("matmul", {}, [((75, 90), F16), ((90, 150), F16)], constants=[1], epilogue="mixed")
     for tile in ((64, 32), (16, 112)):
         tiling = with_tile(case.body, tiny(), *tile)
-        assert tiling.kernel_type is KernelType.MIX_1_2
+        assert tiling.kernel_type is AicoreKernelType.MIX_1_2
         check_aicore(KERNEL, case.body, case.arrays, case.expected, tiling=tiling, target=tiny(), splits=1)
 
 
@@ -271,7 +271,7 @@ def test_what_fix_does(steps: Any, vectors: int, expected: Any, tile: tuple[int,
     product = arrays[0].astype(np.float64) @ arrays[1].astype(np.float64)
     want = expected(product, [a.astype(np.float64) for a in arrays[2:-1]])
     tiling = with_tile(body, load_target("mini"), *tile)
-    assert tiling.kernel_type is KernelType.CUBE
+    assert tiling.kernel_type is AicoreKernelType.CUBE
     check_aicore(KERNEL, body, arrays, {len(arrays) - 1: want}, tiling=tiling, splits=1)
 
 
@@ -307,7 +307,7 @@ def test_one_vector_core_per_group() -> None:
     target = load_target("mini").replaced(fields)
     case = anchor_case("matmul", {}, [((40, 64), F16), ((64, 50), F16)], constants=[1], epilogue="mixed")
     tiling = check(case, target=target, count=1)
-    assert tiling.kernel_type is KernelType.MIX_1_1
+    assert tiling.kernel_type is AicoreKernelType.MIX_1_1
     assert tiling.roles() == (CoreRole.CUBE, CoreRole.VECTOR0)
 
 

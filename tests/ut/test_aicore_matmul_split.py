@@ -16,7 +16,7 @@ from superkernel.builder import GraphBuilder
 from superkernel.core.dtypes import DType
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
-from superkernel.scheduler.families.aicore.base import KernelType
+from superkernel.scheduler.families.aicore.base import AicoreKernelType
 from superkernel.scheduler.families.aicore.cube import DepthCut
 from superkernel.scheduler.families.aicore.matmul import MatmulFamily
 from superkernel.scheduler.families.aicore.matmul_split import SplitTiling, split_candidates
@@ -110,7 +110,7 @@ def test_chosen_where_it_pays(shape: tuple[int, int, int], constant: bool, is_sp
     tiling = compiled.schedule.tilings[0]
     assert isinstance(tiling, SplitTiling) is is_split
     if isinstance(tiling, SplitTiling):
-        assert tiling.kernel_type is KernelType.MIX_1_2
+        assert tiling.kernel_type is AicoreKernelType.MIX_1_2
         assert tiling.scratch_bytes * 24 <= load_target("a3").l2.capacity_bytes // 2
 
 

@@ -10,7 +10,7 @@ from aicore_plans import without_event
 from aicore_schedules import CUBE, MINI, MIX, VECTOR, Op, chain, random_ops, schedule_of
 
 from superkernel.core.errors import VerificationError
-from superkernel.scheduler.families.aicore.base import KernelType
+from superkernel.scheduler.families.aicore.base import AicoreKernelType
 from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Drain, Event, Form, Mode, Run, Signal
 from superkernel.sync.aicore.planner import plan_aicore
 from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
@@ -72,7 +72,7 @@ def test_no_fence_can_be_left_out(seed: int) -> None:
         ((CUBE, MIX), False, Form.GROUP),
     ],
 )
-def test_the_narrowest_form_that_the_data_allows(kinds: tuple[KernelType, ...], whole: bool, form: Form) -> None:
+def test_the_narrowest_form_that_the_data_allows(kinds: tuple[AicoreKernelType, ...], whole: bool, form: Form) -> None:
     plan = plan_aicore(schedule_of(chain(*kinds, whole=whole)), MINI)
     assert plan.boundaries[1].form is form
     verify_aicore(plan)

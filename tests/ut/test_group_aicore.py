@@ -26,7 +26,7 @@ from superkernel.scheduler.group import group
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.storage import IMAGE_OPS, StoragePolicy, channels_inside
-from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.scheduler.tiling import KernelFamily, Tiling
 from superkernel.target.aicore import load_target
 from superkernel.transforms import simplify
 from superkernel.transforms.precision import error_bound, lower_precision
@@ -34,7 +34,7 @@ from superkernel.transforms.precision import error_bound, lower_precision
 A3 = load_target("a3")
 
 
-class CoreFamily(Family):
+class CoreFamily(KernelFamily):
     """The answers of the accelerator's families: products read matrices with dense rows, images channels last."""
 
     kernels = tuple(k for k in AICORE_KERNELS.kernels if k.startswith("aicore."))

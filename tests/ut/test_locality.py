@@ -21,7 +21,7 @@ from superkernel.ir.graph import Graph
 from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.aicore.locality import Localised, localise
 from superkernel.scheduler.aicore.place import ranges
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling
 from superkernel.scheduler.grouping import ValueBuffer
 from superkernel.scheduler.schedule import Place, Space, Task
 from superkernel.scheduler.tiling import Access
@@ -38,14 +38,14 @@ KIND = TensorType(DType.I8, (BLOCK * UNITS,))
 class _Tiling(AicoreTiling):
     """Each unit writes its part of the last operand, and reads the same part of the others, or all of them."""
 
-    kind: KernelType
+    kind: AicoreKernelType
     count: int
     whole: bool
     cycles: float
     inputs: int
 
     @property
-    def kernel_type(self) -> KernelType:
+    def kernel_type(self) -> AicoreKernelType:
         return self.kind
 
     @property
@@ -71,7 +71,14 @@ class _Program:
     buffers: dict[str, ValueBuffer] = field(default_factory=lambda: {"in": ValueBuffer(KIND, Place(Space.INPUT, 0, 0))})
 
     def add(
-        self, kind: KernelType, units: int, reads: Sequence[str], out: str, *, whole: bool = False, cycles: float = 10.0
+        self,
+        kind: AicoreKernelType,
+        units: int,
+        reads: Sequence[str],
+        out: str,
+        *,
+        whole: bool = False,
+        cycles: float = 10.0,
     ) -> None:
         operands = (*(Operand(Use.INPUT, KIND) for _ in reads), Operand(Use.OUTPUT, KIND))
         body = Body(None, (), operands, (), (), (), PointwiseProgram((1,), (), (), ()))
@@ -88,7 +95,7 @@ class _Program:
         return tuple(ranges(self.tilings[index], Cores(A3)))
 
 
-CUBE, VECTOR = KernelType.CUBE, KernelType.VECTOR
+CUBE, VECTOR = AicoreKernelType.CUBE, AicoreKernelType.VECTOR
 
 
 def test_each_group_computes_a_small_value_for_itself() -> None:

@@ -19,7 +19,7 @@ from superkernel.reference import evaluate
 from superkernel.scheduler.group import group
 from superkernel.scheduler.place import dependences, place
 from superkernel.scheduler.schedule import Schedule, Space, parse_tasks
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.sync.planner import plan_sync
 from superkernel.sync.verify import verify
 from superkernel.target.cpu import CpuTarget, cpu_target
@@ -54,7 +54,7 @@ class RowTiling(Tiling):
         return 20.0 + (end - begin) * self.ns_per_row
 
 
-class Rows(Family):
+class Rows(KernelFamily):
     """Every kernel cut by rows at a price per row."""
 
     kernels = ()

@@ -24,13 +24,13 @@ from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HostCallTiling
 from superkernel.scheduler.place import place
 from superkernel.scheduler.storage import IMAGE_OPS, StoragePolicy, channels_inside
-from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.scheduler.tiling import KernelFamily, Tiling
 from superkernel.target.cpu import cpu_target
 
 CPU = cpu_target("x86_64-unknown-linux-gnu", "avx2", ())
 
 
-class ImageFamily(Family):
+class ImageFamily(KernelFamily):
     """Convolutions and pools as the accelerator has them: images channels last, in and out; the rest dense."""
 
     kernels = ()

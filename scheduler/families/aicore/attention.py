@@ -26,10 +26,10 @@ from superkernel.scheduler.families.aicore.attention_tiling import (
     table_view,
 )
 from superkernel.scheduler.families.aicore.base import check_group
-from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, TABLE_TYPES, AicoreKernel
+from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, TABLE_TYPES, AicoreKernelDef
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.attention import AttentionForm, attention_form
-from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.scheduler.tiling import KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 
 _ROWS = (64, 128, 32, 16)  # of a unit, at most
@@ -40,7 +40,7 @@ _STRIDE_MAX_BYTES = (1 << 32) - 1
 _DEPTH_MAX = 4096
 
 
-class AttentionFamily(Family):
+class AttentionFamily(KernelFamily):
     """`aicore.attention`: any mask, length, causal limit and grouping; f16, bf16 and f32."""
 
     kernels: tuple[str, ...] = ("aicore.attention",)
@@ -174,7 +174,7 @@ def _fed(body: Body, form: AttentionForm, target: AicoreTarget, base: AttentionT
 FAMILY = AttentionFamily()
 
 KERNELS = (
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.attention",
         ops=("attention",),
         family=FAMILY,

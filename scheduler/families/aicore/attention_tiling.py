@@ -32,7 +32,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
-from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, CoreRole, KernelType
+from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreKernelType, AicoreTiling, CoreRole
 from superkernel.scheduler.families.aicore.cube import cube_cycles, fix_cycles
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.rounding import ceil_to
@@ -97,8 +97,8 @@ class AttentionTiling(AicoreTiling):
         return self.batch * self.kv_heads * self.head_blocks * self.position_blocks
 
     @property
-    def kernel_type(self) -> KernelType:
-        return KernelType.MIX_1_2 if self.lanes == 2 else KernelType.MIX_1_1
+    def kernel_type(self) -> AicoreKernelType:
+        return AicoreKernelType.MIX_1_2 if self.lanes == 2 else AicoreKernelType.MIX_1_1
 
     @property
     def rows(self) -> int:

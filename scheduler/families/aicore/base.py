@@ -31,7 +31,7 @@ CHANNEL_FLAGS = 4
 that is ahead may use a channel's flag while others still wait at a barrier."""
 
 
-class KernelType(Enum):
+class AicoreKernelType(Enum):
     """Which cores a kernel needs; the value is the graph's `kernel_type` attribute (AICPU: none of them)."""
 
     CUBE = "AIC_ONLY"
@@ -50,22 +50,24 @@ class KernelType(Enum):
     @property
     def on_aicpu(self) -> bool:
         """Whether it runs beside the cores, on an aicpu hart."""
-        return self is KernelType.AICPU
+        return self is AicoreKernelType.AICPU
 
     @property
     def uses_cube(self) -> bool:
         """Whether cube cores take part."""
-        return self not in (KernelType.VECTOR, KernelType.MIX_0_1, KernelType.AICPU)
+        return self not in (AicoreKernelType.VECTOR, AicoreKernelType.MIX_0_1, AicoreKernelType.AICPU)
 
     @property
     def uses_vector(self) -> bool:
         """Whether vector cores take part."""
-        return self not in (KernelType.CUBE, KernelType.MIX_1_0, KernelType.AICPU)
+        return self not in (AicoreKernelType.CUBE, AicoreKernelType.MIX_1_0, AicoreKernelType.AICPU)
 
     @property
-    def by_groups(self) -> KernelType | None:
+    def by_groups(self) -> AicoreKernelType | None:
         """The type that runs the same kernel on one core of each group; None: there is none."""
-        return {KernelType.CUBE: KernelType.MIX_1_0, KernelType.VECTOR: KernelType.MIX_0_1}.get(self)
+        return {AicoreKernelType.CUBE: AicoreKernelType.MIX_1_0, AicoreKernelType.VECTOR: AicoreKernelType.MIX_0_1}.get(
+            self
+        )
 
 
 def check_group(target: AicoreTarget, lanes: Sequence[int], what: str) -> None:
@@ -116,18 +118,18 @@ MIX_ROLES = (CoreRole.CUBE, CoreRole.VECTOR0, CoreRole.VECTOR1)
 @dataclass(frozen=True)
 class AicoreTiling(Tiling):
     """See the module docstring. `scratch_bytes`: workspace in global memory per group (MIX) or per core. `launched`:
-    the type that the ranges are divided by, where it is not the kernel's own (`KernelType.by_groups`).
+    the type that the ranges are divided by, where it is not the kernel's own (`AicoreKernelType.by_groups`).
     `engines_write_all`: engines write every byte that is declared as written (the simulator counts them).
     `dynamically_partitioned`: what each range writes is known at run time only: all declare all, and a table says whose
     is which."""
 
     engines_write_all: ClassVar[bool] = True
     dynamically_partitioned: ClassVar[bool] = False
-    launched: KernelType | None = field(default=None, kw_only=True, repr=False)  # the kernel's code is the same
+    launched: AicoreKernelType | None = field(default=None, kw_only=True, repr=False)  # the kernel's code is the same
 
     @property
     @abstractmethod
-    def kernel_type(self) -> KernelType:
+    def kernel_type(self) -> AicoreKernelType:
         """Which cores run a range."""
 
     @property
@@ -142,19 +144,19 @@ class AicoreTiling(Tiling):
         return 0
 
     @property
-    def launch_type(self) -> KernelType:
+    def launch_type(self) -> AicoreKernelType:
         """The type that the ranges are divided by."""
         return self.launched or self.kernel_type
 
     def roles(self) -> tuple[CoreRole, ...]:
         """The roles of a range."""
-        if self.kernel_type in (KernelType.CUBE, KernelType.MIX_1_0):
+        if self.kernel_type in (AicoreKernelType.CUBE, AicoreKernelType.MIX_1_0):
             return (CoreRole.CUBE,)
-        if self.kernel_type in (KernelType.VECTOR, KernelType.MIX_0_1):
+        if self.kernel_type in (AicoreKernelType.VECTOR, AicoreKernelType.MIX_0_1):
             return (CoreRole.VECTOR0,)
-        if self.kernel_type is KernelType.AICPU:
+        if self.kernel_type is AicoreKernelType.AICPU:
             return (CoreRole.AICPU,)
-        return MIX_ROLES if self.kernel_type is KernelType.MIX_1_2 else MIX_ROLES[:2]
+        return MIX_ROLES if self.kernel_type is AicoreKernelType.MIX_1_2 else MIX_ROLES[:2]
 
     def role_accesses(self, body: Body, begin: int, end: int, role: CoreRole) -> tuple[Access, ...]:
         """What one role of a range reads and writes in global memory, workspace aside. MIX kernels override it."""
@@ -181,5 +183,5 @@ class VectorTiling(AicoreTiling):
     """Of a kernel that needs vector cores alone."""
 
     @property
-    def kernel_type(self) -> KernelType:
-        return KernelType.VECTOR
+    def kernel_type(self) -> AicoreKernelType:
+        return AicoreKernelType.VECTOR

@@ -32,9 +32,9 @@ from superkernel.scheduler.families.aicore.conv_tiling import (
     vector_packs,
     window_extent,
 )
-from superkernel.scheduler.families.aicore.kernel import FLOATS, AicoreKernel
+from superkernel.scheduler.families.aicore.kernel import FLOATS, AicoreKernelDef
 from superkernel.scheduler.families.aicore.rounding import ceil_to
-from superkernel.scheduler.tiling import Family
+from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.aicore import AicoreTarget
 
 _OFFERED = 3  # tilings, best first
@@ -61,7 +61,7 @@ def channels_inside(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return (shape[CHANNEL] == 1 or strides[CHANNEL] == 1) and min(strides, default=0) >= 0
 
 
-class ConvFamily(Family):
+class ConvFamily(KernelFamily):
     """Convolutions of one and two dimensions, any groups, with constant weights."""
 
     kernels = ("aicore.conv",)
@@ -282,7 +282,7 @@ class _Search:
 FAMILY = ConvFamily()
 
 KERNELS = (
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.conv",
         ops=("conv",),
         family=FAMILY,

@@ -31,7 +31,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Box, Region
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
-from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, CoreRole, KernelType
+from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreKernelType, AicoreTiling, CoreRole
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form, slot_bias
 from superkernel.scheduler.families.aicore.conv_form import CubeConv, ImageLoad, cube_conv
 from superkernel.scheduler.families.aicore.conv_mix import lane_form
@@ -80,8 +80,8 @@ class ConvTiling(AicoreTiling):
     lane_rows: int = 0
 
     @property
-    def kernel_type(self) -> KernelType:
-        return KernelType.CUBE if self.fix else KernelType.MIX_1_2
+    def kernel_type(self) -> AicoreKernelType:
+        return AicoreKernelType.CUBE if self.fix else AicoreKernelType.MIX_1_2
 
     @property
     def places(self) -> int:

@@ -25,14 +25,14 @@ from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, output_types, ub_bytes
 from superkernel.scheduler.families.aicore.formulas import lower
-from superkernel.scheduler.families.aicore.kernel import INDEX_TYPES, AicoreKernel
+from superkernel.scheduler.families.aicore.kernel import INDEX_TYPES, AicoreKernelDef
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Register, TileCode, TileLayout
 from superkernel.scheduler.families.aicore.tilecode import Home as TileHome
 from superkernel.scheduler.families.lookup import lookup_plan
 from superkernel.scheduler.families.pointwise import accesses_of
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 
 ROWS_MAX = 256  # of a tile: its first transfer is out before the last index is read
@@ -133,7 +133,7 @@ class GatherTiling(VectorTiling):
         return CALL_CYCLES + rows * max(transfer, index) + self.cut.cycles(plan.epilogue, code, begin, end, target)
 
 
-class GatherFamily(Family):
+class GatherFamily(KernelFamily):
     """Embedding rows, and the slices that an index tensor names."""
 
     kernels = ("aicore.gather",)
@@ -179,7 +179,7 @@ def _rows(cut: Cut, code: TileCode, body: Body, target: AicoreTarget) -> int:
 FAMILY = GatherFamily()
 
 KERNELS = (
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.gather",
         ops=("gather",),
         family=FAMILY,

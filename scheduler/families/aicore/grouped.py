@@ -23,7 +23,7 @@ from superkernel.ir.body import Body, Role, View
 from superkernel.ops.grouped import GroupTable
 from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.rounding import PRODUCT_SUMS
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType
+from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling
 from superkernel.scheduler.families.aicore.cube import (
     CubeFactor,
     DepthCut,
@@ -33,11 +33,11 @@ from superkernel.scheduler.families.aicore.cube import (
     cube_cycles,
     fix_cycles,
 )
-from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, TABLE_TYPES, AicoreKernel
+from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, TABLE_TYPES, AicoreKernelDef
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.grouped import TABLE, W, X, product_table, view_of
-from superkernel.scheduler.tiling import Access, Family, Pack, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Pack, Tiling
 from superkernel.target.aicore import AicoreTarget
 
 ROWS_MAX, COLUMNS_MAX, COLUMNS_MIN = 128, 256, 64
@@ -62,8 +62,8 @@ class GroupedTiling(AicoreTiling):
     line_block: int
 
     @property
-    def kernel_type(self) -> KernelType:
-        return KernelType.CUBE
+    def kernel_type(self) -> AicoreKernelType:
+        return AicoreKernelType.CUBE
 
     @property
     def units(self) -> int:
@@ -196,7 +196,7 @@ def cut_of(table: GroupTable, body: Body, target: AicoreTarget) -> GroupedTiling
     return GroupedTiling(table.tile, block, cut, sums, slots, int(memory.block_bytes), int(target.cube.m))
 
 
-class GroupedFamily(Family):
+class GroupedFamily(KernelFamily):
     """`aicore.grouped_matmul`: f16, bf16 and f32; no epilogue."""
 
     kernels = ("aicore.grouped_matmul",)
@@ -214,7 +214,7 @@ class GroupedFamily(Family):
 FAMILY = GroupedFamily()
 
 KERNELS = (
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.grouped_matmul",
         ops=("grouped_matmul",),
         family=FAMILY,

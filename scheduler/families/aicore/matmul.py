@@ -21,7 +21,7 @@ from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.aicore.base import check_group, mixes
 from superkernel.scheduler.families.aicore.cube import DepthCut, FactorLayout, chunk_bytes
-from superkernel.scheduler.families.aicore.kernel import FLOATS, AicoreKernel
+from superkernel.scheduler.families.aicore.kernel import FLOATS, AicoreKernelDef
 from superkernel.scheduler.families.aicore.matmul_form import CubeProduct, product_of
 from superkernel.scheduler.families.aicore.matmul_split import split_candidates
 from superkernel.scheduler.families.aicore.matmul_tiling import (
@@ -35,7 +35,7 @@ from superkernel.scheduler.families.aicore.matmul_tiling import (
     layout_of,
 )
 from superkernel.scheduler.families.aicore.rounding import ceil_to
-from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.scheduler.tiling import KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 
 LINES_MAX = 2048  # of a tile
@@ -249,7 +249,7 @@ def with_tile(
     raise UnsupportedError("the tile does not fit", location="memory.l1_bytes", found=f"{rows} x {columns}")
 
 
-class MatmulFamily(Family):
+class MatmulFamily(KernelFamily):
     """`aicore.matmul`: constant or computed factors, one matrix or a batch of them, f16, bf16, f32 and i8."""
 
     kernels: tuple[str, ...] = ("aicore.matmul",)
@@ -274,7 +274,7 @@ class MatmulFamily(Family):
 FAMILY = MatmulFamily()
 
 KERNELS = (
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.matmul",
         ops=("matmul",),
         family=FAMILY,

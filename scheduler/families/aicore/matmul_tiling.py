@@ -34,7 +34,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Box, Region, regions_of_box
 from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ir.collapse import runs_of_range
-from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreTiling, CoreRole, KernelType
+from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreKernelType, AicoreTiling, CoreRole
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form
 from superkernel.scheduler.families.aicore.cube import (
     CubeFactor,
@@ -108,8 +108,8 @@ class MatmulTiling(AicoreTiling):
         return self.lanes > 0
 
     @property
-    def kernel_type(self) -> KernelType:
-        return (KernelType.CUBE, KernelType.MIX_1_1, KernelType.MIX_1_2)[self.lanes]
+    def kernel_type(self) -> AicoreKernelType:
+        return (AicoreKernelType.CUBE, AicoreKernelType.MIX_1_1, AicoreKernelType.MIX_1_2)[self.lanes]
 
     @property
     def panels(self) -> int:

@@ -18,11 +18,11 @@ from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types, plain
-from superkernel.scheduler.families.aicore.kernel import AicoreKernel
+from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.pieces import pieces_of
 from superkernel.scheduler.families.pointwise import accesses_of, program_accesses
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 
 
@@ -73,7 +73,7 @@ class PiecesTiling(VectorTiling):
         return total
 
 
-class MovementFamily(Family):
+class MovementFamily(KernelFamily):
     """Copies that are no single affine view."""
 
     kernels = ("aicore.movement",)
@@ -116,7 +116,7 @@ def _is_copy(body: Body, program: PointwiseProgram, target: AicoreTarget) -> boo
 FAMILY = MovementFamily()
 
 KERNELS = (
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.movement",
         ops=("concat", "pad", "tile"),
         family=FAMILY,

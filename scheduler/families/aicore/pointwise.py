@@ -18,10 +18,10 @@ from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.vector_ops import VECTOR_OPS, Computable
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, code_of, cut_program, output_types, plain
-from superkernel.scheduler.families.aicore.kernel import AicoreKernel
+from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
 from superkernel.scheduler.families.pointwise import program_accesses
 from superkernel.scheduler.kerneldef import ops_of
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 
 CALL_CYCLES = 40  # entering, leaving, decoding a range
@@ -54,7 +54,7 @@ class PointwiseTiling(VectorTiling):
         return CALL_CYCLES + self.cut.cycles(program, code, begin, end, target)
 
 
-class PointwiseFamily(Family):
+class PointwiseFamily(KernelFamily):
     """Pure pointwise work and copies."""
 
     kernels = ("aicore.pointwise",)
@@ -68,7 +68,7 @@ class PointwiseFamily(Family):
 FAMILY = PointwiseFamily()
 
 KERNELS = (
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.pointwise",  # programs compute in the vector engine's types; a copy is of any type
         ops=(POINTWISE, *sorted(VECTOR_OPS), *ops_of(OpFamily.VIEW, OpFamily.RESHAPE)),
         family=FAMILY,

@@ -26,16 +26,16 @@ from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.windows import Window
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import ROW_SUMS
-from superkernel.scheduler.families.aicore.base import AicoreTiling, KernelType, VectorTiling
+from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling, VectorTiling
 from superkernel.scheduler.families.aicore.formulas import lower
-from superkernel.scheduler.families.aicore.kernel import BYTES, FLOATS, INTEGERS, AicoreKernel
+from superkernel.scheduler.families.aicore.kernel import BYTES, FLOATS, INTEGERS, AicoreKernelDef
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.rows import FAMILY as ROWS
 from superkernel.scheduler.families.aicore.rows import RowsTiling
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Home, TileCode, TileSize
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.pool import GLOBAL, PoolForm, pool_form
-from superkernel.scheduler.tiling import Access, Family
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.aicore import AicoreTarget
 
 CANDIDATES_MAX = 8
@@ -142,7 +142,7 @@ class GlobalPoolTiling(AicoreTiling):
     rows: RowsTiling
 
     @property
-    def kernel_type(self) -> KernelType:
+    def kernel_type(self) -> AicoreKernelType:
         return self.rows.kernel_type
 
     @property
@@ -243,7 +243,7 @@ def code_behind(body: Body) -> TileCode | None:
     return lower(program, dtypes, len(program.shape) - 1, 1, anchors=(work,))
 
 
-class PoolFamily(Family):
+class PoolFamily(KernelFamily):
     """Max, average and Lp pools, windowed or global."""
 
     kernels = ("aicore.pool",)
@@ -343,7 +343,7 @@ def _most_rows(limit: int, fits: Callable[[int], bool]) -> int:
 FAMILY = PoolFamily()
 
 KERNELS = (
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.pool",
         ops=("max_pool", "avg_pool", "lp_pool", "global_avg_pool", "global_max_pool"),
         family=FAMILY,

@@ -35,13 +35,13 @@ from superkernel.scheduler.families.aicore.cuts import (
     plain,
     ub_bytes,
 )
-from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, AicoreKernel
+from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, AicoreKernelDef
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, TileLayout
 from superkernel.scheduler.families.pointwise import accesses_of
 from superkernel.scheduler.families.rowops import integer
 from superkernel.scheduler.families.rowspace import remap, slot_program
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 
 FENCES = (1, 2, 3)  # batch, head and place stay dimensions of their own
@@ -282,7 +282,7 @@ class RopeTiling(VectorTiling):
         return cycles
 
 
-class RopeFamily(Family):
+class RopeFamily(KernelFamily):
     """Rotary position embedding."""
 
     kernels = ("aicore.rope",)
@@ -350,7 +350,7 @@ def _shrunk(plan: RopePlan, cut: Cut, dtypes: tuple[DType, ...], limit: int, tar
 FAMILY = RopeFamily()
 
 KERNELS = (
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.rope",
         ops=("rope",),
         family=FAMILY,

@@ -24,7 +24,7 @@ from superkernel.registry.predicates import Clause, Facts, FactValue, Reason, Te
 from superkernel.registry.rounding import EXACT, ROW_SUMS
 from superkernel.scheduler.families.aicore.barrier_reduce import barrier_reduce_tiling
 from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
-from superkernel.scheduler.families.aicore.kernel import BYTES, FLOATS, INTEGERS, AicoreKernel
+from superkernel.scheduler.families.aicore.kernel import BYTES, FLOATS, INTEGERS, AicoreKernelDef
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.row_buffers import (
     FOLD_COLUMNS,
@@ -38,7 +38,7 @@ from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.scheduler.families.rowtiling import RowTiling
 from superkernel.scheduler.kerneldef import ops_of
-from superkernel.scheduler.tiling import Access, Family
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.aicore import AicoreTarget
 
 TILE_BYTES_MAX = 32 * 1024  # a longer transfer gains nothing and delays the first result
@@ -193,7 +193,7 @@ def _fold_pays(p: int, q: int, target: AicoreTarget) -> bool:
     return folded < start + p * (-(-q // lanes) + tail)
 
 
-class RowsFamily(Family):
+class RowsFamily(KernelFamily):
     """Softmax, normalisations, reductions and running sums on a vector core."""
 
     kernels = ("aicore.norm", "aicore.softmax", "aicore.reduce", "aicore.scan")
@@ -364,7 +364,7 @@ _REDUCTIONS = tuple(name for name in ops_of(OpFamily.REDUCE) if name.startswith(
 _EXTREMES = ("reduce_max", "reduce_min")
 
 KERNELS = (
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.norm",
         ops=("layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "lp_norm"),
         family=FAMILY,
@@ -373,7 +373,7 @@ KERNELS = (
         dtypes=FLOATS,
         rounding=ROW_SUMS,
     ),
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.softmax",
         ops=("softmax", "log_softmax"),
         family=FAMILY,
@@ -382,7 +382,7 @@ KERNELS = (
         dtypes=FLOATS,
         rounding=ROW_SUMS,
     ),
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.reduce",  # floats in f32, integers in their own type, bytes in f16
         ops=_REDUCTIONS,
         family=FAMILY,
@@ -395,7 +395,7 @@ KERNELS = (
         },
         rounding=ROW_SUMS,
     ),
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.scan",
         ops=("cumsum",),
         family=FAMILY,

@@ -29,11 +29,11 @@ from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.rounding import ROW_SUMS
 from superkernel.scheduler.families import family_of as host_family_of
 from superkernel.scheduler.families.aicore.base import VectorTiling
-from superkernel.scheduler.families.aicore.kernel import AicoreKernel
+from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
 from superkernel.scheduler.families.costing import program_weight
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.kerneldef import ops_of
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.cpu import CpuTarget
 
@@ -150,7 +150,7 @@ def _divided(whole: ScalarTiling, body: Body, target: AicoreTarget) -> ScalarTil
     return parts if pays else whole
 
 
-class ScalarFamily(Family):
+class ScalarFamily(KernelFamily):
     """What is left over, where it is small."""
 
     kernels = ("aicore.scalar",)
@@ -199,7 +199,7 @@ class Few(Test):
 
 
 KERNELS = (
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.scalar",
         ops=(POINTWISE, *ops_of(OpFamily.POINTWISE, OpFamily.VIEW, OpFamily.RESHAPE), *HOST_KERNELS),
         family=FAMILY,

@@ -15,12 +15,12 @@ from superkernel.ir.body import Body
 from superkernel.ops.grouped import TILINGS
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import EXACT
-from superkernel.scheduler.families.aicore.base import KernelType
-from superkernel.scheduler.families.aicore.kernel import AicoreKernel
+from superkernel.scheduler.families.aicore.base import AicoreKernelType
+from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
 from superkernel.scheduler.families.aicore.scalar import CALL_CYCLES, INSTRUCTION_CYCLES, ScalarTiling
 from superkernel.scheduler.families.grouped import TableTiling as HostTiling
 from superkernel.scheduler.families.grouped import table_tiling
-from superkernel.scheduler.tiling import Family, Tiling
+from superkernel.scheduler.tiling import KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 
 HOST_KERNEL = "host.tiling"
@@ -33,8 +33,8 @@ class TableTiling(ScalarTiling):
     """See the module docstring."""
 
     @property
-    def kernel_type(self) -> KernelType:
-        return KernelType.AICPU
+    def kernel_type(self) -> AicoreKernelType:
+        return AicoreKernelType.AICPU
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         """Counts are read some side by side; the table is written word by word."""
@@ -46,7 +46,7 @@ class TableTiling(ScalarTiling):
         return CALL_CYCLES + each + INSTRUCTION_CYCLES * _WORK_INSTRUCTIONS * self.inner.work
 
 
-class TilingFamily(Family):
+class TilingFamily(KernelFamily):
     """Tables that depend on data."""
 
     kernels = ("aicore.tiling",)
@@ -64,7 +64,7 @@ class TilingFamily(Family):
 FAMILY = TilingFamily()
 
 KERNELS = (
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.tiling",
         ops=TILINGS,
         family=FAMILY,

@@ -23,12 +23,12 @@ from superkernel.ir.collapse import collapse, feed, restrict
 from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types
-from superkernel.scheduler.families.aicore.kernel import AicoreKernel
+from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.pointwise import accesses_of
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.families.update import is_in_place
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 
 PAIR_DIMS = (1, 2)  # B and H stay dimensions of their own
@@ -150,7 +150,7 @@ def _union(box: Box, strides: tuple[int, ...], itemsize: int, offset: int) -> tu
     )
 
 
-class UpdateFamily(Family):
+class UpdateFamily(KernelFamily):
     """Updates of a state."""
 
     kernels = ("aicore.kv_update",)
@@ -192,7 +192,7 @@ def _cut(body: Body, program: PointwiseProgram, target: AicoreTarget, ub_bytes: 
 FAMILY = UpdateFamily()
 
 KERNELS = (
-    AicoreKernel(
+    AicoreKernelDef(
         id="aicore.kv_update",
         ops=("kv_update",),
         family=FAMILY,

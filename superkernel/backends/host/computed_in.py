@@ -15,7 +15,7 @@ from superkernel.registry.rows_reduced import REDUCED
 
 if TYPE_CHECKING:
     from superkernel.ir.body import SubOperator
-    from superkernel.registry.explanation import Candidate, Explanation
+    from superkernel.registry.explanation import Candidate, KernelExplanation
     from superkernel.scheduler.schedule import Schedule
     from superkernel.scheduler.tiling import Tiling
 
@@ -36,7 +36,7 @@ def formats_in_force(schedule: Schedule) -> dict[str, int]:
     return dict(sorted(Counter(computed_in(sub, tiling) for sub, tiling in pairs).items()))
 
 
-def precision_text(asked: str, sub: SubOperator, tiling: Tiling, explanation: Explanation) -> str:
+def precision_text(asked: str, sub: SubOperator, tiling: Tiling, explanation: KernelExplanation) -> str:
     """One line about a sub-operator under a reduced precision; "" where none was asked for. `explanation`: the choice
     of its kernel."""
     if asked not in REDUCED:
@@ -50,7 +50,7 @@ def precision_text(asked: str, sub: SubOperator, tiling: Tiling, explanation: Ex
     return f"{asked} allowed: {words}, {_why_not(asked, explanation)}"
 
 
-def _why_not(asked: str, explanation: Explanation) -> str:
+def _why_not(asked: str, explanation: KernelExplanation) -> str:
     """Why no kernel of reduced precision was taken."""
     faster = [c for c in explanation.eligible if _allows(c, asked)]
     if faster and faster[0].score is not None:

@@ -23,7 +23,7 @@ class StaticValueError(UnsupportedError):
     inputs: tuple[str, ...] = ()
 
 
-class Call(Emitter):
+class OnnxCall(Emitter):
     """What a lowering works with."""
 
     def __init__(

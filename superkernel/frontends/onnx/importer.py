@@ -33,7 +33,7 @@ from superkernel.core.errors import (
 )
 from superkernel.core.option import did_you_mean
 from superkernel.frontends.emitter import in_node
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.refusals import LOST, Bound, ModelRefusals
 from superkernel.frontends.onnx.registry import find_lowering
 from superkernel.frontends.onnx.schema import attribute_defaults, function_body, schema_of, standard_domain
@@ -301,7 +301,7 @@ class OnnxImporter:
         attributes = [_resolve(a, scope) for a in node.attribute]
         function = self.functions.get((domain, node.op_type))
         if function is None:
-            call = Call(
+            call = OnnxCall(
                 self.builder,
                 node,
                 inputs,
@@ -363,7 +363,7 @@ class OnnxImporter:
         self.walk(function.node, inner)
         return [env.get(name) for name in function.output]
 
-    def branch(self, call: Call, scope: _Scope) -> list[Bound]:
+    def branch(self, call: OnnxCall, scope: _Scope) -> list[Bound]:
         """If with a condition that is known: the taken branch in place of the node."""
         taken = call.required("then_branch" if bool(call.static(0).reshape(-1)[0]) else "else_branch")
         inner = _Scope(dict(scope.env), scope.opsets, f"{call.stem}/", scope.attributes, scope.depth + 1)

@@ -1,8 +1,8 @@
 """The table of ONNX lowerings: (domain, operator) -> function that emits operators of the table for one ONNX node.
 
-A lowering gets a `Call` and returns the node's outputs in order (a single tensor where there is one; None for an
-output that nobody asked for). It never looks at values that are not static except through `Call.static`, which raises
-with the graph inputs to fix.
+A lowering gets a `OnnxCall` and returns the node's outputs in order (a single tensor where there is one; None for an
+output that nobody asked for). It never looks at values that are not static except through `OnnxCall.static`, which
+raises with the graph inputs to fix.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from superkernel.builder.tensor import Tensor
 
 if TYPE_CHECKING:
-    from superkernel.frontends.onnx.call import Call
+    from superkernel.frontends.onnx.call import OnnxCall
 
 Lowered = Tensor | Sequence[Tensor | None]
-Lowering = Callable[["Call"], Lowered]
+Lowering = Callable[["OnnxCall"], Lowered]
 
 MICROSOFT = "com.microsoft"
 _LOWERINGS: dict[tuple[str, str], Lowering] = {}

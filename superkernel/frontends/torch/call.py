@@ -23,7 +23,7 @@ Number = bool | int | float
 MISSING = object()
 
 
-class Call(Emitter):
+class TorchCall(Emitter):
     """What a lowering works with. `read` holds the indices of the outputs that a needed
     node reads."""
 

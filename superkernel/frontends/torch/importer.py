@@ -28,7 +28,7 @@ from superkernel.builder.tensor import Tensor
 from superkernel.core.errors import InternalError, SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.frontends.emitter import in_node
 from superkernel.frontends.refusals import refuse_unknown
-from superkernel.frontends.torch.call import Call, is_getitem
+from superkernel.frontends.torch.call import TorchCall, is_getitem
 from superkernel.frontends.torch.capture import needed_nodes
 from superkernel.frontends.torch.pairs import Pair, real_type, tensors_of
 from superkernel.frontends.torch.refusals import NodeRefusals
@@ -248,7 +248,7 @@ class TorchImporter:
         lowering = lowering_of(node)
         assert lowering is not None
         path = module_path(node)
-        call = Call(self.builder, node, self.env, self.needed, f"{path}/{node.name}" if path else node.name, where)
+        call = TorchCall(self.builder, node, self.env, self.needed, f"{path}/{node.name}" if path else node.name, where)
         lowered = lowering(call)
         results: list[Any] = [lowered] if isinstance(lowered, (Tensor, Pair)) else list(lowered)
         several = isinstance(node.meta.get("val"), (tuple, list))

@@ -1,7 +1,7 @@
 """The table of lowerings: ATen operator -> function that emits operators of the table for one node.
 
 A key is an operator ("relu": all its overloads that have no row of their own) or one overload ("max.dim"). A lowering
-gets a `Call` and returns the node's outputs in order (a single tensor where there is one; None for an output that
+gets a `TorchCall` and returns the node's outputs in order (a single tensor where there is one; None for an output that
 nobody reads). Complex tensors, which lowerings know as pairs of real ones, have a table of their own. What has no
 lowering is decomposed by torch where torch can, so that a row here is either something the operator table has whole or
 something that no decomposition reaches.
@@ -18,14 +18,14 @@ from superkernel.builder.tensor import Tensor
 from superkernel.frontends.torch.pairs import Pair, is_complex
 
 if TYPE_CHECKING:
-    from superkernel.frontends.torch.call import Call
+    from superkernel.frontends.torch.call import TorchCall
 
 Lowered = Tensor | Sequence[Tensor | None]
-Lowering = Callable[["Call"], Lowered]
+Lowering = Callable[["TorchCall"], Lowered]
 
 AnyLowering = TypeVar("AnyLowering", bound=Callable[..., Any])
 ComplexLowered = Tensor | Pair | Sequence[Pair]
-ComplexLowering = Callable[["Call"], ComplexLowered]
+ComplexLowering = Callable[["TorchCall"], ComplexLowered]
 
 _LOWERINGS: dict[str, Lowering] = {}
 _COMPLEX: dict[str, ComplexLowering] = {}

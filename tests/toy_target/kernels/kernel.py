@@ -18,7 +18,7 @@ from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
 from superkernel.registry.records import Capability
 from superkernel.scheduler.kerneldef import KernelDef
-from superkernel.scheduler.tiling import Access, Family, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from toy_target.target import ToyTarget
 
 Flat = NDArray[Any]
@@ -54,7 +54,7 @@ class ToyKernel(KernelDef):
         )  # fmt: skip
 
 
-class ToyFamily(Family):
+class ToyFamily(KernelFamily):
     """An interpreter walks any strides."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 
 
-def split_heads(call: Call, x: Tensor, heads: int) -> Tensor:
+def split_heads(call: OnnxCall, x: Tensor, heads: int) -> Tensor:
     """[B, S, H*D] -> [B, H, S, D]; four axes stay as they are."""
     if x.rank == 4:
         return x
@@ -22,14 +22,14 @@ def split_heads(call: Call, x: Tensor, heads: int) -> Tensor:
     return call.transpose(call.reshape(x, (b, s, heads, width // heads)), (0, 2, 1, 3))
 
 
-def join_heads(call: Call, x: Tensor) -> Tensor:
+def join_heads(call: OnnxCall, x: Tensor) -> Tensor:
     """[B, H, S, D] -> [B, S, H*D]."""
     b, h, s, d = x.shape
     return call.reshape(call.transpose(x, (0, 2, 1, 3)), (b, s, h * d))
 
 
 @lowers("Attention")
-def attention(call: Call) -> list[Tensor | None]:
+def attention(call: OnnxCall) -> list[Tensor | None]:
     q, k, v = call.input(0), call.input(1), call.input(2)
     flat = q.rank == 3
     q = split_heads(call, q, call.attr("q_num_heads", 1))
@@ -69,7 +69,7 @@ def _visible(rows: int, columns: int, past: int, causal: bool, left: int, right:
     return seen
 
 
-def _window_of_lengths(call: Call, rows: int, columns: int, length: Tensor, left: int, right: int) -> Tensor:
+def _window_of_lengths(call: OnnxCall, rows: int, columns: int, length: Tensor, left: int, right: int) -> Tensor:
     """The window of each query where positions count back from each sample's own number of keys: [B, 1, rows,
     columns]."""
     distance = np.arange(columns)[None, :] - np.arange(rows)[:, None] + rows  # key - (query - rows), against length
@@ -82,7 +82,7 @@ def _window_of_lengths(call: Call, rows: int, columns: int, length: Tensor, left
     return seen[0] if len(seen) == 1 else call.emit("logical_and", *seen)
 
 
-def _mask(call: Call, q: Tensor, k: Tensor, rule: Tensor | None) -> Tensor | None:
+def _mask(call: OnnxCall, q: Tensor, k: Tensor, rule: Tensor | None) -> Tensor | None:
     """The node's mask, padded to all keys, together with the positional rule."""
     mask = call.optional(3)
     if mask is not None:
@@ -101,7 +101,13 @@ def _mask(call: Call, q: Tensor, k: Tensor, rule: Tensor | None) -> Tensor | Non
 
 
 def _products(
-    call: Call, q: Tensor, k: Tensor, mask: Tensor | None, length: Tensor | None, past: int, options: Mapping[str, Any]
+    call: OnnxCall,
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None,
+    length: Tensor | None,
+    past: int,
+    options: Mapping[str, Any],
 ) -> Tensor:
     """What qk_matmul_output asks for: raw products (0), capped (1), masked (2) or probabilities (3)."""
     mode = call.attr("qk_matmul_output_mode", 0)
@@ -133,7 +139,7 @@ def _products(
 
 
 @lowers("RotaryEmbedding")
-def rotary_embedding(call: Call) -> Tensor:
+def rotary_embedding(call: OnnxCall) -> Tensor:
     x, cos, sin, position = call.input(0), call.input(1), call.input(2), call.optional(3)
     flat = x.rank == 3
     heads = call.attr("num_heads", 0)

@@ -6,13 +6,13 @@ import numpy as np
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.errors import FileFormatError
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 from superkernel.frontends.onnx.types import element_type
 
 
 @lowers("Constant")
-def constant(call: Call) -> Tensor:
+def constant(call: OnnxCall) -> Tensor:
     array = call.tensor_attr("value")
     if array is not None:
         return call.constant(array)
@@ -30,14 +30,14 @@ def constant(call: Call) -> Tensor:
 
 
 @lowers("ConstantOfShape")
-def constant_of_shape(call: Call) -> Tensor:
+def constant_of_shape(call: OnnxCall) -> Tensor:
     value = call.tensor_attr("value")
     fill = np.zeros(1, np.float32) if value is None else value.reshape(-1)[:1]
     return call.constant(np.full(tuple(call.static_ints(0)), fill[0], fill.dtype))
 
 
 @lowers("Range")
-def range_(call: Call) -> Tensor:
+def range_(call: OnnxCall) -> Tensor:
     start, limit, delta = (call.static(i).reshape(-1)[0] for i in range(3))
     dtype = call.input(0).dtype.numpy
     count = max(0, int(np.ceil((float(limit) - float(start)) / float(delta))))
@@ -48,7 +48,7 @@ def range_(call: Call) -> Tensor:
 
 
 @lowers("EyeLike")
-def eye_like(call: Call) -> Tensor:
+def eye_like(call: OnnxCall) -> Tensor:
     x = call.input(0)
     if x.rank != 2:
         raise FileFormatError("EyeLike takes a matrix", location=call.where, found=x.type)

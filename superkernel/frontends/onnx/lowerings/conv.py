@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 
 
-def window(call: Call, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+def window(call: OnnxCall, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """strides, dilations and pads of a sliding window, auto_pad resolved."""
     rank = len(kernel)
     strides = tuple(call.attr("strides") or (1,) * rank)
@@ -28,19 +28,19 @@ def window(call: Call, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> dic
     return {"strides": strides, "dilations": dilations, "pads": pads}
 
 
-def emit_conv(call: Call, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+def emit_conv(call: OnnxCall, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     """The node's convolution of these operands."""
     geometry = window(call, x.shape[2:], w.shape[2:])
     return call.emit("conv", x, w, bias, groups=call.attr("group", 1), **geometry)
 
 
 @lowers("Conv")
-def conv(call: Call) -> Tensor:
+def conv(call: OnnxCall) -> Tensor:
     return emit_conv(call, call.input(0), call.input(1), call.optional(2))
 
 
 @lowers("ConvTranspose")
-def conv_transpose(call: Call) -> Tensor:
+def conv_transpose(call: OnnxCall) -> Tensor:
     x, w = call.input(0), call.input(1)
     rank = x.rank - 2
     strides = tuple(call.attr("strides") or (1,) * rank)
@@ -65,7 +65,7 @@ def conv_transpose(call: Call) -> Tensor:
     return call.emit("conv_transpose", x, w, call.optional(2), groups=call.attr("group", 1), **options)
 
 
-def integer_conv(call: Call, x: Tensor, x_zero: Tensor | None, w: Tensor, w_zero: Tensor | None) -> Tensor:
+def integer_conv(call: OnnxCall, x: Tensor, x_zero: Tensor | None, w: Tensor, w_zero: Tensor | None) -> Tensor:
     """The exact integer convolution as f32 or, where sums may leave the exactly representable range, f64."""
     taps = w.type.size // w.shape[0]
     wide = DType.F32 if taps * 255 * 255 < 1 << 24 else DType.F64
@@ -82,6 +82,6 @@ def integer_conv(call: Call, x: Tensor, x_zero: Tensor | None, w: Tensor, w_zero
 
 
 @lowers("ConvInteger")
-def conv_integer(call: Call) -> Tensor:
+def conv_integer(call: OnnxCall) -> Tensor:
     y = integer_conv(call, call.input(0), call.optional(2), call.input(1), call.optional(3))
     return call.cast(y, DType.I32)

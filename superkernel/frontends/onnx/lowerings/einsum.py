@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from superkernel.builder.tensor import Tensor
 from superkernel.frontends.einsum import einsum
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 
 
 @lowers("Einsum")
-def lower_einsum(call: Call) -> Tensor:
+def lower_einsum(call: OnnxCall) -> Tensor:
     return einsum(call, str(call.required("equation")), [call.input(i) for i in range(len(call.inputs))])

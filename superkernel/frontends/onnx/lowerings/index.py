@@ -5,41 +5,41 @@ from __future__ import annotations
 import numpy as np
 
 from superkernel.builder.tensor import Tensor
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 
 
 @lowers("Gather")
-def gather(call: Call) -> Tensor:
+def gather(call: OnnxCall) -> Tensor:
     return call.emit("gather", call.input(0), call.input(1), axis=call.attr("axis", 0))
 
 
 @lowers("GatherElements")
-def gather_elements(call: Call) -> Tensor:
+def gather_elements(call: OnnxCall) -> Tensor:
     return call.emit("gather_elements", call.input(0), call.input(1), axis=call.attr("axis", 0))
 
 
 @lowers("GatherND")
-def gather_nd(call: Call) -> Tensor:
+def gather_nd(call: OnnxCall) -> Tensor:
     return call.emit("gather_nd", call.input(0), call.input(1), batch_dims=call.attr("batch_dims", 0))
 
 
 @lowers("Scatter", "ScatterElements")
-def scatter_elements(call: Call) -> Tensor:
+def scatter_elements(call: OnnxCall) -> Tensor:
     x, indices, updates = call.input(0), call.input(1), call.input(2)
     reduction = call.attr("reduction", "none")
     return call.emit("scatter_elements", x, indices, updates, axis=call.attr("axis", 0), reduction=reduction)
 
 
 @lowers("ScatterND")
-def scatter_nd(call: Call) -> Tensor:
+def scatter_nd(call: OnnxCall) -> Tensor:
     return call.emit(
         "scatter_nd", call.input(0), call.input(1), call.input(2), reduction=call.attr("reduction", "none")
     )
 
 
 @lowers("TensorScatter")
-def tensor_scatter(call: Call) -> Tensor:
+def tensor_scatter(call: OnnxCall) -> Tensor:
     """Writes `update` into the cache at one position per batch element."""
     cache, update = call.input(0), call.input(1)
     axis = call.axis(call.attr("axis", -2), cache.rank)
@@ -59,7 +59,7 @@ def tensor_scatter(call: Call) -> Tensor:
 
 
 @lowers("OneHot")
-def one_hot(call: Call) -> Tensor:
+def one_hot(call: OnnxCall) -> Tensor:
     depth = int(call.static(1).reshape(-1)[0])
     indices = call.input(0)
     if not indices.dtype.is_integer:
@@ -68,20 +68,20 @@ def one_hot(call: Call) -> Tensor:
 
 
 @lowers("TopK")
-def topk(call: Call) -> list[Tensor | None]:
+def topk(call: OnnxCall) -> list[Tensor | None]:
     k = call.attrs["k"] if call.opset < 10 else int(call.static(1).reshape(-1)[0])
     options = {"largest": bool(call.attr("largest", 1)), "sorted": bool(call.attr("sorted", 1))}
     return list(call.emit_all("topk", call.input(0), k=k, axis=call.attr("axis", -1), **options))
 
 
 @lowers("Trilu")
-def trilu(call: Call) -> Tensor:
+def trilu(call: OnnxCall) -> Tensor:
     k = int(call.static(1).reshape(-1)[0]) if call.has(1) else 0
     return call.emit("trilu", call.input(0), upper=bool(call.attr("upper", 1)), k=k)
 
 
 @lowers("Compress")
-def compress(call: Call) -> Tensor:
+def compress(call: OnnxCall) -> Tensor:
     """With a static condition: a gather of the kept indices."""
     x = call.input(0)
     kept = np.nonzero(call.static(1).reshape(-1))[0].astype(np.int64)
@@ -92,7 +92,7 @@ def compress(call: Call) -> Tensor:
 
 
 @lowers("ReverseSequence")
-def reverse_sequence(call: Call) -> Tensor:
+def reverse_sequence(call: OnnxCall) -> Tensor:
     """With static lengths: a gather along time with constant indices."""
     x, lengths = call.input(0), call.static_ints(1)
     time, batch = call.attr("time_axis", 0), call.attr("batch_axis", 1)
@@ -105,13 +105,13 @@ def reverse_sequence(call: Call) -> Tensor:
 
 
 @lowers("NonZero")
-def non_zero(call: Call) -> Tensor:
+def non_zero(call: OnnxCall) -> Tensor:
     """Only of constants: the size of the result depends on the data."""
     return call.constant(np.stack(np.nonzero(np.atleast_1d(call.static(0)))).astype(np.int64))
 
 
 @lowers("Hardmax")
-def hardmax(call: Call) -> Tensor:
+def hardmax(call: OnnxCall) -> Tensor:
     """1 at the first maximum along the axis."""
     x = call.input(0)
     shape = x.shape
@@ -124,13 +124,13 @@ def hardmax(call: Call) -> Tensor:
 
 
 @lowers("CumSum")
-def cumsum(call: Call) -> Tensor:
+def cumsum(call: OnnxCall) -> Tensor:
     options = {"exclusive": bool(call.attr("exclusive", 0)), "reverse": bool(call.attr("reverse", 0))}
     return call.emit("cumsum", call.input(0), axis=int(call.static(1).reshape(-1)[0]), **options)
 
 
 @lowers("Col2Im")
-def col2im(call: Call) -> Tensor:
+def col2im(call: OnnxCall) -> Tensor:
     """Overlapping blocks summed into an image: a scatter-add with constant indices, then the padding cut off."""
     x, image, block = call.input(0), call.static_ints(1), call.static_ints(2)
     rank = len(image)

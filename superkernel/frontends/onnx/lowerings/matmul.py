@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from superkernel.builder.tensor import Tensor
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 
 
 @lowers("MatMul")
-def matmul(call: Call) -> Tensor:
+def matmul(call: OnnxCall) -> Tensor:
     return call.emit("matmul", call.input(0), call.input(1))
 
 
 @lowers("Gemm")
-def gemm(call: Call) -> Tensor:
+def gemm(call: OnnxCall) -> Tensor:
     options = {"alpha": call.attr("alpha", 1.0), "beta": call.attr("beta", 1.0)}
     flags = {"trans_a": bool(call.attr("transA", 0)), "trans_b": bool(call.attr("transB", 0))}
     return call.emit("gemm", call.input(0), call.input(1), call.optional(2), **options, **flags)
 
 
 @lowers("MatMulInteger")
-def matmul_integer(call: Call) -> Tensor:
+def matmul_integer(call: OnnxCall) -> Tensor:
     a, b = call.input(0), call.input(1)
     return call.emit("matmul_integer", a, b, zero_point(call, 2, a, -2), zero_point(call, 3, b, -1))
 
 
-def zero_point(call: Call, slot: int, operand: Tensor, axis: int) -> Tensor | None:
+def zero_point(call: OnnxCall, slot: int, operand: Tensor, axis: int) -> Tensor | None:
     """An optional zero point, broadcastable to the operand: a scalar, or one per row (axis -2) or column (axis -1)."""
     zero = call.optional(slot)
     if zero is None or zero.type.size == 1:

@@ -6,32 +6,32 @@ import numpy as np
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.lowerings.attention import join_heads, split_heads
 from superkernel.frontends.onnx.lowerings.norm import row_statistics
 from superkernel.frontends.onnx.registry import MICROSOFT, lowers
 
 
 @lowers("Gelu", domain=MICROSOFT)
-def gelu(call: Call) -> Tensor:
+def gelu(call: OnnxCall) -> Tensor:
     return call.emit("gelu", call.input(0))
 
 
 @lowers("QuickGelu", domain=MICROSOFT)
-def quick_gelu(call: Call) -> Tensor:
+def quick_gelu(call: OnnxCall) -> Tensor:
     x = call.input(0)
     alpha = call.attr("alpha", 1.702)
     return call.emit("mul", x, call.emit("sigmoid", call.emit("mul", x, call.like(alpha, x))))
 
 
 @lowers("FastGelu", "BiasGelu", domain=MICROSOFT)
-def biased_gelu(call: Call) -> Tensor:
+def biased_gelu(call: OnnxCall) -> Tensor:
     x = call.emit("add", call.input(0), call.input(1)) if call.has(1) else call.input(0)
     return call.emit("gelu", x, approximate="tanh" if call.op == "FastGelu" else "none")
 
 
 @lowers("FusedMatMul", domain=MICROSOFT)
-def fused_matmul(call: Call) -> Tensor:
+def fused_matmul(call: OnnxCall) -> Tensor:
     if call.attr("transBatchA", 0) or call.attr("transBatchB", 0):
         raise call.unsupported("transBatchA and transBatchB are not supported")
     flags = {"trans_a": bool(call.attr("transA", 0)), "trans_b": bool(call.attr("transB", 0))}
@@ -41,7 +41,7 @@ def fused_matmul(call: Call) -> Tensor:
 
 
 @lowers("FusedGemm", domain=MICROSOFT)
-def fused_gemm(call: Call) -> Tensor:
+def fused_gemm(call: OnnxCall) -> Tensor:
     options = {"alpha": call.attr("alpha", 1.0), "beta": call.attr("beta", 1.0)}
     flags = {"trans_a": bool(call.attr("transA", 0)), "trans_b": bool(call.attr("transB", 0))}
     y = call.emit("gemm", call.input(0), call.input(1), call.optional(2), **options, **flags)
@@ -49,7 +49,7 @@ def fused_gemm(call: Call) -> Tensor:
 
 
 @lowers("FusedConv", domain=MICROSOFT)
-def fused_conv(call: Call) -> Tensor:
+def fused_conv(call: OnnxCall) -> Tensor:
     from superkernel.frontends.onnx.lowerings.conv import emit_conv
 
     y = emit_conv(call, call.input(0), call.input(1), call.optional(2))
@@ -58,7 +58,7 @@ def fused_conv(call: Call) -> Tensor:
     return activated(call, y)
 
 
-def activated(call: Call, y: Tensor) -> Tensor:
+def activated(call: OnnxCall, y: Tensor) -> Tensor:
     """The `activation` attribute of the fused operators."""
     name = call.attr("activation", "")
     plain = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh"}
@@ -79,7 +79,7 @@ def activated(call: Call, y: Tensor) -> Tensor:
 
 @lowers("LayerNormalization", "SimplifiedLayerNormalization", domain=MICROSOFT)
 @lowers("SimplifiedLayerNormalization")
-def layer_normalization(call: Call) -> list[Tensor | None]:
+def layer_normalization(call: OnnxCall) -> list[Tensor | None]:
     """Both also stand in the standard domain in the files of onnxruntime's optimiser."""
     x, axis, epsilon = call.input(0), call.attr("axis", -1), call.attr("epsilon", 1e-5)
     if call.op == "SimplifiedLayerNormalization":
@@ -94,7 +94,7 @@ def layer_normalization(call: Call) -> list[Tensor | None]:
 
 
 @lowers("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
-def skip_layer_normalization(call: Call) -> list[Tensor | None]:
+def skip_layer_normalization(call: OnnxCall) -> list[Tensor | None]:
     """norm(x + skip [+ bias]); the fourth output is the sum."""
     simplified = call.op != "SkipLayerNormalization"
     total = call.emit("add", call.input(0), call.input(1))
@@ -112,7 +112,7 @@ def skip_layer_normalization(call: Call) -> list[Tensor | None]:
 
 
 @lowers("RotaryEmbedding", domain=MICROSOFT)
-def rotary_embedding(call: Call) -> Tensor:
+def rotary_embedding(call: OnnxCall) -> Tensor:
     """position_ids is the second input here: [1] (the first position) or [B, S]."""
     x, position, cos, sin = (call.input(i) for i in range(4))
     if call.attr("scale", 1.0) != 1.0:
@@ -132,7 +132,7 @@ def rotary_embedding(call: Call) -> Tensor:
 
 
 @lowers("MultiHeadAttention", domain=MICROSOFT)
-def multi_head_attention(call: Call) -> list[Tensor | None]:
+def multi_head_attention(call: OnnxCall) -> list[Tensor | None]:
     """Separate query, key, value of [B, S, hidden]; optional projection bias, additive bias, past."""
     heads = call.required("num_heads")
     if call.has(4):
@@ -152,7 +152,7 @@ def multi_head_attention(call: Call) -> list[Tensor | None]:
 
 
 @lowers("EmbedLayerNormalization", domain=MICROSOFT)
-def embed_layer_normalization(call: Call) -> list[Tensor | None]:
+def embed_layer_normalization(call: OnnxCall) -> list[Tensor | None]:
     """Word, position and segment embeddings summed and normalised."""
     ids, segments, words, places, kinds = (call.optional(i) for i in range(5))
     assert ids is not None
@@ -174,7 +174,7 @@ def embed_layer_normalization(call: Call) -> list[Tensor | None]:
 
 
 @lowers("DynamicQuantizeMatMul", domain=MICROSOFT)
-def dynamic_quantize_matmul(call: Call) -> Tensor:
+def dynamic_quantize_matmul(call: OnnxCall) -> Tensor:
     """f32 @ quantised weights: the activations are quantised per tensor to u8 as DynamicQuantizeLinear does."""
     a, b, scale_b, zero_b = call.input(0), call.input(1), call.input(2), call.optional(3)
     zero = call.like(0.0, a)

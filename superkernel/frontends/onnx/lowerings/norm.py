@@ -6,12 +6,12 @@ from math import prod
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 
 
 @lowers("Softmax", "LogSoftmax")
-def softmax(call: Call) -> Tensor:
+def softmax(call: OnnxCall) -> Tensor:
     """Since operator set 13 along one axis; before, over everything from the axis on."""
     x = call.input(0)
     op = "softmax" if call.op == "Softmax" else "log_softmax"
@@ -25,7 +25,7 @@ def softmax(call: Call) -> Tensor:
 
 
 @lowers("LayerNormalization")
-def layer_normalization(call: Call) -> list[Tensor | None]:
+def layer_normalization(call: OnnxCall) -> list[Tensor | None]:
     x, axis, epsilon = call.input(0), call.attr("axis", -1), call.attr("epsilon", 1e-5)
     y = call.emit("layer_norm", x, call.optional(1), call.optional(2), axis=axis, epsilon=epsilon)
     mean = inverse = None
@@ -34,7 +34,7 @@ def layer_normalization(call: Call) -> list[Tensor | None]:
     return [y, mean, inverse]
 
 
-def row_statistics(call: Call, x: Tensor, axis: int, epsilon: float) -> tuple[Tensor, Tensor]:
+def row_statistics(call: OnnxCall, x: Tensor, axis: int, epsilon: float) -> tuple[Tensor, Tensor]:
     """Mean and 1/sqrt(variance + epsilon) over the axes from `axis` on, in at least f32."""
     wide = x if x.dtype is DType.F64 else call.cast(x, DType.F32)
     axes = tuple(range(axis, x.rank))
@@ -45,13 +45,13 @@ def row_statistics(call: Call, x: Tensor, axis: int, epsilon: float) -> tuple[Te
 
 
 @lowers("RMSNormalization")
-def rms_normalization(call: Call) -> Tensor:
+def rms_normalization(call: OnnxCall) -> Tensor:
     axis, epsilon = call.attr("axis", -1), call.attr("epsilon", 1e-5)
     return call.emit("rms_norm", call.input(0), call.optional(1), axis=axis, epsilon=epsilon)
 
 
 @lowers("GroupNormalization")
-def group_normalization(call: Call) -> Tensor:
+def group_normalization(call: OnnxCall) -> Tensor:
     """Before operator set 21 scale and bias are per group, since then per channel."""
     x, groups = call.input(0), call.required("num_groups")
     channels = x.shape[1]
@@ -67,24 +67,24 @@ def group_normalization(call: Call) -> Tensor:
 
 
 @lowers("InstanceNormalization")
-def instance_normalization(call: Call) -> Tensor:
+def instance_normalization(call: OnnxCall) -> Tensor:
     epsilon = call.attr("epsilon", 1e-5)
     return call.emit("instance_norm", call.input(0), call.input(1), call.input(2), epsilon=epsilon)
 
 
 @lowers("LpNormalization")
-def lp_normalization(call: Call) -> Tensor:
+def lp_normalization(call: OnnxCall) -> Tensor:
     return call.emit("lp_norm", call.input(0), axis=call.attr("axis", -1), p=call.attr("p", 2))
 
 
 @lowers("LRN")
-def lrn(call: Call) -> Tensor:
+def lrn(call: OnnxCall) -> Tensor:
     options = {"alpha": call.attr("alpha", 1e-4), "beta": call.attr("beta", 0.75), "bias": call.attr("bias", 1.0)}
     return call.emit("lrn", call.input(0), size=call.required("size"), **options)
 
 
 @lowers("MeanVarianceNormalization")
-def mean_variance_normalization(call: Call) -> Tensor:
+def mean_variance_normalization(call: OnnxCall) -> Tensor:
     x, axes = call.input(0), tuple(call.attr("axes") or (0, 2, 3))
     centred = call.emit("sub", x, call.emit("reduce_mean", x, axes=axes, keepdims=True))
     variance = call.emit("reduce_mean", call.emit("square", centred), axes=axes, keepdims=True)
@@ -93,7 +93,7 @@ def mean_variance_normalization(call: Call) -> Tensor:
 
 
 @lowers("BatchNormalization")
-def batch_normalization(call: Call) -> list[Tensor | None]:
+def batch_normalization(call: OnnxCall) -> list[Tensor | None]:
     x, scale, bias, mean, variance = (call.input(i) for i in range(5))
     epsilon = call.attr("epsilon", 1e-5)
     if call.attr("spatial", 1) == 0:

@@ -9,7 +9,7 @@ import numpy as np
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 from superkernel.frontends.onnx.types import element_type
 from superkernel.ops.table import op_table
@@ -18,7 +18,7 @@ _SAME = {row.onnx: row for row in op_table().values() if row.onnx}
 
 
 @lowers(*_SAME)
-def same(call: Call) -> Tensor:
+def same(call: OnnxCall) -> Tensor:
     """An operator of the table under ONNX's name."""
     row = _SAME[call.op]
     if len(row.args) == 2 and (call.attr("broadcast") or call.attr("axis") is not None):
@@ -28,13 +28,13 @@ def same(call: Call) -> Tensor:
 
 
 @lowers("BitShift")
-def bit_shift(call: Call) -> Tensor:
+def bit_shift(call: OnnxCall) -> Tensor:
     direction = call.required("direction")
     return call.emit("shift_left" if direction == "LEFT" else "shift_right", call.input(0), call.input(1))
 
 
 @lowers("Max", "Min", "Sum", "Mean")
-def variadic(call: Call) -> Tensor:
+def variadic(call: OnnxCall) -> Tensor:
     op = {"Max": "maximum", "Min": "minimum", "Sum": "add", "Mean": "add"}[call.op]
     operands = [call.input(i) for i in range(len(call.inputs))]
     if len(operands) == 1:
@@ -44,7 +44,7 @@ def variadic(call: Call) -> Tensor:
 
 
 @lowers("Clip")
-def clip(call: Call) -> Tensor:
+def clip(call: OnnxCall) -> Tensor:
     x = call.input(0)
     if call.opset >= 11:
         low, high = (_scalar(call, call.optional(i)) for i in (1, 2))
@@ -53,12 +53,12 @@ def clip(call: Call) -> Tensor:
     return call.emit("identity", x) if low is None and high is None else call.emit("clip", x, low, high)
 
 
-def _scalar(call: Call, bound: Tensor | None) -> Tensor | None:
+def _scalar(call: OnnxCall, bound: Tensor | None) -> Tensor | None:
     return None if bound is None else call.reshape(bound, ())
 
 
 @lowers("Swish")
-def swish(call: Call) -> Tensor:
+def swish(call: OnnxCall) -> Tensor:
     x, alpha = call.input(0), call.attr("alpha", 1.0)
     if alpha == 1.0:
         return call.emit("silu", x)
@@ -66,16 +66,16 @@ def swish(call: Call) -> Tensor:
 
 
 @lowers("Cast")
-def cast(call: Call) -> Tensor:
+def cast(call: OnnxCall) -> Tensor:
     return _cast(call, element_type(call.required("to"), call.where))
 
 
 @lowers("CastLike")
-def cast_like(call: Call) -> Tensor:
+def cast_like(call: OnnxCall) -> Tensor:
     return _cast(call, call.input(1).dtype)
 
 
-def _cast(call: Call, dtype: DType) -> Tensor:
+def _cast(call: OnnxCall, dtype: DType) -> Tensor:
     x = call.input(0)
     if x.dtype is dtype:
         return call.emit("identity", x)
@@ -83,7 +83,7 @@ def _cast(call: Call, dtype: DType) -> Tensor:
 
 
 @lowers("BitCast")
-def bit_cast(call: Call) -> Tensor:
+def bit_cast(call: OnnxCall) -> Tensor:
     """Only of constants: no kernel reinterprets bytes."""
     x, dtype = call.input(0), element_type(call.required("to"), call.where)
     if x.dtype is dtype:
@@ -94,7 +94,7 @@ def bit_cast(call: Call) -> Tensor:
 
 
 @lowers("Dropout")
-def dropout(call: Call) -> list[Tensor | None]:
+def dropout(call: OnnxCall) -> list[Tensor | None]:
     """Inference: the input itself, and a mask that keeps everything."""
     x = call.input(0)
     if call.has(2) and bool(call.static(2).reshape(-1)[0]) and not (call.has(1) and float(call.static(1)) == 0.0):

@@ -5,25 +5,25 @@ from __future__ import annotations
 from math import prod
 
 from superkernel.builder.tensor import Tensor
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.lowerings.conv import window
 from superkernel.frontends.onnx.registry import lowers
 
 
-def _geometry(call: Call) -> dict[str, tuple[int, ...]]:
+def _geometry(call: OnnxCall) -> dict[str, tuple[int, ...]]:
     kernel = tuple(call.required("kernel_shape"))
     return {"kernel": kernel, **window(call, call.input(0).shape[2:], kernel)}
 
 
 @lowers("MaxPool")
-def max_pool(call: Call) -> list[Tensor | None]:
+def max_pool(call: OnnxCall) -> list[Tensor | None]:
     if call.wants(1):
         raise call.unsupported("the indices of the maxima are not offered", hint="MaxPool with one output is")
     return [call.emit("max_pool", call.input(0), ceil_mode=bool(call.attr("ceil_mode", 0)), **_geometry(call))]
 
 
 @lowers("AveragePool")
-def average_pool(call: Call) -> Tensor:
+def average_pool(call: OnnxCall) -> Tensor:
     options = {
         "ceil_mode": bool(call.attr("ceil_mode", 0)),
         "count_include_pad": bool(call.attr("count_include_pad", 0)),
@@ -32,7 +32,7 @@ def average_pool(call: Call) -> Tensor:
 
 
 @lowers("LpPool")
-def lp_pool(call: Call) -> Tensor:
+def lp_pool(call: OnnxCall) -> Tensor:
     geometry, x, p = _geometry(call), call.input(0), call.attr("p", 2)
     dilations = geometry.pop("dilations")
     if call.attr("ceil_mode", 0) == 0 and set(dilations) == {1}:
@@ -47,12 +47,12 @@ def lp_pool(call: Call) -> Tensor:
 
 
 @lowers("GlobalAveragePool", "GlobalMaxPool")
-def global_pool(call: Call) -> Tensor:
+def global_pool(call: OnnxCall) -> Tensor:
     return call.emit("global_avg_pool" if call.op == "GlobalAveragePool" else "global_max_pool", call.input(0))
 
 
 @lowers("GlobalLpPool")
-def global_lp_pool(call: Call) -> Tensor:
+def global_lp_pool(call: OnnxCall) -> Tensor:
     x, p = call.input(0), call.attr("p", 2)
     axes = tuple(range(2, x.rank))
     if p in (1, 2):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.lowerings.conv import integer_conv
 from superkernel.frontends.onnx.lowerings.matmul import zero_point
 from superkernel.frontends.onnx.registry import lowers
 from superkernel.frontends.onnx.types import element_type
 
 
-def spread(call: Call, parameter: Tensor | None, x: Tensor) -> Tensor | None:
+def spread(call: OnnxCall, parameter: Tensor | None, x: Tensor) -> Tensor | None:
     """A scale or zero point so that it broadcasts against `x`: per tensor, per axis, or per block along the axis."""
     if parameter is None or parameter.type.size == 1:
         return None if parameter is None else call.reshape(parameter, ())
@@ -30,7 +30,7 @@ def spread(call: Call, parameter: Tensor | None, x: Tensor) -> Tensor | None:
     return call.reshape(parameter, [parameter.shape[0] if i == axis else 1 for i in range(x.rank)])
 
 
-def quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
+def quantize(call: OnnxCall, x: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
     """`quantize` with the scale in x's element type."""
     if scale.dtype is not x.dtype:
         x, scale = (call.cast(t, DType.F32) for t in (x, scale))
@@ -38,7 +38,7 @@ def quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None, dtype: D
 
 
 @lowers("QuantizeLinear")
-def quantize_linear(call: Call) -> Tensor:
+def quantize_linear(call: OnnxCall) -> Tensor:
     x, zero = call.input(0), call.optional(2)
     wanted = call.attr("output_dtype", 0)
     dtype = zero.dtype if zero is not None else element_type(wanted, call.where) if wanted else DType.U8
@@ -50,7 +50,7 @@ def quantize_linear(call: Call) -> Tensor:
 
 
 @lowers("DequantizeLinear")
-def dequantize_linear(call: Call) -> Tensor:
+def dequantize_linear(call: OnnxCall) -> Tensor:
     x, zero = call.input(0), call.optional(2)
     scale = spread(call, call.input(1), x)
     assert scale is not None
@@ -60,7 +60,7 @@ def dequantize_linear(call: Call) -> Tensor:
 
 
 @lowers("QLinearMatMul")
-def qlinear_matmul(call: Call) -> Tensor:
+def qlinear_matmul(call: OnnxCall) -> Tensor:
     """y = quantize((a - za)(b - zb) sa sb): the integer product exactly, one rounding at the end."""
     a, sa, _, b, sb, _, sy, zy = (call.input(i) for i in range(8))
     product = call.emit("matmul_integer", a, b, zero_point(call, 2, a, -2), zero_point(call, 5, b, -1))
@@ -71,12 +71,12 @@ def qlinear_matmul(call: Call) -> Tensor:
     return quantize(call, real, call.cast(_scalar(call, sy), DType.F32), _scalar(call, zy), zy.dtype)
 
 
-def _scalar(call: Call, tensor: Tensor) -> Tensor:
+def _scalar(call: OnnxCall, tensor: Tensor) -> Tensor:
     return call.reshape(tensor, ()) if tensor.type.size == 1 else tensor
 
 
 @lowers("QLinearConv")
-def qlinear_conv(call: Call) -> Tensor:
+def qlinear_conv(call: OnnxCall) -> Tensor:
     x, sx, zx, w, sw, zw, sy, zy = (call.input(i) for i in range(8))
     total = integer_conv(call, x, zx, w, zw)
     per_channel = (1, w.shape[0]) + (1,) * (x.rank - 2)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from superkernel.builder.tensor import Tensor
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 
 MAX_STEPS = 512
@@ -44,7 +44,7 @@ class _Direction:
 
 
 @lowers("RNN", "GRU", "LSTM")
-def recurrent(call: Call) -> list[Tensor | None]:
+def recurrent(call: OnnxCall) -> list[Tensor | None]:
     x = call.input(0)
     batch_first = bool(call.attr("layout", 0))
     if batch_first:
@@ -77,13 +77,13 @@ def recurrent(call: Call) -> list[Tensor | None]:
     return [y, joined(last_h, 0, (1, 0, 2)), joined(last_c, 0, (1, 0, 2)) if last_c else None]
 
 
-def _pick(call: Call, x: Tensor, axis: int, begin: int, end: int) -> Tensor:
+def _pick(call: OnnxCall, x: Tensor, axis: int, begin: int, end: int) -> Tensor:
     if (begin, end) == (0, x.shape[axis]):
         return x
     return call.emit("slice", x, starts=[begin], ends=[end], axes=[axis], steps=[1])
 
 
-def _initial(call: Call, slot: int, d: int, batch: int, hidden: int, x: Tensor, batch_first: bool) -> Tensor:
+def _initial(call: OnnxCall, slot: int, d: int, batch: int, hidden: int, x: Tensor, batch_first: bool) -> Tensor:
     given = call.optional(slot)
     if given is None:
         return call.constant(np.zeros((batch, hidden), x.dtype.numpy))
@@ -92,7 +92,7 @@ def _initial(call: Call, slot: int, d: int, batch: int, hidden: int, x: Tensor, 
     return call.reshape(_pick(call, given, 0, d, d + 1), (batch, hidden))
 
 
-def _direction(call: Call, d: int, hidden: int) -> _Direction:
+def _direction(call: OnnxCall, d: int, hidden: int) -> _Direction:
     gates = _GATES[call.op]
 
     def matrix(slot: int) -> Tensor:
@@ -119,7 +119,7 @@ def _direction(call: Call, d: int, hidden: int) -> _Direction:
 
 
 def _run(
-    call: Call, x: Tensor, way: _Direction, h: Tensor, c: Tensor | None, reverse: bool
+    call: OnnxCall, x: Tensor, way: _Direction, h: Tensor, c: Tensor | None, reverse: bool
 ) -> tuple[list[Tensor], Tensor, Tensor | None]:
     """All steps of one direction; rows are in time order whatever the direction."""
     steps, batch, width = x.shape
@@ -137,17 +137,17 @@ def _run(
     return (rows[::-1] if reverse else rows), h, c
 
 
-def _recurrent_part(call: Call, way: _Direction, h: Tensor, begin: int, end: int) -> Tensor:
+def _recurrent_part(call: OnnxCall, way: _Direction, h: Tensor, begin: int, end: int) -> Tensor:
     y = call.emit("matmul", h, _pick(call, way.r, 0, begin, end), trans_b=True)
     return y if way.rb is None else call.emit("add", y, _pick(call, way.rb, 0, begin, end))
 
 
-def _rnn(call: Call, way: _Direction, now: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _rnn(call: OnnxCall, way: _Direction, now: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
     total = call.emit("add", now, _recurrent_part(call, way, h, 0, h.shape[1]))
     return call.emit(way.activations[0], total), c
 
 
-def _gru(call: Call, way: _Direction, now: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _gru(call: OnnxCall, way: _Direction, now: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Gates z, r, h; `linear_before_reset` says whether r scales the state or its product."""
     n = h.shape[1]
     gate = call.emit("add", _pick(call, now, 1, 0, 2 * n), _recurrent_part(call, way, h, 0, 2 * n))
@@ -163,7 +163,7 @@ def _gru(call: Call, way: _Direction, now: Tensor, h: Tensor, c: Tensor | None) 
     return call.emit("add", fresh, kept), c
 
 
-def _lstm(call: Call, way: _Direction, now: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _lstm(call: OnnxCall, way: _Direction, now: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Gates i, o, f, c."""
     assert c is not None
     n = h.shape[1]

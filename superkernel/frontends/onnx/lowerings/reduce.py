@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from superkernel.builder.tensor import Tensor
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.lowerings.shape import given_axes
 from superkernel.frontends.onnx.registry import lowers
 
@@ -22,7 +22,7 @@ REDUCTIONS = {
 
 
 @lowers(*REDUCTIONS)
-def reduction(call: Call) -> Tensor:
+def reduction(call: OnnxCall) -> Tensor:
     x = call.input(0)
     axes = given_axes(call, 13 if call.op == "ReduceSum" else 18)
     keepdims = bool(call.attr("keepdims", 1))
@@ -36,7 +36,7 @@ def reduction(call: Call) -> Tensor:
 
 
 @lowers("ArgMax", "ArgMin")
-def arg(call: Call) -> Tensor:
+def arg(call: OnnxCall) -> Tensor:
     options = {
         "axis": call.attr("axis", 0),
         "keepdims": bool(call.attr("keepdims", 1)),

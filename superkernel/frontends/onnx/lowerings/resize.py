@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 from superkernel.frontends.resample import Weights, along, interpolating, picking
 
 
 @lowers("Resize", "Upsample")
-def resize(call: Call) -> Tensor:
+def resize(call: OnnxCall) -> Tensor:
     x = call.input(0)
     axes = [call.axis(a, x.rank) for a in call.attr("axes") or range(x.rank)]
     sizes, scales = _targets(call, x, axes)
@@ -56,7 +56,7 @@ def resize(call: Call) -> Tensor:
     return call.emit("identity", y) if y is x else y
 
 
-def _targets(call: Call, x: Tensor, axes: Sequence[int]) -> tuple[list[int], list[float]]:
+def _targets(call: OnnxCall, x: Tensor, axes: Sequence[int]) -> tuple[list[int], list[float]]:
     """Output size and scale per axis."""
     sizes, scales = list(x.shape), [1.0] * x.rank
     if call.op == "Upsample":
@@ -104,7 +104,7 @@ def _coordinates(rule: str, extent: int, size: int, scale: float, span: tuple[fl
     return centre
 
 
-def _matrix(call: Call, mode: str, nearest: str, places: Weights, extent: int, scale: float) -> Weights:
+def _matrix(call: OnnxCall, mode: str, nearest: str, places: Weights, extent: int, scale: float) -> Weights:
     """weights[output, input] by the node's attributes."""
     if mode == "nearest":
         rounding: dict[str, Callable[[Weights], Weights]] = {

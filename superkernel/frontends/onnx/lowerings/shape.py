@@ -9,23 +9,23 @@ import numpy as np
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.errors import FileFormatError
-from superkernel.frontends.onnx.call import Call
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 
 
 @lowers("Shape")
-def shape(call: Call) -> Tensor:
+def shape(call: OnnxCall) -> Tensor:
     x = call.input(0)
     return call.constant(np.array(x.shape[slice(call.attr("start", 0), call.attr("end"))], np.int64))
 
 
 @lowers("Size")
-def size(call: Call) -> Tensor:
+def size(call: OnnxCall) -> Tensor:
     return call.constant(np.array(call.input(0).type.size, np.int64))
 
 
 @lowers("Reshape")
-def reshape(call: Call) -> Tensor:
+def reshape(call: OnnxCall) -> Tensor:
     x = call.input(0)
     wanted = call.static_ints(1) if call.opset >= 5 else list(call.required("shape"))
     if not call.attr("allowzero", 0):
@@ -43,14 +43,14 @@ def reshape(call: Call) -> Tensor:
 
 
 @lowers("Flatten")
-def flatten(call: Call) -> Tensor:
+def flatten(call: OnnxCall) -> Tensor:
     x = call.input(0)
     axis = call.attr("axis", 1)
     axis = axis + x.rank if axis < 0 else axis
     return call.emit("reshape", x, shape=(prod(x.shape[:axis]), prod(x.shape[axis:])))
 
 
-def given_axes(call: Call, since: int, slot: int = 1) -> list[int] | None:
+def given_axes(call: OnnxCall, since: int, slot: int = 1) -> list[int] | None:
     """Axes from the attribute (before operator set `since`) or from input `slot`; None where absent."""
     if call.opset < since:
         axes = call.attr("axes")
@@ -59,7 +59,7 @@ def given_axes(call: Call, since: int, slot: int = 1) -> list[int] | None:
 
 
 @lowers("Squeeze")
-def squeeze(call: Call) -> Tensor:
+def squeeze(call: OnnxCall) -> Tensor:
     x = call.input(0)
     axes = given_axes(call, 13)
     gone = {i for i, d in enumerate(x.shape) if d == 1} if axes is None else {call.axis(a, x.rank) for a in axes}
@@ -71,7 +71,7 @@ def squeeze(call: Call) -> Tensor:
 
 
 @lowers("Unsqueeze")
-def unsqueeze(call: Call) -> Tensor:
+def unsqueeze(call: OnnxCall) -> Tensor:
     x = call.input(0)
     axes = given_axes(call, 13) or []
     rank = x.rank + len(axes)
@@ -81,20 +81,20 @@ def unsqueeze(call: Call) -> Tensor:
 
 
 @lowers("Transpose")
-def transpose(call: Call) -> Tensor:
+def transpose(call: OnnxCall) -> Tensor:
     x = call.input(0)
     return call.emit("transpose", x, perm=call.attr("perm") or list(range(x.rank))[::-1])
 
 
 @lowers("Expand")
-def expand(call: Call) -> Tensor:
+def expand(call: OnnxCall) -> Tensor:
     x = call.input(0)
     target = np.broadcast_shapes(x.shape, tuple(call.static_ints(1)))
     return call.emit("expand", x, shape=target)
 
 
 @lowers("Slice")
-def slice_(call: Call) -> Tensor:
+def slice_(call: OnnxCall) -> Tensor:
     x = call.input(0)
     if call.opset < 10:
         starts, ends = list(call.required("starts")), list(call.required("ends"))
@@ -108,7 +108,7 @@ def slice_(call: Call) -> Tensor:
 
 
 @lowers("Split")
-def split(call: Call) -> list[Tensor | None]:
+def split(call: OnnxCall) -> list[Tensor | None]:
     x = call.input(0)
     axis = call.axis(call.attr("axis", 0), x.rank)
     extent, parts = x.shape[axis], call.attr("num_outputs", len(call.node.output))
@@ -125,14 +125,14 @@ def split(call: Call) -> list[Tensor | None]:
 
 
 @lowers("Concat")
-def concat(call: Call) -> Tensor:
+def concat(call: OnnxCall) -> Tensor:
     parts = [call.input(i) for i in range(len(call.inputs))]
     axis = call.axis(call.attr("axis", 1 if call.opset < 4 else None), parts[0].rank)
     return call.emit("identity", parts[0]) if len(parts) == 1 else call.emit("concat", *parts, axis=axis)
 
 
 @lowers("Pad")
-def pad(call: Call) -> Tensor:
+def pad(call: OnnxCall) -> Tensor:
     x = call.input(0)
     value = 0.0
     if call.opset < 11:
@@ -151,12 +151,12 @@ def pad(call: Call) -> Tensor:
 
 
 @lowers("Tile")
-def tile(call: Call) -> Tensor:
+def tile(call: OnnxCall) -> Tensor:
     return call.emit("tile", call.input(0), repeats=call.static_ints(1))
 
 
 @lowers("DepthToSpace")
-def depth_to_space(call: Call) -> Tensor:
+def depth_to_space(call: OnnxCall) -> Tensor:
     x, block = call.input(0), call.required("blocksize")
     n, c, h, w = x.shape
     if call.attr("mode", "DCR") == "DCR":
@@ -168,7 +168,7 @@ def depth_to_space(call: Call) -> Tensor:
 
 
 @lowers("SpaceToDepth")
-def space_to_depth(call: Call) -> Tensor:
+def space_to_depth(call: OnnxCall) -> Tensor:
     x, block = call.input(0), call.required("blocksize")
     n, c, h, w = x.shape
     y = call.reshape(x, (n, c, h // block, block, w // block, block))
@@ -178,7 +178,7 @@ def space_to_depth(call: Call) -> Tensor:
 
 
 @lowers("CenterCropPad")
-def center_crop_pad(call: Call) -> Tensor:
+def center_crop_pad(call: OnnxCall) -> Tensor:
     x = call.input(0)
     target = call.static_ints(1)
     axes = [call.axis(a, x.rank) for a in call.attr("axes") or range(x.rank)]

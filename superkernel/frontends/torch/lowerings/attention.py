@@ -8,12 +8,12 @@ import numpy as np
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 
 
 @lowers("scaled_dot_product_attention")
-def attention(call: Call) -> Tensor:
+def attention(call: TorchCall) -> Tensor:
     q, k, v, mask = (call.optional(n) for n in ("query", "key", "value", "attn_mask"))
     assert q is not None
     assert k is not None
@@ -40,7 +40,7 @@ def attention(call: Call) -> Tensor:
     return call.reshape(call.emit("attention", *four, mask, length, **options), shape)
 
 
-def _four_axes(call: Call, mask: Tensor, outer: tuple[int, ...]) -> Tensor:
+def _four_axes(call: TorchCall, mask: Tensor, outer: tuple[int, ...]) -> Tensor:
     """A mask for [batch, heads, queries, keys]; more batch axes become one."""
     if mask.rank > 4:
         mask = call.expand(mask, (*outer, *mask.shape[-3:]))
@@ -48,7 +48,7 @@ def _four_axes(call: Call, mask: Tensor, outer: tuple[int, ...]) -> Tensor:
     return mask
 
 
-def _visible_length(call: Call, mask: Tensor, keys: int) -> Tensor | None:
+def _visible_length(call: TorchCall, mask: Tensor, keys: int) -> Tensor | None:
     """The number of keys that a mask shows to all queries, where it is written as 0, 1, 2, ... < length (or <= last)
     with a length known at run time: attention then stops there instead of reading what it hides."""
     if mask.dtype is not DType.BOOL or mask.type.size != keys or not mask.rank or mask.shape[-1] != keys:

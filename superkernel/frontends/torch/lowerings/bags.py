@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.lowerings.index import as_index
 from superkernel.frontends.torch.lowerings.search import places_among
 from superkernel.frontends.torch.registry import lowers
@@ -33,7 +33,7 @@ class _Rows:
 
 
 @lowers("_embedding_bag_forward_only", "_embedding_bag")
-def embedding_bag(call: Call) -> list[Tensor | None]:
+def embedding_bag(call: TorchCall) -> list[Tensor | None]:
     if call.read != {0}:
         raise call.unsupported("only the bags themselves are supported", hint="places and sizes are for training")
     mode = int(call.get("mode", 0))
@@ -49,7 +49,7 @@ def embedding_bag(call: Call) -> list[Tensor | None]:
     return [y, None, None, None]
 
 
-def _looked_up(call: Call, mode: int) -> _Rows:
+def _looked_up(call: TorchCall, mode: int) -> _Rows:
     weight, indices = call.tensor("weight"), as_index(call, call.tensor("indices"))
     rows = call.emit("gather", weight, indices, axis=0)
     neutral = call.like(-np.inf if mode == _MAX else 0.0, rows)
@@ -63,7 +63,7 @@ def _looked_up(call: Call, mode: int) -> _Rows:
     return _Rows(call.emit("where", kept, rows, neutral), call.cast(kept, rows.dtype), neutral)
 
 
-def _starts(call: Call) -> NDArray[np.int64] | None:
+def _starts(call: TorchCall) -> NDArray[np.int64] | None:
     """Where bags begin, and the last one ends, where that is known."""
     offsets = call.tensor("offsets").value.data
     if offsets is None:
@@ -72,7 +72,7 @@ def _starts(call: Call) -> NDArray[np.int64] | None:
     return np.asarray([*offsets.reshape(-1), *ends], np.int64)
 
 
-def _even(call: Call) -> int | None:
+def _even(call: TorchCall) -> int | None:
     """The size of the bags where all have one, and all indices are in them."""
     starts = _starts(call)
     sizes = set() if starts is None else set(np.diff(starts).tolist())
@@ -81,14 +81,14 @@ def _even(call: Call) -> int | None:
     return int(sizes.pop()) if (starts[0], starts[-1]) == (0, call.tensor("indices").type.size) else None
 
 
-def _reduced(call: Call, found: _Rows, mode: int, size: int) -> tuple[Tensor, Tensor]:
+def _reduced(call: TorchCall, found: _Rows, mode: int, size: int) -> tuple[Tensor, Tensor]:
     parts = (found.rows, _MODES[mode][0]), (found.counted, "reduce_sum")
     cut = [(call.reshape(t, (-1 if 0 in t.shape else t.shape[0] // size, size, t.shape[1])), op) for t, op in parts]
     y, count = (call.emit(op, t, axes=(1,), keepdims=False) for t, op in cut)
     return y, count
 
 
-def _scattered(call: Call, found: _Rows, mode: int, _: int) -> tuple[Tensor, Tensor]:
+def _scattered(call: TorchCall, found: _Rows, mode: int, _: int) -> tuple[Tensor, Tensor]:
     """Behind the last offset, where it ends the last bag, there is one bag more, which nobody sees."""
     offsets, bags = as_index(call, call.tensor("offsets")), call.shape[0]
     extent = offsets.type.size

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from superkernel.builder.tensor import Tensor
 from superkernel.frontends.einsum import einsum
 from superkernel.frontends.resample import Weights, along
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.pairs import Pair
 from superkernel.frontends.torch.registry import ComplexLowered, find_lowering, lowers_complex
 
@@ -35,7 +35,7 @@ _PARTWISE = (
 
 
 @lowers_complex(*_PARTWISE)
-def partwise(call: Call) -> ComplexLowered:
+def partwise(call: TorchCall) -> ComplexLowered:
     """The operator's own lowering on the real parts and on the imaginary ones."""
     lowering = find_lowering(str(call.node.target))
     given = call.args
@@ -55,37 +55,37 @@ def partwise(call: Call) -> ComplexLowered:
 
 
 @lowers_complex("view_as_complex")
-def view_as_complex(call: Call) -> Pair:
+def view_as_complex(call: TorchCall) -> Pair:
     x = call.tensor("self")
     re, im = (call.reshape(call.slice(x, x.rank - 1, i, i + 1), x.shape[:-1]) for i in (0, 1))
     return Pair(re, im)
 
 
 @lowers_complex("view_as_real")
-def view_as_real(call: Call) -> Tensor:
+def view_as_real(call: TorchCall) -> Tensor:
     x = _pair(call, "self")
     return call.concat([call.reshape(part, (*part.shape, 1)) for part in (x.re, x.im)], x.re.rank)
 
 
 @lowers_complex("complex")
-def from_parts(call: Call) -> Pair:
+def from_parts(call: TorchCall) -> Pair:
     re, im = _expanded(call, call.tensor("real"), call.tensor("imag"))
     return Pair(re, im)
 
 
 @lowers_complex("polar")
-def polar(call: Call) -> Pair:
+def polar(call: TorchCall) -> Pair:
     return _from_polar(call, call.tensor("abs"), call.tensor("angle"))
 
 
 @lowers_complex("real", "imag")
-def part(call: Call) -> Tensor:
+def part(call: TorchCall) -> Tensor:
     x = _pair(call, "self")
     return x.re if call.op == "real" else x.im
 
 
 @lowers_complex("_to_copy")
-def to_copy(call: Call) -> ComplexLowered:
+def to_copy(call: TorchCall) -> ComplexLowered:
     """To another complex type; a real tensor gets an imaginary part of zeros, a complex one never loses its own."""
     if not call.values[0].is_complex():
         raise call.unsupported("an imaginary part would be lost", hint="take .real or .abs()")
@@ -93,7 +93,7 @@ def to_copy(call: Call) -> ComplexLowered:
 
 
 @lowers_complex("copy")
-def copied(call: Call) -> Pair:
+def copied(call: TorchCall) -> Pair:
     """In place of all that was there."""
     source = _pair(call, "src")
     re, im = _expanded(call, source.re, source.im)
@@ -101,7 +101,7 @@ def copied(call: Call) -> Pair:
 
 
 @lowers_complex("full", "zeros", "ones", "full_like", "zeros_like", "ones_like", "new_zeros", "new_full")
-def filled(call: Call) -> Pair:
+def filled(call: TorchCall) -> Pair:
     value = complex(call.get("fill_value", 1 if "ones" in call.op else 0))
     parts = (np.full(call.shape, number, call.dtype.numpy) for number in (value.real, value.imag))
     re, im = (call.constant(part, call.dtype) for part in parts)
@@ -112,25 +112,25 @@ def filled(call: Call) -> Pair:
 
 
 @lowers_complex("_conj", "_conj_physical", "conj_physical", "conj")
-def conjugate(call: Call) -> Pair:
+def conjugate(call: TorchCall) -> Pair:
     x = _pair(call, "self")
     return Pair(x.re, call.emit("neg", x.im))
 
 
 @lowers_complex("abs")
-def absolute(call: Call) -> Tensor:
+def absolute(call: TorchCall) -> Tensor:
     x = _pair(call, "self")
     return call.emit("sqrt", _squared(call, x))
 
 
 @lowers_complex("angle")
-def angle(call: Call) -> Tensor:
+def angle(call: TorchCall) -> Tensor:
     x = _pair(call, "self")
     return call.emit("atan2", x.im, x.re)
 
 
 @lowers_complex("pow.Tensor_Scalar")
-def whole_power(call: Call) -> Pair:
+def whole_power(call: TorchCall) -> Pair:
     """Of a small whole exponent, by squaring."""
     exponent = call.args["exponent"]
     if exponent not in range(1, POWER_MAX + 1):
@@ -149,13 +149,13 @@ def whole_power(call: Call) -> Pair:
 
 
 @lowers_complex("exp")
-def exponential(call: Call) -> Pair:
+def exponential(call: TorchCall) -> Pair:
     x = _pair(call, "self")
     return _from_polar(call, call.emit("exp", x.re), x.im)
 
 
 @lowers_complex("add", "sub")
-def added(call: Call) -> Pair:
+def added(call: TorchCall) -> Pair:
     x, y = _pair(call, "self"), _pair(call, "other")
     if call.get("alpha", 1) != 1:
         factor = call.like(float(call.args["alpha"]), y.re)
@@ -165,18 +165,18 @@ def added(call: Call) -> Pair:
 
 
 @lowers_complex("mul")
-def multiplied(call: Call) -> Pair:
+def multiplied(call: TorchCall) -> Pair:
     return _times(call, partial(call.emit, "mul"), call.args["self"], call.args["other"])
 
 
 @lowers_complex("mm", "bmm", "matmul")
-def product(call: Call) -> Pair:
+def product(call: TorchCall) -> Pair:
     second = call.args["other" if call.op == "matmul" else "mat2"]
     return _times(call, partial(call.emit, "matmul"), call.args["self"], second)
 
 
 @lowers_complex("einsum")
-def lower_einsum(call: Call) -> Pair:
+def lower_einsum(call: TorchCall) -> Pair:
     operands, equation = call.args["tensors"], str(call.args["equation"])
     if len(operands) != 2:
         raise call.unsupported("a complex einsum of other than two tensors", hint="multiply them two by two")
@@ -184,7 +184,7 @@ def lower_einsum(call: Call) -> Pair:
 
 
 @lowers_complex("div.Tensor", "div.Scalar")
-def divided(call: Call) -> Pair:
+def divided(call: TorchCall) -> Pair:
     x, divisor = _pair(call, "self"), call.args["other"]
     if isinstance(divisor, Pair):
         turned = _times(call, partial(call.emit, "mul"), x, Pair(divisor.re, call.emit("neg", divisor.im)))
@@ -195,7 +195,7 @@ def divided(call: Call) -> Pair:
     return Pair(call.emit("div", x.re, by), call.emit("div", x.im, by))
 
 
-def _times(call: Call, times: Callable[[Tensor, Tensor], Tensor], first: Any, second: Any) -> Pair:
+def _times(call: TorchCall, times: Callable[[Tensor, Tensor], Tensor], first: Any, second: Any) -> Pair:
     """A product of two, of which one may be real: an imaginary part that is none costs nothing."""
     (a, b), (c, d) = _parts(call, first), _parts(call, second)
     if d is None:
@@ -206,15 +206,15 @@ def _times(call: Call, times: Callable[[Tensor, Tensor], Tensor], first: Any, se
     return Pair(re, im)
 
 
-def _squared(call: Call, x: Pair) -> Tensor:
+def _squared(call: TorchCall, x: Pair) -> Tensor:
     return call.emit("add", call.emit("mul", x.re, x.re), call.emit("mul", x.im, x.im))
 
 
-def _from_polar(call: Call, size: Tensor, angle: Tensor) -> Pair:
+def _from_polar(call: TorchCall, size: Tensor, angle: Tensor) -> Pair:
     return Pair(*(call.emit("mul", size, call.emit(op, angle)) for op in ("cos", "sin")))
 
 
-def _parts(call: Call, value: Any) -> tuple[Tensor, Tensor | None]:
+def _parts(call: TorchCall, value: Any) -> tuple[Tensor, Tensor | None]:
     """The parts of a pair, a real tensor or a number, in the element type of the result."""
     if isinstance(value, Pair):
         return call.cast(value.re, call.dtype), call.cast(value.im, call.dtype)
@@ -223,17 +223,17 @@ def _parts(call: Call, value: Any) -> tuple[Tensor, Tensor | None]:
     return call.typed(value, call.dtype), None
 
 
-def _pair(call: Call, name: str) -> Pair:
+def _pair(call: TorchCall, name: str) -> Pair:
     """An argument as a pair; what is real gets an imaginary part of zeros."""
     re, im = _parts(call, call.args[name])
     return Pair(re, _zeros(call, re) if im is None else im)
 
 
-def _zeros(call: Call, like: Tensor) -> Tensor:
+def _zeros(call: TorchCall, like: Tensor) -> Tensor:
     return call.constant(np.zeros(like.shape, like.dtype.numpy), like.dtype)
 
 
-def _expanded(call: Call, *parts: Tensor) -> list[Tensor]:
+def _expanded(call: TorchCall, *parts: Tensor) -> list[Tensor]:
     """The parts in the shape of the result."""
     return [call.expand(part, call.shape) for part in parts]
 
@@ -242,7 +242,7 @@ def _expanded(call: Call, *parts: Tensor) -> list[Tensor]:
 
 
 @lowers_complex("_fft_r2c")
-def real_to_complex(call: Call) -> Pair:
+def real_to_complex(call: TorchCall) -> Pair:
     """One-sided along the last of the axes, where that is asked for, two-sided along the others."""
     x, axes = call.tensor("self"), _axes(call)
     sizes = [x.shape[a] for a in axes]
@@ -254,14 +254,14 @@ def real_to_complex(call: Call) -> Pair:
 
 
 @lowers_complex("_fft_c2c")
-def complex_to_complex(call: Call) -> Pair:
+def complex_to_complex(call: TorchCall) -> Pair:
     x, axes = _pair(call, "self"), _axes(call)
     factor = _factor(call, [x.re.shape[a] for a in axes])
     return _transformed(call, x, axes, sign=-1 if call.args["forward"] else 1, factor=factor)
 
 
 @lowers_complex("_fft_c2r")
-def complex_to_real(call: Call) -> Tensor:
+def complex_to_real(call: TorchCall) -> Tensor:
     """The bins that a real signal leaves out are the conjugates of those that are there."""
     x, axes, length = _pair(call, "self"), _axes(call), int(call.args["last_dim_size"])
     sizes = [x.re.shape[a] for a in axes[:-1]] + [length]
@@ -276,7 +276,7 @@ def complex_to_real(call: Call) -> Tensor:
     return call.emit("sub", cosines, along(call, x.im, sin.T * counted, axis))
 
 
-def _transformed(call: Call, x: Pair, axes: Sequence[int], *, sign: int, factor: float = 1.0) -> Pair:
+def _transformed(call: TorchCall, x: Pair, axes: Sequence[int], *, sign: int, factor: float = 1.0) -> Pair:
     """The sum of x exp(sign i 2 pi j k / n) along each axis, times a factor."""
     for axis in axes:
         length = x.re.shape[axis]
@@ -287,7 +287,7 @@ def _transformed(call: Call, x: Pair, axes: Sequence[int], *, sign: int, factor:
     return x
 
 
-def _matrices(call: Call, length: int, bins: int, factor: float) -> tuple[Weights, Weights]:
+def _matrices(call: TorchCall, length: int, bins: int, factor: float) -> tuple[Weights, Weights]:
     """Cosines and sines of 2 pi j k / n, [bin, sample]; the products of numbers are exact, so that angles are."""
     if length > LENGTH_MAX:
         expected = f"at most {LENGTH_MAX} samples"
@@ -296,13 +296,13 @@ def _matrices(call: Call, length: int, bins: int, factor: float) -> tuple[Weight
     return np.cos(angles) * factor, np.sin(angles) * factor
 
 
-def _axes(call: Call) -> list[int]:
+def _axes(call: TorchCall) -> list[int]:
     value = call.args["self"]
     rank = (value.re if isinstance(value, Pair) else value).rank
     return [int(a) % rank for a in call.ints("dim")]
 
 
-def _factor(call: Call, sizes: Sequence[int]) -> float:
+def _factor(call: TorchCall, sizes: Sequence[int]) -> float:
     """What torch's number of a normalisation stands for: nothing, the root of the count, the count."""
     count = float(np.prod(sizes))
     return (1.0, count**-0.5, 1 / count)[int(call.args["normalization"])]

@@ -9,7 +9,7 @@ import torch
 
 from superkernel.builder.tensor import Tensor
 from superkernel.frontends.emitter import FOLD_LIMIT_BYTES
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 from superkernel.frontends.torch.types import tensor_array
 
@@ -19,7 +19,7 @@ from superkernel.frontends.torch.types import tensor_array
     "triu_indices",
     *(f"{name}_window" for name in ("hann", "hamming", "blackman", "bartlett", "kaiser")),
 )  # fmt: skip
-def computed(call: Call) -> Tensor:
+def computed(call: TorchCall) -> Tensor:
     made = call.node.target(*call.node.args, **{**call.node.kwargs, "device": "cpu"})
     return call.constant(tensor_array(made, call.where))
 
@@ -28,7 +28,7 @@ def computed(call: Call) -> Tensor:
     "full", "full_like", "new_full", "zeros", "ones", "empty", "new_zeros", "new_ones", "new_empty", "zeros_like",
     "ones_like", "empty_like", "fill", "new_empty_strided", "empty_strided", "empty_permuted",
 )  # fmt: skip
-def filled(call: Call) -> Tensor:
+def filled(call: TorchCall) -> Tensor:
     """One element broadcast. What torch leaves undefined is zero."""
     value: Any = call.get("fill_value", call.get("value"))
     if value is None:
@@ -42,7 +42,7 @@ def filled(call: Call) -> Tensor:
 
 
 @lowers("one_hot")
-def one_hot(call: Call) -> Tensor:
+def one_hot(call: TorchCall) -> Tensor:
     depth = call.shape[-1]
     values = call.constant(torch.tensor([0, 1]).numpy())
     return call.emit("one_hot", call.tensor("self"), values, depth=depth, axis=-1)

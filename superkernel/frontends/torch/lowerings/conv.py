@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from superkernel.builder.tensor import Tensor
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 
 _FORWARD = ("conv1d", "conv2d", "conv3d")
@@ -11,7 +11,7 @@ _TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 
 
 @lowers(*_FORWARD, *_TRANSPOSED, "convolution", "_convolution")
-def convolution(call: Call) -> Tensor:
+def convolution(call: TorchCall) -> Tensor:
     x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional("bias")
     spatial = weight.rank - 2
     strides, dilations = (call.ints(n, spatial) or [1] * spatial for n in ("stride", "dilation"))
@@ -40,7 +40,7 @@ def _without_pad(x: Tensor, pads: list[int]) -> tuple[Tensor, list[int]]:
     return Tensor(x.builder, record.inputs[0]), [a + b for a, b in zip(begins[2:] + ends[2:], pads, strict=True)]
 
 
-def _pads(call: Call, reach: list[int]) -> list[int]:
+def _pads(call: TorchCall, reach: list[int]) -> list[int]:
     """Begins, then ends. "same" puts the odd one at the end."""
     given = call.args.get("padding")
     if given == "valid":

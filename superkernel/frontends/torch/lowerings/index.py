@@ -12,22 +12,22 @@ import numpy as np
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 
 
-def as_index(call: Call, x: Tensor) -> Tensor:
+def as_index(call: TorchCall, x: Tensor) -> Tensor:
     """An index of a type that gathers take."""
     return x if x.dtype in (DType.I64, DType.I32) else call.cast(x, DType.I64)
 
 
 @lowers("embedding")
-def embedding(call: Call) -> Tensor:
+def embedding(call: TorchCall) -> Tensor:
     return call.emit("gather", call.tensor("weight"), as_index(call, call.tensor("indices")), axis=0)
 
 
 @lowers("index_select")
-def index_select(call: Call) -> Tensor:
+def index_select(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     index = call.reshape(as_index(call, call.tensor("index")), (call.tensor("index").type.size,))
     if x.rank == 0:
@@ -36,7 +36,7 @@ def index_select(call: Call) -> Tensor:
 
 
 @lowers("gather", "take_along_dim")
-def gather(call: Call) -> Tensor:
+def gather(call: TorchCall) -> Tensor:
     """The other axes of x may be longer than the index's."""
     x, index = call.tensor("self"), as_index(call, call.tensor("index" if call.op == "gather" else "indices"))
     if x.rank == 0 or index.rank == 0:
@@ -51,7 +51,7 @@ def gather(call: Call) -> Tensor:
 
 
 @lowers("index.Tensor", "_unsafe_index.Tensor")
-def index(call: Call) -> Tensor:
+def index(call: TorchCall) -> Tensor:
     """x[i, :, j]: the indexed axes come first; they stand in place of the first of them where they are neighbours."""
     x, given = call.tensor("self"), split_masks(call, call.args["indices"])
     axes = [axis for axis, i in enumerate(given) if i is not None]
@@ -68,7 +68,7 @@ def index(call: Call) -> Tensor:
     return y
 
 
-def split_masks(call: Call, indices: list[Tensor | None]) -> list[Tensor | None]:
+def split_masks(call: TorchCall, indices: list[Tensor | None]) -> list[Tensor | None]:
     """Indices with the known masks among them replaced by the places where they are true."""
     result: list[Tensor | None] = []
     for i in indices:
@@ -84,7 +84,7 @@ def split_masks(call: Call, indices: list[Tensor | None]) -> list[Tensor | None]
     return result
 
 
-def stacked(call: Call, indices: list[Tensor], extents: list[int]) -> Tensor:
+def stacked(call: TorchCall, indices: list[Tensor], extents: list[int]) -> Tensor:
     """Indices of several axes as tuples: [..., axes]."""
     shape = np.broadcast_shapes(*(i.shape for i in indices))
     parts = [call.reshape(call.expand(call.cast(i, DType.I64), shape), (*shape, 1)) for i in indices]
@@ -92,6 +92,6 @@ def stacked(call: Call, indices: list[Tensor], extents: list[int]) -> Tensor:
 
 
 @lowers("take")
-def take(call: Call) -> Tensor:
+def take(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     return call.emit("gather", call.reshape(x, (prod(x.shape),)), as_index(call, call.tensor("index")), axis=0)

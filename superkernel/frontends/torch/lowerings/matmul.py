@@ -7,12 +7,12 @@ from math import prod
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
 from superkernel.frontends.einsum import einsum
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 
 
 @lowers("matmul", "mm", "bmm", "mv", "dot", "linalg_vecdot", "inner", "vdot")
-def matmul(call: Call) -> Tensor:
+def matmul(call: TorchCall) -> Tensor:
     a, b = (call.args[n] for n in list(call.args)[:2])
     if call.op == "linalg_vecdot" and (a.rank, b.rank) != (1, 1):
         raise call.unsupported("only of two vectors", found=f"{a.type} and {b.type}")
@@ -21,7 +21,7 @@ def matmul(call: Call) -> Tensor:
     return product(call, a, b)
 
 
-def _inner(call: Call, a: Tensor, b: Tensor) -> Tensor:
+def _inner(call: TorchCall, a: Tensor, b: Tensor) -> Tensor:
     """Over the last axes; with a number it is the product of elements."""
     if a.rank == 0 or b.rank == 0:
         return call.emit("logical_and" if a.dtype is DType.BOOL else "mul", a, b)
@@ -30,7 +30,7 @@ def _inner(call: Call, a: Tensor, b: Tensor) -> Tensor:
     return call.reshape(product(call, *rows, trans_b=True), call.shape)
 
 
-def product(call: Call, a: Tensor, b: Tensor, *, trans_b: bool = False) -> Tensor:
+def product(call: TorchCall, a: Tensor, b: Tensor, *, trans_b: bool = False) -> Tensor:
     """a x b; 16-bit and truth values go by way of a type that the table's product has."""
     if a.dtype in (DType.I16, DType.BOOL):
         wide = call.emit("matmul", call.cast(a, DType.I32), call.cast(b, DType.I32), trans_b=trans_b)
@@ -40,14 +40,14 @@ def product(call: Call, a: Tensor, b: Tensor, *, trans_b: bool = False) -> Tenso
 
 
 @lowers("linear")
-def linear(call: Call) -> Tensor:
+def linear(call: TorchCall) -> Tensor:
     x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional("bias")
     y = product(call, x, weight, trans_b=weight.rank == 2)
     return y if bias is None else call.emit("add", y, bias)
 
 
 @lowers("addmm", "baddbmm", "addbmm", "addmv")
-def addmm(call: Call) -> Tensor:
+def addmm(call: TorchCall) -> Tensor:
     """beta * input + alpha * product; with beta 0 the input is not looked at."""
     names = [n for n in call.args if n not in ("self", "beta", "alpha")]
     a, b = (call.tensor(n) for n in names[:2])
@@ -67,12 +67,12 @@ def addmm(call: Call) -> Tensor:
 
 
 @lowers("bilinear")
-def bilinear(call: Call) -> Tensor:
+def bilinear(call: TorchCall) -> Tensor:
     y = einsum(call, "...i,oij,...j->...o", [call.tensor(n) for n in ("input1", "weight", "input2")])
     bias = call.optional("bias")
     return y if bias is None else call.emit("add", y, bias)
 
 
 @lowers("einsum")
-def lower_einsum(call: Call) -> Tensor:
+def lower_einsum(call: TorchCall) -> Tensor:
     return einsum(call, str(call.args["equation"]), call.args["tensors"])

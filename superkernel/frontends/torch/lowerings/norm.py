@@ -6,22 +6,22 @@ import numpy as np
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 
 
-def _first_axis(call: Call, x: Tensor) -> int:
+def _first_axis(call: TorchCall, x: Tensor) -> int:
     return x.rank - len(call.ints("normalized_shape"))
 
 
-def _per_channel(call: Call, name: str, number: float, x: Tensor) -> Tensor:
+def _per_channel(call: TorchCall, name: str, number: float, x: Tensor) -> Tensor:
     """A vector over the channels; where it is absent, of one number."""
     given = call.optional(name)
     return call.constant(np.full(x.shape[1], number, x.dtype.numpy)) if given is None else call.cast(given, x.dtype)
 
 
 @lowers("layer_norm", "native_layer_norm")
-def layer_norm(call: Call) -> list[Tensor | None]:
+def layer_norm(call: TorchCall) -> list[Tensor | None]:
     if call.wants(1) or call.wants(2):
         raise call.unsupported("only the first output of a normalisation is offered")
     x, scale, bias = call.tensor("input"), call.optional("weight"), call.optional("bias")
@@ -31,7 +31,7 @@ def layer_norm(call: Call) -> list[Tensor | None]:
 
 
 @lowers("rms_norm", "_fused_rms_norm")
-def rms_norm(call: Call) -> list[Tensor | None]:
+def rms_norm(call: TorchCall) -> list[Tensor | None]:
     if call.wants(1):
         raise call.unsupported("only the first output of a normalisation is offered")
     x = call.tensor("input")
@@ -43,7 +43,7 @@ def rms_norm(call: Call) -> list[Tensor | None]:
 
 
 @lowers("group_norm", "native_group_norm")
-def group_norm(call: Call) -> list[Tensor | None]:
+def group_norm(call: TorchCall) -> list[Tensor | None]:
     if call.wants(1) or call.wants(2):
         raise call.unsupported("only the first output of a normalisation is offered")
     x = call.tensor("input")
@@ -53,20 +53,20 @@ def group_norm(call: Call) -> list[Tensor | None]:
 
 
 @lowers("batch_norm", "native_batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit")
-def batch_norm(call: Call) -> list[Tensor | None]:
+def batch_norm(call: TorchCall) -> list[Tensor | None]:
     if call.get("training", False):
         raise call.unsupported("statistics of the batch at hand are not supported", hint="batch norms in eval mode")
     return [_given_statistics(call, call.tensor("input"))]
 
 
-def _given_statistics(call: Call, x: Tensor) -> Tensor:
+def _given_statistics(call: TorchCall, x: Tensor) -> Tensor:
     scale, bias = _per_channel(call, "weight", 1.0, x), _per_channel(call, "bias", 0.0, x)
     mean, variance = _per_channel(call, "running_mean", 0.0, x), _per_channel(call, "running_var", 1.0, x)
     return call.emit("batch_norm", x, scale, bias, mean, variance, epsilon=float(call.args["eps"]))
 
 
 @lowers("instance_norm")
-def instance_norm(call: Call) -> Tensor:
+def instance_norm(call: TorchCall) -> Tensor:
     x = call.tensor("input")
     if not call.get("use_input_stats", True):
         return _given_statistics(call, x)

@@ -9,7 +9,7 @@ import numpy as np
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.torch.call import Call, Number
+from superkernel.frontends.torch.call import Number, TorchCall
 from superkernel.frontends.torch.registry import lowers
 from superkernel.ops.table import op_table
 
@@ -17,27 +17,27 @@ _SAME = {row.torch: row for row in op_table().values() if row.torch}
 
 
 @lowers(*_SAME)
-def same(call: Call) -> Tensor:
+def same(call: TorchCall) -> Tensor:
     """An operator of the table under torch's name."""
     row = _SAME[call.op]
     return call.emit(row.name, *(call.operand(name) for name in ("self", "other")[: len(row.args)]))
 
 
 @lowers("ceil", "floor", "round.default", "trunc")
-def whole(call: Call) -> Tensor:
+def whole(call: TorchCall) -> Tensor:
     """Integers are left as they are."""
     x = call.operand("self")
     return call.emit(call.op, x) if x.dtype.is_float else x
 
 
 @lowers("abs")
-def magnitude(call: Call) -> Tensor:
+def magnitude(call: TorchCall) -> Tensor:
     x = call.operand("self")
     return x if x.dtype is DType.BOOL else call.emit("abs", x)
 
 
 @lowers("sgn", "sign")
-def sign(call: Call) -> Tensor:
+def sign(call: TorchCall) -> Tensor:
     """To torch, what is no number has the sign 0."""
     x = call.operand("self")
     if x.dtype is DType.BOOL:
@@ -49,19 +49,19 @@ def sign(call: Call) -> Tensor:
 
 
 @lowers("neg")
-def neg(call: Call) -> Tensor:
+def neg(call: TorchCall) -> Tensor:
     x = call.operand("self")
     return call.emit("neg", x) if x.dtype.is_signed else call.emit("sub", call.like(0, x), x)
 
 
 @lowers("bitwise_not")
-def bitwise_not(call: Call) -> Tensor:
+def bitwise_not(call: TorchCall) -> Tensor:
     x = call.operand("self")
     return call.emit("logical_not" if x.dtype is DType.BOOL else "bitwise_not", x)
 
 
 @lowers("round.decimals")
-def round_to_decimals(call: Call) -> Tensor:
+def round_to_decimals(call: TorchCall) -> Tensor:
     x, decimals = call.operand("self"), int(call.get("decimals", 0))
     if not x.dtype.is_float:
         raise call.unsupported("integers cannot be rounded to decimals", found=x.dtype)
@@ -71,25 +71,25 @@ def round_to_decimals(call: Call) -> Tensor:
 
 
 @lowers("exp2")
-def exp2(call: Call) -> Tensor:
+def exp2(call: TorchCall) -> Tensor:
     x = call.operand("self")
     return call.emit("pow", call.like(2.0, x), x)
 
 
 @lowers("log2", "log10")
-def logarithm(call: Call) -> Tensor:
+def logarithm(call: TorchCall) -> Tensor:
     y = call.emit("log", call.operand("self"))
     return call.emit("mul", y, call.like(1 / math.log(2 if call.op == "log2" else 10), y))
 
 
 @lowers("erfc")
-def erfc(call: Call) -> Tensor:
+def erfc(call: TorchCall) -> Tensor:
     y = call.emit("erf", call.operand("self"))
     return call.emit("sub", call.like(1.0, y), y)
 
 
 @lowers("isnan", "isinf", "isfinite")
-def classify(call: Call) -> Tensor:
+def classify(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     if not x.dtype.is_float:
         return call.expand(call.constant(np.asarray(call.op == "isfinite")), x.shape)
@@ -99,11 +99,11 @@ def classify(call: Call) -> Tensor:
 
 
 @lowers("logical_not")
-def logical_not(call: Call) -> Tensor:
+def logical_not(call: TorchCall) -> Tensor:
     return call.emit("logical_not", truth(call, call.tensor("self")))
 
 
-def truth(call: Call, x: Tensor) -> Tensor:
+def truth(call: TorchCall, x: Tensor) -> Tensor:
     """Where x is not zero."""
     return x if x.dtype is DType.BOOL else call.emit("not_equal", x, call.like(0, x))
 
@@ -112,17 +112,17 @@ def truth(call: Call, x: Tensor) -> Tensor:
 
 
 @lowers("gelu")
-def gelu(call: Call) -> Tensor:
+def gelu(call: TorchCall) -> Tensor:
     return call.emit("gelu", call.tensor("self"), approximate=call.get("approximate", "none"))
 
 
 @lowers("leaky_relu")
-def leaky_relu(call: Call) -> Tensor:
+def leaky_relu(call: TorchCall) -> Tensor:
     return call.emit("leaky_relu", call.tensor("self"), alpha=float(call.get("negative_slope", 0.01)))
 
 
 @lowers("rrelu", "rrelu_with_noise", "rrelu_with_noise_functional")
-def random_leaky_relu(call: Call) -> list[Tensor | None]:
+def random_leaky_relu(call: TorchCall) -> list[Tensor | None]:
     """Outside of training the slope is the middle of what it is drawn from."""
     if call.get("training", False):
         raise call.unsupported("training mode draws random numbers", hint="export after module.eval()")
@@ -132,7 +132,7 @@ def random_leaky_relu(call: Call) -> list[Tensor | None]:
 
 
 @lowers("elu")
-def elu(call: Call) -> Tensor:
+def elu(call: TorchCall) -> Tensor:
     x, alpha, scale, inner = call.tensor("self"), *(float(call.get(n, 1)) for n in ("alpha", "scale", "input_scale"))
     if inner != 1.0:  # only the negative side is scaled before the exponential
         bent = call.emit("expm1", call.emit("mul", x, call.like(inner, x)))
@@ -144,17 +144,17 @@ def elu(call: Call) -> Tensor:
 
 
 @lowers("celu")
-def celu(call: Call) -> Tensor:
+def celu(call: TorchCall) -> Tensor:
     return call.emit("celu", call.tensor("self"), alpha=float(call.get("alpha", 1)))
 
 
 @lowers("selu")
-def selu(call: Call) -> Tensor:
+def selu(call: TorchCall) -> Tensor:
     return call.emit("selu", call.tensor("self"), alpha=1.6732632423543772, gamma=1.0507009873554805)
 
 
 @lowers("softplus")
-def softplus(call: Call) -> Tensor:
+def softplus(call: TorchCall) -> Tensor:
     """Beyond the threshold it is the identity, which is what it rounds to there unless the threshold is low."""
     x, beta, threshold = call.tensor("self"), float(call.get("beta", 1)), float(call.get("threshold", 20))
     scaled = x if beta == 1.0 else call.emit("mul", x, call.like(beta, x))
@@ -166,37 +166,37 @@ def softplus(call: Call) -> Tensor:
 
 
 @lowers("log_sigmoid")
-def log_sigmoid(call: Call) -> Tensor:
+def log_sigmoid(call: TorchCall) -> Tensor:
     return call.emit("neg", call.emit("softplus", call.emit("neg", call.tensor("self"))))
 
 
 @lowers("hardsigmoid")
-def hard_sigmoid(call: Call) -> Tensor:
+def hard_sigmoid(call: TorchCall) -> Tensor:
     return call.emit("hard_sigmoid", call.tensor("self"), alpha=1 / 6, beta=0.5)
 
 
 @lowers("hardtanh", "relu6")
-def hard_tanh(call: Call) -> Tensor:
+def hard_tanh(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     low, high = (0, 6) if call.op == "relu6" else (call.args["min_val"], call.args["max_val"])
     return call.emit("clip", x, call.like(low, x), call.like(high, x))
 
 
 @lowers("hardshrink", "softshrink")
-def shrink(call: Call) -> Tensor:
+def shrink(call: TorchCall) -> Tensor:
     bound = float(call.get("lambd", 0.5))
     return call.emit("shrink", call.tensor("self"), lambd=bound, bias=bound if call.op == "softshrink" else 0.0)
 
 
 @lowers("threshold")
-def threshold(call: Call) -> Tensor:
+def threshold(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     below = call.emit("less_equal", x, call.like(call.args["threshold"], x))
     return call.emit("where", below, call.like(call.args["value"], x), x)
 
 
 @lowers("prelu", "_prelu_kernel")
-def prelu(call: Call) -> Tensor:
+def prelu(call: TorchCall) -> Tensor:
     x, slope = call.tensor("self"), call.tensor("weight")
     if slope.rank == 1 and x.rank > 2:
         slope = call.reshape(slope, (slope.shape[0],) + (1,) * (x.rank - 2))
@@ -204,7 +204,7 @@ def prelu(call: Call) -> Tensor:
 
 
 @lowers("glu")
-def glu(call: Call) -> Tensor:
+def glu(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     axis = call.axis("dim", x.rank, -1)
     half = x.shape[axis] // 2
@@ -216,7 +216,7 @@ def glu(call: Call) -> Tensor:
 
 
 @lowers("add", "sub", "rsub")
-def additive(call: Call) -> Tensor:
+def additive(call: TorchCall) -> Tensor:
     a, b, alpha = call.operand("self"), call.operand("other"), call.get("alpha", 1)
     if call.op == "rsub":
         a, b = b, a
@@ -229,18 +229,18 @@ def additive(call: Call) -> Tensor:
 
 
 @lowers("mul")
-def mul(call: Call) -> Tensor:
+def mul(call: TorchCall) -> Tensor:
     a, b = call.operand("self"), call.operand("other")
     return call.emit("logical_and" if a.dtype is DType.BOOL else "mul", a, b)
 
 
 @lowers("div", "true_divide", "divide", "floor_divide")
-def div(call: Call) -> Tensor:
+def div(call: TorchCall) -> Tensor:
     a, b = call.operand("self"), call.operand("other")
     return divided(call, a, b, "floor" if call.op == "floor_divide" else call.get("rounding_mode"))
 
 
-def divided(call: Call, a: Tensor, b: Tensor, rounding: str | None) -> Tensor:
+def divided(call: TorchCall, a: Tensor, b: Tensor, rounding: str | None) -> Tensor:
     """a / b as it is, or rounded ("trunc", "floor")."""
     if rounding is None or (rounding == "trunc" and not a.dtype.is_float):
         return call.emit("div", a, b)
@@ -251,7 +251,7 @@ def divided(call: Call, a: Tensor, b: Tensor, rounding: str | None) -> Tensor:
     return call.emit("div", call.emit("sub", a, call.emit("mod", a, b)), b)
 
 
-def _floor_division(call: Call, a: Tensor, b: Tensor) -> Tensor:
+def _floor_division(call: TorchCall, a: Tensor, b: Tensor) -> Tensor:
     """As Python's: (a - rest) / b is a whole number up to one rounding, where a / b may round up to the next one."""
     zero = call.like(0.0, a)
     rest = call.emit("mod", a, b, fmod=True)
@@ -263,12 +263,12 @@ def _floor_division(call: Call, a: Tensor, b: Tensor) -> Tensor:
 
 
 @lowers("remainder", "fmod")
-def remainder(call: Call) -> Tensor:
+def remainder(call: TorchCall) -> Tensor:
     return call.emit("mod", call.operand("self"), call.operand("other"), fmod=call.op == "fmod")
 
 
 @lowers("pow")
-def power(call: Call) -> Tensor:
+def power(call: TorchCall) -> Tensor:
     exponent = call.args["exponent"]
     x = call.operand("self")
     simple = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
@@ -278,7 +278,7 @@ def power(call: Call) -> Tensor:
 
 
 @lowers("minimum", "maximum", "min.other", "max.other")
-def extremum(call: Call) -> Tensor:
+def extremum(call: TorchCall) -> Tensor:
     a, b = call.operand("self"), call.operand("other")
     least = call.op in ("minimum", "min")
     if a.dtype is DType.BOOL:
@@ -290,7 +290,7 @@ _LOGIC = {"and": "and", "or": "or", "xor": "xor"}
 
 
 @lowers(*(f"{kind}_{word}" for kind in ("logical", "bitwise") for word in _LOGIC), "__and__", "__or__", "__xor__")
-def logic(call: Call) -> Tensor:
+def logic(call: TorchCall) -> Tensor:
     word = call.op.strip("_").rpartition("_")[2]
     if call.op.startswith("logical"):
         pair = [truth(call, call.tensor(n)) for n in ("self", "other")]
@@ -300,7 +300,7 @@ def logic(call: Call) -> Tensor:
 
 
 @lowers("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__")
-def shift(call: Call) -> Tensor:
+def shift(call: TorchCall) -> Tensor:
     op = "shift_left" if call.op in ("bitwise_left_shift", "__lshift__") else "shift_right"
     return call.emit(op, call.operand("self"), call.operand("other"))
 
@@ -316,7 +316,7 @@ _COMPARE = {
 
 
 @lowers(*_COMPARE)
-def compare(call: Call) -> Tensor:
+def compare(call: TorchCall) -> Tensor:
     kind = call.promoted("self", "other")
     if kind is DType.BOOL and call.op not in ("eq", "ne"):
         kind = DType.U8
@@ -327,20 +327,20 @@ def compare(call: Call) -> Tensor:
 
 
 @lowers("where")
-def where(call: Call) -> Tensor:
+def where(call: TorchCall) -> Tensor:
     condition = truth(call, call.tensor("condition"))
     return call.emit("where", condition, call.operand("self"), call.operand("other"))
 
 
 @lowers("masked_fill")
-def masked_fill(call: Call) -> Tensor:
+def masked_fill(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     filled = call.emit("where", call.tensor("mask"), call.operand("value"), x)
     return call.expand(filled, call.shape)
 
 
 @lowers("clamp", "clip", "clamp_min", "clamp_max")
-def clamp(call: Call) -> Tensor:
+def clamp(call: TorchCall) -> Tensor:
     """Bounds may be tensors of any broadcastable shape, which `clip` does not take."""
     x = call.operand("self")
     low, high = call.args.get("min"), call.args.get("max")
@@ -351,7 +351,7 @@ def clamp(call: Call) -> Tensor:
     return call.emit("clip", x, *(None if b is None else _bound(call, b, x.dtype) for b in (low, high)))
 
 
-def _bound(call: Call, number: Number, dtype: DType) -> Tensor:
+def _bound(call: TorchCall, number: Number, dtype: DType) -> Tensor:
     """A bound in the element type; beyond its range the nearest value in it."""
     if not dtype.is_float:
         limits = np.iinfo(dtype.numpy)

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
 from superkernel.frontends.resample import along
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 
 
-def _batched(call: Call, spatial: int, pool: Callable[[Tensor], Tensor]) -> Tensor:
+def _batched(call: TorchCall, spatial: int, pool: Callable[[Tensor], Tensor]) -> Tensor:
     """Applies to [N, C, spatial] what may come as [C, spatial]."""
     x = call.tensor("self")
     if x.rank == spatial + 2:
@@ -23,11 +23,11 @@ def _batched(call: Call, spatial: int, pool: Callable[[Tensor], Tensor]) -> Tens
     return call.reshape(y, y.shape[1:])
 
 
-def _spatial(call: Call) -> int:
+def _spatial(call: TorchCall) -> int:
     return int(next(c for c in call.op if c.isdigit()))
 
 
-def _windows(call: Call) -> dict[str, list[int] | bool]:
+def _windows(call: TorchCall) -> dict[str, list[int] | bool]:
     n = _spatial(call)
     kernel = call.ints("kernel_size", n)
     pads = call.ints("padding", n) or [0] * n
@@ -36,14 +36,14 @@ def _windows(call: Call) -> dict[str, list[int] | bool]:
 
 
 @lowers(*(f"max_pool{n}d{form}" for n in (1, 2, 3) for form in ("", "_with_indices")))
-def max_pool(call: Call) -> list[Tensor | None]:
+def max_pool(call: TorchCall) -> list[Tensor | None]:
     n = _spatial(call)
     options = {**_windows(call), "dilations": call.ints("dilation", n) or [1] * n}
     values = _batched(call, n, lambda x: call.emit("max_pool", x, **options)) if call.wants(0) else None
     return [values, _batched(call, n, lambda x: _places(call, x, options)) if call.wants(1) else None]
 
 
-def _places(call: Call, x: Tensor, options: Mapping[str, Any]) -> Tensor:
+def _places(call: TorchCall, x: Tensor, options: Mapping[str, Any]) -> Tensor:
     """Where the largest element of each window stands in its image, counted row by row: the first of equal ones."""
     extents, sizes = x.shape[2:], call.shape[-len(x.shape[2:]) :]
     axes = zip(options["kernel"], options["strides"], options["pads"], options["dilations"], strict=False)
@@ -68,7 +68,7 @@ def _places(call: Call, x: Tensor, options: Mapping[str, Any]) -> Tensor:
 
 
 @lowers("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def avg_pool(call: Call) -> Tensor:
+def avg_pool(call: TorchCall) -> Tensor:
     options = _windows(call)
     divisor = call.get("divisor_override")
     counted = bool(call.get("count_include_pad", True))
@@ -84,7 +84,7 @@ def avg_pool(call: Call) -> Tensor:
 
 
 @lowers(*(f"adaptive_avg_pool{n}d" for n in (1, 2, 3)), "_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
-def adaptive_avg_pool(call: Call) -> Tensor:
+def adaptive_avg_pool(call: TorchCall) -> Tensor:
     n = _spatial(call)
     sizes = call.shape[-n:]
 
@@ -105,7 +105,7 @@ def adaptive_avg_pool(call: Call) -> Tensor:
 
 
 @lowers("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-def adaptive_max_pool(call: Call) -> list[Tensor | None]:
+def adaptive_max_pool(call: TorchCall) -> list[Tensor | None]:
     if call.wants(1):
         raise call.unsupported("the indices of an adaptive max pool are not supported")
     n = _spatial(call)

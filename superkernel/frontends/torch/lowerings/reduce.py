@@ -9,14 +9,14 @@ import numpy as np
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.lowerings.pointwise import truth
 from superkernel.frontends.torch.registry import lowers
 
 _PLAIN = {"sum": "reduce_sum", "mean": "reduce_mean", "prod": "reduce_prod", "amax": "reduce_max", "amin": "reduce_min"}
 
 
-def reduced(call: Call, op: str, x: Tensor, axes: list[int], keepdim: bool) -> Tensor:
+def reduced(call: TorchCall, op: str, x: Tensor, axes: list[int], keepdim: bool) -> Tensor:
     """A reduction over exactly these axes; a scalar, which has none, is reduced as one element."""
     if x.rank == 0:
         return call.reshape(call.emit(op, call.reshape(x, (1,)), axes=(0,), keepdims=False), ())
@@ -24,13 +24,13 @@ def reduced(call: Call, op: str, x: Tensor, axes: list[int], keepdim: bool) -> T
 
 
 @lowers(*_PLAIN)
-def plain(call: Call) -> Tensor:
+def plain(call: TorchCall) -> Tensor:
     x = call.operand("self")  # sum, mean and prod compute in the type of their result
     return reduced(call, _PLAIN[call.op], x, call.axes("dim", x.rank), bool(call.get("keepdim", False)))
 
 
 @lowers("max.default", "min.default", "max", "min")
-def extremum(call: Call) -> list[Tensor | None]:
+def extremum(call: TorchCall) -> list[Tensor | None]:
     """Of all elements, or along an axis together with the index."""
     x = call.tensor("self")
     op = f"reduce_{call.op}"
@@ -42,14 +42,14 @@ def extremum(call: Call) -> list[Tensor | None]:
 
 
 @lowers("argmax", "argmin")
-def arg(call: Call) -> Tensor:
+def arg(call: TorchCall) -> Tensor:
     x, keepdim = call.tensor("self"), bool(call.get("keepdim", False))
     if call.args.get("dim") is None:
         return call.reshape(_arg(call, call.op, call.reshape(x, (x.type.size,)), 0, False), call.shape)
     return _arg(call, call.op, x, call.axis("dim", x.rank), keepdim)
 
 
-def _arg(call: Call, op: str, x: Tensor, axis: int, keepdim: bool) -> Tensor:
+def _arg(call: TorchCall, op: str, x: Tensor, axis: int, keepdim: bool) -> Tensor:
     if x.rank == 0:
         return call.constant(np.int64(0))
     x = call.cast(x, DType.U8) if x.dtype is DType.BOOL else x
@@ -57,7 +57,7 @@ def _arg(call: Call, op: str, x: Tensor, axis: int, keepdim: bool) -> Tensor:
 
 
 @lowers("any", "all")
-def quantifier(call: Call) -> Tensor:
+def quantifier(call: TorchCall) -> Tensor:
     x = truth(call, call.tensor("self"))
     op = "reduce_max" if call.op == "any" else "reduce_min"
     y = reduced(call, op, x, call.axes("dim", x.rank), bool(call.get("keepdim", False)))
@@ -65,7 +65,7 @@ def quantifier(call: Call) -> Tensor:
 
 
 @lowers("var", "std", "var_mean", "std_mean")
-def variance(call: Call) -> list[Tensor | None]:
+def variance(call: TorchCall) -> list[Tensor | None]:
     x, keepdim = call.tensor("self"), bool(call.get("keepdim", False))
     axes = call.axes("dim", x.rank)
     if call.args.get("correction") is not None:
@@ -82,19 +82,19 @@ def variance(call: Call) -> list[Tensor | None]:
 
 
 @lowers("logsumexp")
-def log_sum_exp(call: Call) -> Tensor:
+def log_sum_exp(call: TorchCall) -> Tensor:
     x = call.operand("self")
     return reduced(call, "reduce_log_sum_exp", x, call.axes("dim", x.rank), bool(call.get("keepdim", False)))
 
 
 @lowers("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar", "norm.ScalarOpt_dim_dtype")
-def vector_norm(call: Call) -> Tensor:
+def vector_norm(call: TorchCall) -> Tensor:
     x, order = call.operand("self"), float(call.get("ord", call.get("p", 2)))
     return _norm(call, x, order, call.axes("dim", x.rank), bool(call.get("keepdim", False)))
 
 
 @lowers("cdist", "_cdist_forward", "_euclidean_dist")
-def distances(call: Call) -> Tensor:
+def distances(call: TorchCall) -> Tensor:
     """Between all rows of one and all rows of the other."""
     a, b = call.tensor("x1"), call.tensor("x2")
     a, b = (
@@ -106,14 +106,14 @@ def distances(call: Call) -> Tensor:
 
 
 @lowers("pdist", "_pdist_forward")
-def distances_of_pairs(call: Call) -> Tensor:
+def distances_of_pairs(call: TorchCall) -> Tensor:
     """Between all rows of one, each pair once."""
     x = call.tensor("self")
     a, b = (call.emit("gather", x, call.constant(i), axis=0) for i in np.triu_indices(x.shape[0], 1))
     return _norm(call, call.emit("sub", a, b), float(call.get("p", 2)), [1], False)
 
 
-def _norm(call: Call, x: Tensor, order: float, axes: list[int], keepdim: bool) -> Tensor:
+def _norm(call: TorchCall, x: Tensor, order: float, axes: list[int], keepdim: bool) -> Tensor:
     if order in (1.0, 2.0):
         return reduced(call, f"reduce_l{int(order)}", x, axes, keepdim)
     size = call.emit("abs", x)
@@ -126,7 +126,7 @@ def _norm(call: Call, x: Tensor, order: float, axes: list[int], keepdim: bool) -
 
 
 @lowers("softmax", "_softmax", "log_softmax", "_log_softmax")
-def softmax(call: Call) -> Tensor:
+def softmax(call: TorchCall) -> Tensor:
     x = call.operand("self")
     if x.rank == 0:
         return call.constant(np.asarray(0.0 if "log" in call.op else 1.0), x.dtype)
@@ -134,20 +134,20 @@ def softmax(call: Call) -> Tensor:
 
 
 @lowers("cumsum")
-def cumsum(call: Call) -> Tensor:
+def cumsum(call: TorchCall) -> Tensor:
     x = call.operand("self")
     return x if x.rank == 0 else call.emit("cumsum", x, axis=call.axis("dim", x.rank))
 
 
 @lowers("topk")
-def topk(call: Call) -> list[Tensor | None]:
+def topk(call: TorchCall) -> list[Tensor | None]:
     x = call.tensor("self")
     order = {"largest": bool(call.args["largest"]), "sorted": bool(call.args["sorted"])}
     return list(call.emit_all("topk", x, k=int(call.args["k"]), axis=call.axis("dim", x.rank), **order))
 
 
 @lowers("sort", "argsort")
-def sort(call: Call) -> list[Tensor | None]:
+def sort(call: TorchCall) -> list[Tensor | None]:
     """All elements of the axis as its top k, which keeps equal ones in order."""
     x = call.tensor("self")
     axis = call.axis("dim", x.rank, -1)

@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
 from superkernel.frontends.resample import Weights, along, interpolating
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 
 _NAMES = {1: "linear1d", 2: "bilinear2d", 3: "trilinear3d"}
 
 
-def _image(call: Call) -> Tensor:
+def _image(call: TorchCall) -> Tensor:
     return call.tensor("input" if "input" in call.args else "self")
 
 
-def _scales(call: Call, x: Tensor) -> list[float]:
+def _scales(call: TorchCall, x: Tensor) -> list[float]:
     """Output per input step of each spatial axis: what the caller gave, or the sizes' ratio."""
     sizes = call.shape[2:]
     listed = call.get("scale_factors")
@@ -37,7 +37,7 @@ def _scales(call: Call, x: Tensor) -> list[float]:
 
 
 @lowers(*(f"{name}{n}d" for n in (1, 2, 3) for name in ("upsample_nearest", "_upsample_nearest_exact")))
-def nearest(call: Call) -> Tensor:
+def nearest(call: TorchCall) -> Tensor:
     x = _image(call)
     scales = _scales(call, x)
     exact = call.op.startswith("_")
@@ -63,7 +63,7 @@ def _picked(extent: int, size: int, step: np.floating[Any], exact: bool) -> NDAr
 
 
 @lowers(*(f"upsample_{name}" for name in _NAMES.values()))
-def linear(call: Call) -> Tensor:
+def linear(call: TorchCall) -> Tensor:
     x = _image(call)
     rule = "align_corners" if call.args["align_corners"] else "half_pixel"
     full = [1.0, 1.0, *_scales(call, x)]
@@ -73,7 +73,7 @@ def linear(call: Call) -> Tensor:
 
 
 @lowers("upsample_bicubic2d")
-def bicubic(call: Call) -> Tensor:
+def bicubic(call: TorchCall) -> Tensor:
     x = _image(call)
     corners = bool(call.args["align_corners"])
     for axis, scale in enumerate(_scales(call, x), 2):
@@ -83,7 +83,7 @@ def bicubic(call: Call) -> Tensor:
 
 
 @lowers("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
-def antialiased(call: Call) -> Tensor:
+def antialiased(call: TorchCall) -> Tensor:
     """As PIL has it: where an image shrinks, the kernel is as much wider; what lies outside does not count."""
     x = _image(call)
     cubic = -0.5 if "cubic" in call.op else None

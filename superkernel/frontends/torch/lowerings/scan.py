@@ -12,13 +12,13 @@ import numpy as np
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 
 Parts = Sequence[Tensor]
 
 
-def scanned(call: Call, parts: Parts, axis: int, combine: Callable[[Parts, Parts], Parts]) -> Parts:
+def scanned(call: TorchCall, parts: Parts, axis: int, combine: Callable[[Parts, Parts], Parts]) -> Parts:
     """The scan of tuples of tensors by an associative function of (what is before, what is behind)."""
     extent, step = parts[0].shape[axis], 1
     while step < extent:
@@ -31,7 +31,7 @@ def scanned(call: Call, parts: Parts, axis: int, combine: Callable[[Parts, Parts
 
 
 @lowers("cumprod")
-def running_product(call: Call) -> Tensor:
+def running_product(call: TorchCall) -> Tensor:
     """In a wider type, as torch computes it: factors between that lie beyond the range of the own one count."""
     x = call.operand("self")
     if x.rank == 0:
@@ -43,7 +43,7 @@ def running_product(call: Call) -> Tensor:
 
 
 @lowers("cummax", "cummin")
-def running_extremum(call: Call) -> list[Tensor | None]:
+def running_extremum(call: TorchCall) -> list[Tensor | None]:
     """The last of equal elements; what is no number is taken, and stays."""
     x = call.tensor("self")
     if x.rank == 0:
@@ -66,7 +66,7 @@ def running_extremum(call: Call) -> list[Tensor | None]:
 
 
 @lowers("logcumsumexp")
-def running_log_sum_exp(call: Call) -> Tensor:
+def running_log_sum_exp(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     if x.rank == 0:
         return x

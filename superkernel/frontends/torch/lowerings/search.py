@@ -9,7 +9,7 @@ import numpy as np
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.lowerings.index import as_index
 from superkernel.frontends.torch.registry import lowers
 
@@ -17,7 +17,7 @@ _COUNTED_MAX = 128  # boundaries that are all compared with; more are bisected
 
 
 @lowers("searchsorted", "bucketize")
-def searchsorted(call: Call) -> Tensor:
+def searchsorted(call: TorchCall) -> Tensor:
     bounds = call.tensor("boundaries" if call.op == "bucketize" else "sorted_sequence")
     values = call.typed(call.args["self"], bounds.dtype)
     order = call.optional("sorter")
@@ -27,7 +27,7 @@ def searchsorted(call: Call) -> Tensor:
     return call.cast(places_among(call, bounds, values, right=right), call.dtype)
 
 
-def places_among(call: Call, bounds: Tensor, values: Tensor, *, right: bool) -> Tensor:
+def places_among(call: TorchCall, bounds: Tensor, values: Tensor, *, right: bool) -> Tensor:
     """i64: how many of the bounds, sorted along the last axis, lie before each value (`right`: before it or at it).
     Bounds have one axis, or the values' axes but for the last."""
     if bounds.dtype is DType.BOOL:
@@ -42,7 +42,7 @@ def places_among(call: Call, bounds: Tensor, values: Tensor, *, right: bool) -> 
     return call.reshape(_bisected(call, bounds, flat, order), values.shape)
 
 
-def _bisected(call: Call, bounds: Tensor, values: Tensor, order: str) -> Tensor:
+def _bisected(call: TorchCall, bounds: Tensor, values: Tensor, order: str) -> Tensor:
     extent = bounds.shape[-1]
     start, end = (call.expand(call.constant(np.full((), n, np.int64)), values.shape) for n in (0, extent))
     one, last = call.constant(np.int64(1)), call.constant(np.int64(extent - 1))
@@ -65,7 +65,7 @@ def _bisected(call: Call, bounds: Tensor, values: Tensor, order: str) -> Tensor:
 
 
 @lowers("kthvalue")
-def kth_value(call: Call) -> list[Tensor | None]:
+def kth_value(call: TorchCall) -> list[Tensor | None]:
     x = call.tensor("self")
     if x.rank == 0:
         return [x, call.constant(np.int64(0))]
@@ -73,14 +73,14 @@ def kth_value(call: Call) -> list[Tensor | None]:
     return [call.reshape(y, call.shape) for y in _of_rank(call, x, axis, int(call.args["k"]))]
 
 
-def _of_rank(call: Call, x: Tensor, axis: int, count: int) -> list[Tensor]:
+def _of_rank(call: TorchCall, x: Tensor, axis: int, count: int) -> list[Tensor]:
     """The largest of the `count` least, and its place, with the axis kept."""
     least = call.emit_all("topk", x, k=count, axis=axis, largest=False, sorted=True)
     return [call.slice(y, axis, count - 1, count) for y in least]
 
 
 @lowers("median", "nanmedian")
-def median(call: Call) -> list[Tensor | None]:
+def median(call: TorchCall) -> list[Tensor | None]:
     """The lower of two in the middle. A median is no number where one element is none, the first of them; that of
     numbers alone leaves them out."""
     x = call.tensor("self")
@@ -99,7 +99,7 @@ def median(call: Call) -> list[Tensor | None]:
     return [call.reshape(y, call.shape) for y in (found[:1] if whole else found)]
 
 
-def _or_no_number(call: Call, x: Tensor, axis: int, found: list[Tensor]) -> list[Tensor]:
+def _or_no_number(call: TorchCall, x: Tensor, axis: int, found: list[Tensor]) -> list[Tensor]:
     none = call.cast(call.emit("isnan", x), DType.U8)
     has_nan = call.cast(call.emit("reduce_max", none, axes=(axis,), keepdims=True), DType.BOOL)
     first = call.emit("argmax", none, axis=axis, keepdims=True)
@@ -107,7 +107,7 @@ def _or_no_number(call: Call, x: Tensor, axis: int, found: list[Tensor]) -> list
     return [call.emit("where", has_nan, n, y) for n, y in zip(instead, found, strict=True)]
 
 
-def _of_numbers(call: Call, x: Tensor, axis: int) -> list[Tensor]:
+def _of_numbers(call: TorchCall, x: Tensor, axis: int) -> list[Tensor]:
     ordered = call.emit_all("topk", x, k=x.shape[axis], axis=axis, largest=False, sorted=True)
     numbers = call.cast(call.emit("logical_not", call.emit("isnan", x)), DType.I64)
     count = call.emit("reduce_sum", numbers, axes=(axis,), keepdims=True)

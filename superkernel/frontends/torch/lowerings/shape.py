@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 
 
@@ -17,14 +17,14 @@ from superkernel.frontends.torch.registry import lowers
     "alias", "clone", "contiguous", "detach", "lift", "lift_fresh", "lift_fresh_copy", "positive", "resolve_conj",
     "resolve_neg", "_to_copy", "to", "type_as", "_conj", "copy",
 )  # fmt: skip
-def copy(call: Call) -> Tensor:
+def copy(call: TorchCall) -> Tensor:
     """The same elements, in the type that torch says."""
     x = call.tensor("src" if call.op == "copy" else "self")
     return call.expand(call.cast(x, call.dtype), call.shape)
 
 
 @lowers("dropout", "native_dropout", "alpha_dropout", "feature_dropout")
-def dropout(call: Call) -> list[Tensor | None]:
+def dropout(call: TorchCall) -> list[Tensor | None]:
     x = call.tensor("input")
     if call.get("train", False) and float(call.get("p", 0.5)) > 0:
         raise call.unsupported(
@@ -45,13 +45,13 @@ def dropout(call: Call) -> list[Tensor | None]:
     "unsqueeze",
     "view_as",
 )
-def reshape(call: Call) -> Tensor:
+def reshape(call: TorchCall) -> Tensor:
     """torch has worked the shape out."""
     return call.reshape(call.tensor("input" if "input" in call.args else "self"), call.shape)
 
 
 @lowers("view.dtype")
-def reinterpret(call: Call) -> Tensor:
+def reinterpret(call: TorchCall) -> Tensor:
     """Only of constants: no kernel reinterprets bytes."""
     x = call.tensor("self")
     if x.dtype is call.dtype:
@@ -62,25 +62,25 @@ def reinterpret(call: Call) -> Tensor:
 
 
 @lowers("permute")
-def permute(call: Call) -> Tensor:
+def permute(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     return call.transpose(x, [d % max(x.rank, 1) for d in call.ints("dims")])
 
 
 @lowers("transpose", "swapaxes", "swapdims")
-def transpose(call: Call) -> Tensor:
+def transpose(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     names = [n for n in call.args if n != "self"]
     return swapped(call, x, *(call.axis(n, x.rank) for n in names))
 
 
 @lowers("t", "numpy_T", "mT", "matrix_H", "adjoint")
-def matrix_transpose(call: Call) -> Tensor:
+def matrix_transpose(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     return call.transpose(x, range(x.rank)[::-1]) if call.op == "numpy_T" or x.rank < 2 else swapped(call, x, -1, -2)
 
 
-def swapped(call: Call, x: Tensor, a: int, b: int) -> Tensor:
+def swapped(call: TorchCall, x: Tensor, a: int, b: int) -> Tensor:
     """x with two axes exchanged."""
     perm = list(range(x.rank))
     if perm:
@@ -89,7 +89,7 @@ def swapped(call: Call, x: Tensor, a: int, b: int) -> Tensor:
 
 
 @lowers("movedim", "moveaxis")
-def move_axes(call: Call) -> Tensor:
+def move_axes(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     source, target = ([d % x.rank for d in call.ints(n)] for n in ("source", "destination"))
     perm = [d for d in range(x.rank) if d not in source]
@@ -99,12 +99,12 @@ def move_axes(call: Call) -> Tensor:
 
 
 @lowers("expand", "expand_as", "broadcast_to")
-def expand(call: Call) -> Tensor:
+def expand(call: TorchCall) -> Tensor:
     return call.expand(call.tensor("self"), call.shape)
 
 
 @lowers("slice.Tensor")
-def slice_(call: Call) -> Tensor:
+def slice_(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     axis = call.axis("dim", x.rank)
     start, end, step = slice(call.get("start"), call.args.get("end"), int(call.get("step", 1))).indices(x.shape[axis])
@@ -112,7 +112,7 @@ def slice_(call: Call) -> Tensor:
 
 
 @lowers("select.int")
-def select(call: Call) -> Tensor:
+def select(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     axis = call.axis("dim", x.rank)
     at = int(call.args["index"]) % x.shape[axis]
@@ -120,7 +120,7 @@ def select(call: Call) -> Tensor:
 
 
 @lowers("narrow.default")
-def narrow(call: Call) -> Tensor:
+def narrow(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     axis = call.axis("dim", x.rank)
     start = int(call.args["start"]) % max(1, x.shape[axis])
@@ -128,7 +128,7 @@ def narrow(call: Call) -> Tensor:
 
 
 @lowers("split", "split_with_sizes", "chunk", "tensor_split.sections", "tensor_split.indices", "unbind")
-def split(call: Call) -> list[Tensor | None]:
+def split(call: TorchCall) -> list[Tensor | None]:
     """Parts along an axis, of the sizes that torch says; unbind drops the axis."""
     x = call.tensor("self")
     axis = call.axis("dim", x.rank)
@@ -142,7 +142,7 @@ def split(call: Call) -> list[Tensor | None]:
 
 
 @lowers("cat", "concat", "concatenate", "stack")
-def join(call: Call) -> Tensor:
+def join(call: TorchCall) -> Tensor:
     """Parts of other types are promoted; the old form of an empty part, [0], may stand beside any rank."""
     rank = len(call.shape)
     parts = [p for p in call.args["tensors"] if call.op == "stack" or p.rank == rank]
@@ -153,7 +153,7 @@ def join(call: Call) -> Tensor:
 
 
 @lowers("repeat", "tile")
-def repeat(call: Call) -> Tensor:
+def repeat(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     times = call.ints("repeats" if call.op == "repeat" else "dims")
     times = [1] * (x.rank - len(times)) + times
@@ -162,7 +162,7 @@ def repeat(call: Call) -> Tensor:
 
 
 @lowers("repeat_interleave.self_int")
-def repeat_interleave(call: Call) -> Tensor:
+def repeat_interleave(call: TorchCall) -> Tensor:
     x, times = call.tensor("self"), int(call.args["repeats"])
     if call.args.get("dim") is None:
         x = call.reshape(x, (x.type.size,))
@@ -173,7 +173,7 @@ def repeat_interleave(call: Call) -> Tensor:
 
 
 @lowers("flip")
-def flip(call: Call) -> Tensor:
+def flip(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     axes = [d % x.rank for d in call.ints("dims")] if x.rank else []
     if not axes:
@@ -183,7 +183,7 @@ def flip(call: Call) -> Tensor:
 
 
 @lowers("roll")
-def roll(call: Call) -> Tensor:
+def roll(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     shifts, axes = call.ints("shifts"), call.ints("dims")
     y = x if axes else call.reshape(x, (x.type.size,))
@@ -201,7 +201,7 @@ _PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge",
     "pad", "constant_pad_nd", *(f"{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3)),
     "_pad_circular",
 )  # fmt: skip
-def pad(call: Call) -> Tensor:
+def pad(call: TorchCall) -> Tensor:
     """Pads come innermost axis first, (begin, end) by axis."""
     x = call.tensor("self")
     kinds = {"reflection": "reflect", "replication": "edge", "_pad_circular": "wrap"}
@@ -217,7 +217,7 @@ def pad(call: Call) -> Tensor:
 
 
 @lowers("pixel_shuffle", "pixel_unshuffle")
-def pixel_shuffle(call: Call) -> Tensor:
+def pixel_shuffle(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     outer, (c, h, w) = x.shape[:-3], x.shape[-3:]
     n = len(outer)
@@ -232,7 +232,7 @@ def pixel_shuffle(call: Call) -> Tensor:
 
 
 @lowers("channel_shuffle")
-def channel_shuffle(call: Call) -> Tensor:
+def channel_shuffle(call: TorchCall) -> Tensor:
     x, groups = call.tensor("self"), int(call.args["groups"])
     n, c, *rest = x.shape
     cut = call.reshape(x, (n, groups, c // groups, *rest))
@@ -240,7 +240,7 @@ def channel_shuffle(call: Call) -> Tensor:
 
 
 @lowers("diagonal")
-def diagonal(call: Call) -> Tensor:
+def diagonal(call: TorchCall) -> Tensor:
     """The two axes flattened, and the diagonal's places in them."""
     x = call.tensor("self")
     a, b = call.axis("dim1", x.rank), call.axis("dim2", x.rank, 1)
@@ -258,7 +258,7 @@ def diagonal_places(count: int, columns: int, offset: int) -> NDArray[np.int64]:
 
 
 @lowers("tril", "triu")
-def triangle(call: Call) -> Tensor:
+def triangle(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     whole = call.cast(x, DType.U8) if x.dtype is DType.BOOL else x
     y = call.emit("trilu", whole, upper=call.op == "triu", k=int(call.get("diagonal", 0)))
@@ -266,7 +266,7 @@ def triangle(call: Call) -> Tensor:
 
 
 @lowers("unfold")
-def windows(call: Call) -> Tensor:
+def windows(call: TorchCall) -> Tensor:
     """Windows along an axis; what is in each comes last."""
     x, size, step = call.tensor("self"), int(call.args["size"]), int(call.args["step"])
     if x.rank == 0:

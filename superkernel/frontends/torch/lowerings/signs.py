@@ -11,18 +11,18 @@ import numpy as np
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 
 
-def _is_negative(call: Call, x: Tensor) -> Tensor:
+def _is_negative(call: TorchCall, x: Tensor) -> Tensor:
     """The sign bit of numbers, zeros included."""
     zero = call.like(0.0, x)
     return call.emit("logical_or", call.emit("less", x, zero), call.emit("less", call.emit("reciprocal", x), zero))
 
 
 @lowers("signbit")
-def sign_bit(call: Call) -> Tensor:
+def sign_bit(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     if x.dtype.is_float:
         return _is_negative(call, x)
@@ -32,13 +32,13 @@ def sign_bit(call: Call) -> Tensor:
 
 
 @lowers("copysign")
-def copy_sign(call: Call) -> Tensor:
+def copy_sign(call: TorchCall) -> Tensor:
     size, sign = call.emit("abs", call.operand("self")), call.operand("other")
     return call.emit("where", _is_negative(call, sign), call.emit("neg", size), size)
 
 
 @lowers("hypot")
-def hypotenuse(call: Call) -> Tensor:
+def hypotenuse(call: TorchCall) -> Tensor:
     """With the longer side taken out, so that no square overflows; 16-bit sides are squared as 32-bit ones."""
     sides = [call.operand(n) for n in ("self", "other")]
     kind = sides[0].dtype
@@ -52,7 +52,7 @@ def hypotenuse(call: Call) -> Tensor:
 
 
 @lowers("fmax", "fmin")
-def extremum_of_numbers(call: Call) -> Tensor:
+def extremum_of_numbers(call: TorchCall) -> Tensor:
     a, b = call.operand("self"), call.operand("other")
     if a.dtype is DType.BOOL:
         return call.emit("logical_or" if call.op == "fmax" else "logical_and", a, b)

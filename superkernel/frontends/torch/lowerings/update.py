@@ -12,7 +12,7 @@ import numpy as np
 
 from superkernel.builder.tensor import Tensor, Value
 from superkernel.core.dtypes import DType
-from superkernel.frontends.torch.call import Call
+from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.lowerings.index import as_index, split_masks, stacked
 from superkernel.frontends.torch.lowerings.pointwise import divided
 from superkernel.frontends.torch.lowerings.shape import diagonal_places
@@ -22,7 +22,7 @@ from superkernel.frontends.torch.registry import lowers
 
 
 @lowers("slice_scatter", "select_scatter")
-def window(call: Call) -> Tensor:
+def window(call: TorchCall) -> Tensor:
     x, new = call.tensor("self"), call.cast(call.tensor("src"), call.dtype)
     axis = call.axis("dim", x.rank)
     if call.op == "select_scatter":
@@ -49,7 +49,7 @@ def window(call: Call) -> Tensor:
 
 
 @lowers("index_copy", "index_add", "index_fill")
-def index_copy(call: Call) -> Tensor:
+def index_copy(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     axis = call.axis("dim", x.rank)
     places = call.reshape(as_index(call, call.tensor("index")), (call.tensor("index").type.size,))
@@ -71,7 +71,7 @@ def index_copy(call: Call) -> Tensor:
 
 
 @lowers("index_put", "_unsafe_index_put")
-def index_put(call: Call) -> Tensor:
+def index_put(call: TorchCall) -> Tensor:
     """x[i, :, j] = values, or += with `accumulate`."""
     x, values = call.tensor("self"), call.cast(call.tensor("values"), call.dtype)
     indices = call.args["indices"]
@@ -103,7 +103,7 @@ def index_put(call: Call) -> Tensor:
     return call.transpose(y, [front.index(d) for d in range(x.rank)])
 
 
-def _put_where(call: Call, x: Tensor, values: Tensor, indices: list[Tensor | None], masks: list[Tensor]) -> Tensor:
+def _put_where(call: TorchCall, x: Tensor, values: Tensor, indices: list[Tensor | None], masks: list[Tensor]) -> Tensor:
     """x[mask] = number."""
     mask = masks[0]
     before = indices.index(mask)
@@ -118,7 +118,7 @@ def _put_where(call: Call, x: Tensor, values: Tensor, indices: list[Tensor | Non
 
 
 @lowers("scatter", "scatter_add", "scatter_reduce.two")
-def scatter(call: Call) -> Tensor:
+def scatter(call: TorchCall) -> Tensor:
     x, places = call.tensor("self"), as_index(call, call.tensor("index"))
     word = "add" if call.op == "scatter_add" else call.get("reduce")
     if x.rank == 0:
@@ -132,7 +132,7 @@ def scatter(call: Call) -> Tensor:
 
 
 @lowers("index_reduce")
-def index_reduce(call: Call) -> Tensor:
+def index_reduce(call: TorchCall) -> Tensor:
     """Whole slices, joined element by element."""
     x, places = call.tensor("self"), as_index(call, call.tensor("index"))
     axis = call.axis("dim", x.rank)
@@ -149,7 +149,7 @@ _REDUCTIONS = {
 }  # fmt: skip
 
 
-def _scattered(call: Call, x: Tensor, axis: int, places: Tensor, new: Tensor, word: str | None) -> Tensor:
+def _scattered(call: TorchCall, x: Tensor, axis: int, places: Tensor, new: Tensor, word: str | None) -> Tensor:
     """x with elements replaced by new ones, or joined with them by the reduction `word`; without `include_self` the
     elements of x that are joined with any do not count."""
     if word is None:
@@ -172,7 +172,7 @@ def _scattered(call: Call, x: Tensor, axis: int, places: Tensor, new: Tensor, wo
 
 
 def _neutral(reduction: str, dtype: DType) -> float:
-    """What joined with a number leaves it as it is."""
+    """What joined with a number leaves it is."""
     if reduction in ("add", "mul"):
         return 0 if reduction == "add" else 1
     if dtype is DType.BOOL:
@@ -184,7 +184,7 @@ def _neutral(reduction: str, dtype: DType) -> float:
 
 
 @lowers("put")
-def put(call: Call) -> Tensor:
+def put(call: TorchCall) -> Tensor:
     """At places of the flattened tensor."""
     x = call.tensor("self")
     flat, places = call.reshape(x, (x.type.size,)), as_index(call, call.tensor("index"))
@@ -196,7 +196,7 @@ def put(call: Call) -> Tensor:
 
 
 @lowers("masked_scatter")
-def masked_scatter(call: Call) -> Tensor:
+def masked_scatter(call: TorchCall) -> Tensor:
     """The n-th place where the mask is true takes the n-th element of the source."""
     x, source = call.tensor("self"), call.tensor("source")
     mask = call.expand(call.tensor("mask"), x.shape)
@@ -213,7 +213,7 @@ def masked_scatter(call: Call) -> Tensor:
 
 
 @lowers("as_strided", "as_strided_scatter")
-def strided(call: Call) -> Tensor:
+def strided(call: TorchCall) -> Tensor:
     """Of a tensor whose memory holds its elements in order and nothing else: places of the flattened one."""
     x, value = call.tensor("self"), call.raw["self"].meta["val"]
     if not value.is_contiguous() or value.storage_offset():
@@ -233,7 +233,7 @@ def strided(call: Call) -> Tensor:
 
 
 @lowers("diagonal_scatter")
-def diagonal_scatter(call: Call) -> Tensor:
+def diagonal_scatter(call: TorchCall) -> Tensor:
     x = call.tensor("self")
     a, b = call.axis("dim1", x.rank), call.axis("dim2", x.rank, 1)
     rest = [d for d in range(x.rank) if d not in (a, b)]
@@ -246,7 +246,7 @@ def diagonal_scatter(call: Call) -> Tensor:
     return call.transpose(y, [order.index(d) for d in range(x.rank)])
 
 
-def _put(call: Call, x: Tensor, axis: int, places: Tensor, new: Tensor, reduction: str = "none") -> Tensor:
+def _put(call: TorchCall, x: Tensor, axis: int, places: Tensor, new: Tensor, reduction: str = "none") -> Tensor:
     """x with whole slices at `places` of an axis replaced by, or joined with, those of `new`."""
     order = [axis, *(d for d in range(x.rank) if d != axis)]
     tuples = call.reshape(places, (*places.shape, 1))
@@ -265,7 +265,7 @@ def _is_state(x: Tensor) -> bool:
     return value is not None and value.initial is not None
 
 
-def _write_rows(call: Call, x: Tensor, axis: int, start: Tensor, new: Tensor) -> Tensor:
+def _write_rows(call: TorchCall, x: Tensor, axis: int, start: Tensor, new: Tensor) -> Tensor:
     """x with rows from `start` of an axis replaced by `new`: as the third of four axes, which is where `kv_update`
     writes."""
     if x.rank == 4 and axis == 2:
@@ -293,7 +293,7 @@ def _consecutive(places: Value) -> Value | None:
     return None
 
 
-def _from_end(call: Call, start: Tensor, extent: int) -> Tensor:
+def _from_end(call: TorchCall, start: Tensor, extent: int) -> Tensor:
     """A place that may be negative, counted from the front."""
     if start.value.data is not None and int(start.value.data.reshape(-1)[0]) >= 0:
         return start
