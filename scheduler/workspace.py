@@ -131,6 +131,7 @@ class Workspace:
         self.values[name] = dense_ref(name, buffer.type.shape)
 
     def note(self, node: str, decision: str, reason: str) -> None:
+        """Keeps a decision about a node with its reason, for `explain`."""
         self.notes.append(GroupNote(node, decision, reason))
 
     def new_version(self, value: str, buffer: str) -> None:
@@ -193,6 +194,7 @@ class Workspace:
     # Memory -----------------------------------------------------------------------------------------------------------
 
     def stores_of(self, reg: Reg) -> list[Store]:
+        """Where a register's value goes: stores of its cluster, or of the prologue that it stands in."""
         cluster = self.clusters.find(reg.cluster)
         if reg.slot < 0:
             return cluster.stores

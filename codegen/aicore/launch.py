@@ -71,6 +71,7 @@ class Launch:
         self.words = MemoryEvents(module, self.b, plan, self.private, target)
 
     def emit(self, steps: Iterable[Step], *, ends_run: bool = False) -> ir.Function:
+        """The function of a launch's steps. `ends_run`: no launch follows, so the exit stands behind them."""
         outside = len(self.spec.calls)
         self._mark(outside, PHASE_ENTRY)
         self._stub()

@@ -63,6 +63,7 @@ class PrefetchTask:
 
     @property
     def nbytes(self) -> int:
+        """What SDMA moves for it."""
         return sum(end - begin for begin, end in self.demand.ranges)
 
 
@@ -78,6 +79,7 @@ class WeightPrefetch:
 
     @property
     def nbytes(self) -> int:
+        """What SDMA moves in all."""
         return sum(task.nbytes for task in self.tasks)
 
     def note_of(self, subop: int) -> str:

@@ -61,9 +61,12 @@ class HasEpilogue(Protocol):
     """What a form says of its results: the program behind them, and over how many spatial dimensions it goes."""
 
     @property
-    def epilogue(self) -> PointwiseProgram: ...
+    def epilogue(self) -> PointwiseProgram:
+        """The program over [images, channels, *spatial]."""
+
     @property
-    def spatial(self) -> int: ...
+    def spatial(self) -> int:
+        """How many spatial dimensions the epilogue's shape has."""
 
 
 class ChannelStores:

@@ -50,10 +50,12 @@ class Tile:
 
     @property
     def columns(self) -> int:
+        """Columns of a full tile."""
         return self.vectors * self.lanes
 
     @property
     def nbytes(self) -> int:
+        """Bytes of its accumulators, all lanes full."""
         return self.rows * self.columns * self.acc.itemsize
 
 

@@ -38,6 +38,7 @@ class Context:
     constants: tuple[AttrValue, ...]  # the operand's number where it is a `constant`, else None
 
     def number(self, name: str) -> float:
+        """An attribute as a float; InternalError where it is no number."""
         value = self.attrs[name]
         if not isinstance(value, (int, float)):
             raise InternalError(f"attribute {name!r} is not a number", location=self.op, found=value)
@@ -49,9 +50,11 @@ class Context:
         return first is not None and first.is_signed
 
     def math(self, name: str, *args: Expr) -> Expr:
+        """A function of `vecmath`, element by element."""
         return Expr(self.kb, vecmath.apply(self.kb, name, *(a.v for a in args)))
 
     def convert(self, x: Expr, source: DType | None, target: DType) -> Expr:
+        """`x`, which holds a `source`, as a `target`; InternalError where the operand is absent."""
         if source is None:
             raise InternalError("conversion of an absent operand", location=self.op)
         return Expr(self.kb, convert(self.kb, x.v, source, target))

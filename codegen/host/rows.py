@@ -57,6 +57,7 @@ class Point:
         self.kb.store(value.v, self.kb.scratch, self.index, dtype)
 
     def saved(self, dtype: DType) -> Expr:
+        """What an earlier pass over the row kept of these elements, of type `dtype`."""
         return Expr(self.kb, self.kb.load(self.kb.scratch, self.index, dtype, self.lanes))
 
 
@@ -121,6 +122,7 @@ class RowWalk:
 
     @property
     def is_column(self) -> bool:
+        """Whether vectors go across rows, `width` of them at a time."""
         return self.width > 0
 
     def has(self, slot: int) -> bool:
@@ -132,6 +134,7 @@ class RowWalk:
         return value if self.is_column else Expr(self.kb, self.kb.splat(value.v, lanes))
 
     def coords(self, row: Sequence[Index]) -> list[Index]:
+        """Coordinates in the program's space of a place in the row."""
         return [*self.outer, *row, self.start] if self.is_column else [*self.outer, *row]
 
     def emit_once(self, *results: Expr) -> None:

@@ -40,6 +40,7 @@ class FormulaContext:
     keeps: bool
 
     def math(self, name: str, value: Expr) -> Expr:
+        """A function of `vecmath`, element by element."""
         return Expr(self.kb, vecmath.apply(self.kb, name, value.v))
 
     def first(self, point: Point) -> Expr:
@@ -66,6 +67,7 @@ class FormulaContext:
         return Expr(self.kb, convert(self.kb, point.read(slot).v, compute_dtype(kind.dtype), self.dtype))
 
     def sum(self) -> Accumulator:
+        """A new sum over the row, in the order that does not depend on the cut."""
         return sum_accumulator(self.kb, self.dtype)
 
 

@@ -62,6 +62,7 @@ def exp_scaled(x: Expr, halvings: int = 0) -> Expr:
 
 
 def exp(x: Expr) -> Expr:
+    """e^x; 0 and infinity where that underflows or overflows."""
     return exp_scaled(x)
 
 
@@ -73,6 +74,7 @@ def exp_moderate(x: Expr) -> Expr:
 
 
 def expm1(x: Expr) -> Expr:
+    """e^x - 1 without cancellation near 0."""
     low, high = (-40.0, 710.0) if x.is_double else (-20.0, 89.0)
     bounded = x.clamp_low(low).clamp_high(high)
     t, _, q = _exp_reduce(bounded)
@@ -83,6 +85,7 @@ def expm1(x: Expr) -> Expr:
 
 
 def sigmoid(x: Expr) -> Expr:
+    """1 / (1 + e^-x), from e^-abs(x), which cannot overflow."""
     e = exp_scaled(-x.abs())
     return (x < 0.0).choose(e, e.const(1.0)) / (e + 1.0)
 
@@ -97,6 +100,7 @@ def tanh(x: Expr) -> Expr:
 
 
 def sinh(x: Expr) -> Expr:
+    """From expm1 below 1, where e^x - e^-x would cancel."""
     size = x.abs()
     e = expm1(size.clamp_high(1.0))
     near = (e + e / (e + 1.0)) * 0.5
@@ -105,6 +109,7 @@ def sinh(x: Expr) -> Expr:
 
 
 def cosh(x: Expr) -> Expr:
+    """From e^abs(x) / 2, which overflows where the result does and not before."""
     big = exp_scaled(x.abs(), halvings=1)
     return big + 0.25 / big
 
@@ -143,6 +148,7 @@ def _log_limits(x: Expr, value: Expr) -> Expr:
 
 
 def log(x: Expr) -> Expr:
+    """The natural logarithm, denormal numbers included; -inf at 0, NaN below."""
     smallest, factor = (2.0**-1022, 54.0) if x.is_double else (2.0**-126, 25.0)
     denormal = x < smallest
     e, m = _split_exponent(denormal.choose(x * 2.0**factor, x))
@@ -164,6 +170,7 @@ def log1p(x: Expr) -> Expr:
 
 
 def asinh(x: Expr) -> Expr:
+    """From log1p; beyond what a square can hold, from log."""
     size = x.abs()
     limit = 2.0**28 if x.is_double else 2.0**14
     square = size * size
@@ -173,6 +180,7 @@ def asinh(x: Expr) -> Expr:
 
 
 def acosh(x: Expr) -> Expr:
+    """From log1p of x - 1; NaN below 1."""
     limit = 2.0**28 if x.is_double else 2.0**14
     t = x - 1.0
     near = log1p(t + t.fma(t, t + t).sqrt())
@@ -181,6 +189,7 @@ def acosh(x: Expr) -> Expr:
 
 
 def atanh(x: Expr) -> Expr:
+    """From log1p of 2x / (1 - x); infinite at -1 and 1, NaN outside."""
     size = x.abs()
     return (log1p((size + size) / (1.0 - size)) * 0.5).copysign(x)
 
@@ -189,6 +198,7 @@ def atanh(x: Expr) -> Expr:
 
 
 def erf(x: Expr) -> Expr:
+    """A polynomial near 0, from erfc's beyond."""
     size = x.abs()
     z = size * size
     if x.is_double:

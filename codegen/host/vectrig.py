@@ -47,17 +47,20 @@ def _negate_where_bit_two(value: Expr, quadrant: Expr) -> Expr:
 
 
 def sin(x: Expr) -> Expr:
+    """Of any finite x, argument reduced exactly; keeps -0."""
     quadrant, sine, cosine = _sin_cos(x)
     value = _negate_where_bit_two(_odd(quadrant).choose(cosine, sine), quadrant)
     return x.equals(0.0).choose(x, value)
 
 
 def cos(x: Expr) -> Expr:
+    """Of any finite x, argument reduced exactly."""
     quadrant, sine, cosine = _sin_cos(x)
     return _negate_where_bit_two(_odd(quadrant).choose(sine, cosine), quadrant + 1)
 
 
 def tan(x: Expr) -> Expr:
+    """Of any finite x, argument reduced exactly; keeps -0."""
     quadrant, sine, cosine = _sin_cos(x)
     odd = _odd(quadrant)
     value = odd.choose(-cosine, sine) / odd.choose(sine, cosine)
@@ -117,11 +120,13 @@ def _asin_core(size: Expr) -> tuple[Expr, Expr]:
 
 
 def asin(x: Expr) -> Expr:
+    """NaN outside [-1, 1]; keeps -0."""
     big, value = _asin_core(x.abs())
     return big.choose(data.PI_2 - (value + value - data.PI_2_LOW), value).copysign(x)
 
 
 def acos(x: Expr) -> Expr:
+    """NaN outside [-1, 1]."""
     big, value = _asin_core(x.abs())
     twice = value + value
     outer = (x < 0.0).choose(2 * data.PI_2 - (twice - 2 * data.PI_2_LOW), twice)

@@ -135,6 +135,7 @@ class AttentionTiling(Tiling):
 
     @property
     def value_pitch(self) -> int:
+        """Elements from row to row of a sum, whole vectors."""
         return -(-self.value_depth // self.lanes) * self.lanes
 
     @property

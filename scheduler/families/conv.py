@@ -89,6 +89,7 @@ class ConvTiling(Tiling):
 
     @property
     def blocks(self) -> int:
+        """Blocks of output positions per image."""
         return self.row_blocks * self.column_blocks
 
     @property
@@ -107,6 +108,7 @@ class ConvTiling(Tiling):
 
     @property
     def tile_bytes(self) -> int:
+        """Scratch for one tile's results, whole cache lines."""
         return -(-self.tile_rows * self.pitch * 4 // 64) * 64
 
     @property

@@ -83,6 +83,7 @@ class GroupedTiling(Tiling):
 
     @property
     def panel(self) -> int:
+        """Columns that a register tile computes at a time."""
         return self.vectors * self.lanes
 
     @property
@@ -91,10 +92,12 @@ class GroupedTiling(Tiling):
 
     @property
     def tile_bytes(self) -> int:
+        """Scratch for one tile's results."""
         return self.tile_rows * self.panel * self.acc.itemsize
 
     @property
     def left_bytes(self) -> int:
+        """Scratch for the widened rows of a tile, whole cache lines; 0 where rows are read as they lie."""
         return -(-self.tile_rows * self.depth * self.acc.itemsize // 64) * 64 if self.narrow else 0
 
     @property

@@ -151,6 +151,7 @@ class MatmulTiling(Tiling):
 
     @property
     def per_batch(self) -> int:
+        """Units per product of the batch."""
         return self.row_tiles if self.axis == ROWS else self.panels
 
     @property
@@ -191,10 +192,12 @@ class MatmulTiling(Tiling):
 
     @property
     def tile_bytes(self) -> int:
+        """Scratch for one tile's results, whole cache lines."""
         return -(-self.tile_rows * self.panel * self.acc.itemsize // 64) * 64
 
     @property
     def left_bytes(self) -> int:
+        """Scratch for a block's copy of the left factor; 0 where it is read in place."""
         rows = self.block * self.tile_rows
         return rows * self.left_pitch * self.acc.itemsize if self.left == COPY else 0
 

@@ -69,6 +69,7 @@ class MatmulForm:
 
     @property
     def flops(self) -> int:
+        """Multiplications and additions of all products."""
         return 2 * self.batch * self.rows * self.columns * self.depth
 
 

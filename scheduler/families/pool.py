@@ -89,6 +89,7 @@ class PoolTiling(Tiling):
 
     @property
     def row_blocks(self) -> int:
+        """Units per plane, the last one perhaps smaller."""
         return -(-self.rows // self.block_rows)
 
     @property

@@ -91,18 +91,21 @@ class RowSpace:
 
     @property
     def epilogue(self) -> PointwiseProgram:
+        """The program behind the row operator."""
         program = self.programs[-1]
         assert program is not None
         return program
 
     @property
     def data(self) -> PointwiseProgram:
+        """The program that reads slot 0, the values of the row."""
         program = self.programs[0]
         assert program is not None
         return program
 
     @property
     def row_size(self) -> int:
+        """Elements of a row."""
         return prod(self.row)
 
 

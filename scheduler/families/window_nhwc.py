@@ -63,6 +63,7 @@ class WindowForm:
 
     @property
     def is_empty(self) -> bool:
+        """Whether there is nothing to compute."""
         return 0 in (self.images, self.channels, self.rows.size, self.columns.size)
 
 
@@ -123,6 +124,7 @@ class WindowTiling(Tiling):
 
     @property
     def blocks(self) -> int:
+        """Blocks of channels, the last one perhaps smaller."""
         return -(-self.channels // self.block)
 
     @property

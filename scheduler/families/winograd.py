@@ -133,6 +133,7 @@ class WinogradTiling(ConvTiling):
 
     @property
     def side(self) -> int:
+        """Rows and columns of a transformed square: m + 3 - 1."""
         return self.m + 2
 
     @property

@@ -59,10 +59,12 @@ class Figures:
 
     @property
     def speedup(self) -> float:
+        """One by one over everything on, launches included; above 1 fusing gains."""
         return self.single_us / self.fused.us
 
     @property
     def saved(self) -> float:
+        """Part of the time with full barriers that everything on saves."""
         return 1 - self.fused.us / self.full.us
 
     @property

@@ -71,6 +71,7 @@ class CheckRow:
 
     @property
     def ok(self) -> bool:
+        """Whether nothing differs that must not."""
         return self.verdict == "agrees"
 
 

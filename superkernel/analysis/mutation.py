@@ -82,6 +82,7 @@ class MutationTable:
 
     @property
     def missed(self) -> list[Tried]:
+        """Mutants that something should have noticed and nothing did."""
         return [t for t in self.needed if t.noticed == UNNOTICED]
 
     @property
@@ -96,6 +97,7 @@ class MutationTable:
 
     @property
     def ok(self) -> bool:
+        """At least 99 % are caught, no equivalent mutant is noticed, and the program itself raises no alarm."""
         return self.caught >= 0.99 and not self.contradictions and not self.false_alarms
 
     def to_json(self) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class KernelEntry:
 
     @property
     def models(self) -> frozenset[str]:
+        """Models that have any of its keys."""
         return frozenset().union(*self.keys.values())
 
 

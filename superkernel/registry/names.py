@@ -152,10 +152,12 @@ class KernelName:
 
     @property
     def architecture(self) -> str | None:
+        """The first token of the target that names an architecture."""
         return next((t for t in self.target if t in ARCHITECTURES), None)
 
     @property
     def is_assembly(self) -> bool:
+        """Whether the target says that it is written by hand."""
         return "asm" in self.target
 
     @cached_property

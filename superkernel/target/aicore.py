@@ -149,6 +149,7 @@ class AicoreTarget(Target):
         return self.device.cube_cores + group * self.device.vector_cores_per_group + index
 
     def is_cube(self, core: int) -> bool:
+        """Whether a core's number is a cube core's; they come first."""
         return core < self.device.cube_cores
 
     def group_of(self, core: int) -> int:

@@ -50,6 +50,7 @@ class CoreKind(Enum):
 
     @property
     def other(self) -> CoreKind:
+        """The type that it shares a group with."""
         return CoreKind.VECTOR if self is CoreKind.CUBE else CoreKind.CUBE
 
 
@@ -291,11 +292,13 @@ class AicorePlan:
         return self.total + (AICPU in self.programs)
 
     def kind(self, core: int) -> HartKind:
+        """Type of a core by its number: cube cores first, then vector cores, then the aicpu hart."""
         if core >= self.total:
             return AICPU
         return CoreKind.CUBE if core < self.cube_cores else CoreKind.VECTOR
 
     def group(self, core: int) -> int:
+        """Group of a cube or vector core; groups share out both types evenly and in order."""
         if core < self.cube_cores:
             return core // (self.cube_cores // self.groups)
         return (core - self.cube_cores) // (self.vector_cores // self.groups)

@@ -95,6 +95,7 @@ class CubeSide:
         self.sums = kb.buffer(self.sum_ring, Local.L0C, l0[Local.L0C]["sums"][0], "sums")
 
     def emit(self) -> None:
+        """Both products of each step, `skew` steps apart, so that the softmax between them has time."""
         kb, skew, steps = self.kb, self.tiling.skew, self.walk.steps
         self.keys.start()
         self.values.start()

@@ -121,6 +121,7 @@ class VectorSide:
     # Steps ------------------------------------------------------------------------------------------------------------
 
     def emit(self) -> None:
+        """The softmax of each step, and `skew` steps later its share of the sums."""
         kb, skew, steps = self.kb, self.tiling.skew, self.walk.steps
         self.masking.prepare()
         self.ahead.start()

@@ -34,6 +34,7 @@ class ControlBuilder(HostBuilder):
         self.begin, self.end = ir.Constant(I64, 0), ir.Constant(I64, units)  # of the host's tiling, all of them
 
     def offset(self, base: ir.Value | Address, nbytes: Index) -> ir.Value | Address:
+        """`base` moved on by bytes; an `Address` stays one."""
         if isinstance(base, Address):
             return base.at(self._number(nbytes))
         return super().offset(base, nbytes)
@@ -41,6 +42,7 @@ class ControlBuilder(HostBuilder):
     def load_raw(
         self, base: ir.Value | Address, element: Index, dtype: DType, lanes: int = 1, stride: int = 1
     ) -> ir.Value:
+        """`lanes` elements from `element` on, `stride` apart, as they lie in memory; from global memory one by one."""
         if not isinstance(base, Address):
             return super().load_raw(base, element, dtype, lanes, stride)
         if lanes == 1 or stride == 0:
@@ -52,6 +54,8 @@ class ControlBuilder(HostBuilder):
         return value
 
     def store(self, value: ir.Value, base: ir.Value | Address, element: Index, dtype: DType, stride: int = 1) -> None:
+        """A value or vector, converted to `dtype`, to `element` and those `stride` apart; to global memory one by
+        one."""
         if not isinstance(base, Address):
             super().store(value, base, element, dtype, stride)
             return

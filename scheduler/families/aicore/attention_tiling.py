@@ -298,10 +298,12 @@ class MaskForm:
 
     @property
     def per_row(self) -> bool:
+        """Whether it differs from query to query."""
         return self.row_stride_bytes > 0
 
     @property
     def is_bool(self) -> bool:
+        """Whether it says which keys are seen, instead of being added to scores."""
         return self.dtype is DType.BOOL
 
 

@@ -52,6 +52,7 @@ def odd(e: ProgramLowering, x: int, factors: Sequence[float], limit: float = mat
 
 
 def exp_of_negated(e: ProgramLowering, x: int) -> int:
+    """e^-x."""
     return e.unary("v_exp", e.scalar("v_muls", x, -1.0))
 
 
@@ -61,10 +62,12 @@ def over_one_plus_exp(e: ProgramLowering, x: int, power: int) -> int:
 
 
 def sigmoid(e: ProgramLowering, x: int) -> int:
+    """1 / (1 + e^-x); where that overflows, 1 / inf is the right 0."""
     return e.unary("v_reciprocal", e.scalar("v_adds", exp_of_negated(e, x), 1.0))
 
 
 def silu(e: ProgramLowering, x: int) -> int:
+    """x / (1 + e^-x)."""
     return over_one_plus_exp(e, x, e.scalar("v_muls", x, -1.0))
 
 
@@ -75,6 +78,7 @@ def one_minus_two_over(e: ProgramLowering, power: int) -> int:
 
 
 def tanh(e: ProgramLowering, x: int) -> int:
+    """1 - 2 / (e^2x + 1)."""
     return one_minus_two_over(e, e.scalar("v_muls", x, 2.0))
 
 
@@ -86,6 +90,7 @@ def _phi(short: bool, scale: float) -> tuple[list[float], float]:
 
 
 def erf(e: ProgramLowering, x: int, short: bool) -> int:
+    """As the tanh of an odd polynomial; `short`: one of fewer terms, for f16."""
     factors, limit = _phi(short, math.sqrt(2.0))
     return one_minus_two_over(e, odd(e, x, factors, limit))
 
@@ -103,6 +108,7 @@ def softplus(e: ProgramLowering, x: int) -> int:
 
 
 def softsign(e: ProgramLowering, x: int) -> int:
+    """x / (1 + abs(x))."""
     return e.binary("v_div", x, e.scalar("v_adds", e.unary("v_abs", x), 1.0))
 
 
@@ -114,11 +120,13 @@ def mish(e: ProgramLowering, x: int) -> int:
 
 
 def hard_sigmoid(e: ProgramLowering, x: int, alpha: float, beta: float) -> int:
+    """alpha x + beta, bounded to [0, 1]."""
     line = e.scalar("v_adds", e.scalar("v_muls", x, alpha), beta)
     return e.scalar("v_mins", e.scalar("v_maxs", line, 0.0), 1.0)
 
 
 def hard_swish(e: ProgramLowering, x: int) -> int:
+    """x times hard_sigmoid of 1/6 and 1/2."""
     return e.binary("v_mul", hard_sigmoid(e, x, 1 / 6, 0.5), x)
 
 
@@ -143,6 +151,7 @@ def celu(e: ProgramLowering, x: int, alpha: float) -> int:
 
 
 def expm1(e: ProgramLowering, x: int) -> int:
+    """e^x - 1; below 0.3 in magnitude as a polynomial, where the difference would cancel."""
     near = e.binary("v_mul", polynomial(e, x, (1.0, 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720)), x)
     far = e.scalar("v_adds", e.unary("v_exp", x), -1.0)
     return e.select(e.compare("lt", e.unary("v_abs", x), Const(0.3)), near, far)
@@ -162,6 +171,7 @@ def sinh(e: ProgramLowering, x: int) -> int:
 
 
 def cosh(e: ProgramLowering, x: int) -> int:
+    """(e^x + e^-x) / 2."""
     return _half_exponents(e, x, "v_add")
 
 
@@ -188,6 +198,7 @@ def asinh(e: ProgramLowering, x: int) -> int:
 
 
 def acosh(e: ProgramLowering, x: int) -> int:
+    """From log1p of x - 1; beyond 1e10, where a square would overflow, ln 2x."""
     below = e.scalar("v_adds", x, -1.0)
     root = e.unary("v_sqrt", e.binary("v_mul", below, e.scalar("v_adds", x, 1.0)))
     big = e.scalar("v_adds", e.unary("v_ln", x), math.log(2.0))
@@ -238,6 +249,7 @@ def asin(e: ProgramLowering, x: int) -> int:
 
 
 def acos(e: ProgramLowering, x: int) -> int:
+    """pi / 2 - asin x."""
     return e.scalar("v_rsubs", asin(e, x), math.pi / 2)
 
 
@@ -263,15 +275,18 @@ def _sine_of(e: ProgramLowering, rest: int, turns: int) -> int:
 
 
 def sin(e: ProgramLowering, x: int) -> int:
+    """From x less whole quarter turns."""
     return _sine_of(e, *_quarter_turns(e, x))
 
 
 def cos(e: ProgramLowering, x: int) -> int:
+    """The sine one quarter turn on."""
     rest, turns = _quarter_turns(e, x)
     return _sine_of(e, rest, e.scalar("v_adds", turns, 1))
 
 
 def tan(e: ProgramLowering, x: int) -> int:
+    """Sine by cosine of the same quarter turn."""
     rest, turns = _quarter_turns(e, x)
     return e.binary("v_div", _sine_of(e, rest, turns), _sine_of(e, rest, e.scalar("v_adds", turns, 1)))
 

@@ -11,6 +11,8 @@ F32, F16, I32, I16 = DType.F32, DType.F16, DType.I32, DType.I16
 
 
 def cast(s: InstructionSite) -> int:
+    """Register of the argument in the instruction's type, by way of others where no command converts directly. Raises
+    UnsupportedError."""
     source, wanted = s.dtype, s.instruction.dtype
     if ("cast", source, wanted) not in STEPS:
         raise unsupported(s.instruction, f"the vector engine does not convert {source}")
@@ -85,6 +87,7 @@ def quantize(s: InstructionSite) -> int:
 
 
 def dequantize(s: InstructionSite) -> int:
+    """(x - zero point) * scale, in the wide type."""
     e, x = s.e, s.wide()
     if len(s.args) > 2 and s.args[2] >= 0:
         zero = e.values[s.args[2]].const

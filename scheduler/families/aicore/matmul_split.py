@@ -88,6 +88,7 @@ class SplitTiling(MatmulTiling):
 
     @property
     def stages(self) -> int:
+        """Number of stages that the passes over the depth make."""
         return -(-self.cut.groups // self.stage)
 
     @property

@@ -192,6 +192,7 @@ class PoolBuffers:
     behind: tuple[int, int]  # of a program that takes the results: input ring, once
 
     def total(self, depth: int, block: int) -> int:
+        """Bytes of UB with rings of `depth` slots, each buffer a multiple of `block` bytes."""
         sizes = [self.raw, self.out, self.across, self.behind[0]] * depth
         sizes += [self.slab, self.work, self.acc, self.sums, self.behind[1]]
         return sum(ceil_to(n, block) for n in sizes)
