@@ -104,3 +104,9 @@ def test_the_glossary_is_in_order_and_says_something_of_each_word() -> None:
     assert len(dict(retired)) == len(retired)
     assert all(instead for _, instead in retired)
     assert not {w for w, _ in words} & {w.strip("`") for w, _ in retired}
+
+
+def test_prose_of_the_architecture_fits_120_columns() -> None:
+    """A row of a table is one line whatever its length."""
+    lines = (ROOT / "ARCHITECTURE.md").read_text().splitlines()
+    assert [n for n, line in enumerate(lines, 1) if len(line) > 120 and not line.startswith("|")] == []
