@@ -39,6 +39,7 @@ class BFloat(ir.types._BaseFloatType):  # type: ignore[misc]
         return "bfloat"
 
     def format_constant(self, val: Any) -> str:
+        """Always NotImplementedError: a decimal text could not say every bit."""
         raise NotImplementedError("bfloat constants are written as bits")
 
 

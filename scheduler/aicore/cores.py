@@ -17,18 +17,22 @@ class Cores:
 
     @property
     def cube(self) -> int:
+        """Number of cube cores, over all groups."""
         return int(self.target.device.cube_cores)
 
     @property
     def vector(self) -> int:
+        """Number of vector cores, over all groups."""
         return int(self.target.device.vector_cores)
 
     @property
     def total(self) -> int:
+        """Number of cores of both types."""
         return self.cube + self.vector
 
     @property
     def groups(self) -> int:
+        """Number of groups that share out the cores evenly."""
         return int(self.target.device.groups)
 
     @property

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from superkernel.compilation.compiled import Compilation, Image, Job, Planned
+from superkernel.compilation.compiled import Compilation, CompiledImage, Job, Planned
 from superkernel.target.base import Target
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TargetT = TypeVar("TargetT", bound=Target)
 PlannedT = TypeVar("PlannedT", bound="Planned[Any]")
 CertificateT = TypeVar("CertificateT")
-ImageT = TypeVar("ImageT", bound=Image)
+ImageT = TypeVar("ImageT", bound=CompiledImage)
 CompiledT = TypeVar("CompiledT", bound="Compilation[Any, Any]")
 
 

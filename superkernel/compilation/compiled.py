@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from superkernel.scheduler.schedule import Schedule, Task
 
 
-class Boundary(Protocol):
+class PlanBoundary(Protocol):
     """The synchronisation ahead of a sub-operator's tasks; costs in ns."""
 
     @property
@@ -49,7 +49,7 @@ class SyncPlan(Protocol):
     @property
     def tasks(self) -> Sequence[Task]: ...
     @property
-    def boundaries(self) -> Sequence[Boundary]: ...
+    def boundaries(self) -> Sequence[PlanBoundary]: ...
 
 
 class Proof(Protocol):
@@ -63,7 +63,7 @@ class Proof(Protocol):
     def cross_core_pairs(self) -> int: ...
 
 
-class Image(Protocol):
+class CompiledImage(Protocol):
     """Code and constants. `host_calls`: sub-operators that NumPy computes; `ir_texts`: by name, where kept."""
 
     @property
@@ -123,7 +123,7 @@ class Compilation(Generic[TargetT, PlanT]):
     job: Job[TargetT]
     planned: Planned[PlanT]
     certificate: Proof
-    image: Image
+    image: CompiledImage
     executable: Executable
     kernel_choice: Callable[[], KernelChooser]
     stage_ns: dict[str, int]
@@ -140,14 +140,17 @@ class Compilation(Generic[TargetT, PlanT]):
 
     @property
     def target(self) -> TargetT:
+        """What it was compiled for."""
         return self.job.target
 
     @property
     def cores(self) -> int:
+        """How many cores of the target the kernel may use."""
         return self.job.cores
 
     @property
     def options(self) -> Options:
+        """As they were given, defaults filled in."""
         return self.job.options
 
     @property
@@ -157,14 +160,17 @@ class Compilation(Generic[TargetT, PlanT]):
 
     @property
     def grouping(self) -> Grouping:
+        """Sub-operators and buffers, with the notes of every decision."""
         return self.planned.grouping
 
     @property
     def schedule(self) -> Schedule:
+        """Tasks in their global order, and addresses."""
         return self.planned.schedule
 
     @property
     def plan(self) -> PlanT:
+        """The synchronisation that the certificate is about."""
         return self.planned.plan
 
     @property

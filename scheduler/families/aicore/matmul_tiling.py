@@ -105,6 +105,7 @@ class MatmulTiling(AicoreTiling):
 
     @property
     def mix(self) -> bool:
+        """Whether vector cores take part, with the epilogue."""
         return self.lanes > 0
 
     @property

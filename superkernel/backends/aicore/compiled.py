@@ -55,6 +55,7 @@ class AicoreCompiled(Compilation[AicoreTarget, AicorePlan]):
 
     @property
     def workspaces(self) -> Workspaces:
+        """Global memory that kernels and groups use for themselves."""
         return self.planned.workspaces
 
     @property
@@ -64,6 +65,7 @@ class AicoreCompiled(Compilation[AicoreTarget, AicorePlan]):
 
     @property
     def weights(self) -> WeightPrefetch:
+        """Which constants SDMA brings into L2 when, and why not others."""
         return self.planned.weights
 
     @cached_property
