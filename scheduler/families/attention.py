@@ -23,13 +23,14 @@ from math import sqrt
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.formats import F32, NumberFormat
+from superkernel.core.formats import BF16, F32, NumberFormat
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import FLOATS
+from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
-from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernelDef
+from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernelDef, ReducedKernelDef
 from superkernel.scheduler.families.matmul import GEMM_TILES
 from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -310,6 +311,23 @@ KERNELS = (
         others=(None, None, *ATTENTION_OTHERS),
         tiles=GEMM_TILES,
         rounding=PRODUCT_SUMS,
+        code_bytes=16384,
+    ),
+    ReducedKernelDef(
+        id="host.attention.bf16",
+        ops=("attention",),
+        family=AttentionFamily(BF16),
+        emitter="attention",
+        micro="attention",
+        precision="bf16",
+        numbers=(BF16,),
+        limits=(within(Reason.SHAPE, "queries", 7),),
+        others=(None, None, *ATTENTION_OTHERS),
+        tiles=GEMM_TILES,
+        layouts=frozenset({"dense", "view"}),
+        weights=False,
+        dtypes=frozenset({DType.F32}),
+        error_ulps=2.0**16,
         code_bytes=16384,
     ),
 )

@@ -47,7 +47,7 @@ from math import prod
 import numpy as np
 
 from superkernel.core.dtypes import DType
-from superkernel.core.formats import F32, NumberFormat
+from superkernel.core.formats import BF16, F32, INT8, NumberFormat
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
@@ -65,7 +65,8 @@ from superkernel.scheduler.families.conv import (
 )
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.costing import elements_ns, program_weight
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef, ReducedKernelDef
+from superkernel.scheduler.families.matmul import INT8_DEPTHS
 from superkernel.scheduler.families.packing import bytes_of, encoded, signed_bytes, words_of
 from superkernel.scheduler.tiling import Pack, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -498,5 +499,35 @@ KERNELS = (
         transforms=(FILTERS_PACKED, IMAGE_PATCHED),
         rounding=PRODUCT_SUMS,
         code_bytes=12288,
+    ),
+    ReducedKernelDef(
+        id="host.conv.nhwc_bf16",
+        ops=("conv",),
+        family=NhwcFamily(BF16),
+        emitter="conv_nhwc",
+        micro="conv",
+        modifier="nhwc",
+        precision="bf16",
+        numbers=(BF16,),
+        limits=(PLANE,),
+        layout=CHANNELS_LAST,
+        dtypes=frozenset({DType.F32}),
+        error_ulps=2.0**16,
+        code_bytes=6144,
+    ),
+    ReducedKernelDef(
+        id="host.conv.nhwc_int8",
+        ops=("conv",),
+        family=NhwcFamily(INT8),
+        emitter="conv_nhwc",
+        micro="conv",
+        modifier="nhwc",
+        precision="int8",
+        numbers=(INT8,),
+        limits=(PLANE, INT8_DEPTHS),
+        layout=CHANNELS_LAST,
+        dtypes=frozenset({DType.F32}),
+        error_ulps=2.0**18,
+        code_bytes=6144,
     ),
 )

@@ -1,5 +1,9 @@
 """Kernels of the host: one row per instruction-set tier and, where the code differs, per element type.
 
+A kernel of reduced precision computes f32 problems where the policy allows its precision. The f32 rows stay eligible,
+so that what is taken is the faster by estimate and a problem without such a kernel is computed in f32. A CPU that
+multiplies the number format itself has two rows of its tier, with and without that.
+
 Operators come from the operator table by family where a kernel serves all of it, so a new operator of an old family has
 its rows already, and the reference row serves every operator there is.
 """
@@ -7,12 +11,13 @@ its rows already, and the reference row serves every operator there is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from superkernel.core.dtypes import DType
+from superkernel.core.formats import NumberFormat
 from superkernel.registry.names import NAME_DTYPES, TIER_TOKENS, KernelName, format_name, make_params
-from superkernel.registry.predicates import Reason, one_of
-from superkernel.registry.records import Capability
+from superkernel.registry.predicates import Clause, Reason, one_of
+from superkernel.registry.records import Capability, NumericClass, Transform
 from superkernel.registry.rounding import accumulator_of
 from superkernel.scheduler.kerneldef import KernelDef
 from superkernel.target.cpu import AVX2, AVX512
@@ -73,3 +78,44 @@ class HostKernelDef(KernelDef):
             return ()
         rows, vectors = self.tiles[tier]
         return (("mr", rows), ("nr", vectors * VECTOR_BYTES[tier] // accumulator.itemsize))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReducedKernelDef(HostKernelDef):
+    """A kernel of reduced precision. `numbers`: the format that a CPU multiplies itself, and what others take (one for
+    both). `error_ulps` is relative to the largest sum of |x| |w|; docs/numerics.md has the bounds."""
+
+    precision: str
+    numbers: tuple[NumberFormat, ...]
+    error_ulps: float
+    layouts: frozenset[str] = frozenset({"dense", "view", "program"})
+    weights: bool = True  # the second factor must be constant
+
+    def rows(self) -> Iterable[Capability]:
+        for tier in TIER_FEATURES:
+            yield self._variant(tier, native=False)
+            if tier == "avx512":
+                yield self._variant(tier, native=True)
+
+    @property
+    def demands(self) -> tuple[Clause, ...]:
+        layout = () if self.layout is None else (one_of(Reason.LAYOUT, "layout", self.layout),)
+        precision = one_of(Reason.PRECISION, "policy.precision", self.precision)
+        return (precision, *([CONSTANT_WEIGHT] if self.weights else ()), *layout, *self.limits)
+
+    def _variant(self, tier: str, *, native: bool) -> Capability:
+        number, own, base = self.numbers[0], self.numbers[-1], self._row(tier, DType.F32)
+        kinds = [*(["qd8"] if own.scales_rows else ()), "qc8w" if own.scales_weights else own.weights.value]
+        words = [TIER_TOKENS[tier], self.modifier, number.feature.removeprefix("avx512") + "dot" if native else ""]
+        params = make_params(self.micro, dict(base.tile)) if base.tile else None
+        target = tuple(word for word in words if word)
+        return replace(
+            base,
+            id="/".join([base.id, *([number.feature] if native else [])]),
+            name=format_name(KernelName("sk", ("f32", *kinds), self.micro, target, params=params)),
+            layouts=self.layouts,
+            features=base.features | ({number.feature} if native else frozenset()),
+            transforms=(Transform("quantise", 1, True),) if self.weights else (),
+            numeric=NumericClass.ACCUMULATED,
+            error_ulps=self.error_ulps,
+        )

@@ -31,11 +31,12 @@ from superkernel.core.tensor import Box, TensorType, regions_of_box
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import FLOATS, Array
-from superkernel.registry.predicates import Reason, within
+from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.records import KernelRole, Transform
+from superkernel.registry.requirement import CHANNELS_LAST
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, TIER_FEATURES, HostKernelDef
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, TIER_FEATURES, HostKernelDef, ReducedKernelDef
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, pixel_stride
 from superkernel.scheduler.families.packing import bytes_of, encoded, signed_bytes, words_of
 from superkernel.scheduler.tiling import Access, KernelFamily, Pack, Tiling
@@ -553,6 +554,19 @@ _PACKED = Transform("pack", 1, True)
 _COPIED = Transform("pack", 1, False)
 _FACTORS = FLOATS | {DType.I8, DType.U8, DType.I32, DType.I64, DType.U32, DType.U64}
 
+_FEW_ROWS, _MANY_ROWS = within(Reason.SHAPE, "m", 1, _GEMV_ROWS), within(Reason.SHAPE, "m", _GEMV_ROWS + 1)
+_STREAM_TILES = dict.fromkeys(TIER_FEATURES, (1, 4))
+_IN_PLACE = frozenset({"dense", "view"})
+_POINTWISE = (
+    within(Reason.RANK, "spatial", 1, 2),
+    one_of(Reason.SHAPE, "taps", 1),
+    *(one_of(Reason.STRIDE, f"stride_{name}", 1) for name in ("rows", "columns")),
+    one_of(Reason.GROUPS, "groups", 1),
+    one_of(Reason.PADDING, "attr.pads", None, (), (0, 0), (0, 0, 0, 0)),
+)
+INT8_DEPTHS = within(Reason.SHAPE, "k", 1, 1 << 16)
+"""Of sums of products of bytes that surely fit into 32 bits, zero points included."""
+
 KERNELS = (
     HostKernelDef(
         id="host.matmul.packed",
@@ -578,8 +592,8 @@ KERNELS = (
         dtypes=FLOATS,
         typed=True,
         others=_SAME,
-        limits=(CONSTANT_WEIGHT, within(Reason.SHAPE, "m", 1, _GEMV_ROWS)),
-        tiles=dict.fromkeys(TIER_FEATURES, (1, 4)),
+        limits=(CONSTANT_WEIGHT, _FEW_ROWS),
+        tiles=_STREAM_TILES,
         transforms=(_PACKED,),
         rounding=PRODUCT_SUMS,
         code_bytes=4096,
@@ -612,5 +626,104 @@ KERNELS = (
         transforms=(_COPIED,),
         rounding=PRODUCT_SUMS,
         code_bytes=8192,
+    ),
+    ReducedKernelDef(
+        id="host.matmul.bf16",
+        ops=("matmul",),
+        family=MatmulFamily(formats.BF16),
+        emitter="matmul",
+        micro="gemm",
+        precision="bf16",
+        numbers=(formats.BF16,),
+        tiles=GEMM_TILES,
+        dtypes=frozenset({DType.F32}),
+        error_ulps=2.0**16,
+        code_bytes=12288,
+    ),
+    ReducedKernelDef(
+        id="host.matmul.gemv_bf16",
+        ops=("matmul",),
+        family=MatmulFamily(formats.BF16),
+        emitter="matmul",
+        micro="gemv",
+        precision="bf16",
+        numbers=(formats.BF16,),
+        limits=(_FEW_ROWS,),
+        tiles=_STREAM_TILES,
+        dtypes=frozenset({DType.F32}),
+        error_ulps=2.0**16,
+        code_bytes=6144,
+    ),
+    ReducedKernelDef(
+        id="host.matmul.tf32",
+        ops=("matmul",),
+        family=MatmulFamily(formats.BF16X3),
+        emitter="matmul",
+        micro="gemm",
+        modifier="x3",
+        precision="tf32-like",
+        numbers=(formats.BF16X3,),
+        tiles=GEMM_TILES,
+        dtypes=frozenset({DType.F32}),
+        error_ulps=2.0**9,
+        code_bytes=12288,
+    ),
+    ReducedKernelDef(
+        id="host.matmul.int8",
+        ops=("matmul",),
+        family=MatmulFamily(formats.INT8),
+        emitter="matmul",
+        micro="gemm",
+        precision="int8",
+        numbers=(formats.INT8,),
+        limits=(_MANY_ROWS, INT8_DEPTHS),
+        tiles=GEMM_TILES,
+        dtypes=frozenset({DType.F32}),
+        error_ulps=2.0**18,
+        code_bytes=12288,
+    ),
+    ReducedKernelDef(
+        id="host.matmul.gemv_int8",
+        ops=("matmul",),
+        family=MatmulFamily(formats.INT8X2, formats.WEIGHTS8),
+        emitter="matmul",
+        micro="gemv",
+        precision="int8",
+        numbers=(formats.INT8X2, formats.WEIGHTS8),
+        limits=(_FEW_ROWS, INT8_DEPTHS),
+        tiles=_STREAM_TILES,
+        dtypes=frozenset({DType.F32}),
+        error_ulps=2.0**17,
+        code_bytes=6144,
+    ),
+    ReducedKernelDef(
+        id="host.conv.bf16",
+        ops=("conv",),
+        family=MatmulFamily(formats.BF16),
+        emitter="matmul",
+        micro="conv",
+        precision="bf16",
+        numbers=(formats.BF16,),
+        limits=_POINTWISE,
+        layout=CHANNELS_LAST,
+        layouts=_IN_PLACE,
+        dtypes=frozenset({DType.F32}),
+        error_ulps=2.0**16,
+        code_bytes=6144,
+    ),
+    ReducedKernelDef(
+        id="host.conv.int8",
+        ops=("conv",),
+        family=MatmulFamily(formats.INT8),
+        emitter="matmul",
+        micro="conv",
+        precision="int8",
+        numbers=(formats.INT8,),
+        limits=(*_POINTWISE, within(Reason.SHAPE, "n", _GEMV_ROWS + 1), INT8_DEPTHS),
+        layout=CHANNELS_LAST,
+        layouts=_IN_PLACE,
+        dtypes=frozenset({DType.F32}),
+        error_ulps=2.0**18,
+        code_bytes=6144,
     ),
 )

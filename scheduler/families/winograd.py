@@ -30,7 +30,7 @@ from math import prod
 import numpy as np
 
 from superkernel.core.dtypes import DType
-from superkernel.core.formats import F32, NumberFormat
+from superkernel.core.formats import BF16, F32, NumberFormat
 from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
 from superkernel.registry.predicates import Reason, one_of, within
@@ -47,7 +47,7 @@ from superkernel.scheduler.families.conv import (
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.conv_nhwc import ACCUMULATORS, HIDDEN, POSITIONS_MOST, VECTORS_MOST, filters_of
 from superkernel.scheduler.families.costing import elements_ns, program_weight
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef, ReducedKernelDef
 from superkernel.scheduler.families.packing import encoded
 from superkernel.scheduler.tiling import Pack, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -358,7 +358,7 @@ WINOGRAD_LIMITS = (
 
 
 def _kernel(m: int) -> HostKernelDef:
-    """f32 only: the error grows with the rounding of transformed inputs."""
+    """Of f32 images only: the error grows with the rounding of transformed inputs."""
     return HostKernelDef(
         id=f"host.conv.winograd{m}",
         ops=("conv",),
@@ -377,4 +377,21 @@ def _kernel(m: int) -> HostKernelDef:
     )
 
 
-KERNELS = tuple(_kernel(m) for m in POINTS)
+KERNELS = (
+    *(_kernel(m) for m in POINTS),
+    ReducedKernelDef(
+        id="host.conv.winograd2_bf16",
+        ops=("conv",),
+        family=WinogradFamily(2, BF16),
+        emitter="winograd",
+        micro="conv",
+        modifier="winograd2",
+        precision="bf16",
+        numbers=(BF16,),
+        limits=WINOGRAD_LIMITS,
+        layout=CHANNELS_LAST,
+        dtypes=frozenset({DType.F32}),
+        error_ulps=2.0**17,
+        code_bytes=6144,
+    ),
+)

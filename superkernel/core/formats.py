@@ -20,6 +20,9 @@ from superkernel.core.dtypes import DType
 
 _WORD_BYTES = 4
 
+REDUCED = ("bf16", "int8", "tf32-like")
+"""Precisions that a policy may allow on the host."""
+
 
 @dataclass(frozen=True, repr=False)
 class NumberFormat:

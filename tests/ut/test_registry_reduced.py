@@ -9,6 +9,7 @@ from anchor_bodies import AnchorCase, anchor_case
 from registry_cases import TRIPLE
 
 from superkernel.core.dtypes import DType
+from superkernel.core.formats import REDUCED
 from superkernel.ir.body import Body
 from superkernel.ops.opdef import AttrValue
 from superkernel.registry import Capability, Policy, Requirement, requirement_of
@@ -17,12 +18,11 @@ from superkernel.registry.facts import facts_of
 from superkernel.registry.lint import lint
 from superkernel.registry.predicates import Reason
 from superkernel.registry.requirement import parse_requirement
-from superkernel.registry.rows_reduced import REDUCED, reduced_rows
 from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target
 
-ROWS = reduced_rows()
+ROWS = [row for row in HOST_KERNELS.registry.rows if any(c.reason is Reason.PRECISION for c in row.limits)]
 NATIVE = ("avx512bf16", "avx512vnni")
 
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from superkernel.core.formats import REDUCED
 from superkernel.registry.predicates import Reason
-from superkernel.registry.rows_reduced import REDUCED
 
 if TYPE_CHECKING:
     from superkernel.ir.body import SubOperator
