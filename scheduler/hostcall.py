@@ -49,8 +49,6 @@ class HostCallTiling(Tiling):
 class HostCallFamily(KernelFamily):
     """Anything, uncut."""
 
-    kernels = (HOST_REFERENCE,)
-
     def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
         return (HostCallTiling(),)
 

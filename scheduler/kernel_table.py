@@ -11,7 +11,7 @@ from functools import cached_property
 from importlib import import_module
 
 from superkernel.core.errors import InternalError
-from superkernel.registry.records import Estimate, Requirement
+from superkernel.registry.records import Estimate, KernelRole, Requirement
 from superkernel.registry.requirement import body_of
 from superkernel.registry.selection import Registry
 from superkernel.scheduler.kerneldef import KernelDef
@@ -45,6 +45,13 @@ class KernelTable:
         if found is None:
             raise InternalError(f"no kernel {kernel!r} in {self._package}")
         return found
+
+    def serving(self, op: str) -> str:
+        """The id of the one tuned kernel of an operator. Raises InternalError where there are none or several."""
+        found = [k.id for k in self.kernels.values() if op in k.ops and k.role is KernelRole.TUNED]
+        if len(found) != 1:
+            raise InternalError(f"operator {op!r} has not one tuned kernel in {self._package}", found=", ".join(found))
+        return found[0]
 
     def family_of(self, kernel: str) -> KernelFamily:
         """How a kernel's work is cut. Raises InternalError on an unknown id."""

@@ -102,7 +102,6 @@ class KernelFamily(ABC):
     """A kernel family on one target: tilings for bodies (scheduler side). The emitter with the same kernel id lives
     in codegen."""
 
-    kernels: tuple[str, ...]  # registry ids served
     on_control_unit: ClassVar[bool] = False
     """Whether a control unit computes it, element by element, and no engine."""
 

@@ -142,8 +142,6 @@ class VolumeTiling(Tiling):
 class VolumeFamily(KernelFamily):
     """Everything the direct kernels do not do."""
 
-    kernels = ("host.conv.generic", "host.conv.transpose")
-
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return slot < 3
 

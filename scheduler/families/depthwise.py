@@ -35,7 +35,6 @@ _POSITIONS = 4096
 class DepthwiseFamily(ConvFamily):
     """Convolutions whose groups have one input channel each, any number of output channels per group."""
 
-    kernels = ("host.conv.depthwise",)
     expectation = "conv in one or two dimensions, f32, f16 or bf16, with one input channel per group"
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:

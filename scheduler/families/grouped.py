@@ -180,8 +180,6 @@ def table_tiling(body: Body) -> TableTiling:
 class GroupedFamily(KernelFamily):
     """Grouped products, and the tables that depend on data."""
 
-    kernels = ("host.grouped_matmul", "host.tiling")
-
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         if kernel == "host.tiling":
             return (table_tiling(body),)

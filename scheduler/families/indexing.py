@@ -70,8 +70,6 @@ class WholeTiling(Tiling):
 class IndexFamily(KernelFamily):
     """Moves whose paths are data."""
 
-    kernels = ("host.index",)
-
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         op, out = body.op or "", body.anchor_outputs[0]
         if op in ("gather_elements", "gather_nd"):

@@ -89,8 +89,6 @@ class OutputRowsTiling(Tiling):
 class MovementFamily(KernelFamily):
     """Copies that are no single affine view."""
 
-    kernels = ("host.concat", "host.pad", "host.gather", "host.tile")
-
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         if body.op == "gather":
             return (LookupTiling(tile_lookup(body, target)),)

@@ -187,8 +187,6 @@ def interleaves(program: PointwiseProgram, plane: int) -> bool:
 class PointwiseFamily(KernelFamily):
     """Pure pointwise work and copies; transpositions among them."""
 
-    kernels = ("host.pointwise", "host.transpose")
-
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         return (tile_program(body, canonical(body.epilogue), target),)
 

@@ -129,8 +129,6 @@ class PoolTiling(Tiling):
 class PoolFamily(KernelFamily):
     """Max, average and Lp pools, windowed or global."""
 
-    kernels = ("host.pool",)
-
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return True
 

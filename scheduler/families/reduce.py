@@ -25,8 +25,6 @@ from superkernel.target.cpu import CpuTarget
 class ReduceFamily(KernelFamily):
     """Reductions over any axes, arg-reductions and running sums over one."""
 
-    kernels = ("host.reduce", "host.argreduce", "host.cumsum")
-
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         space = space_of(body)
         block = block_of(space, target, 4 if kernel == "host.reduce" else 1)

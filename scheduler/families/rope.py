@@ -15,8 +15,6 @@ from superkernel.target.cpu import CpuTarget
 class RopeFamily(KernelFamily):
     """Tables with a row per position are read in full where the position is data."""
 
-    kernels = ("host.rope",)
-
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         has_position = len(body.anchor_inputs) > 3 and body.anchor_inputs[3] is not None
         return (OutputRowsTiling(body.anchor_outputs[0].shape, (0,), () if has_position else (1, 2), 0, 8.0),)

@@ -43,8 +43,6 @@ def block_of(space: RowSpace, target: CpuTarget, vectors: int) -> int:
 class RowwiseFamily(KernelFamily):
     """Statistics over rows, then pointwise."""
 
-    kernels = ("host.softmax", "host.norm", "host.lrn")
-
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         space = space_of(body)
         block = block_of(space, target, 2)

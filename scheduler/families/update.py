@@ -72,8 +72,6 @@ class UpdateTiling(Tiling):
 class UpdateFamily(KernelFamily):
     """Updates of a state."""
 
-    kernels = ("host.kv_update",)
-
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
         shape = body.anchor_outputs[0].shape
         batch, heads = (0, 0) if 0 in shape else shape[:2]

@@ -175,8 +175,6 @@ class WindowTiling(Tiling):
 class WindowFamily(KernelFamily):
     """Depthwise convolutions with constant filters, one per channel, and maximum, average and global pools."""
 
-    kernels = (DEPTHWISE, POOL)
-
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return True
 

@@ -66,8 +66,6 @@ class GraphMaker:
 class LenientFamily(KernelFamily):
     """Takes every view and, by kernel, every prologue: grouping at its most eager. One unit, whole operands."""
 
-    kernels = ()
-
     def __init__(self, eager: bool) -> None:
         self.eager = eager
 

@@ -37,8 +37,6 @@ A3 = load_target("a3")
 class CoreFamily(KernelFamily):
     """The answers of the accelerator's families: products read matrices with dense rows, images channels last."""
 
-    kernels = tuple(k for k in AICORE_KERNELS.kernels if k.startswith("aicore."))
-
     def __init__(self, *, dense_stores: bool = False, storing: bool = True) -> None:
         self.dense_stores, self.storing = dense_stores, storing
         self.asked: set[tuple[str, str]] = set()

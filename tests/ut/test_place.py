@@ -57,8 +57,6 @@ class RowTiling(Tiling):
 class Rows(KernelFamily):
     """Every kernel cut by rows at a price per row."""
 
-    kernels = ()
-
     def __init__(self, ns_per_row: float) -> None:
         self.ns_per_row = ns_per_row
 

@@ -33,8 +33,6 @@ CPU = cpu_target("x86_64-unknown-linux-gnu", "avx2", ())
 class ImageFamily(KernelFamily):
     """Convolutions and pools as the accelerator has them: images channels last, in and out; the rest dense."""
 
-    kernels = ()
-
     def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
         return (HostCallTiling(),)
 

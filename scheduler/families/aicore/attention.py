@@ -43,8 +43,6 @@ _DEPTH_MAX = 4096
 class AttentionFamily(KernelFamily):
     """`aicore.attention`: any mask, length, causal limit and grouping; f16, bf16 and f32."""
 
-    kernels: tuple[str, ...] = ("aicore.attention",)
-
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         """Elements of a row side by side, rows anywhere ahead: heads inside of tokens, caches."""
         moving = [s for s, d in zip(view.strides, view.shape, strict=True) if d > 1]

@@ -64,8 +64,6 @@ def channels_inside(shape: Sequence[int], strides: Sequence[int]) -> bool:
 class ConvFamily(KernelFamily):
     """Convolutions of one and two dimensions, any groups, with constant weights."""
 
-    kernels = ("aicore.conv",)
-
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         if slot == 0:
             return len(view.shape) in (3, 4) and dtype in TYPES and channels_inside(view.shape, view.strides)

@@ -136,8 +136,6 @@ class GatherTiling(VectorTiling):
 class GatherFamily(KernelFamily):
     """Embedding rows, and the slices that an index tensor names."""
 
-    kernels = ("aicore.gather",)
-
     def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
         assert isinstance(target, AicoreTarget)
         plan = row_plan(body)

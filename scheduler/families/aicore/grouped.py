@@ -199,8 +199,6 @@ def cut_of(table: GroupTable, body: Body, target: AicoreTarget) -> GroupedTiling
 class GroupedFamily(KernelFamily):
     """`aicore.grouped_matmul`: f16, bf16 and f32; no epilogue."""
 
-    kernels = ("aicore.grouped_matmul",)
-
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[Tiling]:
         return (cut_of(product_table(body), body, target),)
 

@@ -252,8 +252,6 @@ def with_tile(
 class MatmulFamily(KernelFamily):
     """`aicore.matmul`: constant or computed factors, one matrix or a batch of them, f16, bf16, f32 and i8."""
 
-    kernels: tuple[str, ...] = ("aicore.matmul",)
-
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         """Matrices with elements side by side along either of their axes."""
         rank = len(view.shape)

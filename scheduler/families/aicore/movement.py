@@ -76,8 +76,6 @@ class PiecesTiling(VectorTiling):
 class MovementFamily(KernelFamily):
     """Copies that are no single affine view."""
 
-    kernels = ("aicore.movement",)
-
     def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
         assert isinstance(target, AicoreTarget)
         programs = programs_of(body)

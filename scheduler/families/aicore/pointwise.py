@@ -57,8 +57,6 @@ class PointwiseTiling(VectorTiling):
 class PointwiseFamily(KernelFamily):
     """Pure pointwise work and copies."""
 
-    kernels = ("aicore.pointwise",)
-
     def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
         assert isinstance(target, AicoreTarget)
         program = program_of(body)

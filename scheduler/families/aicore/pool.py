@@ -247,8 +247,6 @@ def code_behind(body: Body) -> TileCode | None:
 class PoolFamily(KernelFamily):
     """Max, average and Lp pools, windowed or global."""
 
-    kernels = ("aicore.pool",)
-
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         if body.op in GLOBAL:
             found = ROWS.by_rows(reduction_of(body), target)

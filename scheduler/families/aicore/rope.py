@@ -285,8 +285,6 @@ class RopeTiling(VectorTiling):
 class RopeFamily(KernelFamily):
     """Rotary position embedding."""
 
-    kernels = ("aicore.rope",)
-
     def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
         assert isinstance(target, AicoreTarget)
         plan = rope_plan(body)

@@ -196,8 +196,6 @@ def _fold_pays(p: int, q: int, target: AicoreTarget) -> bool:
 class RowsFamily(KernelFamily):
     """Softmax, normalisations, reductions and running sums on a vector core."""
 
-    kernels = ("aicore.norm", "aicore.softmax", "aicore.reduce", "aicore.scan")
-
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         """One way to cut rows; for the sum of a whole tensor also one over all cores, which meet. Running sums go down
         the rows of tiles that hold all of them."""

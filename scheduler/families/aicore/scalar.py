@@ -27,7 +27,7 @@ from superkernel.registry.predicates import Clause, Facts, FactValue, Reason, Te
 from superkernel.registry.records import KernelRole
 from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.rounding import ROW_SUMS
-from superkernel.scheduler.families import family_of as host_family_of
+from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
 from superkernel.scheduler.families.costing import program_weight
@@ -45,20 +45,12 @@ SUMS = 4  # running statistics that the host's reductions keep side by side: LLV
 COSTLY = frozenset({"reduce_log_sum_exp", "reduce_log_sum"})
 TRIPLE = "riscv64-unknown-elf"
 
-_INDEXING = ("gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "one_hot", "topk")
-_REDUCTIONS = ("sum", "mean", "max", "min", "prod", "l1", "l2", "log_sum", "log_sum_exp", "sum_square")
-HOST_KERNELS: dict[str, str] = {
-    "concat": "host.concat",
-    "pad": "host.pad",
-    "trilu": "host.pad",
-    "tile": "host.tile",
-    "gather": "host.gather",
-    **dict.fromkeys(_INDEXING, "host.index"),
-    **dict.fromkeys((f"reduce_{name}" for name in _REDUCTIONS), "host.reduce"),
-    **dict.fromkeys(("argmax", "argmin"), "host.argreduce"),
-    "cumsum": "host.cumsum",
-}
-"""The host kernel that computes an anchor; pure programs are host.pointwise's."""
+ANCHORS = (
+    *("concat", "pad", "trilu", "tile", "gather", "gather_elements", "gather_nd", "scatter_elements", "scatter_nd"),
+    *(name for name in ops_of(OpFamily.REDUCE) if name.startswith("reduce_")),
+    *("argmax", "argmin", "cumsum", "one_hot", "topk"),
+)
+"""Operators that are computed as the host's kernel for them does; pure programs as host.pointwise does."""
 
 
 @cache
@@ -72,10 +64,11 @@ def control_unit(vector_bytes: int) -> CpuTarget:
 
 def host_kernel(op: str | None) -> str:
     """The host kernel for an anchor, or for none. Raises InternalError where there is none."""
-    found = "host.pointwise" if op is None else HOST_KERNELS.get(op)
-    if found is None:
+    if op is None:
+        return "host.pointwise"
+    if op not in ANCHORS:
         raise InternalError("no operator of the control unit", location=str(op))
-    return found
+    return HOST_KERNELS.serving(op)
 
 
 @dataclass(frozen=True)
@@ -153,24 +146,23 @@ def _divided(whole: ScalarTiling, body: Body, target: AicoreTarget) -> ScalarTil
 class ScalarFamily(KernelFamily):
     """What is left over, where it is small."""
 
-    kernels = ("aicore.scalar",)
     on_control_unit = True
 
     def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
         assert isinstance(target, AicoreTarget)
         name = host_kernel(body.op)
         lanes, width = lanes_of(body), width_of(body)
-        inner = host_family_of(name).tilings(name, body, control_unit(lanes * width))[0]
+        inner = HOST_KERNELS.family_of(name).tilings(name, body, control_unit(lanes * width))[0]
         whole = ScalarTiling(name, inner, lanes, width)
         return (_divided(whole, body, target),)
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         name = host_kernel(op)
-        return host_family_of(name).accepts_view(name, op, slot, view, dtype)
+        return HOST_KERNELS.family_of(name).accepts_view(name, op, slot, view, dtype)
 
     def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
         name = host_kernel(op)
-        return host_family_of(name).accepts_prologue(name, op, slot)
+        return HOST_KERNELS.family_of(name).accepts_prologue(name, op, slot)
 
 
 FAMILY = ScalarFamily()
@@ -201,7 +193,7 @@ class Few(Test):
 KERNELS = (
     AicoreKernelDef(
         id="aicore.scalar",
-        ops=(POINTWISE, *ops_of(OpFamily.POINTWISE, OpFamily.VIEW, OpFamily.RESHAPE), *HOST_KERNELS),
+        ops=(POINTWISE, *ops_of(OpFamily.POINTWISE, OpFamily.VIEW, OpFamily.RESHAPE), *ANCHORS),
         family=FAMILY,
         emitter="scalar",
         micro="vprogram",

@@ -49,8 +49,6 @@ class TableTiling(ScalarTiling):
 class TilingFamily(KernelFamily):
     """Tables that depend on data."""
 
-    kernels = ("aicore.tiling",)
-
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[Tiling]:
         return (TableTiling(HOST_KERNEL, table_tiling(body), 1, 4),)
 

@@ -153,8 +153,6 @@ def _union(box: Box, strides: tuple[int, ...], itemsize: int, offset: int) -> tu
 class UpdateFamily(KernelFamily):
     """Updates of a state."""
 
-    kernels = ("aicore.kv_update",)
-
     def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
         assert isinstance(target, AicoreTarget)
         pairs = prod(body.anchor_outputs[0].shape[:2])

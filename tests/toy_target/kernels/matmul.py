@@ -35,8 +35,6 @@ class ProductTiling(ToyTiling):
 class ProductFamily(ToyFamily):
     """See the module docstring."""
 
-    kernels = ("toy.matmul",)
-
     def tilings(self, kernel: str, body: Body, target: ToyTarget) -> Sequence[ProductTiling]:
         types = body.anchor_input_types[:2]
         if any(t is None or t.rank != 2 or not t.dtype.is_float for t in types) or body.attr["trans_a"] or (

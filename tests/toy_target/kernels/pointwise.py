@@ -27,8 +27,6 @@ class RowTiling(ToyTiling):
 class RowFamily(ToyFamily):
     """See the module docstring."""
 
-    kernels = ("toy.pointwise",)
-
     def tilings(self, kernel: str, body: Body, target: ToyTarget) -> Sequence[RowTiling]:
         if not body.epilogue.shape:
             raise UnsupportedError("a scalar has no rows")

@@ -55,8 +55,6 @@ class UncutTiling(ToyTiling):
 class UncutFamily(ToyFamily):
     """See the module docstring."""
 
-    kernels = ("toy.uncut",)
-
     def tilings(self, kernel: str, body: Body, target: ToyTarget) -> Sequence[UncutTiling]:
         return (UncutTiling(1),)
 
