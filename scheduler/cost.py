@@ -1,9 +1,7 @@
-"""What a sub-operator costs on so many cores: candidate partitions and the estimate of their finish.
+"""What a sub-operator costs on so many cores by itself: candidate partitions, their work and what their ranges read.
 
-Model: a `Partition` is a tiling with one contiguous unit range per core that takes part. A range can start when its
-core is free and when everything it reads has been written; what another core wrote costs a handover (one flag) and,
-per cache line, the trip between two L2 caches. Figures come from `CpuTarget`; they rank choices, no correctness rests
-on them.
+Model: a `Partition` is a tiling with one contiguous unit range per core that takes part. Figures come from `CpuTarget`;
+they rank choices, no correctness rests on them. What waiting for other cores costs is for `place` to say.
 
 Accesses and costs are asked of the tiling once per distinct (body, tiling, range): equal layers of a model cost
 nothing the second time.
@@ -21,8 +19,6 @@ from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
-LINE_NS = 13.0  # one cache line from another core's L2, measured; little of it overlaps
-LINE_BYTES = 64
 MAX_TILINGS = 4  # candidates looked at per sub-operator, best guesses first
 MAX_RIVALS = 3  # partitions kept per number of cores...
 RIVAL_FACTOR = 1.5  # ...if they are no slower than this beside the best
@@ -146,30 +142,6 @@ def _core_counts(cores: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A part of a buffer that a core has written, and when."""
-
-    core: int
-    position: int  # of the sub-operator in the global order
-    finish_ns: float
-    low: int
-    high: int
-    regions: tuple[Region, ...]
-    nbytes: int
-
-    @property
-    def is_run(self) -> bool:
-        """Whether the bytes fill their bounds without a gap."""
-        return self.nbytes == self.high - self.low
-
-
-def written_by(core: int, position: int, finish_ns: float, regions: tuple[Region, ...]) -> Written:
-    """The record of one write access."""
-    low, high = min(r.start for r in regions), max(r.stop for r in regions)
-    return Written(core, position, finish_ns, low, high, regions, sum(r.nbytes for r in regions))
-
-
-@dataclass(frozen=True, slots=True)
 class Read:
     """What a unit range reads of one operand, with its bounds."""
 
@@ -183,17 +155,3 @@ class Read:
     def is_run(self) -> bool:
         """Whether the bytes fill their bounds without a gap."""
         return self.nbytes == self.high - self.low
-
-
-def shared_bytes(read: Read, other: Written) -> int:
-    """Roughly how many of the bytes read were written by `other`; 0 only where none was."""
-    low = read.low if read.low > other.low else other.low
-    high = read.high if read.high < other.high else other.high
-    if low >= high:
-        return 0
-    if read.is_run and other.is_run:
-        return high - low
-    if not any(a.overlaps(b) for a in read.regions for b in other.regions):
-        return 0
-    theirs = other.nbytes / (other.high - other.low)
-    return max(1, int((high - low) * min(read.nbytes / (read.high - read.low), theirs)))

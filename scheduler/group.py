@@ -27,7 +27,7 @@ from superkernel.scheduler.families import family_of
 from superkernel.scheduler.finish import place_outputs, place_updates
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE
-from superkernel.scheduler.join import add_pointwise
+from superkernel.scheduler.join import add_pointwise, single_body
 from superkernel.scheduler.layout import storage_policy
 from superkernel.scheduler.moves import add_concat, add_view, materialise
 from superkernel.scheduler.program_builder import build_body
@@ -80,8 +80,6 @@ def group(
 
 def _has_kernel(ws: Workspace, name: str) -> bool:
     """True where the pointwise node can be part of a program: its plain form has a kernel other than the reference."""
-    from superkernel.scheduler.join import single_body
-
     position = ws.positions[name]
     kernel = ws.choose(single_body(ws, ws.graph.nodes[position]))
     if ws.family_of(kernel).on_control_unit:

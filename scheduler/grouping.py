@@ -4,7 +4,7 @@ what makes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,3 +68,15 @@ class Grouping:
                 f"subop {sub.index} {sub.name} {sub.kernel} ({', '.join(operands)}) computes {', '.join(sub.nodes)}"
             )
         return "\n".join([*lines, *(f"# {note}" for note in self.notes)])
+
+
+def view_chain(buffers: Mapping[str, ValueBuffer], name: str) -> Iterator[tuple[str, ValueBuffer, int]]:
+    """The buffer, the one it is a part of, and so on, each with the byte offset of the first one in it."""
+    offset = 0
+    while True:
+        buffer = buffers[name]
+        yield name, buffer, offset
+        if buffer.inside is None:
+            return
+        name, step = buffer.inside
+        offset += step

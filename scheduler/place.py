@@ -4,7 +4,8 @@ Model: list scheduling. Among the sub-operators whose predecessors are placed, t
 end goes first. It takes the partition (tiling x number of cores x cores) with the earliest estimated finish, where
 waiting for data of other cores is part of the estimate; small work therefore stays on the core that has its inputs,
 row-wise chains keep their partition, and independent branches go side by side where that beats splitting each of
-them. With one core nothing is reordered.
+them. With one core nothing is reordered. A range can start when its core is free and when everything it reads has been
+written; what another core wrote costs a handover (one flag) and, per cache line, the trip between two L2 caches.
 
 Invariants: deterministic; the global order is a topological order of all reads, writes and overwrites, and of the
 streams that nodes name; each sub-operator has at most one task per core; a host call runs on core 0. Memory is planned
@@ -14,36 +15,31 @@ from the resulting order, then accesses become absolute.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from superkernel.core.options import Options
+from superkernel.core.tensor import Region
 from superkernel.ir.body import Role, SubOperator
 from superkernel.ir.graph import Graph
-from superkernel.scheduler.cost import (
-    LINE_BYTES,
-    LINE_NS,
-    CostBook,
-    Partition,
-    Range,
-    Written,
-    shared_bytes,
-    written_by,
-)
+from superkernel.scheduler.cost import CostBook, Partition, Range, Read
+from superkernel.scheduler.dependences import VectorClock, issued
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.grouping import Grouping, ValueBuffer
+from superkernel.scheduler.grouping import Grouping, view_chain
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.memory import BufferUse, MemoryPlan, plan_memory
 from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.owners import MIXED
-from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Task
-from superkernel.scheduler.tiling import Access, KernelFamily
+from superkernel.scheduler.schedule import Schedule, Task, absolute
+from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 # A wait costs more than the bare flag: the first lines of data are cold, and no core is quite as far as estimated.
 HANDOVER_FACTOR = 1.5
 WORTH_CORES = 0.95  # more cores must bring the whole at least below this share of one core's time
 SIDE_GAIN = 0.9  # side by side must be so much better: split work often needs no exchange at all with what follows
+LINE_NS = 13.0  # one cache line from another core's L2, measured; little of it overlaps
+LINE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,62 +114,42 @@ def _tasks(
     return tuple(tasks)
 
 
-def absolute(accesses: Sequence[Access], places: Sequence[Place]) -> tuple[MemoryAccess, ...]:
-    """Accesses relative to operands as accesses of address spaces."""
-    found = []
-    for access in accesses:
-        place = places[access.operand]
-        regions = tuple(r.shifted(place.offset) for r in access.regions) if place.offset else access.regions
-        found.append(MemoryAccess(place.space, place.slot, access.write, regions))
-    return tuple(found)
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A part of a buffer that a core has written, and when."""
+
+    core: int
+    position: int  # of the sub-operator in the global order
+    finish_ns: float
+    low: int
+    high: int
+    regions: tuple[Region, ...]
+    nbytes: int
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the bytes fill their bounds without a gap."""
+        return self.nbytes == self.high - self.low
 
 
-def view_chain(buffers: Mapping[str, ValueBuffer], name: str) -> Iterator[tuple[str, ValueBuffer, int]]:
-    """The buffer, the one it is a part of, and so on, each with the byte offset of the first one in it."""
-    offset = 0
-    while True:
-        buffer = buffers[name]
-        yield name, buffer, offset
-        if buffer.inside is None:
-            return
-        name, step = buffer.inside
-        offset += step
+def written_by(core: int, position: int, finish_ns: float, regions: tuple[Region, ...]) -> Written:
+    """The record of one write access."""
+    low, high = min(r.start for r in regions), max(r.stop for r in regions)
+    return Written(core, position, finish_ns, low, high, regions, sum(r.nbytes for r in regions))
 
 
-def dependences(grouping: Grouping) -> list[set[int]]:
-    """For each sub-operator those that must come before it: readers after writers, overwriters after everybody else."""
-    before: list[set[int]] = [set() for _ in grouping.subops]
-    writers: dict[object, list[int]] = {}
-    readers: dict[object, list[int]] = {}
-    for at, sub in enumerate(grouping.subops):
-        for name, operand in zip(sub.values, sub.body.operands, strict=True):
-            if operand.role is Role.CONSTANT:
-                continue
-            buffer = grouping.buffers[name]
-            key, *wholes = (n if b.home is None else b.home for n, b, _ in view_chain(grouping.buffers, name))
-            if operand.role is Role.INPUT:
-                before[at].update(writers.get(key, ()))
-                readers.setdefault(key, []).append(at)
-            elif operand.role is Role.INOUT or buffer.previous is not None:  # takes over bytes that others used
-                before[at].update(writers.get(key, ()))
-                before[at].update(readers.get(key, ()))
-                writers.setdefault(key, []).append(at)
-            else:  # several may write different parts of one buffer
-                for whole in (key, *wholes):
-                    writers.setdefault(whole, []).append(at)
-        before[at].discard(at)
-    return before
-
-
-def issued(grouping: Grouping) -> list[set[int]]:
-    """`dependences`, and the order of streams that nodes name: each sub-operator of one behind the one before it."""
-    before = dependences(grouping)
-    last: dict[int | str, int] = {}
-    for index, sub in enumerate(grouping.subops):
-        if sub.stream is not None:
-            before[index] |= {last[sub.stream]} if sub.stream in last else set()
-            last[sub.stream] = index
-    return before
+def shared_bytes(read: Read, other: Written) -> int:
+    """Roughly how many of the bytes read were written by `other`; 0 only where none was."""
+    low = read.low if read.low > other.low else other.low
+    high = read.high if read.high < other.high else other.high
+    if low >= high:
+        return 0
+    if read.is_run and other.is_run:
+        return high - low
+    if not any(a.overlaps(b) for a in read.regions for b in other.regions):
+        return 0
+    theirs = other.nbytes / (other.high - other.low)
+    return max(1, int((high - low) * min(read.nbytes / (read.high - read.low), theirs)))
 
 
 class _Placer:
@@ -369,30 +345,3 @@ class _Placer:
                 for core in cores:
                     row.last[core] = position
         return found
-
-
-class VectorClock:
-    """What each core knows of the others' progress through true dependences alone: vector clocks over positions in
-    the global order."""
-
-    def __init__(self, cores: int) -> None:
-        self._cores = cores
-        self._now = [[-1] * cores for _ in range(cores)]
-        self._start: dict[tuple[int, int], list[int]] = {}
-        self._finish: dict[tuple[int, int], list[int]] = {}
-
-    def run(self, position: int, core: int, sources: Iterable[tuple[int, int]]) -> None:
-        """A task at `position` on `core` starts after its sources, and completes."""
-        now = self._now[core]
-        for source in dict.fromkeys(sources):
-            if now[source[1]] < source[0]:
-                now = list(map(max, now, self._finish[source]))
-        self._start[position, core] = now
-        finish = now.copy()
-        finish[core] = position
-        self._now[core] = self._finish[position, core] = finish
-
-    def at(self, position: int, cores: Sequence[int]) -> list[int]:
-        """Up to which position every core is known to be complete by all the tasks at `position`."""
-        rows = [self._start[position, core] for core in cores]
-        return list(map(min, *rows)) if len(rows) > 1 else rows[0] if rows else [position] * self._cores

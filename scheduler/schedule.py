@@ -9,7 +9,7 @@ Text form: `str(schedule)`; tasks and accesses parse back with `parse_tasks`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -17,7 +17,7 @@ from functools import cached_property
 from superkernel.core.errors import UserError
 from superkernel.core.tensor import Region
 from superkernel.ir.body import SubOperator
-from superkernel.scheduler.tiling import Pack, Tiling
+from superkernel.scheduler.tiling import Access, Pack, Tiling
 
 
 class Space(Enum):
@@ -163,3 +163,13 @@ def parse_tasks(lines: Iterable[str]) -> tuple[Task, ...]:
         except (IndexError, ValueError) as error:
             raise UserError("not a task line", found=line) from error
     return tuple(tasks)
+
+
+def absolute(accesses: Sequence[Access], places: Sequence[Place]) -> tuple[MemoryAccess, ...]:
+    """Accesses relative to operands as accesses of address spaces."""
+    found = []
+    for access in accesses:
+        place = places[access.operand]
+        regions = tuple(r.shifted(place.offset) for r in access.regions) if place.offset else access.regions
+        found.append(MemoryAccess(place.space, place.slot, access.write, regions))
+    return tuple(found)

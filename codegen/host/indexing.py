@@ -27,6 +27,7 @@ from superkernel.codegen.host.vecexpr import Expr, rounded
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
+from superkernel.ops.resizing import axis_plans
 from superkernel.scheduler.families.indexing import WholeTiling
 from superkernel.scheduler.families.lookup import LookupTiling, lookup_plan
 from superkernel.scheduler.families.movement import OutputRowsTiling
@@ -169,8 +170,6 @@ class _Table:
 
 
 def _emit_resize(kb: KernelBuilder, body: Body) -> None:
-    from superkernel.ops.resizing import axis_plans
-
     kind, program = body.anchor_input_types[0], slot_program(body, 0)
     if kind is None or program is None or program.instructions:
         raise InternalError("resize takes a view")

@@ -26,10 +26,10 @@ from typing import Any
 
 from superkernel.core.errors import UnsupportedError, Violation, raise_all
 from superkernel.ir.body import SubOperator
+from superkernel.scheduler.dependences import dependences
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE
-from superkernel.scheduler.place import dependences
 from superkernel.scheduler.schedule import Schedule
 from superkernel.target.aicore import AicoreTarget
 

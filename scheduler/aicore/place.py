@@ -33,8 +33,7 @@ from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.memory import plan_memory
 from superkernel.scheduler.memory_check import check_memory
-from superkernel.scheduler.place import absolute
-from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task
+from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task, absolute
 from superkernel.scheduler.tiling import Access, CannotCut, KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 

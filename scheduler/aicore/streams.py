@@ -31,10 +31,10 @@ from dataclasses import dataclass, replace
 
 from superkernel.ir.body import Role, SubOperator
 from superkernel.scheduler.aicore.cores import Cores
+from superkernel.scheduler.dependences import VectorClock, dependences, issued
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.grouping import Grouping, ValueBuffer
+from superkernel.scheduler.grouping import Grouping, ValueBuffer, view_chain
 from superkernel.scheduler.memory import BufferUse
-from superkernel.scheduler.place import VectorClock, dependences, issued, view_chain
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.aicore import AicoreTarget
 

@@ -18,6 +18,7 @@ from superkernel.core.errors import InternalError
 from superkernel.core.tensor import Box, Region
 from superkernel.ir.body import Body, Instruction, PointwiseProgram
 from superkernel.ir.collapse import canonical, feed, restrict
+from superkernel.ops.movement import pad_sources
 from superkernel.scheduler.families.costing import CALL_NS
 from superkernel.scheduler.families.pointwise import PointwiseTiling, accesses_of, program_accesses, tile_program
 from superkernel.scheduler.families.rowops import integer, real
@@ -113,8 +114,6 @@ def _walk(source: PointwiseProgram, spans: Sequence[_Span]) -> PointwiseProgram:
 
 def _axis_spans(extent: int, begin: int, end: int, mode: str) -> list[_Span]:
     """The index map of a padded axis (see the operator) as runs of steps 1, -1 or 0."""
-    from superkernel.ops.movement import pad_sources
-
     spans: list[_Span] = []
     sources = pad_sources(extent, begin, end, mode)
     position = 0

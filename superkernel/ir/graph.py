@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.arrays import are_many, constant_array
+from superkernel.core.dtypes import DType
 from superkernel.core.errors import GraphError, SuperKernelError, Violation, raise_all
 from superkernel.core.tensor import TensorType
 from superkernel.ops.attributes import canonical_attrs
@@ -347,6 +348,4 @@ def check_size(kind: TensorType, where: str) -> list[Violation]:
 
 def type_of_array(array: NDArray[Any]) -> TensorType:
     """The TensorType of a NumPy array. Raises UserError on an element type that is not supported."""
-    from superkernel.core.dtypes import DType
-
     return TensorType(DType.of(array.dtype), tuple(int(d) for d in array.shape))

@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from superkernel.core.dtypes import DType
+from superkernel.target import reading
 from superkernel.target.base import Target
 from superkernel.target.schema import Value
 from superkernel.target.sections import (
+    SECTIONS,
     AddressMap,
     Control,
     Cube,
@@ -112,9 +114,7 @@ class AicoreTarget(Target):
 
     def replaced(self, values: Mapping[str, Value]) -> AicoreTarget:
         """The target with other values of some fields, as a user's file would set them. Raises FileFormatError."""
-        from superkernel.target.reading import replace
-
-        return replace(self, values)
+        return _made(reading.replace(self._described(), values))
 
     def sweep(self, path: str, points: int = 5) -> list[AicoreTarget]:
         """Targets over a field's sensitivity range, both ends included, spaced evenly in the logarithm where low > 0.
@@ -242,9 +242,12 @@ class AicoreTarget(Target):
 
     def text(self) -> str:
         """The description as TOML; `parse_target` of it gives an equal target."""
-        from superkernel.target.text import to_toml
+        return reading.to_toml(self._described())
 
-        return to_toml(self)
+    def _described(self) -> reading.Description:
+        ranges = {path: (low, high) for path, low, high in self.sensitivity}
+        values = {path: self.value(path) for path in all_fields()}
+        return reading.Description(self.name, self.description, values, dict(self.origins), ranges)
 
 
 def _fitting(value: int, power_of_two: bool) -> int:
@@ -252,22 +255,30 @@ def _fitting(value: int, power_of_two: bool) -> int:
     return 1 << round(math.log2(value)) if power_of_two and value > 0 else value
 
 
+def _made(found: reading.Description) -> AicoreTarget:
+    sections: dict[str, Any] = {}
+    for section, kind in SECTIONS.items():
+        own = {s.name: found.values[s.path] for s in all_fields().values() if s.section == section}
+        sections[section] = kind(**own)
+    return AicoreTarget(
+        name=found.name,
+        description=found.description,
+        origins=tuple(sorted(found.origins.items())),
+        sensitivity=tuple(sorted((path, *ends) for path, ends in found.sensitivity.items())),
+        **sections,
+    )
+
+
 def load_target(name_or_path: str | Path) -> AicoreTarget:
     """The target of a preset's name or of a TOML file. Raises FileFormatError, InputError for an unknown name."""
-    from superkernel.target.reading import load
-
-    return load(name_or_path)
+    return _made(reading.load(name_or_path))
 
 
 def parse_target(text: str, *, origin: str = "text", folder: Path | None = None) -> AicoreTarget:
     """The target of a TOML text; `folder` is where a `base` that is a path is looked for. Raises FileFormatError."""
-    from superkernel.target.reading import parse
-
-    return parse(text, origin=origin, folder=folder)
+    return _made(reading.parse(text, origin=origin, folder=folder))
 
 
 def preset_names() -> tuple[str, ...]:
     """The presets that are shipped."""
-    from superkernel.target.reading import presets
-
-    return tuple(presets())
+    return tuple(reading.presets())

@@ -1,4 +1,5 @@
-"""From TOML text to `AicoreTarget`: one pass that collects every violation, field by field.
+"""Between TOML text and `Description`, what a target is made from: one pass that collects every violation, field by
+field.
 
 A file has `schema_version`, `name`, `description`, an optional `base` (a preset, or a file beside it), values and an
 optional `[sensitivity]` table of "section.field" = [low, high]. Values stand in a section of their own name (they are
@@ -11,24 +12,36 @@ outside its range with what is expected, and a number in two places is refused.
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from superkernel.core.errors import FileFormatError, InputError, Violation, raise_all
+from superkernel.target.checks import relations
 from superkernel.target.schema import FieldSpec, Value
 from superkernel.target.sections import SECTIONS, all_fields
-
-if TYPE_CHECKING:
-    from superkernel.target.aicore import AicoreTarget
 
 SCHEMA_VERSION = 1
 ORIGINS = ("published", "default")
 USER = "user"
 _HEAD = ("schema_version", "name", "description", "base", "sensitivity")
+
+
+@dataclass(frozen=True)
+class Description:
+    """A legal description: the value of every field by its path "section.field", where each is from, and the
+    sensitivity ranges of uncertain ones."""
+
+    name: str
+    description: str
+    values: Mapping[str, Value]
+    origins: Mapping[str, str]
+    sensitivity: Mapping[str, tuple[float, float]]
 
 
 class _Draft:
@@ -56,7 +69,7 @@ def presets() -> dict[str, str]:
     return {name: files[name].read_text(encoding="utf-8") for name in sorted(files)}
 
 
-def load(name_or_path: str | Path) -> AicoreTarget:
+def load(name_or_path: str | Path) -> Description:
     """A preset by name, or a file: a `Path`, or a text with a separator or the ending .toml."""
     word = str(name_or_path)
     known = presets()
@@ -77,20 +90,19 @@ def _read(path: Path) -> str:
         raise FileFormatError("cannot be read", location=f"file {str(path)!r}", found=str(error)) from error
 
 
-def parse(text: str, *, origin: str = "text", folder: Path | None = None) -> AicoreTarget:
-    """The target of a TOML text."""
+def parse(text: str, *, origin: str = "text", folder: Path | None = None) -> Description:
+    """The description in a TOML text."""
     draft = _Draft(origin)
     _fill(draft, text, folder, ())
     return _finish(draft)
 
 
-def replace(target: AicoreTarget, values: Mapping[str, Value]) -> AicoreTarget:
-    """`target` with other values of some fields."""
-    draft = _Draft(f"target {target.name!r}")
-    draft.name, draft.description = target.name, target.description
-    draft.values = {path: target.value(path) for path in all_fields()}
-    draft.origins = dict(target.origins)
-    draft.sensitivity = {path: (low, high) for path, low, high in target.sensitivity}
+def replace(found: Description, values: Mapping[str, Value]) -> Description:
+    """The description with other values of some fields, as a user's file would set them. Raises FileFormatError."""
+    draft = _Draft(f"target {found.name!r}")
+    draft.name, draft.description = found.name, found.description
+    draft.values, draft.origins = dict(found.values), dict(found.origins)
+    draft.sensitivity = dict(found.sensitivity)
     for path, value in values.items():
         _set(draft, path, list(value) if isinstance(value, tuple) else value, USER, path)
     return _finish(draft)
@@ -241,11 +253,8 @@ def _fill_sensitivity(draft: _Draft, table: object) -> None:
                 draft.sensitivity[path] = (ends[0][1], ends[1][1])
 
 
-def _finish(draft: _Draft) -> AicoreTarget:
-    """The target, once nothing is missing and all relations hold; else everything that is wrong."""
-    from superkernel.target.aicore import AicoreTarget
-    from superkernel.target.checks import relations
-
+def _finish(draft: _Draft) -> Description:
+    """The description, once nothing is missing and all relations hold; else everything that is wrong."""
     for path, spec in all_fields().items():
         if path not in draft.origins:
             draft.refuse(path, "missing", expected=spec.range_text, hint="set it, or name a base")
@@ -262,17 +271,52 @@ def _finish(draft: _Draft) -> AicoreTarget:
             hint=violation.hint,
         )
     raise_all(FileFormatError, draft.violations)
-    sections: dict[str, Any] = {}
-    for section, kind in SECTIONS.items():
-        own = {s.name: draft.values[s.path] for s in all_fields().values() if s.section == section}
-        sections[section] = kind(**own)
-    return AicoreTarget(
-        name=draft.name,
-        description=draft.description,
-        origins=tuple(sorted(draft.origins.items())),
-        sensitivity=tuple(sorted((path, *ends) for path, ends in draft.sensitivity.items())),
-        **sections,
-    )
+    return Description(draft.name, draft.description, draft.values, draft.origins, draft.sensitivity)
+
+
+def to_toml(found: Description) -> str:
+    """Every field, without a base; sections in the order of the schema, split by origin."""
+    lines = [
+        f"schema_version = {SCHEMA_VERSION}",
+        f"name = {_string(found.name)}",
+        f"description = {_string(found.description)}",
+    ]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for path, spec in all_fields().items():
+        line = f"{spec.name} = {toml_value(spec, found.values[path])}"
+        groups.setdefault((spec.section, found.origins[path]), []).append(line)
+    order = (*ORIGINS, USER)
+    sections = dict.fromkeys(section for section, _ in groups)
+    for section in sections:
+        for origin in order:
+            if (section, origin) in groups:
+                head = section if origin == USER else f"{origin}.{section}"
+                lines += ["", f"[{head}]", *groups[section, origin]]
+    if found.sensitivity:
+        specs = all_fields()
+        lines += ["", "[sensitivity]"]
+        for path, (low, high) in found.sensitivity.items():
+            ends = f"[{toml_value(specs[path], low)}, {toml_value(specs[path], high)}]"
+            lines.append(f"{_string(path)} = {ends}")
+    return "\n".join(lines) + "\n"
+
+
+def _string(text: str) -> str:
+    """A TOML basic string: JSON's escapes are among TOML's, except for the delete character."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_value(spec: FieldSpec, value: Value) -> str:
+    """A value as TOML; addresses in hexadecimal."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(toml_value(spec, item) for item in value)}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _string(value)
+    if spec.name.endswith("_address"):
+        return f"{int(value):#010x}"
+    return repr(value)
 
 
 def _nearest(word: str, known: list[str]) -> str:

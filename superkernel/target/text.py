@@ -1,67 +1,20 @@
-"""A target description as text: TOML that parses back, a table for people, plain data for JSON."""
+"""A target description as a table for people, and as plain data for JSON (`reading` writes TOML)."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from superkernel.target.reading import ORIGINS, SCHEMA_VERSION, USER
+from superkernel.target.aicore import AicoreTarget
+from superkernel.target.reading import SCHEMA_VERSION, toml_value
 from superkernel.target.schema import FieldSpec, Value
 from superkernel.target.sections import all_fields
-
-if TYPE_CHECKING:
-    from superkernel.target.aicore import AicoreTarget
-
-
-def to_toml(target: AicoreTarget) -> str:
-    """Every field, without a base; sections in the order of the schema, split by origin."""
-    lines = [
-        f"schema_version = {SCHEMA_VERSION}",
-        f"name = {_string(target.name)}",
-        f"description = {_string(target.description)}",
-    ]
-    groups: dict[tuple[str, str], list[str]] = {}
-    for path, spec in all_fields().items():
-        line = f"{spec.name} = {_toml_value(spec, target.value(path))}"
-        groups.setdefault((spec.section, target.origin(path)), []).append(line)
-    order = (*ORIGINS, USER)
-    sections = dict.fromkeys(section for section, _ in groups)
-    for section in sections:
-        for origin in order:
-            if (section, origin) in groups:
-                head = section if origin == USER else f"{origin}.{section}"
-                lines += ["", f"[{head}]", *groups[section, origin]]
-    if target.sensitivity:
-        specs = all_fields()
-        lines += ["", "[sensitivity]"]
-        for path, low, high in target.sensitivity:
-            ends = f"[{_toml_value(specs[path], low)}, {_toml_value(specs[path], high)}]"
-            lines.append(f"{_string(path)} = {ends}")
-    return "\n".join(lines) + "\n"
-
-
-def _string(text: str) -> str:
-    """A TOML basic string: JSON's escapes are among TOML's, except for the delete character."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _toml_value(spec: FieldSpec, value: Value) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(_toml_value(spec, item) for item in value)}]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _string(value)
-    if spec.name.endswith("_address"):
-        return f"{int(value):#010x}"
-    return repr(value)
 
 
 def value_text(spec: FieldSpec, value: Value) -> str:
     """A value for people: sizes with their binary unit behind them."""
     if isinstance(value, tuple):
         return ", ".join(value_text(spec, item) for item in value)
-    text = _toml_value(spec, value).strip('"')
+    text = toml_value(spec, value).strip('"')
     if spec.name.endswith("_bytes") and isinstance(value, int):
         for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
             if value >= size and value * 2 % size == 0:

@@ -20,7 +20,7 @@ from superkernel.ir.graph import Graph
 from superkernel.reference.random_inputs import random_inputs
 from superkernel.runtime.kernel import Kernel
 from superkernel.scheduler.aicore.streams import streams_of
-from superkernel.scheduler.place import dependences, issued
+from superkernel.scheduler.dependences import dependences, issued
 from superkernel.sync.aicore.plan import CoreKind, Mode
 from superkernel.sync.aicore.verify import verify_aicore
 

@@ -12,8 +12,7 @@ from superkernel.ir.graph import Graph
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.memory import plan_memory
 from superkernel.scheduler.memory_check import check_memory
-from superkernel.scheduler.place import absolute
-from superkernel.scheduler.schedule import Schedule, Task
+from superkernel.scheduler.schedule import Schedule, Task, absolute
 from superkernel.scheduler.tiling import CannotCut, Tiling
 from superkernel.sync.plan import Plan
 from superkernel.sync.planner import plan_sync

@@ -20,8 +20,7 @@ from superkernel.ir.graph import Graph
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
-from superkernel.scheduler.grouping import Grouping
-from superkernel.scheduler.place import view_chain
+from superkernel.scheduler.grouping import Grouping, view_chain
 from superkernel.scheduler.schedule import Schedule, Space
 
 Flat = NDArray[Any]

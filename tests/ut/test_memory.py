@@ -12,11 +12,10 @@ from superkernel.core.errors import VerificationError
 from superkernel.ir.body import Role
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.group import group
-from superkernel.scheduler.grouping import Grouping
+from superkernel.scheduler.grouping import Grouping, view_chain
 from superkernel.scheduler.hostcall import HostCallTiling
 from superkernel.scheduler.memory import ALIGN_BYTES, MemoryPlan, plan_memory, walks_alike
 from superkernel.scheduler.memory_check import ByteOwners, check_memory
-from superkernel.scheduler.place import view_chain
 from superkernel.scheduler.schedule import Place, Space
 
 

@@ -16,8 +16,9 @@ from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, Role
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
+from superkernel.scheduler.dependences import dependences
 from superkernel.scheduler.group import group
-from superkernel.scheduler.place import dependences, place
+from superkernel.scheduler.place import place
 from superkernel.scheduler.schedule import Schedule, Space, parse_tasks
 from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.sync.planner import plan_sync

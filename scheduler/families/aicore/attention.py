@@ -8,7 +8,7 @@ L1 (keys and values). See `attention_tiling` for how the parts work together and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 
 from superkernel.core.dtypes import DType
@@ -136,8 +136,6 @@ def _even(extent: int, most: int) -> int:
 
 def _fed(body: Body, form: AttentionForm, target: AicoreTarget, base: AttentionTiling) -> Iterator[AttentionTiling]:
     """The tiling with what the cube takes at a time, as much as its memories hold."""
-    from dataclasses import replace
-
     memory, step = target.memory, target.cube.m
     block = memory.block_bytes // base.item  # depth of a fractal
     rows = ceil_to(base.rows, step)

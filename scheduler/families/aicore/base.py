@@ -18,7 +18,7 @@ from enum import Enum
 from typing import ClassVar
 
 from superkernel.core.errors import UnsupportedError
-from superkernel.ir.body import Body
+from superkernel.ir.body import Body, Role
 from superkernel.scheduler.tiling import Access, Tiling
 from superkernel.target.aicore import AicoreTarget
 
@@ -164,8 +164,6 @@ class AicoreTiling(Tiling):
 
     def dependent_operands(self, body: Body) -> tuple[int, ...]:
         """Operands that the kernel waits for through `KernelBuilder.acquire`: all that are not constants."""
-        from superkernel.ir.body import Role
-
         return tuple(i for i, o in enumerate(body.operands) if o.role is not Role.CONSTANT)
 
     @abstractmethod

@@ -8,6 +8,7 @@ from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.lowerings.attention import join_heads, split_heads
+from superkernel.frontends.onnx.lowerings.conv import emit_conv
 from superkernel.frontends.onnx.lowerings.norm import row_statistics
 from superkernel.frontends.onnx.registry import MICROSOFT, lowers
 
@@ -50,8 +51,6 @@ def fused_gemm(call: OnnxCall) -> Tensor:
 
 @lowers("FusedConv", domain=MICROSOFT)
 def fused_conv(call: OnnxCall) -> Tensor:
-    from superkernel.frontends.onnx.lowerings.conv import emit_conv
-
     y = emit_conv(call, call.input(0), call.input(1), call.optional(2))
     if call.has(3):
         y = call.emit("add", y, call.input(3))
