@@ -10,15 +10,13 @@ Invariants: a backend holds nothing that belongs to one compilation; `verify` sh
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from superkernel.compilation.compiled import Compilation, CompiledImage, Job, Planned
+from superkernel.compilation.compiled import Compilation, CompiledImage, Executable, Job, Planned, Proof
 from superkernel.target.base import Target
 
 if TYPE_CHECKING:
     from superkernel.codegen.cache import ObjectCache
-    from superkernel.compilation.choice import KernelChooser
     from superkernel.compilation.planner import AnyPlanner
     from superkernel.compilation.stages import Stages
     from superkernel.core.errors import Violation
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 TargetT = TypeVar("TargetT", bound=Target)
 PlannedT = TypeVar("PlannedT", bound="Planned[Any]")
-CertificateT = TypeVar("CertificateT")
+CertificateT = TypeVar("CertificateT", bound=Proof)
 ImageT = TypeVar("ImageT", bound=CompiledImage)
 CompiledT = TypeVar("CompiledT", bound="Compilation[Any, Any]")
 
@@ -39,6 +37,9 @@ class Backend(ABC, Generic[TargetT, PlannedT, CertificateT, ImageT, CompiledT]):
     """Whether plans are kept in the cache of compiled objects: for where planning takes long beside the rest."""
     fallbacks_run: ClassVar[str]
     """Where NumPy computes what has no kernel, in the words of a warning."""
+
+    compiled: type[CompiledT]
+    """What a compilation leaves behind."""
 
     # Which targets ----------------------------------------------------------------------------------------------------
 
@@ -79,16 +80,8 @@ class Backend(ABC, Generic[TargetT, PlannedT, CertificateT, ImageT, CompiledT]):
         """The code of a plan, laid out with its constants."""
 
     @abstractmethod
-    def bind(
-        self,
-        job: Job[TargetT],
-        planned: PlannedT,
-        certificate: CertificateT,
-        image: ImageT,
-        chooser: Callable[[], KernelChooser],
-        stage_ns: dict[str, int],
-    ) -> CompiledT:
-        """The compilation, its image loaded where it will run."""
+    def bind(self, job: Job[TargetT], planned: PlannedT, image: ImageT) -> Executable:
+        """The image where it will run."""
 
 
 AnyBackend: TypeAlias = Backend[Any, Any, Any, Any, Any]

@@ -64,9 +64,12 @@ def complete(
         run.dump("ir", f"; {name}\n{text}")
     report_fallbacks(job.options, planned.schedule, image.host_calls, backend.fallbacks_run)
     with run.stage("bind"):
-        compiled = backend.bind(job, planned, certificate, image, chooser, run.times)
+        executable = backend.bind(job, planned, image)
     run.finish()
-    return compiled
+    return backend.compiled(
+        job=job, planned=planned, certificate=certificate, image=image, executable=executable, kernel_choice=chooser,
+        stage_ns=run.times,
+    )  # fmt: skip
 
 
 def _planned(

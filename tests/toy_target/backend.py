@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 
 from superkernel.codegen.cache import ObjectCache
 from superkernel.compilation.backend import Backend
-from superkernel.compilation.choice import KernelChooser
 from superkernel.compilation.compiled import Job, Planned
 from superkernel.compilation.stages import Stages
 from superkernel.core.errors import Violation
@@ -30,6 +28,7 @@ class ToyBackend(Backend[ToyTarget, Planned[Plan], Certificate, ToyImage, ToyCom
     """See the module docstring."""
 
     fallbacks_run: ClassVar[str] = "nowhere"
+    compiled = ToyCompiled
 
     def names(self) -> tuple[str, ...]:
         return ("toy",)
@@ -64,20 +63,8 @@ class ToyBackend(Backend[ToyTarget, Planned[Plan], Certificate, ToyImage, ToyCom
         inputs, outputs = len(graph.inputs), len(graph.outputs)
         return ToyImage(blob, {Space.INPUT: 0, Space.OUTPUT: inputs, Space.STATE: inputs + outputs})
 
-    def bind(
-        self,
-        job: Job[ToyTarget],
-        planned: Planned[Plan],
-        certificate: Certificate,
-        image: ToyImage,
-        chooser: Callable[[], KernelChooser],
-        stage_ns: dict[str, int],
-    ) -> ToyCompiled:
-        machine = ToyMachine(image, planned.schedule, planned.plan, job.target)
-        return ToyCompiled(
-            job=job, planned=planned, certificate=certificate, image=image, executable=machine, kernel_choice=chooser,
-            stage_ns=stage_ns,
-        )  # fmt: skip
+    def bind(self, job: Job[ToyTarget], planned: Planned[Plan], image: ToyImage) -> ToyMachine:
+        return ToyMachine(image, planned.schedule, planned.plan, job.target)
 
 
 BACKEND = ToyBackend()

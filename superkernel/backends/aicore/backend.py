@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from superkernel.backends.aicore.compiled import AicoreCompiled, AicorePlanned
 from superkernel.backends.aicore.executable import SimExecutable
@@ -25,14 +24,12 @@ from superkernel.scheduler.kernel_table import KernelTable
 from superkernel.sync.aicore.verify import AicoreCertificate, verify_aicore
 from superkernel.target.aicore import AicoreTarget, load_target, preset_names
 
-if TYPE_CHECKING:
-    from superkernel.compilation.choice import KernelChooser
-
 
 class AicoreBackend(Backend[AicoreTarget, AicorePlanned, AicoreCertificate, AicoreImage, AicoreCompiled]):
     """See the module docstring. `shared`: of compilations of one graph under many options."""
 
     fallbacks_run: ClassVar[str] = "between two launches"
+    compiled = AicoreCompiled
 
     def __init__(self, shared: Shared | None = None) -> None:
         self._shared = shared
@@ -81,23 +78,9 @@ class AicoreBackend(Backend[AicoreTarget, AicorePlanned, AicoreCertificate, Aico
         )  # fmt: skip
         return builder.build(planned.grouping.constants)
 
-    def bind(
-        self,
-        job: Job[AicoreTarget],
-        planned: AicorePlanned,
-        certificate: AicoreCertificate,
-        image: AicoreImage,
-        chooser: Callable[[], KernelChooser],
-        stage_ns: dict[str, int],
-    ) -> AicoreCompiled:
+    def bind(self, job: Job[AicoreTarget], planned: AicorePlanned, image: AicoreImage) -> SimExecutable:
         inputs, outputs = len(planned.graph.inputs), len(planned.graph.outputs)
-        executable = SimExecutable(
-            image, planned.schedule, planned.workspaces, planned.plan, job.target, inputs, outputs
-        )
-        return AicoreCompiled(
-            job=job, planned=planned, certificate=certificate, image=image, executable=executable,
-            kernel_choice=chooser, stage_ns=stage_ns,
-        )  # fmt: skip
+        return SimExecutable(image, planned.schedule, planned.workspaces, planned.plan, job.target, inputs, outputs)
 
 
 BACKEND = AicoreBackend()

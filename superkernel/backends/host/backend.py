@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from superkernel.backends.host.compiled import HostCompiled
@@ -23,7 +22,6 @@ from superkernel.target.cpu import THREADS_MAX, CpuTarget
 
 if TYPE_CHECKING:
     from superkernel.backends.host.planner import HostPlanner
-    from superkernel.compilation.choice import KernelChooser
     from superkernel.scheduler.kernel_table import KernelTable
 
 
@@ -32,6 +30,7 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
 
     keeps_plans: ClassVar[bool] = True
     fallbacks_run: ClassVar[str] = "inside the fused kernel"
+    compiled = HostCompiled
 
     def names(self) -> tuple[str, ...]:
         return (HOST,)
@@ -75,20 +74,8 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
         )
         return builder.build(planned.grouping.constants)
 
-    def bind(
-        self,
-        job: Job[CpuTarget],
-        planned: Planned[Plan],
-        certificate: Certificate,
-        image: HostImage,
-        chooser: Callable[[], KernelChooser],
-        stage_ns: dict[str, int],
-    ) -> HostCompiled:
-        executable = HostExecutable(image, planned.schedule, planned.plan, job.options.watchdog_ms)
-        return HostCompiled(
-            job=job, planned=planned, certificate=certificate, image=image, executable=executable,
-            kernel_choice=chooser, stage_ns=stage_ns,
-        )  # fmt: skip
+    def bind(self, job: Job[CpuTarget], planned: Planned[Plan], image: HostImage) -> HostExecutable:
+        return HostExecutable(image, planned.schedule, planned.plan, job.options.watchdog_ms)
 
 
 BACKEND = HostBackend()
