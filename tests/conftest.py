@@ -1,4 +1,4 @@
-"""What all tests share: fixed seeds, a cache of their own, and a hint where the extension module is missing."""
+"""What all tests share: seeds, a cache of their own, and a hint where the extension module is missing."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import aicore_emulated
+import hypothesis.core
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from seeds import VARIABLE, run_seed
 
 SEED = 20240229
 
-# What hypothesis tries is the same everywhere, and leaves no files; slow draws mean a busy machine.
-settings.register_profile(
-    "superkernel", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
+# Hypothesis leaves no files: what failed once is an example in the test; slow draws mean a busy machine.
+settings.register_profile("superkernel", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("superkernel")
 
 
@@ -65,6 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
         import superkernel._core  # noqa: F401
     except ImportError as error:
         raise pytest.UsageError(f"superkernel._core cannot be imported ({error}); run `make build` first") from error
+    if config.getoption("--hypothesis-seed") is None:
+        hypothesis.core.global_force_seed = run_seed()
     aicore_emulated.CHOICE[0] = config.getoption("--emulator")
     if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
         from superkernel.codegen import processes
@@ -81,8 +83,20 @@ def _tally(record_property: Callable[[str, object], None]) -> Iterator[None]:
         record_property("emulated", dict(aicore_emulated.TALLY))
 
 
+def how_to_repeat() -> str:
+    """The words that name the run's seed."""
+    return f"random tests draw from {VARIABLE}={run_seed()}: set it to repeat them"
+
+
+def pytest_report_header() -> str:
+    """Shown ahead of the tests."""
+    return how_to_repeat()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many programs ran on the emulator beside the simulator."""
+    """How to repeat a failure of a random test; how many programs ran on the emulator beside the simulator."""
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(how_to_repeat())
     reports = [report for rows in terminalreporter.stats.values() for report in rows]
     total: Counter[str] = Counter()
     for report in reports:

@@ -21,6 +21,7 @@ import numpy as np
 import platformdirs
 import pytest
 from aicore_systems import Workbench, digest, fused_model, random_model
+from seeds import seeds
 
 from superkernel.sim.device import Device, LaunchResult
 from superkernel.sim.trace import RECORD, records
@@ -128,7 +129,7 @@ def test_the_step_does_not_matter(step: int, bench: Workbench, expected: dict[st
     assert digest(found, bench.results(found)) == expected
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_the_step_does_not_matter_to_random_models(seed: int) -> None:
     bench = Workbench.of(random_model(seed))
     found = []

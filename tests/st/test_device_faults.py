@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import rv64_asm as asm
 from device_programs import A1, CODE, DATA, FENCE_IR, FENCE_WO, PRIVATE, T0, T1, Body, link
+from seeds import seeds
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import SimulationError
@@ -313,7 +314,7 @@ def test_overlapping_writes_race(distance: int) -> None:
     device(overlapping(distance, False), races=False).launch()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_races_are_exact_to_the_byte(seed: int) -> None:
     """One core writes random ranges, in order with itself; another reads random ranges: a race where they meet."""
     rng = np.random.default_rng(seed)

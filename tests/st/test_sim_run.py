@@ -15,6 +15,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 from rv64_link import CODE, RESULTS, executable
+from seeds import seeds
 
 from superkernel.sim import CacheGeometry, Machine, run_program
 
@@ -274,7 +275,7 @@ def on_host(ir: str, words: int) -> tuple[int, ...]:
     return tuple(memory)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_random_functions_agree_with_the_host(seed: int) -> None:
     ir = random_function(seed)
     expected = on_host(ir, KEPT * ROUNDS)

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from aicore_plans import edits, rearranged
 from aicore_schedules import CUBE, MINI, VECTOR, Op, chain, random_ops, schedule_of
+from seeds import seeds
 
 from superkernel.core.errors import InternalError
 from superkernel.sync.aicore.explore import explore_aicore
@@ -154,7 +155,7 @@ def test_what_is_not_explored_is_refused() -> None:
 # Planner and verifier against it --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_what_is_accepted_goes_right_when_run(seed: int) -> None:
     """Plans with few flags, and mutants of them: those that the verifier accepts find no wrong interleaving, most of
     those that it refuses do."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from aicore_programs import CODE, FEW, PARTS, PRIVATE, TOHOST, build, layout, random_program, run, words
 from elftools.elf.elffile import ELFFile
+from seeds import seeds
 
 from superkernel.codegen.aicore.boot import SHARED, BootSpec, encode_boot
 from superkernel.codegen.aicore.linking import LinkLayout, link
@@ -251,7 +252,7 @@ def test_binutils_link_the_same_bytes(tmp_path: Path) -> None:
 # ---- random programs
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_random_programs_in_any_order_give_the_same(seed: int) -> None:
     rng = random.Random(seed)
     functions = 24

@@ -11,6 +11,7 @@ import pytest
 from aicore_check import check_aicore
 from aicore_timing import engine_busy, recorded
 from kernel_check import Array, dense_strides, operand
+from seeds import seeds
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
@@ -322,7 +323,7 @@ def random_program(rng: np.random.Generator) -> tuple[Body, list[Array | None], 
     return Body(None, (), tuple(operands), (), (), (), program), [*arrays, None, None, None], expected
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_random_programs(seed: int) -> None:
     body, arrays, expected = random_program(np.random.default_rng(seed))
     ignored = {k for k, o in enumerate(body.operands) if o.type.dtype is DType.BOOL}  # comparisons of rounded numbers

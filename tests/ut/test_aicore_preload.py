@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from seeds import seeds
 
 from superkernel.codegen.aicore.code_choice import CodeOptions, choose
 from superkernel.codegen.aicore.footprint import Footprint
@@ -27,7 +28,7 @@ from superkernel.sync.aicore.plan import CoreKind
 from superkernel.target.aicore import load_target
 
 SHAPES = (CacheShape(1, 4, 128, 152), CacheShape(4, 2, 128, 152), CacheShape(8, 4, 128, 60))
-SEEDS = range(25)
+SEEDS = seeds(25)
 
 
 class ReferenceLru:

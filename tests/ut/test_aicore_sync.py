@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from aicore_plans import without_event
 from aicore_schedules import CUBE, MINI, MIX, VECTOR, Op, chain, random_ops, schedule_of
+from seeds import seeds
 
 from superkernel.core.errors import VerificationError
 from superkernel.scheduler.families.aicore.base import AicoreKernelType
@@ -18,7 +19,7 @@ from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
 
 @pytest.mark.parametrize("early_start", [True, False])
 @pytest.mark.parametrize("sync", ["minimal", "type-range", "full"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_random_programs_verify(seed: int, sync: str, early_start: bool) -> None:
     rng = random.Random(seed)
     schedule = schedule_of(random_ops(rng, rng.randint(2, 40)))

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 import pytest
 from kernel_check import Array, check_body, operand
+from seeds import seeds
 
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import row_major_strides
@@ -61,7 +62,7 @@ def interpret(program: PointwiseProgram, arrays: list[Array]) -> Array:
     return out.reshape(arrays[-1].shape)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_random_programs(seed: int) -> None:
     rng = random.Random(seed)
     program, buffers = random_program(rng)
@@ -78,7 +79,7 @@ def test_random_programs(seed: int) -> None:
     check_body("host.pointwise", body, given, {2: want}, tol=0, splits=2, tier=None if seed < 6 else "avx2")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_runs_cover_a_range_exactly(seed: int) -> None:
     rng = random.Random(seed)
     shape = tuple(rng.randint(1, 5) for _ in range(rng.randint(0, 4)))

@@ -15,6 +15,7 @@ from conv_cases import DIRECT, last, run
 from conv_int8_model import convolve, expected_conv, two_dimensional
 from kernel_check import check_body, tiers
 from numpy.typing import NDArray
+from seeds import seeds
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.dtypes import DType
@@ -82,7 +83,7 @@ def drawn(seed: int) -> tuple[Shape, Shape, dict[str, Any]]:
     return (int(rng.integers(1, 3)), channels, *size), (filters, channels // groups, *window), attrs
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_random_shapes(seed: int) -> None:
     x, w, attrs = drawn(seed)
     case, want = random_case(x, w, attrs, seed, layouts=last(4) if seed % 4 else None)

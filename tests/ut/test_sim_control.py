@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 import rv64_asm as asm
 from device_programs import DATA, DONE, NOP, S0, S1, T1, Body, link
+from seeds import seeds
 
 from superkernel.sim.device import Device
 from superkernel.target.aicore import load_target
@@ -196,7 +197,7 @@ def words_of(items: list[Item]) -> list[int]:
 LATENCIES = (1, 2, 3, 5)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_random_programs_against_the_model(seed: int) -> None:
     rng = random.Random(seed)
     costs = Costs(LATENCIES[seed % 4], rng.randrange(1, 6), rng.randrange(4), rng.choice((1, 1, 4)))

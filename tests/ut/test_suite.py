@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from seeds import VARIABLE, run_seed, seeds
 
 TESTS = Path(__file__).resolve().parents[1]
 MODULES = sorted(TESTS.rglob("*.py"))
@@ -50,3 +52,16 @@ def test_module_names_are_unique() -> None:
     benchmarks = TESTS.parent / "bench"
     names = Counter(path.name for path in (*MODULES, *benchmarks.glob("*.py")))
     assert not [name for name, count in names.items() if count > 1]
+
+
+def test_seeds_are_past_ones_fixed_ones_and_the_runs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "5")
+    first = seeds(3, new=2, past=(77,))
+    assert first[:4] == [77, 0, 1, 2]
+    assert len(first) == 6
+    assert first == seeds(3, new=2, past=(77,))
+    monkeypatch.setenv(VARIABLE, "6")
+    assert first != seeds(3, new=2, past=(77,))
+    monkeypatch.delenv(VARIABLE)
+    drawn = run_seed()
+    assert drawn == run_seed() == int(os.environ[VARIABLE])

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from models import decode_step, mlp, transformer
+from seeds import seeds
 
 from superkernel.builder import GraphBuilder, Tensor
 from superkernel.core.errors import GraphError
@@ -590,7 +591,7 @@ def test_an_output_takes_over_a_value_with_other_readers() -> None:
     assert_equal(graph, simple, 1e-6)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_random_graphs_keep_their_meaning(seed: int) -> None:
     """Chains of what the passes look for, in random order, with values read twice and outputs in the middle."""
     rng = np.random.default_rng(seed)
