@@ -1,7 +1,8 @@
 # The habits of the project. Needs python3 (3.11 or newer, with venv), gcc, g++ and make; all else comes from PyPI into .venv.
 #
 #   make build   editable install into .venv        make demo    the MiniLM example, fused and measured
-#   make test    check + all tests                  make check   ruff, mypy, clang-format
+#   make quick   check + the fast tests (90 s)      make check   ruff, mypy, clang-format
+#   make test    check + all tests                  make coverage  which lines of Python the tests reach
 #   make bench   ours against others: docs/performance.md (an hour or two; BENCH_FLAGS=--quick to try it)
 #   make test-torch  the tests of the torch frontend alone, torch installed before (make test skips them where it is absent)
 #   make clean   away with what was built (not .venv)
@@ -27,7 +28,7 @@ BENCH_PIP := $(BENCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet
 CPP := $(shell find csrc -name '*.cpp' -o -name '*.h')
 SOURCES := pyproject.toml CMakeLists.txt $(CPP)
 
-.PHONY: build demo test test-torch emulator check format bench tsan clean
+.PHONY: build demo quick test coverage test-torch emulator check format bench tsan clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -86,10 +87,19 @@ $(VENV)/.torch-tools: $(VENV)/.test-tools
 test-torch: $(VENV)/.torch-tools $(VENV)/.built
 	SK_REQUIRE_TORCH=1 $(BIN)/python -m pytest -n $(TEST_JOBS) tests/ut/test_torch_operators.py tests/ut/test_torch_modules.py $(TEST_FLAGS)
 
+# Neither slow tests nor those of tests/not_quick.txt: for every small step.
+quick: check
+	$(BIN)/python -m pytest --quick -n $(TEST_JOBS) --dist worksteal -q $(TEST_FLAGS)
+
 # Timing-sensitive tests are marked `serial` and run alone behind the parallel ones.
 test: check emulator $(if $(filter 1,$(SK_REQUIRE_TORCH)),$(VENV)/.torch-tools)
-	$(BIN)/python -m pytest -n $(TEST_JOBS) -m 'not serial' $(TEST_FLAGS)
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -m 'not serial' $(TEST_FLAGS)
 	$(BIN)/python -m pytest -m serial $(TEST_FLAGS)
+
+# In a run of its own: following every line makes the tests slower, most of all where Python has no sys.monitoring (3.11).
+coverage: $(VENV)/.test-tools $(VENV)/.built
+	rm -f .coverage .coverage.*
+	$(BIN)/python -m pytest --cov -n $(TEST_JOBS) --dist worksteal -m 'not serial' -q $(TEST_FLAGS)
 
 # An environment of its own with everything the figures are compared with. A rival that cannot be installed is reported as absent.
 # torch on PyPI brings gigabytes for GPUs: give BENCH_PIP_FLAGS an index that has its CPU build.
@@ -117,6 +127,6 @@ build/stress_tsan: $(wildcard csrc/runtime/*) csrc/tests/stress_runtime.cpp csrc
 	$(CXX) -std=c++20 -O1 -g -fsanitize=thread -Wall -Wextra -Wno-tsan -Icsrc -Icsrc/include $(filter %.cpp,$^) -o $@ -lpthread
 
 clean:
-	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results *.egg-info
+	rm -rf build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results *.egg-info
 	rm -f $(BENCH_VENV)/.built $(VENV)/.built $(VENV)/.test-tools $(VENV)/.demo-tools $(VENV)/.torch-tools
 	find . -path ./$(VENV) -prune -o -path ./$(BENCH_VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,6 +6,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import aicore_emulated
 import hypothesis.core
@@ -35,9 +36,11 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compiled objects of tests neither come from nor go to the user's cache."""
+    """Compiled objects of tests neither come from nor go to the user's cache; the processes of one run share them."""
+    base = tmp_path_factory.getbasetemp()
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
     before = os.environ.get("SK_CACHE_DIR")
-    os.environ["SK_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache", numbered=True))
+    os.environ["SK_CACHE_DIR"] = str(directory)
     yield
     if before is None:
         del os.environ["SK_CACHE_DIR"]
@@ -45,7 +48,35 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         os.environ["SK_CACHE_DIR"] = before
 
 
+def _not_quick() -> set[str]:
+    """Files and functions that `--quick` leaves out: see the list's own head."""
+    lines = (Path(__file__).parent / "not_quick.txt").read_text("utf-8").splitlines()
+    return {f"tests/{line.split('#')[0].strip()}" for line in lines if line.split("#")[0].strip()}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--quick`, what is listed as slow is not even imported."""
+    quick = config.getoption("--quick") and collection_path.is_file()
+    return True if quick and str(collection_path.relative_to(config.rootpath)) in _not_quick() else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--quick`, neither slow nor serial tests, nor listed functions."""
+    if not config.getoption("--quick"):
+        return
+    listed = _not_quick()
+    left = [
+        item
+        for item in items
+        if {"slow", "serial"}.isdisjoint(mark.name for mark in item.iter_markers())
+        and item.nodeid.split("[")[0] not in listed
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(left)])
+    items[:] = left
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only tests that take no time: see tests/not_quick.txt")
     parser.addoption("--graphs", default="300", help="random graphs to try (default 300)")
     parser.addoption("--sequences", default="3200", help="random instruction sequences against QEMU (default 3200)")
     parser.addoption("--combinations", default="12", help="combinations of options per model (default 12)")

@@ -65,3 +65,11 @@ def test_seeds_are_past_ones_fixed_ones_and_the_runs_own(monkeypatch: pytest.Mon
     monkeypatch.delenv(VARIABLE)
     drawn = run_seed()
     assert drawn == run_seed() == int(os.environ[VARIABLE])
+
+
+def test_what_is_not_quick_is_there() -> None:
+    """A line about a file or function that is gone would hide nothing, and mislead."""
+    for line in (TESTS / "not_quick.txt").read_text("utf-8").splitlines():
+        name, _, function = line.split("#")[0].strip().partition("::")
+        assert not name or (TESTS / name).is_file(), line
+        assert not function or f"def {function}(" in (TESTS / name).read_text("utf-8"), line
