@@ -97,7 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except ImportError as error:
         raise pytest.UsageError(f"superkernel._core cannot be imported ({error}); run `make build` first") from error
     if config.getoption("--hypothesis-seed") is None:
-        hypothesis.core.global_force_seed = run_seed()
+        hypothesis.core.global_force_seed = run_seed()  # type: ignore[assignment]
     aicore_emulated.CHOICE[0] = config.getoption("--emulator")
     if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
         from superkernel.codegen import processes
