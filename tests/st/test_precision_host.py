@@ -150,7 +150,7 @@ def test_images_and_attention_are_computed_in_bf16() -> None:
 
 @pytest.mark.skipif(not NATIVE, reason="the CPU does not multiply bytes")
 def test_windows_are_computed_in_int8() -> None:
-    """With strides and without, where minimal filtering in f32 is the rival."""
+    """With strides and without, where Winograd convolution in f32 is the rival."""
     kernel = sk.compile(windows(), options={"precision": "int8"})
     work = [w.kernel for w in kernel.report(rounds=3).work if w.computed_in == "int8"]
     assert work.count("host.conv.nhwc_int8") == 5

@@ -28,7 +28,7 @@ F32 = DType.F32
 NHWC = "host.conv.nhwc_bf16"
 SQUARES = "host.conv.winograd2_bf16"
 ERRORS = {NHWC: 2.0**-7.9, SQUARES: 2.0**-7}
-"""Largest error relative to the sum of |x| |w| behind an output (minimal filtering: the largest near by), as
+"""Largest error relative to the sum of |x| |w| behind an output (Winograd convolution: the largest near by), as
 docs/numerics.md states it."""
 
 

@@ -1,4 +1,4 @@
-"""Kernels of channels-last images: results, declared accesses, independence of the split, and what minimal filtering
+"""Kernels of channels-last images: results, declared accesses, independence of the split, and what Winograd convolution
 costs in accuracy."""
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _run(kernel: str, case: AnchorCase, index: int = 0) -> Any:
     return arrays[out]
 
 
-# Minimal filtering ----------------------------------------------------------------------------------------------------
+# Winograd convolution -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kernel", WINOGRAD)
@@ -126,7 +126,7 @@ def test_winograd_with_epilogue_and_prologue(kernel: str) -> None:
 @pytest.mark.parametrize("kernel", [NHWC, *WINOGRAD])
 @pytest.mark.parametrize(("channels", "positive"), [(3, True), (64, False), (256, True)])
 def test_error_stays_within_the_stated_bound(kernel: str, channels: int, positive: bool) -> None:
-    """Against f64, relative to what the sums are made of: with minimal filtering also those of outputs near by."""
+    """Against f64, relative to what the sums are made of: with Winograd convolution also those of outputs near by."""
     rng = np.random.default_rng(channels)
     x = rng.standard_normal((1, channels, 16, 16)).astype(np.float32)
     x = np.maximum(x, 0) if positive else x
