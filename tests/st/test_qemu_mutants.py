@@ -168,7 +168,7 @@ def test_they_are_refused_ahead_of_any_run(asked: str, monkeypatch: pytest.Monke
     def run(*_: Any, **__: Any) -> Any:
         raise AssertionError("something ran")
 
-    for where in ("crosscheck._Checker", "crosscheck.evaluate", "mutation.Order"):
+    for where in ("crosscheck._Checker", "crosscheck.evaluate", "mutation.LaunchOrder"):
         monkeypatch.setattr(f"superkernel.analysis.{where}", run)
     monkeypatch.setattr(Kernel, "run", run)
     options = {"fallback": "allow"}
