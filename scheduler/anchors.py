@@ -213,10 +213,10 @@ def _in_place_source(ws: Workspace, node: Node) -> Ref | None:
         found = ws.locate(value, only_dense)
     if not isinstance(found, Ref) or not found.is_dense:
         return None
-    home = ws.buffers[found.buffer].home
-    if home is None or home.space is not Space.STATE:
+    address = ws.buffers[found.buffer].address
+    if address is None or address.space is not Space.STATE:
         return None
-    state = list(ws.graph.states)[home.slot]
+    state = list(ws.graph.states)[address.slot]
     here = ws.positions[node.name]
     root = ws.root_value(found.buffer)
     if ws.graph.updates.get(state, state) == state:
@@ -234,7 +234,7 @@ def _store_in_place(ws: Workspace, node: Node, cluster: Cluster, anchor: Anchor,
     """The new contents take the old ones' bytes, after everybody has read those."""
     before = ws.buffers[old.buffer]
     name = ws.fresh(node.outputs[0])
-    ws.buffers[name] = ValueBuffer(anchor.outputs[0], before.home, previous=old.buffer)
+    ws.buffers[name] = ValueBuffer(anchor.outputs[0], before.address, previous=old.buffer)
     ws.new_version(node.outputs[0], name)
     anchor.in_place = old.buffer
     anchor.feeds[0] = dense_ref(name, anchor.outputs[0].shape)

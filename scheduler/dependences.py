@@ -19,7 +19,7 @@ def dependences(grouping: Grouping) -> list[set[int]]:
             if operand.role is Role.CONSTANT:
                 continue
             buffer = grouping.buffers[name]
-            key, *wholes = (n if b.home is None else b.home for n, b, _ in view_chain(grouping.buffers, name))
+            key, *wholes = (n if b.address is None else b.address for n, b, _ in view_chain(grouping.buffers, name))
             if operand.role is Role.INPUT:
                 before[at].update(writers.get(key, ()))
                 readers.setdefault(key, []).append(at)

@@ -11,21 +11,21 @@ from superkernel.core.tensor import row_major_strides
 from superkernel.scheduler.affine import Ref
 from superkernel.scheduler.cluster import Cluster, Store
 from superkernel.scheduler.grouping import ValueBuffer
-from superkernel.scheduler.schedule import Place, Space
+from superkernel.scheduler.schedule import MemoryAddress, Space
 from superkernel.scheduler.workspace import Reg, Workspace, any_view, only_dense
 
 
 def place_outputs(ws: Workspace) -> None:
     """Give every graph output its buffer."""
     for slot, value in enumerate(ws.graph.outputs):
-        home = Place(Space.OUTPUT, slot, 0)
+        address = MemoryAddress(Space.OUTPUT, slot, 0)
         kind = ws.graph.types[value]
         ref = ws.locate(value, only_dense)
         buffer = ws.buffers[ref.buffer]
         if ref.is_dense and buffer.is_temporary and buffer.type.size == kind.size and ref.offset == 0:
-            ws.buffers[ref.buffer] = ValueBuffer(buffer.type, home)
+            ws.buffers[ref.buffer] = ValueBuffer(buffer.type, address)
             continue
-        _store_to(ws, value, ValueBuffer(kind, home))
+        _store_to(ws, value, ValueBuffer(kind, address))
 
 
 def _store_to(ws: Workspace, value: str, target: ValueBuffer) -> Cluster:
@@ -69,8 +69,10 @@ def _is_there(ws: Workspace, value: str, slot: int) -> bool:
     ref = ws.locate(value, only_dense) if isinstance(found, Reg) and not ws.can_store_freely(found) else found
     if not isinstance(ref, Ref):
         return False
-    home = ws.buffers[ref.buffer].home
-    return ref.is_dense and ref.offset == 0 and home == Place(Space.STATE, slot, 0) and _is_last(ws, ref.buffer)
+    address = ws.buffers[ref.buffer].address
+    return (
+        ref.is_dense and ref.offset == 0 and address == MemoryAddress(Space.STATE, slot, 0) and _is_last(ws, ref.buffer)
+    )
 
 
 def _is_last(ws: Workspace, buffer: str) -> bool:
@@ -83,8 +85,8 @@ def _staged(ws: Workspace, value: str) -> Ref | None:
     if isinstance(found, Reg) and ws.can_store_freely(found):
         return None
     ref = ws.locate(value, any_view)
-    home = ws.buffers[ref.buffer].home
-    if home is None or home.space is not Space.STATE:
+    address = ws.buffers[ref.buffer].address
+    if address is None or address.space is not Space.STATE:
         return None
     name = ws.fresh(value)
     ws.buffers[name] = ValueBuffer(ws.graph.types[value])
@@ -94,13 +96,13 @@ def _staged(ws: Workspace, value: str) -> Ref | None:
 
 def _write_state(ws: Workspace, slot: int, state: str, value: str, staged: Ref | None) -> None:
     """Store the new contents, by the value's own cluster where everybody else can read the old ones before it."""
-    home = Place(Space.STATE, slot, 0)
-    versions = [name for name, buffer in ws.buffers.items() if buffer.home == home]
+    address = MemoryAddress(Space.STATE, slot, 0)
+    versions = [name for name, buffer in ws.buffers.items() if buffer.address == address]
     others = {
         c.id: c for name in versions for c in ws.clusters.clusters_writing(name) + ws.clusters.clusters_reading(name)
     }
     name = ws.fresh(f"{state}.next")
-    target = ValueBuffer(ws.graph.types[state], home, previous=versions[-1])
+    target = ValueBuffer(ws.graph.types[state], address, previous=versions[-1])
     found = ws.values[value]
     direct: Cluster | None = None
     if staged is None and isinstance(found, Reg) and ws.can_store(found, found.coords.natural()):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import SubOperator
-from superkernel.scheduler.schedule import Place, Space
+from superkernel.scheduler.schedule import MemoryAddress, Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +29,25 @@ class GroupNote:
 
 @dataclass(frozen=True, slots=True)
 class ValueBuffer:
-    """A buffer that sub-operators read or write. `home`: None in the arena, else the space and slot it fills
+    """A buffer that sub-operators read or write. `address`: None in the arena, else the space and slot it fills
     (constants: slot 0, offsets come with the memory plan). `inside`: a part of another buffer, from that byte on; one
     of the same type is a *window*: all of the other one's bytes, of which its views touch some.
     `previous`: the buffer whose bytes this one takes over in the same place (states)."""
 
     type: TensorType
-    home: Place | None = None
+    address: MemoryAddress | None = None
     previous: str | None = None
     inside: tuple[str, int] | None = None
 
     @property
     def is_temporary(self) -> bool:
         """True of arena buffers with a place of their own."""
-        return self.home is None and self.inside is None
+        return self.address is None and self.inside is None
 
     @property
     def is_constant(self) -> bool:
         """Whether its contents are known when the graph is compiled."""
-        return self.home is not None and self.home.space is Space.CONSTANT
+        return self.address is not None and self.address.space is Space.CONSTANT
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Role, SubOperator
 from superkernel.scheduler.grouping import ValueBuffer
 from superkernel.scheduler.owners import Owners, Run
-from superkernel.scheduler.schedule import ConstantSlot, Place, Space
+from superkernel.scheduler.schedule import ConstantSlot, MemoryAddress, Space
 from superkernel.scheduler.tiling import Pack, Tiling
 
 ALIGN_BYTES = 64
@@ -36,9 +36,9 @@ _SMALL_CONSTANT_BYTES = 1 << 16  # up to this size equal contents are looked for
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """`places` per sub-operator and operand; `requested_bytes` is what the arena would take without reuse."""
+    """`addresses` per sub-operator and operand; `requested_bytes` is what the arena would take without reuse."""
 
-    places: tuple[tuple[Place, ...], ...]
+    addresses: tuple[tuple[MemoryAddress, ...], ...]
     constants: tuple[ConstantSlot, ...]
     arena_bytes: int
     requested_bytes: int
@@ -82,22 +82,22 @@ def plan_memory(
         if size <= most:
             offsets, arena = near, size
     blob = _Blob(constants, buffers, align)
-    places = []
+    addresses = []
     for sub, tiling in zip(subops, tilings, strict=True):
         packs = tiling.packs(sub.body)
         row = []
         for i, name in enumerate(sub.values):
             root, inner = _root(name, parents)
-            home = buffers[root].home
-            if home is None:
-                row.append(Place(Space.ARENA, 0, offsets[root] + inner))
-            elif home.space is Space.CONSTANT:
-                row.append(Place(Space.CONSTANT, 0, blob.offset(name, packs.get(i))))
+            address = buffers[root].address
+            if address is None:
+                row.append(MemoryAddress(Space.ARENA, 0, offsets[root] + inner))
+            elif address.space is Space.CONSTANT:
+                row.append(MemoryAddress(Space.CONSTANT, 0, blob.offset(name, packs.get(i))))
             else:
-                row.append(Place(home.space, home.slot, inner))
-        places.append(tuple(row))
+                row.append(MemoryAddress(address.space, address.slot, inner))
+        addresses.append(tuple(row))
     requested = sum(_rounded(buffers[name].type.nbytes, align) for name in lives)
-    return MemoryPlan(tuple(places), tuple(blob.slots), arena, requested)
+    return MemoryPlan(tuple(addresses), tuple(blob.slots), arena, requested)
 
 
 def _rounded(nbytes: int, align: int) -> int:
@@ -121,7 +121,7 @@ def _lifetimes(
     for at, sub in enumerate(subops):
         for value in sub.values:
             name, _ = _root(value, parents)
-            if buffers[name].home is None:
+            if buffers[name].address is None:
                 first, _ = lives.get(name, (at, at))
                 lives[name] = (first, at)
     return lives

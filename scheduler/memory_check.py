@@ -6,9 +6,9 @@ buffer owns the operand's bytes; writing one makes its buffer the owner; overwri
 belong to the version before. Together with the ordering that `sync` proves, every task reads what the global order
 says.
 
-It looks at places, types and views only, and shares no code with the planner of the memory. Reads count for the whole
-operand (through a window onto a larger buffer, for the bytes that the views touch), writes for the very bytes that the
-body stores.
+It looks at addresses, types and views only, and shares no code with the planner of the memory. Reads count for the
+whole operand (through a window onto a larger buffer, for the bytes that the views touch), writes for the very bytes
+that the body stores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from superkernel.core.errors import VerificationError, Violation, raise_all
 from superkernel.core.tensor import Region, full_box, regions_of_box
 from superkernel.ir.body import Body, PointwiseProgram, Role, SubOperator, View
 from superkernel.scheduler.grouping import ValueBuffer
-from superkernel.scheduler.schedule import Place, Space
+from superkernel.scheduler.schedule import MemoryAddress, Space
 
 MAX_RUNS = 4096
 
@@ -54,35 +54,38 @@ class ByteOwners:
 
 
 def check_memory(
-    subops: Sequence[SubOperator], places: Sequence[Sequence[Place]], buffers: Mapping[str, ValueBuffer]
+    subops: Sequence[SubOperator], addresses: Sequence[Sequence[MemoryAddress]], buffers: Mapping[str, ValueBuffer]
 ) -> None:
     """Raises VerificationError with every operand that would read, or overwrite in place, another buffer's bytes."""
     spaces: dict[tuple[Space, int], ByteOwners] = {}
     for name, buffer in buffers.items():
-        if buffer.home is not None and buffer.home.space in (Space.INPUT, Space.STATE) and buffer.previous is None:
-            owners = spaces.setdefault((buffer.home.space, buffer.home.slot), ByteOwners())
+        address = buffer.address
+        if address is not None and address.space in (Space.INPUT, Space.STATE) and buffer.previous is None:
+            owners = spaces.setdefault((address.space, address.slot), ByteOwners())
             owners.claim(0, buffer.type.nbytes, name)
     wrong: list[Violation] = []
-    for sub, row in zip(subops, places, strict=True):
+    for sub, row in zip(subops, addresses, strict=True):
         uses = list(zip(sub.values, sub.body.operands, row, strict=True))
-        for index, (value, operand, place) in enumerate(uses):
+        for index, (value, operand, address) in enumerate(uses):
             wanted = _whole(value, buffers)
             if operand.role is Role.INOUT:
                 wanted = buffers[wanted].previous or wanted
             if operand.role in (Role.OUTPUT, Role.CONSTANT) or not operand.type.nbytes:
                 continue
-            owners = spaces.setdefault((place.space, place.slot), ByteOwners())
+            owners = spaces.setdefault((address.space, address.slot), ByteOwners())
             runs = read_runs(sub.body, index) if _is_window(value, buffers) else [(0, operand.type.nbytes)]
-            strange = (found for a, b in runs for found in owners.strangers(place.offset + a, place.offset + b, wanted))
+            strange = (
+                found for a, b in runs for found in owners.strangers(address.offset + a, address.offset + b, wanted)
+            )
             for start, stop, owner in strange:
-                found = f"bytes {start}..{stop} of {place.space.value}{place.slot} hold {owner or 'nothing'!r}"
+                found = f"bytes {start}..{stop} of {address.space.value}{address.slot} hold {owner or 'nothing'!r}"
                 where = f"sub-operator {sub.index} ({sub.name}), operand {value!r}"
                 wrong.append(Violation("the operand's bytes are not its own", where, wanted, found))
-        for index, (value, operand, place) in enumerate(uses):
+        for index, (value, operand, address) in enumerate(uses):
             if operand.role in (Role.OUTPUT, Role.INOUT) and operand.type.nbytes:
-                owners = spaces.setdefault((place.space, place.slot), ByteOwners())
+                owners = spaces.setdefault((address.space, address.slot), ByteOwners())
                 for start, stop in written_runs(sub.body, index):
-                    owners.claim(place.offset + start, place.offset + stop, _whole(value, buffers))
+                    owners.claim(address.offset + start, address.offset + stop, _whole(value, buffers))
     raise_all(VerificationError, wrong)
 
 

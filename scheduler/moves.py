@@ -73,19 +73,19 @@ def add_concat(ws: Workspace, node: Node) -> None:
     kind = ws.graph.types[out]
     axis = node.attrs.get("axis")
     at = (axis if isinstance(axis, int) else 0) % kind.rank
-    home, strides, offset = _home(ws, out)
+    window, strides, offset = _window(ws, out)
     parts: list[tuple[str, Ref]] = []
     for value in node.inputs:
         if value is not None:
             shape = ws.graph.types[value].shape
-            parts.append((value, Ref(home, shape, strides, offset)))
+            parts.append((value, Ref(window, shape, strides, offset)))
             offset += shape[at] * strides[at]
     copied = [value for value, place in parts if not _needs_no_copy(ws, node, value, place)]
     if not ws.options.fuse or len(copied) == len(parts):
         add_anchor(ws, node)
         return
-    buffer = home or ws.fresh(out)
-    if not home:
+    buffer = window or ws.fresh(out)
+    if not window:
         ws.buffers[buffer] = ValueBuffer(TensorType(kind.dtype, stored_shape(kind.shape, strides)))
     for value, place in parts:
         if 0 not in place.shape:
@@ -94,24 +94,24 @@ def add_concat(ws: Workspace, node: Node) -> None:
     ws.note(node.name, "written in place", f"{len(parts) - len(copied)} of {len(parts)} parts need no copy")
 
 
-def _home(ws: Workspace, out: str) -> tuple[str, tuple[int, ...], int]:
+def _window(ws: Workspace, out: str) -> tuple[str, tuple[int, ...], int]:
     """Buffer (empty: one of its own, not made yet), strides and offset of a concatenation. Where the policy lets
     several share the bytes of the largest, each has a window onto those, inside the next larger one's."""
     chain, first = [out], 0
-    while (run := ws.storage.homes.get(chain[-1])) is not None and ws.options.fuse:
+    while (run := ws.storage.aliases.get(chain[-1])) is not None and ws.options.fuse:
         chain.append(run.whole)
         first += run.first
     kind = ws.graph.types[chain[-1]]
     strides = ws.preferred(chain[-1]) or row_major_strides(kind.shape)
     if len(chain) == 1:
-        return ws.homes.get(out, ""), strides, 0
+        return ws.windows.get(out, ""), strides, 0
     stored = TensorType(kind.dtype, stored_shape(kind.shape, strides))
     for i, value in reversed(list(enumerate(chain))):
-        if value not in ws.homes:
-            name = ws.homes[value] = ws.fresh(value)
-            inside = (ws.homes[chain[i + 1]], 0) if i + 1 < len(chain) else None
+        if value not in ws.windows:
+            name = ws.windows[value] = ws.fresh(value)
+            inside = (ws.windows[chain[i + 1]], 0) if i + 1 < len(chain) else None
             ws.buffers[name] = ValueBuffer(stored, inside=inside)
-    return ws.homes[out], strides, first
+    return ws.windows[out], strides, first
 
 
 def _needs_no_copy(ws: Workspace, node: Node, value: str, place: Ref) -> bool:
@@ -137,7 +137,7 @@ def _adoptable(ws: Workspace, node: Node, value: str, place: Ref) -> str | None:
     """The buffer that holds the part and can become a piece of the whole as it is: the part is a run of the whole, and
     the buffer a temporary one that nothing else claims."""
     shape = ws.graph.types[value].shape
-    if node.inputs.count(value) > 1 or 0 in shape or value in ws.storage.homes:
+    if node.inputs.count(value) > 1 or 0 in shape or value in ws.storage.aliases:
         return None
     for ref in _refs(ws, value):
         buffer = ws.buffers[ref.buffer]

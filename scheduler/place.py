@@ -75,14 +75,14 @@ def place(
     tilings = tuple(p.partition.tiling for p in rows)
     touched = placer.touched(order) if placer.cores > 1 else None
     memory = plan_memory(subops, tilings, grouping.buffers, grouping.constants, touched, target.l2_bytes // 2)
-    check_memory(subops, memory.places, grouping.buffers)
+    check_memory(subops, memory.addresses, grouping.buffers)
     return Schedule(
         max(
             (c + 1 for row in rows for c in row.cores), default=1
         ),  # workers that would have nothing to do are not asked
         subops,
         tilings,
-        memory.places,
+        memory.addresses,
         _tasks(subops, rows, memory, book),
         memory.constants,
         memory.arena_bytes,
@@ -107,9 +107,9 @@ def _tasks(
     subops: Sequence[SubOperator], rows: Sequence[Placement], memory: MemoryPlan, book: CostBook
 ) -> tuple[Task, ...]:
     tasks: list[Task] = []
-    for sub, row, places in zip(subops, rows, memory.places, strict=True):
+    for sub, row, addresses in zip(subops, rows, memory.addresses, strict=True):
         for core, part in zip(row.cores, row.partition.ranges, strict=True):
-            accesses = absolute(book.accesses(sub.body, row.partition.tiling, part), places)
+            accesses = absolute(book.accesses(sub.body, row.partition.tiling, part), addresses)
             tasks.append(Task(len(tasks), sub.index, core, *part, accesses))
     return tuple(tasks)
 

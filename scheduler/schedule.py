@@ -35,7 +35,7 @@ class Space(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemoryAddress:
     """Where a buffer starts: space, slot within it (0 for arena and constants), byte offset."""
 
     space: Space
@@ -118,12 +118,12 @@ class Copies:
 
 @dataclass(frozen=True)
 class Schedule:
-    """See the module docstring. `tilings` and `places` follow `subops`; `places[i]` has one Place per operand."""
+    """See the module docstring. `tilings` and `addresses` follow `subops`; `addresses[i]` has one per operand."""
 
     cores: int
     subops: tuple[SubOperator, ...]
     tilings: tuple[Tiling, ...]
-    places: tuple[tuple[Place, ...], ...]
+    addresses: tuple[tuple[MemoryAddress, ...], ...]
     tasks: tuple[Task, ...]
     constants: tuple[ConstantSlot, ...]
     arena_bytes: int
@@ -143,8 +143,8 @@ class Schedule:
 
     def __str__(self) -> str:
         lines = [f"schedule cores {self.cores} arena {self.arena_bytes} scratch {self.scratch_bytes}"]
-        for sub, tiling, places in zip(self.subops, self.tilings, self.places, strict=True):
-            lines.append(f"# subop {sub.index} {sub.name} {sub.kernel} {tiling} at {' '.join(map(str, places))}")
+        for sub, tiling, addresses in zip(self.subops, self.tilings, self.addresses, strict=True):
+            lines.append(f"# subop {sub.index} {sub.name} {sub.kernel} {tiling} at {' '.join(map(str, addresses))}")
         lines += [f"# {copies}" for copies in self.copies]
         return "\n".join(lines + [str(task) for task in self.tasks])
 
@@ -165,11 +165,11 @@ def parse_tasks(lines: Iterable[str]) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
-def absolute(accesses: Sequence[Access], places: Sequence[Place]) -> tuple[MemoryAccess, ...]:
+def absolute(accesses: Sequence[Access], addresses: Sequence[MemoryAddress]) -> tuple[MemoryAccess, ...]:
     """Accesses relative to operands as accesses of address spaces."""
     found = []
     for access in accesses:
-        place = places[access.operand]
-        regions = tuple(r.shifted(place.offset) for r in access.regions) if place.offset else access.regions
-        found.append(MemoryAccess(place.space, place.slot, access.write, regions))
+        address = addresses[access.operand]
+        regions = tuple(r.shifted(address.offset) for r in access.regions) if address.offset else access.regions
+        found.append(MemoryAccess(address.space, address.slot, access.write, regions))
     return tuple(found)

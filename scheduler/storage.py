@@ -8,13 +8,13 @@ its declared layout and is converted once, at the border. A value with one chann
 in both.
 
 Concatenations along the channels interleave their parts, row by row. Where one concatenation is a run of another one's
-parts (the stages of a dense block), all of them share the bytes of the largest: `homes` says which lies in which.
+parts (the stages of a dense block), all of them share the bytes of the largest: `aliases` says which lies in which.
 
 `ROW_MAJOR` has no images, and nothing here applies. The accelerator's policy is always channels last; the host's is
 what pays for a graph (`layout.py`).
 
-Invariants: constants, inputs, outputs and states are never images' homes; homes of one concatenation are disjoint runs
-of its channels.
+Invariants: no image shares the bytes of constants, inputs, outputs or states; aliases of one concatenation are disjoint
+runs of its channels.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class ChannelRun:
 
 @dataclass(frozen=True)
 class Storage:
-    """What a policy says of one graph. `images`: values that lie channels last where they are materialised; `homes`:
+    """What a policy says of one graph. `images`: values that lie channels last where they are materialised; `aliases`:
     concatenation -> the larger one whose bytes it shares."""
 
     images: frozenset[str] = frozenset()
-    homes: Mapping[str, ChannelRun] = field(default_factory=dict)
+    aliases: Mapping[str, ChannelRun] = field(default_factory=dict)
 
     def strides(self, value: str, kind: TensorType) -> Shape | None:
         """Strides over the value's shape of its layout; None where that is row-major."""
@@ -75,7 +75,7 @@ class StoragePolicy(Enum):
         if self is StoragePolicy.ROW_MAJOR:
             return Storage()
         images = _images(graph)
-        return Storage(images, _homes(graph, images))
+        return Storage(images, _aliases(graph, images))
 
 
 def lies_alike(shape: Shape) -> bool:
@@ -128,13 +128,13 @@ def connects(graph: Graph, node: Node) -> bool:
     return node.op in _CONNECTING or graph.definition(node).family is Family.POINTWISE
 
 
-def _homes(graph: Graph, images: frozenset[str]) -> dict[str, ChannelRun]:
+def _aliases(graph: Graph, images: frozenset[str]) -> dict[str, ChannelRun]:
     """For each concatenation the first later one that has its parts as a run, where runs do not overlap."""
     parts: dict[str, tuple[str, ...]] = {}
     for node in graph.nodes:
         if _along_channels(graph, node, images):
             parts[node.outputs[0]] = tuple(p for v in node.inputs if v is not None for p in parts.get(v, (v,)))
-    homes: dict[str, ChannelRun] = {}
+    aliases: dict[str, ChannelRun] = {}
     taken: dict[str, list[tuple[int, int]]] = {}
     names = list(parts)
     for at, name in enumerate(names):
@@ -145,9 +145,9 @@ def _homes(graph: Graph, images: frozenset[str]) -> dict[str, ChannelRun]:
             stop = start + len(parts[name])
             if all(stop <= first or last <= start for first, last in taken.get(whole, ())):
                 taken.setdefault(whole, []).append((start, stop))
-                homes[name] = ChannelRun(whole, sum(graph.types[p].shape[CHANNEL] for p in parts[whole][:start]))
+                aliases[name] = ChannelRun(whole, sum(graph.types[p].shape[CHANNEL] for p in parts[whole][:start]))
                 break
-    return homes
+    return aliases
 
 
 def _along_channels(graph: Graph, node: Node, images: frozenset[str]) -> bool:

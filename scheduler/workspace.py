@@ -30,7 +30,7 @@ from superkernel.scheduler.affine import Coords, Ref, Shape, dense_ref, view_ref
 from superkernel.scheduler.cluster import Anchor, Cluster, ClusterSet, Load, Prologue, Store
 from superkernel.scheduler.grouping import GroupNote, ValueBuffer
 from superkernel.scheduler.hostcall import HOST_REFERENCE
-from superkernel.scheduler.schedule import Place, Space
+from superkernel.scheduler.schedule import MemoryAddress, Space
 from superkernel.scheduler.storage import (
     IMAGE_OPS,
     MOVED,
@@ -42,7 +42,7 @@ from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.base import Target
 
 Accept = Callable[[Ref], bool]
-CONSTANT_HOME = Place(Space.CONSTANT, 0, 0)
+CONSTANTS = MemoryAddress(Space.CONSTANT, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Workspace:
     notes: list[GroupNote] = field(default_factory=list)
     positions: dict[str, int] = field(default_factory=dict)  # node name -> position in the graph
     versions: dict[str, str] = field(default_factory=dict)  # buffer that took over another's bytes -> its graph value
-    homes: dict[str, str] = field(default_factory=dict)  # concatenation that shares bytes with others -> its window
+    windows: dict[str, str] = field(default_factory=dict)  # concatenation that shares bytes with others -> its window
     control: set[int] = field(default_factory=set)  # positions of pointwise nodes that only a control unit computes
     _readers: dict[str, frozenset[int]] = field(default_factory=dict)
 
@@ -101,12 +101,12 @@ class Workspace:
         graph = self.graph
         self.positions = {node.name: i for i, node in enumerate(graph.nodes)}
         for i, (name, kind) in enumerate(graph.inputs.items()):
-            self._enter(name, ValueBuffer(kind, Place(Space.INPUT, i, 0)))
+            self._enter(name, ValueBuffer(kind, MemoryAddress(Space.INPUT, i, 0)))
         for name, array in graph.constants.items():
-            self._enter(name, ValueBuffer(graph.types[name], CONSTANT_HOME))
+            self._enter(name, ValueBuffer(graph.types[name], CONSTANTS))
             self.constants[name] = array
         for i, name in enumerate(graph.states):
-            self._enter(name, ValueBuffer(graph.types[name], Place(Space.STATE, i, 0)))
+            self._enter(name, ValueBuffer(graph.types[name], MemoryAddress(Space.STATE, i, 0)))
 
     def apart(self, cluster: Cluster, node: Node, *, in_front: bool = False) -> str | None:
         """Why a cluster's nodes and another node cannot run as one, if they cannot: they belong to different scopes
@@ -353,7 +353,7 @@ class Workspace:
         """A view of a constant becomes a constant of its own."""
         name = self.fresh(value)
         self.constants[name] = np.ascontiguousarray(array).reshape(array.shape)
-        self._enter(name, ValueBuffer(self.graph.types[value], CONSTANT_HOME))
+        self._enter(name, ValueBuffer(self.graph.types[value], CONSTANTS))
         found = self.values[value] = self.values[name]
         assert isinstance(found, Ref)
         return found

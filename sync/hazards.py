@@ -137,11 +137,11 @@ def _record(extents: list[Extent], reads: Sequence[Live], writes: Sequence[Live]
             extents[:] = [left for extent in extents for left in _without(extent, low, high)]
         extents.append(Extent(low, high, members))
     for live in reads:
-        home = next((e for e in extents if e.low <= live.low and live.high <= e.high), None)
-        if home is None:
+        extent = next((e for e in extents if e.low <= live.low and live.high <= e.high), None)
+        if extent is None:
             extents.append(Extent(live.low, live.high, [], [live]))
         else:
-            home.reads.append(live)
+            extent.reads.append(live)
 
 
 def _without(extent: Extent, low: int, high: int) -> Iterator[Extent]:

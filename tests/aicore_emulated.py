@@ -37,7 +37,7 @@ from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.aicore.place import place_aicore
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.grouping import Grouping, ValueBuffer
-from superkernel.scheduler.schedule import Place, Space
+from superkernel.scheduler.schedule import MemoryAddress, Space
 from superkernel.sync.aicore.planner import plan_aicore
 from superkernel.sync.aicore.verify import verify_aicore
 from superkernel.target.aicore import AicoreTarget
@@ -76,18 +76,20 @@ class Alone:
     ) -> None:
         packs, slots = tiling.packs(body), Counter[Space]()
         names = tuple(f"o{k}" for k in range(len(body.operands)))
-        self.homes: list[Place] = []
+        self.addresses: list[MemoryAddress] = []
         types: dict[Space, list[TensorType]] = {Space.INPUT: [], Space.OUTPUT: [], Space.STATE: []}
         for k, operand in enumerate(body.operands):
             written = operand.role in (Role.OUTPUT, Role.INOUT)
             space = Space.OUTPUT if k in whole else Space.STATE if written else Space.INPUT
             space = Space.CONSTANT if operand.role is Role.CONSTANT or k in packs else space
-            self.homes.append(Place(space, 0 if space is Space.CONSTANT else slots[space], 0))
+            self.addresses.append(MemoryAddress(space, 0 if space is Space.CONSTANT else slots[space], 0))
             slots[space] += 1
             types.setdefault(space, []).append(operand.type)
-        buffers = {n: ValueBuffer(o.type, h) for n, o, h in zip(names, body.operands, self.homes, strict=True)}
+        buffers = {n: ValueBuffer(o.type, h) for n, o, h in zip(names, body.operands, self.addresses, strict=True)}
         self.arrays = [self._start(k, body, arrays[k]) for k in range(len(names))]
-        constants = {n: a for n, a, h in zip(names, self.arrays, self.homes, strict=True) if h.space is Space.CONSTANT}
+        constants = {
+            n: a for n, a, h in zip(names, self.arrays, self.addresses, strict=True) if h.space is Space.CONSTANT
+        }
         grouping = Grouping((SubOperator(0, "alone", body, names, ("alone",), kernel),), buffers, constants, ())
         schedule, spaces = place_aicore(grouping, target, lambda _: _Only(tiling), "off")  # type: ignore[arg-type,return-value]
         plan = plan_aicore(schedule, target)
@@ -111,8 +113,8 @@ class Alone:
         found: dict[int, Array] = {}
         io: list[Array] = []
         for space in (Space.INPUT, Space.OUTPUT, Space.STATE):
-            for k, home in enumerate(self.homes):
-                if home.space is space:
+            for k, address in enumerate(self.addresses):
+                if address.space is space:
                     io.append(self.arrays[k].copy())
                     if space is not Space.INPUT:
                         found[k] = io[-1]

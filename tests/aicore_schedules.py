@@ -12,7 +12,7 @@ from superkernel.ir.body import Role as Use
 from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.aicore.place import ranges
 from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling, CoreRole
-from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task
+from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Schedule, Space, Task
 from superkernel.scheduler.tiling import Access
 from superkernel.target.aicore import AicoreTarget, load_target
 
@@ -71,8 +71,8 @@ def schedule_of(ops: list[Op], target: AicoreTarget = MINI) -> Schedule:
             if not op.kind.is_mix or role is CoreRole.VECTOR0:
                 accesses.append(MemoryAccess(Space.ARENA, 0, True, (own[0].shifted(op.writes * 4096),), len(op.reads)))
             tasks.append(Task(len(tasks), index, core, begin, end, tuple(accesses)))
-    places = tuple(tuple(Place(Space.ARENA, 0, 0) for _ in s.body.operands) for s in subops)
-    return Schedule(cores.total, tuple(subops), tuple(tilings), places, tuple(tasks), (), 1 << 16, 0)
+    addresses = tuple(tuple(MemoryAddress(Space.ARENA, 0, 0) for _ in s.body.operands) for s in subops)
+    return Schedule(cores.total, tuple(subops), tuple(tilings), addresses, tuple(tasks), (), 1 << 16, 0)
 
 
 def random_ops(rng: random.Random, count: int) -> list[Op]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from superkernel.codegen.aicore.memory_map import ALIGN_BYTES, MemoryMap
 from superkernel.core.tensor import TensorType
-from superkernel.scheduler.schedule import Place, Schedule, Space
+from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
 from superkernel.target.aicore import AicoreTarget
 
 
@@ -19,9 +19,9 @@ class SpaceAddresses:
     begin: int
     end: int
 
-    def of(self, place: Place) -> int:
+    def of(self, address: MemoryAddress) -> int:
         """The address of a place."""
-        return self.starts[place.space, place.slot] + place.offset
+        return self.starts[address.space, address.slot] + address.offset
 
     def start(self, space: Space, slot: int = 0) -> int:
         """Absolute address of a space's slot, bytes; KeyError for a slot that the program has not."""

@@ -168,7 +168,7 @@ class AicoreImageBuilder:
         codes = {role: self._code(index, role) for role in tiling.roles()}
         return KernelCall(
             codes,
-            tuple(self.addresses.of(place) for place in self.schedule.places[index]),
+            tuple(self.addresses.of(address) for address in self.schedule.addresses[index]),
             self.addresses.start(Space.SCRATCH) + self.spaces.offset(index, 0),
             0 if tiling.barriers else self.spaces.stride,
             self._everywhere(index, tiling),

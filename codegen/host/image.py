@@ -26,7 +26,7 @@ from superkernel.core.version import __version__
 from superkernel.ir.body import SubOperator
 from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.families import HOST_KERNELS
-from superkernel.scheduler.schedule import Place, Schedule, Space
+from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
 from superkernel.scheduler.tiling import Tiling, pack_bytes
 from superkernel.sync.plan import Plan, Set, TaskStep
 from superkernel.target.cpu import CpuTarget
@@ -73,9 +73,9 @@ class HostImage:
     from_cache: bool
     ir_texts: Mapping[str, str] = field(default_factory=dict)
 
-    def io_slot(self, place: Place) -> int:
+    def io_slot(self, address: MemoryAddress) -> int:
         """The io table's slot of an input, output or state."""
-        return self.io_slots[place.space] + place.slot
+        return self.io_slots[address.space] + address.slot
 
 
 class ImageBuilder:
@@ -213,7 +213,7 @@ class ImageBuilder:
                 symbols[task.subop],
                 ()
                 if symbols[task.subop] is None
-                else tuple(self._location(place) for place in self.schedule.places[task.subop]),
+                else tuple(self._location(address) for address in self.schedule.addresses[task.subop]),
                 task.begin,
                 task.end,
                 _checked_operand(self.schedule.subops[task.subop]),
@@ -224,12 +224,12 @@ class ImageBuilder:
         programs = tuple(self._steps(program, handovers) for program in self.plan.programs)
         return EntrySpec(tasks, programs, self.plan.sets, len(self.schedule.subops))
 
-    def _location(self, place: Place) -> Location:
-        if place.space is Space.ARENA:
-            return Location(BaseSpace.ARENA, place.offset)
-        if place.space is Space.CONSTANT:
-            return Location(BaseSpace.CONSTANTS, place.offset)
-        return Location(BaseSpace.IO, place.offset, self.slots[place.space] + place.slot)
+    def _location(self, address: MemoryAddress) -> Location:
+        if address.space is Space.ARENA:
+            return Location(BaseSpace.ARENA, address.offset)
+        if address.space is Space.CONSTANT:
+            return Location(BaseSpace.CONSTANTS, address.offset)
+        return Location(BaseSpace.IO, address.offset, self.slots[address.space] + address.slot)
 
     def _steps(self, program: Sequence[Any], handovers: Handovers | None) -> tuple[Step, ...]:
         """Waits look ahead to the body behind them: its constants and what it is handed are what they prefetch."""
@@ -244,7 +244,7 @@ class ImageBuilder:
                 if handovers is None or coming is None:
                     steps.append(WaitFor(step.producer, step.count, step.index))
                     continue
-                lines = (Place(*line) for line in handovers.lines(step, coming))
+                lines = (MemoryAddress(*line) for line in handovers.lines(step, coming))
                 data = tuple(map(self._location, lines))
                 steps.append(WaitFor(step.producer, step.count, step.index, prefetched(self.plan, coming), data))
         return tuple(steps)

@@ -33,7 +33,7 @@ from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.memory import plan_memory
 from superkernel.scheduler.memory_check import check_memory
-from superkernel.scheduler.schedule import MemoryAccess, Place, Schedule, Space, Task, absolute
+from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Schedule, Space, Task, absolute
 from superkernel.scheduler.tiling import Access, CannotCut, KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 
@@ -86,26 +86,26 @@ def place_aicore(
     said = [(cut[i][1], arranged.notes[i], local.notes.get(at, "")) for at, i in enumerate(arranged.order)]
     touched, roomy = arranged.touched(subops, buffers), int(target.l2.capacity_bytes) // 2
     memory = plan_memory(subops, tilings, buffers, grouping.constants, touched, roomy if touched else 0, ALIGN_BYTES)
-    check_memory(subops, memory.places, buffers)
+    check_memory(subops, memory.addresses, buffers)
     own = {use: copies.stride for copies in local.copies for use in copies.uses}
     spaces = _workspaces(tilings, cores)
     tasks: list[Task] = []
-    for sub, tiling, places in zip(subops, tilings, memory.places, strict=True):
+    for sub, tiling, addresses in zip(subops, tilings, memory.addresses, strict=True):
         for core, begin, end, role in local.spans[sub.index]:
             if isinstance(tiling, AicoreTiling):
-                accesses = _of_operands(tiling.role_accesses(sub.body, begin, end, role), places)
+                accesses = _of_operands(tiling.role_accesses(sub.body, begin, end, role), addresses)
                 accesses = tuple(_of_group(a, own.get((sub.index, a.operand or 0), 0), core, cores) for a in accesses)
                 if tiling.dynamically_partitioned:
                     accesses = tuple(replace(a, dynamically_partitioned=a.write) for a in accesses)
                 accesses += _workspace_access(spaces, sub.index, tiling, core, role, cores)
             else:
-                accesses = absolute(tiling.accesses(sub.body, begin, end), places)
+                accesses = absolute(tiling.accesses(sub.body, begin, end), addresses)
             tasks.append(Task(len(tasks), sub.index, core, begin, end, accesses))
     schedule = Schedule(
         cores.harts if any(_on_aicpu(t) for t in tilings) else cores.total,
         subops,
         tuple(tilings),
-        memory.places,
+        memory.addresses,
         tuple(tasks),
         memory.constants,
         memory.arena_bytes,
@@ -191,8 +191,8 @@ def _of_type(sub: SubOperator, offered: Sequence[AicoreTiling]) -> list[AicoreTi
     return found
 
 
-def _of_operands(accesses: Sequence[Access], places: Sequence[Place]) -> tuple[MemoryAccess, ...]:
-    found = absolute(accesses, places)
+def _of_operands(accesses: Sequence[Access], addresses: Sequence[MemoryAddress]) -> tuple[MemoryAccess, ...]:
+    found = absolute(accesses, addresses)
     return tuple(replace(a, operand=b.operand) for a, b in zip(found, accesses, strict=True))
 
 
@@ -222,6 +222,6 @@ def _workspace_access(
     """Everybody in a range may write the workspace: within a range its kernel keeps order itself."""
     if spaces.sets[subop] is None:
         return ()
-    home = owner(tiling, core, cores)
-    region = Region(spaces.offset(subop, home), tiling.scratch_bytes)
+    core = owner(tiling, core, cores)
+    region = Region(spaces.offset(subop, core), tiling.scratch_bytes)
     return (MemoryAccess(Space.SCRATCH, 0, True, (region,), WORKSPACE),)

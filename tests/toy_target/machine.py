@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from superkernel.core.errors import InternalError
 from superkernel.core.tensor import TensorType
-from superkernel.scheduler.schedule import Place, Schedule, Space
+from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
 from superkernel.sync.plan import Plan, Set, TaskStep
 from toy_target.kernels.kernel import ToyTiling
 from toy_target.target import ToyTarget
@@ -88,8 +88,8 @@ class ToyMachine:
                 task = self.plan.tasks[step.task]
                 body, tiling = self.schedule.subops[task.subop].body, self.schedule.tilings[task.subop]
                 assert isinstance(tiling, ToyTiling)
-                places = self.schedule.places[task.subop]
-                operands = [self._flat(p, o.type, arena, io) for p, o in zip(places, body.operands, strict=True)]
+                addresses = self.schedule.addresses[task.subop]
+                operands = [self._flat(p, o.type, arena, io) for p, o in zip(addresses, body.operands, strict=True)]
                 for unit in range(task.begin, task.end):
                     tiling.compute(body, operands, unit)
                     yield True
@@ -102,13 +102,13 @@ class ToyMachine:
                 yield True
 
     def _flat(
-        self, place: Place, kind: TensorType, arena: NDArray[np.uint8], io: Sequence[NDArray[Any]]
+        self, address: MemoryAddress, kind: TensorType, arena: NDArray[np.uint8], io: Sequence[NDArray[Any]]
     ) -> NDArray[Any]:
         """The memory of an operand."""
-        if place.space is Space.ARENA:
+        if address.space is Space.ARENA:
             raw = arena
-        elif place.space is Space.CONSTANT:
+        elif address.space is Space.CONSTANT:
             raw = self.image.constants
         else:
-            raw = io[self.image.slots[place.space] + place.slot].reshape(-1).view(np.uint8)
-        return raw[place.offset : place.offset + kind.nbytes].view(kind.dtype.numpy)
+            raw = io[self.image.slots[address.space] + address.slot].reshape(-1).view(np.uint8)
+        return raw[address.offset : address.offset + kind.nbytes].view(kind.dtype.numpy)

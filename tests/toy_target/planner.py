@@ -25,20 +25,20 @@ class ToyPlanner(Planner[ToyTarget, Scheduled, Planned[Plan]]):
     def place(self, graph: Graph, grouping: Grouping, dumps: Mapping[str, int]) -> Scheduled:
         tilings = tuple(map(self._cut, grouping.subops))
         memory = plan_memory(grouping.subops, tilings, grouping.buffers, grouping.constants)
-        check_memory(grouping.subops, memory.places, grouping.buffers)
+        check_memory(grouping.subops, memory.addresses, grouping.buffers)
         tasks: list[Task] = []
-        for sub, tiling, places in zip(grouping.subops, tilings, memory.places, strict=True):
+        for sub, tiling, addresses in zip(grouping.subops, tilings, memory.addresses, strict=True):
             count = min(self.job.cores, tiling.units)
             for part in range(count):
                 begin, end = part * tiling.units // count, (part + 1) * tiling.units // count
                 core = (sub.index + part) % self.job.cores
-                accesses = absolute(tiling.accesses(sub.body, begin, end), places)
+                accesses = absolute(tiling.accesses(sub.body, begin, end), addresses)
                 tasks.append(Task(len(tasks), sub.index, core, begin, end, accesses))
         schedule = Schedule(
             self.job.cores,
             grouping.subops,
             tilings,
-            memory.places,
+            memory.addresses,
             tuple(tasks),
             memory.constants,
             memory.arena_bytes,

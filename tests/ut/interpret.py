@@ -101,7 +101,7 @@ def interpret_grouping(
     """Outputs in order and next state contents, every buffer an array of its own (states: one per state)."""
     memory: dict[object, Flat] = {}
     for name, buffer in grouping.buffers.items():
-        key: object = name if buffer.home is None or buffer.home.space is Space.CONSTANT else buffer.home
+        key: object = name if buffer.address is None or buffer.address.space is Space.CONSTANT else buffer.address
         if name in inputs:
             memory[key] = np.ascontiguousarray(inputs[name]).reshape(-1).copy()
         elif name in graph.states:
@@ -114,16 +114,18 @@ def interpret_grouping(
     def operand(sub: SubOperator, i: int) -> Flat:
         kind = grouping.buffers[sub.values[i]].type
         *_, (name, buffer, offset) = view_chain(grouping.buffers, sub.values[i])
-        whole = memory[name if buffer.home is None or buffer.home.space is Space.CONSTANT else buffer.home]
+        whole = memory[name if buffer.address is None or buffer.address.space is Space.CONSTANT else buffer.address]
         return whole[offset // kind.dtype.itemsize :][: kind.size]
 
     run_subops(grouping.subops, operand)
-    by_home = {(b.home.space, b.home.slot): b.home for b in grouping.buffers.values() if b.home is not None}
+    by_address = {
+        (b.address.space, b.address.slot): b.address for b in grouping.buffers.values() if b.address is not None
+    }
     outputs = []
     for slot, name in enumerate(graph.outputs):
-        outputs.append(memory[by_home[Space.OUTPUT, slot]].reshape(graph.types[name].shape))
+        outputs.append(memory[by_address[Space.OUTPUT, slot]].reshape(graph.types[name].shape))
     states = {
-        name: memory[by_home[Space.STATE, i]].reshape(graph.types[name].shape) for i, name in enumerate(graph.states)
+        name: memory[by_address[Space.STATE, i]].reshape(graph.types[name].shape) for i, name in enumerate(graph.states)
     }
     return outputs, states
 
@@ -142,11 +144,11 @@ def interpret_schedule(
         blocks[Space.STATE, i] = graph.states[name].reshape(-1).view(np.uint8).copy()
 
     def operand(sub: SubOperator, i: int) -> Flat:
-        place, kind = schedule.places[sub.index][i], sub.body.operands[i].type
-        if place.space is Space.CONSTANT:
+        address, kind = schedule.addresses[sub.index][i], sub.body.operands[i].type
+        if address.space is Space.CONSTANT:
             return np.ascontiguousarray(constants[sub.values[i]]).reshape(-1)
-        raw = blocks[place.space, place.slot]
-        return raw[place.offset : place.offset + kind.nbytes].view(kind.dtype.numpy)
+        raw = blocks[address.space, address.slot]
+        return raw[address.offset : address.offset + kind.nbytes].view(kind.dtype.numpy)
 
     run_subops(schedule.subops, operand)
     outputs = [

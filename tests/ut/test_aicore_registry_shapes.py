@@ -55,7 +55,7 @@ def runs(graph: Graph, grouping: Grouping) -> list[tuple[SubOperator, list[Array
         for name, operand in zip(sub.values, sub.body.operands, strict=True):
             if name in memory:
                 continue
-            home = grouping.buffers[name].home
+            home = grouping.buffers[name].address
             assert grouping.buffers[name].inside is None, name
             is_input = home is not None and home.space is Space.INPUT and operand.role is not Role.OUTPUT
             start = slots[home.slot] if is_input and home is not None else np.zeros(operand.type.shape)

@@ -16,7 +16,7 @@ from superkernel.reference import evaluate
 from superkernel.scheduler.default_choice import default_choice
 from superkernel.scheduler.group import group
 from superkernel.scheduler.grouping import Grouping
-from superkernel.scheduler.schedule import Place, Space
+from superkernel.scheduler.schedule import MemoryAddress, Space
 
 RNG = np.random.default_rng(3)
 
@@ -240,7 +240,7 @@ def test_a_pointwise_state_update_is_stored_straight_into_the_state() -> None:
     graph = g.graph(g.op("softmax", s, axis=-1))
     grouping = grouped(graph, eager=False)
     assert [sub.body.op for sub in grouping.subops] == ["softmax", None], "the old contents are read first"
-    assert grouping.buffers[grouping.subops[1].values[-1]].home == Place(Space.STATE, 0, 0)
+    assert grouping.buffers[grouping.subops[1].values[-1]].address == MemoryAddress(Space.STATE, 0, 0)
     check_meaning(graph, grouping)
 
 
@@ -257,8 +257,8 @@ def test_inputs_constants_and_states_as_outputs_are_copied() -> None:
         for v, o in zip(sub.values, sub.body.operands, strict=True)
         if o.role is Role.OUTPUT
     ]
-    homes = {grouping.buffers[v].home for v in written}
-    assert homes == {Place(Space.OUTPUT, i, 0) for i in range(4)}
+    addresses = {grouping.buffers[v].address for v in written}
+    assert addresses == {MemoryAddress(Space.OUTPUT, i, 0) for i in range(4)}
 
 
 def test_a_fallback_sub_operator_is_dense_and_alone() -> None:

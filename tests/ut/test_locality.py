@@ -23,7 +23,7 @@ from superkernel.scheduler.aicore.locality import Localised, localise
 from superkernel.scheduler.aicore.place import ranges
 from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling
 from superkernel.scheduler.grouping import ValueBuffer
-from superkernel.scheduler.schedule import Place, Space, Task
+from superkernel.scheduler.schedule import MemoryAddress, Space, Task
 from superkernel.scheduler.tiling import Access
 from superkernel.sync.aicore.plan import AicorePlan, Form
 from superkernel.sync.aicore.verify import check_aicore_plan
@@ -32,6 +32,7 @@ from superkernel.target.aicore import AicoreTarget, load_target
 A3 = load_target("a3")
 BLOCK, UNITS = 64, 48
 KIND = TensorType(DType.I8, (BLOCK * UNITS,))
+INPUT = MemoryAddress(Space.INPUT, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class _Program:
 
     subops: list[SubOperator] = field(default_factory=list)
     tilings: list[_Tiling] = field(default_factory=list)
-    buffers: dict[str, ValueBuffer] = field(default_factory=lambda: {"in": ValueBuffer(KIND, Place(Space.INPUT, 0, 0))})
+    buffers: dict[str, ValueBuffer] = field(default_factory=lambda: {"in": ValueBuffer(KIND, INPUT)})
 
     def add(
         self,
@@ -183,7 +184,7 @@ def test_left_where_it_is(why: str) -> None:
     at = len(program.subops) - 1
     program.add(CUBE, 24, ["norm"], "product", whole=True)
     if why == "output":
-        program.buffers["norm"] = ValueBuffer(KIND, Place(Space.OUTPUT, 0, 0))
+        program.buffers["norm"] = ValueBuffer(KIND, MemoryAddress(Space.OUTPUT, 0, 0))
     if why == "scope":
         program.subops[at] = replace(program.subops[at], scope="front")
     if why == "type":

@@ -16,7 +16,7 @@ from superkernel.scheduler.grouping import Grouping, view_chain
 from superkernel.scheduler.hostcall import HostCallTiling
 from superkernel.scheduler.memory import ALIGN_BYTES, MemoryPlan, plan_memory, walks_alike
 from superkernel.scheduler.memory_check import ByteOwners, check_memory
-from superkernel.scheduler.schedule import Place, Space
+from superkernel.scheduler.schedule import MemoryAddress, Space
 
 
 def planned(graph: Graph, *, fuse: bool = True) -> tuple[Grouping, MemoryPlan]:
@@ -31,11 +31,11 @@ def planned(graph: Graph, *, fuse: bool = True) -> tuple[Grouping, MemoryPlan]:
 def arena_rows(grouping: Grouping, plan: MemoryPlan) -> dict[str, list[tuple[int, int]]]:
     """Arena buffer -> (position, start of the buffer) of every use of it or of a part of it."""
     uses: dict[str, list[tuple[int, int]]] = {}
-    for at, (sub, places) in enumerate(zip(grouping.subops, plan.places, strict=True)):
-        for i, place in enumerate(places):
-            if place.space is Space.ARENA:
+    for at, (sub, addresses) in enumerate(zip(grouping.subops, plan.addresses, strict=True)):
+        for i, address in enumerate(addresses):
+            if address.space is Space.ARENA:
                 *_, (name, _, offset) = view_chain(grouping.buffers, sub.values[i])
-                uses.setdefault(name, []).append((at, place.offset - offset))
+                uses.setdefault(name, []).append((at, address.offset - offset))
     return uses
 
 
@@ -109,21 +109,21 @@ def test_equal_constants_are_stored_once() -> None:
     assert all(slot.offset % ALIGN_BYTES == 0 for slot in plan.constants)
 
 
-def moved_onto(grouping: Grouping, plan: MemoryPlan, victim: str, start: int) -> list[list[Place]]:
-    """The plan's places with one buffer, and the parts of it, moved to another address."""
+def moved_onto(grouping: Grouping, plan: MemoryPlan, victim: str, start: int) -> list[list[MemoryAddress]]:
+    """The plan's addresses with one buffer, and the parts of it, moved to another address."""
     shift = start - arena_rows(grouping, plan)[victim][0][1]
     return [
         [
             replace(p, offset=p.offset + shift) if [*view_chain(grouping.buffers, v)][-1][0] == victim else p
             for v, p in zip(sub.values, row, strict=True)
         ]
-        for sub, row in zip(grouping.subops, plan.places, strict=True)
+        for sub, row in zip(grouping.subops, plan.addresses, strict=True)
     ]
 
 
-def is_rejected(grouping: Grouping, places: list[list[Place]]) -> bool:
+def is_rejected(grouping: Grouping, addresses: list[list[MemoryAddress]]) -> bool:
     try:
-        check_memory(grouping.subops, places, grouping.buffers)
+        check_memory(grouping.subops, addresses, grouping.buffers)
     except VerificationError:
         return True
     return False
@@ -133,7 +133,7 @@ def test_the_memory_check_accepts_plans_and_rejects_two_live_buffers_at_one_addr
     tried = 0
     for seed in range(25):
         grouping, plan = planned(random_graph(seed, 30))
-        check_memory(grouping.subops, plan.places, grouping.buffers)
+        check_memory(grouping.subops, plan.addresses, grouping.buffers)
         uses = arena_rows(grouping, plan)
         writes = [
             v
@@ -161,8 +161,8 @@ def test_a_reused_buffer_that_is_still_needed_is_named() -> None:
     a = g.op("softmax", x, axis=-1)
     b = g.op("softmax", a, axis=-1)
     grouping, plan = planned(g.graph(g.op("add", g.op("softmax", b, axis=-1), a)), fuse=False)
-    check_memory(grouping.subops, plan.places, grouping.buffers)
-    flat = [[replace(p, offset=0) if p.space is Space.ARENA else p for p in row] for row in plan.places]
+    check_memory(grouping.subops, plan.addresses, grouping.buffers)
+    flat = [[replace(p, offset=0) if p.space is Space.ARENA else p for p in row] for row in plan.addresses]
     with pytest.raises(VerificationError, match=r"operand 'v0'.*hold 'v"):
         check_memory(grouping.subops, flat, grouping.buffers)
 
@@ -186,9 +186,9 @@ def test_owners_against_a_byte_array() -> None:
 def test_outputs_and_states_have_their_own_spaces() -> None:
     grouping, plan = planned(random_graph(5, 40))
     written = {
-        (place.space, place.slot)
-        for sub, places in zip(grouping.subops, plan.places, strict=True)
-        for operand, place in zip(sub.body.operands, places, strict=True)
+        (address.space, address.slot)
+        for sub, addresses in zip(grouping.subops, plan.addresses, strict=True)
+        for operand, address in zip(sub.body.operands, addresses, strict=True)
         if operand.role in (Role.OUTPUT, Role.INOUT)
     }
     assert not {Space.INPUT, Space.CONSTANT} & {space for space, _ in written}

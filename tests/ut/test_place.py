@@ -210,5 +210,5 @@ def test_tasks_access_what_the_places_say() -> None:
     first = schedule.tasks[0]
     assert {a.space for a in first.accesses} == {Space.INPUT, Space.ARENA}
     middle = next(t for t in schedule.tasks if t.subop == 1)
-    offset = schedule.places[1][0].offset
+    offset = schedule.addresses[1][0].offset
     assert middle.accesses[0].regions[0].start == offset

@@ -138,7 +138,7 @@ class SimExecutable:
         for index in self._tilings():
             body = self.schedule.subops[index].body
             out = body.epilogue.outputs[0]
-            address = self.image.addresses.of(self.schedule.places[index][out.target])
+            address = self.image.addresses.of(self.schedule.addresses[index][out.target])
             if any(memory.read(address + 4 * (out.offset + STATUS_WORD), 4)):
                 try:
                     self.host_call(memory, index)
@@ -192,7 +192,7 @@ class SimExecutable:
         """Compute one sub-operator with NumPy on the device's memory."""
         sub = self.schedule.subops[index]
         body = sub.body
-        addresses = [self.image.addresses.of(place) for place in self.schedule.places[index]]
+        addresses = [self.image.addresses.of(address) for address in self.schedule.addresses[index]]
         buffers = [
             np.frombuffer(bytearray(device.read(a, o.type.nbytes)), o.type.dtype.numpy)
             for a, o in zip(addresses, body.operands, strict=True)

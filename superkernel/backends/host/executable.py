@@ -23,7 +23,7 @@ from superkernel.core.tensor import TensorType
 from superkernel.ir.body import PointwiseProgram
 from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
-from superkernel.scheduler.schedule import Place, Schedule, Space
+from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
 from superkernel.sync.plan import Plan
 
 Array = NDArray[Any]
@@ -139,7 +139,8 @@ class HostExecutable:
         if definition is None:
             raise InternalError("a host call without an operator", location=sub.name)
         buffers = [
-            self._buffer(place, o.type) for place, o in zip(self.schedule.places[index], body.operands, strict=True)
+            self._buffer(address, o.type)
+            for address, o in zip(self.schedule.addresses[index], body.operands, strict=True)
         ]
         arrays: list[Array | None] = []
         for source, kind in zip(body.anchor_inputs, body.anchor_input_types, strict=True):
@@ -161,15 +162,15 @@ class HostExecutable:
             view = np.lib.stride_tricks.as_strided(target, body.anchor_outputs[result].shape, strides)
             view[...] = results[result]
 
-    def _buffer(self, place: Place, kind: TensorType) -> Array:
+    def _buffer(self, address: MemoryAddress, kind: TensorType) -> Array:
         """The memory of an operand as an array."""
-        if place.space is Space.ARENA:
+        if address.space is Space.ARENA:
             raw = self._kernel.arena()
-        elif place.space is Space.CONSTANT:
+        elif address.space is Space.CONSTANT:
             raw = self.image.constants
         else:
-            raw = self._io[self.image.io_slot(place)].reshape(-1).view(np.uint8)
-        return raw[place.offset : place.offset + kind.nbytes].view(kind.dtype.numpy).reshape(kind.shape)
+            raw = self._io[self.image.io_slot(address)].reshape(-1).view(np.uint8)
+        return raw[address.offset : address.offset + kind.nbytes].view(kind.dtype.numpy).reshape(kind.shape)
 
 
 _calling: WeakSet[HostExecutable] = WeakSet()  # those with a lock
