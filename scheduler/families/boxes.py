@@ -1,4 +1,4 @@
-"""From index boxes to byte regions: the bookkeeping that matmul, convolution, pooling and attention tilings share.
+"""From index boxes to byte regions: the bookkeeping of all tilings.
 
 Model: a view or a program (epilogue, prologue) turns the box of coordinates that a unit range computes into byte
 regions of operands; `AccessSet` collects them per operand and direction.
@@ -37,13 +37,13 @@ class AccessSet:
         """All of an operand is read."""
         self.add(operand, False, (Region(0, self._body.operands[operand].type.nbytes),))
 
-    def program(self, program: PointwiseProgram, box: Box) -> None:
-        """What a program reads and writes at the coordinates of a box."""
+    def program(self, program: PointwiseProgram, *boxes: Box) -> None:
+        """What a program reads and writes at the coordinates of boxes."""
         for source in program.inputs:
-            if source.source >= 0:
+            for box in boxes if source.source >= 0 else ():
                 self.view(source.source, box, source.strides, source.offset)
         for target in program.outputs:
-            if target.target >= 0:
+            for box in boxes if target.target >= 0 else ():
                 self.view(target.target, box, target.strides, target.offset, write=True)
 
     def result(self) -> tuple[Access, ...]:

@@ -12,14 +12,13 @@ from math import prod
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
-from superkernel.core.tensor import Region, full_box
+from superkernel.core.tensor import full_box
 from superkernel.ir.body import Body, View
-from superkernel.ir.collapse import program_regions
+from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
 from superkernel.scheduler.families.kernel import HostKernelDef
 from superkernel.scheduler.families.lookup import LookupTiling
 from superkernel.scheduler.families.movement import OutputRowsTiling, tile_lookup
-from superkernel.scheduler.families.pointwise import accesses_of
 from superkernel.scheduler.families.rowops import integer, space_of
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.families.rowtiling import RowTiling
@@ -44,20 +43,13 @@ class WholeTiling(Tiling):
         return self.scratch
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        reads: dict[int, list[Region]] = {}
-        writes: dict[int, list[Region]] = {}
+        found = AccessSet(body)
         if begin >= end:
             return ()
-        sizes = [o.type.dtype.itemsize for o in body.operands]
         for program in (*(slot_program(body, k) for k in range(len(body.anchor_inputs))), body.epilogue):
-            if program is None:
-                continue
-            for found, new in zip(
-                (reads, writes), program_regions(program, [full_box(program.shape)], sizes), strict=True
-            ):
-                for operand, regions in new.items():
-                    found.setdefault(operand, []).extend(regions)
-        return accesses_of(reads, writes)
+            if program is not None:
+                found.program(program, full_box(program.shape))
+        return found.result()
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         if begin >= end:

@@ -10,14 +10,16 @@ elements of x are read is data: declared is all that may be.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from superkernel.core.errors import InternalError
-from superkernel.core.tensor import Region, regions_of_box
+from superkernel.core.tensor import Box
 from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOutput, View
-from superkernel.ir.collapse import canonical_together, exact_regions
-from superkernel.scheduler.families.pointwise import PointwiseTiling, accesses_of
+from superkernel.ir.collapse import canonical_together
+from superkernel.scheduler.families.boxes import AccessSet
+from superkernel.scheduler.families.pointwise import PointwiseTiling
 from superkernel.scheduler.families.rowops import integer
 from superkernel.scheduler.tiling import Access, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -33,6 +35,16 @@ class LookupPlan:
     extents: tuple[int, ...]
     jumps: tuple[int, ...]
     epilogue: PointwiseProgram
+
+    def accesses(self, body: Body, boxes: Sequence[Box]) -> tuple[Access, ...]:
+        """What boxes of the space read and write."""
+        found, x = AccessSet(body), self.base.inputs[0]
+        free = tuple((0, extent) for extent in self.extents)
+        for box in boxes:
+            found.view(x.source, (*box, *free), (*x.strides, *self.jumps), x.offset)
+        for program in (*self.indices, self.epilogue):
+            found.program(program, *boxes)
+        return found.result()
 
 
 def _load(
@@ -87,22 +99,7 @@ class LookupTiling(Tiling):
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
         plan = lookup_plan(body)
-        reads: dict[int, list[Region]] = {}
-        writes: dict[int, list[Region]] = {}
-        sizes = [o.type.dtype.itemsize for o in body.operands]
-        free = tuple((0, extent) for extent in plan.extents)
-        x = plan.base.inputs[0]
-        for box in self.part.boxes(plan.epilogue, begin, end):
-            found = regions_of_box((*box, *free), (*x.strides, *plan.jumps), sizes[x.source], x.offset)
-            reads.setdefault(x.source, []).extend(found)
-            for item in (*(p.inputs[0] for p in plan.indices), *plan.epilogue.inputs):
-                if item.source >= 0:
-                    found = regions_of_box(box, item.strides, sizes[item.source], item.offset)
-                    reads.setdefault(item.source, []).extend(found)
-            for out in plan.epilogue.outputs:
-                written = exact_regions(box, out.strides, sizes[out.target], out.offset)
-                writes.setdefault(out.target, []).extend(written)
-        return accesses_of(reads, writes)
+        return plan.accesses(body, self.part.boxes(plan.epilogue, begin, end))
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         plan = lookup_plan(body)

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from math import prod
 
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import Box, Region
+from superkernel.core.tensor import Box
 from superkernel.ir.body import Body, View
-from superkernel.ir.collapse import program_regions, runs_of_range
+from superkernel.ir.collapse import runs_of_range
 from superkernel.registry.rounding import EXACT
+from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_weight
 from superkernel.scheduler.families.kernel import HostKernelDef
 from superkernel.scheduler.families.lookup import LookupTiling, lookup_plan
 from superkernel.scheduler.families.pieces import tile_pieces
-from superkernel.scheduler.families.pointwise import PointwiseTiling, accesses_of, tile_program
+from superkernel.scheduler.families.pointwise import PointwiseTiling, tile_program
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -47,22 +48,16 @@ class OutputRowsTiling(Tiling):
         return self.scratch
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        reads: dict[int, list[Region]] = {}
-        writes: dict[int, list[Region]] = {}
+        found = AccessSet(body)
         if begin >= end:
             return ()
-        sizes = [o.type.dtype.itemsize for o in body.operands]
         boxes = [(*box, *((0, d) for d in self.shape[-1:])) for box in runs_of_range(self.shape[:-1], begin, end)]
-        programs = [(body.epilogue, boxes)]
+        found.program(body.epilogue, *boxes)
         for slot in range(len(body.anchor_inputs)):
             program = slot_program(body, slot)
             if program is not None:
-                programs.append((program, self._slot_boxes(slot, program.shape, boxes)))
-        for program, where in programs:
-            for found, new in zip((reads, writes), program_regions(program, where, sizes), strict=True):
-                for operand, regions in new.items():
-                    found.setdefault(operand, []).extend(regions)
-        return accesses_of(reads, writes)
+                found.program(program, *self._slot_boxes(slot, program.shape, boxes))
+        return found.result()
 
     def _slot_boxes(self, slot: int, shape: tuple[int, ...], boxes: list[Box]) -> list[Box]:
         """The parts of an input that output boxes need."""

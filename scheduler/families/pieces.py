@@ -10,17 +10,17 @@ special here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
 from superkernel.core.errors import InternalError
-from superkernel.core.tensor import Box, Region
 from superkernel.ir.body import Body, Instruction, PointwiseProgram
-from superkernel.ir.collapse import canonical, feed, restrict
+from superkernel.ir.collapse import canonical, feed, restrict, walked
 from superkernel.ops.movement import pad_sources
+from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS
-from superkernel.scheduler.families.pointwise import PointwiseTiling, accesses_of, program_accesses, tile_program
+from superkernel.scheduler.families.pointwise import PointwiseTiling, tile_program
 from superkernel.scheduler.families.rowops import integer, real
 from superkernel.scheduler.families.rowspace import remap, slot_program, split_dim
 from superkernel.scheduler.tiling import Access, Tiling
@@ -96,19 +96,11 @@ def _pad(body: Body) -> Iterator[PointwiseProgram]:
 
 def _walk(source: PointwiseProgram, spans: Sequence[_Span]) -> PointwiseProgram:
     """The input read along spans of its axes."""
-    steps = [s.step for s in spans]
-    starts = [s.first or 0 for s in spans]
-    return replace(
+    return walked(
         source,
-        shape=tuple(s.stop - s.start for s in spans),
-        inputs=tuple(
-            replace(
-                i,
-                strides=tuple(a * b for a, b in zip(i.strides, steps, strict=True)),
-                offset=i.offset + sum(a * b for a, b in zip(i.strides, starts, strict=True)),
-            )
-            for i in source.inputs
-        ),
+        [s.stop - s.start for s in spans],
+        lambda strides: tuple(stride * s.step for stride, s in zip(strides, spans, strict=True)),
+        lambda strides: sum(stride * (s.first or 0) for stride, s in zip(strides, spans, strict=True)),
     )
 
 
@@ -150,14 +142,10 @@ class PiecesTiling(Tiling):
             base += part.units
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        programs = pieces_of(body)
-        reads: dict[int, list[Region]] = {}
-        writes: dict[int, list[Region]] = {}
+        programs, found = pieces_of(body), AccessSet(body)
         for k, part, first, last in self.ranges(begin, end):
-            boxes: list[Box] = part.boxes(programs[k], first, last)
-            for access in program_accesses(body, programs[k], boxes):
-                (writes if access.write else reads).setdefault(access.operand, []).extend(access.regions)
-        return accesses_of(reads, writes)
+            found.program(programs[k], *part.boxes(programs[k], first, last))
+        return found.result()
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         programs = pieces_of(body)

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from math import prod
 
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import Box, Region
+from superkernel.core.tensor import Box
 from superkernel.ir.body import Body, PointwiseProgram
-from superkernel.ir.collapse import canonical, program_regions, runs_of_range
+from superkernel.ir.collapse import canonical, runs_of_range
 from superkernel.ops.opdef import Family as OpFamily
 from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.rounding import EXACT
+from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_traffic, program_weight
 from superkernel.scheduler.families.kernel import HostKernelDef
 from superkernel.scheduler.kerneldef import ops_of
@@ -99,7 +100,9 @@ class PointwiseTiling(Tiling):
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
         program = canonical(body.epilogue)
-        return program_accesses(body, program, self.boxes(program, begin, end))
+        found = AccessSet(body)
+        found.program(program, *self.boxes(program, begin, end))
+        return found.result()
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         return self.program_ns(body, canonical(body.epilogue), begin, end, target)
@@ -131,18 +134,6 @@ class PointwiseTiling(Tiling):
             return unit
         per_line = max(1, LINE_BYTES // row_bytes)
         return min(self.units, round(unit / per_line) * per_line)
-
-
-def program_accesses(body: Body, program: PointwiseProgram, boxes: Sequence[Box]) -> tuple[Access, ...]:
-    """Accesses of a program over boxes of its space, one entry per operand and direction."""
-    reads, writes = program_regions(program, boxes, [o.type.dtype.itemsize for o in body.operands])
-    return accesses_of(reads, writes)
-
-
-def accesses_of(reads: dict[int, list[Region]], writes: dict[int, list[Region]]) -> tuple[Access, ...]:
-    """`Access` entries, reads first, doubles removed, empty ones left out."""
-    found = [Access(k, False, tuple(dict.fromkeys(r))) for k, r in sorted(reads.items()) if r]
-    return tuple(found + [Access(k, True, tuple(dict.fromkeys(r))) for k, r in sorted(writes.items()) if r])
 
 
 def widest_item(program: PointwiseProgram) -> int:

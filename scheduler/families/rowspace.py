@@ -10,11 +10,11 @@ row per lane.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOutput, View
-from superkernel.ir.collapse import merge_dims, regroup, walks_of
+from superkernel.ir.collapse import merge_dims, regroup, walked, walks_of
 
 
 def slot_program(body: Body, slot: int) -> PointwiseProgram | None:
@@ -36,12 +36,7 @@ def remap(program: PointwiseProgram, shape: Sequence[int], dims: Sequence[int | 
     def walk(strides: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(0 if d is None or program.shape[d] == 1 else strides[d] for d in dims)
 
-    return replace(
-        program,
-        shape=tuple(shape),
-        inputs=tuple(replace(i, strides=walk(i.strides)) if i.source >= 0 else i for i in program.inputs),
-        outputs=tuple(replace(o, strides=walk(o.strides)) if o.target >= 0 else o for o in program.outputs),
-    )
+    return walked(program, shape, walk)
 
 
 def split_dim(program: PointwiseProgram, dim: int, inner: int) -> PointwiseProgram:
@@ -51,12 +46,7 @@ def split_dim(program: PointwiseProgram, dim: int, inner: int) -> PointwiseProgr
         return (*strides[:dim], strides[dim] * inner, strides[dim], *strides[dim + 1 :])
 
     shape = program.shape
-    return replace(
-        program,
-        shape=(*shape[:dim], shape[dim] // inner, inner, *shape[dim + 1 :]),
-        inputs=tuple(replace(i, strides=walk(i.strides)) if i.source >= 0 else i for i in program.inputs),
-        outputs=tuple(replace(o, strides=walk(o.strides)) if o.target >= 0 else o for o in program.outputs),
-    )
+    return walked(program, (*shape[:dim], shape[dim] // inner, inner, *shape[dim + 1 :]), walk)
 
 
 def flip_dim(program: PointwiseProgram, dim: int) -> PointwiseProgram:
@@ -66,17 +56,7 @@ def flip_dim(program: PointwiseProgram, dim: int) -> PointwiseProgram:
     def walk(strides: tuple[int, ...]) -> tuple[int, ...]:
         return (*strides[:dim], -strides[dim], *strides[dim + 1 :])
 
-    def back(item: ProgramInput) -> ProgramInput:
-        return replace(item, strides=walk(item.strides), offset=item.offset + last * item.strides[dim])
-
-    def forth(item: ProgramOutput) -> ProgramOutput:
-        return replace(item, strides=walk(item.strides), offset=item.offset + last * item.strides[dim])
-
-    return replace(
-        program,
-        inputs=tuple(back(i) if i.source >= 0 else i for i in program.inputs),
-        outputs=tuple(forth(o) if o.target >= 0 else o for o in program.outputs),
-    )
+    return walked(program, program.shape, walk, lambda strides: last * strides[dim])
 
 
 @dataclass(frozen=True)

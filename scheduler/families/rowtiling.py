@@ -12,9 +12,10 @@ from math import prod
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Box
 from superkernel.ir.body import Body
-from superkernel.ir.collapse import program_regions, runs_of_range
+from superkernel.ir.collapse import runs_of_range
+from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_traffic, program_weight
-from superkernel.scheduler.families.pointwise import LINE_BYTES, accesses_of
+from superkernel.scheduler.families.pointwise import LINE_BYTES
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.scheduler.families.rowspace import RowSpace
 from superkernel.scheduler.tiling import Access, Tiling
@@ -64,21 +65,13 @@ class RowTiling(Tiling):
         return boxes
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        space = self.space(body)
-        if begin >= end:
-            return ()
+        space, found = self.space(body), AccessSet(body)
         boxes = self.boxes(space, begin, end)
-        sizes = [o.type.dtype.itemsize for o in body.operands]
-        reads: dict[int, list] = {}  # type: ignore[type-arg]
-        writes: dict[int, list] = {}  # type: ignore[type-arg]
-        for program in space.programs:
+        for program in space.programs[:-1]:
             if program is not None:
-                if program is space.epilogue:
-                    boxes = [self._result_box(space, box) for box in boxes]
-                for found, new in zip((reads, writes), program_regions(program, boxes, sizes), strict=True):
-                    for operand, regions in new.items():
-                        found.setdefault(operand, []).extend(regions)
-        return accesses_of(reads, writes)
+                found.program(program, *boxes)
+        found.program(space.epilogue, *(self._result_box(space, box) for box in boxes))
+        return found.result()
 
     def _result_box(self, space: RowSpace, box: Box) -> Box:
         """The epilogue's part of a box: a reduction over nothing still has a result, topk has fewer than the row."""

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import Region
+from superkernel.core.tensor import full_box
 from superkernel.ir.body import Body, Role, View
-from superkernel.ir.collapse import program_regions, runs_of_range
+from superkernel.ir.collapse import runs_of_range
 from superkernel.registry.rounding import EXACT
+from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
 from superkernel.scheduler.families.kernel import HostKernelDef
-from superkernel.scheduler.families.pointwise import accesses_of
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
@@ -26,6 +26,13 @@ from superkernel.target.cpu import CpuTarget
 def is_in_place(body: Body) -> bool:
     """Whether the result takes the cache's own place."""
     return any(o.target >= 0 and body.operands[o.target].role is Role.INOUT for o in body.epilogue.outputs)
+
+
+def read_position(found: AccessSet, body: Body) -> None:
+    """The one number that says where the new rows go."""
+    position = slot_program(body, 2)
+    if position is not None:
+        found.program(position, full_box(position.shape))
 
 
 @dataclass(frozen=True)
@@ -41,25 +48,15 @@ class UpdateTiling(Tiling):
         return self.batch * self.heads
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        reads: dict[int, list[Region]] = {}
-        writes: dict[int, list[Region]] = {}
+        found = AccessSet(body)
         if begin >= end:
             return ()
-        sizes = [o.type.dtype.itemsize for o in body.operands]
         pairs = runs_of_range((self.batch, self.heads), begin, end)
         for program in (*(slot_program(body, k) for k in ((1,) if self.in_place else (0, 1))), body.epilogue):
-            if program is None:
-                continue
-            boxes = [(*pair, *((0, d) for d in program.shape[2:])) for pair in pairs]
-            for found, new in zip((reads, writes), program_regions(program, boxes, sizes), strict=True):
-                for operand, regions in new.items():
-                    found.setdefault(operand, []).extend(regions)
-        position = slot_program(body, 2)
-        if position is not None:
-            item = position.inputs[0]
-            size = sizes[item.source]
-            reads.setdefault(item.source, []).append(Region(item.offset * size, size))
-        return accesses_of(reads, writes)
+            if program is not None:
+                found.program(program, *((*pair, *((0, d) for d in program.shape[2:])) for pair in pairs))
+        read_position(found, body)
+        return found.result()
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         if begin >= end:

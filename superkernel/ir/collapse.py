@@ -12,16 +12,18 @@ whatever the number of regions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import prod
+from typing import TypeVar
 
 from superkernel.core.tensor import Box, Region, regions_of_box
-from superkernel.ir.body import Instruction, PointwiseProgram, ProgramOutput
+from superkernel.ir.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput
 
 Strides = tuple[int, ...]
+Walker = TypeVar("Walker", ProgramInput, ProgramOutput)
 
 
 def merge_dims(
@@ -51,19 +53,30 @@ def merged_strides(shape: Sequence[int], strides: Strides, groups: Sequence[Sequ
     return tuple(picked)
 
 
-def regroup(program: PointwiseProgram, groups: Sequence[Sequence[int]]) -> PointwiseProgram:
-    """The program over merged dimensions. Anchor results and register outputs have no strides and stay as they are."""
-    shape = program.shape
+def walked(
+    program: PointwiseProgram, shape: Sequence[int], walk: Callable[[Strides], Strides],
+    start: Callable[[Strides], int] = lambda strides: 0,
+) -> PointwiseProgram:  # fmt: skip
+    """The program over a space of that `shape`: `walk` turns strides over the old space into those over the new one,
+    `start` into how many elements further on the walk begins. Anchor results and register outputs have no strides and
+    stay as they are."""
 
-    def walk(strides: Strides) -> Strides:
-        return merged_strides(shape, strides, groups)
+    def there(item: Walker) -> Walker:
+        return replace(item, strides=walk(item.strides), offset=item.offset + start(item.strides))
 
     return replace(
         program,
-        shape=tuple(prod(shape[d] for d in group) for group in groups),
-        inputs=tuple(replace(i, strides=walk(i.strides)) if i.source >= 0 else i for i in program.inputs),
-        outputs=tuple(replace(o, strides=walk(o.strides)) if o.target >= 0 else o for o in program.outputs),
+        shape=tuple(shape),
+        inputs=tuple(there(i) if i.source >= 0 else i for i in program.inputs),
+        outputs=tuple(there(o) if o.target >= 0 else o for o in program.outputs),
     )
+
+
+def regroup(program: PointwiseProgram, groups: Sequence[Sequence[int]]) -> PointwiseProgram:
+    """The program over merged dimensions."""
+    shape = program.shape
+    merged = tuple(prod(shape[d] for d in group) for group in groups)
+    return walked(program, merged, lambda strides: merged_strides(shape, strides, groups))
 
 
 def walks_of(program: PointwiseProgram) -> list[Strides]:
@@ -92,37 +105,23 @@ def canonical_together(programs: Sequence[PointwiseProgram]) -> tuple[PointwiseP
     walks = [o.strides for o in programs[0].outputs if o.target >= 0]
     walks += [i.strides for p in programs for i in p.inputs if i.source >= 0]
     dims.sort(key=lambda d: tuple(-abs(w[d]) for w in walks))
-    ordered = [_permuted(p, dims) for p in programs]
+    ordered = [permuted(p, dims) for p in programs]
     groups = merge_dims(ordered[0].shape, [w for p in ordered for w in walks_of(p)])
     return tuple(regroup(p, groups) for p in ordered)
 
 
-def _permuted(program: PointwiseProgram, dims: Sequence[int]) -> PointwiseProgram:
+def permuted(program: PointwiseProgram, dims: Sequence[int]) -> PointwiseProgram:
     """The program with dimension dims[i] at place i; dimensions left out must have extent 1."""
-
-    def walk(strides: Strides) -> Strides:
-        return tuple(strides[d] for d in dims)
-
-    return replace(
-        program,
-        shape=tuple(program.shape[d] for d in dims),
-        inputs=tuple(replace(i, strides=walk(i.strides)) if i.source >= 0 else i for i in program.inputs),
-        outputs=tuple(replace(o, strides=walk(o.strides)) if o.target >= 0 else o for o in program.outputs),
-    )
+    return walked(program, [program.shape[d] for d in dims], lambda strides: tuple(strides[d] for d in dims))
 
 
 def restrict(program: PointwiseProgram, box: Box) -> PointwiseProgram:
     """The program over a box of its space, coordinates counted from the box's start."""
 
-    def shift(strides: Strides) -> int:
-        return sum(start * stride for (start, _), stride in zip(box, strides, strict=True))
+    def start(strides: Strides) -> int:
+        return sum(first * stride for (first, _), stride in zip(box, strides, strict=True))
 
-    return replace(
-        program,
-        shape=tuple(stop - start for start, stop in box),
-        inputs=tuple(replace(i, offset=i.offset + shift(i.strides)) if i.source >= 0 else i for i in program.inputs),
-        outputs=tuple(replace(o, offset=o.offset + shift(o.strides)) if o.target >= 0 else o for o in program.outputs),
-    )
+    return walked(program, [stop - first for first, stop in box], lambda strides: strides, start)
 
 
 def feed(program: PointwiseProgram, source: PointwiseProgram | Instruction) -> PointwiseProgram:
@@ -202,23 +201,3 @@ def exact_regions(box: Box, strides: Sequence[int], itemsize: int, offset: int =
             part[d] = (i, i + 1)
         regions += regions_of_box(tuple(part), strides, itemsize, offset)
     return tuple(regions)
-
-
-def program_regions(
-    program: PointwiseProgram, boxes: Sequence[Box], itemsize_of: Sequence[int]
-) -> tuple[dict[int, list[Region]], dict[int, list[Region]]]:
-    """Bytes read and written, by operand, where the program runs over `boxes` of its space. `itemsize_of`: bytes per
-    element of each operand. Reads may be widened, writes are exact."""
-    reads: dict[int, list[Region]] = {}
-    writes: dict[int, list[Region]] = {}
-    for item in program.inputs:
-        if item.source >= 0:
-            found = reads.setdefault(item.source, [])
-            for box in boxes:
-                found += regions_of_box(box, item.strides, itemsize_of[item.source], item.offset)
-    for out in program.outputs:
-        if out.target >= 0:
-            found = writes.setdefault(out.target, [])
-            for box in boxes:
-                found += exact_regions(box, out.strides, itemsize_of[out.target], out.offset)
-    return reads, writes

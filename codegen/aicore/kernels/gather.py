@@ -37,7 +37,7 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     def work(at: list[Number], rows: Number, cols: Number) -> None:
         with kb.loop(0, rows) as r:
             here = [c + r if d == plan.row else c for d, c in enumerate(at)]
-            source = kb.operand(plan.base.source, _row_start(kb, plan, here) * item)
+            source = kb.operand(plan.base.inputs[0].source, _row_start(kb, plan, here) * item)
             kb.issue("gm_to_ub", dst=gathered.part.at(r * pitch), src=source, bytes=cols * item)
         tile.load(at, rows, cols)
         tile.compute(rows, cols)
@@ -48,8 +48,10 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
 
 def _row_start(kb: KernelBuilder, plan: RowPlan, at: list[Number]) -> Number:
     """The element of the table at which the row for a coordinate begins."""
-    start = place(plan.base.offset, plan.base.strides, at)
-    for item, extent, jump in zip(plan.indices, plan.extents, plan.jumps, strict=True):
+    table = plan.base.inputs[0]
+    start = place(table.offset, table.strides, at)
+    for program, extent, jump in zip(plan.indices, plan.extents, plan.jumps, strict=True):
+        item = program.inputs[0]
         address = kb.operand(item.source, place(item.offset, item.strides, at) * item.dtype.itemsize)
         index: Number = kb.load(address, item.dtype)
         wrapped = kb.select(kb.compare("<", index, 0), index + extent, index)

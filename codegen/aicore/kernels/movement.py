@@ -25,7 +25,7 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     programs = programs_of(body)
     codes = [code_of(cut, p, output_types(body, p)) for cut, p in zip(tiling.cuts, programs, strict=True)]
     kinds = {staged: _Kind(kb, tiling.cuts, codes, staged) for staged in (False, True)}
-    for cut, code, program, base in zip(tiling.cuts, codes, programs, tiling.bases(), strict=True):
+    for cut, code, program, base in zip(tiling.cuts, codes, programs, tiling.bases, strict=True):
         kind = kinds[cut.staged]
         tile = TileProgram(kb, program, code, cut.size(kb.target), kind.inputs, kind.outputs, pool=kind.pool)
         first, last = kb.maximum(kb.begin - base, 0), kb.minimum(kb.end - base, cut.units)

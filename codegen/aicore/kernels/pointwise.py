@@ -21,9 +21,8 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     """The kernel's function."""
     assert isinstance(tiling, PointwiseTiling)
     if tiling.units:
-        program = program_of(body)
-        tile = make_tile(kb, body, program, tiling.cut)
-        emit_cut(kb, tile, tiling.cut, kb.begin, kb.end)
+        (cut,) = tiling.cuts
+        emit_cut(kb, make_tile(kb, body, program_of(body), cut), cut, kb.begin, kb.end)
 
 
 def make_tile(kb: KernelBuilder, body: Body, program: PointwiseProgram, cut: Cut) -> TileProgram:

@@ -26,13 +26,13 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     if tiling.units == 0:
         return
     plan = rope_plan(body)
-    for program, cut, base in tiling.parts(body):
+    for program, cut, base in zip(plan.programs, tiling.cuts, tiling.bases, strict=True):
         first: Number = kb.begin
         last: Number = kb.end
-        if tiling.tail is not None:
+        if plan.tail is not None:
             first, last = kb.maximum(kb.begin - base, 0), kb.minimum(kb.end - base, cut.units)
         inputs, outputs = kb.ring(f"in{base}", SLOTS), kb.ring(f"out{base}", SLOTS)
-        with kb.when(True if tiling.tail is None else kb.compare("<", first, last)):
+        with kb.when(True if plan.tail is None else kb.compare("<", first, last)):
             if base == 0 and (plan.has_position or tiling.is_wide):
                 pairs = _Pairs(kb, body, plan, tiling, inputs, outputs)
                 emit_tiles(kb, cut, first, last, pairs.rings, pairs.tile)
@@ -48,7 +48,7 @@ class _Pairs:
     def __init__(
         self, kb: KernelBuilder, body: Body, plan: RopePlan, tiling: RopeTiling, inputs: Ring, outputs: Ring
     ) -> None:
-        cut, program = tiling.pairs, plan.shown if tiling.is_wide else plan.pairs
+        cut, program = tiling.cuts[0], plan.shown if tiling.is_wide else plan.pairs
         dtypes = output_types(body, plan.pairs)
         self.wide = _Wide(kb, plan, cut, dtypes[0], inputs, outputs) if tiling.is_wide else None
         placed = self.wide.placed if self.wide else NOT_PLACED

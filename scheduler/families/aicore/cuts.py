@@ -20,7 +20,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import Box
 from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOutput
-from superkernel.ir.collapse import runs_of_range
+from superkernel.ir.collapse import runs_of_range, walked
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Home, TileCode, TileLayout, TileSize
@@ -167,14 +167,7 @@ def _groups(begin: int, end: int, first: int, last: int, runs: int) -> Iterator[
 
 def plain(program: PointwiseProgram) -> PointwiseProgram:
     """The program with at least one dimension."""
-    if program.shape:
-        return program
-    return replace(
-        program,
-        shape=(1,),
-        inputs=tuple(replace(i, strides=(0,)) if i.source >= 0 else i for i in program.inputs),
-        outputs=tuple(replace(o, strides=(0,)) for o in program.outputs),
-    )
+    return program if program.shape else walked(program, (1,), lambda strides: (0,))
 
 
 def output_types(body: Body, program: PointwiseProgram) -> tuple[DType, ...]:

@@ -17,9 +17,8 @@ from math import prod
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.tensor import Region, regions_of_box
-from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, View
-from superkernel.ir.collapse import exact_regions
+from superkernel.ir.body import Body, PointwiseProgram, View
+from superkernel.ir.collapse import walked
 from superkernel.registry.predicates import Reason, one_of
 from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.aicore.base import VectorTiling
@@ -30,8 +29,7 @@ from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Register, TileCode, TileLayout
 from superkernel.scheduler.families.aicore.tilecode import Home as TileHome
-from superkernel.scheduler.families.lookup import lookup_plan
-from superkernel.scheduler.families.pointwise import accesses_of
+from superkernel.scheduler.families.lookup import LookupPlan, lookup_plan
 from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 
@@ -40,14 +38,9 @@ INDEX_CYCLES = 20  # wrapping, clamping and the transfer's words, beside the loa
 
 
 @dataclass(frozen=True)
-class RowPlan:
-    """A gather whose columns `col` lie side by side. Strides are over the epilogue's space; `row` -1: one row."""
+class RowPlan(LookupPlan):
+    """A gather whose columns `col` lie side by side; `row` -1: one row."""
 
-    epilogue: PointwiseProgram
-    base: ProgramInput
-    indices: tuple[ProgramInput, ...]
-    extents: tuple[int, ...]
-    jumps: tuple[int, ...]
     row: int
     col: int
 
@@ -56,27 +49,20 @@ class RowPlan:
 def row_plan(body: Body) -> RowPlan:
     """The plan of a body."""
     plan = lookup_plan(body)
-    epilogue, base = plan.epilogue, plan.base.inputs[0]
-    indices = [p.inputs[0] for p in plan.indices]
-    rank = len(epilogue.shape)
-    fit = [d for d in range(rank) if base.strides[d] == 1 and all(i.strides[d] == 0 for i in indices)]
+    rank, walk = len(plan.epilogue.shape), plan.base.inputs[0].strides
+    fit = [d for d in range(rank) if walk[d] == 1 and all(p.inputs[0].strides[d] == 0 for p in plan.indices)]
     if not fit:
-        epilogue, base = _with_column(epilogue), replace(base, strides=(*base.strides, 1))
-        indices = [replace(i, strides=(*i.strides, 0)) for i in indices]
+        epilogue, base = _with_column(plan.epilogue, 1), _with_column(plan.base, 1)
+        plan = replace(plan, epilogue=epilogue, base=base, indices=tuple(_with_column(p, 0) for p in plan.indices))
         fit, rank = [rank], rank + 1
     others = [d for d in range(rank) if d != fit[-1]]
-    row = max(others, key=lambda d: (epilogue.shape[d], d), default=-1)
-    return RowPlan(epilogue, base, tuple(indices), plan.extents, plan.jumps, row, fit[-1])
+    row = max(others, key=lambda d: (plan.epilogue.shape[d], d), default=-1)
+    return RowPlan(plan.base, plan.indices, plan.extents, plan.jumps, plan.epilogue, row, fit[-1])
 
 
-def _with_column(program: PointwiseProgram) -> PointwiseProgram:
+def _with_column(program: PointwiseProgram, stride: int) -> PointwiseProgram:
     """The program with a last dimension of one element."""
-    return replace(
-        program,
-        shape=(*program.shape, 1),
-        inputs=tuple(replace(i, strides=(*i.strides, 1)) if i.source >= 0 else i for i in program.inputs),
-        outputs=tuple(replace(o, strides=(*o.strides, 1)) for o in program.outputs),
-    )
+    return walked(program, (*program.shape, 1), lambda strides: (*strides, stride))
 
 
 def gather_code(body: Body) -> TileCode:
@@ -87,7 +73,7 @@ def gather_code(body: Body) -> TileCode:
 
 def anchor_type(body: Body) -> DType:
     """The element type under which engines know the table's elements."""
-    dtype = row_plan(body).base.dtype
+    dtype = row_plan(body).base.inputs[0].dtype
     return DType.U8 if dtype is DType.BOOL else dtype
 
 
@@ -102,25 +88,7 @@ class GatherTiling(VectorTiling):
         return self.cut.units
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        plan = row_plan(body)
-        reads: dict[int, list[Region]] = {}
-        writes: dict[int, list[Region]] = {}
-        if begin >= end:
-            return ()
-        sizes = [o.type.dtype.itemsize for o in body.operands]
-        free = tuple((0, extent) for extent in plan.extents)
-        x = plan.base
-        for box in self.cut.boxes(begin, end):
-            found = regions_of_box((*box, *free), (*x.strides, *plan.jumps), sizes[x.source], x.offset)
-            reads.setdefault(x.source, []).extend(found)
-            for item in (*plan.indices, *plan.epilogue.inputs):
-                if item.source >= 0:
-                    region = regions_of_box(box, item.strides, sizes[item.source], item.offset)
-                    reads.setdefault(item.source, []).extend(region)
-            for out in plan.epilogue.outputs:
-                written = exact_regions(box, out.strides, sizes[out.target], out.offset)
-                writes.setdefault(out.target, []).extend(written)
-        return accesses_of(reads, writes)
+        return row_plan(body).accesses(body, self.cut.boxes(begin, end) if begin < end else ())
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         if begin >= end:

@@ -19,7 +19,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import row_major_strides
 from superkernel.ir.body import Body, PointwiseProgram, Role
-from superkernel.ir.collapse import merge_dims, merged_strides, regroup, walks_of
+from superkernel.ir.collapse import merge_dims, merged_strides, permuted, regroup, walked, walks_of
 from superkernel.scheduler.families.matmul_form import Factor, form_of
 
 ACCUMULATORS = {DType.F16: DType.F32, DType.BF16: DType.F32, DType.F32: DType.F32, DType.I8: DType.I32}
@@ -114,18 +114,9 @@ def _side(body: Body, factor: Factor, strides: tuple[int, ...]) -> Side:
 
 def _columns_last(program: PointwiseProgram, axis: int) -> PointwiseProgram:
     """The program with the column dimension last; a new one of extent 1 where `axis` is -1."""
-    rank = len(program.shape)
-    order = [d for d in range(rank) if d != axis]
-
-    def walk(strides: tuple[int, ...]) -> tuple[int, ...]:
-        return (*(strides[d] for d in order), strides[axis] if axis >= 0 else 0)
-
-    return replace(
-        program,
-        shape=(*(program.shape[d] for d in order), program.shape[axis] if axis >= 0 else 1),
-        inputs=tuple(replace(i, strides=walk(i.strides)) if i.source >= 0 else i for i in program.inputs),
-        outputs=tuple(replace(o, strides=walk(o.strides)) if o.target >= 0 else o for o in program.outputs),
-    )
+    if axis < 0:
+        return walked(program, (*program.shape, 1), lambda strides: (*strides, 0))
+    return permuted(program, [*(d for d in range(len(program.shape)) if d != axis), axis])
 
 
 def _stores_down(product: CubeProduct) -> bool:
@@ -138,23 +129,11 @@ def _stores_down(product: CubeProduct) -> bool:
 def turned(product: CubeProduct) -> CubeProduct:
     """The transposed product."""
     rank = len(product.program.shape)
-    order = (*range(rank - 2), rank - 1, rank - 2)
-
-    def walk(strides: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(strides[d] for d in order)
-
-    program = product.program
-    turned = replace(
-        program,
-        shape=walk(program.shape),
-        inputs=tuple(replace(i, strides=walk(i.strides)) if i.source >= 0 else i for i in program.inputs),
-        outputs=tuple(replace(o, strides=walk(o.strides)) if o.target >= 0 else o for o in program.outputs),
-    )
     return replace(
         product,
         rows=product.columns,
         columns=product.rows,
         left=product.right,
         right=product.left,
-        program=turned,
+        program=permuted(product.program, (*range(rank - 2), rank - 1, rank - 2)),
     )

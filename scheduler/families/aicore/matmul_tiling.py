@@ -27,13 +27,13 @@ Not in it: banks and channels that others are at, the wait for what others produ
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Box, Region, regions_of_box
 from superkernel.ir.body import Body, PointwiseProgram
-from superkernel.ir.collapse import runs_of_range
+from superkernel.ir.collapse import permuted, runs_of_range
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreKernelType, AicoreTiling, CoreRole
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form
 from superkernel.scheduler.families.aicore.cube import (
@@ -334,23 +334,8 @@ def fix_of(body: Body) -> FixForm | None:
     if product.accumulator is DType.I32:
         plain = program.is_store_only and body.operands[out.target].type.dtype is DType.I32
         return FixForm(out.target, out.strides, out.offset) if plain else None
-    return fix_form(body, _columns_second(program))
-
-
-def _columns_second(program: PointwiseProgram) -> PointwiseProgram:
-    """The program with its last dimension moved to where `fix_form` expects channels."""
     rank = len(program.shape)
-    order = (0, rank - 1, *range(1, rank - 1))
-
-    def walk(values: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(values[d] for d in order)
-
-    return replace(
-        program,
-        shape=walk(program.shape),
-        inputs=tuple(replace(i, strides=walk(i.strides)) if i.source >= 0 else i for i in program.inputs),
-        outputs=tuple(replace(o, strides=walk(o.strides)) if o.target >= 0 else o for o in program.outputs),
-    )
+    return fix_form(body, permuted(program, (0, rank - 1, *range(1, rank - 1))))  # columns are its channels
 
 
 # Cost -----------------------------------------------------------------------------------------------------------------

@@ -7,22 +7,19 @@ memory of their own, which all pieces of a kind share: `budgets` divides UB. Uni
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.registry.rounding import EXACT
-from superkernel.scheduler.families.aicore.base import VectorTiling
-from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types, plain
+from superkernel.scheduler.families.aicore.cuts import Terms, cut_program, output_types, plain
 from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
-from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
+from superkernel.scheduler.families.aicore.pointwise import ProgramsTiling
 from superkernel.scheduler.families.pieces import pieces_of
-from superkernel.scheduler.families.pointwise import accesses_of, program_accesses
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 
 
@@ -33,44 +30,11 @@ def programs_of(body: Body) -> tuple[PointwiseProgram, ...]:
 
 
 @dataclass(frozen=True)
-class PiecesTiling(VectorTiling):
+class PiecesTiling(ProgramsTiling):
     """One cut per piece; a staged one goes through the vector engine."""
 
-    cuts: tuple[Cut, ...]
-
-    @property
-    def units(self) -> int:
-        return sum(c.units for c in self.cuts)
-
-    def bases(self) -> list[int]:
-        """The first unit of each piece."""
-        found = [0]
-        for cut in self.cuts:
-            found.append(found[-1] + cut.units)
-        return found[:-1]
-
-    def _ranges(self, begin: int, end: int) -> Iterator[tuple[int, Cut, int, int]]:
-        """(piece, its cut, its first unit, end) of every piece that a range takes in."""
-        for k, (cut, base) in enumerate(zip(self.cuts, self.bases(), strict=True)):
-            first, last = max(begin - base, 0), min(end - base, cut.units)
-            if first < last:
-                yield k, cut, first, last
-
-    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        reads: dict[int, list[Region]] = {}
-        writes: dict[int, list[Region]] = {}
-        programs = programs_of(body)
-        for k, cut, first, last in self._ranges(begin, end):
-            for access in program_accesses(body, programs[k], cut.boxes(first, last)):
-                (writes if access.write else reads).setdefault(access.operand, []).extend(access.regions)
-        return accesses_of(reads, writes)
-
-    def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
-        total, programs = 0.0, programs_of(body)
-        for k, cut, first, last in self._ranges(begin, end):
-            code = code_of(cut, programs[k], output_types(body, programs[k]))
-            total += CALL_CYCLES + cut.cycles(programs[k], code, first, last, target)
-        return total
+    def programs(self, body: Body) -> Sequence[PointwiseProgram]:
+        return programs_of(body)
 
 
 class MovementFamily(KernelFamily):

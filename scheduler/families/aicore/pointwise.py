@@ -6,9 +6,11 @@ from MTE2 to MTE3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ir.collapse import canonical
@@ -19,7 +21,7 @@ from superkernel.registry.vector_ops import VECTOR_OPS, Computable
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, code_of, cut_program, output_types, plain
 from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
-from superkernel.scheduler.families.pointwise import program_accesses
+from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.kerneldef import ops_of
 from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
@@ -34,24 +36,53 @@ def program_of(body: Body) -> PointwiseProgram:
 
 
 @dataclass(frozen=True)
-class PointwiseTiling(VectorTiling):
-    """One cut of the body's program."""
+class ProgramsTiling(VectorTiling):
+    """Programs one behind the other, a cut for each; units are numbered through."""
 
-    cut: Cut
+    cuts: tuple[Cut, ...]
+
+    @abstractmethod
+    def programs(self, body: Body) -> Sequence[PointwiseProgram]:
+        """What is cut."""
 
     @property
     def units(self) -> int:
-        return self.cut.units
+        return sum(c.units for c in self.cuts)
+
+    @property
+    def bases(self) -> tuple[int, ...]:
+        """The first unit of each program."""
+        return (0, *accumulate(c.units for c in self.cuts))[:-1]
+
+    def ranges(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """(program, its first unit, end) of every program that a range takes in."""
+        for k, (cut, base) in enumerate(zip(self.cuts, self.bases, strict=True)):
+            first, last = max(begin - base, 0), min(end - base, cut.units)
+            if first < last:
+                yield k, first, last
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        return program_accesses(body, program_of(body), self.cut.boxes(begin, end) if begin < end else [])
+        found, programs = AccessSet(body), self.programs(body)
+        for k, first, last in self.ranges(begin, end):
+            found.program(programs[k], *self.cuts[k].boxes(first, last))
+        return found.result()
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
-        if begin >= end:
-            return 0.0
-        program = program_of(body)
-        code = code_of(self.cut, program, output_types(body, program))
-        return CALL_CYCLES + self.cut.cycles(program, code, begin, end, target)
+        parts = self.ranges(begin, end)
+        return sum((CALL_CYCLES + self.program_cycles(body, k, a, b, target) for k, a, b in parts), 0.0)
+
+    def program_cycles(self, body: Body, k: int, begin: int, end: int, target: AicoreTarget) -> float:
+        """Cycles of units [begin, end) of a program."""
+        program, cut = self.programs(body)[k], self.cuts[k]
+        return cut.cycles(program, code_of(cut, program, output_types(body, program)), begin, end, target)
+
+
+@dataclass(frozen=True)
+class PointwiseTiling(ProgramsTiling):
+    """One cut of the body's program."""
+
+    def programs(self, body: Body) -> Sequence[PointwiseProgram]:
+        return (program_of(body),)
 
 
 class PointwiseFamily(KernelFamily):
@@ -60,7 +91,7 @@ class PointwiseFamily(KernelFamily):
     def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
         assert isinstance(target, AicoreTarget)
         program = program_of(body)
-        return (PointwiseTiling(cut_program(program, output_types(body, program), target)),)
+        return (PointwiseTiling((cut_program(program, output_types(body, program), target),)),)
 
 
 FAMILY = PointwiseFamily()

@@ -20,10 +20,9 @@ from functools import lru_cache
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError, UnsupportedError
-from superkernel.core.tensor import Region, full_box, regions_of_box
+from superkernel.core.tensor import full_box
 from superkernel.ir.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, View
-from superkernel.ir.collapse import canonical, collapse, feed, program_regions
-from superkernel.scheduler.families.aicore.base import VectorTiling
+from superkernel.ir.collapse import canonical, collapse, feed, walked
 from superkernel.scheduler.families.aicore.cuts import (
     GRAIN_ROWS,
     Cut,
@@ -36,9 +35,9 @@ from superkernel.scheduler.families.aicore.cuts import (
     ub_bytes,
 )
 from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, AicoreKernelDef
-from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
+from superkernel.scheduler.families.aicore.pointwise import ProgramsTiling
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, TileLayout
-from superkernel.scheduler.families.pointwise import accesses_of
+from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.rowops import integer
 from superkernel.scheduler.families.rowspace import remap, slot_program
 from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
@@ -60,6 +59,11 @@ class RopePlan:
     has_position: bool
     interleaved: bool
     is_wide: bool
+
+    @property
+    def programs(self) -> tuple[PointwiseProgram, ...]:
+        """What there is to compute."""
+        return (self.pairs,) if self.tail is None else (self.pairs, self.tail)
 
     @property
     def shown(self) -> PointwiseProgram:
@@ -117,25 +121,8 @@ class _Joined:
 
 def _columns(program: PointwiseProgram, start: int, step: int, count: int) -> PointwiseProgram:
     """The program at columns start, start + step, ..."""
-
-    def walked(item: ProgramInput) -> ProgramInput:
-        if item.source < 0:
-            return item
-        *outer, last = item.strides
-        return replace(item, strides=(*outer, last * step), offset=item.offset + start * last)
-
-    def stored(out: ProgramOutput) -> ProgramOutput:
-        if out.target < 0:
-            return out
-        *outer, last = out.strides
-        return replace(out, strides=(*outer, last * step), offset=out.offset + start * last)
-
-    return replace(
-        program,
-        shape=(*program.shape[:-1], count),
-        inputs=tuple(walked(i) for i in program.inputs),
-        outputs=tuple(stored(o) for o in program.outputs),
-    )
+    shape = (*program.shape[:-1], count)
+    return walked(program, shape, lambda s: (*s[:-1], s[-1] * step), lambda s: start * s[-1])
 
 
 @lru_cache(maxsize=1024)
@@ -208,61 +195,33 @@ def _table(body: Body, slot: int, shape: tuple[int, ...], has_position: bool) ->
 
 
 @dataclass(frozen=True)
-class RopeTiling(VectorTiling):
+class RopeTiling(ProgramsTiling):
     """Units are the pairs', then the tail's."""
 
-    pairs: Cut
-    tail: Cut | None
     is_wide: bool = False
 
-    @property
-    def units(self) -> int:
-        return self.pairs.units + (self.tail.units if self.tail else 0)
-
-    def parts(self, body: Body) -> list[tuple[PointwiseProgram, Cut, int]]:
-        """(program, its cut, its first unit)."""
-        plan = rope_plan(body)
-        found = [(plan.pairs, self.pairs, 0)]
-        if plan.tail is not None and self.tail is not None:
-            found.append((plan.tail, self.tail, self.pairs.units))
-        return found
+    def programs(self, body: Body) -> Sequence[PointwiseProgram]:
+        return rope_plan(body).programs
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        reads: dict[int, list[Region]] = {}
-        writes: dict[int, list[Region]] = {}
-        plan, sizes = rope_plan(body), [o.type.dtype.itemsize for o in body.operands]
-        for program, cut, base in self.parts(body):
-            first, last = max(begin - base, 0), min(end - base, cut.units)
-            if first >= last:
-                continue
-            seen = program
-            if plan.has_position and base == 0:
-                for slot in (1, 2, 3):
-                    view = slot_program(body, slot)
-                    assert view is not None
-                    item = view.inputs[0]
-                    found = regions_of_box(full_box(view.shape), item.strides, sizes[item.source], item.offset)
-                    reads.setdefault(item.source, []).extend(found)
-                kept = tuple(i for k, i in enumerate(program.inputs) if k not in plan.tables)
-                seen = replace(program, inputs=kept)
-            for into, new in zip((reads, writes), program_regions(seen, cut.boxes(first, last), sizes), strict=True):
-                for operand, regions in new.items():
-                    into.setdefault(operand, []).extend(regions)
-        return accesses_of(reads, writes)
+        plan, found = rope_plan(body), AccessSet(body)
+        for k, first, last in self.ranges(begin, end):
+            program = plan.programs[k]
+            if plan.has_position and k == 0:
+                for table in (slot_program(body, slot) for slot in (1, 2, 3)):
+                    assert table is not None
+                    found.program(table, full_box(table.shape))
+                program = replace(
+                    program, inputs=tuple(i for j, i in enumerate(program.inputs) if j not in plan.tables)
+                )
+            found.program(program, *self.cuts[k].boxes(first, last))
+        return found.result()
 
-    def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
-        total = 0.0
-        for program, cut, base in self.parts(body):
-            first, last = max(begin - base, 0), min(end - base, cut.units)
-            if first < last:
-                shown = rope_plan(body).shown if base == 0 else program
-                code = code_of(cut, shown, output_types(body, program))
-                total += CALL_CYCLES
-                if base == 0 and self.is_wide:
-                    total += cut.cycles(shown, code, first, last, target, WIDE, self._wide_cycles(body, target))
-                else:
-                    total += cut.cycles(shown, code, first, last, target)
-        return total
+    def program_cycles(self, body: Body, k: int, begin: int, end: int, target: AicoreTarget) -> float:
+        program, cut = rope_plan(body).programs[k] if k else rope_plan(body).shown, self.cuts[k]
+        code = code_of(cut, program, output_types(body, program))
+        apart = (WIDE, self._wide_cycles(body, target)) if self.is_wide and k == 0 else ()
+        return cut.cycles(program, code, begin, end, target, *apart)
 
     def _wide_cycles(self, body: Body, target: AicoreTarget) -> Callable[[int], tuple[int, int, int]]:
         """What moving pairs whole costs MTE2, V and MTE3 per tile of so many rows."""
@@ -271,7 +230,7 @@ class RopeTiling(VectorTiling):
         paths = ("rates.gm_to_ub_gb_per_s", "rates.ub_to_gm_gb_per_s")
 
         def cycles(rows: int) -> tuple[int, int, int]:
-            elements = rows * self.pairs.block
+            elements = rows * self.cuts[0].block
             load, store = (
                 target.dma.startup_cycles + target.transfer_cycles(path, 2 * elements * item)
                 for path, item in zip(paths, items, strict=True)
@@ -302,10 +261,10 @@ class RopeFamily(KernelFamily):
         elif plan.is_wide:
             pairs = cut_program(plan.pairs, dtypes, target, terms)
         self._check(plan, pairs, body)
-        tail = None
-        if plan.tail is not None:
-            tail = cut_program(plan.tail, output_types(body, plan.tail), target, Terms(share, pooled=True))
-        return (RopeTiling(pairs, tail, is_wide),)
+        tails = [
+            cut_program(tail, output_types(body, tail), target, Terms(share, pooled=True)) for tail in plan.programs[1:]
+        ]
+        return (RopeTiling((pairs, *tails), is_wide),)
 
     def _check(self, plan: RopePlan, cut: Cut, body: Body) -> None:
         """Tables with a position are loaded row by row, into rows."""

@@ -25,9 +25,9 @@ from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types
 from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
-from superkernel.scheduler.families.pointwise import accesses_of
+from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.rowspace import slot_program
-from superkernel.scheduler.families.update import is_in_place
+from superkernel.scheduler.families.update import is_in_place, read_position
 from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 
@@ -102,27 +102,22 @@ class UpdateTiling(VectorTiling):
         return found
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        reads: dict[int, list[Region]] = {}
-        writes: dict[int, list[Region]] = {}
+        found = AccessSet(body)
         if begin >= end:
             return ()
-        sizes = [o.type.dtype.itemsize for o in body.operands]
         anywhere = (0, spare_rows(body) + 1)
         for part, cut in self.parts(body):
             each = cut.units // self.pairs
             for box in cut.boxes(begin * each, end * each):
                 for item, step in zip(part.program.inputs, part.input_steps, strict=True):
-                    where = _moved(box, item.strides, step, anywhere)
-                    reads.setdefault(item.source, []).extend(regions_of_box(*where, sizes[item.source], item.offset))
+                    found.view(item.source, *_moved(box, item.strides, step, anywhere), item.offset)
                 for out, step in zip(part.program.outputs, part.output_steps, strict=True):
-                    written = _moved(box, out.strides, step, anywhere)
-                    writes.setdefault(out.target, []).extend(_union(*written, sizes[out.target], out.offset))
-        position = slot_program(body, 2)
-        if position is not None and self.rows.units:
-            item = position.inputs[0]
-            size = sizes[item.source]
-            reads.setdefault(item.source, []).append(Region(item.offset * size, size))
-        return accesses_of(reads, writes)
+                    size = body.operands[out.target].type.dtype.itemsize
+                    moved = _moved(box, out.strides, step, anywhere)
+                    found.add(out.target, True, _union(*moved, size, out.offset))
+        if self.rows.units:
+            read_position(found, body)
+        return found.result()
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         if begin >= end:
