@@ -12,12 +12,10 @@ from math import sqrt
 import numpy as np
 
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import Box, TensorType
+from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
     array,
     bool_attr,
-    box_broadcast,
-    box_full,
     float_attr,
     get_bool,
     get_float,
@@ -34,7 +32,7 @@ from superkernel.ops.common import (
     slot,
     to_f64,
 )
-from superkernel.ops.opdef import BOOLS, FLOATS, ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types
+from superkernel.ops.opdef import BOOLS, FLOATS, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 from superkernel.ops.ragged import check_lengths, slots_of
 
 _INDEX = frozenset({DType.I64, DType.I32})
@@ -104,19 +102,18 @@ def _attention_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tupl
     if get_bool(attrs, "causal"):
         last = np.arange(rows) + (np.broadcast_to(valid, (batch, 1)) - rows)
         visible = visible & (position <= last[:, :, None])[:, None]
-    with np.errstate(all="ignore"):
-        split = q.reshape(batch, k.shape[1], group * rows, depth)
-        scores = (split @ k.swapaxes(-1, -2)).reshape(batch, heads, rows, keys) * attention_scale(attrs, depth)
-        cap = get_float(attrs, "softcap")
-        if cap:
-            scores = cap * np.tanh(scores / cap)
-        if mask is not None and mask.dtype == np.bool_:
-            visible = visible & mask
-        elif mask is not None:
-            added = to_f64(mask)
-            visible, scores = visible & ~np.isneginf(added), scores + np.where(np.isneginf(added), 0.0, added)
-        weight = _visible_softmax(scores, np.broadcast_to(visible, scores.shape))
-        mixed = weight.reshape(batch, k.shape[1], group * rows, keys) @ v
+    split = q.reshape(batch, k.shape[1], group * rows, depth)
+    scores = (split @ k.swapaxes(-1, -2)).reshape(batch, heads, rows, keys) * attention_scale(attrs, depth)
+    cap = get_float(attrs, "softcap")
+    if cap:
+        scores = cap * np.tanh(scores / cap)
+    if mask is not None and mask.dtype == np.bool_:
+        visible = visible & mask
+    elif mask is not None:
+        added = to_f64(mask)
+        visible, scores = visible & ~np.isneginf(added), scores + np.where(np.isneginf(added), 0.0, added)
+    weight = _visible_softmax(scores, np.broadcast_to(visible, scores.shape))
+    mixed = weight.reshape(batch, k.shape[1], group * rows, keys) @ v
     return (mixed.reshape(outputs[0].shape),)
 
 
@@ -128,27 +125,6 @@ def _visible_softmax(scores: Array, visible: Array) -> Array:
     total = power.sum(axis=-1, keepdims=True)
     result: Array = power / np.where(visible.any(axis=-1, keepdims=True), total, 1.0)
     return result
-
-
-def _attention_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    q, k = present(inputs, 0), present(inputs, 1)
-    batch, heads, rows, columns = box
-    group = q.shape[1] // k.shape[1]
-    kv_heads = (heads[0] // group, -(-heads[1] // group)) if group else (0, 0)
-    keys, depth = (0, k.shape[2]), (0, k.shape[3])
-    # All keys, even those a causal mask hides: a kernel that works in blocks of keys loads them and weighs them with 0.
-    boxes: list[Box | None] = [(batch, heads, rows, depth), (batch, kv_heads, keys, depth)]
-    boxes.append((batch, kv_heads, keys, columns))
-    for i, kind in enumerate(inputs[3:], 3):
-        if kind is None:
-            boxes.append(None)
-        elif i == 5:
-            boxes.append(box_full(kind))
-        elif i == 3:
-            boxes.append(box_broadcast(kind.shape, (batch, heads, rows, keys)))
-        else:
-            boxes.append((batch,) if kind.shape and kind.shape[0] > 1 else box_full(kind))
-    return tuple(boxes)
 
 
 def _attention_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
@@ -217,44 +193,9 @@ def _rope_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arr
     first = slice(0, width, 2) if spread else slice(0, width // 2)
     second = slice(1, width, 2) if spread else slice(width // 2, width)
     out = x.copy()
-    with np.errstate(all="ignore"):
-        out[..., first] = x[..., first] * cos - x[..., second] * sin
-        out[..., second] = x[..., second] * cos + x[..., first] * sin
+    out[..., first] = x[..., first] * cos - x[..., second] * sin
+    out[..., second] = x[..., second] * cos + x[..., first] * sin
     return (out,)
-
-
-def _rope_columns(attrs: Attrs, depth: int, span: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int] | None]:
-    """The columns of x that output columns `span` need, and those of the tables (None: no turning one among them)."""
-    width = rotary_width(attrs, depth)
-    start, stop = span[0], min(span[1], width)
-    if start >= stop:
-        return span, None
-    if get_bool(attrs, "interleaved"):
-        pairs = (start // 2, (stop + 1) // 2)
-        return (2 * pairs[0], max(span[1], 2 * pairs[1])), pairs
-    half = width // 2
-    if start < half < stop:
-        # Output columns half-1 and half are pairs half-1 and 0: the pairs' hull is all of them.
-        return (0, max(width, span[1])), (0, half)
-    pairs = (start % half, (stop - 1) % half + 1)
-    return (pairs[0], max(pairs[1] + half, span[1])), pairs
-
-
-def _rope_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    columns, pairs = _rope_columns(attrs, outputs[0].shape[3], box[3])
-    x_box: Box = (*box[:3], columns)
-    position = optional(inputs, 3)
-    if pairs is None:
-        return x_box, *(None for _ in inputs[1:])
-    table = present(inputs, 1)
-    tables: Box = ((0, table.shape[0]), pairs) if position else box_broadcast(table.shape, (*box[:3], pairs))
-    rest: list[Box | None] = []
-    for kind in inputs[3:]:
-        if kind is None or kind.rank == 0:
-            rest.append(box_full(kind))
-        else:
-            rest.append(box_broadcast(kind.shape, (box[0], box[2])[: kind.rank]))
-    return x_box, tables, tables, *rest
 
 
 def _rope_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
@@ -276,7 +217,6 @@ OPS: tuple[OpDef, ...] = (
         ),
         _attention_infer,
         _attention_reference,
-        _attention_access,
         _attention_flops,
     ),
     OpDef(
@@ -290,7 +230,6 @@ OPS: tuple[OpDef, ...] = (
         ),
         _rope_infer,
         _rope_reference,
-        _rope_access,
         _rope_flops,
     ),
 )

@@ -1,20 +1,15 @@
-"""What the rows of the operator table share: typed attribute access, shape checks with full errors, boxes, arithmetic.
-
-Invariant: every `box_*` function returns, for a non-empty output box inside the output's shape, the smallest box that
-covers what is read, inside the input's shape.
-"""
+"""What the rows of the operator table share: typed attribute access, shape checks with full errors, arithmetic."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import ml_dtypes
 import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import GraphError
-from superkernel.core.tensor import Box, TensorType, full_box
+from superkernel.core.tensor import TensorType
 from superkernel.ops.opdef import ArgDef, Array, AttrDef, AttrKind, Attrs, Types
 
 Shape = tuple[int, ...]
@@ -170,16 +165,12 @@ def axes_of(axes: Sequence[int], rank: int, name: str = "axes") -> tuple[int, ..
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
     """NumPy's broadcast of the shapes. Raises GraphError naming all of them."""
-    rank = max((len(s) for s in shapes), default=0)
-    result = [1] * rank
-    for shape in shapes:
-        for i, extent in enumerate(shape, rank - len(shape)):
-            if extent != 1:
-                fits = result[i] in (1, extent)
-                text = " and ".join(str(list(s)) for s in shapes)
-                require(fits, "shapes do not broadcast", "equal extents, or 1, counted from the last axis", text)
-                result[i] = extent
-    return tuple(result)
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        found = " and ".join(str(list(s)) for s in shapes)
+        expected = "equal extents, or 1, counted from the last axis"
+        raise GraphError("shapes do not broadcast", expected=expected, found=found) from error
 
 
 def require_broadcast_to(kind: TensorType, shape: Shape, where: str) -> None:
@@ -187,30 +178,6 @@ def require_broadcast_to(kind: TensorType, shape: Shape, where: str) -> None:
     padded = (1,) * (len(shape) - kind.rank) + kind.shape
     fits = len(padded) == len(shape) and all(d in (1, e) for d, e in zip(padded, shape, strict=True))
     require(fits, "shape does not broadcast", f"broadcastable to {list(shape)}", list(kind.shape), where)
-
-
-# Boxes.
-
-
-def box_full(kind: TensorType | None) -> Box | None:
-    """All of an input, None where it is absent."""
-    return None if kind is None else full_box(kind.shape)
-
-
-def box_broadcast(shape: Shape, box: Box) -> Box:
-    """What output box `box` reads of an input of `shape` that is broadcast to the output."""
-    aligned = box[len(box) - len(shape) :]
-    return tuple((0, 1) if extent == 1 else span for extent, span in zip(shape, aligned, strict=True))
-
-
-def box_with(box: Box, changes: dict[int, tuple[int, int]]) -> Box:
-    """`box` with some dimensions replaced."""
-    return tuple(changes.get(i, span) for i, span in enumerate(box))
-
-
-def box_size(box: Box) -> int:
-    """Number of indices in the box."""
-    return prod(max(0, stop - start) for start, stop in box)
 
 
 # Reference arithmetic.

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from superkernel.core.tensor import Box, TensorType
+from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
     array,
     get_int,
@@ -27,13 +27,12 @@ from superkernel.ops.common import (
     slot,
     to_f64,
 )
-from superkernel.ops.opdef import FLOATS, ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types
+from superkernel.ops.opdef import FLOATS, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 from superkernel.ops.windows import (
     Window,
     paddings,
     spatial,
     trailing,
-    window_box,
     window_taps,
     windows,
 )
@@ -89,32 +88,16 @@ def _conv_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arr
     data = x.reshape(batch, groups, inner, *space)
     weight = w.reshape(groups, outer, inner, *w.shape[2:])
     out = np.zeros((batch, groups, outer, *(a.size for a in axes)))
-    with np.errstate(all="ignore"):
-        for tap, targets, sources in window_taps(axes):
-            part, factor = data[trailing(sources)], weight[trailing(tap)]
-            count = prod(part.shape[3:])
-            if inner == 1 or count == 0:
-                value = factor.reshape(groups, outer, *(1,) * len(axes)) * part if inner == 1 else 0.0
-            else:
-                value = np.matmul(factor, part.reshape(batch, groups, inner, count))
-                value = value.reshape(batch, groups, outer, *part.shape[3:])
-            out[trailing(targets)] += value
-        return (_with_bias(out.reshape(outputs[0].shape), optional_array(inputs, 2)),)
-
-
-def _channel_group(channels: tuple[int, int], per_group: int, other_per_group: int) -> tuple[int, int]:
-    """The channels on the other side of the groups that `channels` touches."""
-    width = max(1, per_group)
-    return channels[0] // width * other_per_group, -(-channels[1] // width) * other_per_group
-
-
-def _conv_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    x, w, groups = present(inputs, 0), present(inputs, 1), get_int(attrs, "groups")
-    channels = _channel_group(box[1], w.shape[0] // groups, w.shape[1])
-    space = window_box(conv_windows(x, w, attrs), box[2:])
-    x_box = None if space is None else (box[0], channels, *space)
-    w_box = (box[1], *((0, d) for d in w.shape[1:]))
-    return x_box, w_box, *(None if b is None else (box[1],) for b in inputs[2:])
+    for tap, targets, sources in window_taps(axes):
+        part, factor = data[trailing(sources)], weight[trailing(tap)]
+        count = prod(part.shape[3:])
+        if inner == 1 or count == 0:
+            value = factor.reshape(groups, outer, *(1,) * len(axes)) * part if inner == 1 else 0.0
+        else:
+            value = np.matmul(factor, part.reshape(batch, groups, inner, count))
+            value = value.reshape(batch, groups, outer, *part.shape[3:])
+        out[trailing(targets)] += value
+    return (_with_bias(out.reshape(outputs[0].shape), optional_array(inputs, 2)),)
 
 
 def _conv_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
@@ -166,36 +149,10 @@ def _transpose_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tupl
     data = x.reshape(batch, groups, inner, prod(space))
     weight = w.reshape(groups, inner, outer, *w.shape[2:])
     out = np.zeros((batch, groups, outer, *outputs[0].shape[2:]))
-    with np.errstate(all="ignore"):
-        for tap, read, written in window_taps(axes):
-            spread = np.matmul(weight[trailing(tap)].swapaxes(1, 2), data).reshape(batch, groups, outer, *space)
-            out[trailing(written)] += spread[trailing(read)]
-        return (_with_bias(out.reshape(outputs[0].shape), optional_array(inputs, 2)),)
-
-
-def _transposed_reads(window: Window, start: int, stop: int) -> tuple[int, int]:
-    """The inputs that reach outputs start..stop-1 under some tap; (0, 0) where none does."""
-    low, high = window.size, 0
-    for tap in range(window.kernel):
-        offset = tap * window.dilation - window.begin
-        first = max(0, -((offset - start) // window.stride))
-        last = min(window.size, (stop - 1 - offset) // window.stride + 1)
-        if first < last:
-            low, high = min(low, first), max(high, last)
-    return (low, high) if low < high else (0, 0)
-
-
-def _transpose_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    x, w, groups = present(inputs, 0), present(inputs, 1), get_int(attrs, "groups")
-    axes = transpose_windows(x, w, attrs)
-    channels = _channel_group(box[1], w.shape[1], x.shape[1] // groups)
-    space = tuple(_transposed_reads(a, *span) for a, span in zip(axes, box[2:], strict=True))
-    x_box = (box[0], channels, *space) if all(start < stop for start, stop in space) else None
-    width = max(1, w.shape[1])
-    single = box[1][0] // width == (box[1][1] - 1) // width
-    local = (box[1][0] % width, (box[1][1] - 1) % width + 1) if single else (0, w.shape[1])
-    w_box = (channels, local, *((0, d) for d in w.shape[2:]))
-    return x_box, w_box, *(None if b is None else (box[1],) for b in inputs[2:])
+    for tap, read, written in window_taps(axes):
+        spread = np.matmul(weight[trailing(tap)].swapaxes(1, 2), data).reshape(batch, groups, outer, *space)
+        out[trailing(written)] += spread[trailing(read)]
+    return (_with_bias(out.reshape(outputs[0].shape), optional_array(inputs, 2)),)
 
 
 def _transpose_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
@@ -219,7 +176,6 @@ OPS: tuple[OpDef, ...] = (
         (*_ATTRS, _GROUPS),
         _conv_infer,
         _conv_reference,
-        _conv_access,
         _conv_flops,
     ),
     OpDef(
@@ -230,7 +186,6 @@ OPS: tuple[OpDef, ...] = (
         (*_ATTRS, ints_attr("output_padding", (), "extends the end of each spatial axis; empty: none"), _GROUPS),
         _transpose_infer,
         _transpose_reference,
-        _transpose_access,
         _transpose_flops,
     ),
 )

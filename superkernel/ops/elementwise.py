@@ -1,9 +1,9 @@
 """The uniform pointwise operators, unary and binary, as compact rows.
 
 Model: a row is a name, the element types it takes, a formula on float64 arrays, and, where integers need another one,
-a formula on integer arrays that wraps in its own type; then its traits (`Traits`, `OpDef`). Shapes, access and cost
-follow from the broadcast rule. The accelerator's vector engine computes a row in all of its types that the engine does
-arithmetic in, unless the row says otherwise.
+a formula on integer arrays that wraps in its own type; then its traits (`Traits`, `OpDef`). Shapes and cost follow from
+the broadcast rule. The accelerator's vector engine computes a row in all of its types that the engine does arithmetic
+in, unless the row says otherwise.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import Box, TensorType
+from superkernel.core.tensor import TensorType
 from superkernel.ops.common import array as nth
 from superkernel.ops.common import (
     bool_attr,
-    box_broadcast,
     broadcast_shape,
     float_attr,
     is_float,
@@ -59,10 +58,6 @@ Formula = Callable[..., Array]  # of the inputs, and the attributes in the order
 ONE = 1.5  # the weight of an operator that is an instruction or two
 
 
-def _access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> tuple[Box | None, ...]:
-    return tuple(None if kind is None else box_broadcast(kind.shape, box) for kind in inputs)
-
-
 def _flops(per_element: int) -> FlopsFn:
     return lambda inputs, outputs, attrs: per_element * outputs[0].size
 
@@ -78,10 +73,8 @@ def pointwise_row(
     traits: Traits,
     **columns: Any,
 ) -> OpDef:
-    """A row whose access and cost follow from the broadcast rule. `columns`: those of `OpDef` that have defaults."""
-    return OpDef(
-        name, Family.POINTWISE, doc, args, attrs, infer, reference, _access, _flops(flops), traits=traits, **columns
-    )
+    """A row whose cost follows from the broadcast rule. `columns`: those of `OpDef` that have defaults."""
+    return OpDef(name, Family.POINTWISE, doc, args, attrs, infer, reference, _flops(flops), traits=traits, **columns)
 
 
 def _vector(dtypes: frozenset[DType], given: frozenset[DType] | str | None, out: DType | None) -> Conversions | str:
@@ -116,10 +109,9 @@ def _unary(
 
     def reference(inputs: Arrays, given: Attrs, outputs: Outputs) -> tuple[Array, ...]:
         x, values = nth(inputs, 0), [given[a.name] for a in attrs]
-        with np.errstate(all="ignore"):
-            if is_float(x):
-                return (np.asarray(formula(to_f64(x), *values)),)
-            return (np.asarray(formula(x, *values)).astype(outputs[0].dtype.numpy),)
+        if is_float(x):
+            return (np.asarray(formula(to_f64(x), *values)),)
+        return (np.asarray(formula(x, *values)).astype(outputs[0].dtype.numpy),)
 
     traits = Traits(weight=weight, vector=_vector(dtypes, vector, out), costly=costly, domain=domain)
     return pointwise_row(name, doc, (ArgDef("x", dtypes),), attrs, infer, reference, flops, traits, **columns)
@@ -323,10 +315,9 @@ def _binary(
     def reference(inputs: Arrays, given: Attrs, outputs: Outputs) -> tuple[Array, ...]:
         a, b = nth(inputs, 0), nth(inputs, 1)
         values = [given[attr.name] for attr in attrs]
-        with np.errstate(all="ignore"):
-            if is_float(a):
-                return (np.asarray(formula(to_f64(a), to_f64(b), *values)),)
-            return (np.asarray((integer or formula)(a, b, *values)).astype(outputs[0].dtype.numpy),)
+        if is_float(a):
+            return (np.asarray(formula(to_f64(a), to_f64(b), *values)),)
+        return (np.asarray((integer or formula)(a, b, *values)).astype(outputs[0].dtype.numpy),)
 
     traits = Traits(weight=weight, vector=_vector(dtypes, vector, out), constant=constant, costly=costly)
     return pointwise_row(name, doc, args, attrs, infer, reference, 1, traits, **columns)

@@ -1,9 +1,8 @@
 """Gathers and scatters: moves whose path is in an index input.
 
 Model: indices count from the end where negative. An index out of range is clamped to the nearest legal one, in the
-reference and in every kernel, so that no input can make a read or write leave its tensor. Because the path is data, the
-access box spans the whole indexed axis. Scatters apply their updates in row-major order: without a reduction the last
-update of an element wins.
+reference and in every kernel, so that no input can make a read or write leave its tensor. Scatters apply their updates
+in row-major order: without a reduction the last update of an element wins.
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import Box, TensorType
+from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
     array,
     axis_of,
-    box_full,
-    box_with,
     get_int,
     get_str,
     int_attr,
@@ -37,12 +34,10 @@ from superkernel.ops.opdef import (
     Arrays,
     AttrDef,
     Attrs,
-    Boxes,
     Family,
     OpDef,
     Outputs,
     Types,
-    no_flops,
 )
 
 INDEX = frozenset({DType.I64, DType.I32})
@@ -79,13 +74,6 @@ def _gather_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[A
     return (x.take(wrap_indices(indices, x.shape[axis]), axis=axis),)
 
 
-def _gather_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    x, indices = present(inputs, 0), present(inputs, 1)
-    axis = axis_of(get_int(attrs, "axis"), x.rank)
-    behind = axis + indices.rank
-    return (*box[:axis], (0, x.shape[axis]), *box[behind:]), box[axis:behind]
-
-
 # gather_elements
 
 
@@ -117,11 +105,6 @@ def _gather_elements_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -
         return (np.zeros(outputs[0].shape, x.dtype),)
     axis = axis_of(get_int(attrs, "axis"), x.ndim)
     return (x[_element_positions(indices, axis, x.shape[axis])],)
-
-
-def _gather_elements_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    axis = axis_of(get_int(attrs, "axis"), len(box))
-    return box_with(box, {axis: (0, present(inputs, 0).shape[axis])}), box
 
 
 # gather_nd
@@ -159,13 +142,6 @@ def _gather_nd_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tupl
     return (np.broadcast_to(x[where], outputs[0].shape),)
 
 
-def _gather_nd_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    x, indices, batch = present(inputs, 0), present(inputs, 1), get_int(attrs, "batch_dims")
-    width, lead = indices.shape[-1], indices.rank - 1
-    chosen = tuple((0, d) for d in x.shape[batch : batch + width])
-    return (*box[:batch], *chosen, *box[lead:]), (*box[:lead], (0, width))
-
-
 # Scatters
 
 _SCATTER_ARGS = (ArgDef("x", ANY), ArgDef("indices", INDEX), ArgDef("updates", ANY, doc="of x's type"))
@@ -186,8 +162,7 @@ def _apply_updates(result: Array, positions: tuple[Any, ...], updates: Array, re
         result[positions] = updates
         return
     join: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-    with np.errstate(all="ignore"):
-        join[reduction].at(result, positions, updates)
+    join[reduction].at(result, positions, updates)
 
 
 def _scatter_elements_infer(inputs: Types, attrs: Attrs) -> Outputs:
@@ -205,17 +180,6 @@ def _scatter_elements_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) 
         positions = np.broadcast_arrays(*_element_positions(indices, axis, result.shape[axis]))
         _apply_updates(result, tuple(positions), widen(array(inputs, 2)), get_str(attrs, "reduction"))
     return (result,)
-
-
-def _scatter_elements_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    """Off the axis an update stays at its own position; along it, it may go anywhere."""
-    axis, indices = axis_of(get_int(attrs, "axis"), len(box)), present(inputs, 1)
-    spans = []
-    for i, ((start, stop), extent) in enumerate(zip(box, indices.shape, strict=True)):
-        spans.append((0, extent) if i == axis else (start, min(stop, extent)))
-        if spans[-1][0] >= spans[-1][1]:
-            return box, None, None
-    return box, tuple(spans), tuple(spans)
 
 
 def _scatter_nd_infer(inputs: Types, attrs: Attrs) -> Outputs:
@@ -244,12 +208,6 @@ def _scatter_nd_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tup
     return (result,)
 
 
-def _scatter_nd_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    indices = present(inputs, 1)
-    width, lead = indices.shape[-1], tuple((0, d) for d in indices.shape[:-1])
-    return box, box_full(indices), (*lead, *box[width:])
-
-
 def _scatter_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
     return 0 if get_str(attrs, "reduction") == "none" else present(inputs, 2).size
 
@@ -265,8 +223,6 @@ OPS: tuple[OpDef, ...] = (
         _AXIS,
         _gather_infer,
         _gather_reference,
-        _gather_access,
-        no_flops,
     ),
     OpDef(
         "gather_elements",
@@ -276,8 +232,6 @@ OPS: tuple[OpDef, ...] = (
         _AXIS,
         _gather_elements_infer,
         _gather_elements_reference,
-        _gather_elements_access,
-        no_flops,
     ),
     OpDef(
         "gather_nd",
@@ -287,8 +241,6 @@ OPS: tuple[OpDef, ...] = (
         (int_attr("batch_dims", 0, "leading dimensions that x and indices share"),),
         _gather_nd_infer,
         _gather_nd_reference,
-        _gather_nd_access,
-        no_flops,
     ),
     OpDef(
         "scatter_elements",
@@ -298,7 +250,6 @@ OPS: tuple[OpDef, ...] = (
         (*_AXIS, _REDUCTION),
         _scatter_elements_infer,
         _scatter_elements_reference,
-        _scatter_elements_access,
         _scatter_flops,
     ),
     OpDef(
@@ -309,7 +260,6 @@ OPS: tuple[OpDef, ...] = (
         (_REDUCTION,),
         _scatter_nd_infer,
         _scatter_nd_reference,
-        _scatter_nd_access,
         _scatter_flops,
     ),
 )

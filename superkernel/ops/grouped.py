@@ -26,10 +26,9 @@ import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import DataError
-from superkernel.core.tensor import Box, TensorType
+from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
     array,
-    box_full,
     get_int,
     get_ints,
     int_attr,
@@ -43,7 +42,7 @@ from superkernel.ops.common import (
     slot,
     to_f64,
 )
-from superkernel.ops.opdef import FLOATS, ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types, no_flops
+from superkernel.ops.opdef import FLOATS, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 
 TILINGS = ("tile_groups", "tile_lengths")
 """Operators that compute tilings; the first word of what they make tells whether their data is in range."""
@@ -158,18 +157,10 @@ def _matmul_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[A
     check_counts(counts, len(x))
     result = np.zeros(outputs[0].shape)
     first = 0
-    with np.errstate(all="ignore"):
-        for matrix, count in zip(w, counts.tolist(), strict=True):
-            result[first : first + count] = x[first : first + count] @ matrix
-            first += count
+    for matrix, count in zip(w, counts.tolist(), strict=True):
+        result[first : first + count] = x[first : first + count] @ matrix
+        first += count
     return (result,)
-
-
-def _matmul_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    """Rows are their own, but for their expert, which may be any."""
-    x, w = present(inputs, 0), present(inputs, 1)
-    rest = [box_full(kind) for kind in inputs[2:]]
-    return (box[0], (0, x.shape[1])), ((0, w.shape[0]), (0, w.shape[1]), box[1]), *rest
 
 
 def _matmul_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
@@ -206,10 +197,6 @@ def _tile_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arr
     return (group_table(kind, attrs).made(counts),)
 
 
-def _tile_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    return (box_full(inputs[0]),)
-
-
 OPS: tuple[OpDef, ...] = (
     OpDef(
         "grouped_matmul",
@@ -219,7 +206,6 @@ OPS: tuple[OpDef, ...] = (
         (ints_attr("cut", (), "tile, columns, slots of the tiling; none without one"),),
         _matmul_infer,
         _matmul_reference,
-        _matmul_access,
         _matmul_flops,
     ),
     OpDef(
@@ -235,7 +221,5 @@ OPS: tuple[OpDef, ...] = (
         ),
         _tile_infer,
         _tile_reference,
-        _tile_access,
-        no_flops,
     ),
 )

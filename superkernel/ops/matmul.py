@@ -1,8 +1,8 @@
 """Matrix products: matmul (NumPy's batching), gemm, matmul_integer.
 
 Model: every product is [..., m, k] x [..., k, n] after `orient` has put a missing row or column dimension in and noted
-which axes are swapped in memory; shapes, access and cost are stated once on that form. 8-bit integers accumulate in i32
-and wrap; wider ones wrap in their own type.
+which axes are swapped in memory; shapes and cost are stated once on that form. 8-bit integers accumulate in i32 and
+wrap; wider ones wrap in their own type.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from math import prod
 import numpy as np
 
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import Box, TensorType
+from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
     array,
     bool_attr,
-    box_broadcast,
-    box_full,
     broadcast_shape,
     float_attr,
     get_bool,
@@ -33,7 +31,7 @@ from superkernel.ops.common import (
     slot,
     to_f64,
 )
-from superkernel.ops.opdef import FLOATS, ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types
+from superkernel.ops.opdef import FLOATS, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 
 BYTES = frozenset({DType.I8, DType.U8})
 WIDE_INTS = frozenset({DType.I32, DType.I64, DType.U32, DType.U64})
@@ -73,35 +71,13 @@ def orient(a: TensorType, b: TensorType, swap_a: bool, swap_b: bool) -> Product:
     return Product(batch, m, k, n, a.rank == 1, b.rank == 1, swap_a, swap_b)
 
 
-def _operand_box(
-    shape: tuple[int, ...], batch: Box, outer: tuple[int, int], k: int, outer_first: bool, vector: bool
-) -> Box:
-    """Box of one operand: its rows (columns) by all of k, behind its part of the batch."""
-    if vector:
-        return ((0, k),)
-    pair = (outer, (0, k)) if outer_first else ((0, k), outer)
-    return box_broadcast(shape[:-2], batch) + pair
-
-
-def _product_boxes(form: Product, a: TensorType, b: TensorType, box: Box) -> tuple[Box, Box]:
-    rest = list(box)
-    columns = (0, 1) if form.vector_b else rest.pop()
-    rows = (0, 1) if form.vector_a else rest.pop()
-    batch = tuple(rest)
-    return (
-        _operand_box(a.shape, batch, rows, form.k, not form.swap_a, form.vector_a),
-        _operand_box(b.shape, batch, columns, form.k, form.swap_b, form.vector_b),
-    )
-
-
 def _multiply(a: Array, b: Array, form: Product) -> Array:
     """a x b in float64, exact for 8-bit integers, whose sums stay far below 2^53; wider integers as themselves,
     modulo 2^width."""
     left, right = (a, b) if a.dtype.kind in "iu" and a.dtype.itemsize >= 4 else (to_f64(a), to_f64(b))
-    with np.errstate(all="ignore"):
-        product: Array = np.matmul(
-            left.swapaxes(-1, -2) if form.swap_a else left, right.swapaxes(-1, -2) if form.swap_b else right
-        )
+    product: Array = np.matmul(
+        left.swapaxes(-1, -2) if form.swap_a else left, right.swapaxes(-1, -2) if form.swap_b else right
+    )
     return product
 
 
@@ -145,11 +121,6 @@ def _matmul_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[A
     return (_as_i32(product) if outputs[0].dtype is DType.I32 else np.asarray(product),)
 
 
-def _matmul_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    a, b = present(inputs, 0), present(inputs, 1)
-    return _product_boxes(_form_of(inputs, attrs), a, b, box)
-
-
 def _matmul_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
     return 2 * outputs[0].size * _form_of(inputs, attrs).k
 
@@ -178,11 +149,6 @@ def _gemm_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arr
     a, b, c = array(inputs, 0), array(inputs, 1), optional_array(inputs, 2)
     product = get_float(attrs, "alpha") * _multiply(a, b, matmul_form(_array_type(a), _array_type(b), attrs))
     return (product if c is None else product + get_float(attrs, "beta") * to_f64(c),)
-
-
-def _gemm_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    boxes = _matmul_access(inputs, outputs, attrs, index, box)
-    return boxes + tuple(None if c is None else box_broadcast(c.shape, box) for c in inputs[2:])
 
 
 def _gemm_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
@@ -241,24 +207,6 @@ def _integer_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[
     return (_as_i32(np.asarray(_multiply(sides[0], sides[1], form))),)
 
 
-def _integer_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    a, b = present(inputs, 0), present(inputs, 1)
-    form = orient(a, b, False, False)
-    boxes = _product_boxes(form, a, b, box)
-    zeros: list[Box | None] = []
-    for which in range(len(inputs) - 2):
-        zero, shape = inputs[2 + which], _zero_shape(inputs, form, which)
-        if zero is None or shape is None or zero.size == 1:
-            zeros.append(box_full(zero))
-            continue
-        vector = form.vector_a if which == 0 else form.vector_b
-        operand = ((0, 1),) * 2 if vector else boxes[which]
-        outer = operand[-2] if which == 0 else operand[-1]
-        pair = (outer, (0, 1)) if which == 0 else ((0, 1), outer)
-        zeros.append((outer,) if zero.rank == 1 else operand[:-2] + pair)
-    return *boxes, *zeros
-
-
 def _integer_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
     form = orient(present(inputs, 0), present(inputs, 1), False, False)
     zeros = sum(prod(k.shape) for i, k in enumerate(inputs[:2]) if k is not None and optional(inputs, 2 + i))
@@ -279,7 +227,6 @@ OPS: tuple[OpDef, ...] = (
         _TRANS,
         _matmul_infer,
         _matmul_reference,
-        _matmul_access,
         _matmul_flops,
     ),
     OpDef(
@@ -290,7 +237,6 @@ OPS: tuple[OpDef, ...] = (
         (float_attr("alpha", 1.0), float_attr("beta", 1.0), *_TRANS),
         _gemm_infer,
         _gemm_reference,
-        _gemm_access,
         _gemm_flops,
     ),
     OpDef(
@@ -301,7 +247,6 @@ OPS: tuple[OpDef, ...] = (
         (),
         _integer_infer,
         _integer_reference,
-        _integer_access,
         _integer_flops,
     ),
 )

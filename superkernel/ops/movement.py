@@ -1,7 +1,7 @@
 """Operators that move elements along fixed paths: concat, pad, tile, one_hot, trilu, topk; and the table of all moves.
 
 Model: where the path of every axis is independent of the others (slice, pad, tile, resize) it is an index map per axis:
-`source[o]` is the input index that output index `o` reads. The reference takes along it, the access box is its range.
+`source[o]` is the input index that output index `o` reads. The reference takes along it.
 Views are in `views.py`; gathers and scatters, whose paths are data, in `gathering.py`; resize in `resizing.py`.
 """
 
@@ -10,12 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import Box, TensorType
+from superkernel.core.tensor import TensorType
 from superkernel.ops.common import array as nth
 from superkernel.ops.common import (
     axis_of,
     bool_attr,
-    box_with,
     float_attr,
     get_bool,
     get_float,
@@ -42,12 +41,10 @@ from superkernel.ops.opdef import (
     Array,
     Arrays,
     Attrs,
-    Boxes,
     Family,
     OpDef,
     Outputs,
     Types,
-    no_flops,
 )
 from superkernel.ops.resizing import RESIZE
 from superkernel.ops.views import OPS as VIEWS
@@ -77,18 +74,6 @@ def _concat_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def _concat_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     return (np.concatenate([nth(inputs, i) for i in range(len(inputs))], axis=get_int(attrs, "axis")),)
-
-
-def _concat_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    axis = axis_of(get_int(attrs, "axis"), len(box))
-    found: list[Box | None] = []
-    before = 0
-    for i in range(len(inputs)):
-        extent = present(inputs, i).shape[axis]
-        start, stop = max(box[axis][0] - before, 0), min(box[axis][1] - before, extent)
-        found.append(box_with(box, {axis: (start, stop)}) if start < stop else None)
-        before += extent
-    return tuple(found)
 
 
 # pad
@@ -147,17 +132,6 @@ def _pad_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arra
     return (x,)
 
 
-def _pad_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    x = present(inputs, 0)
-    spans = []
-    for (begin, end), (start, stop), extent in zip(_pads(attrs, x.rank), box, x.shape, strict=True):
-        used = [i for i in pad_sources(extent, begin, end, get_str(attrs, "mode"))[start:stop] if i >= 0]
-        if not used:
-            return (None,)
-        spans.append((min(used), max(used) + 1))
-    return (tuple(spans),)
-
-
 # tile, trilu, one_hot, topk
 
 
@@ -172,17 +146,6 @@ def _tile_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arr
     return (np.tile(nth(inputs, 0), get_ints(attrs, "repeats")),)
 
 
-def _tile_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    spans = []
-    for extent, (start, stop) in zip(present(inputs, 0).shape, box, strict=True):
-        if stop <= start:
-            spans.append((0, 0))
-            continue
-        low, high = start % extent, (stop - 1) % extent
-        spans.append((low, high + 1) if start // extent == (stop - 1) // extent else (0, extent))
-    return (tuple(spans),)
-
-
 def _trilu_infer(inputs: Types, attrs: Attrs) -> Outputs:
     x = present(inputs, 0)
     require_rank(x, 2, None, slot(_X, 0))
@@ -194,10 +157,6 @@ def _trilu_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Ar
     columns, rows = np.arange(x.shape[-1]), np.arange(x.shape[-2])[:, None]
     kept = columns - rows >= k if get_bool(attrs, "upper") else columns - rows <= k
     return (np.where(kept, x, np.zeros((), x.dtype)),)
-
-
-def _trilu_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    return (box,)
 
 
 _ONE_HOT_ARGS = (
@@ -223,11 +182,6 @@ def _one_hot_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[
     return (np.where(row == levels, values[1], values[0]),)
 
 
-def _one_hot_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    axis = axis_of(get_int(attrs, "axis"), len(box))
-    return (box[:axis] + box[axis + 1 :], ((0, 2),))
-
-
 def _topk_infer(inputs: Types, attrs: Attrs) -> Outputs:
     x, k = present(inputs, 0), get_int(attrs, "k")
     axis = axis_of(get_int(attrs, "axis"), x.rank)
@@ -247,11 +201,6 @@ def _topk_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arr
         order = np.argsort(x, axis=axis, kind="stable")
     chosen = np.take(order, np.arange(k), axis=axis)
     return np.take_along_axis(x, chosen, axis=axis), chosen.astype(np.int64)
-
-
-def _topk_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    axis = axis_of(get_int(attrs, "axis"), len(box))
-    return (box_with(box, {axis: (0, present(inputs, 0).shape[axis])}),)
 
 
 def _topk_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
@@ -281,8 +230,6 @@ OPS: tuple[OpDef, ...] = (
         _AXIS,
         _concat_infer,
         _concat_reference,
-        _concat_access,
-        no_flops,
     ),
     OpDef(
         "pad",
@@ -292,8 +239,6 @@ OPS: tuple[OpDef, ...] = (
         _PAD_ATTRS,
         _pad_infer,
         _pad_reference,
-        _pad_access,
-        no_flops,
     ),
     OpDef(
         "tile",
@@ -303,8 +248,6 @@ OPS: tuple[OpDef, ...] = (
         (ints_attr("repeats", doc="one per axis"),),
         _tile_infer,
         _tile_reference,
-        _tile_access,
-        no_flops,
     ),
     *GATHERING,
     OpDef(
@@ -315,8 +258,6 @@ OPS: tuple[OpDef, ...] = (
         (int_attr("depth"), int_attr("axis", -1)),
         _one_hot_infer,
         _one_hot_reference,
-        _one_hot_access,
-        no_flops,
     ),
     OpDef(
         "trilu",
@@ -326,8 +267,6 @@ OPS: tuple[OpDef, ...] = (
         (bool_attr("upper", True), int_attr("k", 0, "diagonal to cut at; above the main one where positive")),
         _trilu_infer,
         _trilu_reference,
-        _trilu_access,
-        no_flops,
     ),
     RESIZE,
     OpDef(
@@ -338,7 +277,6 @@ OPS: tuple[OpDef, ...] = (
         _TOPK_ATTRS,
         _topk_infer,
         _topk_reference,
-        _topk_access,
         _topk_flops,
         results=("values", "indices"),
     ),

@@ -1,5 +1,4 @@
-"""What an operator is: one `OpDef` per operator, the only place that knows its shapes, dtypes, meaning, access and
-traits.
+"""What an operator is: one `OpDef` per operator, the only place that knows its shapes, dtypes, meaning and traits.
 
 Everything else (validation, the NumPy reference, tiling, estimates, what may be fused, where it is computed, its names
 in ONNX and torch, documentation, test cases) is derived from the table in `superkernel/ops/table.py`. Adding an
@@ -10,10 +9,7 @@ Conventions
   (without location: the caller adds the node) on any input it cannot accept. Broadcasting is NumPy's.
 - `reference(inputs, attrs, outputs)` gets arrays and returns arrays. Floats are computed in float64 and NOT rounded:
   the caller (`superkernel.reference`) rounds to the declared output dtype, or keeps float64 for a wide reference. It
-  never calls a kernel.
-- `access(inputs, outputs, attrs, index, box)`: for output `index`, which box of each input the output box `box` (not
-  empty) needs (None = not read). Never smaller than the truth; data-dependent reads (gather) give the whole range that
-  may be read.
+  never calls a kernel. Floating-point warnings are off while it runs.
 - `flops(inputs, outputs, attrs)`: floating-point (or integer) operations, a fused multiply-add counted as 2, a
   transcendental as 1.
 - A trait without a default must be given: a row that lacks one is an error when the table is built.
@@ -31,7 +27,7 @@ from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
-from superkernel.core.tensor import Box, TensorType
+from superkernel.core.tensor import TensorType
 
 AttrValue = int | float | bool | str | DType | tuple[int, ...] | tuple[float, ...] | None
 Attrs = Mapping[str, AttrValue]
@@ -39,11 +35,9 @@ Array = NDArray[Any]
 Types = Sequence[TensorType | None]
 Arrays = Sequence[Array | None]
 Outputs = tuple[TensorType, ...]
-Boxes = tuple[Box | None, ...]
 
 InferFn = Callable[[Types, Attrs], Outputs]
 ReferenceFn = Callable[[Arrays, Attrs, Outputs], tuple[Array, ...]]
-AccessFn = Callable[[Types, Outputs, Attrs, int, Box], Boxes]
 FlopsFn = Callable[[Types, Outputs, Attrs], int]
 
 
@@ -116,6 +110,14 @@ def no_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
     return 0
 
 
+def _without_warnings(reference: ReferenceFn) -> ReferenceFn:
+    def quiet(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+        with np.errstate(all="ignore"):
+            return reference(inputs, attrs, outputs)
+
+    return quiet
+
+
 Conversions = Mapping[DType, frozenset[DType]]
 """Element type of the operand that names it (`OpDef.typed_by`) -> element types of results."""
 
@@ -148,8 +150,7 @@ class OpDef:
     attrs: tuple[AttrDef, ...]
     infer: InferFn
     reference: ReferenceFn
-    access: AccessFn
-    flops: FlopsFn
+    flops: FlopsFn = no_flops
     traits: Traits | None = None  # of pointwise operators, which all have them
     results: tuple[str, ...] = ("y",)  # names of the outputs; "parts..." stands for as many as the attributes ask for
     typed_by: int = 0  # the input whose element type names the operator's
@@ -165,6 +166,7 @@ class OpDef:
         if missing:
             columns = ", ".join(missing)
             raise InternalError("a row of the operator table is incomplete", location=self.name, expected=columns)
+        object.__setattr__(self, "reference", _without_warnings(self.reference))
 
     @property
     def has_several_results(self) -> bool:

@@ -69,11 +69,10 @@ def _pow_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def _pow_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     a, b = nth(inputs, 0), nth(inputs, 1)
-    with np.errstate(all="ignore"):
-        if is_float(a) or is_float(b):
-            result = np.power(to_f64(a), to_f64(b))
-            return (np.asarray(result if is_float(a) else saturate(result, outputs[0].dtype)),)
-        return (np.asarray(int_pow(a, b)),)
+    if is_float(a) or is_float(b):
+        result = np.power(to_f64(a), to_f64(b))
+        return (np.asarray(result if is_float(a) else saturate(result, outputs[0].dtype)),)
+    return (np.asarray(int_pow(a, b)),)
 
 
 _PRELU_ARGS = (ArgDef("x", NUMERIC), ArgDef("slope", NUMERIC, doc="broadcasts to x"))
@@ -88,8 +87,7 @@ def _prelu_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def _prelu_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     x, slope = widen(nth(inputs, 0)), widen(nth(inputs, 1))
-    with np.errstate(all="ignore"):
-        return (np.asarray(np.where(x < 0, x * slope, x)).astype(x.dtype),)
+    return (np.asarray(np.where(x < 0, x * slope, x)).astype(x.dtype),)
 
 
 _WHERE_ARGS = (ArgDef("cond", BOOLS), ArgDef("a", ANY), ArgDef("b", ANY))
@@ -129,17 +127,16 @@ def _cast_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def _cast_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     x, to = nth(inputs, 0), outputs[0].dtype
-    with np.errstate(all="ignore"):
-        if to is DType.BOOL:
-            return (np.asarray(x != 0),)
-        if not is_float(x):
-            return (x.astype(to.numpy),)  # one rounding, straight to the target type; integers wrap
-        if to.is_float:
-            return (to_f64(x),)
-        if get_bool(attrs, "saturate"):
-            return (saturate(to_f64(x), to),)
-        wide = DType.U64 if to is DType.U64 else DType.I64
-        return (saturate(to_f64(x), wide).astype(to.numpy),)
+    if to is DType.BOOL:
+        return (np.asarray(x != 0),)
+    if not is_float(x):
+        return (x.astype(to.numpy),)  # one rounding, straight to the target type; integers wrap
+    if to.is_float:
+        return (to_f64(x),)
+    if get_bool(attrs, "saturate"):
+        return (saturate(to_f64(x), to),)
+    wide = DType.U64 if to is DType.U64 else DType.I64
+    return (saturate(to_f64(x), wide).astype(to.numpy),)
 
 
 _QUANTIZED = frozenset({DType.I8, DType.U8, DType.I16, DType.U16, DType.I32})
@@ -177,9 +174,8 @@ def _quantize_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def _quantize_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     zero = optional_array(inputs, 2)
-    with np.errstate(all="ignore"):
-        steps = np.rint(to_f64(nth(inputs, 0)) / to_f64(nth(inputs, 1)))
-        return (saturate(steps + (0.0 if zero is None else to_f64(zero)), outputs[0].dtype),)
+    steps = np.rint(to_f64(nth(inputs, 0)) / to_f64(nth(inputs, 1)))
+    return (saturate(steps + (0.0 if zero is None else to_f64(zero)), outputs[0].dtype),)
 
 
 def _dequantize_infer(inputs: Types, attrs: Attrs) -> Outputs:
@@ -191,8 +187,7 @@ def _dequantize_infer(inputs: Types, attrs: Attrs) -> Outputs:
 def _dequantize_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     zero = optional_array(inputs, 2)
     offset = 0.0 if zero is None else to_f64(zero)
-    with np.errstate(all="ignore"):
-        return (np.asarray((to_f64(nth(inputs, 0)) - offset) * to_f64(nth(inputs, 1))),)
+    return (np.asarray((to_f64(nth(inputs, 0)) - offset) * to_f64(nth(inputs, 1))),)
 
 
 _CAST_ATTRS = (

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from superkernel.core.tensor import Box, TensorType
+from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
     array,
     bool_attr,
@@ -28,9 +28,9 @@ from superkernel.ops.common import (
     to_f64,
     widen,
 )
-from superkernel.ops.opdef import FLOATS, NUMERIC, ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types
+from superkernel.ops.opdef import FLOATS, NUMERIC, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 from superkernel.ops.reduce import lowest
-from superkernel.ops.windows import Window, spatial, trailing, window_box, window_taps, windows
+from superkernel.ops.windows import Window, spatial, trailing, window_taps, windows
 
 _X = (ArgDef("x", FLOATS, doc="[N, C, spatial]"),)
 
@@ -54,11 +54,6 @@ def _pool_infer(inputs: Types, attrs: Attrs) -> Outputs:
             deepest < window.reach, f"pads of spatial axis {axis} hold a whole window", f"< {window.reach}", deepest
         )
     return (TensorType(x.dtype, (*x.shape[:2], *(w.size for w in axes))),)
-
-
-def _pool_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    space = window_box(pool_windows(present(inputs, 0).shape, attrs), box[2:])
-    return (None if space is None else (*box[:2], *space),)
 
 
 def _pool_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
@@ -108,9 +103,8 @@ def _lp_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def _lp_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     p = get_int(attrs, "p")
-    with np.errstate(all="ignore"):
-        total = _summed(np.abs(to_f64(array(inputs, 0))) ** p, attrs, outputs)
-        return (total ** (1.0 / p),)
+    total = _summed(np.abs(to_f64(array(inputs, 0))) ** p, attrs, outputs)
+    return (total ** (1.0 / p),)
 
 
 # Global pools
@@ -122,19 +116,14 @@ def _global_infer(inputs: Types, attrs: Attrs) -> Outputs:
     return (TensorType(x.dtype, (*x.shape[:2], *(1,) * (x.rank - 2))),)
 
 
-def _global_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    return ((*box[:2], *((0, d) for d in present(inputs, 0).shape[2:])),)
-
-
 def _global_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
     return present(inputs, 0).size
 
 
 def _global_average_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     x = to_f64(array(inputs, 0))
-    with np.errstate(all="ignore"):
-        total = x.sum(axis=tuple(range(2, x.ndim)), keepdims=True)
-        return (total / np.float64(prod(x.shape[2:])),)
+    total = x.sum(axis=tuple(range(2, x.ndim)), keepdims=True)
+    return (total / np.float64(prod(x.shape[2:])),)
 
 
 def _global_max_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
@@ -159,7 +148,6 @@ OPS: tuple[OpDef, ...] = (
         _ATTRS,
         _pool_infer,
         _max_reference,
-        _pool_access,
         _pool_flops,
     ),
     OpDef(
@@ -170,7 +158,6 @@ OPS: tuple[OpDef, ...] = (
         (*_ATTRS, bool_attr("count_include_pad", False, "padding counts as zeros")),
         _pool_infer,
         _average_reference,
-        _pool_access,
         _pool_flops,
     ),
     OpDef(
@@ -181,7 +168,6 @@ OPS: tuple[OpDef, ...] = (
         (),
         _global_infer,
         _global_average_reference,
-        _global_access,
         _global_flops,
     ),
     OpDef(
@@ -192,7 +178,6 @@ OPS: tuple[OpDef, ...] = (
         (),
         _global_infer,
         _global_max_reference,
-        _global_access,
         _global_flops,
     ),
     OpDef(
@@ -203,7 +188,6 @@ OPS: tuple[OpDef, ...] = (
         (_KERNEL, _STRIDES, _PADS, int_attr("p", 2)),
         _lp_infer,
         _lp_reference,
-        _pool_access,
         lambda inputs, outputs, attrs: 2 * _pool_flops(inputs, outputs, attrs),
     ),
 )

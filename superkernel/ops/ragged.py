@@ -22,9 +22,9 @@ import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import DataError
-from superkernel.core.tensor import Box, TensorType
-from superkernel.ops.common import array, box_full, get_int, int_attr, present, require, require_rank, slot
-from superkernel.ops.opdef import ArgDef, Array, Arrays, Attrs, Boxes, Family, OpDef, Outputs, Types
+from superkernel.core.tensor import TensorType
+from superkernel.ops.common import array, get_int, int_attr, present, require, require_rank, slot
+from superkernel.ops.opdef import ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 
 FIXED_KEYS = 256  # what a unit of attention takes beside its keys, on the simulated accelerator: 250 to 500 keys' time
 PART_BITS = 16  # of a batch
@@ -98,14 +98,6 @@ def _reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, .
     return (length_table(kind, attrs).made(lengths),)
 
 
-def _access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    return (box_full(inputs[0]),)
-
-
-def _flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
-    return 0
-
-
 OPS: tuple[OpDef, ...] = (
     OpDef(
         "tile_lengths",
@@ -119,7 +111,5 @@ OPS: tuple[OpDef, ...] = (
         ),
         _infer,
         _reference,
-        _access,
-        _flops,
     ),
 )

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import Box, TensorType
+from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
     array,
     axes_of,
     axis_of,
     bool_attr,
-    box_with,
     get_bool,
     get_int,
     get_ints,
@@ -58,42 +57,22 @@ def _kept_shape(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -
     return tuple(d for i, d in enumerate(shape) if i not in axes)
 
 
-def _reduced_box(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool, box: Box) -> Box:
-    """The reduced axes in full, the others as in the output box."""
-    rest = iter(box)
-    spans = []
-    for i, extent in enumerate(shape):
-        if i in axes:
-            if keepdims:
-                next(rest)
-            spans.append((0, extent))
-        else:
-            spans.append(next(rest))
-    return tuple(spans)
-
-
 def _infer(inputs: Types, attrs: Attrs) -> Outputs:
     x = present(inputs, 0)
     return (TensorType(x.dtype, _kept_shape(x.shape, reduced_axes(attrs, x.rank), get_bool(attrs, "keepdims"))),)
 
 
-def _access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> tuple[Box | None, ...]:
-    x = present(inputs, 0)
-    return (_reduced_box(x.shape, reduced_axes(attrs, x.rank), get_bool(attrs, "keepdims"), box),)
-
-
 def _reduction(name: str, doc: str, formula: Reduction, dtypes: frozenset[DType], flops_per_element: int = 1) -> OpDef:
     def reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
         x = widen(array(inputs, 0))
-        with np.errstate(all="ignore"):
-            result = formula(x, reduced_axes(attrs, x.ndim))
+        result = formula(x, reduced_axes(attrs, x.ndim))
         return (np.asarray(result).reshape(outputs[0].shape),)
 
     def flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
         return flops_per_element * present(inputs, 0).size
 
     attr_defs = (ints_attr("axes", (), "empty: all axes"), bool_attr("keepdims", True, "reduced axes stay, as 1"))
-    return OpDef(name, Family.REDUCE, doc, (ArgDef("x", dtypes),), attr_defs, _infer, reference, _access, flops)
+    return OpDef(name, Family.REDUCE, doc, (ArgDef("x", dtypes),), attr_defs, _infer, reference, flops)
 
 
 def _sum(x: Array, axes: tuple[int, ...]) -> Array:
@@ -154,12 +133,6 @@ def _arg_infer(inputs: Types, attrs: Attrs) -> Outputs:
     return (out,)
 
 
-def _arg_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> tuple[Box | None, ...]:
-    x = present(inputs, 0)
-    axis = axis_of(get_int(attrs, "axis"), x.rank)
-    return (_reduced_box(x.shape, (axis,), get_bool(attrs, "keepdims"), box),)
-
-
 def _element_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
     return present(inputs, 0).size
 
@@ -182,9 +155,7 @@ def _arg(name: str, doc: str, find: Callable[..., Array]) -> OpDef:
         bool_attr("select_last_index", False, "of equal values the last index instead of the first"),
     )
     args = (ArgDef("x", NUMERIC),)
-    return OpDef(
-        name, Family.REDUCE, doc, args, attrs, _arg_infer, reference, _arg_access, _element_flops, discontinuous=True
-    )
+    return OpDef(name, Family.REDUCE, doc, args, attrs, _arg_infer, reference, _element_flops, discontinuous=True)
 
 
 def _cumsum_infer(inputs: Types, attrs: Attrs) -> Outputs:
@@ -197,21 +168,11 @@ def _cumsum_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[A
     x = widen(array(inputs, 0))
     axis, reverse = axis_of(get_int(attrs, "axis"), x.ndim), get_bool(attrs, "reverse")
     running = np.flip(x, axis) if reverse else x
-    with np.errstate(all="ignore"):
-        total = running.cumsum(axis=axis, dtype=x.dtype)
+    total = running.cumsum(axis=axis, dtype=x.dtype)
     if get_bool(attrs, "exclusive"):
         zero = np.zeros((*x.shape[:axis], min(1, x.shape[axis]), *x.shape[axis + 1 :]), x.dtype)
         total = np.concatenate([zero, total[(slice(None),) * axis + (slice(0, -1),)]], axis=axis)
     return (np.flip(total, axis) if reverse else total,)
-
-
-def _cumsum_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> tuple[Box | None, ...]:
-    axis = axis_of(get_int(attrs, "axis"), len(box))
-    extent = outputs[0].shape[axis]
-    late = 1 if get_bool(attrs, "exclusive") else 0
-    start, stop = box[axis]
-    span = (min(start + late, extent), extent) if get_bool(attrs, "reverse") else (0, max(stop - late, 0))
-    return (box_with(box, {axis: span}) if span[0] < span[1] else None,)
 
 
 _CUMSUM_ATTRS: tuple[AttrDef, ...] = (
@@ -241,7 +202,6 @@ OPS: tuple[OpDef, ...] = (
         _CUMSUM_ATTRS,
         _cumsum_infer,
         _cumsum_reference,
-        _cumsum_access,
         _element_flops,
     ),
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superkernel.core.tensor import Box, TensorType
+from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
     array,
     get_floats,
@@ -120,16 +120,6 @@ def _reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, .
     return (result,)
 
 
-def _access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> tuple[Box | None, ...]:
-    spans: list[tuple[int, int]] = []
-    for (start, stop), plan in zip(box, axis_plans(present(inputs, 0).shape, attrs), strict=True):
-        if plan is None or stop <= start:
-            spans.append((start, stop) if plan is None else (0, 0))
-            continue
-        spans.append((int(plan.low[start:stop].min()), int(plan.high[start:stop].max()) + 1))
-    return (tuple(spans),)
-
-
 def _flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
     """Three operations per interpolated axis and element."""
     if get_str(attrs, "mode") == "nearest":
@@ -152,6 +142,5 @@ RESIZE = OpDef(
     ),
     _infer,
     _reference,
-    _access,
     _flops,
 )

@@ -1,19 +1,17 @@
 """Softmax and normalisations: statistics over a row, then pointwise. And batch_norm, whose statistics are inputs.
 
 Model: variances are those of the whole row (divided by the count, not count - 1), computed about the mean. Scale and
-bias have x's element type. Every element of a row needs all of it: the access box spans the normalised axes.
+bias have x's element type.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from superkernel.core.tensor import Box, TensorType
+from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
     array,
     axis_of,
-    box_broadcast,
-    box_with,
     float_attr,
     get_float,
     get_int,
@@ -30,13 +28,11 @@ from superkernel.ops.common import (
 )
 from superkernel.ops.opdef import (
     FLOATS,
-    AccessFn,
     ArgDef,
     Array,
     Arrays,
     AttrDef,
     Attrs,
-    Boxes,
     Family,
     FlopsFn,
     InferFn,
@@ -60,11 +56,10 @@ def _row(
     attrs: tuple[AttrDef, ...],
     infer: InferFn,
     reference: ReferenceFn,
-    access: AccessFn,
     flops: int,
     family: Family = Family.ROWWISE,
 ) -> OpDef:
-    return OpDef(name, family, doc, args, attrs, infer, reference, access, _per_element(flops))
+    return OpDef(name, family, doc, args, attrs, infer, reference, _per_element(flops))
 
 
 def _epsilon(attrs: Attrs) -> float:
@@ -82,11 +77,6 @@ def _axis_infer(inputs: Types, attrs: Attrs) -> Outputs:
     return (x,)
 
 
-def _axis_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    axis = axis_of(get_int(attrs, "axis"), len(box))
-    return (box_with(box, {axis: (0, outputs[0].shape[axis])}),)
-
-
 def _shifted(x: Array, axis: int) -> Array:
     """x less the greatest of its row."""
     return x if x.size == 0 else x - x.max(axis=axis, keepdims=True)
@@ -94,16 +84,14 @@ def _shifted(x: Array, axis: int) -> Array:
 
 def _softmax_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     x, axis = to_f64(array(inputs, 0)), get_int(attrs, "axis")
-    with np.errstate(all="ignore"):
-        power = np.exp(_shifted(x, axis))
-        return (power / power.sum(axis=axis, keepdims=True),)
+    power = np.exp(_shifted(x, axis))
+    return (power / power.sum(axis=axis, keepdims=True),)
 
 
 def _log_softmax_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     x, axis = to_f64(array(inputs, 0)), get_int(attrs, "axis")
-    with np.errstate(all="ignore"):
-        shifted = _shifted(x, axis)
-        return (shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)),)
+    shifted = _shifted(x, axis)
+    return (shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)),)
 
 
 def _lp_norm_infer(inputs: Types, attrs: Attrs) -> Outputs:
@@ -113,12 +101,11 @@ def _lp_norm_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def _lp_norm_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     x, axis = to_f64(array(inputs, 0)), get_int(attrs, "axis")
-    with np.errstate(all="ignore"):
-        if get_int(attrs, "p") == 1:
-            norm = np.abs(x).sum(axis=axis, keepdims=True)
-        else:
-            norm = np.sqrt((x * x).sum(axis=axis, keepdims=True))
-        return (np.where(norm == 0.0, 0.0, x / norm),)
+    if get_int(attrs, "p") == 1:
+        norm = np.abs(x).sum(axis=axis, keepdims=True)
+    else:
+        norm = np.sqrt((x * x).sum(axis=axis, keepdims=True))
+    return (np.where(norm == 0.0, 0.0, x / norm),)
 
 
 # layer_norm, rms_norm: over axis .. end
@@ -141,12 +128,6 @@ def _tail_infer(inputs: Types, attrs: Attrs) -> Outputs:
     return (x,)
 
 
-def _tail_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    axis = axis_of(get_int(attrs, "axis"), len(box))
-    x_box = (*box[:axis], *((0, d) for d in outputs[0].shape[axis:]))
-    return x_box, *(None if k is None else box_broadcast(k.shape, box) for k in inputs[1:])
-
-
 def _affine(x: Array, scale: Array | None, bias: Array | None) -> Array:
     """x * scale + bias with either left out."""
     scaled = x if scale is None else x * to_f64(scale)
@@ -165,9 +146,8 @@ def _normalised(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
 def _layer_norm_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     x = to_f64(array(inputs, 0))
     axes = tuple(range(axis_of(get_int(attrs, "axis"), x.ndim), x.ndim))
-    with np.errstate(all="ignore"):
-        normal = _normalised(x, axes, _epsilon(attrs))
-        return (_affine(normal, optional_array(inputs, 1), optional_array(inputs, 2)),)
+    normal = _normalised(x, axes, _epsilon(attrs))
+    return (_affine(normal, optional_array(inputs, 1), optional_array(inputs, 2)),)
 
 
 def _rms_norm_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
@@ -175,9 +155,8 @@ def _rms_norm_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple
     axes = tuple(range(axis_of(get_int(attrs, "axis"), x.ndim), x.ndim))
     if x.size == 0:
         return (x,)
-    with np.errstate(all="ignore"):
-        normal = x / np.sqrt((x * x).mean(axis=axes, keepdims=True) + _epsilon(attrs))
-        return (_affine(normal, optional_array(inputs, 1), None),)
+    normal = x / np.sqrt((x * x).mean(axis=axes, keepdims=True) + _epsilon(attrs))
+    return (_affine(normal, optional_array(inputs, 1), None),)
 
 
 # group_norm, instance_norm, batch_norm: per channel scale and bias, channels on axis 1
@@ -215,10 +194,9 @@ def _group_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def _grouped(x: Array, groups: int, inputs: Arrays, epsilon: float) -> Array:
     """Each group of channels of each sample normalised over all its elements, then scale and bias."""
-    with np.errstate(all="ignore"):
-        split = x.reshape(x.shape[0], groups, -1) if x.size else x.reshape(x.shape[0], groups, 0)
-        normal = _normalised(split, (2,), epsilon).reshape(x.shape)
-        return normal * _over_channels(array(inputs, 1), x.ndim) + _over_channels(array(inputs, 2), x.ndim)
+    split = x.reshape(x.shape[0], groups, -1) if x.size else x.reshape(x.shape[0], groups, 0)
+    normal = _normalised(split, (2,), epsilon).reshape(x.shape)
+    return normal * _over_channels(array(inputs, 1), x.ndim) + _over_channels(array(inputs, 2), x.ndim)
 
 
 def _group_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
@@ -236,21 +214,6 @@ def _instance_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple
     return (_grouped(x, x.shape[1], inputs, _epsilon(attrs)) if x.size else x,)
 
 
-def _spatial_access(outputs: Outputs, box: Box, channels: tuple[int, int]) -> Boxes:
-    x_box = (box[0], channels, *((0, d) for d in outputs[0].shape[2:]))
-    return x_box, (box[1],), (box[1],)
-
-
-def _group_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    width = max(1, outputs[0].shape[1] // get_int(attrs, "groups"))
-    start, stop = box[1]
-    return _spatial_access(outputs, box, (start // width * width, -(-stop // width) * width))
-
-
-def _instance_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    return _spatial_access(outputs, box, box[1])
-
-
 def _batch_infer(inputs: Types, attrs: Attrs) -> Outputs:
     _epsilon(attrs)
     return (_channel_checks(inputs, _BATCH_ARGS),)
@@ -259,21 +222,10 @@ def _batch_infer(inputs: Types, attrs: Attrs) -> Outputs:
 def _batch_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     x = to_f64(array(inputs, 0))
     scale, bias, mean, var = (_over_channels(array(inputs, i), x.ndim) for i in range(1, 5))
-    with np.errstate(all="ignore"):
-        return ((x - mean) / np.sqrt(var + _epsilon(attrs)) * scale + bias,)
-
-
-def _batch_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    return box, *(((box[1],),) * 4)
+    return ((x - mean) / np.sqrt(var + _epsilon(attrs)) * scale + bias,)
 
 
 # lrn
-
-
-def lrn_window(attrs: Attrs) -> tuple[int, int]:
-    """How many channels before and behind its own an element's sum takes in."""
-    size = get_int(attrs, "size")
-    return (size - 1) // 2, size // 2
 
 
 def _lrn_infer(inputs: Types, attrs: Attrs) -> Outputs:
@@ -285,22 +237,16 @@ def _lrn_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def _lrn_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     x = to_f64(array(inputs, 0))
-    before, behind = lrn_window(attrs)
+    size = get_int(attrs, "size")
+    before, behind = (size - 1) // 2, size // 2  # channels on either side that an element's sum takes in
     squares = x * x
     total = np.zeros_like(x)
     channels = x.shape[1]
     for offset in range(max(-before, 1 - channels), min(behind, channels - 1) + 1):
         first, last = max(0, -offset), channels - max(0, offset)
         total[:, first:last] += squares[:, first + offset : last + offset]
-    with np.errstate(all="ignore"):
-        base = get_float(attrs, "bias") + get_float(attrs, "alpha") / get_int(attrs, "size") * total
-        return (x / base ** get_float(attrs, "beta"),)
-
-
-def _lrn_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    before, behind = lrn_window(attrs)
-    start, stop = box[1]
-    return (box_with(box, {1: (max(0, start - before), min(outputs[0].shape[1], stop + behind))}),)
+    base = get_float(attrs, "bias") + get_float(attrs, "alpha") / size * total
+    return (x / base ** get_float(attrs, "beta"),)
 
 
 def _lrn_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
@@ -319,7 +265,6 @@ OPS: tuple[OpDef, ...] = (
         (_AXIS,),
         _axis_infer,
         _softmax_reference,
-        _axis_access,
         5,
     ),
     _row(
@@ -329,7 +274,6 @@ OPS: tuple[OpDef, ...] = (
         (_AXIS,),
         _axis_infer,
         _log_softmax_reference,
-        _axis_access,
         5,
     ),
     _row(
@@ -339,7 +283,6 @@ OPS: tuple[OpDef, ...] = (
         (_TAIL_AXIS, _EPSILON),
         _tail_infer,
         _layer_norm_reference,
-        _tail_access,
         7,
     ),
     _row(
@@ -349,7 +292,6 @@ OPS: tuple[OpDef, ...] = (
         (_TAIL_AXIS, _EPSILON),
         _tail_infer,
         _rms_norm_reference,
-        _tail_access,
         4,
     ),
     _row(
@@ -359,7 +301,6 @@ OPS: tuple[OpDef, ...] = (
         (int_attr("groups"), _EPSILON),
         _group_infer,
         _group_reference,
-        _group_access,
         7,
     ),
     _row(
@@ -369,7 +310,6 @@ OPS: tuple[OpDef, ...] = (
         (_EPSILON,),
         _instance_infer,
         _instance_reference,
-        _instance_access,
         7,
     ),
     _row(
@@ -379,7 +319,6 @@ OPS: tuple[OpDef, ...] = (
         (_AXIS, int_attr("p", 2)),
         _lp_norm_infer,
         _lp_norm_reference,
-        _axis_access,
         3,
     ),
     OpDef(
@@ -390,7 +329,6 @@ OPS: tuple[OpDef, ...] = (
         (int_attr("size"), float_attr("alpha", 1e-4), float_attr("beta", 0.75), float_attr("bias", 1.0)),
         _lrn_infer,
         _lrn_reference,
-        _lrn_access,
         _lrn_flops,
     ),
     _row(
@@ -400,7 +338,6 @@ OPS: tuple[OpDef, ...] = (
         (_EPSILON,),
         _batch_infer,
         _batch_reference,
-        _batch_access,
         4,
         Family.OTHER,
     ),

@@ -8,8 +8,7 @@ bounds.
 from __future__ import annotations
 
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import Box
-from superkernel.ops.common import array, box_full, present, require, require_rank, require_shape, slot, widen
+from superkernel.ops.common import array, present, require, require_rank, require_shape, slot, widen
 from superkernel.ops.opdef import ANY, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 
 _ARGS = (
@@ -40,18 +39,6 @@ def _reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, .
     return (cache,)
 
 
-def _access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> tuple[Box | None, ...]:
-    """Any new row may land in the box, but for rows that no position can bring there."""
-    rows, most = present(inputs, 1).shape[2], outputs[0].shape[2]
-    first, last = max(0, box[2][0] - (most - rows)), min(rows, box[2][1])
-    new = (*box[:2], (first, last), box[3]) if first < last else None
-    return box, new, box_full(inputs[2])
-
-
-def _flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
-    return 0
-
-
 OPS: tuple[OpDef, ...] = (
     OpDef(
         "kv_update",
@@ -61,7 +48,5 @@ OPS: tuple[OpDef, ...] = (
         (),
         _infer,
         _reference,
-        _access,
-        _flops,
     ),
 )

@@ -1,7 +1,6 @@
 """Operators that need no copy: reshape (an alias) and the affine views transpose, expand, slice, split.
 
-Model: a view's element [o] is one input element whose position is affine in o; reshape keeps the row-major order. Boxes
-map through the same arithmetic.
+Model: a view's element [o] is one input element whose position is affine in o; reshape keeps the row-major order.
 """
 
 from __future__ import annotations
@@ -11,14 +10,11 @@ from math import prod
 
 import numpy as np
 
-from superkernel.core.tensor import Box, TensorType, full_box
+from superkernel.core.tensor import TensorType
 from superkernel.ops.common import array as nth
 from superkernel.ops.common import (
     axes_of,
     axis_of,
-    box_broadcast,
-    box_size,
-    box_with,
     broadcast_shape,
     get_int,
     get_ints,
@@ -33,12 +29,10 @@ from superkernel.ops.opdef import (
     Array,
     Arrays,
     Attrs,
-    Boxes,
     Family,
     OpDef,
     Outputs,
     Types,
-    no_flops,
 )
 
 _X = (ArgDef("x", ANY),)
@@ -64,46 +58,6 @@ def _reshape_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[
     return (nth(inputs, 0).reshape(outputs[0].shape),)
 
 
-def _flat_span(shape: Sequence[int], box: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """First and one past the last row-major position inside a non-empty box."""
-    first = last = 0
-    for extent, (start, stop) in zip(shape, box, strict=True):
-        first, last = first * extent + start, last * extent + stop - 1
-    return first, last + 1
-
-
-def _span_box(shape: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
-    """The smallest box that holds every row-major position start..stop-1."""
-    box: list[tuple[int, int]] = []
-    inner = prod(shape)
-    together = True  # all positions agree on the dimensions so far
-    for extent in shape:
-        inner //= extent
-        low, high = start // inner, (stop - 1) // inner
-        box.append((low % extent, high % extent + 1) if together else (0, extent))
-        together = together and low == high
-    return box
-
-
-def _reshape_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    """Both shapes split into groups of dimensions with equal products: each group maps on its own."""
-    source, target = present(inputs, 0).shape, outputs[0].shape
-    if box_size(box) == 0 or prod(source) == 0:
-        return (full_box(source),)
-    result: list[tuple[int, int]] = []
-    i = j = 0
-    while i < len(source) or j < len(target):
-        first_i, first_j, left, right = i, j, 1, 1
-        while left != right or (i == first_i and j == first_j):
-            if i < len(source) and (left <= right or j == len(target)):
-                left, i = left * source[i], i + 1
-            else:
-                right, j = right * target[j], j + 1
-        start, stop = _flat_span(target[first_j:j], box[first_j:j])
-        result += _span_box(source[first_i:i], start, stop)
-    return (tuple(result),)
-
-
 # Views: transpose, expand, slice, split
 
 
@@ -123,11 +77,6 @@ def _transpose_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tupl
     return (x.transpose(_permutation(attrs, x.ndim)),)
 
 
-def _transpose_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    spans = dict(zip(_permutation(attrs, len(box)), box, strict=True))
-    return (tuple(spans[i] for i in range(len(box))),)
-
-
 def _expand_infer(inputs: Types, attrs: Attrs) -> Outputs:
     x, shape = present(inputs, 0), get_ints(attrs, "shape")
     require(all(d >= 0 for d in shape), "negative extent in shape", "0 or more", list(shape))
@@ -136,10 +85,6 @@ def _expand_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def _expand_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     return (np.broadcast_to(nth(inputs, 0), outputs[0].shape),)
-
-
-def _expand_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    return (box_broadcast(present(inputs, 0).shape, box),)
 
 
 def slice_ranges(shape: Sequence[int], attrs: Attrs) -> tuple[range, ...]:
@@ -173,14 +118,6 @@ def _slice_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Ar
     return (x,)
 
 
-def _slice_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    spans = []
-    for (start, stop), taken in zip(box, slice_ranges(present(inputs, 0).shape, attrs), strict=True):
-        ends = (taken[start], taken[stop - 1]) if stop > start else (0, -1)
-        spans.append((min(ends), max(ends) + 1) if stop > start else (0, 0))
-    return (tuple(spans),)
-
-
 def _split_infer(inputs: Types, attrs: Attrs) -> Outputs:
     x, sizes = present(inputs, 0), get_ints(attrs, "sizes")
     axis = axis_of(get_int(attrs, "axis"), x.rank)
@@ -192,12 +129,6 @@ def _split_infer(inputs: Types, attrs: Attrs) -> Outputs:
 def _split_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     stops = np.cumsum(get_ints(attrs, "sizes"))[:-1].tolist()
     return tuple(np.split(nth(inputs, 0), stops, axis=get_int(attrs, "axis")))
-
-
-def _split_access(inputs: Types, outputs: Outputs, attrs: Attrs, index: int, box: Box) -> Boxes:
-    axis = axis_of(get_int(attrs, "axis"), len(box))
-    before = sum(get_ints(attrs, "sizes")[:index])
-    return (box_with(box, {axis: (box[axis][0] + before, box[axis][1] + before)}),)
 
 
 _SHAPE = (ints_attr("shape", doc="extents of the output"),)
@@ -218,8 +149,6 @@ OPS: tuple[OpDef, ...] = (
         _RESHAPE_ATTRS,
         _reshape_infer,
         _reshape_reference,
-        _reshape_access,
-        no_flops,
     ),
     OpDef(
         "transpose",
@@ -229,8 +158,6 @@ OPS: tuple[OpDef, ...] = (
         (ints_attr("perm", (), "empty: all axes reversed"),),
         _transpose_infer,
         _transpose_reference,
-        _transpose_access,
-        no_flops,
     ),
     OpDef(
         "expand",
@@ -240,8 +167,6 @@ OPS: tuple[OpDef, ...] = (
         _SHAPE,
         _expand_infer,
         _expand_reference,
-        _expand_access,
-        no_flops,
     ),
     OpDef(
         "slice",
@@ -251,8 +176,6 @@ OPS: tuple[OpDef, ...] = (
         _SLICE_ATTRS,
         _slice_infer,
         _slice_reference,
-        _slice_access,
-        no_flops,
     ),
     OpDef(
         "split",
@@ -262,8 +185,6 @@ OPS: tuple[OpDef, ...] = (
         (int_attr("axis", 0), ints_attr("sizes", doc="extents of the parts")),
         _split_infer,
         _split_reference,
-        _split_access,
-        no_flops,
         results=("parts...",),
     ),
 )

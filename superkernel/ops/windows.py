@@ -101,12 +101,6 @@ def window_taps(axes: Sequence[Window]) -> Iterator[tuple[tuple[int, ...], tuple
             yield tap, tuple(slice(*s) for s in spans), sources
 
 
-def window_box(axes: Sequence[Window], box: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...] | None:
-    """The inputs that a spatial output box reads; None where it reads padding only."""
-    spans = tuple(w.reads(*span) for w, span in zip(axes, box, strict=True))
-    return spans if all(start < stop for start, stop in spans) else None
-
-
 def trailing(where: tuple[slice, ...] | tuple[int, ...]) -> Any:
     """The index that applies `where` to the last axes (Any: NumPy's stubs have no type for it)."""
     return (..., *where)
