@@ -36,7 +36,7 @@ from superkernel.ops.opdef import AttrValue
 from superkernel.registry import Policy
 from superkernel.registry.requirement import body_of, parse_requirement
 from superkernel.scheduler.families import HOST_KERNELS, family_of
-from superkernel.scheduler.tiling import Tiling
+from superkernel.scheduler.tiling import CostedTiling
 from superkernel.target.cpu import CpuTarget
 
 _IMAGE = "layout=channels_last"
@@ -114,7 +114,7 @@ def timed(call: Callable[[], object]) -> float:
 class Runner:
     """One tiling of a body, ready to be timed on some threads."""
 
-    def __init__(self, kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget, threads: int) -> None:
+    def __init__(self, kernel: str, body: Body, tiling: CostedTiling[CpuTarget], cpu: CpuTarget, threads: int) -> None:
         self.tiling = tiling
         start = time.perf_counter()
         self.kernels = [StandaloneKernel(kernel, body, self.tiling, cpu) for _ in range(threads)]

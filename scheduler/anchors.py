@@ -32,7 +32,7 @@ def add_anchor(ws: Workspace, node: Node) -> None:
     cluster.nodes.append(ws.positions[node.name])
     in_place = _in_place_source(ws, node) if update and kernel != HOST_REFERENCE else None
     freely = kernel != HOST_REFERENCE and not update and ws.options.fuse
-    takes = freely and ws.family_of(kernel).accepts_epilogue(kernel, ws.target)
+    takes = freely and ws.takes_epilogue(kernel)
     if freely and not takes:
         ws.note(node.name, "takes no epilogue", f"{kernel} has none on this target")
     anchor = cluster.anchor = Anchor(node, kernel, [None] * len(types), types, outputs, takes, freely)
@@ -71,7 +71,7 @@ def plain_body(ws: Workspace, node: Node) -> Body:
 def _plain_strides(ws: Workspace, node: Node, value: str, slot: int) -> tuple[int, ...]:
     """Strides of a whole value as a lone operator reads it in a slot, or stores it."""
     kind = ws.graph.types[value]
-    image = slot == 0 and node.op in IMAGE_OPS and ws.target is not None and ws.target.layouts_compete
+    image = slot == 0 and node.op in IMAGE_OPS and ws.target.layouts_compete
     return (ws.preferred(value) if image else None) or kind.strides
 
 

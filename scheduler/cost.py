@@ -16,7 +16,7 @@ from itertools import pairwise
 from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, Role, SubOperator
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, CostedTiling, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
 MAX_TILINGS = 4  # candidates looked at per sub-operator, best guesses first
@@ -31,7 +31,7 @@ Range = tuple[int, int]
 class Partition:
     """`ranges[i]` of the units goes to the i-th participating core; `work_ns[i]` is its own time, waiting apart."""
 
-    tiling: Tiling
+    tiling: CostedTiling[CpuTarget]
     ranges: tuple[Range, ...]
     work_ns: tuple[float, ...]
 
@@ -47,14 +47,14 @@ class CostBook:
 
     target: CpuTarget
     cores: int
-    families: Callable[[str], KernelFamily]
-    _tilings: dict[tuple[str, int], tuple[Tiling, ...]] = field(default_factory=dict)
+    families: Callable[[str], KernelFamily[CpuTarget]]
+    _tilings: dict[tuple[str, int], tuple[CostedTiling[CpuTarget], ...]] = field(default_factory=dict)
     _partitions: dict[tuple[str, int], list[Partition]] = field(default_factory=dict)
     _accesses: dict[tuple[int, int, int, int], tuple[Access, ...]] = field(default_factory=dict)
     _reads: dict[tuple[int, int, int, int], tuple[Read, ...]] = field(default_factory=dict)
     _alive: list[object] = field(default_factory=list)  # ids stay valid as long as their objects are held
 
-    def tilings(self, sub: SubOperator) -> tuple[Tiling, ...]:
+    def tilings(self, sub: SubOperator) -> tuple[CostedTiling[CpuTarget], ...]:
         """Candidate tilings, at least one."""
         key = (sub.kernel, id(sub.body))
         found = self._tilings.get(key)
@@ -97,13 +97,13 @@ class CostBook:
                 shortest = gains[0].longest_ns
         return found
 
-    def partition(self, body: Body, tiling: Tiling, parts: int) -> Partition:
+    def partition(self, body: Body, tiling: CostedTiling[CpuTarget], parts: int) -> Partition:
         """Equal contiguous parts of the units, boundaries where the tiling wants them."""
         cuts = {0, tiling.units}
         cuts |= {min(max(tiling.align(body, tiling.units * i // parts), 0), tiling.units) for i in range(1, parts)}
         return self.cut(body, tiling, sorted(cuts))
 
-    def cut(self, body: Body, tiling: Tiling, cuts: Sequence[int]) -> Partition:
+    def cut(self, body: Body, tiling: CostedTiling[CpuTarget], cuts: Sequence[int]) -> Partition:
         """The partition with the given boundaries."""
         ranges = tuple((a, b) for a, b in pairwise(cuts) if a < b)
         work = tuple(tiling.cost_ns(body, a, b, self.target) for a, b in ranges)

@@ -15,6 +15,7 @@ leaves a `GroupNote`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from superkernel.core.options import Options
 from superkernel.ir.body import Body, SubOperator
@@ -22,13 +23,10 @@ from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import Family
 from superkernel.scheduler.anchors import add_anchor
 from superkernel.scheduler.cluster import Cluster
-from superkernel.scheduler.default_choice import default_choice
-from superkernel.scheduler.families import family_of
 from superkernel.scheduler.finish import place_outputs, place_updates
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.join import add_pointwise, single_body
-from superkernel.scheduler.layout import storage_policy
 from superkernel.scheduler.moves import add_concat, add_view, materialise
 from superkernel.scheduler.program_builder import build_body
 from superkernel.scheduler.storage import StoragePolicy
@@ -37,19 +35,20 @@ from superkernel.scheduler.workspace import Workspace
 from superkernel.target.base import Target
 
 Choose = Callable[[Body], str]
+TargetT = TypeVar("TargetT", bound=Target)
 
 
 def group(
     graph: Graph,
-    choose: Choose = default_choice,
-    target: Target | None = None,
-    options: Options | None = None,
-    families: Callable[[str], KernelFamily] = family_of,
-    storage: StoragePolicy | None = None,
+    choose: Choose,
+    target: TargetT,
+    options: Options,
+    families: Callable[[str], KernelFamily[TargetT]],
+    storage: StoragePolicy,
 ) -> Grouping:
     """Group the graph for a target. `choose` gives the kernel id for a body (`host.reference`: NumPy), `families` the
-    family behind it, `storage` the layout of what is materialised (default: see `layout.py`). Grouping itself asks no
-    figure of the target; families may."""
+    family behind it, `storage` the layout of what is materialised (`layout.py`). Grouping itself asks no figure of the
+    target; families may."""
     known: dict[Body, str] = {}
 
     def remembered(body: Body) -> str:
@@ -58,8 +57,10 @@ def group(
             found = known[body] = choose(body)
         return found
 
-    policy = storage or storage_policy(graph, remembered, target, options or Options())
-    ws = Workspace(graph, remembered, options or Options(), families, policy.of(graph), target)
+    def takes_epilogue(kernel: str) -> bool:
+        return families(kernel).accepts_epilogue(kernel, target)
+
+    ws = Workspace(graph, remembered, options, families, storage.of(graph), target, takes_epilogue)
     ws.start()
     for node in graph.nodes:
         family = graph.definition(node).family

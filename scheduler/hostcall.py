@@ -13,7 +13,8 @@ from superkernel.registry.records import Capability, Estimate, KernelRole
 from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.rounding import REFERENCE_ROUNDED
 from superkernel.scheduler.kerneldef import KernelDef
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, CostedTiling, KernelFamily
+from superkernel.target.base import Target
 from superkernel.target.cpu import CpuTarget
 
 HOST_REFERENCE = "host.reference"
@@ -22,7 +23,7 @@ _BYTES_PER_NS = 0.5
 
 
 @dataclass(frozen=True)
-class HostCallTiling(Tiling):
+class HostCallTiling(CostedTiling[Target]):
     """See the module docstring."""
 
     @property
@@ -42,19 +43,19 @@ class HostCallTiling(Tiling):
                     found.append(Access(i, True, whole))
         return tuple(found)
 
-    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
+    def cost_ns(self, body: Body, begin: int, end: int, target: Target) -> float:
         return HOST_CALL_NS + sum(o.type.nbytes for o in body.operands) / _BYTES_PER_NS
 
 
-class HostCallFamily(KernelFamily):
+class HostCallFamily(KernelFamily[Target]):
     """Anything, uncut."""
 
-    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: Target) -> Sequence[HostCallTiling]:
         return (HostCallTiling(),)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ReferenceKernel(KernelDef):
+class ReferenceKernel(KernelDef[Target]):
     """NumPy on the machine that drives `device`: for every operator, correct, slow, and taken only where nothing else
     is eligible."""
 
@@ -76,7 +77,7 @@ class ReferenceKernel(KernelDef):
             device=device,
         )
 
-    def estimate(self, body: Body, target: object) -> Estimate:
+    def estimate(self, body: Body, target: Target) -> Estimate:
         """NumPy allocates every operand in float64."""
         nbytes = sum(o.type.nbytes for o in body.operands)
         return Estimate(HOST_CALL_NS + nbytes / _BYTES_PER_NS, {"host": 2 * nbytes})

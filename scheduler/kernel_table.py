@@ -9,6 +9,7 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
+from typing import Generic, TypeVar
 
 from superkernel.core.errors import InternalError
 from superkernel.registry.records import Estimate, KernelRole, Requirement
@@ -16,30 +17,34 @@ from superkernel.registry.requirement import body_of
 from superkernel.registry.selection import Registry
 from superkernel.scheduler.kerneldef import KernelDef
 from superkernel.scheduler.tiling import KernelFamily
+from superkernel.target.base import Target
+
+TargetT = TypeVar("TargetT", bound=Target)
 
 
-class KernelTable:
-    """The kernels of the modules in `package`, by id, with `further` ones."""
+class KernelTable(Generic[TargetT]):
+    """The kernels of the modules in `package`, by id, with `further` ones; all of them run on targets of class
+    `kind`."""
 
-    def __init__(self, package: str, *further: KernelDef) -> None:
-        self._package, self._further = package, further
+    def __init__(self, package: str, kind: type[TargetT], *further: KernelDef[TargetT]) -> None:
+        self._package, self._kind, self._further = package, kind, further
 
     @cached_property
-    def kernels(self) -> Mapping[str, KernelDef]:
+    def kernels(self) -> Mapping[str, KernelDef[TargetT]]:
         """Every declaration by its id. Raises InternalError where two share one."""
-        found: dict[str, KernelDef] = {}
+        found: dict[str, KernelDef[TargetT]] = {}
         for kernel in (*self._declared(), *self._further):
             if kernel.id in found:
                 raise InternalError("two kernels share an id", location=f"kernel {kernel.id!r}")
             found[kernel.id] = kernel
         return found
 
-    def _declared(self) -> list[KernelDef]:
+    def _declared(self) -> list[KernelDef[TargetT]]:
         path = import_module(self._package).__path__
         modules = [import_module(f"{self._package}.{m.name}") for m in pkgutil.iter_modules(path) if not m.ispkg]
         return [kernel for module in modules for kernel in getattr(module, "KERNELS", ())]
 
-    def __getitem__(self, kernel: str) -> KernelDef:
+    def __getitem__(self, kernel: str) -> KernelDef[TargetT]:
         """The declaration of an id. Raises InternalError on an unknown one."""
         found = self.kernels.get(kernel)
         if found is None:
@@ -53,7 +58,7 @@ class KernelTable:
             raise InternalError(f"operator {op!r} has not one tuned kernel in {self._package}", found=", ".join(found))
         return found[0]
 
-    def family_of(self, kernel: str) -> KernelFamily:
+    def family_of(self, kernel: str) -> KernelFamily[TargetT]:
         """How a kernel's work is cut. Raises InternalError on an unknown id."""
         return self[kernel].family
 
@@ -63,5 +68,7 @@ class KernelTable:
         return Registry((row for kernel in self.kernels.values() for row in kernel.rows()), self._estimate)
 
     def _estimate(self, kernel: str, problem: Requirement) -> Estimate | None:
-        body = body_of(problem)
-        return None if body is None else self[kernel].estimate(body, problem.platform.target)
+        """The registry asks it of kernels that are eligible, and so of targets of their own kind."""
+        body, target = body_of(problem), problem.platform.target
+        assert isinstance(target, self._kind)
+        return None if body is None else self[kernel].estimate(body, target)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Generic
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
@@ -27,12 +28,11 @@ from superkernel.ops.table import op_table
 from superkernel.registry.predicates import Clause, Reason, one_of
 from superkernel.registry.records import Capability, Estimate, KernelRole, Transform
 from superkernel.registry.rounding import ROUNDED, Rounding
-from superkernel.scheduler.tiling import KernelFamily
-from superkernel.target.base import Target
+from superkernel.scheduler.tiling import KernelFamily, TargetT
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class KernelDef(ABC):
+class KernelDef(ABC, Generic[TargetT]):
     """What the variants of a kernel share.
 
     id: by which policies, plans and reports know it, e.g. "host.matmul.packed".
@@ -45,7 +45,7 @@ class KernelDef(ABC):
 
     id: str
     ops: tuple[str, ...]
-    family: KernelFamily = field(repr=False)
+    family: KernelFamily[TargetT] = field(repr=False)
     emitter: str
     micro: str
     modifier: str = ""
@@ -62,7 +62,7 @@ class KernelDef(ABC):
     def rows(self) -> Iterable[Capability]:
         """One row per variant."""
 
-    def estimate(self, body: Body, target: Target) -> Estimate | None:
+    def estimate(self, body: Body, target: TargetT) -> Estimate | None:
         """What the kernel takes for a body on one core: the family's best guess, by its own figures. None where it
         cannot cut the body after all."""
         try:

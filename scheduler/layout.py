@@ -32,18 +32,16 @@ _FEWEST = 2  # convolutions
 _ALONG_CHANNELS = frozenset({"lrn"})  # their rows are the channels of a pixel, read and stored in any layout
 
 
-def storage_policy(
-    graph: Graph, choose: Callable[[Body], str], target: Target | None, options: Options
-) -> StoragePolicy:
+def storage_policy(graph: Graph, choose: Callable[[Body], str], target: Target, options: Options) -> StoragePolicy:
     """The layout policy of a graph on a target: the one that its kernels are written for, or what pays."""
-    if target is None or not target.layouts_compete:
-        return StoragePolicy.ROW_MAJOR if target is None else StoragePolicy(target.image_layouts[0])
+    if not target.layouts_compete:
+        return StoragePolicy(target.image_layouts[0])
     pinned = any(fnmatch.filter(_row_kernels(), pattern) for pattern in options.pin)
     convolutions = [node for node in graph.nodes if node.op == "conv"]
     if pinned or len(convolutions) < _FEWEST:
         return StoragePolicy.ROW_MAJOR
     storage = StoragePolicy.CHANNELS_LAST.of(graph)
-    ws = Workspace(graph, choose, options, family_of, storage, target)
+    ws = Workspace(graph, choose, options, family_of, storage, target, lambda _: False)  # fuses nothing
     ws.start()
     kernels = {node.name: choose(plain_body(ws, node)) for node in graph.nodes if node.op in IMAGE_OPS}
     served = [node for node in convolutions if wants_channels_last(kernels[node.name])]

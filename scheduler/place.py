@@ -58,7 +58,7 @@ def place(
     target: CpuTarget,
     cores: int,
     options: Options | None = None,
-    families: Callable[[str], KernelFamily] = family_of,
+    families: Callable[[str], KernelFamily[CpuTarget]] = family_of,
 ) -> Schedule:
     """Place the sub-operators of a grouping on `cores` cores (1 to 64)."""
     chosen = options or Options()

@@ -5,9 +5,9 @@ columns, panels, images x channels, ...). A core executes a contiguous range [be
 the kernel function. The tiling says for any range exactly which bytes of which operand are read and written; sync and
 verification rest on that (property-tested against what the emitted kernel really touches).
 
-A tiling is a frozen dataclass of plain values: together with the `Body` it determines the machine code.
-A `target` is that of the family: `CpuTarget` on the host, `AicoreTarget` on the accelerator; families of one never see
-the other. Architecture invariant: families know nothing of cores, addresses or other sub-operators.
+A tiling is a frozen dataclass of plain values: together with the `Body` it determines the machine code. Units, accesses
+and packing ask nothing of a target; time does, and so `CostedTiling` and `KernelFamily` are generic in their kind of
+target. Architecture invariant: families know nothing of cores, addresses or other sub-operators.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Generic, Never, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from superkernel.core.formats import NumberFormat
 from superkernel.core.tensor import Region, TensorType
 from superkernel.ir.body import Body, SubOperator, View
 from superkernel.ops.opdef import Array
+from superkernel.target.base import Target
+
+TargetT = TypeVar("TargetT", bound=Target, contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,6 @@ class Tiling(ABC):
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
         """What units [begin, end) read and write."""
 
-    @abstractmethod
-    def cost_ns(self, body: Body, begin: int, end: int, target: Any) -> float:
-        """Estimated time of one core for the range, caches warm for activations, weights from L2/L3 as they fit."""
-
     def packs(self, body: Body) -> Mapping[int, Pack]:
         """Operand index -> packing, for constant operands that the kernel wants in another layout."""
         return {}
@@ -88,6 +87,15 @@ class Tiling(ABC):
     def align(self, body: Body, unit: int) -> int:
         """The nearest unit at which a core boundary is better placed (e.g. on a cache line); default: any unit."""
         return unit
+
+
+@dataclass(frozen=True)
+class CostedTiling(Tiling, Generic[TargetT]):
+    """A tiling with the time that it takes on a kind of target."""
+
+    @abstractmethod
+    def cost_ns(self, body: Body, begin: int, end: int, target: TargetT) -> float:
+        """Estimated time of one core for the range, caches warm for activations, weights from L2/L3 as they fit."""
 
 
 class CannotCut(UnsupportedError):
@@ -98,15 +106,15 @@ class CannotCut(UnsupportedError):
         self.sub, self.error = sub, error
 
 
-class KernelFamily(ABC):
-    """A kernel family on one target: tilings for bodies (scheduler side). The emitter with the same kernel id lives
-    in codegen."""
+class KernelFamily(ABC, Generic[TargetT]):
+    """A kernel family on one kind of target: tilings for bodies (scheduler side). The emitter with the same kernel id
+    lives in codegen."""
 
     on_control_unit: ClassVar[bool] = False
     """Whether a control unit computes it, element by element, and no engine."""
 
     @abstractmethod
-    def tilings(self, kernel: str, body: Body, target: Any) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: TargetT) -> Sequence[CostedTiling[TargetT]]:
         """Candidate tilings, best guess first (the scheduler weighs cost_ns and sync). Never empty for a legal body."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
@@ -127,7 +135,7 @@ class KernelFamily(ABC):
         sum in front of a norm that others read too)."""
         return False
 
-    def accepts_epilogue(self, kernel: str, target: object) -> bool:
+    def accepts_epilogue(self, kernel: str, target: TargetT) -> bool:
         """Whether the kernel evaluates a pointwise program on its results where it runs on this target."""
         return True
 
@@ -135,6 +143,10 @@ class KernelFamily(ABC):
         """Whether the epilogue can store through this view of the anchor's result. Row-major is always accepted, by
         kernels that compute images under the channels-last policy dense channels-last views instead."""
         return True
+
+
+AnyFamily: TypeAlias = KernelFamily[Never]
+"""A family of some kind of target, which one is not known: what needs none may be asked of it."""
 
 
 def pack_bytes(pack: Pack | None, array: Array) -> NDArray[np.uint8]:

@@ -38,7 +38,7 @@ from superkernel.scheduler.storage import (
     channels_inside,
     stored_shape,
 )
-from superkernel.scheduler.tiling import KernelFamily
+from superkernel.scheduler.tiling import AnyFamily
 from superkernel.target.base import Target
 
 Accept = Callable[[Ref], bool]
@@ -80,9 +80,10 @@ class Workspace:
     graph: Graph
     choose: Callable[[Body], str]
     options: Options
-    family_of: Callable[[str], KernelFamily]
-    storage: Storage = field(default_factory=Storage)
-    target: Target | None = None
+    family_of: Callable[[str], AnyFamily]
+    storage: Storage
+    target: Target
+    takes_epilogue: Callable[[str], bool]  # whether a kernel does, on the target
     clusters: ClusterSet = field(default_factory=ClusterSet)
     values: dict[str, Ref | Reg | Derived] = field(default_factory=dict)
     buffers: dict[str, ValueBuffer] = field(default_factory=dict)
@@ -112,7 +113,7 @@ class Workspace:
         """Why a cluster's nodes and another node cannot run as one, if they cannot: they belong to different scopes
         (launches), or one names a type of kernel that the whole would not run as. `in_front`: the cluster becomes the
         prologue of `node`, which decides the type."""
-        if self.target is None or not self.target.separates_scopes or not cluster.nodes:
+        if not self.target.separates_scopes or not cluster.nodes:
             return None
         nodes = [self.graph.nodes[i] for i in cluster.nodes]
         if nodes[0].scope != node.scope:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("superkernel", "scheduler", "sync", "codegen")
-BASES = ("Target", "Tiling", "Compilation", "Kernel", "Executable", "Backend", "Planner")
+BASES = ("Target", "Tiling", "CostedTiling", "Compilation", "Kernel", "Executable", "Backend", "Planner")
 """Classes whose subclasses belong to kinds of targets."""
 BACKENDS = ("superkernel/backends/host/", "superkernel/backends/aicore/")
 ROOMS = (*BACKENDS, "scheduler/families/", "scheduler/aicore/", "sync/aicore/", "codegen/host/", "codegen/aicore/")
@@ -44,6 +44,18 @@ def asked(sources: Mapping[str, ast.Module]) -> list[str]:
         if not path.startswith(ROOMS)
         for node, name in _tests(tree)
         if name in names
+    ]
+
+
+def unknown_targets(sources: Mapping[str, ast.Module]) -> list[str]:
+    """path:line of every parameter `target` whose annotation says nothing."""
+    return [
+        f"{path}:{each.lineno}"
+        for path, tree in sources.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.arguments)
+        for each in (*node.posonlyargs, *node.args, *node.kwonlyargs)
+        if each.arg == "target" and each.annotation is not None and _name(each.annotation) in ("Any", "object")
     ]
 
 

@@ -65,7 +65,7 @@ class Workspaces:
 def place_aicore(
     grouping: Grouping,
     target: AicoreTarget,
-    families: Callable[[str], KernelFamily] = family_of,
+    families: Callable[[str], KernelFamily[AicoreTarget]] = family_of,
     streams: str = AUTO,
     locality: str = LOCAL,
     apart: Collection[int] = (),
@@ -138,7 +138,7 @@ def ranges(tiling: Tiling, cores: Cores, site: SlotRange | None = None) -> list[
 
 
 def _tiling(
-    sub: SubOperator, target: AicoreTarget, cores: Cores, families: Callable[[str], KernelFamily]
+    sub: SubOperator, target: AicoreTarget, cores: Cores, families: Callable[[str], KernelFamily[AicoreTarget]]
 ) -> tuple[Tiling, str]:
     """The best tiling of a sub-operator, and why."""
     if sub.kernel == HOST_REFERENCE:

@@ -4,7 +4,7 @@ from superkernel.scheduler.hostcall import ReferenceKernel
 from superkernel.scheduler.kernel_table import KernelTable
 from superkernel.target.cpu import CpuTarget
 
-HOST_KERNELS = KernelTable(__name__, ReferenceKernel.on(CpuTarget.kind))
+HOST_KERNELS = KernelTable(__name__, CpuTarget, ReferenceKernel.on(CpuTarget.kind))
 """All kernels of the host, the NumPy reference among them."""
 
 family_of = HOST_KERNELS.family_of

@@ -30,9 +30,9 @@ from superkernel.ops.opdef import FLOATS
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
-from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernelDef, ReducedKernelDef
+from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernelDef, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.matmul import GEMM_TILES
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 _TILE = {"avx512": (14, 2), "avx2": (6, 2), "plain": (6, 2)}
@@ -110,7 +110,7 @@ def attention_form(body: Body) -> AttentionForm:
 
 
 @dataclass(frozen=True)
-class AttentionTiling(Tiling):
+class AttentionTiling(HostTiling):
     """Blocks of `block_rows` stacked rows in register tiles of `tile_rows` x `vectors`; `keys` per block of keys."""
 
     batch: int
@@ -246,7 +246,7 @@ class AttentionTiling(Tiling):
         return products / (_NATIVE_RATE if self.format.native else self.format.rate) + copies
 
 
-class AttentionFamily(KernelFamily):
+class AttentionFamily(KernelFamily[CpuTarget]):
     """Attention with any mask, length, causal limit and grouping, in f32 or, of f32 values, in reduced precision."""
 
     def __init__(self, number: NumberFormat = F32) -> None:
@@ -255,7 +255,7 @@ class AttentionFamily(KernelFamily):
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return slot not in (1, 2) or not view.shape or view.strides[-1] == 1 or view.shape[-1] == 1
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         form, number, types = attention_form(body), self.format.on(target.has), body.anchor_input_types[:3]
         if number.is_reduced and any(t is None or t.dtype is not DType.F32 for t in types):
             raise UnsupportedError(

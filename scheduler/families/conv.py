@@ -29,9 +29,9 @@ from superkernel.registry.requirement import ROW_MAJOR
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv_form import ConvForm, Patch, conv_form, patch_of
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef, HostTiling
 from superkernel.scheduler.families.matmul import GEMM_TILES
-from superkernel.scheduler.tiling import Access, KernelFamily, Pack, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Pack
 from superkernel.target.cpu import CpuTarget
 
 PIXELS, CHANNELS = "pixels", "channels"
@@ -67,7 +67,7 @@ class PackFilters(Pack):
 
 
 @dataclass(frozen=True)
-class ConvTiling(Tiling):
+class ConvTiling(HostTiling):
     """One cut, see the module docstring. Blocks hold `rows` x `columns` positions; with `in_place` no patch is
     copied."""
 
@@ -234,7 +234,7 @@ def read_bias(found: AccessSet, body: Body, channels: tuple[int, int]) -> None:
         found.view(bias.operand, (channels,), bias.strides, bias.offset)
 
 
-class ConvFamily(KernelFamily):
+class ConvFamily(KernelFamily[CpuTarget]):
     """Direct convolution with constant weights, f32 arithmetic."""
 
     expectation = "conv in one or two dimensions, f32, f16 or bf16, with constant weights"
@@ -267,7 +267,7 @@ class ConvFamily(KernelFamily):
                 hint="host.conv.generic computes every convolution",
             )
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         self._require(kernel, body)
         form = conv_form(body)
         cuts = [(PIXELS, _PIXELS_PER_BLOCK), (PIXELS, _PIXELS_PER_BLOCK // 4)]
@@ -284,7 +284,7 @@ def best_tilings(
     patch_bytes: int,
     target: CpuTarget,
     packed: bool = True,
-) -> list[Tiling]:
+) -> list[HostTiling]:
     """Per (axis, positions per block) the cheapest register tile; cheapest cut first, equal ones once."""
     lanes = max(1, target.vector_bytes // 4)
 

@@ -24,8 +24,8 @@ from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv import read_bias
 from superkernel.scheduler.families.conv_form import window_attr
-from superkernel.scheduler.families.kernel import HostKernelDef
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.families.kernel import HostKernelDef, HostTiling
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 Triple = tuple[int, int, int]
@@ -93,7 +93,7 @@ def _triple(values: Sequence[int], missing: int) -> Triple:
 
 
 @dataclass(frozen=True)
-class VolumeTiling(Tiling):
+class VolumeTiling(HostTiling):
     """One unit per output plane. `row` is the padded length of one accumulated row (all stride phases)."""
 
     images: int
@@ -139,13 +139,13 @@ class VolumeTiling(Tiling):
         return 30.0 + share * rows * (1.0 + vectors * (2.5 if strided else 1.0))
 
 
-class VolumeFamily(KernelFamily):
+class VolumeFamily(KernelFamily[CpuTarget]):
     """Everything the direct kernels do not do."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return slot < 3
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         form = volume_form(body)
         lanes = max(1, target.vector_bytes // form.acc.itemsize)
         phases = form.strides[2] if form.transposed else 1

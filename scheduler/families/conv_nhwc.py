@@ -65,10 +65,10 @@ from superkernel.scheduler.families.conv import (
 )
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.costing import elements_ns, program_weight
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef, ReducedKernelDef
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.matmul import INT8_DEPTHS
 from superkernel.scheduler.families.packing import bytes_of, encoded, signed_bytes, words_of
-from superkernel.scheduler.tiling import Pack, Tiling
+from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget
 
 # Positions x vectors of the register tile: 28 accumulators leave registers for the operands of a step.
@@ -376,7 +376,7 @@ class NhwcFamily(ConvFamily):
     def reads_any_order(self, kernel: str, slot: int) -> bool:
         return True
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         self._require(kernel, body)
         form = form_for(self.format, body)
         axes = [PIXELS, CHANNELS] if form.pixels * 4 <= form.channels * form.taps * 8 else [PIXELS]

@@ -24,8 +24,7 @@ from superkernel.scheduler.families.conv import (
     best_tilings,
 )
 from superkernel.scheduler.families.conv_form import conv_form
-from superkernel.scheduler.families.kernel import HostKernelDef
-from superkernel.scheduler.tiling import Tiling
+from superkernel.scheduler.families.kernel import HostKernelDef, HostTiling
 from superkernel.target.cpu import CpuTarget
 
 _VECTORS = {"avx512": (8, 4), "avx2": (6, 4), "plain": (6, 4)}
@@ -52,7 +51,7 @@ class DepthwiseFamily(ConvFamily):
             and conv_form(body).channels == 1
         )
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         self._require(kernel, body)
         form = conv_form(body)
         cuts = [(CHANNELS, _POSITIONS)]

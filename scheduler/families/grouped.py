@@ -23,9 +23,9 @@ from superkernel.registry.predicates import Reason, one_of
 from superkernel.registry.rounding import EXACT, PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
-from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernelDef
+from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernelDef, HostTiling
 from superkernel.scheduler.families.matmul import PackPanels
-from superkernel.scheduler.tiling import Access, KernelFamily, Pack, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Pack
 from superkernel.target.cpu import CpuTarget
 
 TILE_ROWS, TILE_VECTORS = {"avx512": 8, "avx2": 4, "plain": 4}, {"avx512": 3, "avx2": 2, "plain": 2}
@@ -67,7 +67,7 @@ def output_operands(body: Body) -> list[int]:
 
 
 @dataclass(frozen=True)
-class GroupedTiling(Tiling):
+class GroupedTiling(HostTiling):
     """See the module docstring."""
 
     tile_rows: int
@@ -143,7 +143,7 @@ class GroupedTiling(Tiling):
 
 
 @dataclass(frozen=True)
-class TableTiling(Tiling):
+class TableTiling(HostTiling):
     """A table of either kind: one unit. `count`: numbers that it is made from; `words` of it."""
 
     count: int
@@ -177,10 +177,10 @@ def table_tiling(body: Body) -> TableTiling:
     return TableTiling(table.experts, table.words, table.experts + table.tiles_max + table.slots)
 
 
-class GroupedFamily(KernelFamily):
+class GroupedFamily(KernelFamily[CpuTarget]):
     """Grouped products, and the tables that depend on data."""
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         if kernel == "host.tiling":
             return (table_tiling(body),)
         x, w = body.anchor_input_types[X], body.anchor_input_types[W]
@@ -196,7 +196,7 @@ class GroupedFamily(KernelFamily):
         )  # fmt: skip
         return (made,)
 
-    def accepts_epilogue(self, kernel: str, target: object) -> bool:
+    def accepts_epilogue(self, kernel: str, target: CpuTarget) -> bool:
         return False
 
     def accepts_store(self, kernel: str, op: str, view: View, dtype: DType) -> bool:

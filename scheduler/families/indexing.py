@@ -16,19 +16,19 @@ from superkernel.core.tensor import full_box
 from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
-from superkernel.scheduler.families.kernel import HostKernelDef
+from superkernel.scheduler.families.kernel import HostKernelDef, HostTiling
 from superkernel.scheduler.families.lookup import LookupTiling
 from superkernel.scheduler.families.movement import OutputRowsTiling, tile_lookup
 from superkernel.scheduler.families.rowops import integer, space_of
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.families.rowtiling import RowTiling
 from superkernel.scheduler.families.rowwise import block_of
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 
 @dataclass(frozen=True)
-class WholeTiling(Tiling):
+class WholeTiling(HostTiling):
     """One unit: everything is read, all results are written. The result is built in scratch."""
 
     results: int
@@ -59,10 +59,10 @@ class WholeTiling(Tiling):
         return CALL_NS + memory_ns(traffic, traffic, target) + 3.0 * (updates.size if updates is not None else 0)
 
 
-class IndexFamily(KernelFamily):
+class IndexFamily(KernelFamily[CpuTarget]):
     """Moves whose paths are data."""
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         op, out = body.op or "", body.anchor_outputs[0]
         if op in ("gather_elements", "gather_nd"):
             return (LookupTiling(tile_lookup(body, target)),)

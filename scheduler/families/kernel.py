@@ -20,7 +20,8 @@ from superkernel.registry.predicates import Clause, Reason, one_of
 from superkernel.registry.records import Capability, NumericClass, Transform
 from superkernel.registry.rounding import accumulator_of
 from superkernel.scheduler.kerneldef import KernelDef
-from superkernel.target.cpu import AVX2, AVX512
+from superkernel.scheduler.tiling import CostedTiling
+from superkernel.target.cpu import AVX2, AVX512, CpuTarget
 
 TIER_FEATURES = {"avx512": frozenset(AVX2 + AVX512), "avx2": frozenset(AVX2), "plain": frozenset[str]()}
 """CPU features that code of a tier needs."""
@@ -33,8 +34,13 @@ INDEX_TYPES, TABLE_TYPES = frozenset({DType.I32, DType.I64}), frozenset({DType.I
 CONSTANT_WEIGHT = one_of(Reason.CONSTANT, "weight.constant", True)
 
 
+@dataclass(frozen=True)
+class HostTiling(CostedTiling[CpuTarget]):
+    """One way to cut a body for the host's cores."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class HostKernelDef(KernelDef):
+class HostKernelDef(KernelDef[CpuTarget]):
     """See `KernelDef`. `typed`: one row per element type in `dtypes`, else one for all of them. `tiles`: rows and
     vectors of the register tile by tier."""
 

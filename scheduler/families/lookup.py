@@ -19,9 +19,10 @@ from superkernel.core.tensor import Box
 from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOutput, View
 from superkernel.ir.collapse import canonical_together
 from superkernel.scheduler.families.boxes import AccessSet
+from superkernel.scheduler.families.kernel import HostTiling
 from superkernel.scheduler.families.pointwise import PointwiseTiling
 from superkernel.scheduler.families.rowops import integer
-from superkernel.scheduler.tiling import Access, Tiling
+from superkernel.scheduler.tiling import Access
 from superkernel.target.cpu import CpuTarget
 
 
@@ -88,7 +89,7 @@ def lookup_plan(body: Body) -> LookupPlan:
 
 
 @dataclass(frozen=True)
-class LookupTiling(Tiling):
+class LookupTiling(HostTiling):
     """Cut as the epilogue alone would be."""
 
     part: PointwiseTiling

@@ -36,10 +36,16 @@ from superkernel.registry.records import KernelRole, Transform
 from superkernel.registry.requirement import CHANNELS_LAST
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, TIER_FEATURES, HostKernelDef, ReducedKernelDef
+from superkernel.scheduler.families.kernel import (
+    CONSTANT_WEIGHT,
+    TIER_FEATURES,
+    HostKernelDef,
+    HostTiling,
+    ReducedKernelDef,
+)
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, pixel_stride
 from superkernel.scheduler.families.packing import bytes_of, encoded, signed_bytes, words_of
-from superkernel.scheduler.tiling import Access, KernelFamily, Pack, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Pack
 from superkernel.target.cpu import CpuTarget
 
 ROWS, COLUMNS = "rows", "columns"
@@ -125,7 +131,7 @@ class PackPanels(Pack):
 
 
 @dataclass(frozen=True)
-class MatmulTiling(Tiling):
+class MatmulTiling(HostTiling):
     """One cut of a matrix product, see the module docstring. `block` row tiles share one copy of the left factor."""
 
     axis: str
@@ -461,7 +467,7 @@ def _constants_bytes(form: MatmulForm, target: CpuTarget) -> int:
     return max(target.constants_bytes, form.batch * form.depth * form.columns * form.right.dtype.itemsize)
 
 
-class MatmulFamily(KernelFamily):
+class MatmulFamily(KernelFamily[CpuTarget]):
     """Elements as they are, summed in the type that they ask for; or, of f32 factors whose right one is constant, a
     reduced precision: the first of `numbers` that the CPU multiplies itself, else the last."""
 
@@ -476,7 +482,7 @@ class MatmulFamily(KernelFamily):
     def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
         return slot == 0 and op != "conv"
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         form, number = form_of(body), formats.choose(self.numbers, target.has) if self.numbers else None
         right = PACKED if is_packable(body, form) else right_mode(form, target)
         if number is not None and right != PACKED:

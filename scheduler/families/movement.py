@@ -18,17 +18,17 @@ from superkernel.ir.collapse import runs_of_range
 from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_weight
-from superkernel.scheduler.families.kernel import HostKernelDef
+from superkernel.scheduler.families.kernel import HostKernelDef, HostTiling
 from superkernel.scheduler.families.lookup import LookupTiling, lookup_plan
 from superkernel.scheduler.families.pieces import tile_pieces
 from superkernel.scheduler.families.pointwise import PointwiseTiling, tile_program
 from superkernel.scheduler.families.rowspace import slot_program
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 
 @dataclass(frozen=True)
-class OutputRowsTiling(Tiling):
+class OutputRowsTiling(HostTiling):
     """A unit is one row of the anchor's output (all but the last dimension flattened). Slots listed in `aligned` have
     the output's shape and are read at the row's place; those in `leading` broadcast against all but the last
     dimension of it; the others may be read anywhere."""
@@ -81,10 +81,10 @@ class OutputRowsTiling(Tiling):
         return CALL_NS + (end - begin) * 4.0 + max(work, memory_ns(traffic * share, traffic, target))
 
 
-class MovementFamily(KernelFamily):
+class MovementFamily(KernelFamily[CpuTarget]):
     """Copies that are no single affine view."""
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         if body.op == "gather":
             return (LookupTiling(tile_lookup(body, target)),)
         if body.op == "trilu":

@@ -20,10 +20,11 @@ from superkernel.ir.collapse import canonical, feed, restrict, walked
 from superkernel.ops.movement import pad_sources
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS
+from superkernel.scheduler.families.kernel import HostTiling
 from superkernel.scheduler.families.pointwise import PointwiseTiling, tile_program
 from superkernel.scheduler.families.rowops import integer, real
 from superkernel.scheduler.families.rowspace import remap, slot_program, split_dim
-from superkernel.scheduler.tiling import Access, Tiling
+from superkernel.scheduler.tiling import Access
 from superkernel.target.cpu import CpuTarget
 
 
@@ -123,7 +124,7 @@ def _axis_spans(extent: int, begin: int, end: int, mode: str) -> list[_Span]:
 
 
 @dataclass(frozen=True)
-class PiecesTiling(Tiling):
+class PiecesTiling(HostTiling):
     """One tiling per piece, units numbered through."""
 
     parts: tuple[PointwiseTiling, ...]

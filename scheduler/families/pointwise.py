@@ -27,9 +27,9 @@ from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_traffic, program_weight
-from superkernel.scheduler.families.kernel import HostKernelDef
+from superkernel.scheduler.families.kernel import HostKernelDef, HostTiling
 from superkernel.scheduler.kerneldef import ops_of
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 UNIT_ELEMENTS = 512  # a unit of at least this many elements: overhead stays small, eight cores can share a few thousand
@@ -42,7 +42,7 @@ NARROW_BLOCK = 256  # positions of the plane dimension that are a unit then
 
 
 @dataclass(frozen=True)
-class PointwiseTiling(Tiling):
+class PointwiseTiling(HostTiling):
     """See the module docstring. `plane` is the dimension of the canonical program whose blocks of `block` are the
     units' rows, -1 without; `narrow`: so many of its positions are interleaved at once, 0 for square tiles."""
 
@@ -175,10 +175,10 @@ def interleaves(program: PointwiseProgram, plane: int) -> bool:
     return stored and item.source >= 0 and item.strides[plane] == 1 and 2 <= inner <= NARROW_MAX
 
 
-class PointwiseFamily(KernelFamily):
+class PointwiseFamily(KernelFamily[CpuTarget]):
     """Pure pointwise work and copies; transpositions among them."""
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         return (tile_program(body, canonical(body.epilogue), target),)
 
 

@@ -26,9 +26,9 @@ from superkernel.ops.windows import Window
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import ROW_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
-from superkernel.scheduler.families.kernel import HostKernelDef
+from superkernel.scheduler.families.kernel import HostKernelDef, HostTiling
 from superkernel.scheduler.kerneldef import ops_of
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 GLOBAL = ("global_avg_pool", "global_max_pool")
@@ -77,7 +77,7 @@ def pool_form(body: Body) -> PoolForm:
 
 
 @dataclass(frozen=True)
-class PoolTiling(Tiling):
+class PoolTiling(HostTiling):
     """One cut. `row` is the padded length of the combined row, `row_blocks` the number of units per plane."""
 
     planes: int
@@ -126,13 +126,13 @@ class PoolTiling(Tiling):
         return 30.0 + share * max(work, moved / target.l3_bytes_per_ns)
 
 
-class PoolFamily(KernelFamily):
+class PoolFamily(KernelFamily[CpuTarget]):
     """Max, average and Lp pools, windowed or global."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return True
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         form = pool_form(body)
         wide = form.windows[2]
         lanes = max(1, target.vector_bytes // form.acc.itemsize)

@@ -13,19 +13,19 @@ from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import NUMERIC
 from superkernel.ops.opdef import Family as OpFamily
 from superkernel.registry.rounding import EXACT, ROW_SUMS, Rounding
-from superkernel.scheduler.families.kernel import HostKernelDef
+from superkernel.scheduler.families.kernel import HostKernelDef, HostTiling
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.scheduler.families.rowtiling import RowTiling
 from superkernel.scheduler.families.rowwise import block_of
 from superkernel.scheduler.kerneldef import ops_of
-from superkernel.scheduler.tiling import KernelFamily, Tiling
+from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 
-class ReduceFamily(KernelFamily):
+class ReduceFamily(KernelFamily[CpuTarget]):
     """Reductions over any axes, arg-reductions and running sums over one."""
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         space = space_of(body)
         block = block_of(space, target, 4 if kernel == "host.reduce" else 1)
         outer = prod(space.outer)

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
-from superkernel.scheduler.families.kernel import INDEX_TYPES, HostKernelDef
+from superkernel.scheduler.families.kernel import INDEX_TYPES, HostKernelDef, HostTiling
 from superkernel.scheduler.families.movement import OutputRowsTiling
-from superkernel.scheduler.tiling import KernelFamily, Tiling
+from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 
-class RopeFamily(KernelFamily):
+class RopeFamily(KernelFamily[CpuTarget]):
     """Tables with a row per position are read in full where the position is data."""
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         has_position = len(body.anchor_inputs) > 3 and body.anchor_inputs[3] is not None
         return (OutputRowsTiling(body.anchor_outputs[0].shape, (0,), () if has_position else (1, 2), 0, 8.0),)
 

@@ -15,15 +15,16 @@ from superkernel.ir.body import Body
 from superkernel.ir.collapse import runs_of_range
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_traffic, program_weight
+from superkernel.scheduler.families.kernel import HostTiling
 from superkernel.scheduler.families.pointwise import LINE_BYTES
 from superkernel.scheduler.families.rowops import space_of
 from superkernel.scheduler.families.rowspace import RowSpace
-from superkernel.scheduler.tiling import Access, Tiling
+from superkernel.scheduler.tiling import Access
 from superkernel.target.cpu import CpuTarget
 
 
 @dataclass(frozen=True)
-class RowTiling(Tiling):
+class RowTiling(HostTiling):
     """Units of a row space; `scratch` as in `Tiling`; `work` vector instructions per vector of data beside the
     programs'."""
 

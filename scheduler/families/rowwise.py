@@ -12,12 +12,12 @@ from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.ops.opdef import FLOATS
 from superkernel.registry.rounding import ROW_SUMS
-from superkernel.scheduler.families.kernel import HostKernelDef
+from superkernel.scheduler.families.kernel import HostKernelDef, HostTiling
 from superkernel.scheduler.families.pointwise import widest_item
 from superkernel.scheduler.families.rowops import integer, space_of
 from superkernel.scheduler.families.rowspace import RowSpace
 from superkernel.scheduler.families.rowtiling import RowTiling
-from superkernel.scheduler.tiling import KernelFamily, Tiling
+from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 _WORK = {"softmax": 20.0, "log_softmax": 20.0, "rms_norm": 2.0, "lrn": 30.0}  # others 4
@@ -40,10 +40,10 @@ def block_of(space: RowSpace, target: CpuTarget, vectors: int) -> int:
     return max(1, min(space.inner, vectors * max(1, target.vector_bytes // widest_item(space.data))))
 
 
-class RowwiseFamily(KernelFamily):
+class RowwiseFamily(KernelFamily[CpuTarget]):
     """Statistics over rows, then pointwise."""
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         space = space_of(body)
         block = block_of(space, target, 2)
         scratch = 0

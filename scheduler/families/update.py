@@ -17,9 +17,9 @@ from superkernel.ir.collapse import runs_of_range
 from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
-from superkernel.scheduler.families.kernel import HostKernelDef
+from superkernel.scheduler.families.kernel import HostKernelDef, HostTiling
 from superkernel.scheduler.families.rowspace import slot_program
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 
@@ -36,7 +36,7 @@ def read_position(found: AccessSet, body: Body) -> None:
 
 
 @dataclass(frozen=True)
-class UpdateTiling(Tiling):
+class UpdateTiling(HostTiling):
     """See the module docstring."""
 
     batch: int
@@ -66,10 +66,10 @@ class UpdateTiling(Tiling):
         return CALL_NS + 5.0 * (end - begin) + memory_ns(nbytes * (end - begin) / self.units, nbytes, target)
 
 
-class UpdateFamily(KernelFamily):
+class UpdateFamily(KernelFamily[CpuTarget]):
     """Updates of a state."""
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         shape = body.anchor_outputs[0].shape
         batch, heads = (0, 0) if 0 in shape else shape[:2]
         return (UpdateTiling(batch, heads, is_in_place(body)),)

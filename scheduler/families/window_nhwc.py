@@ -34,9 +34,9 @@ from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.families.conv_nhwc import filters_of
 from superkernel.scheduler.families.costing import elements_ns, program_weight
 from superkernel.scheduler.families.depthwise import DEPTHWISE_GROUPS
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef, HostTiling
 from superkernel.scheduler.families.pool import GLOBAL, pool_form
-from superkernel.scheduler.tiling import Access, KernelFamily, Pack, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Pack
 from superkernel.target.cpu import CpuTarget
 
 DEPTHWISE, POOL = "host.conv.depthwise_nhwc", "host.pool_nhwc"
@@ -110,7 +110,7 @@ def window_form(body: Body) -> WindowForm:
 
 
 @dataclass(frozen=True)
-class WindowTiling(Tiling):
+class WindowTiling(HostTiling):
     """One cut, see the module docstring. `tile` output columns go together, `block` channels are a unit of axis
     channels."""
 
@@ -172,7 +172,7 @@ class WindowTiling(Tiling):
         return _CALL_NS + share * max(work, moved / target.l3_bytes_per_ns)
 
 
-class WindowFamily(KernelFamily):
+class WindowFamily(KernelFamily[CpuTarget]):
     """Depthwise convolutions with constant filters, one per channel, and maximum, average and global pools."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
@@ -194,7 +194,7 @@ class WindowFamily(KernelFamily):
         constant = isinstance(weights, View) and body.operands[weights.operand].role is Role.CONSTANT
         return constant and form.channels == form.out_channels == 1
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         if not self._serves(body):
             raise UnsupportedError(
                 "no window that this kernel computes",

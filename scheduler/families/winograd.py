@@ -47,9 +47,9 @@ from superkernel.scheduler.families.conv import (
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.conv_nhwc import ACCUMULATORS, HIDDEN, POSITIONS_MOST, VECTORS_MOST, filters_of
 from superkernel.scheduler.families.costing import elements_ns, program_weight
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef, ReducedKernelDef
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.packing import encoded
-from superkernel.scheduler.tiling import Pack, Tiling
+from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget
 
 POINTS: dict[int, tuple[Fraction, ...]] = {2: (Fraction(1),), 4: (Fraction(3, 4), Fraction(3, 2))}
@@ -248,7 +248,7 @@ class WinogradFamily(ConvFamily):
         form = conv_form(body)
         return form.kernel == (3, 3) and form.strides == form.dilations == (1, 1) and form.groups == 1
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         self._require(kernel, body)
         form, m, number = conv_form(body), self.m, self.format.on(target.has)
         filters = 4 * (m + 2) ** 2 * form.channels * form.out_channels

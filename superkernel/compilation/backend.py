@@ -62,7 +62,7 @@ class Backend(ABC, Generic[TargetT, PlannedT, CertificateT, ImageT, CompiledT]):
 
     @property
     @abstractmethod
-    def kernels(self) -> KernelTable:
+    def kernels(self) -> KernelTable[TargetT]:
         """The kernels of this kind of target, and how each cuts its work."""
 
     # Stages -----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ PlannedT = TypeVar("PlannedT", bound="Planned[Any]")
 class Planner(ABC, Generic[TargetT, ScheduledT, PlannedT]):
     """Plans one job. `chooser` gives each body its kernel, and remembers why."""
 
-    def __init__(self, job: Job[TargetT], kernels: KernelTable) -> None:
+    def __init__(self, job: Job[TargetT], kernels: KernelTable[TargetT]) -> None:
         self.job, self.kernels = job, kernels
         self.chooser = KernelChooser(job.target, job.options, kernels.registry)
 

@@ -37,7 +37,7 @@ def plan_schedule(run: Stages, planner: Planner[Any, ScheduledT, PlannedT], sche
     return planned
 
 
-def _schedule(run: Stages, graph: Graph, planner: Planner[Any, ScheduledT, Any]) -> ScheduledT:
+def _schedule(run: Stages, graph: Graph, planner: Planner[TargetT, ScheduledT, Any]) -> ScheduledT:
     """Group and place; again with another kernel where one turns out not to do: once for each, at most."""
     while True:
         with run.stage("group"):
@@ -53,7 +53,7 @@ def _schedule(run: Stages, graph: Graph, planner: Planner[Any, ScheduledT, Any])
             return scheduled
 
 
-def _grouped(graph: Graph, planner: Planner[Any, Any, Any]) -> tuple[Graph, Grouping, dict[str, int]]:
+def _grouped(graph: Graph, planner: Planner[TargetT, Any, Any]) -> tuple[Graph, Grouping, dict[str, int]]:
     """The graph, with the values of option `dump` as outputs, its sub-operators, and the outputs' numbers by name."""
     target, options, choose = planner.job.target, planner.job.options, planner.chooser.choose
     layout = storage_policy(graph, choose, target, options)

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from anchor_bodies import anchor_case
 from conv_int8_model import expected_conv
+from grouped_on import chooser_on, grouped_on
 from kernel_check import compare, dense_strides, operand, undefined_symbols
 from models import decode_step, transformer
 from narrow_model import expected_product
@@ -31,7 +32,6 @@ from superkernel.codegen.host import image as host_image
 from superkernel.codegen.host.image import HostImage, ImageBuilder
 from superkernel.codegen.host.lower import compile_ir
 from superkernel.codegen.host.standalone import emit_ir
-from superkernel.compilation.choice import KernelChooser
 from superkernel.core.dtypes import DType
 from superkernel.core.options import Options
 from superkernel.core.tensor import TensorType, row_major_strides
@@ -42,10 +42,8 @@ from superkernel.ops.grouped import GroupTable
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import op_table
 from superkernel.reference import evaluate
-from superkernel.scheduler.default_choice import default_choice
 from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.families.matmul import MatmulFamily
-from superkernel.scheduler.group import group
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.place import place
 from superkernel.scheduler.tiling import pack_bytes
@@ -377,9 +375,10 @@ def test_kernels(make: Callable[[], list[Case]], cpu: CpuTarget, tmp_path: Path)
     check(make(), cpu, tmp_path)
 
 
-def one_of_each() -> list[Case]:
+def one_of_each(cpu: CpuTarget) -> list[Case]:
     """Each operator of the table that has a kernel, in f32 where it takes that."""
     found: list[Case] = []
+    chooser = chooser_on(cpu, HOST_KERNELS)
     for op in sorted(op_table()):
         some = next((c for c in cases(op) if all(x is None or x.size for x in c.inputs)), None)
         if op_table()[op].family in (Family.VIEW, Family.RESHAPE, Family.UPDATE) or some is None:
@@ -389,14 +388,14 @@ def one_of_each() -> list[Case]:
                 found.append(pointwise([op], some.inputs, attrs=some.attrs))  # type: ignore[arg-type]
             continue
         body, arrays, expected = op_body(op, some.inputs, some.attrs)
-        kernel = default_choice(body)
+        kernel = chooser.choose(body)
         if kernel != HOST_REFERENCE:
             found.append((kernel, body, arrays, expected))
     return found
 
 
 def test_operators(cpu: CpuTarget, tmp_path: Path) -> None:
-    check(one_of_each(), cpu, tmp_path)
+    check(one_of_each(cpu), cpu, tmp_path)
 
 
 def test_every_family_has_a_case() -> None:
@@ -458,8 +457,7 @@ def image_of(graph: Graph, cores: int, cpu: CpuTarget, monkeypatch: pytest.Monke
     """The image of a graph for the processor, not loaded."""
     monkeypatch.setattr(host_image, "LoadedCode", _Objects)
     options = Options(fallback="forbid", cache=False)
-    chooser = KernelChooser(cpu, options, HOST_KERNELS.registry)
-    grouping = group(graph, chooser.choose, cpu, options)
+    grouping = grouped_on(graph, cpu, HOST_KERNELS, fallback="forbid", cache=False)
     schedule = place(grouping, graph, cpu, cores, options)
     plan = plan_sync(schedule, sync=options.sync, handover_ns=cpu.handover_ns)
     units = {s.index: t.units for s, t in zip(schedule.subops, schedule.tilings, strict=True)}

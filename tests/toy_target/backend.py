@@ -45,7 +45,7 @@ class ToyBackend(Backend[ToyTarget, Planned[Plan], Certificate, ToyImage, ToyCom
         return [Violation("not on the interpreter", "option 'precision'", "auto, f32", repr(options.precision))]
 
     @property
-    def kernels(self) -> KernelTable:
+    def kernels(self) -> KernelTable[ToyTarget]:
         return TOY_KERNELS
 
     def planner(self, job: Job[ToyTarget]) -> ToyPlanner:

@@ -32,7 +32,8 @@ from superkernel.ir.body import (
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import op_table
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.tiling import Tiling
+from superkernel.scheduler.tiling import CostedTiling
+from superkernel.target.cpu import CpuTarget
 
 Array = NDArray[Any]
 Slot = tuple[tuple[int, ...], DType] | Array | None
@@ -52,7 +53,7 @@ class AnchorCase:
         names = tiers()
         pick = crc32(repr((kernel, self.body)).encode())
         for name in names if every_tier else [names[pick % len(names)]]:
-            found: dict[object, Tiling] = {}
+            found: dict[object, CostedTiling[CpuTarget]] = {}
             for tiling in family_of(kernel).tilings(kernel, self.body, detect_cpu(name)):
                 found.setdefault(tiling if every_tier else getattr(tiling, "axis", None), tiling)
             for tiling in found.values():

@@ -22,7 +22,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Region, TensorType, row_major_strides
 from superkernel.ir.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.tiling import Tiling
+from superkernel.scheduler.tiling import CostedTiling
 from superkernel.target.cpu import TIERS, CpuTarget
 
 Array = NDArray[Any]
@@ -41,13 +41,13 @@ def check_body(
     arrays: Sequence[Array | None],
     reference: Reference,
     *,
-    tiling: Tiling | None = None,
+    tiling: CostedTiling[CpuTarget] | None = None,
     tol: float | Mapping[int, float] = 1e-6,
     tier: str | None = None,
     splits: int = 3,
     seed: int = 0,
     exact_writes: bool = True,
-) -> list[Tiling]:
+) -> list[CostedTiling[CpuTarget]]:
     """See the module docstring. `arrays`: one per operand, None for outputs. `reference`: expected arrays by operand
     index, or a function of the arrays. `tol`: relative and absolute tolerance (integers must be equal where it is 0).
     `exact_writes` False: declared writes of INOUT operands may be a superset. Without `tier` all tiers are checked.
@@ -57,7 +57,7 @@ def check_body(
         for a, o in zip(arrays, body.operands, strict=True)
     ]
     expected = reference(given) if callable(reference) else reference
-    checked: list[Tiling] = []
+    checked: list[CostedTiling[CpuTarget]] = []
     for name in [tier] if tier else tiers():
         cpu = detect_cpu(name)
         checked = [tiling] if tiling else list(family_of(kernel).tilings(kernel, body, cpu))
@@ -81,7 +81,9 @@ def _as_operand(array: Array, operand: Operand) -> Array:
 class _Run:
     """A compiled candidate with its inputs and the bytes of its full run."""
 
-    def __init__(self, kernel: str, body: Body, tiling: Tiling, arrays: list[Array], cpu: CpuTarget) -> None:
+    def __init__(
+        self, kernel: str, body: Body, tiling: CostedTiling[CpuTarget], arrays: list[Array], cpu: CpuTarget
+    ) -> None:
         self.body, self.tiling, self.arrays = body, tiling, arrays
         self.where = f"{kernel} on {cpu.tier}, {tiling}"
         self.kernel = StandaloneKernel(kernel, body, tiling, cpu)

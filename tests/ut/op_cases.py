@@ -25,7 +25,8 @@ from superkernel.ir.body import (
 )
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import find_op
-from superkernel.scheduler.tiling import Tiling
+from superkernel.scheduler.tiling import CostedTiling
+from superkernel.target.cpu import CpuTarget
 
 
 def type_of(array: NDArray[Any]) -> TensorType:
@@ -89,7 +90,7 @@ def check_op(
     views: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
     roles: Mapping[int, Role] | None = None,
     **options: Any,
-) -> list[Tiling]:
+) -> list[CostedTiling[CpuTarget]]:
     """`check_body` of one operator against its reference in the operator table."""
     body, arrays, expected = op_body(op, inputs, attrs, views, roles)
     return check_body(kernel, body, arrays, expected, tol=tol, **options)

@@ -14,7 +14,7 @@ from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Body, View
 from superkernel.ir.graph import Graph, Node
 from superkernel.scheduler.hostcall import HostCallTiling
-from superkernel.scheduler.tiling import KernelFamily, Tiling
+from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 F32 = DType.F32
@@ -63,13 +63,13 @@ class GraphMaker:
         )
 
 
-class LenientFamily(KernelFamily):
+class LenientFamily(KernelFamily[CpuTarget]):
     """Takes every view and, by kernel, every prologue: grouping at its most eager. One unit, whole operands."""
 
     def __init__(self, eager: bool) -> None:
         self.eager = eager
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostCallTiling]:
         return (HostCallTiling(),)
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:

@@ -13,20 +13,18 @@ import pytest
 from aicore_check import check_aicore
 from aicore_conv_cases import ConvCase, conv_case
 from aicore_timing import engine_busy, recorded
+from grouped_on import grouped_on
 from image_nets import NETS
 from interpret import run_body
 
-from superkernel.compilation.choice import KernelChooser
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.options import Options
 from superkernel.ir.body import Role as Use
 from superkernel.scheduler.families.aicore import AICORE_KERNELS, depthwise, family_of
 from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling, CoreRole
 from superkernel.scheduler.families.aicore.conv import cube_tilings
 from superkernel.scheduler.families.aicore.conv_form import ImageLoad
 from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling, conv_fix
-from superkernel.scheduler.group import group
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine
 from superkernel.transforms.precision import lower_precision
@@ -197,8 +195,7 @@ def test_depthwise_windows() -> None:
 @pytest.mark.parametrize("net", NETS)
 def test_bodies_as_networks_have_them(net: str) -> None:
     """Every convolution of a network, grouped for the accelerator by its own families, on random operands."""
-    graph, options = lower_precision(NETS[net](1)), Options(fallback="allow")
-    subops = group(graph, KernelChooser(MINI, options, AICORE_KERNELS.registry).choose, MINI, options, family_of).subops
+    subops = grouped_on(lower_precision(NETS[net](1)), MINI, AICORE_KERNELS).subops
     bodies = list(dict.fromkeys(s.body for s in subops if s.kernel == "aicore.conv"))
     assert bodies
     rng = np.random.default_rng(3)

@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 from aicore_check import check_aicore
 from aicore_kernels import CASES, cases, covered_ids, graph_of, inputs_of, known_ids, precision_of
+from grouped_on import chooser_on, grouped_on
 from numpy.typing import NDArray
 
 from superkernel.backends.aicore.fallback import compute
 from superkernel.compilation.choice import KernelChooser
 from superkernel.core.dtypes import DType
-from superkernel.core.options import Options
 from superkernel.ir.body import Body, Role, SubOperator
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.families.aicore import AICORE_KERNELS, family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.grouped import grouped_cut
-from superkernel.scheduler.group import group
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.schedule import Space
 from superkernel.target.aicore import load_target
@@ -36,13 +35,12 @@ TOLERANCES = {"f32": 1e-3, "f16": 6e-3, "bf16": 4e-2}
 
 def grouped(graph: Graph, precision: str) -> tuple[Grouping, KernelChooser]:
     """The compilation as far as its sub-operators."""
-    options = Options(precision=precision)  # type: ignore[arg-type]
-    chooser = KernelChooser(MINI, options, AICORE_KERNELS.registry)
+    chooser = chooser_on(MINI, AICORE_KERNELS, precision=precision)
     graph = simplify(graph)
     if precision != "f32":
         graph = simplify(lower_precision(graph, DType[precision.upper()], narrow_states=True))
     graph = SinkTilings(lambda x, w: grouped_cut(x, w, MINI), int(MINI.device.groups)).apply(graph)
-    return group(graph, chooser.choose, MINI, options, families=family_of), chooser
+    return grouped_on(graph, MINI, AICORE_KERNELS, choose=chooser.choose, precision=precision), chooser
 
 
 def runs(graph: Graph, grouping: Grouping) -> list[tuple[SubOperator, list[Array], list[Array]]]:

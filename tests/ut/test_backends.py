@@ -26,6 +26,11 @@ def test_nobody_else_asks_for_a_kind(sources: Mapping[str, ast.Module]) -> None:
     assert not target_kinds.asked(sources)
 
 
+def test_every_target_has_its_type(sources: Mapping[str, ast.Module]) -> None:
+    assert not target_kinds.unknown_targets(sources)
+    assert target_kinds.unknown_targets({"planted.py": ast.parse("def cost_ns(self, *, target: Any): ...")})
+
+
 def test_kinds_are_found(sources: Mapping[str, ast.Module]) -> None:
     assert {"AicoreTarget", "CpuTarget", "AicoreTiling", "MatmulTiling", "HostKernel", "SimExecutable"} <= (
         target_kinds.kinds(sources)

@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from grouped_on import AVX2, chooser_on, host_group
 from interpret import interpret_grouping
 from random_graphs import GraphMaker, LenientFamily, random_graph, random_inputs
 
-from superkernel.core.options import Options
-from superkernel.ir.body import PointwiseProgram, Role, View
+from superkernel.ir.body import Body, PointwiseProgram, Role, View
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
-from superkernel.scheduler.default_choice import default_choice
-from superkernel.scheduler.group import group
+from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.schedule import MemoryAddress, Space
 
@@ -27,7 +26,7 @@ def weights(*shape: int) -> np.ndarray:
 
 def grouped(graph: Graph, *, eager: bool = True, **options: Any) -> Grouping:
     family = LenientFamily(eager)
-    return group(graph, options=Options(**options), families=lambda _: family)
+    return host_group(graph, family, **options)
 
 
 def check_meaning(graph: Graph, grouping: Grouping, seed: int = 0) -> None:
@@ -267,12 +266,13 @@ def test_a_fallback_sub_operator_is_dense_and_alone() -> None:
     y = g.op("softmax", g.op("transpose", g.op("relu", x), perm=(1, 0)), axis=-1)
     graph = g.graph(g.op("neg", y))
 
-    def choose(body: object) -> str:
-        found = default_choice(body)  # type: ignore[arg-type]
-        return "host.reference" if found == "host.softmax" else found
+    known = chooser_on(AVX2, HOST_KERNELS)
+
+    def choose(body: Body) -> str:
+        return "host.reference" if body.op == "softmax" else known.choose(body)
 
     family = LenientFamily(True)
-    grouping = group(graph, choose, families=lambda _: family)
+    grouping = host_group(graph, family, choose=choose)
     (call,) = [s for s in grouping.subops if s.kernel == "host.reference"]
     feed = call.body.anchor_inputs[0]
     assert isinstance(feed, View)

@@ -7,41 +7,40 @@ from typing import Any
 
 import numpy as np
 import pytest
+from grouped_on import grouped_on
 from image_nets import NETS, Net, copies
 from interpret import interpret_grouping
 from models import decode_step, light_model, mlp, transformer
 from random_graphs import GraphMaker, random_graph
 
 import superkernel as sk
-from superkernel.compilation.choice import KernelChooser
 from superkernel.core.dtypes import DType
-from superkernel.core.options import Options
 from superkernel.frontends.onnx import load_onnx
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.ir.graph import Graph
 from superkernel.ops.opdef import Array
 from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore import AICORE_KERNELS
-from superkernel.scheduler.group import group
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.storage import IMAGE_OPS, StoragePolicy, channels_inside
-from superkernel.scheduler.tiling import KernelFamily, Tiling
+from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.aicore import load_target
+from superkernel.target.base import Target
 from superkernel.transforms import simplify
 from superkernel.transforms.precision import error_bound, lower_precision
 
 A3 = load_target("a3")
 
 
-class CoreFamily(KernelFamily):
+class CoreFamily(KernelFamily[Target]):
     """The answers of the accelerator's families: products read matrices with dense rows, images channels last."""
 
     def __init__(self, *, dense_stores: bool = False, storing: bool = True) -> None:
         self.dense_stores, self.storing = dense_stores, storing
         self.asked: set[tuple[str, str]] = set()
 
-    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: Target) -> Sequence[HostCallTiling]:
         return (HostCallTiling(),)
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
@@ -65,8 +64,7 @@ class CoreFamily(KernelFamily):
 
 def grouped(graph: Graph, family: CoreFamily | None = None, **options: Any) -> Grouping:
     """Grouped by the accelerator's own rows."""
-    found, chosen = family or CoreFamily(), Options(fallback="allow", **options)
-    return group(graph, KernelChooser(A3, chosen, AICORE_KERNELS.registry).choose, A3, chosen, lambda _: found)
+    return grouped_on(graph, A3, AICORE_KERNELS, family or CoreFamily(), **options)
 
 
 def inputs_of(graph: Graph, seed: int = 0) -> dict[str, Array]:
@@ -174,9 +172,7 @@ def test_a_concatenation_of_what_cannot_be_stored_in_parts_is_copied() -> None:
 
 def test_the_storage_policy_follows_the_target_and_can_be_set() -> None:
     graph = NETS["resnet"](1)
-    family, options = CoreFamily(), Options(fallback="allow")
-    choose = KernelChooser(A3, options, AICORE_KERNELS.registry).choose
-    rows = group(graph, choose, A3, options, lambda _: family, storage=StoragePolicy.ROW_MAJOR)
+    rows = grouped(graph, storage=StoragePolicy.ROW_MAJOR)
     check_meaning(graph, rows)
 
     def inner(grouping: Grouping) -> set[bool]:

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from grouped_on import host_group
 from random_graphs import GraphMaker, LenientFamily, random_graph
 
 from superkernel.core.errors import VerificationError
 from superkernel.ir.body import Role
 from superkernel.ir.graph import Graph
-from superkernel.scheduler.group import group
 from superkernel.scheduler.grouping import Grouping, view_chain
 from superkernel.scheduler.hostcall import HostCallTiling
 from superkernel.scheduler.memory import ALIGN_BYTES, MemoryPlan, plan_memory, walks_alike
@@ -20,10 +20,9 @@ from superkernel.scheduler.schedule import MemoryAddress, Space
 
 
 def planned(graph: Graph, *, fuse: bool = True) -> tuple[Grouping, MemoryPlan]:
-    from superkernel.core.options import Options
 
     family = LenientFamily(True)
-    grouping = group(graph, options=Options(fuse=fuse), families=lambda _: family)
+    grouping = host_group(graph, family, fuse=fuse)
     tilings = [HostCallTiling()] * len(grouping.subops)
     return grouping, plan_memory(grouping.subops, tilings, grouping.buffers, grouping.constants)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from grouped_on import host_group
 from interpret import interpret_schedule
 from random_graphs import GraphMaker, LenientFamily, random_graph, random_inputs
 
@@ -17,10 +18,10 @@ from superkernel.ir.body import Body, Role
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.scheduler.dependences import dependences
-from superkernel.scheduler.group import group
+from superkernel.scheduler.families.kernel import HostTiling
 from superkernel.scheduler.place import place
 from superkernel.scheduler.schedule import Schedule, Space, parse_tasks
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.sync.planner import plan_sync
 from superkernel.sync.verify import verify
 from superkernel.target.cpu import CpuTarget, cpu_target
@@ -29,7 +30,7 @@ TARGET = cpu_target("x86_64-unknown-linux-gnu", "avx2", ())
 
 
 @dataclass(frozen=True)
-class RowTiling(Tiling):
+class RowTiling(HostTiling):
     """Rows of the output; reads the same share of equally large inputs and the whole of the others."""
 
     rows: int
@@ -55,20 +56,20 @@ class RowTiling(Tiling):
         return 20.0 + (end - begin) * self.ns_per_row
 
 
-class Rows(KernelFamily):
+class Rows(KernelFamily[CpuTarget]):
     """Every kernel cut by rows at a price per row."""
 
     def __init__(self, ns_per_row: float) -> None:
         self.ns_per_row = ns_per_row
 
-    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[RowTiling]:
         return (RowTiling(max(1, body.epilogue.shape[0]), self.ns_per_row),)
 
 
 def placed(graph: Graph, cores: int, ns_per_row: float, **options: Any) -> Schedule:
     family = Rows(ns_per_row)
     chosen = Options(**options)
-    grouping = group(graph, target=TARGET, options=chosen, families=lambda _: family)
+    grouping = host_group(graph, family, **options)
     return place(grouping, graph, TARGET, cores, chosen, lambda _: family)
 
 
@@ -142,7 +143,7 @@ def test_dependences_cover_overwrites_of_states() -> None:
     g.updates["s"] = g.op("relu", g.input("x", 4, 4))
     graph = g.graph(g.op("softmax", s, axis=-1))
     family = LenientFamily(False)
-    grouping = group(graph, families=lambda _: family)
+    grouping = host_group(graph, family)
     writer = next(i for i, sub in enumerate(grouping.subops) if sub.body.op is None)
     reader = next(i for i, sub in enumerate(grouping.subops) if sub.body.op is not None)
     assert reader in dependences(grouping)[writer]
@@ -154,7 +155,7 @@ def test_random_schedules_compute_the_graph(cores: int) -> None:
         graph = random_graph(seed, 10 + seed)
         inputs = random_inputs(graph, seed)
         family = LenientFamily(True)
-        grouping = group(graph, target=TARGET, families=lambda _: family)  # noqa: B023
+        grouping = host_group(graph, family)
         schedule = place(grouping, graph, TARGET, cores, Options(), lambda _: family)  # noqa: B023
         certify(schedule)
         want = evaluate(graph, inputs)
@@ -175,7 +176,7 @@ def test_real_families_end_in_a_certificate() -> None:
         h = g.op("add", g.op("matmul", g.op("gelu", g.op("matmul", h, up)), down), h)
     graph = g.graph(h)
     for cores in (1, 2, 5):
-        grouping = group(graph, target=TARGET)
+        grouping = host_group(graph)
         certify(place(grouping, graph, TARGET, cores))
 
 
@@ -184,7 +185,7 @@ def test_placement_is_deterministic_and_its_tasks_parse_back() -> None:
     texts = []
     for _ in range(2):
         family = LenientFamily(True)
-        grouping = group(graph, target=TARGET, families=lambda _: family)  # noqa: B023
+        grouping = host_group(graph, family)
         schedule = place(grouping, graph, TARGET, 3, Options(), lambda _: family)  # noqa: B023
         texts.append(str(schedule))
         assert parse_tasks(str(schedule).splitlines()) == schedule.tasks
@@ -196,9 +197,7 @@ def test_a_host_call_runs_on_core_0() -> None:
     x = g.input("x", 64, 8)
     graph = g.graph(g.op("softmax", g.op("relu", x), axis=-1))
     family = Rows(1000.0)
-    grouping = group(
-        graph, lambda b: "host.pointwise" if b.op is None else "host.reference", TARGET, families=lambda _: family
-    )
+    grouping = host_group(graph, family, choose=lambda b: "host.pointwise" if b.op is None else "host.reference")
     schedule = place(grouping, graph, TARGET, 4, Options(), lambda _: family)
     (call,) = [t for t in schedule.tasks if schedule.subops[t.subop].kernel == "host.reference"]
     assert (call.core, call.begin, call.end) == (0, 0, 1)

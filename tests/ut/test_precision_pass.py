@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from grouped_on import host_group
 from image_nets import NETS
 from models import decode_step, mlp, transformer
 from random_graphs import GraphMaker
@@ -13,7 +14,6 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
-from superkernel.scheduler.group import group
 from superkernel.transforms import simplify
 from superkernel.transforms.precision import (
     LowerPrecision,
@@ -91,13 +91,13 @@ def test_every_float_inside_is_narrow_and_the_border_is_not() -> None:
 
 def test_border_casts_join_their_neighbours() -> None:
     graph = simplify(lower_precision(mlp()))
-    kinds = [s.body.op for s in group(graph).subops]
+    kinds = [s.body.op for s in host_group(graph).subops]
     assert kinds in (["matmul", "matmul"], [None, "matmul", "matmul"])
 
 
 def test_updates_stay_in_place() -> None:
     graph = lower_precision(simplify(decode_step(layers=1)))
-    notes = [str(n) for n in group(graph).notes]
+    notes = [str(n) for n in host_group(graph).notes]
     assert sum("in place (nobody reads the old contents later)" in n for n in notes) == 2
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from grouped_on import grouped_on
 from registry_cases import TARGETS
 
 from superkernel.backends import backend_of
-from superkernel.compilation.choice import KernelChooser
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.options import Options
 from superkernel.ir.body import Instruction, PointwiseProgram, ProgramInput, ProgramOutput
 from superkernel.ir.graph import Graph
 from superkernel.ops.opdef import AttrValue, _Required
@@ -199,12 +198,10 @@ def test_a_manifest_is_of_the_accelerator() -> None:
 
 def test_the_chooser_takes_either_target() -> None:
     from superkernel.builder import GraphBuilder
-    from superkernel.scheduler.group import group
 
     def kernels(target: Target) -> dict[str, str]:
         kernels = backend_of(target).kernels
-        choose = KernelChooser(target, Options(), kernels.registry).choose
-        grouping = group(graph(), choose, target, families=kernels.family_of)
+        grouping = grouped_on(graph(), target, kernels)
         return {node: sub.kernel for sub in grouping.subops for node in sub.nodes}
 
     def graph() -> Graph:

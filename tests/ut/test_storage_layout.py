@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import random_models
+from grouped_on import host_group
 from image_nets import NETS, RNG, Net, copies, densenet
 from interpret import interpret_grouping, interpret_schedule
 from random_graphs import random_graph, random_inputs
@@ -18,22 +19,21 @@ from superkernel.core.options import Options
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
-from superkernel.scheduler.default_choice import default_choice
-from superkernel.scheduler.group import group
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HostCallTiling
 from superkernel.scheduler.place import place
 from superkernel.scheduler.storage import IMAGE_OPS, StoragePolicy, channels_inside
-from superkernel.scheduler.tiling import KernelFamily, Tiling
+from superkernel.scheduler.tiling import KernelFamily
+from superkernel.target.base import Target
 from superkernel.target.cpu import cpu_target
 
 CPU = cpu_target("x86_64-unknown-linux-gnu", "avx2", ())
 
 
-class ImageFamily(KernelFamily):
+class ImageFamily(KernelFamily[Target]):
     """Convolutions and pools as the accelerator has them: images channels last, in and out; the rest dense."""
 
-    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: Target) -> Sequence[HostCallTiling]:
         return (HostCallTiling(),)
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
@@ -48,7 +48,7 @@ class ImageFamily(KernelFamily):
 
 def grouped(graph: Graph, **options: Any) -> Grouping:
     family = ImageFamily()
-    return group(graph, default_choice, None, Options(**options), lambda _: family, storage=StoragePolicy.CHANNELS_LAST)
+    return host_group(graph, family, storage=StoragePolicy.CHANNELS_LAST, **options)
 
 
 def check_meaning(graph: Graph, grouping: Grouping, seed: int = 0) -> None:
@@ -207,5 +207,5 @@ def test_graphs_without_images_are_grouped_as_ever(fuse: bool) -> None:
         graph = random_graph(seed, 8 + seed)
         if any(node.op in IMAGE_OPS for node in graph.nodes):
             continue
-        rows = group(graph, default_choice, None, Options(fuse=fuse), lambda _: family)
+        rows = host_group(graph, family, fuse=fuse)
         assert str(grouped(graph, fuse=fuse)) == str(rows)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from anchor_bodies import anchor_case
+from grouped_on import host_group
 from kernel_check import check_body, tiers
 
 from superkernel.builder import GraphBuilder
@@ -16,7 +17,6 @@ from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.matmul import COLUMNS, COPY, IN_PLACE, ROWS, MatmulTiling, make_tiling
-from superkernel.scheduler.group import group
 from superkernel.scheduler.place import streamed_bytes
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target
 
@@ -125,7 +125,7 @@ def test_tables_of_gathers_are_no_streamed_constants() -> None:
     rng = np.random.default_rng(0)
     table, weight = (b.constant(rng.standard_normal(shape, np.float32)) for shape in ((1000, 16), (16, 24)))
     b.output(b.gather(table, token, axis=0) @ weight, name="y")
-    grouping = group(b.graph(), target=TARGET)
+    grouping = host_group(b.graph())
     assert streamed_bytes(grouping) == 16 * 24 * 4
 
 

@@ -25,11 +25,11 @@ from superkernel.scheduler.families.aicore.attention_tiling import (
     Stack,
     table_view,
 )
-from superkernel.scheduler.families.aicore.base import check_group
+from superkernel.scheduler.families.aicore.base import AicoreTiling, check_group
 from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, TABLE_TYPES, AicoreKernelDef
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.attention import AttentionForm, attention_form
-from superkernel.scheduler.tiling import KernelFamily, Tiling
+from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.aicore import AicoreTarget
 
 _ROWS = (64, 128, 32, 16)  # of a unit, at most
@@ -40,7 +40,7 @@ _STRIDE_MAX_BYTES = (1 << 32) - 1
 _DEPTH_MAX = 4096
 
 
-class AttentionFamily(KernelFamily):
+class AttentionFamily(KernelFamily[AicoreTarget]):
     """`aicore.attention`: any mask, length, causal limit and grouping; f16, bf16 and f32."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
@@ -50,7 +50,7 @@ class AttentionFamily(KernelFamily):
             return False
         return slot == 4 or not view.shape or view.shape[-1] <= 1 or view.strides[-1] == 1
 
-    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         """Best estimate first. Raises UnsupportedError where no block fits."""
         form = attention_form(body)
         check_group(target, (1, 2), "attention does not run")

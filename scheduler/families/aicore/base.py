@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Body, Role
-from superkernel.scheduler.tiling import Access, Tiling
+from superkernel.scheduler.tiling import Access, CostedTiling
 from superkernel.target.aicore import AicoreTarget
 
 CHANNEL_ALIGN_BYTES = 512
@@ -116,7 +116,7 @@ MIX_ROLES = (CoreRole.CUBE, CoreRole.VECTOR0, CoreRole.VECTOR1)
 
 
 @dataclass(frozen=True)
-class AicoreTiling(Tiling):
+class AicoreTiling(CostedTiling[AicoreTarget]):
     """See the module docstring. `scratch_bytes`: workspace in global memory per group (MIX) or per core. `launched`:
     the type that the ranges are divided by, where it is not the kernel's own (`AicoreKernelType.by_groups`).
     `engines_write_all`: engines write every byte that is declared as written (the simulator counts them).
@@ -170,9 +170,8 @@ class AicoreTiling(Tiling):
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         """Estimated cycles of one core (or group) for the range, without synchronisation."""
 
-    def cost_ns(self, body: Body, begin: int, end: int, target: object) -> float:
+    def cost_ns(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         """`cost_cycles` as time."""
-        assert isinstance(target, AicoreTarget)
         return self.cost_cycles(body, begin, end, target) * 1000 / target.device.clock_mhz
 
 

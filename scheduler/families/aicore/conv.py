@@ -61,7 +61,7 @@ def channels_inside(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return (shape[CHANNEL] == 1 or strides[CHANNEL] == 1) and min(strides, default=0) >= 0
 
 
-class ConvFamily(KernelFamily):
+class ConvFamily(KernelFamily[AicoreTarget]):
     """Convolutions of one and two dimensions, any groups, with constant weights."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
@@ -72,11 +72,10 @@ class ConvFamily(KernelFamily):
     def accepts_store(self, kernel: str, op: str, view: View, dtype: DType) -> bool:
         return channels_inside(view.shape, view.strides)
 
-    def accepts_epilogue(self, kernel: str, target: object) -> bool:
-        return not isinstance(target, AicoreTarget) or mixes(target, (LANES,))
+    def accepts_epilogue(self, kernel: str, target: AicoreTarget) -> bool:
+        return mixes(target, (LANES,))
 
-    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[AicoreTiling]:
-        assert isinstance(target, AicoreTarget)
+    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         return _offers(body, target)
 
 

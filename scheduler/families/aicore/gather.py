@@ -21,7 +21,7 @@ from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.ir.collapse import walked
 from superkernel.registry.predicates import Reason, one_of
 from superkernel.registry.rounding import EXACT
-from superkernel.scheduler.families.aicore.base import VectorTiling
+from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
 from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, output_types, ub_bytes
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.kernel import INDEX_TYPES, AicoreKernelDef
@@ -30,7 +30,7 @@ from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Register, TileCode, TileLayout
 from superkernel.scheduler.families.aicore.tilecode import Home as TileHome
 from superkernel.scheduler.families.lookup import LookupPlan, lookup_plan
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.aicore import AicoreTarget
 
 ROWS_MAX = 256  # of a tile: its first transfer is out before the last index is read
@@ -101,11 +101,10 @@ class GatherTiling(VectorTiling):
         return CALL_CYCLES + rows * max(transfer, index) + self.cut.cycles(plan.epilogue, code, begin, end, target)
 
 
-class GatherFamily(KernelFamily):
+class GatherFamily(KernelFamily[AicoreTarget]):
     """Embedding rows, and the slices that an index tensor names."""
 
-    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
-        assert isinstance(target, AicoreTarget)
+    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         plan = row_plan(body)
         shape = plan.epilogue.shape
         if 0 in shape or 0 in plan.extents:

@@ -37,7 +37,7 @@ from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, TA
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.grouped import TABLE, W, X, product_table, view_of
-from superkernel.scheduler.tiling import Access, KernelFamily, Pack, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily, Pack
 from superkernel.target.aicore import AicoreTarget
 
 ROWS_MAX, COLUMNS_MAX, COLUMNS_MIN = 128, 256, 64
@@ -196,13 +196,13 @@ def cut_of(table: GroupTable, body: Body, target: AicoreTarget) -> GroupedTiling
     return GroupedTiling(table.tile, block, cut, sums, slots, int(memory.block_bytes), int(target.cube.m))
 
 
-class GroupedFamily(KernelFamily):
+class GroupedFamily(KernelFamily[AicoreTarget]):
     """`aicore.grouped_matmul`: f16, bf16 and f32; no epilogue."""
 
-    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         return (cut_of(product_table(body), body, target),)
 
-    def accepts_epilogue(self, kernel: str, target: object) -> bool:
+    def accepts_epilogue(self, kernel: str, target: AicoreTarget) -> bool:
         return False
 
     def accepts_store(self, kernel: str, op: str, view: View, dtype: DType) -> bool:

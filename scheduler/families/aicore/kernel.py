@@ -32,7 +32,7 @@ _DEPTHS = {DType.F32: 4, DType.F16: 16, DType.BF16: 16, DType.I8: 32}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AicoreKernelDef(KernelDef):
+class AicoreKernelDef(KernelDef[AicoreTarget]):
     """See `KernelDef`. `stepped`: works in steps of the matrix engine, to the depth of its element type where `deep`.
     `exact`: further element types, each with the operators that are served, without rounding, in them."""
 

@@ -19,7 +19,7 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Body, View
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import PRODUCT_SUMS
-from superkernel.scheduler.families.aicore.base import check_group, mixes
+from superkernel.scheduler.families.aicore.base import AicoreTiling, check_group, mixes
 from superkernel.scheduler.families.aicore.cube import DepthCut, FactorLayout, chunk_bytes
 from superkernel.scheduler.families.aicore.kernel import FLOATS, AicoreKernelDef
 from superkernel.scheduler.families.aicore.matmul_form import CubeProduct, product_of
@@ -35,7 +35,7 @@ from superkernel.scheduler.families.aicore.matmul_tiling import (
     layout_of,
 )
 from superkernel.scheduler.families.aicore.rounding import ceil_to
-from superkernel.scheduler.tiling import KernelFamily, Tiling
+from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.aicore import AicoreTarget
 
 LINES_MAX = 2048  # of a tile
@@ -249,7 +249,7 @@ def with_tile(
     raise UnsupportedError("the tile does not fit", location="memory.l1_bytes", found=f"{rows} x {columns}")
 
 
-class MatmulFamily(KernelFamily):
+class MatmulFamily(KernelFamily[AicoreTarget]):
     """`aicore.matmul`: constant or computed factors, one matrix or a batch of them, f16, bf16, f32 and i8."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
@@ -261,10 +261,10 @@ class MatmulFamily(KernelFamily):
         fits = all(0 <= s * dtype.itemsize <= STRIDE_MAX for s, _ in inner)
         return fits and (not inner or any(s == 1 for s, _ in inner))
 
-    def accepts_epilogue(self, kernel: str, target: object) -> bool:
-        return not isinstance(target, AicoreTarget) or mixes(target, LANES)
+    def accepts_epilogue(self, kernel: str, target: AicoreTarget) -> bool:
+        return mixes(target, LANES)
 
-    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
 
         return candidates(body, target)
 

@@ -15,11 +15,12 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.registry.rounding import EXACT
+from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cuts import Terms, cut_program, output_types, plain
 from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
 from superkernel.scheduler.families.aicore.pointwise import ProgramsTiling
 from superkernel.scheduler.families.pieces import pieces_of
-from superkernel.scheduler.tiling import KernelFamily, Tiling
+from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.aicore import AicoreTarget
 
 
@@ -37,11 +38,10 @@ class PiecesTiling(ProgramsTiling):
         return programs_of(body)
 
 
-class MovementFamily(KernelFamily):
+class MovementFamily(KernelFamily[AicoreTarget]):
     """Copies that are no single affine view."""
 
-    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
-        assert isinstance(target, AicoreTarget)
+    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         programs = programs_of(body)
         copies = [_is_copy(body, p, target) for p in programs]
         rooms = budgets(copies, target)

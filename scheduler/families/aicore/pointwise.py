@@ -18,12 +18,12 @@ from superkernel.ops.opdef import Family as OpFamily
 from superkernel.registry.predicates import Among, Clause, Reason
 from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.vector_ops import VECTOR_OPS, Computable
-from superkernel.scheduler.families.aicore.base import VectorTiling
+from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, code_of, cut_program, output_types, plain
 from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.kerneldef import ops_of
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.aicore import AicoreTarget
 
 CALL_CYCLES = 40  # entering, leaving, decoding a range
@@ -85,11 +85,10 @@ class PointwiseTiling(ProgramsTiling):
         return (program_of(body),)
 
 
-class PointwiseFamily(KernelFamily):
+class PointwiseFamily(KernelFamily[AicoreTarget]):
     """Pure pointwise work and copies."""
 
-    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
-        assert isinstance(target, AicoreTarget)
+    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         program = program_of(body)
         return (PointwiseTiling((cut_program(program, output_types(body, program), target),)),)
 

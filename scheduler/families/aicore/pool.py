@@ -244,7 +244,7 @@ def code_behind(body: Body) -> TileCode | None:
     return lower(program, dtypes, len(program.shape) - 1, 1, anchors=(work,))
 
 
-class PoolFamily(KernelFamily):
+class PoolFamily(KernelFamily[AicoreTarget]):
     """Max, average and Lp pools, windowed or global."""
 
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:

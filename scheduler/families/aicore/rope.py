@@ -23,6 +23,7 @@ from superkernel.core.errors import InternalError, UnsupportedError
 from superkernel.core.tensor import full_box
 from superkernel.ir.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, View
 from superkernel.ir.collapse import canonical, collapse, feed, walked
+from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cuts import (
     GRAIN_ROWS,
     Cut,
@@ -40,7 +41,7 @@ from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, TileLayout
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.rowops import integer
 from superkernel.scheduler.families.rowspace import remap, slot_program
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.aicore import AicoreTarget
 
 FENCES = (1, 2, 3)  # batch, head and place stay dimensions of their own
@@ -241,11 +242,10 @@ class RopeTiling(ProgramsTiling):
         return cycles
 
 
-class RopeFamily(KernelFamily):
+class RopeFamily(KernelFamily[AicoreTarget]):
     """Rotary position embedding."""
 
-    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
-        assert isinstance(target, AicoreTarget)
+    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         plan = rope_plan(body)
         share = target.memory.ub_bytes // (1 if plan.tail is None else 2)
         terms = Terms(share, pooled=plan.tail is not None)

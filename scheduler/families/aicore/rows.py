@@ -193,7 +193,7 @@ def _fold_pays(p: int, q: int, target: AicoreTarget) -> bool:
     return folded < start + p * (-(-q // lanes) + tail)
 
 
-class RowsFamily(KernelFamily):
+class RowsFamily(KernelFamily[AicoreTarget]):
     """Softmax, normalisations, reductions and running sums on a vector core."""
 
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:

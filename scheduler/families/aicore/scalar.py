@@ -28,7 +28,7 @@ from superkernel.registry.records import KernelRole
 from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.rounding import ROW_SUMS
 from superkernel.scheduler.families import HOST_KERNELS
-from superkernel.scheduler.families.aicore.base import VectorTiling
+from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
 from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
 from superkernel.scheduler.families.costing import program_weight
 from superkernel.scheduler.families.rowspace import slot_program
@@ -143,13 +143,12 @@ def _divided(whole: ScalarTiling, body: Body, target: AicoreTarget) -> ScalarTil
     return parts if pays else whole
 
 
-class ScalarFamily(KernelFamily):
+class ScalarFamily(KernelFamily[AicoreTarget]):
     """What is left over, where it is small."""
 
     on_control_unit = True
 
-    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
-        assert isinstance(target, AicoreTarget)
+    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         name = host_kernel(body.op)
         lanes, width = lanes_of(body), width_of(body)
         inner = HOST_KERNELS.family_of(name).tilings(name, body, control_unit(lanes * width))[0]

@@ -15,12 +15,12 @@ from superkernel.ir.body import Body
 from superkernel.ops.grouped import TILINGS
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import EXACT
-from superkernel.scheduler.families.aicore.base import AicoreKernelType
+from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling
 from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
 from superkernel.scheduler.families.aicore.scalar import CALL_CYCLES, INSTRUCTION_CYCLES, ScalarTiling
 from superkernel.scheduler.families.grouped import TableTiling as HostTiling
 from superkernel.scheduler.families.grouped import table_tiling
-from superkernel.scheduler.tiling import KernelFamily, Tiling
+from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.aicore import AicoreTarget
 
 HOST_KERNEL = "host.tiling"
@@ -46,13 +46,13 @@ class TableTiling(ScalarTiling):
         return CALL_CYCLES + each + INSTRUCTION_CYCLES * _WORK_INSTRUCTIONS * self.inner.work
 
 
-class TilingFamily(KernelFamily):
+class TilingFamily(KernelFamily[AicoreTarget]):
     """Tables that depend on data."""
 
-    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[Tiling]:
+    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         return (TableTiling(HOST_KERNEL, table_tiling(body), 1, 4),)
 
-    def accepts_epilogue(self, kernel: str, target: object) -> bool:
+    def accepts_epilogue(self, kernel: str, target: AicoreTarget) -> bool:
         return False
 
     def accepts_store(self, kernel: str, op: str, view: object, dtype: object) -> bool:

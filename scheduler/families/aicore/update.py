@@ -21,14 +21,14 @@ from superkernel.core.tensor import Box, Region, regions_of_box
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.ir.collapse import collapse, feed, restrict
 from superkernel.registry.rounding import EXACT
-from superkernel.scheduler.families.aicore.base import VectorTiling
+from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
 from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_program, output_types
 from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.families.update import is_in_place, read_position
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.aicore import AicoreTarget
 
 PAIR_DIMS = (1, 2)  # B and H stay dimensions of their own
@@ -145,11 +145,10 @@ def _union(box: Box, strides: tuple[int, ...], itemsize: int, offset: int) -> tu
     )
 
 
-class UpdateFamily(KernelFamily):
+class UpdateFamily(KernelFamily[AicoreTarget]):
     """Updates of a state."""
 
-    def tilings(self, kernel: str, body: Body, target: object) -> Sequence[Tiling]:
-        assert isinstance(target, AicoreTarget)
+    def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         pairs = prod(body.anchor_outputs[0].shape[:2])
         rows, cache = new_rows(body), whole_cache(body)
         # The two parts share memory where there are two.

@@ -57,7 +57,7 @@ class AicoreBackend(Backend[AicoreTarget, AicorePlanned, AicoreCertificate, Aico
         return wrong
 
     @property
-    def kernels(self) -> KernelTable:
+    def kernels(self) -> KernelTable[AicoreTarget]:
         return AICORE_KERNELS
 
     def planner(self, job: Job[AicoreTarget]) -> AicorePlanner:

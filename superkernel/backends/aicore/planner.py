@@ -26,7 +26,7 @@ from superkernel.transforms.tilings import SinkTilings
 class AicorePlanner(Planner[AicoreTarget, AicoreScheduled, AicorePlanned]):
     """See the module docstring."""
 
-    def __init__(self, job: Job[AicoreTarget], kernels: KernelTable, shared: Shared) -> None:
+    def __init__(self, job: Job[AicoreTarget], kernels: KernelTable[AicoreTarget], shared: Shared) -> None:
         super().__init__(job, kernels)
         self.shared = shared
 

@@ -45,7 +45,7 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
         return options.refused(HOST)
 
     @property
-    def kernels(self) -> KernelTable:
+    def kernels(self) -> KernelTable[CpuTarget]:
         from superkernel.scheduler.families import HOST_KERNELS
 
         return HOST_KERNELS

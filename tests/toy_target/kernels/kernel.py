@@ -18,14 +18,14 @@ from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
 from superkernel.registry.records import Capability
 from superkernel.scheduler.kerneldef import KernelDef
-from superkernel.scheduler.tiling import Access, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, CostedTiling, KernelFamily
 from toy_target.target import ToyTarget
 
 Flat = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class ToyTiling(Tiling):
+class ToyTiling(CostedTiling[ToyTarget]):
     """A unit is a row: one index of the first dimension of a body's space."""
 
     rows: int
@@ -43,7 +43,7 @@ class ToyTiling(Tiling):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ToyKernel(KernelDef):
+class ToyKernel(KernelDef[ToyTarget]):
     """One row, for all types."""
 
     def rows(self) -> Iterable[Capability]:
@@ -54,7 +54,7 @@ class ToyKernel(KernelDef):
         )  # fmt: skip
 
 
-class ToyFamily(KernelFamily):
+class ToyFamily(KernelFamily[ToyTarget]):
     """An interpreter walks any strides."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
