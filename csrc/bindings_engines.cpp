@@ -152,11 +152,10 @@ std::vector<std::string> isas() {
 sk::sim::Target target_from(const py::dict& fields) {
   sk::sim::Target target;
 #define SK_FIELD(section, field, type) target.section.field = fields[#section "." #field].cast<type>();
-#define SK_LIST(section, field, type) target.section.field = fields[#section "." #field].cast<std::vector<type>>();
-  SK_TARGET_FIELDS(SK_FIELD)
-  SK_TARGET_LISTS(SK_LIST)
+#define SK_SECTION(section) SK_TARGET_##section(SK_FIELD)
+  SK_TARGET_SECTIONS(SK_SECTION)
+#undef SK_SECTION
 #undef SK_FIELD
-#undef SK_LIST
   return target;
 }
 

@@ -6,6 +6,8 @@
 #include <iostream>
 #include <map>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 #include "engine_commands.inc"
 
@@ -14,11 +16,12 @@ using u64 = std::uint64_t;
 static std::map<std::string, double> target;
 static u64 codes[2];
 
-#define FIELD(section, field, type) #section "." #field,
-static const char* const fields[] = {SK_TARGET_FIELDS(FIELD)};
+#define FIELD(section, field, type) std::is_arithmetic_v<type> ? #section "." #field : nullptr,
+#define FIELDS(section) SK_TARGET_##section(FIELD)
+static const char* const fields[] = {SK_TARGET_SECTIONS(FIELDS)};
 #define FIELD_TYPE(section, field, type) static_assert(sizeof(type) > 0, #section "." #field);
-SK_TARGET_FIELDS(FIELD_TYPE)
-SK_TARGET_LISTS(FIELD_TYPE)
+#define FIELD_TYPES(section) SK_TARGET_##section(FIELD_TYPE)
+SK_TARGET_SECTIONS(FIELD_TYPES)
 
 static u64 whole(const char* path) { return static_cast<u64>(target.at(path)); }
 static u64 rate(const std::string& path) {
@@ -96,7 +99,7 @@ int main() {
   std::string word;
   while (std::cin >> word && word != "-") std::cin >> target[word];
   for (const char* field : fields)
-    if (std::string(field) != "control.isa" && !target.count(field)) return std::cerr << field << " unset\n", 1;
+    if (field && !target.count(field)) return std::cerr << field << " unset\n", 1;
   u64 opcode = 0, count = 0;
   while (std::cin >> opcode >> count) {
     u64 words[16] = {};

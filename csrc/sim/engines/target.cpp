@@ -1,21 +1,8 @@
 #include "sim/engines/target.h"
 
 #include <cmath>
-#include <type_traits>
-
-#include "sim/engine_commands.inc"
 
 namespace sk::sim {
-
-// Every field of the schema stands in Target with its type.
-#define SK_SAME_TYPE(section, field, type) \
-  static_assert(std::is_same_v<decltype(Target::section.field), type>, #section "." #field);
-#define SK_SAME_LIST(section, field, type) \
-  static_assert(std::is_same_v<decltype(Target::section.field), std::vector<type>>, #section "." #field);
-SK_TARGET_FIELDS(SK_SAME_TYPE)
-SK_TARGET_LISTS(SK_SAME_LIST)
-#undef SK_SAME_TYPE
-#undef SK_SAME_LIST
 
 std::uint64_t Target::mb_per_s(double gb_per_s, bool scaled) const {
   // llrint rounds ties to even as Python's round() does.
