@@ -4,6 +4,9 @@ can take them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import TensorType, row_major_strides
 from superkernel.ir.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
@@ -12,74 +15,71 @@ from superkernel.ops.opdef import Family as OpFamily
 from superkernel.scheduler import legality, profit
 from superkernel.scheduler.affine import Coords, Ref, dense_ref, same_strides
 from superkernel.scheduler.cluster import Anchor, Cluster, Load, Result, Store
+from superkernel.scheduler.group_context import BY_GRAPH, GroupContext
 from superkernel.scheduler.grouping import ValueBuffer
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.join import as_prologue
 from superkernel.scheduler.schedule import Space
 from superkernel.scheduler.storage import CHANNEL, IMAGE_OPS, channels_inside
-from superkernel.scheduler.workspace import Reg, Workspace, only_dense
+from superkernel.scheduler.values import Reg, Values, only_dense
 
 
-def add_anchor(ws: Workspace, node: Node) -> None:
+def add_anchor(values: Values, node: Node) -> None:
     """Place one node as an anchor."""
-    graph = ws.graph
+    context, graph = values.context, values.context.graph
     types, outputs = graph.input_types(node), graph.output_types(node)
     if any(o.shape != outputs[0].shape for o in outputs):
         raise UnsupportedError("outputs of different shapes", location=f"node {node.name!r} ({node.op})")
-    kernel = ws.choose(plain_body(ws, node))
+    kernel = context.choose(plain_body(context, node, lambda value: values.constant_of(value) is not None))
     update = graph.definition(node).family is OpFamily.UPDATE
-    cluster = ws.clusters.new(outputs[0].shape)
-    cluster.nodes.append(ws.positions[node.name])
-    in_place = _in_place_source(ws, node) if update and kernel != HOST_REFERENCE else None
-    freely = kernel != HOST_REFERENCE and not update and ws.options.fuse
-    takes = freely and ws.takes_epilogue(kernel)
+    cluster = values.clusters.new(outputs[0].shape)
+    cluster.nodes.append(context.positions[node.name])
+    in_place = _in_place_source(values, node) if update and kernel != HOST_REFERENCE else None
+    freely = kernel != HOST_REFERENCE and not update and context.options.fuse
+    takes = freely and context.takes_epilogue(kernel)
     if freely and not takes:
-        ws.note(node.name, "takes no epilogue", f"{kernel} has none on this target")
+        values.note(node.name, "takes no epilogue", f"{kernel} has none on this target")
     anchor = cluster.anchor = Anchor(node, kernel, [None] * len(types), types, outputs, takes, freely)
-    _feed(ws, node, cluster, anchor, in_place)
-    if ws.options.fuse and kernel != HOST_REFERENCE:
-        _try_prologues(ws, node, cluster, anchor)
+    _feed(values, node, cluster, anchor, in_place)
+    if context.options.fuse and kernel != HOST_REFERENCE:
+        _try_prologues(values, node, cluster, anchor)
     for index, (out, kind) in enumerate(zip(node.outputs, outputs, strict=True)):
-        ws.put(out, cluster, cluster.add(Result(index, kind.dtype)), Coords(kind.shape))
+        values.put(out, cluster, cluster.add(Result(index, kind.dtype)), Coords(kind.shape))
     if in_place is not None:
-        _store_in_place(ws, node, cluster, anchor, in_place)
+        _store_in_place(values, node, cluster, anchor, in_place)
 
 
-def plain_body(ws: Workspace, node: Node) -> Body:
+def plain_body(context: GroupContext[Any], node: Node, is_constant: Callable[[str], bool]) -> Body:
     """The node alone, on dense operands: what kernel selection sees before anything is joined to it. On the host, where
     kernels differ by the layout of images, images have their strides."""
-    types, outputs = ws.graph.input_types(node), ws.graph.output_types(node)
-    constant = {v: _whole_constant(ws, v) for v in node.inputs if v is not None}
+    types, outputs = context.graph.input_types(node), context.graph.output_types(node)
+    constant = {v: is_constant(v) for v in node.inputs if v is not None}
     ins = [(v, t) for v, t in zip(node.inputs, types, strict=True) if v is not None and t is not None]
     ordered = [p for p in ins if not constant[p[0]]] + [p for p in ins if constant[p[0]]]
     names = list(dict.fromkeys(v for v, _ in ordered))
     kinds = dict(ordered)
     operands = [Operand(Role.CONSTANT if constant[v] else Role.INPUT, kinds[v]) for v in names]
     feeds = tuple(
-        None if v is None or t is None else View(names.index(v), t.shape, _plain_strides(ws, node, v, slot))
+        None if v is None or t is None else View(names.index(v), t.shape, _plain_strides(context, node, v, slot))
         for slot, (v, t) in enumerate(zip(node.inputs, types, strict=True))
     )
     stores, results = [], []
     for k, kind in enumerate(outputs):
         results.append(ProgramInput(-1 - k, kind.dtype))
-        stores.append(ProgramOutput(k, len(operands) + k, _plain_strides(ws, node, node.outputs[k], 0)))
+        stores.append(ProgramOutput(k, len(operands) + k, _plain_strides(context, node, node.outputs[k], 0)))
     operands += [Operand(Role.OUTPUT, kind) for kind in outputs]
     program = PointwiseProgram(outputs[0].shape, tuple(results), (), tuple(stores))
     return Body(node.op, tuple(node.attrs.items()), tuple(operands), feeds, types, outputs, program)
 
 
-def _plain_strides(ws: Workspace, node: Node, value: str, slot: int) -> tuple[int, ...]:
+def _plain_strides(context: GroupContext[Any], node: Node, value: str, slot: int) -> tuple[int, ...]:
     """Strides of a whole value as a lone operator reads it in a slot, or stores it."""
-    kind = ws.graph.types[value]
-    image = slot == 0 and node.op in IMAGE_OPS and ws.target.layouts_compete
-    return (ws.preferred(value) if image else None) or kind.strides
+    kind = context.graph.types[value]
+    image = slot == 0 and node.op in IMAGE_OPS and context.target.layouts_compete
+    return (context.preferred(value) if image else None) or kind.strides
 
 
-def _whole_constant(ws: Workspace, value: str) -> bool:
-    return ws.constant_of(value) is not None
-
-
-def _feed(ws: Workspace, node: Node, cluster: Cluster, anchor: Anchor, in_place: Ref | None) -> None:
+def _feed(values: Values, node: Node, cluster: Cluster, anchor: Anchor, in_place: Ref | None) -> None:
     """Find every input in memory, in a form that the kernel takes. Inputs that may become a prologue wait for
     `_try_prologues`."""
     for slot, value in enumerate(node.inputs):
@@ -89,107 +89,117 @@ def _feed(ws: Workspace, node: Node, cluster: Cluster, anchor: Anchor, in_place:
         if slot == 0 and in_place is not None:
             anchor.feeds[0] = in_place
             continue
-        if ws.options.fuse and anchor.kernel != HOST_REFERENCE and _prologue_part(ws, node, anchor, slot) is not None:
-            continue
-        _feed_from_memory(ws, cluster, anchor, slot, value, kind)
+        fuses = values.context.options.fuse and anchor.kernel != HOST_REFERENCE
+        if not fuses or _prologue_part(values, node, anchor, slot) is None:
+            _feed_from_memory(values, cluster, anchor, slot, value, kind)
 
 
-def _feed_from_memory(ws: Workspace, cluster: Cluster, anchor: Anchor, slot: int, value: str, kind: TensorType) -> None:
-    wanted = _image_strides(ws, anchor, slot)
+def _feed_from_memory(
+    values: Values, cluster: Cluster, anchor: Anchor, slot: int, value: str, kind: TensorType
+) -> None:
+    wanted, fuse = _image_strides(values, anchor, slot), values.context.options.fuse
+    family_of = values.context.family_of
 
     def accept(ref: Ref) -> bool:
-        if ref.buffer in ws.buffers and ws.buffers[ref.buffer].is_constant:  # may be packed: the whole of it
-            return ref.is_dense and ws.buffers[ref.buffer].type == kind
+        if ref.buffer in values.buffers and values.buffers[ref.buffer].is_constant:  # may be packed: the whole of it
+            return ref.is_dense and values.buffers[ref.buffer].type == kind
         if wanted is not None:
             inside = channels_inside(ref.shape, ref.strides)
-            if not inside and not ws.family_of(anchor.kernel).reads_any_order(anchor.kernel, slot):
+            if not inside and not family_of(anchor.kernel).reads_any_order(anchor.kernel, slot):
                 return False
-            if not ws.options.fuse:
+            if not fuse:
                 return same_strides(ref.shape, ref.strides, wanted)
-        elif ref.is_dense or anchor.kernel == HOST_REFERENCE or not ws.options.fuse:
+        elif ref.is_dense or anchor.kernel == HOST_REFERENCE or not fuse:
             return ref.is_dense
         view = View(slot, ref.shape, ref.strides, ref.offset)
-        return ws.family_of(anchor.kernel).accepts_view(anchor.kernel, anchor.node.op, slot, view, kind.dtype)
+        return family_of(anchor.kernel).accepts_view(anchor.kernel, anchor.node.op, slot, view, kind.dtype)
 
-    ref = ws.demand(value, accept)
+    ref = values.demand(value, accept)
     anchor.feeds[slot] = ref
-    ws.clusters.read(cluster, ref.buffer)
+    values.clusters.read(cluster, ref.buffer)
     if not ref.is_dense:
-        ws.note(anchor.node.name, f"reads {value!r} as a strided view", f"{anchor.kernel} takes it without a copy")
+        values.note(anchor.node.name, f"reads {value!r} as a strided view", f"{anchor.kernel} takes it without a copy")
 
 
-def _image_strides(ws: Workspace, anchor: Anchor, slot: int) -> tuple[int, ...] | None:
+def _image_strides(values: Values, anchor: Anchor, slot: int) -> tuple[int, ...] | None:
     """Strides of an image in the layout that the kernel reads in this slot; None where it has no such demand."""
     value = anchor.node.inputs[slot]
     if value is None or anchor.kernel == HOST_REFERENCE:
         return None
-    return ws.preferred(value) if ws.moves_images(anchor) or (slot == 0 and anchor.node.op in IMAGE_OPS) else None
+    if not values.context.moves_images(anchor.node) and (slot > 0 or anchor.node.op not in IMAGE_OPS):
+        return None
+    return values.context.preferred(value)
 
 
-def _prologue_part(ws: Workspace, node: Node, anchor: Anchor, slot: int) -> Cluster | None:
+def _prologue_part(values: Values, node: Node, anchor: Anchor, slot: int) -> Cluster | None:
     """The pointwise cluster that computes the slot's value, where the kernel takes a prologue there and nothing
     speaks against it yet."""
     value = node.inputs[slot]
     assert value is not None
-    found = ws.values[value]
+    found = values.where[value]
     if not isinstance(found, Reg) or found.slot >= 0 or node.inputs.count(value) > 1:
         return None
-    part = ws.clusters.find(found.cluster)
-    family = ws.family_of(anchor.kernel)
+    part = values.clusters.find(found.cluster)
+    family = values.context.family_of(anchor.kernel)
     if part.anchor is not None or not family.accepts_prologue(anchor.kernel, node.op, slot):
         return None
-    private = ws.is_private(part, {ws.positions[node.name]})
-    if not private and not family.prologue_may_store(anchor.kernel, node.op, slot):
-        ws.note(node.name, f"{value!r} not taken as a prologue", "others read it too")
-        return None
-    if (why := ws.apart(part, node, in_front=True)) is not None:
-        ws.note(node.name, f"{value!r} not taken as a prologue", why)
-        return None
-    if legality.on_control_unit(ws, part) != family.on_control_unit:
-        ws.note(node.name, f"{value!r} not taken as a prologue", "one is a control unit's work, the other the engines'")
-        return None
-    kind = anchor.types[slot]
-    assert kind is not None
-    why = profit.prologue_loses(part, ws.graph.definition(node).family, kind.size)
+    why = _why_no_prologue(values, node, anchor, slot, part)
     if why is not None:
-        ws.note(node.name, f"{value!r} not taken as a prologue", why)
-        return None
-    return part
+        values.note(node.name, f"{value!r} not taken as a prologue", why)
+    return part if why is None else None
 
 
-def _try_prologues(ws: Workspace, node: Node, cluster: Cluster, anchor: Anchor) -> None:
+def _why_no_prologue(values: Values, node: Node, anchor: Anchor, slot: int, part: Cluster) -> str | None:
+    context, kind = values.context, anchor.types[slot]
+    family = context.family_of(anchor.kernel)
+    private = values.is_private(part, {context.positions[node.name]})
+    if not private and not family.prologue_may_store(anchor.kernel, node.op, slot):
+        return "others read it too"
+    if (why := context.why_not_fusible(part, node, in_front=True)) is not None:
+        return why
+    if legality.on_control_unit(values, part) != family.on_control_unit:
+        return "one is a control unit's work, the other the engines'"
+    assert kind is not None
+    return profit.prologue_loses(part, context.graph.definition(node).family, kind.size)
+
+
+def _try_prologues(values: Values, node: Node, cluster: Cluster, anchor: Anchor) -> None:
     for slot, value in enumerate(node.inputs):
         kind = anchor.types[slot]
         if value is None or kind is None or anchor.feeds[slot] is not None:
             continue
-        part = _prologue_part(ws, node, anchor, slot)
-        found = ws.values[value]
-        if part is None or not isinstance(found, Reg) or not _absorb_prologue(ws, cluster, anchor, slot, part, found):
-            _feed_from_memory(ws, cluster, anchor, slot, value, kind)
+        part = _prologue_part(values, node, anchor, slot)
+        found = values.where[value]
+        if (
+            part is None
+            or not isinstance(found, Reg)
+            or not _absorb_prologue(values, cluster, anchor, slot, part, found)
+        ):
+            _feed_from_memory(values, cluster, anchor, slot, value, kind)
         else:
-            ws.note(node.name, f"takes {value!r} as a prologue", f"{anchor.kernel} evaluates it while reading")
+            values.note(node.name, f"takes {value!r} as a prologue", f"{anchor.kernel} evaluates it while reading")
 
 
-def _absorb_prologue(ws: Workspace, cluster: Cluster, anchor: Anchor, slot: int, part: Cluster, found: Reg) -> bool:
+def _absorb_prologue(values: Values, cluster: Cluster, anchor: Anchor, slot: int, part: Cluster, found: Reg) -> bool:
     """Make the part the slot's prologue; False where that is not legal."""
     prefix = found.coords.inverse()
-    moved = legality.rebase(ws, part, prefix)
-    why = legality.why_not_absorb(ws, part, cluster)
+    moved = legality.rebase(values, part, prefix)
+    why = legality.why_not_absorb(values, part, cluster)
     if why is None and moved is None:
         why = "not affine over the slot's shape"
-    if why is None and _image_strides(ws, anchor, slot) is not None and not _reads_channels_inside(part, prefix):
+    if why is None and _image_strides(values, anchor, slot) is not None and not _reads_channels_inside(part, prefix):
         why = "it reads another layout than channels last"
     if why is None and legality.touches_own_store(part, cluster):
         why = "its stored value is read by the same sub-operator"
     if why is not None or moved is None:
-        ws.note(anchor.node.name, f"input {slot} not taken as a prologue", why or "")
+        values.note(anchor.node.name, f"input {slot} not taken as a prologue", why or "")
         return False
-    places = {value: reg.cell for value in moved if isinstance(reg := ws.values[value], Reg)}
+    places = {value: reg.cell for value in moved if isinstance(reg := values.where[value], Reg)}
     prologue, numbers = as_prologue(part, prefix, found.cell)
     anchor.feeds[slot] = prologue
-    ws.clusters.absorb(cluster, part)
+    values.clusters.absorb(cluster, part)
     for value, coords in moved.items():
-        ws.put(value, cluster, numbers[places[value]], coords, slot)
+        values.put(value, cluster, numbers[places[value]], coords, slot)
     return True
 
 
@@ -203,43 +213,43 @@ def _reads_channels_inside(part: Cluster, prefix: Coords) -> bool:
 # States ---------------------------------------------------------------------------------------------------------------
 
 
-def _in_place_source(ws: Workspace, node: Node) -> Ref | None:
+def _in_place_source(values: Values, node: Node) -> Ref | None:
     """Where the old contents lie, if they are a whole state that may be overwritten: nobody reads them after this
     node, and the state gets new contents in this run anyway."""
     value = node.inputs[0]
     assert value is not None
-    found = ws.values[value]
+    found = values.where[value]
     if isinstance(found, Reg):
-        found = ws.locate(value, only_dense)
+        found = values.locate(value, only_dense)
     if not isinstance(found, Ref) or not found.is_dense:
         return None
-    address = ws.buffers[found.buffer].address
+    address = values.buffers[found.buffer].address
     if address is None or address.space is not Space.STATE:
         return None
-    state = list(ws.graph.states)[address.slot]
-    here = ws.positions[node.name]
-    root = ws.root_value(found.buffer)
-    if ws.graph.updates.get(state, state) == state:
+    state = list(values.context.graph.states)[address.slot]
+    here = values.context.positions[node.name]
+    root = values.aliases.versions.get(found.buffer, found.buffer)
+    if values.context.graph.updates.get(state, state) == state:
         why = "the state keeps its contents"
-    elif any(r == -1 or r > here for r in ws.readers(root)) or node.inputs.count(value) > 1:
+    elif any(r == BY_GRAPH or r > here for r in values.context.readers(root)) or node.inputs.count(value) > 1:
         why = "the old contents are read later"
     else:
-        ws.note(node.name, f"updates {state!r} in place", "nobody reads the old contents later")
+        values.note(node.name, f"updates {state!r} in place", "nobody reads the old contents later")
         return found
-    ws.note(node.name, f"copies {state!r}", why)
+    values.note(node.name, f"copies {state!r}", why)
     return None
 
 
-def _store_in_place(ws: Workspace, node: Node, cluster: Cluster, anchor: Anchor, old: Ref) -> None:
+def _store_in_place(values: Values, node: Node, cluster: Cluster, anchor: Anchor, old: Ref) -> None:
     """The new contents take the old ones' bytes, after everybody has read those."""
-    before = ws.buffers[old.buffer]
-    name = ws.fresh(node.outputs[0])
-    ws.buffers[name] = ValueBuffer(anchor.outputs[0], before.address, previous=old.buffer)
-    ws.new_version(node.outputs[0], name)
+    before = values.buffers[old.buffer]
+    name = values.fresh(node.outputs[0])
+    values.buffers[name] = ValueBuffer(anchor.outputs[0], before.address, previous=old.buffer)
+    values.aliases.versions[name] = node.outputs[0]
     anchor.in_place = old.buffer
     anchor.feeds[0] = dense_ref(name, anchor.outputs[0].shape)
     cluster.stores.append(Store(0, name, row_major_strides(anchor.outputs[0].shape)))
-    ws.clusters.write(cluster, name)
-    for other in ws.clusters.clusters_writing(old.buffer) + ws.clusters.clusters_reading(old.buffer):
+    values.clusters.write(cluster, name)
+    for other in values.clusters.clusters_writing(old.buffer) + values.clusters.clusters_reading(old.buffer):
         if other is not cluster:
-            ws.clusters.order_after(cluster, other)
+            values.clusters.order_after(cluster, other)

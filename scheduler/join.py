@@ -9,32 +9,32 @@ from superkernel.ops.opdef import AttrValue
 from superkernel.scheduler import legality, profit
 from superkernel.scheduler.affine import Coords, Ref
 from superkernel.scheduler.cluster import Cluster, Load, Prologue, Result, Store
-from superkernel.scheduler.workspace import Accept, Reg, Workspace
+from superkernel.scheduler.values import Accept, Reg, Values
 
 
-def add_pointwise(ws: Workspace, node: Node) -> None:
+def add_pointwise(values: Values, node: Node) -> None:
     """Place one POINTWISE node."""
-    position = ws.positions[node.name]
+    position = values.context.positions[node.name]
     out = node.outputs[0]
-    shape = ws.graph.types[out].shape
-    cluster, coords = _target(ws, node, position, shape)
-    args = [_operand(ws, cluster, coords, value) for value in node.inputs if value is not None]
+    shape = values.context.graph.types[out].shape
+    cluster, coords = _target(values, node, position, shape)
+    args = [_operand(values, cluster, coords, value) for value in node.inputs if value is not None]
     op, attrs = _instruction(node)
-    cell = cluster.instruct(op, tuple(args), ws.graph.types[out].dtype, attrs)
+    cell = cluster.instruct(op, tuple(args), values.context.graph.types[out].dtype, attrs)
     cluster.nodes.append(position)
-    ws.put(out, cluster, cell, coords)
+    values.put(out, cluster, cell, coords)
 
 
-def single_body(ws: Workspace, node: Node) -> Body:
+def single_body(values: Values, node: Node) -> Body:
     """The node alone as a program over dense rank-1 operands, of its size to the next power of two: what kernel
     selection is asked about its operator and types. An exponent that is known when compiling is an immediate, as it
     will be in the program."""
-    if node.op == "pow" and node.inputs[1] is not None and legality.is_scalar_constant(ws, node.inputs[1]):
-        return _known_power(ws, node)
-    kinds = [ws.graph.types[v].dtype for v in node.inputs if v is not None]
-    out = ws.graph.types[node.outputs[0]].dtype
+    if node.op == "pow" and node.inputs[1] is not None and legality.is_scalar_constant(values, node.inputs[1]):
+        return _known_power(values, node)
+    kinds = [values.context.graph.types[v].dtype for v in node.inputs if v is not None]
+    out = values.context.graph.types[node.outputs[0]].dtype
     op, attrs = _instruction(node)
-    shape = _single_shape(ws, node)
+    shape = _single_shape(values, node)
     operands = [Operand(Role.INPUT, TensorType(k, shape)) for k in kinds] + [
         Operand(Role.OUTPUT, TensorType(out, shape))
     ]
@@ -47,19 +47,19 @@ def single_body(ws: Workspace, node: Node) -> Body:
     return Body(None, (), tuple(operands), (), (), (), program)
 
 
-def _known_power(ws: Workspace, node: Node) -> Body:
-    base, exponent = (ws.graph.types[v].dtype for v in node.inputs if v is not None)
-    out, shape = ws.graph.types[node.outputs[0]].dtype, _single_shape(ws, node)
+def _known_power(values: Values, node: Node) -> Body:
+    base, exponent = (values.context.graph.types[v].dtype for v in node.inputs if v is not None)
+    out, shape = values.context.graph.types[node.outputs[0]].dtype, _single_shape(values, node)
     operands = (Operand(Role.INPUT, TensorType(base, shape)), Operand(Role.OUTPUT, TensorType(out, shape)))
-    number = (("value", _scalar(ws, str(node.inputs[1]))),)
+    number = (("value", _scalar(values, str(node.inputs[1]))),)
     steps = (Instruction("constant", (), exponent, number), Instruction("pow", (0, 1), out))
     program = PointwiseProgram(shape, (ProgramInput(0, base, (1,)),), steps, (ProgramOutput(2, 1, (1,)),))
     return Body(None, (), operands, (), (), (), program)
 
 
-def _single_shape(ws: Workspace, node: Node) -> tuple[int]:
+def _single_shape(values: Values, node: Node) -> tuple[int]:
     """Powers of two, so that few different questions are asked."""
-    size = ws.graph.types[node.outputs[0]].size
+    size = values.context.graph.types[node.outputs[0]].size
     return (1 << max(6, (size - 1).bit_length()),)
 
 
@@ -74,98 +74,98 @@ def _instruction(node: Node) -> tuple[str, tuple[tuple[str, AttrValue], ...]]:
     return node.op, tuple(node.attrs.items())
 
 
-def _target(ws: Workspace, node: Node, position: int, shape: tuple[int, ...]) -> tuple[Cluster, Coords]:
+def _target(values: Values, node: Node, position: int, shape: tuple[int, ...]) -> tuple[Cluster, Coords]:
     """The cluster to compute the node in, and the node's coordinates there."""
-    if ws.options.fuse:
-        for cluster, coords in _candidates(ws, node, shape):
-            private = _private_parts(ws, node, cluster, position)
-            why = legality.why_not_join(ws, node, cluster, coords, {p.id for p in private})
+    if values.context.options.fuse:
+        for cluster, coords in _candidates(values, node, shape):
+            private = _private_parts(values, node, cluster, position)
+            why = legality.why_not_join(values, node, cluster, coords, {p.id for p in private})
             why = why or profit.too_big(cluster)
             if why is None:
                 for part in private:
-                    _absorb(ws, part, cluster, node, coords)
+                    _absorb(values, part, cluster, node, coords)
                 if cluster.nodes:
-                    name = ws.graph.nodes[cluster.nodes[0]].name
-                    ws.note(node.name, f"joined {name!r}", "its operand is at hand in registers")
+                    name = values.context.graph.nodes[cluster.nodes[0]].name
+                    values.note(node.name, f"joined {name!r}", "its operand is at hand in registers")
                 return cluster, coords
-            ws.note(node.name, f"not joined to {_name(ws, cluster)!r}", why)
-    return ws.clusters.new(shape), Coords(shape)
+            values.note(node.name, f"not joined to {_name(values, cluster)!r}", why)
+    return values.clusters.new(shape), Coords(shape)
 
 
-def _name(ws: Workspace, cluster: Cluster) -> str:
+def _name(values: Values, cluster: Cluster) -> str:
     if cluster.anchor is not None:
         return cluster.anchor.node.name
-    return ws.graph.nodes[cluster.nodes[0]].name if cluster.nodes else f"cluster {cluster.id}"
+    return values.context.graph.nodes[cluster.nodes[0]].name if cluster.nodes else f"cluster {cluster.id}"
 
 
-def _candidates(ws: Workspace, node: Node, shape: tuple[int, ...]) -> list[tuple[Cluster, Coords]]:
+def _candidates(values: Values, node: Node, shape: tuple[int, ...]) -> list[tuple[Cluster, Coords]]:
     """Clusters that hold an operand of the node's full size in registers: anchors first, later ones first."""
-    size = ws.graph.types[node.outputs[0]].size
+    size = values.context.graph.types[node.outputs[0]].size
     found: dict[int, tuple[Cluster, Coords]] = {}
     for value in node.inputs:
         if value is None:
             continue
-        reg = ws.values[value]
-        if isinstance(reg, Reg) and reg.slot < 0 and ws.graph.types[value].size == size:
-            cluster = ws.clusters.find(reg.cluster)
+        reg = values.where[value]
+        if isinstance(reg, Reg) and reg.slot < 0 and values.context.graph.types[value].size == size:
+            cluster = values.clusters.find(reg.cluster)
             found.setdefault(cluster.id, (cluster, reg.coords.reshaped(shape)))
     return sorted(found.values(), key=lambda c: (c[0].anchor is None, -c[0].ancestors.bit_count(), -c[0].id))
 
 
-def _private_parts(ws: Workspace, node: Node, target: Cluster, position: int) -> list[Cluster]:
+def _private_parts(values: Values, node: Node, target: Cluster, position: int) -> list[Cluster]:
     """Pointwise clusters that hold further operands, are read by nobody else, and can become part of the target."""
     found: list[Cluster] = []
-    size = ws.graph.types[node.outputs[0]].size
+    size = values.context.graph.types[node.outputs[0]].size
     for value in node.inputs:
-        reg = None if value is None else ws.values[value]
-        if value is None or not isinstance(reg, Reg) or reg.slot >= 0 or ws.graph.types[value].size != size:
+        reg = None if value is None else values.where[value]
+        if value is None or not isinstance(reg, Reg) or reg.slot >= 0 or values.context.graph.types[value].size != size:
             continue
-        part = ws.clusters.find(reg.cluster)
-        if part is target or part in found or ws.apart(part, node):
+        part = values.clusters.find(reg.cluster)
+        if part is target or part in found or values.context.why_not_fusible(part, node):
             continue
-        if not ws.is_private(part, {position, *target.nodes}):
+        if not values.is_private(part, {position, *target.nodes}):
             continue
-        if legality.why_not_absorb(ws, part, target) or legality.touches_own_store(part, target):
+        if legality.why_not_absorb(values, part, target) or legality.touches_own_store(part, target):
             continue
-        if legality.on_control_unit(ws, part) != legality.on_control_unit(ws, target):
+        if legality.on_control_unit(values, part) != legality.on_control_unit(values, target):
             continue
         if profit.too_big(target, part, *found) is None:
             found.append(part)
-    coords = _coords_in(ws, node, target)
-    return [p for p in found if legality.rebase(ws, p, _prefix(ws, p, node, coords)) is not None]
+    coords = _coords_in(values, node, target)
+    return [p for p in found if legality.rebase(values, p, _prefix(values, p, node, coords)) is not None]
 
 
-def _coords_in(ws: Workspace, node: Node, target: Cluster) -> Coords:
-    shape = ws.graph.types[node.outputs[0]].shape
-    return next(coords for cluster, coords in _candidates(ws, node, shape) if cluster is target)
+def _coords_in(values: Values, node: Node, target: Cluster) -> Coords:
+    shape = values.context.graph.types[node.outputs[0]].shape
+    return next(coords for cluster, coords in _candidates(values, node, shape) if cluster is target)
 
 
-def _prefix(ws: Workspace, part: Cluster, node: Node, coords: Coords) -> Coords:
+def _prefix(values: Values, part: Cluster, node: Node, coords: Coords) -> Coords:
     """From the target's iteration space (the node lies there at `coords`) to the part's."""
     for value in node.inputs:
-        reg = None if value is None else ws.values[value]
-        if value is None or not isinstance(reg, Reg) or ws.clusters.find(reg.cluster) is not part:
+        reg = None if value is None else values.where[value]
+        if value is None or not isinstance(reg, Reg) or values.clusters.find(reg.cluster) is not part:
             continue
-        if ws.graph.types[value].size == ws.graph.types[node.outputs[0]].size:
+        if values.context.graph.types[value].size == values.context.graph.types[node.outputs[0]].size:
             return coords.then(reg.coords.reshaped(coords.shape).inverse())
     raise AssertionError("the part holds no operand of the node")
 
 
-def _absorb(ws: Workspace, part: Cluster, into: Cluster, node: Node, coords: Coords) -> None:
+def _absorb(values: Values, part: Cluster, into: Cluster, node: Node, coords: Coords) -> None:
     """Move the part's cells and stores into the target, over the target's iteration space."""
-    prefix = _prefix(ws, part, node, coords)
-    moved = legality.rebase(ws, part, prefix)
+    prefix = _prefix(values, part, node, coords)
+    moved = legality.rebase(values, part, prefix)
     assert moved is not None
     numbers = move_cells(part, prefix, into)
     for store in part.stores:
         strides = prefix.pull(store.strides)
         assert strides is not None
         into.stores.append(Store(numbers[store.cell], store.buffer, strides, store.offset))
-    cells = {value: reg.cell for value in moved if isinstance(reg := ws.values[value], Reg)}
-    ws.clusters.absorb(into, part)
+    cells = {value: reg.cell for value in moved if isinstance(reg := values.where[value], Reg)}
+    values.clusters.absorb(into, part)
     for value, place in moved.items():
-        ws.put(value, into, numbers[cells[value]], place)
-    ws.note(_name(ws, part), f"joined {_name(ws, into)!r}", "only read there")
+        values.put(value, into, numbers[cells[value]], place)
+    values.note(_name(values, part), f"joined {_name(values, into)!r}", "only read there")
 
 
 def move_cells(part: Cluster, prefix: Coords, into: Cluster) -> list[int]:
@@ -196,27 +196,27 @@ def as_prologue(part: Cluster, prefix: Coords, value: int) -> tuple[Prologue, li
     return Prologue(prefix.base, scratch.cells, stores, numbers[value]), numbers
 
 
-def _operand(ws: Workspace, cluster: Cluster, coords: Coords, value: str) -> int:
+def _operand(values: Values, cluster: Cluster, coords: Coords, value: str) -> int:
     """The cell that holds the operand at the node's coordinates: an immediate, a register, or a load."""
-    kind = ws.graph.types[value]
-    if legality.is_scalar_constant(ws, value):
-        return cluster.instruct("constant", (), kind.dtype, (("value", _scalar(ws, value)),))
-    found = ws.values[value]
-    if isinstance(found, Reg) and found.slot < 0 and ws.clusters.find(found.cluster) is cluster:
+    kind = values.context.graph.types[value]
+    if legality.is_scalar_constant(values, value):
+        return cluster.instruct("constant", (), kind.dtype, (("value", _scalar(values, value)),))
+    found = values.where[value]
+    if isinstance(found, Reg) and found.slot < 0 and values.clusters.find(found.cluster) is cluster:
         return found.cell
     accept: Accept = lambda ref: _strides(coords, ref) is not None  # noqa: E731
-    ref = ws.demand(value, accept)
+    ref = values.demand(value, accept)
     strides = _strides(coords, ref)
     assert strides is not None, f"{value} is not affine over its reader's iteration space"
-    return ws.load(cluster, ref, strides)
+    return values.load(cluster, ref, strides)
 
 
-def _scalar(ws: Workspace, value: str) -> int | float | bool:
+def _scalar(values: Values, value: str) -> int | float | bool:
     """The number in a constant of one element."""
-    array = ws.constant_of(value)
+    array = values.constant_of(value)
     assert array is not None
     element = array.reshape(-1)[0]
-    return float(element) if ws.graph.types[value].dtype.is_float else element.item()
+    return float(element) if values.context.graph.types[value].dtype.is_float else element.item()
 
 
 def _strides(coords: Coords, ref: Ref) -> tuple[int, ...] | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 from superkernel.core.options import Options
 from superkernel.ir.body import Body
@@ -23,8 +24,8 @@ from superkernel.registry.requirement import CHANNELS_LAST
 from superkernel.scheduler.affine import permutation
 from superkernel.scheduler.anchors import plain_body
 from superkernel.scheduler.families import HOST_KERNELS, family_of
+from superkernel.scheduler.group_context import GroupContext
 from superkernel.scheduler.storage import CHANNEL, IMAGE_OPS, IMAGE_RANKS, Storage, StoragePolicy, connects, lies_alike
-from superkernel.scheduler.workspace import Workspace
 from superkernel.target.base import Target
 
 _BORDER_FACTOR = 2  # a conversion moves each element twice, strided
@@ -41,9 +42,9 @@ def storage_policy(graph: Graph, choose: Callable[[Body], str], target: Target, 
     if pinned or len(convolutions) < _FEWEST:
         return StoragePolicy.ROW_MAJOR
     storage = StoragePolicy.CHANNELS_LAST.of(graph)
-    ws = Workspace(graph, choose, options, family_of, storage, target, lambda _: False)  # fuses nothing
-    ws.start()
-    kernels = {node.name: choose(plain_body(ws, node)) for node in graph.nodes if node.op in IMAGE_OPS}
+    context = GroupContext[Any](graph, choose, options, family_of, storage, target)
+    images = [node for node in graph.nodes if node.op in IMAGE_OPS]
+    kernels = {node.name: choose(plain_body(context, node, graph.constants.__contains__)) for node in images}
     served = [node for node in convolutions if wants_channels_last(kernels[node.name])]
     if len(served) < _FEWEST or 2 * sum(map(graph_flops(graph), served)) < sum(map(graph_flops(graph), convolutions)):
         return StoragePolicy.ROW_MAJOR

@@ -9,7 +9,7 @@ from superkernel.core.tensor import broadcast_strides, row_major_strides
 from superkernel.ir.graph import Node
 from superkernel.scheduler.affine import Coords, Ref, same_strides
 from superkernel.scheduler.cluster import Cluster, Load
-from superkernel.scheduler.workspace import Reg, Workspace
+from superkernel.scheduler.values import Reg, Values
 
 
 def same_element(a: Coords, b: Coords) -> bool:
@@ -21,24 +21,24 @@ def same_element(a: Coords, b: Coords) -> bool:
     return left is not None and right is not None and same_strides(a.base, left, right)
 
 
-def why_not_join(ws: Workspace, node: Node, cluster: Cluster, coords: Coords, private: set[int]) -> str | None:
+def why_not_join(values: Values, node: Node, cluster: Cluster, coords: Coords, private: set[int]) -> str | None:
     """Pointwise `node`, its output at `coords` of the cluster, as a further instruction of it. `private` are clusters
     that would be absorbed and so need not run before."""
     if cluster.anchor is not None and not cluster.anchor.takes_epilogue:
         return f"{cluster.anchor.kernel} takes no epilogue"
-    if (why := ws.apart(cluster, node)) is not None:
+    if (why := values.context.why_not_fusible(cluster, node)) is not None:
         return why
-    if (why := _why_elsewhere(ws, node, cluster)) is not None:
+    if (why := _why_elsewhere(values, node, cluster)) is not None:
         return why
     if coords.natural() is None:
         return "the result has no affine layout over the iteration space"
     shape = coords.shape
     for value in node.inputs:
-        if value is None or is_scalar_constant(ws, value):
+        if value is None or is_scalar_constant(values, value):
             continue
-        found = ws.values[value]
+        found = values.where[value]
         if isinstance(found, Reg):
-            owner = ws.clusters.find(found.cluster)
+            owner = values.clusters.find(found.cluster)
             if owner is cluster:
                 if found.slot >= 0:
                     return "an operand is computed in front of the anchor"
@@ -49,27 +49,27 @@ def why_not_join(ws: Workspace, node: Node, cluster: Cluster, coords: Coords, pr
                 continue
             if owner.id in private:
                 continue
-        for source in ws.sources(value):
-            if source is cluster or ws.clusters.depends(source, cluster):
+        for source in values.sources(value):
+            if source is cluster or values.clusters.depends(source, cluster):
                 return "an operand is computed later, from the sub-operator's own result"
-        if coords.pull(_operand_strides(ws, value, shape)) is None:
+        if coords.pull(_operand_strides(values, value, shape)) is None:
             return "an operand is not affine over the iteration space"
     return None
 
 
-def on_control_unit(ws: Workspace, cluster: Cluster) -> bool:
+def on_control_unit(values: Values, cluster: Cluster) -> bool:
     """Whether no engine computes the cluster: a control unit does, which computes anything, but slowly."""
     if cluster.anchor is not None:
-        return ws.family_of(cluster.anchor.kernel).on_control_unit
-    return not ws.control.isdisjoint(cluster.nodes)
+        return values.context.family_of(cluster.anchor.kernel).on_control_unit
+    return not values.control.isdisjoint(cluster.nodes)
 
 
-def _why_elsewhere(ws: Workspace, node: Node, cluster: Cluster) -> str | None:
+def _why_elsewhere(values: Values, node: Node, cluster: Cluster) -> str | None:
     """A control unit and the engines share no program; small integers an engine could do go with the others."""
-    alone, shared = ws.positions[node.name] in ws.control, on_control_unit(ws, cluster)
+    alone, shared = values.context.positions[node.name] in values.control, on_control_unit(values, cluster)
     if alone and not shared:
         return "only a control unit computes it"
-    kinds = [ws.graph.types[v] for v in (*node.inputs, *node.outputs) if v is not None]
+    kinds = [values.context.graph.types[v] for v in (*node.inputs, *node.outputs) if v is not None]
     if shared and not alone and any(k.dtype.is_float for k in kinds):
         return "the vector engine computes it faster than the control unit that computes its operand"
     return None
@@ -79,21 +79,21 @@ def _only_ones_differ(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return [d for d in a if d != 1] == [d for d in b if d != 1]
 
 
-def _operand_strides(ws: Workspace, value: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _operand_strides(values: Values, value: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Broadcast strides of the operand: as it lies in memory, or dense where it is not there yet."""
-    found = ws.values[value]
+    found = values.where[value]
     if isinstance(found, Ref):
         return broadcast_strides(found.shape, found.strides, shape)
-    own = ws.graph.types[value].shape
+    own = values.context.graph.types[value].shape
     return broadcast_strides(own, row_major_strides(own), shape)
 
 
-def is_scalar_constant(ws: Workspace, value: str) -> bool:
+def is_scalar_constant(values: Values, value: str) -> bool:
     """True of constants of one element: they become immediates."""
-    return ws.graph.types[value].size == 1 and ws.constant_of(value) is not None
+    return values.context.graph.types[value].size == 1 and values.constant_of(value) is not None
 
 
-def rebase(ws: Workspace, part: Cluster, prefix: Coords) -> dict[str, Coords] | None:
+def rebase(values: Values, part: Cluster, prefix: Coords) -> dict[str, Coords] | None:
     """Coordinates of every value in the registers of `part` over another iteration space (`prefix` leads from it to
     the part's), None where a load, store or value would not be affine there."""
     for cell in part.cells:
@@ -102,20 +102,20 @@ def rebase(ws: Workspace, part: Cluster, prefix: Coords) -> dict[str, Coords] | 
     if any(prefix.pull(store.strides) is None for store in part.stores):
         return None
     moved = {}
-    for value in ws.members.get(part.id, ()):
-        found = ws.values[value]
-        if isinstance(found, Reg) and ws.clusters.find(found.cluster) is part:
+    for value in values.members.get(part.id, ()):
+        found = values.where[value]
+        if isinstance(found, Reg) and values.clusters.find(found.cluster) is part:
             moved[value] = prefix.then(found.coords)
             if moved[value].natural() is None:
                 return None
     return moved
 
 
-def why_not_absorb(ws: Workspace, part: Cluster, into: Cluster) -> str | None:
+def why_not_absorb(values: Values, part: Cluster, into: Cluster) -> str | None:
     """The pointwise cluster `part` as a piece of `into`."""
     if part.anchor is not None:
         return "it has an anchor of its own"
-    if ws.clusters.has_path_between(part, into) or ws.clusters.depends(part, into):
+    if values.clusters.has_path_between(part, into) or values.clusters.depends(part, into):
         return "another sub-operator stands between the two"
     return None
 

@@ -21,17 +21,17 @@ from superkernel.ir.body import (
 )
 from superkernel.scheduler.affine import Ref, Shape
 from superkernel.scheduler.cluster import Cell, Cluster, Load, Prologue, Result, Store
-from superkernel.scheduler.workspace import Workspace
+from superkernel.scheduler.values import Values
 
 
-def build_body(ws: Workspace, cluster: Cluster) -> tuple[Body, tuple[str, ...]]:
+def build_body(values: Values, cluster: Cluster) -> tuple[Body, tuple[str, ...]]:
     """The body and the buffer behind each operand."""
     anchor = cluster.anchor
     live = live_cells(cluster.cells, [s.cell for s in cluster.stores])
-    roles = _roles(ws, cluster, live)
+    roles = _roles(values, cluster, live)
     order = sorted(roles, key=lambda name: _RANK[roles[name]])  # stable: first use within the role
     index = {name: i for i, name in enumerate(order)}
-    types = {name: ws.buffers[name].type for name in order}
+    types = {name: values.buffers[name].type for name in order}
     if anchor is not None and anchor.in_place is not None:  # both names are the same bytes
         assert isinstance(anchor.feeds[0], Ref)
         index[anchor.in_place] = index[anchor.feeds[0].buffer]
@@ -62,12 +62,12 @@ def live_cells(cells: list[Cell], wanted: Iterable[int]) -> list[int]:
     return sorted(live)
 
 
-def _roles(ws: Workspace, cluster: Cluster, live: list[int]) -> dict[str, Role]:
+def _roles(values: Values, cluster: Cluster, live: list[int]) -> dict[str, Role]:
     """Buffer -> role, in order of first use: anchor slots, prologues, epilogue."""
     roles: dict[str, Role] = {}
 
     def reads(buffer: str) -> None:
-        roles.setdefault(buffer, Role.CONSTANT if ws.buffers[buffer].is_constant else Role.INPUT)
+        roles.setdefault(buffer, Role.CONSTANT if values.buffers[buffer].is_constant else Role.INPUT)
 
     anchor = cluster.anchor
     stores = list(cluster.stores)
