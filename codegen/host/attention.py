@@ -19,16 +19,16 @@ from llvmlite import ir
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.arithmetic import arithmetic_of, multiply
 from superkernel.codegen.host.builder import I8, I32, I64, Index, KernelBuilder, storage_type
-from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, convert, fold, store_tile, strips, zero
+from superkernel.codegen.host.convert import convert
+from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, fold, store_tile, zero
+from superkernel.codegen.host.loops import strips
 from superkernel.codegen.host.panels import copy_transposed
 from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.codegen.host.shuffle import lane_mask, larger, reduce_tree, resize
+from superkernel.codegen.host.shuffle import lane_mask, larger, resize
 from superkernel.codegen.host.word_panels import copy_row_pairs, copy_words_transposed
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.attention import AttentionTiling, attention_form
-from superkernel.scheduler.tiling import Tiling
 
 _F32 = DType.F32
 _MINUS_INFINITY = float("-inf")
@@ -50,8 +50,6 @@ class AttentionEmitter:
     def emit(self) -> None:
         """The whole function."""
         kb, t, form = self.kb, self.t, self.form
-        if t.units == 0:
-            return
         with kb.loop(kb.begin, kb.end, name="unit") as unit:
             outer, block = kb.div(unit, t.blocks), kb.rem(unit, t.blocks)
             batch, head = kb.div(outer, t.kv_heads), kb.rem(outer, t.kv_heads)
@@ -257,7 +255,7 @@ class AttentionEmitter:
 
         start = kb.const(_MINUS_INFINITY, _F32, t.lanes)
         found = fold(kb, 0, count, t.lanes, [start], find_top)[0]
-        top = reduce_tree(kb, found, lambda a, b: larger(kb, a, b))
+        top = kb.reduce_tree(found, lambda a, b: larger(kb, a, b))
         before: ir.Value | None = None
         if not self.one_block:
             before = kb.load(self.at["top"], at, _F32)
@@ -413,8 +411,6 @@ class AttentionEmitter:
         return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
 
 
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: AttentionTiling) -> None:
     """Emit an attention kernel."""
-    if not isinstance(tiling, AttentionTiling):
-        raise InternalError("wrong tiling for attention", found=type(tiling).__name__)
     AttentionEmitter(kb, body, tiling).emit()

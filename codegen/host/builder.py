@@ -15,7 +15,7 @@ do-nothing for empty ranges; `carry` variables are allocas in the entry block (m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -229,6 +229,20 @@ class KernelBuilder:
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
+    def element(self, offset: Index, coords: Iterable[Index], strides: Iterable[int]) -> Index:
+        """Where the element at some coordinates lies: `offset` + the sum of coordinate times stride."""
+        for coordinate, stride in zip(coords, strides, strict=False):
+            offset = self.add(offset, self.mul(coordinate, stride))
+        return offset
+
+    def table(self, name: str, values: Sequence[float], dtype: DType) -> ir.GlobalVariable:
+        """A constant array of the module."""
+        kind = ir.ArrayType(storage_type(dtype), len(values))
+        table = ir.GlobalVariable(self.module, kind, self.module.get_unique_name(f"{self.function.name}.{name}"))
+        table.linkage, table.global_constant = "internal", True
+        table.initializer = ir.Constant(kind, list(values))
+        return table
+
     def offset(self, base: ir.Value, nbytes: Index) -> ir.Value:
         """base + nbytes."""
         if isinstance(nbytes, int) and nbytes == 0:
@@ -287,12 +301,8 @@ class KernelBuilder:
 
     def const(self, value: float | int, dtype: DType, lanes: int = 1) -> ir.Value:
         """The number in all lanes, in compute form."""
-        kind = register_type(dtype, lanes)
-        if dtype.is_float:
-            scalar: object = float(value)
-        else:
-            scalar = int(value)
-        return ir.Constant(kind, scalar if lanes == 1 else [scalar] * lanes)
+        scalar = float(value) if dtype.is_float else int(value)
+        return ir.Constant(register_type(dtype, lanes), scalar if lanes == 1 else [scalar] * lanes)
 
     def splat(self, scalar: ir.Value, lanes: int) -> ir.Value:
         """A scalar in all lanes."""
@@ -381,33 +391,27 @@ class KernelBuilder:
         ... of the lanes."""
         if not isinstance(value.type, ir.VectorType):
             return value
-        if op == "fadd":
-            return self._tree(value, lambda a, b: self.b.fadd(a, b))
-        if op == "fmul":
-            return self._tree(value, lambda a, b: self.b.fmul(a, b))
+        if op in ("fadd", "fmul"):
+            return self.reduce_tree(value, self.b.fadd if op == "fadd" else self.b.fmul)
         if op in ("fmax", "fmin"):
             name = {"fmax": "llvm.maximum", "fmin": "llvm.minimum"}[op]
-            return self._tree(value, lambda a, b: self.call_float(name, a, b))
+            return self.reduce_tree(value, lambda a, b: self.call_float(name, a, b))
         function = self.intrinsic(f"llvm.vector.reduce.{op}.{mangle(value.type)}", value.type.element, [value.type])
         return self.b.call(function, [value])
 
-    def _tree(self, value: ir.Value, combine) -> ir.Value:  # type: ignore[no-untyped-def]
-        """Halve until one lane is left; an odd lane is combined last."""
-        lanes = value.type.count
+    def reduce_tree(self, value: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
+        """All lanes combined pairwise: halved until one is left; an odd lane is combined last."""
+        lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
         extra = None
         while lanes > 1:
             half = lanes // 2
-            undef = ir.Constant(value.type, ir.Undefined)
             if lanes % 2:
                 last = self.b.extract_element(value, ir.Constant(I32, lanes - 1))
                 extra = last if extra is None else combine(extra, last)
             if half == 1:
                 low, high = (self.b.extract_element(value, ir.Constant(I32, i)) for i in (0, 1))
             else:
-                low, high = (
-                    self.b.shuffle_vector(value, undef, ir.Constant(ir.VectorType(I32, half), list(range(s, s + half))))
-                    for s in (0, half)
-                )
+                low, high = (self.pick(value, range(start, start + half)) for start in (0, half))
             value, lanes = combine(low, high), half
         return value if extra is None else combine(value, extra)
 

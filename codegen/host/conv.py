@@ -15,15 +15,15 @@ from dataclasses import replace
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder
-from superkernel.codegen.host.gemm_core import Tile, Values, fold, multiply_add, store_tile, strips, zero
+from superkernel.codegen.host.gemm_core import Tile, Values, fold, multiply_add, store_tile, zero
+from superkernel.codegen.host.loops import each_group, strips
 from superkernel.codegen.host.patches import PatchCopier
-from superkernel.codegen.host.program import ProgramEmitter
+from superkernel.codegen.host.program import ProgramEmitter, load_bias
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InternalError
-from superkernel.ir.body import Body, View
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.conv import PIXELS, ConvTiling
 from superkernel.scheduler.families.conv_form import Patch, conv_form, patch_of
-from superkernel.scheduler.tiling import Tiling
+from superkernel.scheduler.families.matmul_form import view_of
 
 
 class ConvEmitter:
@@ -34,8 +34,7 @@ class ConvEmitter:
         self.patch: Patch = patch_of(self.form, tiling.rows, tiling.columns)
         self.patch_at = kb.offset(kb.scratch, tiling.tile_bytes)
         self.epilogue = ProgramEmitter(kb, self.form.epilogue, kb.operands)
-        weights = body.anchor_inputs[1]
-        assert isinstance(weights, View)
+        weights = view_of(body, 1)
         dtype = body.operands[weights.operand].type.dtype
         self.w_dtype = DType.F32 if tiling.packed else dtype
         self.weights = kb.at(kb.operands[weights.operand], 0 if tiling.packed else weights.offset, self.w_dtype)
@@ -45,20 +44,17 @@ class ConvEmitter:
     def emit(self) -> None:
         """The whole function."""
         kb, t = self.kb, self.t
-        if t.units == 0:
-            return
         if t.axis == PIXELS:
             with kb.loop(kb.begin, kb.end, name="unit") as unit:
                 image, block = kb.div(unit, t.blocks), kb.rem(unit, t.blocks)
                 with kb.loop(0, t.groups, name="group") as group:
                     self._block(image, group, block, 0, t.channel_tiles)
             return
-        per = t.channel_tiles
-        with kb.loop(kb.div(kb.begin, per), kb.div(kb.add(kb.end, per - 1), per), name="group") as group:
-            low = kb.maximum(kb.sub(kb.begin, kb.mul(group, per)), 0)
-            high = kb.minimum(kb.sub(kb.end, kb.mul(group, per)), per)
-            with kb.loop(0, t.blocks, name="block") as block:
-                self._block(kb.div(group, t.groups), kb.rem(group, t.groups), block, low, high)
+        with (
+            each_group(kb, t.channel_tiles, "group") as (group, low, high),
+            kb.loop(0, t.blocks, name="block") as block,
+        ):
+            self._block(kb.div(group, t.groups), kb.rem(group, t.groups), block, low, high)
 
     def _block(self, image: Index, group: Index, block: Index, low: Index, high: Index) -> None:
         """All work on one block of positions for channel tiles [low, high) of a group."""
@@ -138,12 +134,7 @@ class ConvEmitter:
     def _offsets(self) -> ir.Value:
         """The table of tap offsets as a constant of the module."""
         if self.table is None:
-            kind = ir.ArrayType(I32, len(self.patch.offsets))
-            name = self.kb.module.get_unique_name(f"{self.kb.function.name}.taps")
-            table = ir.GlobalVariable(self.kb.module, kind, name)
-            table.linkage, table.global_constant = "internal", True
-            table.initializer = ir.Constant(kind, list(self.patch.offsets))
-            self.table = table
+            self.table = self.kb.table("taps", self.patch.offsets, DType.I32)
         return self.table
 
     # Epilogue -------------------------------------------------------------------------------------------------------
@@ -186,19 +177,6 @@ class ConvEmitter:
                         segment(kb.mul(index, t.columns), 0, t.columns)
 
 
-def load_bias(kb: KernelBuilder, body: Body, channel: Index) -> ir.Value | None:
-    """The third slot's value of a channel in compute form, None where there is none."""
-    bias = body.anchor_inputs[2] if len(body.anchor_inputs) > 2 else None
-    if bias is None:
-        return None
-    if not isinstance(bias, View):
-        raise InternalError("a bias must be a view of an operand", found=type(bias).__name__)
-    dtype = body.operands[bias.operand].type.dtype
-    return kb.load(kb.operands[bias.operand], kb.add(bias.offset, kb.mul(channel, bias.strides[0])), dtype)
-
-
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: ConvTiling) -> None:
     """Emit a direct convolution."""
-    if not isinstance(tiling, ConvTiling):
-        raise InternalError("wrong tiling for a convolution", found=type(tiling).__name__)
     ConvEmitter(kb, body, tiling).emit()

@@ -14,13 +14,12 @@ from __future__ import annotations
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import Index, KernelBuilder
-from superkernel.codegen.host.conv import load_bias
-from superkernel.codegen.host.gemm_core import as_result, convert, multiply_add, strips, zero
-from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.core.errors import InternalError
+from superkernel.codegen.host.convert import convert
+from superkernel.codegen.host.gemm_core import as_result, multiply_add, zero
+from superkernel.codegen.host.loops import strips
+from superkernel.codegen.host.program import ProgramEmitter, load_bias
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.conv_generic import VolumeTiling, volume_form
-from superkernel.scheduler.tiling import Tiling
 
 
 class VolumeEmitter:
@@ -38,8 +37,6 @@ class VolumeEmitter:
     def emit(self) -> None:
         """The whole function."""
         kb, t, form = self.kb, self.t, self.form
-        if t.units == 0:
-            return
         with kb.loop(kb.begin, kb.end, name="unit") as unit:
             plane, depth = kb.div(unit, t.depth), kb.rem(unit, t.depth)
             image, channel = kb.div(plane, t.channels), kb.rem(plane, t.channels)
@@ -148,8 +145,6 @@ class VolumeEmitter:
         strips(kb, out, t.lanes, part)
 
 
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: VolumeTiling) -> None:
     """Emit a convolution of any kind."""
-    if not isinstance(tiling, VolumeTiling):
-        raise InternalError("wrong tiling for a convolution", found=type(tiling).__name__)
     VolumeEmitter(kb, body, tiling).emit()

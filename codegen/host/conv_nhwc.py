@@ -21,22 +21,16 @@ from llvmlite import ir
 
 from superkernel.codegen.host.arithmetic import arithmetic_of, multiply
 from superkernel.codegen.host.builder import Index, KernelBuilder
-from superkernel.codegen.host.gemm_core import (
-    Tile,
-    Values,
-    store_tile,
-    strips,
-    zero,
-)
+from superkernel.codegen.host.gemm_core import Tile, Values, store_tile, zero
+from superkernel.codegen.host.loops import each_group, strips
 from superkernel.codegen.host.patch_nhwc import BytePatchCopier, NhwcPatchCopier
-from superkernel.codegen.host.program import ProgramEmitter
+from superkernel.codegen.host.program import ProgramEmitter, load_bias
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InternalError
-from superkernel.ir.body import Body, PointwiseProgram, View
+from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.scheduler.families.conv import PIXELS
 from superkernel.scheduler.families.conv_nhwc import HEAD_BYTES, NhwcTiling, Walk, patch_extent, patch_walk, runs_of
 from superkernel.scheduler.families.costing import program_weight
-from superkernel.scheduler.tiling import Tiling
+from superkernel.scheduler.families.matmul_form import view_of
 
 _UNROLLED_ROWS = 3  # of a window in int8, written out
 _INLINE_WEIGHT = 8.0  # heaviest epilogue that is repeated for every vector of a register tile
@@ -87,20 +81,9 @@ class ChannelStores:
         row = self.epilogue.row(coords, axis=1)
         for value in values:
             lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
-            bias = self._bias(channel, lanes)
+            bias = load_bias(self.kb, self.body, channel, lanes)
             row.eval(channel, lanes, [value if bias is None else self.kb.b.fadd(value, bias)])
             channel = self.kb.add(channel, lanes)
-
-    def _bias(self, channel: Index, lanes: int) -> ir.Value | None:
-        kb = self.kb
-        bias = self.body.anchor_inputs[2] if len(self.body.anchor_inputs) > 2 else None
-        if bias is None:
-            return None
-        if not isinstance(bias, View):
-            raise InternalError("a bias must be a view of an operand", found=type(bias).__name__)
-        dtype, stride = self.body.operands[bias.operand].type.dtype, bias.strides[0]
-        at = kb.add(bias.offset, kb.mul(channel, stride))
-        return kb.load(kb.operands[bias.operand], at, dtype, lanes, stride)
 
 
 class NhwcEmitter:
@@ -108,9 +91,7 @@ class NhwcEmitter:
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: NhwcTiling) -> None:
         self.kb, self.t, self.form = kb, tiling, tiling.form_of(body)
-        weights = body.anchor_inputs[1]
-        assert isinstance(weights, View)
-        self.weights = kb.operands[weights.operand]
+        self.weights = kb.operands[view_of(body, 1).operand]
         self.stores = ChannelStores(kb, body, self.form)
         self.arithmetic, self.item = arithmetic_of(kb, tiling.format), tiling.format.item
         stage = kb.offset(kb.scratch, tiling.tile_bytes + tiling.patch_bytes) if tiling.staged else None
@@ -129,20 +110,12 @@ class NhwcEmitter:
     def emit(self) -> None:
         """The whole function."""
         kb, t = self.kb, self.t
-        if t.units == 0:
-            return
         if t.axis == PIXELS:
-            count = t.blocks
-            with kb.loop(kb.div(kb.begin, count), kb.div(kb.add(kb.end, count - 1), count), name="image") as image:
-                low = kb.maximum(kb.sub(kb.begin, kb.mul(image, count)), 0)
-                high = kb.minimum(kb.sub(kb.end, kb.mul(image, count)), count)
-                with kb.loop(0, t.groups, name="group") as group:
-                    self._lines(image, group, low, high, 0, t.channel_tiles)
+            groups = each_group(kb, t.blocks, "image")
+            with groups as (image, low, high), kb.loop(0, t.groups, name="group") as group:
+                self._lines(image, group, low, high, 0, t.channel_tiles)
             return
-        per = t.channel_tiles
-        with kb.loop(kb.div(kb.begin, per), kb.div(kb.add(kb.end, per - 1), per), name="group") as group:
-            low = kb.maximum(kb.sub(kb.begin, kb.mul(group, per)), 0)
-            high = kb.minimum(kb.sub(kb.end, kb.mul(group, per)), per)
+        with each_group(kb, t.channel_tiles, "group") as (group, low, high):
             self._lines(kb.div(group, t.groups), kb.rem(group, t.groups), 0, t.blocks, low, high)
 
     def _lines(self, image: Index, group: Index, first: Index, last: Index, low: Index, high: Index) -> None:
@@ -362,8 +335,6 @@ def _cut(kb: KernelBuilder, vectors: Values, lanes: int, width: int) -> Values:
     return found
 
 
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: NhwcTiling) -> None:
     """Emit a convolution over channels-last images."""
-    if not isinstance(tiling, NhwcTiling):
-        raise InternalError("wrong tiling for a convolution", found=type(tiling).__name__)
     NhwcEmitter(kb, body, tiling).emit()

@@ -1,15 +1,19 @@
 """Which emitter writes the code of a host kernel: `emit(kb, body, tiling)` of the module that its declaration names.
 
-An emitter writes the whole function through the builder and returns; the caller finishes it. Modules are imported on
-first use.
+An emitter writes the whole function through the builder and returns; the caller finishes it. What its parameter
+`tiling` is annotated with are the tilings that it takes; it is not asked where they have no units. Modules are imported
+on first use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
+from typing import get_type_hints
 
 from superkernel.codegen.host.builder import KernelBuilder
+from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
 from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.tiling import Tiling
@@ -22,7 +26,16 @@ def emitter_of(kernel: str) -> Emitter:
     return emitter_in(HOST_KERNELS[kernel].emitter)
 
 
+@cache
 def emitter_in(module: str) -> Emitter:
-    """The emitter of a module."""
-    emit: Emitter = import_module(f"superkernel.codegen.host.{module}").emit
+    """The emitter of a module. It raises InternalError for a tiling that is not its own."""
+    write: Emitter = import_module(f"superkernel.codegen.host.{module}").emit
+    takes = get_type_hints(write)["tiling"]
+
+    def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+        if not isinstance(tiling, takes):
+            raise InternalError("wrong tiling for an emitter", location=module, found=type(tiling).__name__)
+        if tiling.units:
+            write(kb, body, tiling)
+
     return emit

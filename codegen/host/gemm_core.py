@@ -19,6 +19,7 @@ from typing import Any
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I64, Index, KernelBuilder, register_type, storage_type, vector_type
+from superkernel.codegen.host.convert import convert
 from superkernel.core.dtypes import DType
 from superkernel.target.cpu import CpuTarget
 
@@ -27,7 +28,6 @@ SCALARS = 2  # registers for broadcasts of the left operand: a row's, and the ne
 LoadScalar = Callable[[int, Index], Any]
 LoadVector = Callable[[Index, int], Any]
 Dot = Callable[[ir.Value, Any, Any], ir.Value]
-Strip = Callable[[Index, int], None]
 Values = list[ir.Value]
 
 
@@ -97,16 +97,6 @@ def fold(
     b.branch(head)
     b.position_at_end(after)
     return list(phis)
-
-
-def strips(kb: KernelBuilder, extent: int, lanes: int, part: Strip) -> None:
-    """`part(start, width)` over [0, extent): full vectors in a loop, then once the exact rest."""
-    whole = extent - extent % lanes
-    if whole:
-        with kb.loop(0, whole, lanes, name="strip") as at:
-            part(at, lanes)
-    if extent > whole:
-        part(whole, extent - whole)
 
 
 def zero(acc: DType, lanes: int) -> ir.Value:
@@ -212,25 +202,6 @@ def store_tile(kb: KernelBuilder, tile: Tile, results: list[Values], base: ir.Va
             kb.store(value, base, r * pitch + v * tile.lanes, tile.acc)
 
 
-def convert(kb: KernelBuilder, value: ir.Value, dtype: DType, acc: DType) -> ir.Value:
-    """A loaded value (compute form of `dtype`) as accumulator type: floats widen, integers extend by their sign."""
-    if acc is DType.F64 and dtype is not DType.F64:
-        return kb.b.fpext(value, _like(value, ir.DoubleType()))
-    if acc.is_float:
-        return value
-    width = acc.itemsize * 8
-    if dtype.itemsize * 8 == width:
-        return value
-    kind = _like(value, ir.IntType(width))
-    return kb.b.sext(value, kind) if dtype.is_signed and dtype is not DType.BOOL else kb.b.zext(value, kind)
-
-
 def as_result(kb: KernelBuilder, value: ir.Value, acc: DType, dtype: DType) -> ir.Value:
     """An accumulator as the compute form of the anchor's output: integers keep their low bits."""
-    if acc.is_float or dtype.itemsize >= acc.itemsize:
-        return value
-    return kb.b.trunc(value, _like(value, ir.IntType(8 * dtype.itemsize)))
-
-
-def _like(value: ir.Value, element: ir.Type) -> ir.Type:
-    return ir.VectorType(element, value.type.count) if isinstance(value.type, ir.VectorType) else element
+    return value if acc.is_float else convert(kb, value, acc, dtype)

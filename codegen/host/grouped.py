@@ -13,10 +13,11 @@ from functools import partial
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder
-from superkernel.codegen.host.gemm_core import Tile, accumulate, convert, fold, store_tile, strips
+from superkernel.codegen.host.convert import convert
+from superkernel.codegen.host.gemm_core import Tile, accumulate, fold, store_tile
+from superkernel.codegen.host.loops import strips
 from superkernel.codegen.host.panels import copy_panel
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
 from superkernel.ops.grouped import (
     BOUNDS_WORD,
@@ -43,22 +44,17 @@ from superkernel.scheduler.families.grouped import (
     view_of,
 )
 from superkernel.scheduler.families.matmul_form import Factor
-from superkernel.scheduler.tiling import Tiling
 
 COPIED_MAX, SIDE_BY_SIDE = 64, 8
 
 
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: GroupedTiling | TableTiling) -> None:
     """Write the kernel."""
-    if tiling.units == 0:
-        return
     if isinstance(tiling, GroupedTiling):
         _Product(kb, body, tiling).emit()
-    elif isinstance(tiling, TableTiling):
-        with kb.when(kb.compare("<", kb.begin, kb.end)):
-            emit_table(kb, body)
-    else:
-        raise InternalError("wrong tiling for a grouped product", found=type(tiling).__name__)
+        return
+    with kb.when(kb.compare("<", kb.begin, kb.end)):
+        emit_table(kb, body)
 
 
 def emit_table(kb: KernelBuilder, body: Body) -> ir.Value:

@@ -9,21 +9,22 @@ the cell.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
+from numpy.typing import NDArray
 
 from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder, compute_dtype, vector_type
 from superkernel.codegen.host.convert import convert
-from superkernel.codegen.host.lookup import emit_lookup, lane_numbers, load_lanes
+from superkernel.codegen.host.lookup import emit_lookup, load_lanes, positions
 from superkernel.codegen.host.loops import each_row, vector_loop
-from superkernel.codegen.host.program import ProgramEmitter
+from superkernel.codegen.host.program import ProgramEmitter, input_program, input_type
 from superkernel.codegen.host.rows import Point, RowWalk, each_unit
 from superkernel.codegen.host.scan import ExtremeOrder, best_of_lanes, extreme_accumulators, row_index
 from superkernel.codegen.host.scatter import emit_scatter
-from superkernel.codegen.host.vecexpr import Expr, rounded
+from superkernel.codegen.host.vecexpr import Expr, lane_numbers, rounded
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
@@ -32,44 +33,30 @@ from superkernel.scheduler.families.indexing import WholeTiling
 from superkernel.scheduler.families.lookup import LookupTiling, lookup_plan
 from superkernel.scheduler.families.movement import OutputRowsTiling
 from superkernel.scheduler.families.rowops import integer
-from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.families.rowtiling import RowTiling
-from superkernel.scheduler.tiling import Tiling
 
 
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: LookupTiling | WholeTiling | RowTiling | OutputRowsTiling) -> None:
     """Write the kernel."""
-    if tiling.units == 0:
-        return
     if isinstance(tiling, LookupTiling):
         emit_lookup(kb, lookup_plan(body), tiling.part)
     elif isinstance(tiling, WholeTiling):
         emit_scatter(kb, body)
     elif isinstance(tiling, RowTiling):
         _emit_topk(kb, body, tiling)
-    elif isinstance(tiling, OutputRowsTiling) and body.op == "one_hot":
+    elif body.op == "one_hot":
         _emit_one_hot(kb, body)
-    elif isinstance(tiling, OutputRowsTiling) and body.op == "resize":
+    elif body.op == "resize":
         _emit_resize(kb, body)
     else:
         raise InternalError("not an indexing body", location=str(body.op), found=type(tiling).__name__)
-
-
-def _source(kb: KernelBuilder, body: Body, slot: int) -> ProgramEmitter:
-    program = slot_program(body, slot)
-    if program is None:
-        raise InternalError("an input is absent", location=str(body.op), found=slot)
-    return ProgramEmitter(kb, program)
 
 
 # topk -----------------------------------------------------------------------------------------------------------------
 
 
 def _emit_topk(kb: KernelBuilder, body: Body, tiling: RowTiling) -> None:
-    kind = body.anchor_input_types[0]
-    if kind is None:
-        raise InternalError("topk without data")
-    dtype, greatest = compute_dtype(kind.dtype), bool(body.attr["largest"])
+    dtype, greatest = compute_dtype(input_type(body).dtype), bool(body.attr["largest"])
     each_unit(kb, tiling.space(body), tiling, lambda walk: _topk(kb, walk, dtype, greatest, tiling.results))
 
 
@@ -116,11 +103,10 @@ def _emit_rank(walk: RowWalk, rank: Index, value: Expr, index: Expr) -> None:
 
 def _emit_one_hot(kb: KernelBuilder, body: Body) -> None:
     """Every element: is the index at its place, wrapped once, the element's level?"""
-    shape, kind = body.anchor_outputs[0].shape, body.anchor_input_types[0]
-    if kind is None:
-        raise InternalError("one_hot without indices")
+    shape, kind = body.anchor_outputs[0].shape, input_type(body)
     axis, depth = integer(body.attr["axis"]) % len(shape), shape[integer(body.attr["axis"]) % len(shape)]
-    indices, values, epilogue = _source(kb, body, 0), _source(kb, body, 1), ProgramEmitter(kb, body.epilogue)
+    indices, values = input_program(kb, body, 0), input_program(kb, body, 1)
+    epilogue = ProgramEmitter(kb, body.epilogue)
     off, on = (values.eval([i], 1)[0] for i in (0, 1))
     last = len(shape) - 1
     work = DType.F64 if kind.dtype.is_float else DType.I64
@@ -139,7 +125,7 @@ def _emit_one_hot(kb: KernelBuilder, body: Body) -> None:
                 index = rounded(index, "trunc")
             index = (index < 0).choose(index + depth, index)
             if axis == last:
-                level = Expr(kb, kb.splat(kb.i64(position), lanes)) + Expr(kb, lane_numbers(kb, lanes))
+                level = positions(kb, position, lanes)
             else:
                 level = Expr(kb, kb.splat(kb.i64(outer[axis]), lanes))
             same = index.equals(level.to_float(True) if index.is_float else level)
@@ -155,23 +141,17 @@ def _emit_one_hot(kb: KernelBuilder, body: Body) -> None:
 class _Table:
     """A constant array of the module."""
 
-    def __init__(self, kb: KernelBuilder, name: str, values: Sequence[float], dtype: DType) -> None:
+    def __init__(self, kb: KernelBuilder, name: str, values: NDArray[Any], dtype: DType) -> None:
         self.kb, self.dtype = kb, dtype
-        element = ir.DoubleType() if dtype is DType.F64 else ir.FloatType() if dtype is DType.F32 else I64
-        kind = ir.ArrayType(element, len(values))
-        variable = ir.GlobalVariable(kb.module, kind, kb.module.get_unique_name(f"{kb.function.name}.{name}"))
-        variable.linkage, variable.global_constant = "internal", True
-        plain = [float(v) if dtype.is_float else int(v) for v in values]
-        variable.initializer = ir.Constant(kind, plain)
-        self.pointer = kb.opaque(variable)
+        self.pointer = kb.opaque(kb.table(name, values.tolist(), dtype))
 
     def at(self, position: Index, lanes: int) -> Expr:
         return Expr(self.kb, self.kb.load(self.pointer, position, self.dtype, lanes))
 
 
 def _emit_resize(kb: KernelBuilder, body: Body) -> None:
-    kind, program = body.anchor_input_types[0], slot_program(body, 0)
-    if kind is None or program is None or program.instructions:
+    kind, program = input_type(body), input_program(kb, body, 0).program
+    if program.instructions:
         raise InternalError("resize takes a view")
     item, shape = program.inputs[0], body.anchor_outputs[0].shape
     linear = body.attr["mode"] == "linear"
@@ -181,13 +161,13 @@ def _emit_resize(kb: KernelBuilder, body: Body) -> None:
         if plan is None:
             ends.append(None)
             continue
-        low = _Table(kb, f"low{d}", (plan.low * item.strides[d]).tolist(), DType.I64)
+        low = _Table(kb, f"low{d}", plan.low * item.strides[d], DType.I64)
         if not linear:
             ends.append([(low, None)])
             continue
         upper = np.asarray(plan.weight, np.float64)
-        weights = [_Table(kb, f"{name}{d}", w.tolist(), work) for name, w in (("lower", 1.0 - upper), ("upper", upper))]
-        high = _Table(kb, f"high{d}", (plan.high * item.strides[d]).tolist(), DType.I64)
+        weights = [_Table(kb, f"{name}{d}", w, work) for name, w in (("lower", 1.0 - upper), ("upper", upper))]
+        high = _Table(kb, f"high{d}", plan.high * item.strides[d], DType.I64)
         ends.append([(low, weights[0]), (high, weights[1])])
     epilogue = ProgramEmitter(kb, body.epilogue)
     lanes = max(1, kb.cpu.vector_bytes // 8)
@@ -212,7 +192,7 @@ def _resized(kb, ends, item, coords, lanes: int, work: DType, dtype: DType) -> i
         for d, term in enumerate(terms):
             if term is None:
                 if d == last:
-                    spread = Expr(kb, lane_numbers(kb, lanes, item.strides[d]))
+                    spread = lane_numbers(kb, lanes, I64, item.strides[d])
                 base = kb.add(base, kb.mul(coords[d], item.strides[d]))
                 continue
             offsets, weights = term

@@ -14,7 +14,7 @@ from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder, sto
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.loops import each_row, split_index, vector_loop, vector_range
 from superkernel.codegen.host.program import ProgramEmitter, ProgramRow
-from superkernel.codegen.host.vecexpr import Expr
+from superkernel.codegen.host.vecexpr import Expr, lane_numbers
 from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.lookup import LookupPlan
 from superkernel.scheduler.families.pointwise import PointwiseTiling
@@ -38,9 +38,9 @@ def load_lanes(kb: KernelBuilder, base: ir.Value, offsets: ir.Value, dtype: DTyp
     return kb.widen(value, dtype)
 
 
-def lane_numbers(kb: KernelBuilder, lanes: int, step: int = 1) -> ir.Value:
-    """0, step, 2*step, ... as i64."""
-    return ir.Constant(vector_type(I64, lanes), [i * step for i in range(lanes)] if lanes > 1 else 0)
+def positions(kb: KernelBuilder, first: Index, lanes: int, step: int = 1) -> Expr:
+    """first, first + step, first + 2*step, ... as i64."""
+    return Expr(kb, kb.splat(kb.i64(first), lanes)) + lane_numbers(kb, lanes, I64, step)
 
 
 class _Lookup:
@@ -51,9 +51,7 @@ class _Lookup:
     ) -> None:
         self.kb, self.plan, self.indices = kb, plan, indices
         self.item = plan.base.inputs[0]
-        self.base: Index = self.item.offset
-        for coordinate, stride in zip(outer, self.item.strides, strict=False):
-            self.base = kb.add(self.base, kb.mul(coordinate, stride))
+        self.base = kb.element(self.item.offset, outer, self.item.strides)
         self.stride = self.item.strides[-1] if self.item.strides else 0
         self.is_fixed = all(not p.inputs[0].strides or p.inputs[0].strides[-1] == 0 for p in plan.indices)
         if self.is_fixed:
@@ -70,7 +68,7 @@ class _Lookup:
         along = kb.add(self.base, kb.mul(position, self.stride))
         if self.is_fixed:
             return kb.load(pointer, along, self.item.dtype, lanes, self.stride)
-        offsets = Expr(kb, kb.splat(kb.i64(along), lanes)) + Expr(kb, lane_numbers(kb, lanes, self.stride))
+        offsets = positions(kb, along, lanes, self.stride)
         for k, jump in enumerate(self.plan.jumps):
             offsets = offsets + self._index(k, position, lanes) * jump
         return load_lanes(kb, pointer, offsets.v, self.item.dtype)
@@ -78,8 +76,6 @@ class _Lookup:
 
 def emit_lookup(kb: KernelBuilder, plan: LookupPlan, tiling: PointwiseTiling) -> None:
     """The whole kernel."""
-    if tiling.units == 0:
-        return
     epilogue = ProgramEmitter(kb, plan.epilogue)
     loads = [ProgramEmitter(kb, p) for p in plan.indices]
     shape = plan.epilogue.shape

@@ -7,21 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from superkernel.codegen.host.builder import Index, KernelBuilder
+from superkernel.ops.windows import Window
 
-Body = Callable[[Index, int], None]
+Body = Callable[[Index, int], object]
 
 
 def vector_loop(kb: KernelBuilder, extent: int, lanes: int, body: Body, name: str = "v") -> None:
     """`body(position, width)` over [0, extent): full vectors in a loop, then one narrower vector."""
     full = extent // lanes * lanes
-    with_tail = extent - full
     if full:
         with kb.loop(0, full, lanes, name=name) as position:
             body(position, lanes)
-    if with_tail:
-        body(full, with_tail)
+    if extent > full:
+        body(full, extent - full)
+
+
+strips = partial(vector_loop, name="strip")
+"""A vector loop of a part of a kernel."""
 
 
 def vector_range(kb: KernelBuilder, start: Index, stop: Index, extent: int, lanes: int, body: Body) -> None:
@@ -52,3 +57,21 @@ def each_row(kb: KernelBuilder, begin: Index, end: Index, shape: Sequence[int]) 
     """Every flattened index of [begin, end) over `shape`, as coordinates."""
     with kb.loop(begin, end, name="row") as row:
         yield split_index(kb, row, shape)
+
+
+def taps_inside(kb: KernelBuilder, window: Window, start: Index, end: int) -> tuple[Index, Index]:
+    """[low, high) of the taps of a window that lie in [0, end), its first one being at `start`; high may be below
+    low."""
+    d = window.dilation
+    low, high = (
+        kb.minimum(kb.div(kb.add(kb.maximum(kb.sub(edge, start), 0), d - 1), d), window.kernel) for edge in (0, end)
+    )
+    return low, high
+
+
+@contextmanager
+def each_group(kb: KernelBuilder, per: int, name: str) -> Iterator[tuple[Index, Index, Index]]:
+    """The groups of `per` units that the kernel's range touches: (group, first, last) of the units in it."""
+    with kb.loop(kb.div(kb.begin, per), kb.div(kb.add(kb.end, per - 1), per), name=name) as group:
+        low = kb.maximum(kb.sub(kb.begin, kb.mul(group, per)), 0)
+        yield group, low, kb.minimum(kb.sub(kb.end, kb.mul(group, per)), per)

@@ -33,17 +33,17 @@ from llvmlite import ir
 from superkernel.codegen.host import streaming
 from superkernel.codegen.host.arithmetic import Operand, arithmetic_of
 from superkernel.codegen.host.builder import I32, Index, KernelBuilder, register_type
-from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, as_result, convert, store_tile, strips, zero
+from superkernel.codegen.host.convert import convert
+from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, as_result, store_tile, zero
+from superkernel.codegen.host.loops import each_group, split_index, strips
 from superkernel.codegen.host.panels import copy_panel
-from superkernel.codegen.host.program import ProgramEmitter
+from superkernel.codegen.host.program import ProgramEmitter, load_per_column
 from superkernel.codegen.host.quantise import codes_of, put_codes
 from superkernel.codegen.host.streaming import Panel
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.scheduler.families.matmul import COPY, PACKED, ROWS, MatmulTiling, packed_batch_strides
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, view_of
-from superkernel.scheduler.tiling import Tiling
 
 
 class MatmulEmitter:
@@ -63,15 +63,11 @@ class MatmulEmitter:
     def emit(self) -> None:
         """The whole function."""
         kb, per = self.kb, self.t.per_batch
-        if self.t.units == 0:
-            return
         if self.t.batch == 1:
             self._batch([0] * len(self.form.batch_dims), 0, kb.begin, kb.end)
             return
-        with kb.loop(kb.div(kb.begin, per), kb.div(kb.add(kb.end, per - 1), per), name="batch") as batch:
-            low = kb.maximum(kb.sub(kb.begin, kb.mul(batch, per)), 0)
-            high = kb.minimum(kb.sub(kb.end, kb.mul(batch, per)), per)
-            self._batch(split_index(kb, batch, self.form.batch_dims), batch, low, high)
+        with each_group(kb, per, "batch") as (batch, low, high):
+            self._batch(_split(kb, batch, self.form.batch_dims), batch, low, high)
 
     def _batch(self, batch: list[Index], index: Index, low: Index, high: Index) -> None:
         kb, t = self.kb, self.t
@@ -116,7 +112,7 @@ class MatmulEmitter:
         results = self._results(kb.at(base, at, t.acc), line, depth, source, zeros)
         store_tile(kb, self.tile, results, kb.scratch, t.panel)
         with kb.loop(skip, rows, name="row") as row:
-            coords = [*batch, *split_index(kb, kb.add(first, row), form.row_dims)]
+            coords = [*batch, *_split(kb, kb.add(first, row), form.row_dims)]
             self._store_row(coords, row, panel)
 
     def _results(
@@ -201,10 +197,7 @@ class MatmulEmitter:
         kb, t, form = self.kb, self.t, self.form
         right = form.right
         if t.right == PACKED:
-            steps = packed_batch_strides(form)
-            matrix: Index = 0
-            for coordinate, step in zip(batch, steps, strict=True):
-                matrix = kb.add(matrix, kb.mul(coordinate, step))
+            matrix = kb.element(0, batch, packed_batch_strides(form))
             at = kb.mul(kb.add(kb.mul(matrix, t.panels), panel), t.panel_bytes(form))
             return Panel(kb.offset(kb.operands[right.operand], at), t.panel, False)
         if t.right == COPY:
@@ -244,9 +237,12 @@ class MatmulEmitter:
 
         with kb.loop(0, form.depth, name="k") as k, self._vectors_of_row(panel) as (column, to, lanes):
             vector(k, column, to, lanes)
-        self._tail_of_row(
-            panel, lambda column, to, lanes: _each(kb, form.depth, lambda k: vector(k, column, to, lanes))
-        )
+
+        def tail(column: Index, to: Index, lanes: int) -> None:
+            with kb.loop(0, form.depth, name="k") as k:
+                vector(k, column, to, lanes)
+
+        self._tail_of_row(panel, tail)
 
     def _right_zero(self, batch: list[Index], panel: Index) -> list[ir.Value] | None:
         """The zero points of a panel's columns as accumulator vectors, None where there are none."""
@@ -281,7 +277,7 @@ class MatmulEmitter:
         axis = _depth_axis(form.left)
         with kb.loop(first, last, name="row") as row:
             to = kb.mul(kb.sub(row, first), t.left_pitch)
-            outer = [*batch, *split_index(kb, row, form.row_dims)]
+            outer = [*batch, *_split(kb, row, form.row_dims)]
             at = kb.add(self._batch_offset(form.left, batch), kb.mul(row, form.left.line))
             zero = self._left_zero(outer)
 
@@ -353,10 +349,7 @@ class MatmulEmitter:
 
     def _batch_offset(self, factor: Factor, batch: list[Index]) -> Index:
         kb = self.kb
-        at: Index = factor.offset
-        for coordinate, stride in zip(batch, factor.batch, strict=True):
-            at = kb.add(at, kb.mul(coordinate, stride))
-        return at
+        return kb.element(factor.offset, batch, factor.batch)
 
     # Epilogue -------------------------------------------------------------------------------------------------------
 
@@ -379,12 +372,9 @@ class MatmulEmitter:
 
     def _with_bias(self, value: ir.Value, column: Index, lanes: int) -> ir.Value:
         """Plus the term of each column, where there is one."""
-        kb, slot = self.kb, self.form.bias
-        if slot is None:
+        if self.form.bias is None:
             return value
-        view = view_of(self.body, slot)
-        at, dtype = kb.add(view.offset, kb.mul(column, view.strides[0])), self.body.operands[view.operand].type.dtype
-        return kb.b.fadd(value, kb.load(kb.operands[view.operand], at, dtype, lanes, view.strides[0]))
+        return self.kb.b.fadd(value, load_per_column(self.kb, self.body, self.form.bias, column, lanes))
 
     @contextmanager
     def _vectors_of_row(self, panel: Index) -> Iterator[tuple[Index, Index, int]]:
@@ -416,20 +406,9 @@ class MatmulEmitter:
             store(last * t.panel + whole, whole, rest)
 
 
-def split_index(kb: KernelBuilder, index: Index, dims: tuple[int, ...]) -> list[Index]:
-    """Coordinates of a row-major linear index."""
-    coords: list[Index] = []
-    for i, extent in enumerate(reversed(dims)):
-        outermost = i == len(dims) - 1
-        coords.append(0 if extent == 1 else index if outermost else kb.rem(index, extent))
-        if not outermost:
-            index = kb.div(index, extent)
-    return coords[::-1]
-
-
-def _each(kb: KernelBuilder, count: int, body: Callable[[Index], None]) -> None:
-    with kb.loop(0, count, name="k") as k:
-        body(k)
+def _split(kb: KernelBuilder, index: Index, dims: tuple[int, ...]) -> list[Index]:
+    """Coordinates of a row-major linear index, 0 where an extent is 1."""
+    return [0 if extent == 1 else at for at, extent in zip(split_index(kb, index, dims), dims, strict=True)]
 
 
 def _slot_coords(factor: Factor, outer: list[Index], line: Index, depth: Index) -> list[Index]:
@@ -472,8 +451,6 @@ def _line_axis(factor: Factor) -> int:
     return -1 if factor.transposed == (factor.slot == 0) else -2
 
 
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
     """Emit the kernel of a matrix product."""
-    if not isinstance(tiling, MatmulTiling):
-        raise InternalError("wrong tiling for a matrix product", found=type(tiling).__name__)
     MatmulEmitter(kb, body, tiling).emit()

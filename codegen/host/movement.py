@@ -4,31 +4,26 @@ zeroed."""
 from __future__ import annotations
 
 from superkernel.codegen.host.builder import Index, KernelBuilder
-from superkernel.codegen.host.lookup import emit_lookup, lane_numbers
+from superkernel.codegen.host.lookup import emit_lookup, positions
 from superkernel.codegen.host.loops import each_row, vector_loop
 from superkernel.codegen.host.pointwise import emit_program
-from superkernel.codegen.host.program import ProgramEmitter
+from superkernel.codegen.host.program import ProgramEmitter, input_program
 from superkernel.codegen.host.vecexpr import Expr
-from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.lookup import LookupTiling, lookup_plan
 from superkernel.scheduler.families.movement import OutputRowsTiling
 from superkernel.scheduler.families.pieces import PiecesTiling, pieces_of
 from superkernel.scheduler.families.rowops import integer
-from superkernel.scheduler.families.rowspace import slot_program
-from superkernel.scheduler.tiling import Tiling
 
 
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: LookupTiling | PiecesTiling | OutputRowsTiling) -> None:
     """Write the kernel."""
     if isinstance(tiling, LookupTiling):
         emit_lookup(kb, lookup_plan(body), tiling.part)
     elif isinstance(tiling, PiecesTiling):
         _emit_pieces(kb, body, tiling)
-    elif isinstance(tiling, OutputRowsTiling):
-        _emit_trilu(kb, body, tiling)
     else:
-        raise InternalError("not a tiling of a copy", location=str(body.op), found=type(tiling).__name__)
+        _emit_trilu(kb, body, tiling)
 
 
 def _emit_pieces(kb: KernelBuilder, body: Body, tiling: PiecesTiling) -> None:
@@ -43,12 +38,7 @@ def _emit_pieces(kb: KernelBuilder, body: Body, tiling: PiecesTiling) -> None:
 
 def _emit_trilu(kb: KernelBuilder, body: Body, tiling: OutputRowsTiling) -> None:
     """Elements with column - row >= k (upper) or <= k are kept."""
-    if tiling.units == 0:
-        return
-    source = slot_program(body, 0)
-    if source is None:
-        raise InternalError("trilu without data")
-    data, epilogue = ProgramEmitter(kb, source), ProgramEmitter(kb, body.epilogue)
+    data, epilogue = input_program(kb, body, 0), ProgramEmitter(kb, body.epilogue)
     diagonal, upper = integer(body.attr["k"]), bool(body.attr["upper"])
     lanes = min(data.lanes, epilogue.lanes)
     with each_row(kb, kb.begin, kb.end, tiling.shape[:-1]) as outer:
@@ -57,7 +47,7 @@ def _emit_trilu(kb: KernelBuilder, body: Body, tiling: OutputRowsTiling) -> None
 
         def visit(position: Index, width: int) -> None:
             (x,) = rows.eval(position, width)
-            column = Expr(kb, kb.splat(kb.i64(position), width)) + Expr(kb, lane_numbers(kb, width))
+            column = positions(kb, position, width)
             kept = column.compare(">=" if upper else "<=", Expr(kb, kb.splat(limit, width)))
             value = Expr(kb, x)
             results.eval(position, width, [kept.choose(value, value.const(0)).v])

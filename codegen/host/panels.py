@@ -12,7 +12,8 @@ from __future__ import annotations
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, Index, KernelBuilder
-from superkernel.codegen.host.gemm_core import Tile, convert, zero
+from superkernel.codegen.host.convert import convert
+from superkernel.codegen.host.gemm_core import Tile, zero
 from superkernel.codegen.host.shuffle import resize, transpose
 from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.matmul_form import Factor

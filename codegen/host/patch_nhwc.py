@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from superkernel.codegen.host.arithmetic import Arithmetic
 from superkernel.codegen.host.builder import Index, KernelBuilder
-from superkernel.codegen.host.gemm_core import strips
+from superkernel.codegen.host.loops import strips
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.codegen.host.quantise import codes_of, put_codes
 from superkernel.codegen.host.shuffle import permute

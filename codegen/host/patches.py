@@ -15,7 +15,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import Index, KernelBuilder, register_type
-from superkernel.codegen.host.gemm_core import strips
+from superkernel.codegen.host.loops import strips
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.conv_form import ConvForm, Patch

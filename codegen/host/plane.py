@@ -17,31 +17,12 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from superkernel.codegen.host.builder import I32, Index, KernelBuilder
+from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.loops import split_index, vector_loop
-from superkernel.codegen.host.program import ProgramEmitter, ProgramRow
-from superkernel.codegen.host.shuffle import permute
+from superkernel.codegen.host.program import ProgramEmitter
+from superkernel.codegen.host.shuffle import permute, transpose
 from superkernel.ir.body import ProgramInput
 from superkernel.scheduler.families.pointwise import SIDE_MAX, PointwiseTiling
-
-
-def transpose_square(kb: KernelBuilder, rows: Sequence[ir.Value]) -> list[ir.Value]:
-    """The columns of n vectors of n lanes, n a power of two."""
-    side = len(rows)
-    current = list(rows)
-    step = 1
-    while step < side:
-        kind = ir.VectorType(I32, side)
-        low = ir.Constant(kind, [j if not j & step else side + j - step for j in range(side)])
-        high = ir.Constant(kind, [j + step if not j & step else side + j for j in range(side)])
-        following = list(current)
-        for i in range(side):
-            if not i & step:
-                a, b = current[i], current[i + step]
-                following[i] = kb.b.shuffle_vector(a, b, low)
-                following[i + step] = kb.b.shuffle_vector(a, b, high)
-        current, step = following, 2 * step
-    return current
 
 
 class _Plane:
@@ -87,18 +68,18 @@ class _Plane:
         kb = self.kb
         coords = self.coords(outer, p)
         coords[-1] = j
-        base = _element(kb, item.offset, coords, item.strides)
+        base = kb.element(item.offset, coords, item.strides)
         pointer = self.emitter.operands[item.source]
         vectors = [
             kb.load_raw(pointer, kb.add(base, i * item.strides[-1]), item.dtype, self.side) for i in range(self.side)
         ]
-        return transpose_square(kb, vectors)
+        return transpose(kb, vectors)
 
     def narrow_tile(self, outer: Sequence[Index], p: Index, lanes: int) -> None:
         """`lanes` positions of the plane dimension from p, all of the last one: copied."""
         kb, item, out = self.kb, self.emitter.program.inputs[0], self.emitter.program.outputs[0]
         coords = self.coords(outer, p)
-        source, target = (_element(kb, x.offset, coords, x.strides) for x in (item, out))
+        source, target = (kb.element(x.offset, coords, x.strides) for x in (item, out))
         rows = [
             kb.load_raw(self.emitter.operands[item.source], kb.add(source, i * item.strides[-1]), item.dtype, lanes)
             for i in range(self.tiling.inner)
@@ -110,19 +91,7 @@ class _Plane:
     def row(self, outer: Sequence[Index], p: Index, start: int) -> None:
         """Positions [start, inner) of one row, lane by lane where strided."""
         row = self.emitter.row(self.coords(outer, p))
-        vector_loop(self.kb, self.tiling.inner - start, self.side, lambda v, n: _evaluate(self.kb, row, v, start, n))
-
-
-def _element(kb: KernelBuilder, offset: int, coords: Sequence[Index], strides: Sequence[int]) -> Index:
-    """Where the element at some coordinates lies."""
-    at: Index = offset
-    for coordinate, stride in zip(coords, strides, strict=True):
-        at = kb.add(at, kb.mul(coordinate, stride))
-    return at
-
-
-def _evaluate(kb: KernelBuilder, row: ProgramRow, position: Index, start: int, lanes: int) -> None:
-    row.eval(kb.add(position, start), lanes)
+        vector_loop(self.kb, self.tiling.inner - start, self.side, lambda v, n: row.eval(self.kb.add(v, start), n))
 
 
 def interleave(kb: KernelBuilder, rows: Sequence[ir.Value]) -> list[ir.Value]:

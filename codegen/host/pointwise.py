@@ -11,17 +11,13 @@ from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.loops import each_row, split_index, vector_loop, vector_range
 from superkernel.codegen.host.plane import emit_plane
 from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ir.collapse import canonical
 from superkernel.scheduler.families.pointwise import PointwiseTiling
-from superkernel.scheduler.tiling import Tiling
 
 
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: PointwiseTiling) -> None:
     """Write the kernel."""
-    if not isinstance(tiling, PointwiseTiling):
-        raise InternalError("not a pointwise tiling", found=type(tiling).__name__)
     emit_program(kb, canonical(body.epilogue), tiling, kb.begin, kb.end)
 
 
@@ -51,7 +47,7 @@ def _emit_rows(kb: KernelBuilder, emitter: ProgramEmitter, tiling: PointwiseTili
     stop = kb.minimum(kb.mul(end, step), tiling.rows)
     with each_row(kb, kb.mul(begin, step), stop, shape[:-1]) as outer:
         row = emitter.row([*outer, 0])
-        vector_loop(kb, tiling.inner, emitter.lanes, lambda p, n: _discard(row.eval(p, n)))
+        vector_loop(kb, tiling.inner, emitter.lanes, row.eval)
 
 
 def _emit_chunks(kb: KernelBuilder, emitter: ProgramEmitter, tiling: PointwiseTiling, begin: Index, end: Index) -> None:
@@ -60,15 +56,11 @@ def _emit_chunks(kb: KernelBuilder, emitter: ProgramEmitter, tiling: PointwiseTi
     if tiling.rows == 1:
         row = emitter.row([0] * len(shape))
         stop = kb.minimum(kb.mul(end, chunk), inner)
-        vector_range(kb, kb.mul(begin, chunk), stop, inner, emitter.lanes, lambda p, n: _discard(row.eval(p, n)))
+        vector_range(kb, kb.mul(begin, chunk), stop, inner, emitter.lanes, row.eval)
         return
     with kb.loop(begin, end, name="unit") as unit:
         outer = split_index(kb, kb.div(unit, tiling.chunks), shape[:-1])
         start: Index = kb.mul(kb.rem(unit, tiling.chunks), chunk)
         row = emitter.row([*outer, 0])
         stop = kb.minimum(kb.add(start, chunk), inner)
-        vector_range(kb, start, stop, inner, emitter.lanes, lambda p, n: _discard(row.eval(p, n)))
-
-
-def _discard(values: object) -> None:
-    """Loop bodies return nothing."""
+        vector_range(kb, start, stop, inner, emitter.lanes, row.eval)

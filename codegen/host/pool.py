@@ -13,14 +13,13 @@ from llvmlite import ir
 
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import Index, KernelBuilder, storage_type
-from superkernel.codegen.host.gemm_core import fold, strips
+from superkernel.codegen.host.gemm_core import fold
+from superkernel.codegen.host.loops import strips, taps_inside
 from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
 from superkernel.ops.pool import window_counts
 from superkernel.ops.windows import Window
 from superkernel.scheduler.families.pool import GLOBAL, PoolTiling, pool_form
-from superkernel.scheduler.tiling import Tiling
 
 _UNROLLED_COLUMNS = 8
 
@@ -39,15 +38,12 @@ class PoolEmitter:
     def emit(self) -> None:
         """The whole function."""
         kb, t, form = self.kb, self.t, self.form
-        if t.units == 0:
-            return
         if self.body.op not in GLOBAL:
             self._fill_edges()
         with kb.loop(kb.begin, kb.end, name="unit") as unit:
             plane, block = kb.div(unit, t.row_blocks), kb.rem(unit, t.row_blocks)
             image, channel = kb.div(plane, form.channels), kb.rem(plane, form.channels)
-            s = form.strides
-            base = kb.add(kb.add(form.x.offset, kb.mul(image, s[0])), kb.mul(channel, s[1]))
+            base = kb.element(form.x.offset, (image, channel), form.strides)
             if self.body.op in GLOBAL:
                 self._global(image, channel, base)
             else:
@@ -115,14 +111,9 @@ class PoolEmitter:
         kb = self.kb
         start = kb.mul(out, window.stride) if limit is not None else kb.sub(kb.mul(out, window.stride), window.begin)
         end = window.extent if limit is None else limit
-        d = window.dilation
         if window.begin == 0 and (window.size - 1) * window.stride + window.reach <= end:
             return 0, window.kernel
-        before = kb.maximum(kb.sub(0, start), 0)
-        low = kb.minimum(kb.div(kb.add(before, d - 1), d), window.kernel)
-        inside = kb.maximum(kb.sub(end, start), 0)
-        high = kb.minimum(kb.div(kb.add(inside, d - 1), d), window.kernel)
-        return low, high
+        return taps_inside(kb, window, start, end)
 
     def _combine_rows(self, base: Index, depth: Index, line: Index) -> None:
         """All input rows under the window, column by column, into the padded row."""
@@ -206,12 +197,7 @@ class PoolEmitter:
         if self.counts is None:
             window = self.form.windows[2]
             numbers = [float(max(1, c)) for c in window_counts(window, self._includes_pad())]
-            kind = ir.ArrayType(storage_type(self.form.acc), len(numbers))
-            name = self.kb.module.get_unique_name(f"{self.kb.function.name}.counts")
-            table = ir.GlobalVariable(self.kb.module, kind, name)
-            table.linkage, table.global_constant = "internal", True
-            table.initializer = ir.Constant(kind, numbers)
-            self.counts = table
+            self.counts = self.kb.table("counts", numbers, self.form.acc)
         return self.counts
 
     # Global ---------------------------------------------------------------------------------------------------------
@@ -260,8 +246,6 @@ class PoolEmitter:
         return self.kb.reduce_lanes("fmax" if acc.is_float else "smax" if acc.is_signed else "umax", value)
 
 
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: PoolTiling) -> None:
     """Emit a pool."""
-    if not isinstance(tiling, PoolTiling):
-        raise InternalError("wrong tiling for a pool", found=type(tiling).__name__)
     PoolEmitter(kb, body, tiling).emit()

@@ -23,8 +23,11 @@ from superkernel.codegen.host.instructions import emit_instruction
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
-from superkernel.ir.body import PointwiseProgram, ProgramInput, ProgramOutput
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOutput
 from superkernel.ops.opdef import AttrValue
+from superkernel.scheduler.families.matmul_form import view_of
+from superkernel.scheduler.families.rowspace import slot_program
 
 
 def preferred_lanes(kb: KernelBuilder, program: PointwiseProgram) -> int:
@@ -32,6 +35,36 @@ def preferred_lanes(kb: KernelBuilder, program: PointwiseProgram) -> int:
     dtypes = [i.dtype for i in program.inputs] + [i.dtype for i in program.instructions]
     widths = [compute_dtype(d).itemsize for d in dtypes if d is not DType.BOOL]
     return max(1, kb.cpu.vector_bytes // max(widths, default=1))
+
+
+def input_program(kb: KernelBuilder, body: Body, slot: int) -> ProgramEmitter:
+    """What yields an anchor input. Raises InternalError where it is absent."""
+    program = slot_program(body, slot)
+    if program is None:
+        raise InternalError("an input is absent", location=str(body.op), found=slot)
+    return ProgramEmitter(kb, program)
+
+
+def input_type(body: Body, slot: int = 0) -> TensorType:
+    """The type of an anchor input. Raises InternalError where it is absent."""
+    kind = body.anchor_input_types[slot]
+    if kind is None:
+        raise InternalError("an input is absent", location=str(body.op), found=slot)
+    return kind
+
+
+def load_bias(kb: KernelBuilder, body: Body, channel: Index, lanes: int = 1) -> ir.Value | None:
+    """The third slot's values of some channels in compute form, None where there is none."""
+    if len(body.anchor_inputs) < 3 or body.anchor_inputs[2] is None:
+        return None
+    return load_per_column(kb, body, 2, channel, lanes)
+
+
+def load_per_column(kb: KernelBuilder, body: Body, slot: int, column: Index, lanes: int) -> ir.Value:
+    """An input of one dimension from `column` on."""
+    view = view_of(body, slot)
+    at, dtype = kb.element(view.offset, (column,), view.strides), body.operands[view.operand].type.dtype
+    return kb.load(kb.operands[view.operand], at, dtype, lanes, view.strides[0])
 
 
 class ProgramEmitter:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, I32, Index, KernelBuilder, mangle, vector_type
-from superkernel.codegen.host.gemm_core import Values, fold, strips, zero
+from superkernel.codegen.host.gemm_core import Values, fold, zero
+from superkernel.codegen.host.loops import strips
 from superkernel.codegen.host.shuffle import permute
 from superkernel.core.dtypes import DType
 

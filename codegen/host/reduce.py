@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from superkernel.codegen.host import scan, vecmath
 from superkernel.codegen.host.builder import KernelBuilder, compute_dtype
 from superkernel.codegen.host.convert import integer_range
+from superkernel.codegen.host.program import input_type
 from superkernel.codegen.host.rows import Accumulator, RowWalk, each_unit
 from superkernel.codegen.host.rowwise import max_accumulator, nan_maximum, sum_accumulator
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.rowtiling import RowTiling
-from superkernel.scheduler.tiling import Tiling
 
 UNROLL = 4
 
@@ -131,14 +130,9 @@ def _log_sum_exp(kb: KernelBuilder, dtype: DType, walk: RowWalk) -> Expr:
     return Expr(kb, vecmath.apply(kb, "log", total.v)) + top
 
 
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: RowTiling) -> None:
     """Write the kernel."""
-    kind, op = body.anchor_input_types[0], body.op or ""
-    if not isinstance(tiling, RowTiling) or kind is None:
-        raise InternalError("not a reduction", location=op, found=type(tiling).__name__)
-    if tiling.units == 0:
-        return
-    space, dtype = tiling.space(body), compute_dtype(kind.dtype)
+    op, space, dtype = body.op or "", tiling.space(body), compute_dtype(input_type(body).dtype)
     if op in ("argmax", "argmin"):
         last = bool(body.attr["select_last_index"])
         each_unit(kb, space, tiling, lambda walk: scan.arg_reduce(kb, walk, dtype, op == "argmax", last))

@@ -15,15 +15,13 @@ from llvmlite import ir
 from superkernel.codegen.host.builder import Index, KernelBuilder, compute_dtype
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.loops import each_row, vector_loop
-from superkernel.codegen.host.program import ProgramEmitter, ProgramRow
+from superkernel.codegen.host.program import ProgramEmitter, ProgramRow, input_program, input_type
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.movement import OutputRowsTiling
 from superkernel.scheduler.families.rowops import integer
 from superkernel.scheduler.families.rowspace import slot_program
-from superkernel.scheduler.tiling import Tiling
 
 
 @dataclass(slots=True)
@@ -65,23 +63,16 @@ class _Rows:
         return Expr(self.kb, self.kb.pick(x.v, [i // 2 for i in range(2 * x.lanes)]))
 
 
-def _emitter(kb: KernelBuilder, body: Body, slot: int) -> ProgramEmitter | None:
-    program = slot_program(body, slot)
-    return None if program is None else ProgramEmitter(kb, program)
-
-
-def _table_row(kb: KernelBuilder, body: Body, position: ProgramEmitter | None, outer: Sequence[Index]) -> list[Index]:
+def _table_row(kb: KernelBuilder, body: Body, outer: Sequence[Index]) -> list[Index]:
     """Coordinates of a table's row (its last coordinate left 0) for output row (b, h, s)."""
-    kind = body.anchor_input_types[1]
-    if kind is None:
-        raise InternalError("rope without tables")
-    batch, _, row = outer
-    if position is None:
+    kind, (batch, _, row) = input_type(body, 1), outer
+    if slot_program(body, 3) is None:
         lead = 4 - kind.rank
         coords: list[Index] = [*outer, 0][lead:]
         return [
             0 if d == 1 and i < kind.rank - 1 else c for i, (c, d) in enumerate(zip(coords, kind.shape, strict=True))
         ]
+    position = input_program(kb, body, 3)
     shape = position.program.shape
     at: list[Index] = [[], [batch if shape != (1,) else 0], [batch, row]][len(shape)]
     (value,) = position.eval(at, 1)
@@ -91,20 +82,16 @@ def _table_row(kb: KernelBuilder, body: Body, position: ProgramEmitter | None, o
     return [kb.minimum(kb.maximum(index, 0), kind.shape[0] - 1), 0]
 
 
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: OutputRowsTiling) -> None:
     """Write the kernel."""
-    x, cos, sin, position = (_emitter(kb, body, k) for k in range(4))
-    if not isinstance(tiling, OutputRowsTiling) or x is None or cos is None or sin is None:
-        raise InternalError("not a rope body", found=type(tiling).__name__)
-    if tiling.units == 0:
-        return
+    x, cos, sin = (input_program(kb, body, slot) for slot in range(3))
     epilogue = ProgramEmitter(kb, body.epilogue)
     kind = body.anchor_outputs[0]
     depth = kind.shape[3]
     width = integer(body.attr["rotary_dim"]) or depth
     lanes = max(1, kb.cpu.vector_bytes // compute_dtype(kind.dtype).itemsize)
     with each_row(kb, kb.begin, kb.end, tiling.shape[:-1]) as outer:
-        table = _table_row(kb, body, position, outer)
+        table = _table_row(kb, body, outer)
         rows = _Rows(kb, x.row([*outer, 0]), cos.row(table), sin.row(table), epilogue.row([*outer, 0]))
         if body.attr["interleaved"]:
             vector_loop(kb, width // 2, max(1, lanes // 2), rows.neighbours)

@@ -11,15 +11,14 @@ elements in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I64, Carry, Index, KernelBuilder
-from superkernel.codegen.host.loops import split_index
+from superkernel.codegen.host.loops import split_index, vector_loop
 from superkernel.codegen.host.program import ProgramEmitter, ProgramRow
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
@@ -282,9 +281,10 @@ def each_unit(kb: KernelBuilder, space: RowSpace, tiling: RowTiling, build: Call
         rest = space.inner % tiling.block
 
         def pieces(size: int) -> None:
-            for offset, width in _widths(kb, size, lanes, tiling.block):
-                with offset as at:
-                    build(RowWalk(kb, space, emitters, outer, kb.add(start, at), width))
+            step = size if size == tiling.block and size % lanes == 0 else lanes
+            vector_loop(
+                kb, size, step, lambda at, n: build(RowWalk(kb, space, emitters, outer, kb.add(start, at), n)), "piece"
+            )
 
         if not rest:
             pieces(tiling.block)
@@ -297,20 +297,3 @@ def each_unit(kb: KernelBuilder, space: RowSpace, tiling: RowTiling, build: Call
                     pieces(rest)
                 with otherwise:
                     pieces(tiling.block)
-
-
-@contextmanager
-def _fixed(value: int) -> Iterator[Index]:
-    yield value
-
-
-def _widths(kb: KernelBuilder, size: int, lanes: int, block: int):  # type: ignore[no-untyped-def]
-    """(context that yields an offset, width) covering [0, size)."""
-    if size == block and block % lanes == 0:
-        yield _fixed(0), size
-        return
-    full = size // lanes * lanes
-    if full:
-        yield kb.loop(0, full, lanes, name="piece"), lanes
-    if size > full:
-        yield _fixed(full), size - full

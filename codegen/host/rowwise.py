@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import KernelBuilder, compute_dtype
 from superkernel.codegen.host.convert import convert
+from superkernel.codegen.host.program import input_type
 from superkernel.codegen.host.rows import Accumulator, Point, RowWalk, each_unit
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
@@ -24,7 +25,6 @@ from superkernel.ir.body import Body
 from superkernel.scheduler.families.rowops import integer, real
 from superkernel.scheduler.families.rowtiling import RowTiling
 from superkernel.scheduler.families.rowwise import keeps_row
-from superkernel.scheduler.tiling import Tiling
 
 SUM_UNROLL = 4
 
@@ -61,10 +61,8 @@ class FormulaContext:
 
     def read(self, point: Point, slot: int) -> Expr:
         """Another input, in the statistics' type."""
-        kind = self.body.anchor_input_types[slot]
-        if kind is None:
-            raise InternalError("an absent input is read", found=slot)
-        return Expr(self.kb, convert(self.kb, point.read(slot).v, compute_dtype(kind.dtype), self.dtype))
+        dtype = compute_dtype(input_type(self.body, slot).dtype)
+        return Expr(self.kb, convert(self.kb, point.read(slot).v, dtype, self.dtype))
 
     def sum(self) -> Accumulator:
         """A new sum over the row, in the order that does not depend on the cut."""
@@ -229,14 +227,11 @@ _FORMULAS: dict[str, Callable[[FormulaContext], None]] = {
 }
 
 
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
-    """Write the kernel."""
-    kind, formula = body.anchor_input_types[0], _FORMULAS.get(body.op or "")
-    if not isinstance(tiling, RowTiling) or kind is None or formula is None:
-        raise InternalError("not a row-wise body", location=str(body.op), found=type(tiling).__name__)
-    if tiling.units == 0:
-        return
-    space = tiling.space(body)
-    keeps = body.op != "batch_norm" and body.op != "lrn" and keeps_row(body, space)
-    dtype = compute_dtype(kind.dtype)
+def emit(kb: KernelBuilder, body: Body, tiling: RowTiling) -> None:
+    """Write the kernel. Raises InternalError for an operator without a formula."""
+    formula = _FORMULAS.get(body.op or "")
+    if formula is None:
+        raise InternalError("row-wise operator without a formula", location=str(body.op))
+    space, dtype = tiling.space(body), compute_dtype(input_type(body).dtype)
+    keeps = body.op not in ("batch_norm", "lrn") and keeps_row(body, space)
     each_unit(kb, space, tiling, lambda walk: formula(FormulaContext(kb, body, walk, dtype, keeps)))

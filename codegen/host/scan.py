@@ -17,7 +17,7 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, I32, I64, KernelBuilder, vector_type
 from superkernel.codegen.host.rows import Accumulator, Point, RowWalk
-from superkernel.codegen.host.vecexpr import Expr
+from superkernel.codegen.host.vecexpr import Expr, lane_numbers
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 
@@ -44,17 +44,11 @@ class ExtremeOrder:
         return self.better(a, b) | (self.better(b, a).invert() & (a_at < b_at))
 
 
-def _lane_numbers(kb: KernelBuilder, lanes: int, number: ir.Type) -> Expr:
-    """0, 1, 2, ... as integers of a type."""
-    kind = vector_type(number, lanes)
-    return Expr(kb, ir.Constant(kind, list(range(lanes)) if lanes > 1 else 0))
-
-
 def row_index(kb: KernelBuilder, walk: RowWalk, p: Point, number: ir.Type) -> Expr:
     """The positions along the row of a point's lanes, as integers of a type."""
     at = kb.i64(p.position)
     index = Expr(kb, kb.splat(at if number is I64 else kb.b.trunc(at, number), p.lanes))
-    return index if walk.is_column else index + _lane_numbers(kb, p.lanes, number)
+    return index if walk.is_column else index + lane_numbers(kb, p.lanes, number)
 
 
 def arg_reduce(kb: KernelBuilder, walk: RowWalk, dtype: DType, greatest: bool, last: bool) -> None:

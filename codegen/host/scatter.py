@@ -14,14 +14,12 @@ from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.lookup import bounded
 from superkernel.codegen.host.loops import each_row, split_index, vector_loop
-from superkernel.codegen.host.program import ProgramEmitter
+from superkernel.codegen.host.program import ProgramEmitter, input_program
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InternalError
 from superkernel.core.tensor import TensorType, row_major_strides
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.rowops import integer
-from superkernel.scheduler.families.rowspace import slot_program
 
 
 def emit_scatter(kb: KernelBuilder, body: Body) -> None:
@@ -31,13 +29,6 @@ def emit_scatter(kb: KernelBuilder, body: Body) -> None:
         _copy_in(kb, body, out)
         _apply(kb, body, out)
         _copy_out(kb, body, out)
-
-
-def _source(kb: KernelBuilder, body: Body, slot: int) -> ProgramEmitter:
-    program = slot_program(body, slot)
-    if program is None:
-        raise InternalError("an input is absent", location=str(body.op), found=slot)
-    return ProgramEmitter(kb, program)
 
 
 def _rows(
@@ -52,7 +43,7 @@ def _rows(
 
 
 def _copy_in(kb: KernelBuilder, body: Body, out: TensorType) -> None:
-    x = _source(kb, body, 0)
+    x = input_program(kb, body, 0)
 
     def visit(outer: list[Index], position: Index, index: Index, width: int) -> None:
         (value,) = x.eval([*outer, position][: len(out.shape)], width)
@@ -72,7 +63,7 @@ def _copy_out(kb: KernelBuilder, body: Body, out: TensorType) -> None:
 
 
 def _apply(kb: KernelBuilder, body: Body, out: TensorType) -> None:
-    indices, updates = _source(kb, body, 1), _source(kb, body, 2)
+    indices, updates = input_program(kb, body, 1), input_program(kb, body, 2)
     shape, strides = indices.program.shape, row_major_strides(out.shape)
     if 0 in updates.program.shape:
         return
@@ -89,9 +80,8 @@ def _apply(kb: KernelBuilder, body: Body, out: TensorType) -> None:
     width, lead = shape[-1], shape[:-1]
     tail = out.shape[width:]
     with each_row(kb, 0, prod(lead), lead) as at:
-        start: Index = 0
-        for k in range(width):
-            start = kb.add(start, kb.mul(_index(kb, indices, [*at, k], out.shape[k]), strides[k]))
+        places = (_index(kb, indices, [*at, k], out.shape[k]) for k in range(width))
+        start = kb.element(0, places, strides)
 
         def visit(outer: list[Index], position: Index, index: Index, lanes: int) -> None:
             (value,) = updates.eval([*at, *outer, position][: len(lead) + len(tail)], lanes)

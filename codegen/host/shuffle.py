@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from llvmlite import ir
 
@@ -48,20 +48,6 @@ def transpose(kb: KernelBuilder, rows: Sequence[ir.Value]) -> list[ir.Value]:
                 following[i], following[i + width] = permute(kb, a, b, low), permute(kb, a, b, high)
         values, width = following, width * 2
     return values
-
-
-def reduce_tree(kb: KernelBuilder, value: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
-    """All lanes (a power of two) combined pairwise, halves first."""
-    while isinstance(value.type, ir.VectorType):
-        half = value.type.count // 2
-        low, high = (
-            kb.b.extract_element(value, ir.Constant(I32, start))
-            if half == 1
-            else permute(kb, value, None, range(start, start + half))
-            for start in (0, half)
-        )
-        value = combine(low, high)
-    return value
 
 
 def larger(kb: KernelBuilder, a: ir.Value, b: ir.Value) -> ir.Value:

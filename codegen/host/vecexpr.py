@@ -214,6 +214,11 @@ class Expr:
         return self.new(b.uitofp(self.v, kind))
 
 
+def lane_numbers(kb: KernelBuilder, lanes: int, kind: ir.Type, step: int = 1) -> Expr:
+    """0, step, 2*step, ... as integers of a type."""
+    return Expr(kb, ir.Constant(vector_type(kind, lanes), [i * step for i in range(lanes)] if lanes > 1 else 0))
+
+
 def polynomial(x: Expr, coefficients: tuple[float, ...]) -> Expr:
     """Horner's rule, lowest coefficient first."""
     value = x.const(coefficients[-1])

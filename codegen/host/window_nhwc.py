@@ -7,23 +7,22 @@ windows lie inside the image share their code, the others have their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from llvmlite import ir
 
-from superkernel.codegen.host.builder import Index, KernelBuilder, mangle, storage_type
+from superkernel.codegen.host.builder import Index, KernelBuilder, mangle
 from superkernel.codegen.host.conv_nhwc import ChannelStores
 from superkernel.codegen.host.gemm_core import Values, fold
-from superkernel.codegen.host.loops import vector_loop
+from superkernel.codegen.host.loops import taps_inside, vector_loop
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InternalError
-from superkernel.ir.body import Body, View
+from superkernel.ir.body import Body
 from superkernel.ops.pool import window_counts
 from superkernel.ops.windows import Window
 from superkernel.scheduler.families.conv import PIXELS
+from superkernel.scheduler.families.matmul_form import view_of
 from superkernel.scheduler.families.pool import GLOBAL
 from superkernel.scheduler.families.window_nhwc import WindowTiling, unrolled_taps, window_form
-from superkernel.scheduler.tiling import Tiling
 
 _F32 = DType.F32
 
@@ -34,18 +33,14 @@ class WindowEmitter:
     def __init__(self, kb: KernelBuilder, body: Body, tiling: WindowTiling) -> None:
         self.kb, self.body, self.t, self.form = kb, body, tiling, window_form(body)
         self.stores = ChannelStores(kb, body, self.form)
-        self.is_conv = body.op == "conv"
         self.is_max = body.op in ("max_pool", "global_max_pool")
-        weights = body.anchor_inputs[1] if self.is_conv else None
-        self.weights = kb.operands[weights.operand] if isinstance(weights, View) else None
+        self.weights = kb.operands[view_of(body, 1).operand] if body.op == "conv" else None
         self.source = kb.operands[self.form.operand]
         self.tables: dict[str, ir.Value] = {}
 
     def emit(self) -> None:
         """The whole function."""
         kb, t = self.kb, self.t
-        if t.units == 0:
-            return
         per = t.rows if t.axis == PIXELS else t.blocks
         with kb.loop(kb.begin, kb.end, name="unit") as unit:
             image, part = kb.div(unit, per), kb.rem(unit, per)
@@ -104,10 +99,8 @@ class WindowEmitter:
         if high.begin == 0 and (high.size - 1) * high.stride + high.reach <= high.extent:
             return 0, high.kernel
         start = kb.sub(kb.mul(row, high.stride), high.begin)
-        d = high.dilation
-        low = kb.minimum(kb.div(kb.add(kb.maximum(kb.sub(0, start), 0), d - 1), d), high.kernel)
-        above = kb.div(kb.add(kb.maximum(kb.sub(high.extent, start), 0), d - 1), d)
-        return low, kb.maximum(kb.minimum(above, high.kernel), low)
+        low, above = taps_inside(kb, high, start, high.extent)
+        return low, kb.maximum(above, low)
 
     # Tiles ----------------------------------------------------------------------------------------------------------
 
@@ -124,7 +117,7 @@ class WindowEmitter:
         kb, form = self.kb, self.form
         row, taps = rows
         s, wide, high = form.x_strides, form.columns, form.rows
-        base = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(channel, s[1]))
+        base = kb.element(form.x_offset, (image, channel), s)
         line0 = kb.sub(kb.mul(row, high.stride), high.begin)
         column0 = kb.sub(kb.mul(column, wide.stride), wide.begin)
 
@@ -203,9 +196,7 @@ class WindowEmitter:
         found = []
         for q, value in enumerate(state):
             start = kb.add(column0, q * wide.stride)
-            d = wide.dilation
-            low = kb.minimum(kb.div(kb.add(kb.maximum(kb.sub(0, start), 0), d - 1), d), wide.kernel)
-            above = kb.div(kb.add(kb.maximum(kb.sub(wide.extent, start), 0), d - 1), d)
+            taps = taps_inside(kb, wide, start, wide.extent)
 
             def step(tap: Index, inner: Values, q: int = q) -> Values:
                 offset = kb.add(q * wide.stride, kb.mul(tap, wide.dilation))
@@ -213,14 +204,14 @@ class WindowEmitter:
                 x = kb.load(self.source, index, form.dtype, lanes, form.x_strides[1])
                 return [self._combine(inner[0], x, self._filter(kb.add(weights, tap), channel, lanes))]
 
-            found.append(fold(kb, low, kb.minimum(above, wide.kernel), 1, [value], step)[0])
+            found.append(fold(kb, *taps, 1, [value], step)[0])
         return found
 
     def _global(self, image: Index, channel: Index, lanes: int) -> None:
         """One vector of channels over the whole plane: four partial results, joined in a fixed order."""
         kb, form = self.kb, self.form
         s, high, wide = form.x_strides, form.rows.extent, form.columns.extent
-        base = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(channel, s[1]))
+        base = kb.element(form.x_offset, (image, channel), s)
         if s[2] == wide * s[3] or high == 1:
             high, wide = 1, high * wide
         whole = wide - wide % 4
@@ -281,20 +272,10 @@ class WindowEmitter:
         if isinstance(at, int):
             return self.kb.const(numbers[at], _F32)
         if name not in self.tables:
-            self.tables[name] = self._table(name, numbers)
+            self.tables[name] = self.kb.table(name, numbers, _F32)
         return self.kb.load(self.tables[name], at, _F32)
 
-    def _table(self, name: str, numbers: Sequence[float]) -> ir.Value:
-        kb = self.kb
-        kind = ir.ArrayType(storage_type(_F32), len(numbers))
-        table = ir.GlobalVariable(kb.module, kind, kb.module.get_unique_name(f"{kb.function.name}.{name}"))
-        table.linkage, table.global_constant = "internal", True
-        table.initializer = ir.Constant(kind, list(numbers))
-        return table
 
-
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: WindowTiling) -> None:
     """Emit a depthwise convolution or a pool over channels-last images."""
-    if not isinstance(tiling, WindowTiling):
-        raise InternalError("wrong tiling for a window", found=type(tiling).__name__)
     WindowEmitter(kb, body, tiling).emit()

@@ -18,17 +18,17 @@ from llvmlite import ir
 from superkernel.codegen.host.arithmetic import Arithmetic, arithmetic_of, multiply
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.conv_nhwc import ChannelStores
-from superkernel.codegen.host.gemm_core import Tile, Values, store_tile, strips
+from superkernel.codegen.host.gemm_core import Tile, Values, store_tile
+from superkernel.codegen.host.loops import each_group, strips
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InternalError
 from superkernel.core.formats import F32
-from superkernel.ir.body import Body, View
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.conv import PIXELS
 from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.families.conv_nhwc import Walk
+from superkernel.scheduler.families.matmul_form import view_of
 from superkernel.scheduler.families.winograd import POINTS, WinogradTiling, even_polynomial
-from superkernel.scheduler.tiling import Tiling
 
 
 class WinogradEmitter:
@@ -36,9 +36,7 @@ class WinogradEmitter:
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: WinogradTiling) -> None:
         self.kb, self.t, self.form = kb, tiling, conv_form(body)
-        weights = body.anchor_inputs[1]
-        assert isinstance(weights, View)
-        self.weights = kb.operands[weights.operand]
+        self.weights = kb.operands[view_of(body, 1).operand]
         self.stores = ChannelStores(kb, body, self.form)
         self.stores.inline &= tiling.m == 2  # code for 16 outputs takes longer to compile than it gains
         t, self.arithmetic, self.item = tiling, arithmetic_of(kb, tiling.format), tiling.format.item
@@ -52,12 +50,8 @@ class WinogradEmitter:
     def emit(self) -> None:
         """The whole function."""
         kb, t = self.kb, self.t
-        if t.units == 0:
-            return
         per = t.blocks if t.axis == PIXELS else t.channel_tiles
-        with kb.loop(kb.div(kb.begin, per), kb.div(kb.add(kb.end, per - 1), per), name="image") as image:
-            low = kb.maximum(kb.sub(kb.begin, kb.mul(image, per)), 0)
-            high = kb.minimum(kb.sub(kb.end, kb.mul(image, per)), per)
+        with each_group(kb, per, "image") as (image, low, high):
             if t.axis == PIXELS:
                 self._lines(image, (low, high), (0, t.channel_tiles))
             else:
@@ -243,8 +237,6 @@ def _constant(kb: KernelBuilder, factor: Fraction, like: ir.Value) -> ir.Value:
     return kb.const(float(factor), DType.F32, lanes)
 
 
-def emit(kb: KernelBuilder, body: Body, tiling: Tiling) -> None:
+def emit(kb: KernelBuilder, body: Body, tiling: WinogradTiling) -> None:
     """Emit a convolution by the Winograd algorithm."""
-    if not isinstance(tiling, WinogradTiling):
-        raise InternalError("wrong tiling for a Winograd convolution", found=type(tiling).__name__)
     WinogradEmitter(kb, body, tiling).emit()

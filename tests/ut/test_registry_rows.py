@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from llvmlite import ir
 from numpy.typing import NDArray
 from registry_cases import TARGETS, row
 
+from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.emitters import emitter_of
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
 from superkernel.core.tensor import TensorType, channels_last_strides
 from superkernel.ir.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
 from superkernel.ops.grouped import GroupTable
@@ -185,6 +188,15 @@ def _compare(got: NDArray[Any], want: Any, dtype: DType) -> None:
         np.testing.assert_allclose(got.astype(np.float64), np.asarray(want, np.float64), rtol=bound, atol=bound)
     else:
         np.testing.assert_array_equal(got, want)
+
+
+def test_an_emitter_refuses_a_tiling_of_another_kernel() -> None:
+    body, _ = _program_body("host.pointwise")
+    cpu = detect_cpu("")
+    builder = KernelBuilder(ir.Module(), "kernel", len(body.operands), cpu)
+    tiling = family_of("host.pointwise").tilings("host.pointwise", body, cpu)[0]
+    with pytest.raises(InternalError, match="wrong tiling"):
+        emitter_of("host.softmax")(builder, body, tiling)
 
 
 @pytest.mark.parametrize("candidate", [r for r in ROWS if r.tier is not None], ids=lambda r: r.id)
