@@ -40,9 +40,9 @@ class Channel:
         kb, turn = self.kb, self._turn.get()
         if self.sends:
             with kb.when(kb.compare(">=", turn, self.depth)):
-                kb.issue("cross_wait", engine=Engine.CONTROL, flag=self.flag)
+                kb.issue("cross_wait", flag=self.flag)
         else:
-            kb.issue("cross_wait", engine=Engine.CONTROL, flag=self.flag)
+            kb.issue("cross_wait", flag=self.flag)
         yield kb.scratch(self._slot.get() * self.stride + self.start)
         if self.sends:
             self._signal(Engine.FIX if kb.role.is_cube else Engine.MTE3)
@@ -55,11 +55,11 @@ class Channel:
 
     def await_slot(self) -> None:
         """As a sender that says itself which slots it fills and when: wait until the next one has been read."""
-        self.kb.issue("cross_wait", engine=Engine.CONTROL, flag=self.flag)
+        self.kb.issue("cross_wait", flag=self.flag)
 
     def send(self) -> None:
         """As such a sender: the next slot is full. Slots are given away in turn."""
         self._signal(Engine.FIX if self.kb.role.is_cube else Engine.MTE3)
 
     def _signal(self, engine: Engine) -> None:
-        self.kb.issue("cross_set", engine=engine, flag=self.flag, mode="group")
+        self.kb.issue_on(engine, "cross_set", flag=self.flag, mode="group")

@@ -28,14 +28,19 @@ SCRATCH = -1  # operand number of the workspace
 
 @dataclass(frozen=True, eq=False)
 class Address:
-    """A place in global memory: bytes from the start of an operand (SCRATCH: of the workspace)."""
+    """A place in global memory: bytes from the start of an operand (SCRATCH: of the workspace). `pitch`: see `Part`."""
 
     operand: int
     offset: Number
+    pitch: Number | None = None
 
     def at(self, offset: Number) -> Address:
         """Further on."""
-        return Address(self.operand, self.offset + offset)
+        return Address(self.operand, self.offset + offset, self.pitch)
+
+    def rows(self, pitch: Number) -> Address:
+        """The same place, rows being so far apart."""
+        return Address(self.operand, self.offset, pitch)
 
 
 OperandValue: TypeAlias = "Number | float | str | Buffer | Part | Address"

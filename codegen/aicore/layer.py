@@ -11,7 +11,7 @@ a flag, a drain or a wait.
         x, y = kb.buffer(ring, Local.UB, 8192), kb.buffer(ring, Local.UB, 8192, top=True)
         with kb.loop(kb.begin, kb.end) as unit, kb.turn(ring):
             kb.issue("gm_to_ub", dst=x, src=kb.operand(0, unit * 8192), bytes=8192)
-            kb.issue("v_exp", types=(DType.F32,), dst=y, src=x, cols=2048)
+            kb.issue("v_exp", DType.F32, dst=y, src=x, cols=2048)
             kb.issue("ub_to_gm", dst=kb.operand(1, unit * 8192), src=y, bytes=8192)
 
 A kernel function is `void name(begin, end, core, scratch, entries, masks..., operands...)`, all i64: the range of
@@ -206,19 +206,46 @@ class KernelBuilder(Commands):
 
     # Commands ---------------------------------------------------------------------------------------------------------
 
-    def issue(
-        self, name: str, *, engine: Engine | None = None, types: tuple[DType, ...] = (), **operands: OperandValue
-    ) -> None:
+    def issue(self, name: str, *types: DType, **operands: OperandValue) -> None:
         """One command of the table (superkernel.target.engines). Operands: numbers, floats and choices as there;
         a local address is a Buffer or Part, a global one an Address or a number; a shape may be computed at run
-        time, and so may a choice (its number). Operands with defaults may be left out."""
+        time, and so may a choice (its number). Operands with defaults may be left out, and strides where the addresses
+        say them."""
+        self.issue_on(spec_of(name).engines[0], name, *types, **operands)
+
+    def issue_on(self, engine: Engine, name: str, *types: DType, **operands: OperandValue) -> None:
+        """The same for a command that several engines have."""
         spec = spec_of(name)
-        engine = engine or spec.engines[0]
+        for operand in spec.operands:
+            given = operands.get(operand.name.removesuffix("_stride"))
+            if isinstance(given, (Part, Address)) and given.pitch is not None and operand.name.endswith("_stride"):
+                operands.setdefault(operand.name, given.pitch)
         with self._node():
             self._note(spec, engine, operands)
             self._acquire(operands)
             self._store_words(spec, engine, types, operands)
             self._order_loads_behind(engine)
+
+    def load_rows(
+        self, dst: Buffer | Part, src: Address, dtype: DType, rows: Number, cols: Number, dense: bool = False,
+        **pad: OperandValue,
+    ) -> None:  # fmt: skip
+        """Rows from global memory into UB or L1; `dense`: they follow one another without gaps on both sides."""
+        memory = (dst.buffer if isinstance(dst, Part) else dst).memory
+        name = "gm_to_l1" if memory is Local.L1 else "gm_to_ub"
+        if dense:
+            self.issue(name, dst=dst, src=src, bytes=rows * (cols * dtype.itemsize))
+        else:
+            self.issue(f"{name}_2d", dtype, dst=dst, src=src, rows=rows, cols=cols, **pad)
+
+    def store_rows(
+        self, dst: Address, src: Buffer | Part, rows: Number, row_bytes: Number, dense: bool = False
+    ) -> None:
+        """Rows from UB to global memory; `dense`: see `load_rows`."""
+        if dense:
+            self.issue("ub_to_gm", dst=dst, src=src, bytes=rows * row_bytes)
+        else:
+            self.issue("ub_to_gm_2d", dst=dst, src=src, rows=rows, row_bytes=row_bytes)
 
     def order(self, before: Engine, after: Engine) -> None:
         """What `after` is told from here on starts when what `before` was told so far is done. For data that a kernel
@@ -226,15 +253,15 @@ class KernelBuilder(Commands):
         far: it could else order again while `after` still has to take this flag."""
         with self._node():
             for source, target in ((before, after), (after, before)):
-                self._flag("set_flag", source, target, OWN_FENCE)
-                self._flag("wait_flag", source, target, OWN_FENCE)
+                self.flag("set_flag", source, target, OWN_FENCE)
+                self.flag("wait_flag", source, target, OWN_FENCE)
             self._order_loads_behind(after)
 
     def meet(self) -> None:
         """All cores of the type are here, and what they stored before is visible (`AicoreTiling.barriers`)."""
         flag = barrier_flag(self.target)
-        self.issue("cross_set", engine=Engine.MTE3, flag=flag, mode="type")
-        self.issue("cross_wait", engine=Engine.CONTROL, flag=flag)
+        self.issue_on(Engine.MTE3, "cross_set", flag=flag, mode="type")
+        self.issue("cross_wait", flag=flag)
 
     def load(self, address: Address, dtype: DType) -> Scalar:
         """An element of global memory, read by the control unit (slow: a whole trip): an integer, sign- or
@@ -300,11 +327,11 @@ class KernelBuilder(Commands):
 
     def _ahead_of(self, node: int) -> None:
         for use in self._plan.waits.get(node, ()) if self._plan else ():
-            self._flag("wait_flag", use.source, use.target, self._flag_id(use))
+            self.flag("wait_flag", use.source, use.target, self._flag_id(use))
 
     def _behind(self, node: int) -> None:
         for use in self._plan.sets.get(node, ()) if self._plan else ():
-            self._flag("set_flag", use.source, use.target, self._flag_id(use))
+            self.flag("set_flag", use.source, use.target, self._flag_id(use))
 
     def _flag_id(self, use: FlagUse) -> Number:
         base, slot = use.base + RESERVED_FLAGS, self._rings[use.ring].slot
@@ -312,9 +339,6 @@ class KernelBuilder(Commands):
 
     def flag(self, name: str, source: Engine, target: Engine, flag: Number) -> None:
         """A `set_flag` or `wait_flag` of a pair of engines; for the layer's own parts."""
-        self._flag(name, source, target, flag)
-
-    def _flag(self, name: str, source: Engine, target: Engine, flag: Number) -> None:
         engine, peer = (source, target) if name == "set_flag" else (target, source)
         self._store_words(spec_of(name), engine, (), {"peer": peer.title, "flag": flag})
 

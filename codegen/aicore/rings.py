@@ -57,6 +57,10 @@ class Buffer:
         """A place inside the current slot."""
         return Part(self, offset)
 
+    def rows(self, pitch: Number) -> Part:
+        """The current slot as a matrix whose rows are `pitch` bytes apart."""
+        return Part(self, 0, pitch)
+
     @property
     def end(self) -> int:
         """The byte behind the last slot."""
@@ -65,14 +69,25 @@ class Buffer:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A place inside the current slot of a buffer."""
+    """A place inside the current slot of a buffer. `pitch`: bytes from row to row of the matrix that begins there; None
+    where nothing is said of rows."""
 
     buffer: Buffer
     offset: Number
+    pitch: Number | None = None
 
     def at(self, offset: Number) -> Part:
         """Further on."""
-        return Part(self.buffer, self.offset + offset)
+        return Part(self.buffer, self.offset + offset, self.pitch)
+
+    def rows(self, pitch: Number) -> Part:
+        """The same place, rows being so far apart."""
+        return Part(self.buffer, self.offset, pitch)
+
+    @property
+    def flat(self) -> Part:
+        """The same place, nothing being said of rows."""
+        return Part(self.buffer, self.offset)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
     size = TileSize(64, 128, target.memory.block_bytes)                    # the largest tile
     tile = TileProgram(kb, program, code, size, kb.ring("in"), kb.ring("out"))
     with kb.loop(...) as r, kb.turn(*tile.rings):
-        tile.load(at, rows, cols); tile.compute(rows, cols); tile.store(at, rows, cols)
+        tile.run(at, rows, cols)
 
 `at` is the coordinate of the tile's first element in the program's space, a number per dimension; `rows` and `cols`
 may be less than the largest, and computed at run time. Uses: pointwise kernels; what follows an anchor, whose results
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.layer import KernelBuilder
@@ -43,15 +43,8 @@ Shifts: TypeAlias = Mapping[int, Number]
 NO_SHIFTS: Shifts = MappingProxyType({})
 
 
-@dataclass(frozen=True, eq=False)
-class LocalTile:
-    """Rows of elements in UB, `pitch` bytes apart (0 where there is one row)."""
-
-    part: Part
-    pitch: int
-
-
-Placed: TypeAlias = Mapping[tuple[Home, int], LocalTile]
+# Tiles are parts of UB with a pitch: 0 where there is one row.
+Placed: TypeAlias = Mapping[tuple[Home, int], Part]
 """Inputs and outputs, by number, that lie in memory of the caller, who loads or stores them."""
 NOT_PLACED: Placed = MappingProxyType({})
 
@@ -78,13 +71,13 @@ class TileProgram:
         outputs: Ring,
         *,
         resident: Collection[int] = (),
-        anchors: Sequence[LocalTile] = (),
+        anchors: Sequence[Part] = (),
         pool: Pool | None = None,
         placed: Placed = NOT_PLACED,
     ) -> None:
         self.kb, self.program, self.code, self.size = kb, program, code, size
         self._resident = frozenset(resident)
-        self._tiles: dict[int, LocalTile] = {}
+        self._tiles: dict[int, Part] = {}
         self._pool, self._taken = pool, {Home.INPUT: 0, Home.OUTPUT: 0}
         places, temporary_bytes = code.temporaries(size)
         arena = pool.temporaries if pool else None
@@ -103,12 +96,12 @@ class TileProgram:
                 self._tiles[number] = self._tile(self._room(register, inputs, outputs), register)
         self.rings = tuple(
             ring for ring, home in ((inputs, Home.INPUT), (outputs, Home.OUTPUT))
-            if any(self._tiles[r].part.buffer.ring is ring for r in code.of_home(home))
+            if any(self._tiles[r].buffer.ring is ring for r in code.of_home(home))
         )  # fmt: skip
 
-    def _tile(self, part: Part, register: Register) -> LocalTile:
+    def _tile(self, part: Part, register: Register) -> Part:
         single = register.layout in (TileLayout.ROW, TileLayout.COLUMN, TileLayout.SCALAR)
-        return LocalTile(part, 0 if single else self.size.pitch(register))
+        return part.rows(0 if single else self.size.pitch(register))
 
     def _room(self, register: Register, inputs: Ring, outputs: Ring) -> Part:
         if self._pool is None:
@@ -127,11 +120,21 @@ class TileProgram:
             return self.kb.fixed(Local.UB, nbytes, f"stays{register.number}")
         return self.kb.buffer(inputs, Local.UB, nbytes, f"in{register.number}")
 
-    def tile(self, register: int) -> LocalTile:
-        """Where a register lies."""
-        return self._tiles[register]
+    def run(
+        self,
+        at: Sequence[Number],
+        rows: Number,
+        cols: Number,
+        shifts: Shifts = NO_SHIFTS,
+        *,
+        stores: Shifts = NO_SHIFTS,
+    ) -> None:
+        """Load, compute and store a tile."""
+        self.load(at, rows, cols, shifts)
+        self.compute(rows, cols)
+        self.store(at, rows, cols, stores)
 
-    def result(self, output: int = 0) -> LocalTile:
+    def result(self, output: int = 0) -> Part:
         """Where the output that feeds the anchor lies."""
         return self._tiles[dict(self.code.results)[output]]
 
@@ -162,36 +165,32 @@ class TileProgram:
         layout, pitch = register.layout, self.size.pitch(register)
         if layout in (TileLayout.ROW, TileLayout.COLUMN, TileLayout.SCALAR):
             count = {TileLayout.ROW: cols, TileLayout.COLUMN: rows}.get(layout, 1)
-            kb.issue("gm_to_ub", dst=tile.part, src=source, bytes=count * item)
-        elif layout is TileLayout.MATRIX and isinstance(cols, int) and cols * item == row == pitch:
-            kb.issue("gm_to_ub", dst=tile.part, src=source, bytes=rows * pitch)
+            kb.issue("gm_to_ub", dst=tile, src=source, bytes=count * item)
         elif layout is TileLayout.SPREAD:
             with kb.loop(0, rows) as r:
-                part = tile.part.at(r * (self.size.cols * pitch))
-                self._load_rows(part, source.at(r * row), register.dtype, cols, 1, pitch, col)
+                part = tile.rows(pitch).at(r * (self.size.cols * pitch))
+                self._load_rows(part, source.at(r * row).rows(col), register.dtype, cols, 1)
         else:
+            dense = layout is TileLayout.MATRIX and isinstance(cols, int) and cols * item == row == pitch
             lines, count, stride = {
                 TileLayout.MATRIX: (rows, cols, row),
                 TileLayout.TURNED: (cols, rows, col),
                 TileLayout.SPREAD_COLUMN: (rows, 1, row),
             }.get(layout, (cols, 1, col))
-            self._load_rows(tile.part, source, register.dtype, lines, count, pitch, stride)
+            self._load_rows(tile.rows(pitch), source.rows(stride), register.dtype, lines, count, dense)
 
     def load_row(self, number: int, row: Number, at: Sequence[Number], cols: Number, shift: Number) -> None:
         """One row of an input whose columns lie side by side, to row `row` of its tile."""
         load = next(x for x in self.code.loads if x.input == number)
         tile, item = self._tiles[load.register], self.code.registers[load.register].dtype.itemsize
         source = self._input_address(load, at, item, cols).at(shift * item)
-        self.kb.issue("gm_to_ub", dst=tile.part.at(row * tile.pitch), src=source, bytes=cols * item)
+        self.kb.issue("gm_to_ub", dst=tile.at(row * cast("int", tile.pitch)), src=source, bytes=cols * item)
 
     def _load_rows(
-        self, part: Part, source: Address, dtype: DType, rows: Number, cols: Number, pitch: int, stride: int
+        self, part: Part, source: Address, dtype: DType, rows: Number, cols: Number, dense: bool = False
     ) -> None:
-        words = 2 if dtype.itemsize == 8 else 1
-        self.kb.issue(
-            "gm_to_ub_2d", types=(DType.U32 if words == 2 else dtype,), dst=part, src=source, rows=rows,
-            cols=cols * words, dst_stride=pitch, src_stride=stride,
-        )  # fmt: skip
+        wide = dtype.itemsize == 8
+        self.kb.load_rows(part, source, DType.U32 if wide else dtype, rows, cols * 2 if wide else cols, dense)
 
     def _input_address(self, load: TileLoad, at: Sequence[Number], item: int, cols: Number) -> Address:
         """The lowest byte read."""
@@ -222,19 +221,19 @@ class TileProgram:
         values: dict[str, object] = {"cols": width}
         flat = step.command in ("v_iota", "v_gather")
         if not flat:
-            values.update(rows=height, dst_stride=self._tiles[step.dst].pitch)
+            values.update(rows=height)
         for name, value in step.params:
             values[name] = (cols - 1) * int(value[4:]) if name == "start" and isinstance(value, str) else value
         column = dict(step.params).get("b_form") == "column"
         for name, register in step.operands:
-            values[name] = self._tiles[register].part
+            values[name] = self._tiles[register]
             if flat or step.command == "v_broadcast":
                 continue
             repeats_element = column and name == "b"
             values[f"{name}_stride"] = self._stride(register, layout, repeats_element)
         if step.command == "v_gather":
             values["table_bytes"] = cols * step.types[0].itemsize
-        kb.issue(step.command, types=step.types, dst=self._tiles[step.dst].part, **values)  # type: ignore[arg-type]
+        kb.issue(step.command, *step.types, dst=self._tiles[step.dst], **values)  # type: ignore[arg-type]
 
     def is_packed(self, step: TileCommand) -> bool:
         """Whether a step on whole rows may take them as one: nothing lies between the rows of any operand."""
@@ -243,7 +242,7 @@ class TileProgram:
             for r in (step.dst, *(r for _, r in step.operands))
         )
 
-    def _stride(self, register: int, layout: TileLayout, element: bool) -> int:
+    def _stride(self, register: int, layout: TileLayout, element: bool) -> Number | None:
         """From row to row of an operand of a command with that layout."""
         own = self.code.registers[register]
         if element:
@@ -253,28 +252,26 @@ class TileProgram:
     def _transpose(self, step: TileCommand, rows: Number, cols: Number) -> None:
         source = step.operands[0][1]
         count, lines, width = self.code.transposition(step, rows, cols)
-        origin, target = self._tiles[source], self._tiles[step.dst]
         # Rows of an anchor may lie further apart than ours.
-        from_pitch, to_pitch = (
-            tile.pitch or self.size.pitch(self.code.registers[r]) for tile, r in ((origin, source), (target, step.dst))
+        origin, target = (
+            tile if tile.pitch else tile.rows(self.size.pitch(self.code.registers[r]))
+            for tile, r in ((self._tiles[source], source), (self._tiles[step.dst], step.dst))
         )
+        from_pitch, to_pitch = cast("int", origin.pitch), cast("int", target.pitch)
         spread = self.code.registers[source].layout is TileLayout.SPREAD
         block = self.size.cols * (from_pitch if spread else to_pitch)
 
         def issue(src: Part, dst: Part) -> None:
-            self.kb.issue(
-                "v_transpose", types=step.types, dst=dst, src=src, rows=lines, cols=width, dst_stride=to_pitch,
-                src_stride=from_pitch,
-            )  # fmt: skip
+            self.kb.issue("v_transpose", *step.types, dst=dst, src=src, rows=lines, cols=width)
 
         if isinstance(count, int) and count == 1:
-            issue(origin.part, target.part)
+            issue(origin, target)
             return
         with self.kb.loop(0, count) as r:
             if spread:
-                issue(origin.part.at(r * block), target.part.at(r * to_pitch))
+                issue(origin.at(r * block), target.at(r * to_pitch))
             else:
-                issue(origin.part.at(r * from_pitch), target.part.at(r * block))
+                issue(origin.at(r * from_pitch), target.at(r * block))
 
     # Out of UB --------------------------------------------------------------------------------------------------------
 
@@ -292,25 +289,20 @@ class TileProgram:
         kb, register, tile = self.kb, self.code.registers[store.register], self._tiles[store.register]
         item, walk = register.dtype.itemsize, self.program.outputs[store.output]
         target = kb.operand(walk.target, (place(walk.offset, walk.strides, at) + shift) * item)
-        row, col, pitch = store.row_stride * item, store.col_stride * item, tile.pitch
+        row, col, pitch = store.row_stride * item, store.col_stride * item, cast("int", tile.pitch)
         if store.layout in (TileLayout.ROW, TileLayout.COLUMN):
             count = cols if store.layout is TileLayout.ROW else rows
-            kb.issue("ub_to_gm", dst=target, src=tile.part, bytes=count * item)
-        elif store.layout is TileLayout.MATRIX and isinstance(cols, int) and cols * item == row == pitch:
-            kb.issue("ub_to_gm", dst=target, src=tile.part, bytes=rows * pitch)
+            kb.issue("ub_to_gm", dst=target, src=tile, bytes=count * item)
         elif store.layout is TileLayout.SPREAD:
             with kb.loop(0, rows) as r:
-                part = tile.part.at(r * (self.size.cols * pitch))
-                self._store_rows(target.at(r * row), part, cols, item, col, pitch)
+                part = tile.at(r * (self.size.cols * pitch))
+                kb.store_rows(target.at(r * row).rows(col), part, cols, item)
+        elif store.layout is TileLayout.MATRIX and isinstance(cols, int) and cols * item == row == pitch:
+            kb.store_rows(target, tile, rows, pitch, dense=True)
         else:
             shape = {TileLayout.MATRIX: (rows, cols * item, row), TileLayout.TURNED: (cols, rows * item, col)}
             lines, nbytes, stride = shape.get(store.layout, (cols, item, col))
-            self._store_rows(target, tile.part, lines, nbytes, stride, pitch)
-
-    def _store_rows(self, target: Address, part: Part, rows: Number, nbytes: Number, stride: int, pitch: int) -> None:
-        self.kb.issue(
-            "ub_to_gm_2d", dst=target, src=part, rows=rows, row_bytes=nbytes, dst_stride=stride, src_stride=pitch
-        )
+            kb.store_rows(target.rows(stride), tile, lines, nbytes)
 
 
 def place(offset: int, strides: Sequence[int], at: Sequence[Number]) -> Number:

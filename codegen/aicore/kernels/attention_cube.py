@@ -10,12 +10,11 @@ Invariant: a load that waits for a slot of the stream waits for products that ar
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, UnitCoordinates, UnitSteps
+from superkernel.codegen.aicore.kernels.cube import multiply
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number, Variable
@@ -87,7 +86,7 @@ class CubeSide:
         self.unit = self.stream if t.blocks == 1 else Stream(kb, "queries", Engine.MTE2, Engine.MTE1, 1)
         self.queries = self.unit.buffer(Local.L1, sizes["query"][0], "queries")
         self.weight_ring, self.feed_ring = kb.ring("weights", 1), kb.ring("feed", L0_SLOTS)
-        self.weights = kb.buffer(self.weight_ring, Local.L1, sizes["weights"][0], "weights")
+        self.weights = kb.buffer(self.weight_ring, Local.L1, sizes["weights"][0], "weights").rows(self.weight_pitch)
         self.left = kb.buffer(self.feed_ring, Local.L0A, l0[Local.L0A]["left"][0], "left")
         self.right = kb.buffer(self.feed_ring, Local.L0B, l0[Local.L0B]["right"][0], "right")
         self.score_ring, self.sum_ring = kb.ring("scores", t.score_slots), kb.ring("sums", 1)
@@ -143,12 +142,9 @@ class CubeSide:
             self._copy(dst, form.q, place, self.keys["rows"], step, self.query_pitch)
             return
         with kb.loop(0, t.heads) as head:
-            part = dst.at(head * (t.positions * self.query_pitch))
-            offset = place + head * (form.q.strides[1] * t.item)
-            kb.issue(
-                "gm_to_l1_2d", types=(self.dtype,), dst=part, src=kb.operand(form.q.operand, offset), rows=t.positions,
-                cols=form.depth, dst_stride=self.query_pitch, src_stride=self._stride(t.positions, step),
-            )  # fmt: skip
+            part = dst.rows(self.query_pitch).at(head * (t.positions * self.query_pitch))
+            src = kb.operand(form.q.operand, place + head * (form.q.strides[1] * t.item))
+            kb.load_rows(part, src.rows(step * t.item if t.positions > 1 else 0), self.dtype, t.positions, form.depth)
 
     def _load_values(self) -> None:
         with self.stream.fill():
@@ -164,23 +160,14 @@ class CubeSide:
                 self._copy(dst, view, offset, cursor.keys, view.strides[2], pitch)
         if some is not True:
             with kb.when(kb.compare("==", visible, 0)):
-                kb.issue("l1_fill", types=(self.dtype,), dst=dst, count=pitch // t.item, value=0)
+                kb.issue("l1_fill", self.dtype, dst=dst, count=pitch // t.item, value=0)
 
     def _copy(self, dst: Buffer, view: View, offset: Number, rows: Number, step: int, pitch: int) -> None:
         """Rows of a view, `step` elements apart, as they lie in L1."""
-        kb, item, width = self.kb, self.tiling.item, view.shape[3]
-        src = kb.operand(view.operand, offset)
-        one = isinstance(rows, int) and rows == 1
-        if one or (step == width and pitch == width * item):
-            kb.issue("gm_to_l1", dst=dst, src=src, bytes=rows * (width * item))
-            return
-        kb.issue(
-            "gm_to_l1_2d", types=(self.dtype,), dst=dst, src=src, rows=rows, cols=width, dst_stride=pitch,
-            src_stride=step * item,
-        )  # fmt: skip
-
-    def _stride(self, rows: int, step: int) -> int:
-        return step * self.tiling.item if rows > 1 else 0
+        item, width = self.tiling.item, view.shape[3]
+        dense = (isinstance(rows, int) and rows == 1) or (step == width and pitch == width * item)
+        src = self.kb.operand(view.operand, offset).rows(step * item)
+        self.kb.load_rows(dst.rows(pitch), src, self.dtype, rows, width, dense)
 
     # Products ---------------------------------------------------------------------------------------------------------
 
@@ -199,10 +186,11 @@ class CubeSide:
                 columns = kb.minimum(t.score_keys, keys - at)
                 with kb.loop(0, form.depth, t.score_depth) as depth:
                     k = kb.minimum(t.score_depth, form.depth - depth) if form.depth % t.score_depth else t.score_depth
-                    right = self.tile.outlet.at(at * self.key_pitch + depth * t.item)
-                    left, shape = self.queries.outlet.at(depth * t.item), (rows, columns, k)
-                    self._multiply(self.scores, left, self.query_pitch, right, self.key_pitch, shape, depth)
-                self._send(self.scores, slot.at(at * F32_BYTES), rows, columns, t.score_pitch, self._scale())
+                    right = self.tile.outlet.rows(self.key_pitch).at(at * self.key_pitch + depth * t.item)
+                    left = self.queries.outlet.rows(self.query_pitch).at(depth * t.item)
+                    self._multiply(self.scores, left, right, (rows, columns, k), depth)
+                dst = slot.at(at * F32_BYTES).rows(t.score_pitch)
+                self._send(self.scores, dst, rows, columns, scale="tensor", scale_value=self._scale())
             self.stream.end_drain()
             if own:
                 with kb.when(kb.compare("==", self.held["last"].get(), 1)):
@@ -219,37 +207,29 @@ class CubeSide:
         rows, keys = cursor["rows"], cursor.keys
         with kb.turn(self.weight_ring):
             with self.channels.weights.turn() as slot:
-                kb.issue(
-                    "gm_to_l1_2d", types=(self.dtype,), dst=self.weights, src=slot, rows=rows, cols=keys,
-                    dst_stride=self.weight_pitch, src_stride=t.weight_pitch,
-                )  # fmt: skip
+                kb.load_rows(self.weights, slot.rows(t.weight_pitch), self.dtype, rows, keys)
             with self.channels.sums.turn() as slot, kb.turn(self.sum_ring):
                 self.stream.begin_drain()
                 with kb.loop(0, keys if t.keys > t.value_keys else 1, t.value_keys) as at:
                     k = kb.minimum(t.value_keys, keys - at)
-                    left, right = self.weights.at(at * t.item), self.tile.outlet.at(at * self.value_pitch)
-                    shape = (rows, form.value_depth, k)
-                    self._multiply(self.sums, left, self.weight_pitch, right, self.value_pitch, shape, at, by_rows=True)
+                    left, shape = self.weights.at(at * t.item), (rows, form.value_depth, k)
+                    right = self.tile.outlet.rows(self.value_pitch).at(at * self.value_pitch)
+                    self._multiply(self.sums, left, right, shape, at, by_rows=True)
                 self.stream.end_drain()
-                self._send(self.sums, slot, rows, form.value_depth, t.sum_pitch, None)
+                self._send(self.sums, slot.rows(t.sum_pitch), rows, form.value_depth)
 
     def _multiply(
-        self, dst: Buffer, left: Part, left_pitch: int, right: Part, right_pitch: int,
-        shape: tuple[Number, Number, Number], first: Number, *, by_rows: bool = False,
+        self, dst: Buffer, left: Part, right: Part, shape: tuple[Number, Number, Number], first: Number, *,
+        by_rows: bool = False,
     ) -> None:  # fmt: skip
         """dst += left x right, from 0 where `first` is 0; `by_rows`: right lies in L1 as k rows, else transposed."""
         kb, (m, n, k) = self.kb, shape
-        mode: Number | str = "init"
-        if not isinstance(first, int):
-            mode = kb.minimum(first, 1)
+        mode = kb.minimum(first, 1)
         with kb.turn(self.feed_ring):
-            kb.issue("l1_to_l0a", types=(self.dtype,), dst=self.left, src=left, m=m, k=k, src_stride=left_pitch)
-            kb.issue(
-                "l1_to_l0b", types=(self.dtype,), dst=self.right, src=right, n=n, k=k, src_stride=right_pitch,
-                transpose="no" if by_rows else "yes",
-            )  # fmt: skip
-            kb.issue("mmad", types=(self.dtype, F32), c=dst, a=self.left, b=self.right, m=m, k=k, n=n, mode=mode)
+            kb.issue("l1_to_l0a", self.dtype, dst=self.left, src=left, m=m, k=k)
+            transpose = "no" if by_rows else "yes"
+            kb.issue("l1_to_l0b", self.dtype, dst=self.right, src=right, n=n, k=k, transpose=transpose)
+            multiply(kb, (self.dtype, F32), dst, self.left, self.right, shape, mode)
 
-    def _send(self, src: Buffer, slot: Address, rows: Number, columns: Number, pitch: int, scale: float | None) -> None:
-        scaled: dict[str, Any] = {} if scale is None else {"scale": "tensor", "scale_value": scale}
-        self.kb.issue("l0c_to_gm", types=(F32, F32), src=src, dst=slot, m=rows, n=columns, dst_stride=pitch, **scaled)
+    def _send(self, src: Buffer, slot: Address, rows: Number, columns: Number, **scale: float | str) -> None:
+        self.kb.issue("l0c_to_gm", F32, F32, src=src, dst=slot, m=rows, n=columns, **scale)

@@ -9,10 +9,11 @@ distance of the tile's corner from the diagonal. Tiles that lie below the diagon
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from superkernel.codegen.aicore.kernels.attention_steps import Cursor, UnitCoordinates
 from superkernel.codegen.aicore.layer import KernelBuilder
-from superkernel.codegen.aicore.rings import Buffer, Ring
+from superkernel.codegen.aicore.rings import Part, Ring
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
@@ -28,32 +29,27 @@ I16_MASK, I16_MAX = 0xFFFF, 32767
 
 
 class Masking:
-    """See the module docstring. `scores`: the tile, rows `pitch` bytes apart."""
+    """See the module docstring. `scores`: the tile."""
 
     def __init__(
-        self, kb: KernelBuilder, body: Body, tiling: AttentionTiling, sizes: Mapping[str, tuple[int, int]],
-        scores: Buffer, pitch: int,
-    ) -> None:  # fmt: skip
-        self.kb, self.tiling, self.scores, self.pitch = kb, tiling, scores, pitch
+        self, kb: KernelBuilder, body: Body, tiling: AttentionTiling, sizes: Mapping[str, tuple[int, int]], scores: Part
+    ) -> None:
+        self.kb, self.tiling, self.scores = kb, tiling, scores
         self.form, self.mask = attention_form(body), mask_form(body, tiling)
-        self.block = kb.target.memory.block_bytes
+        block, mask = kb.target.memory.block_bytes, self.mask
         self.causal = hides_by_position(self.form)
         self.rings: tuple[Ring, ...] = ()
         if self.causal:
-            self.pattern = kb.fixed(Local.UB, sizes["pattern"][0], "pattern")
-            self.hidden = kb.fixed(Local.UB, sizes["hidden"][0], "hidden")
-        if self.mask is not None:
+            pitch = ceil_to(tiling.keys * I16.itemsize, block)
+            self.pattern = kb.fixed(Local.UB, sizes["pattern"][0], "pattern").rows(pitch)
+            self.hidden = kb.fixed(Local.UB, sizes["hidden"][0], "hidden").rows(ceil_to(tiling.keys, block))
+        if mask is not None:
             self.rings = (kb.ring("mask", 1),)
-            self.given = kb.buffer(self.rings[0], Local.UB, sizes["mask"][0], "mask")
-            self.wide = kb.fixed(Local.UB, sizes["mask32"][0], "mask32") if "mask32" in sizes else None
-
-    @property
-    def _pattern_pitch(self) -> int:
-        return ceil_to(self.tiling.keys * I16.itemsize, self.block)
-
-    @property
-    def _hidden_pitch(self) -> int:
-        return ceil_to(self.tiling.keys, self.block)
+            pitch = ceil_to(tiling.keys * mask.dtype.itemsize, block) if mask.per_key else block
+            self.given = self.added = kb.buffer(self.rings[0], Local.UB, sizes["mask"][0], "mask").rows(pitch)
+            if "mask32" in sizes:
+                wide = kb.fixed(Local.UB, sizes["mask32"][0], "mask32")
+                self.added = wide.rows(cast("int", scores.pitch) if mask.per_key else block)
 
     def prepare(self) -> None:
         """The causal pattern."""
@@ -61,7 +57,7 @@ class Masking:
             return
         with self.kb.loop(0, self.tiling.lane_rows) as row:
             self.kb.issue(
-                "v_iota", types=(I16,), dst=self.pattern.at(row * self._pattern_pitch), cols=self.tiling.keys,
+                "v_iota", I16, dst=self.pattern.at(row * cast("int", self.pattern.pitch)), cols=self.tiling.keys,
                 start=(0 - row) & I16_MASK, step=1,
             )  # fmt: skip
 
@@ -90,53 +86,37 @@ class Masking:
         if mask.per_key and not mask.per_row:
             kb.issue("gm_to_ub", dst=self.given, src=src, bytes=keys * item)
             return
-        kb.issue(
-            "gm_to_ub_2d", types=(U8 if mask.is_bool else mask.dtype,), dst=self.given, src=src, rows=rows,
-            cols=keys if mask.per_key else 1, dst_stride=self._given_pitch, src_stride=mask.row_stride_bytes,
-        )  # fmt: skip
-
-    @property
-    def _given_pitch(self) -> int:
-        assert self.mask is not None
-        return ceil_to(self.tiling.keys * self.mask.dtype.itemsize, self.block) if self.mask.per_key else self.block
+        dtype, cols = U8 if mask.is_bool else mask.dtype, keys if mask.per_key else 1
+        kb.load_rows(self.given, src.rows(mask.row_stride_bytes), dtype, rows, cols)
 
     def apply(self, cursor: Cursor, rows: Number, keys: Number) -> None:
         """Hide what is hidden."""
         if self.mask is not None and self.form.keys:
             if self.mask.is_bool and self.mask.per_key:
-                self._select(self.given, self._given_pitch if self.mask.per_row else 0, rows, keys)
+                self._select(self.given if self.mask.per_row else self.given.rows(0), rows, keys)
             else:
                 self._add(rows, keys)
         if self.causal:
             self._limit(cursor, rows, keys)
 
-    def _select(self, mask: Buffer, stride: int, rows: Number, keys: Number) -> None:
-        self.kb.issue(
-            "v_selects", types=(F32,), dst=self.scores, src=self.scores, mask=mask, rows=rows, cols=keys,
-            dst_stride=self.pitch, src_stride=self.pitch, mask_stride=stride, value=MINUS_INFINITY_BITS,
-        )  # fmt: skip
+    def _select(self, mask: Part, rows: Number, keys: Number) -> None:
+        scores, value = self.scores, MINUS_INFINITY_BITS
+        self.kb.issue("v_selects", F32, dst=scores, src=scores, mask=mask, rows=rows, cols=keys, value=value)
 
     def _add(self, rows: Number, keys: Number) -> None:
         """A float mask, or a boolean one per row."""
         kb, mask = self.kb, self.mask
         assert mask is not None
-        lines = rows if mask.per_row or not mask.per_key else 1
-        cols = keys if mask.per_key else 1
-        added, pitch = self.given, self._given_pitch
-        if self.wide is not None:
-            pitch = self.pitch if mask.per_key else self.block
-            kb.issue(
-                "v_cast", types=(U8 if mask.is_bool else mask.dtype, F32), dst=self.wide, src=self.given, rows=lines,
-                cols=cols, dst_stride=pitch, src_stride=self._given_pitch,
-            )  # fmt: skip
-            added = self.wide
+        one = mask.per_key and not mask.per_row
+        lines = 1 if one else rows
+        cols, added = keys if mask.per_key else 1, self.added
+        if added is not self.given:
+            source = U8 if mask.is_bool else mask.dtype
+            kb.issue("v_cast", source, F32, dst=added, src=self.given, rows=lines, cols=cols)
         if mask.is_bool:
-            kb.issue("v_ln", types=(F32,), dst=added, src=added, rows=lines, cols=1, dst_stride=pitch, src_stride=pitch)
-        kb.issue(
-            "v_add", types=(F32,), dst=self.scores, a=self.scores, b=added, rows=rows, cols=keys, dst_stride=self.pitch,
-            a_stride=self.pitch, b_form="matrix" if mask.per_key else "column",
-            b_stride=pitch if mask.per_row or not mask.per_key else 0,
-        )  # fmt: skip
+            kb.issue("v_ln", F32, dst=added, src=added, rows=lines, cols=1)
+        form, b = "matrix" if mask.per_key else "column", added.rows(0) if one else added
+        kb.issue("v_add", F32, dst=self.scores, a=self.scores, b=b, b_form=form, rows=rows, cols=keys)
 
     def _limit(self, cursor: Cursor, rows: Number, keys: Number) -> None:
         kb = self.kb
@@ -144,7 +124,7 @@ class Masking:
         with kb.when(kb.compare(">", keys - 1, limit)):
             bounded = kb.minimum(kb.maximum(limit, -I16_MAX), I16_MAX)
             kb.issue(
-                "v_cmps", types=(I16,), dst=self.hidden, src=self.pattern, rows=rows, cols=keys, predicate="le",
-                dst_stride=self._hidden_pitch, src_stride=self._pattern_pitch, value=bounded & I16_MASK,
+                "v_cmps", I16, dst=self.hidden, src=self.pattern, rows=rows, cols=keys, predicate="le",
+                value=bounded & I16_MASK,
             )  # fmt: skip
-            self._select(self.hidden, self._hidden_pitch, rows, keys)
+            self._select(self.hidden, rows, keys)

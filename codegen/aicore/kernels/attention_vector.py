@@ -11,33 +11,25 @@ sum of 0, and gives 0.
 
 from __future__ import annotations
 
-import struct
-from typing import Any
-
 from llvmlite import ir
 
-from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.attention_mask import Masking
 from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, UnitCoordinates, UnitSteps
 from superkernel.codegen.aicore.layer import KernelBuilder
-from superkernel.codegen.aicore.rings import Buffer, Part, Ring
+from superkernel.codegen.aicore.rings import Part, Ring
 from superkernel.codegen.aicore.scalar import Number, Variable
-from superkernel.codegen.aicore.tileprogram import LocalTile, TileProgram
+from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.attention_buffers import Buffers, ub_buffers
 from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack, epilogue_code
+from superkernel.scheduler.families.aicore.lowering import bits_of
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import TileSize
 from superkernel.target.engines import Local
 
 F32 = DType.F32
 FLOOR, TINY = -3.0e38, 1.0e-30
-
-
-def bits_of(value: float) -> int:
-    """The bits of an f32."""
-    return int(struct.unpack("<I", struct.pack("<f", value))[0])
 
 
 class _ScoreCursor(Cursor):
@@ -74,34 +66,33 @@ class VectorSide:
         self.form, self.dtype = self.walk.form, body.anchor_outputs[0].dtype
         block, rows = kb.target.memory.block_bytes, tiling.lane_rows
         self.first_row = kb.role.lane * rows
-        self.score_pitch = ceil_to(tiling.keys * F32_BYTES, block)
-        self.weight_pitch = ceil_to(tiling.keys * tiling.item, block)
-        self.sum_pitch = ceil_to(tiling.value_depth * F32_BYTES, block)
         self.vector_bytes = ceil_to(rows * F32_BYTES, block)
         self.channels = Channels.of(kb, tiling, self.walk.steps)
         sizes = ub_buffers(body, tiling, block)
         self._buffers(sizes, body)
-        self.masking = Masking(kb, body, tiling, sizes, self.scores, self.score_pitch)
+        self.masking = Masking(kb, body, tiling, sizes, self.scores)
         self.ahead, self.behind = _ScoreCursor(self.walk), _SumCursor(self.walk)
         self.ahead.masking = self.masking
         self.made, self.used = kb.variable(0), kb.variable(0)  # slots of statistics
 
     def _buffers(self, sizes: Buffers, body: Body) -> None:
-        kb, t = self.kb, self.tiling
+        kb, t, block = self.kb, self.tiling, self.kb.target.memory.block_bytes
 
-        def ring(name: str, top: bool = False) -> tuple[Ring, Buffer]:
+        def ring(name: str, row_bytes: int, top: bool = False) -> tuple[Ring, Part]:
             nbytes, slots = sizes[name]
             made = kb.ring(name, slots)
-            return made, kb.buffer(made, Local.UB, nbytes, name, top=top)
+            return made, kb.buffer(made, Local.UB, nbytes, name, top=top).rows(ceil_to(row_bytes, block))
 
-        self.score_ring, self.scores = ring("scores")
-        self.sum_ring, self.sums = ring("sums")
-        self.weight_ring, self.weights = ring("weights", top=True)
-        self.result_ring, self.result = ring("result", top=True)
-        self.total = kb.fixed(Local.UB, sizes["total"][0], "total") if t.blocks > 1 else None
+        sum_bytes = t.value_depth * F32_BYTES
+        self.score_ring, self.scores = ring("scores", t.keys * F32_BYTES)
+        self.sum_ring, self.sums = ring("sums", sum_bytes)
+        self.weight_ring, self.weights = ring("weights", t.keys * t.item, top=True)
+        self.result_ring, self.result = ring("result", sum_bytes, top=True)
+        pitch = ceil_to(sum_bytes, block)
+        self.total = kb.fixed(Local.UB, sizes["total"][0], "total").rows(pitch) if t.blocks > 1 else None
         self.statistics = kb.fixed(Local.UB, sizes["statistics"][0], "statistics")
-        size = TileSize(t.lane_rows, t.value_depth, kb.target.memory.block_bytes)
-        anchor = LocalTile(self.result.at(0), self.sum_pitch if t.lane_rows > 1 else 0)
+        size = TileSize(t.lane_rows, t.value_depth, block)
+        anchor = self.result.rows(pitch if t.lane_rows > 1 else 0)
         self.tile = TileProgram(
             kb, body.epilogue, epilogue_code(body, t), size, kb.ring("in", 1), kb.ring("out", 1), anchors=[anchor]
         )
@@ -148,30 +139,19 @@ class VectorSide:
             with kb.when(some):
                 self.masking.load(cursor, rows, keys)
             with self.channels.scores.turn() as slot, kb.when(some):
-                src = slot.at(self.first_row * t.score_pitch)
-                self._load(self.scores, src, rows, keys, self.score_pitch, t.score_pitch)
+                kb.load_rows(self.scores, slot.at(self.first_row * t.score_pitch).rows(t.score_pitch), F32, rows, keys)
             with kb.when(some):
                 self._cap(rows, keys)
                 self.masking.apply(cursor, rows, keys)
                 self._exponentials(cursor, rows, keys)
             with self.channels.weights.turn() as slot, kb.when(some):
-                kb.issue(
-                    "ub_to_gm_2d", dst=slot.at(self.first_row * t.weight_pitch), src=self.weights, rows=rows,
-                    row_bytes=keys * t.item, dst_stride=t.weight_pitch, src_stride=self.weight_pitch,
-                )  # fmt: skip
+                dst = slot.at(self.first_row * t.weight_pitch).rows(t.weight_pitch)
+                kb.store_rows(dst, self.weights, rows, keys * t.item)
         self._turn_slot(self.made)
 
-    def _load(self, dst: Buffer, src: Address, rows: Number, cols: Number, pitch: int, stride: int) -> None:
-        self.kb.issue(
-            "gm_to_ub_2d", types=(F32,), dst=dst, src=src, rows=rows, cols=cols, dst_stride=pitch, src_stride=stride
-        )
-
-    def _on_scores(self, name: str, rows: Number, keys: Number, **extra: Any) -> None:
+    def _on_scores(self, name: str, rows: Number, keys: Number, **extra: int) -> None:
         """scores = f(scores)."""
-        self.kb.issue(
-            name, types=(F32,), dst=self.scores, src=self.scores, rows=rows, cols=keys, dst_stride=self.score_pitch,
-            src_stride=self.score_pitch, **extra,
-        )  # fmt: skip
+        self.kb.issue(name, F32, dst=self.scores, src=self.scores, rows=rows, cols=keys, **extra)
 
     def _cap(self, rows: Number, keys: Number) -> None:
         """cap x tanh(score / cap) = cap - 2 cap / (exp(2 score / cap) + 1); the factor 2 / cap is in the scores."""
@@ -179,53 +159,41 @@ class VectorSide:
         if not cap:
             return
         self._on_scores("v_exp", rows, keys)
-        self._on_scores("v_adds", rows, keys, value=bits_of(1.0))
+        self._on_scores("v_adds", rows, keys, value=bits_of(1.0, F32))
         self._on_scores("v_reciprocal", rows, keys)
-        self._on_scores("v_muls", rows, keys, value=bits_of(-2 * cap))
-        self._on_scores("v_adds", rows, keys, value=bits_of(cap))
+        self._on_scores("v_muls", rows, keys, value=bits_of(-2 * cap, F32))
+        self._on_scores("v_adds", rows, keys, value=bits_of(cap, F32))
 
     def _exponentials(self, cursor: Cursor, rows: Number, keys: Number) -> None:
         """Weights, and what the total needs to know of them."""
-        kb, t, pitch = self.kb, self.tiling, self.score_pitch
+        kb, t = self.kb, self.tiling
+        shape: dict[str, Number] = {"rows": rows, "cols": keys}
         top, new = self._vector(0), self._vector(1)
         correction, weight_sum = self._slot(self.made, 0), self._slot(self.made, 1)
-        kb.issue(
-            "v_reduce_max", types=(F32,), dst=new, src=self.scores, rows=rows, cols=keys, src_stride=pitch, scope="row"
-        )
+        kb.issue("v_reduce_max", F32, dst=new, src=self.scores, scope="row", **shape)
         if t.blocks == 1:
-            kb.issue("v_maxs", types=(F32,), dst=new, src=new, cols=rows, value=bits_of(FLOOR))
+            kb.issue("v_maxs", F32, dst=new, src=new, cols=rows, value=bits_of(FLOOR, F32))
         else:
             with kb.when(cursor.is_first):
-                kb.issue("v_duplicate", types=(F32,), dst=top, cols=rows, value=bits_of(FLOOR))
-            kb.issue("v_max", types=(F32,), dst=new, a=new, b=top, cols=rows)
-            kb.issue("v_sub", types=(F32,), dst=correction, a=top, b=new, cols=rows)
-            kb.issue("v_exp", types=(F32,), dst=correction, src=correction, cols=rows)
-            kb.issue("v_copy", types=(F32,), dst=top, src=new, cols=rows)
-        kb.issue(
-            "v_sub", types=(F32,), dst=self.scores, a=self.scores, b=new, rows=rows, cols=keys, dst_stride=pitch,
-            a_stride=pitch, b_form="column", b_stride=F32_BYTES,
-        )  # fmt: skip
+                kb.issue("v_duplicate", F32, dst=top, cols=rows, value=bits_of(FLOOR, F32))
+            kb.issue("v_max", F32, dst=new, a=new, b=top, cols=rows)
+            kb.issue("v_sub", F32, dst=correction, a=top, b=new, cols=rows)
+            kb.issue("v_exp", F32, dst=correction, src=correction, cols=rows)
+            kb.issue("v_copy", F32, dst=top, src=new, cols=rows)
+        kb.issue("v_sub", F32, dst=self.scores, a=self.scores, b=new.rows(F32_BYTES), b_form="column", **shape)
         narrow = self.dtype is not F32
         weights = self.scores if narrow else self.weights
-        kb.issue(
-            "v_exp", types=(F32,), dst=weights, src=self.scores, rows=rows, cols=keys, dst_stride=pitch,
-            src_stride=pitch,
-        )  # fmt: skip
+        kb.issue("v_exp", F32, dst=weights, src=self.scores, **shape)
         if narrow:
-            kb.issue(
-                "v_cast", types=(F32, self.dtype), dst=self.weights, src=self.scores, rows=rows, cols=keys,
-                dst_stride=self.weight_pitch, src_stride=pitch,
-            )  # fmt: skip
-        kb.issue(
-            "v_sum", types=(F32,), dst=weight_sum, src=weights, rows=rows, cols=keys, src_stride=pitch, scope="row"
-        )
+            kb.issue("v_cast", F32, self.dtype, dst=self.weights, src=self.scores, **shape)
+        kb.issue("v_sum", F32, dst=weight_sum, src=weights, scope="row", **shape)
 
     def _gather(self) -> None:
         kb, t, cursor = self.kb, self.tiling, self.behind
         (rows, some), depth = self._rows(cursor), self.form.value_depth
         with kb.turn(self.sum_ring):
             with self.channels.sums.turn() as slot, kb.when(some):
-                self._load(self.sums, slot.at(self.first_row * t.sum_pitch), rows, depth, self.sum_pitch, t.sum_pitch)
+                kb.load_rows(self.sums, slot.at(self.first_row * t.sum_pitch).rows(t.sum_pitch), F32, rows, depth)
             if t.blocks > 1:
                 with kb.when(some):
                     self._add(cursor, rows)
@@ -235,40 +203,31 @@ class VectorSide:
 
     def _add(self, cursor: Cursor, rows: Number) -> None:
         """The block's sums to the total, as the newest top has them."""
-        kb, depth, pitch = self.kb, self.form.value_depth, self.sum_pitch
+        kb, total = self.kb, self.total
+        shape: dict[str, Number] = {"rows": rows, "cols": self.form.value_depth}
         correction, weight_sum, weight_total = self._slot(self.used, 0), self._slot(self.used, 1), self._vector(2)
-        assert self.total is not None
-        first = cursor.is_first
-        with kb.when(first):
-            kb.issue("v_copy", types=(F32,), dst=weight_total, src=weight_sum, cols=rows)
-            kb.issue(
-                "v_copy", types=(F32,), dst=self.total, src=self.sums, rows=rows, cols=depth, dst_stride=pitch,
-                src_stride=pitch,
-            )  # fmt: skip
+        assert total is not None
+        with kb.when(cursor.is_first):
+            kb.issue("v_copy", F32, dst=weight_total, src=weight_sum, cols=rows)
+            kb.issue("v_copy", F32, dst=total, src=self.sums, **shape)
         with kb.when(kb.compare("!=", cursor.block, 0)):
-            kb.issue("v_mul", types=(F32,), dst=weight_total, a=weight_total, b=correction, cols=rows)
-            kb.issue("v_add", types=(F32,), dst=weight_total, a=weight_total, b=weight_sum, cols=rows)
-            wide: dict[str, Any] = {"rows": rows, "cols": depth, "dst_stride": pitch, "a_stride": pitch}
-            kb.issue(
-                "v_mul", types=(F32,), dst=self.total, a=self.total, b=correction, b_form="column", b_stride=F32_BYTES,
-                **wide,
-            )  # fmt: skip
-            kb.issue("v_add", types=(F32,), dst=self.total, a=self.total, b=self.sums, b_stride=pitch, **wide)
+            kb.issue("v_mul", F32, dst=weight_total, a=weight_total, b=correction, cols=rows)
+            kb.issue("v_add", F32, dst=weight_total, a=weight_total, b=weight_sum, cols=rows)
+            kb.issue("v_mul", F32, dst=total, a=total, b=correction.rows(F32_BYTES), b_form="column", **shape)
+            kb.issue("v_add", F32, dst=total, a=total, b=self.sums, **shape)
 
     def _finish(self, cursor: Cursor, rows: Number, some: ir.Value | bool) -> None:
         """The unit's rows: total / sum of weights, through the epilogue."""
-        kb, depth, pitch = self.kb, self.form.value_depth, self.sum_pitch
+        kb, depth = self.kb, self.form.value_depth
         at = (cursor["batch"], cursor["head"], cursor["position"], 0)
         weight_total = self._slot(self.used, 1) if self.total is None else self._vector(2)
         with kb.turn(self.result_ring, *self.tile.rings):
             with kb.when(some):
                 self.tile.load(at, rows, depth)
             with kb.when(some):
-                kb.issue("v_maxs", types=(F32,), dst=weight_total, src=weight_total, cols=rows, value=bits_of(TINY))
-                kb.issue(
-                    "v_div", types=(F32,), dst=self.result, a=self.total or self.sums, b=weight_total, rows=rows,
-                    cols=depth, dst_stride=pitch, a_stride=pitch, b_form="column", b_stride=F32_BYTES,
-                )  # fmt: skip
+                kb.issue("v_maxs", F32, dst=weight_total, src=weight_total, cols=rows, value=bits_of(TINY, F32))
+                a, b = self.total or self.sums, weight_total.rows(F32_BYTES)
+                kb.issue("v_div", F32, dst=self.result, a=a, b=b, b_form="column", rows=rows, cols=depth)
                 self.tile.compute(rows, depth)
             with kb.when(some):
                 self.tile.store(at, rows, depth)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from superkernel.codegen.aicore.kernels.row_formulas import bits_of
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.barrier_reduce import BEFORE, NUMBER_BYTES, BarrierReduceTiling
+from superkernel.scheduler.families.aicore.lowering import bits_of
 from superkernel.target.engines import Local
 
 F32 = DType.F32
@@ -28,7 +28,7 @@ def emit_barrier_reduce(kb: KernelBuilder, body: Body, tiling: BarrierReduceTili
         first = (unit * tiling.chunk + offset) * source.itemsize
         kb.issue("gm_to_ub", dst=raw, src=kb.operand(operand, first), bytes=count * source.itemsize)
         if wide is not raw:
-            kb.issue("v_cast", types=(source, F32), dst=wide, src=raw, rows=1, cols=count)
+            kb.issue("v_cast", source, F32, dst=wide, src=raw, rows=1, cols=count)
         _before(kb, tiling.kind, wide, count)
         _reduce(kb, tiling.kind, one, wide, count)
         kb.issue("ub_to_gm", dst=kb.scratch(unit * NUMBER_BYTES), src=one, bytes=NUMBER_BYTES)
@@ -49,11 +49,11 @@ def _rest(kb: KernelBuilder, body: Body, tiling: BarrierReduceTiling) -> None:
         _reduce(kb, tiling.kind, total, numbers, units)
         if tiling.kind == "mean":
             value = bits_of(1.0 / tiling.elements, F32)
-            kb.issue("v_muls", types=(F32,), dst=total, src=total, rows=1, cols=1, value=value)
+            kb.issue("v_muls", F32, dst=total, src=total, rows=1, cols=1, value=value)
         for (operand, offset), room in zip(tiling.targets, narrow, strict=True):
             dtype = body.operands[operand].type.dtype
             if dtype is not F32:
-                kb.issue("v_cast", types=(F32, dtype), dst=room, src=total, rows=1, cols=1)
+                kb.issue("v_cast", F32, dtype, dst=room, src=total, rows=1, cols=1)
             result = total if dtype is F32 else room
             kb.issue("ub_to_gm", dst=kb.operand(operand, offset * dtype.itemsize), src=result, bytes=dtype.itemsize)
 
@@ -61,10 +61,10 @@ def _rest(kb: KernelBuilder, body: Body, tiling: BarrierReduceTiling) -> None:
 def _before(kb: KernelBuilder, kind: str, data: Buffer, count: Number) -> None:
     command = BEFORE[kind]
     if command == "v_mul":
-        kb.issue(command, types=(F32,), dst=data, a=data, b=data, rows=1, cols=count)
+        kb.issue(command, F32, dst=data, a=data, b=data, rows=1, cols=count)
     elif command is not None:
-        kb.issue(command, types=(F32,), dst=data, src=data, rows=1, cols=count)
+        kb.issue(command, F32, dst=data, src=data, rows=1, cols=count)
 
 
 def _reduce(kb: KernelBuilder, kind: str, dst: Buffer, src: Buffer, count: Number) -> None:
-    kb.issue(REDUCE.get(kind, "v_sum"), types=(F32,), dst=dst, src=src, rows=1, cols=count, scope="whole")
+    kb.issue(REDUCE.get(kind, "v_sum"), F32, dst=dst, src=src, rows=1, cols=count, scope="whole")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from superkernel.codegen.aicore.commands import OperandValue
 from superkernel.codegen.aicore.kernels.conv_lanes import emit_lane, result_channel
 from superkernel.codegen.aicore.kernels.conv_units import Unit, unit_of
+from superkernel.codegen.aicore.kernels.cube import multiply
 from superkernel.codegen.aicore.kernels.depthwise import emit_depthwise
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
@@ -57,7 +58,7 @@ class CubeKernel:
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: ConvTiling) -> None:
         self.kb, self.body, self.tiling, self.conv = kb, body, tiling, cube_conv(body)
-        conv, item = self.conv, self.conv.item
+        item = self.conv.item
         view = body.anchor_inputs[1]
         assert isinstance(view, View)
         self.weights = view.operand
@@ -75,7 +76,6 @@ class CubeKernel:
         self.left = kb.buffer(self.step_ring, Local.L0A, m * tiling.step * item, "left")
         self.right = kb.buffer(self.step_ring, Local.L0B, n * tiling.step * item, "right")
         self.sums = kb.buffer(self.sum_ring, Local.L0C, m * n * 4, "sums")
-        self.types = (conv.dtype,)
         if not tiling.fix:
             self.channel = result_channel(kb, tiling)
 
@@ -192,11 +192,9 @@ class CubeKernel:
     def _matrix(
         self, dst: Buffer | Part, start: Number, rows: Number, cols: Number, step: int, pitch: Number, right: int
     ) -> None:
-        item = self.conv.item
-        self.kb.issue(
-            "gm_to_l1_2d", types=self.types, dst=dst, src=self.kb.operand(self.conv.operand, start * item), rows=rows,
-            cols=cols, src_stride=step * item, dst_stride=pitch, right=right,
-        )  # fmt: skip
+        conv = self.conv
+        src = self.kb.operand(conv.operand, start * conv.item).rows(step * conv.item)
+        self.kb.load_rows(dst.rows(pitch), src, conv.dtype, rows, cols, right=right)
 
     # Products ---------------------------------------------------------------------------------------------------------
 
@@ -219,21 +217,16 @@ class CubeKernel:
             first = begin + at
             mode = kb.select(kb.compare("==", first, 0), 0, 1)
             kb.issue(
-                "l1_im2col", types=self.types, dst=self.left, src=self.image, m=positions, k=depth,
+                "l1_im2col", conv.dtype, dst=self.left, src=self.image, m=positions, k=depth,
                 m_first=window.first, k_first=first, height=window.rows, width=window.columns,
                 channels=tiling.pixel_channels, out_width=tiling.columns, kernel_h=conv.kernel[0],
                 kernel_w=conv.kernel[1], stride_h=conv.strides[0], stride_w=conv.strides[1],
                 dilation_h=conv.dilations[0], dilation_w=conv.dilations[1], pad_top=window.pad_top,
                 pad_left=window.pad_left,
             )  # fmt: skip
-            kb.issue(
-                "l1_to_l0b", types=self.types, dst=self.right, src=weights.at(at * item), n=unit.channels, k=depth,
-                src_stride=length * item, transpose="yes",
-            )  # fmt: skip
-            kb.issue(
-                "mmad", types=(conv.dtype, DType.F32), c=self.sums, a=self.left, b=self.right, m=positions, k=depth,
-                n=unit.channels, mode=("init", "accumulate")[mode] if isinstance(mode, int) else mode,
-            )  # fmt: skip
+            src, n = weights.at(at * item).rows(length * item), unit.channels
+            kb.issue("l1_to_l0b", conv.dtype, dst=self.right, src=src, n=n, k=depth, transpose="yes")
+            multiply(kb, (conv.dtype, DType.F32), self.sums, self.left, self.right, (positions, n, depth), mode)
 
     # Stores -----------------------------------------------------------------------------------------------------------
 
@@ -268,10 +261,8 @@ class CubeKernel:
             more |= {"bias": "channel", "bias_src": self._vector(unit, fix.bias)}
         if fix.activation in ("leaky", "clip"):
             more |= {"low": fix.low, "high": fix.high}
-        self.kb.issue(
-            "l0c_to_gm", types=(DType.F32, kind), src=source, dst=self.kb.operand(fix.target, start), m=rows,
-            n=unit.channels, dst_stride=step * kind.itemsize, **more,  # type: ignore[arg-type]
-        )  # fmt: skip
+        dst = self.kb.operand(fix.target, start).rows(step * kind.itemsize)
+        self.kb.issue("l0c_to_gm", DType.F32, kind, src=source, dst=dst, m=rows, n=unit.channels, **more)
 
     def _vector(self, unit: Unit, vector: ChannelVector) -> Part:
         """A unit's part of a vector in L1."""
@@ -285,10 +276,8 @@ class CubeKernel:
         if bias is not None:
             more = {"bias": "channel", "bias_src": self._vector(unit, bias)}
         with self.channel.turn() as slot:
-            self.kb.issue(
-                "l0c_to_gm", types=(DType.F32, DType.F32), src=self.sums, dst=slot, m=unit.rows * self.tiling.columns,
-                n=unit.channels, dst_stride=self.tiling.channels * 4, **more,  # type: ignore[arg-type]
-            )  # fmt: skip
+            m, f32, dst = unit.rows * self.tiling.columns, DType.F32, slot.rows(self.tiling.channels * 4)
+            self.kb.issue("l0c_to_gm", f32, f32, src=self.sums, dst=dst, m=m, n=unit.channels, **more)
 
 
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:

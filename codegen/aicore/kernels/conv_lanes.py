@@ -11,7 +11,7 @@ from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.conv_units import Unit, unit_of
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import LocalTile, TileProgram
+from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.conv_form import cube_conv
@@ -48,10 +48,8 @@ class _Lane:
         size = self.form.size(tiling.lane_rows, tiling.channels, kb.target.memory.block_bytes)
         inputs, outputs = kb.ring("in", SLOTS), kb.ring("out", SLOTS)
         sums = Register(TileLayout.MATRIX, DType.F32, Home.ANCHOR)
-        self.pitch = size.pitch(sums)
-        self.sums = kb.buffer(inputs, Local.UB, size.nbytes(sums), "sums")
-        anchor = LocalTile(self.sums.at(0), self.pitch)
-        self.tile = TileProgram(kb, self.form.program, self.form.code, size, inputs, outputs, anchors=[anchor])
+        self.sums = kb.buffer(inputs, Local.UB, size.nbytes(sums), "sums").rows(size.pitch(sums))
+        self.tile = TileProgram(kb, self.form.program, self.form.code, size, inputs, outputs, anchors=[self.sums])
         self.rings = (inputs, *(r for r in self.tile.rings if r is not inputs))
 
     @property
@@ -106,7 +104,4 @@ class _Lane:
     def _load_sums(self, slot: Address, first: Number, rows: Number, unit: Unit) -> None:
         """Lines of the cube core's tile, from `first` on."""
         width = self.tiling.channels * 4
-        self.kb.issue(
-            "gm_to_ub_2d", types=(DType.F32,), dst=self.sums, src=slot.at(first * width), rows=rows,
-            cols=unit.channels, dst_stride=self.pitch, src_stride=width,
-        )  # fmt: skip
+        self.kb.load_rows(self.sums, slot.at(first * width).rows(width), DType.F32, rows, unit.channels)

@@ -12,9 +12,10 @@ from superkernel.codegen.aicore.commands import OperandValue
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
+from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.aicore.cube import CubeFactor, FactorLayout, packed_batch_strides
 from superkernel.scheduler.families.aicore.rounding import ceil_to
-from superkernel.target.engines import Engine
+from superkernel.target.engines import Local
 
 
 def block_up(value: Number, unit: int) -> Number:
@@ -75,21 +76,13 @@ class FactorCode:
         src = kb.operand(f.operand, tile_offset + depth * (step * f.item))
         if f.is_run:
             kb.issue("gm_to_l1", dst=dst, src=src, bytes=rows * cols * f.item)
-            return
-        kb.issue(
-            "gm_to_l1_2d", types=(f.dtype,), dst=dst, src=src, rows=rows, cols=cols, dst_stride=f.pitch,
-            src_stride=stride * f.item,
-        )  # fmt: skip
+        else:
+            kb.load_rows(dst.rows(f.pitch), src.rows(stride * f.item), f.dtype, rows, cols)
 
     def feed(
-        self,
-        dst: Buffer,
-        chunk: Buffer | Part,
-        lines: Number,
-        depth: Number,
-        depths: Number,
+        self, dst: Buffer, chunk: Buffer | Part, lines: Number, depth: Number, depths: Number,
         part: tuple[Number, Number] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """A step of a chunk, `depths` deep from `depth` of the chunk on, into L0. `lines`: of the chunk; `part`: the
         first line and the number of those that are wanted, where not all are."""
         kb, f = self.kb, self.factor
@@ -99,11 +92,40 @@ class FactorCode:
             deep = block_up(depths, self.depth_unit) * f.item
             start = depth * (block_up(lines, f.line_block) * f.item) + first * deep
             nbytes = block_up(count, f.line_block) * deep
-            kb.issue(f"l1_to_{memory}_raw", engine=Engine.MTE1, dst=dst, src=chunk.at(start), bytes=nbytes)
+            kb.issue(f"l1_to_{memory}_raw", dst=dst, src=chunk.at(start), bytes=nbytes)
             return
         by_lines = f.layout is FactorLayout.LINES
-        operands: dict[str, OperandValue] = {extent: count, "k": depths, "src_stride": f.pitch}
         along, across = (f.item, f.pitch) if by_lines else (f.pitch, f.item)
-        operands["src"] = chunk.at(depth * along + first * across)
+        operands: dict[str, OperandValue] = {extent: count, "k": depths}
+        operands["src"] = chunk.rows(f.pitch).at(depth * along + first * across)
         operands["transpose"] = "no" if by_lines == f.is_left else "yes"
-        kb.issue(f"l1_to_{memory}", engine=Engine.MTE1, types=(f.dtype,), dst=dst, **operands)
+        kb.issue(f"l1_to_{memory}", f.dtype, dst=dst, **operands)
+
+
+class Steps:
+    """Both factors of a step in L0A and L0B, two slots, for tiles of so many rows and columns."""
+
+    def __init__(
+        self, kb: KernelBuilder, left: FactorCode, right: FactorCode, rows: int, columns: int, depth: int,
+        accumulator: DType,
+    ) -> None:  # fmt: skip
+        f = left.factor
+        self.kb, self.types, self.ring = kb, (f.dtype, accumulator), kb.ring("steps", 2)
+        step = ceil_to(depth * f.item, f.block_bytes)
+        self.a = kb.buffer(self.ring, Local.L0A, ceil_to(rows, f.line_block) * step, "a")
+        self.b = kb.buffer(self.ring, Local.L0B, ceil_to(columns, f.line_block) * step, "b")
+
+    def multiply(self, sums: Buffer, m: Number, n: Number, k: Number, before: Number) -> None:
+        """sums += a x b, from 0 where nothing of the depth lies `before`."""
+        mode = self.kb.select(self.kb.compare("!=", before, 0), 1, 0)
+        multiply(self.kb, self.types, sums, self.a, self.b, (m, n, k), mode)
+
+
+def multiply(
+    kb: KernelBuilder, types: tuple[DType, DType], sums: Buffer, a: Buffer, b: Buffer,
+    shape: tuple[Number, Number, Number], mode: Number,
+) -> None:  # fmt: skip
+    """sums += a x b where `mode` is 1, sums = a x b where it is 0. `shape`: m, n, k."""
+    m, n, k = shape
+    chosen = ("init", "accumulate")[mode] if isinstance(mode, int) else mode
+    kb.issue("mmad", *types, c=sums, a=a, b=b, m=m, n=n, k=k, mode=chosen)

@@ -13,7 +13,7 @@ from superkernel.codegen.aicore.kernels.conv_units import split
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import LocalTile, TileProgram
+from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.aicore.conv_mix import SLOTS
@@ -21,6 +21,7 @@ from superkernel.scheduler.families.aicore.depthwise import DepthwiseTiling, bia
 from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.target.engines import Local
 
+F32 = DType.F32
 _UNROLLED = 5  # taps of a filter row whose bounds are known while emitting
 
 
@@ -57,11 +58,11 @@ class _Kernel:
         self.wide = self.pixels
         if form.dtype is not DType.F32:
             self.wide = kb.fixed(Local.UB, pixels * tiling.channels * 4, "wide")
-        self.sums = kb.fixed(Local.UB, positions * tiling.channels * 4, "sums")
         self.pitch = tiling.channels * 4
+        self.sums = kb.fixed(Local.UB, positions * tiling.channels * 4, "sums").rows(self.pitch)
         size = self.lanes.size(positions, tiling.channels, kb.target.memory.block_bytes)
-        anchors = [LocalTile(self.sums.at(0), self.pitch)]
-        self.tile = TileProgram(kb, self.lanes.program, self.lanes.code, size, self.inputs, outputs, anchors=anchors)
+        program, code = self.lanes.program, self.lanes.code
+        self.tile = TileProgram(kb, program, code, size, self.inputs, outputs, anchors=[self.sums])
         self.rings = (self.inputs, *(r for r in self.tile.rings if r is not self.inputs))
 
     def emit(self) -> None:
@@ -98,15 +99,10 @@ class _Kernel:
         if self.wide is not self.pixels:
             self._widen(rows, columns, channels)
         if self.bias is not None:
-            kb.issue(
-                "v_broadcast", types=(DType.F32,), dst=self.sums, src=self.summands, rows=positions, cols=channels,
-                dst_stride=self.pitch, form="row",
-            )  # fmt: skip
+            form = "row"
+            kb.issue("v_broadcast", F32, dst=self.sums, src=self.summands, rows=positions, cols=channels, form=form)
         else:
-            kb.issue(
-                "v_duplicate", types=(DType.F32,), dst=self.sums, rows=positions, cols=channels,
-                dst_stride=self.pitch, value=0,
-            )  # fmt: skip
+            kb.issue("v_duplicate", F32, dst=self.sums, rows=positions, cols=channels, value=0)
         self._add_taps(rows, columns, channels)
         self.tile.compute(positions, channels)
         self.tile.store(at, positions, channels)
@@ -116,10 +112,8 @@ class _Kernel:
         factor: Number = 1
         if self.tiling.fold > 1:  # rows of pixels without gaps
             lines, width, factor = rows.inputs, columns.inputs * self.tiling.channels, columns.inputs
-        self.kb.issue(
-            "v_cast", types=(self.form.dtype, DType.F32), dst=self.wide, src=self.pixels, rows=lines, cols=width,
-            dst_stride=factor * self.pitch, src_stride=factor * (self.tiling.channels * self.item),
-        )  # fmt: skip
+        dst, src = self.wide.rows(factor * self.pitch), self.pixels.rows(factor * (self.tiling.channels * self.item))
+        self.kb.issue("v_cast", self.form.dtype, F32, dst=dst, src=src, rows=lines, cols=width)
 
     def _coordinates(self, image: Number, channel: Number, rows: _Axis, columns: _Axis) -> tuple[Number, ...]:
         """Of the unit's first result in the program's space."""
@@ -161,10 +155,8 @@ class _Kernel:
                 self._matrix(part, start + row * down, columns.inputs, channels, across)
 
     def _matrix(self, dst: Buffer | Part, start: Number, pixels: Number, channels: Number, step: int) -> None:
-        self.kb.issue(
-            "gm_to_ub_2d", types=(self.form.dtype,), dst=dst, src=self.kb.operand(self.form.operand, start * self.item),
-            rows=pixels, cols=channels, src_stride=step * self.item, dst_stride=self.tiling.channels * self.item,
-        )  # fmt: skip
+        src = self.kb.operand(self.form.operand, start * self.item).rows(step * self.item)
+        self.kb.load_rows(dst.rows(self.tiling.channels * self.item), src, self.form.dtype, pixels, channels)
 
     # Taps -------------------------------------------------------------------------------------------------------------
 
@@ -214,9 +206,7 @@ class _Kernel:
         """Rows of so many pixels, from output `first` of a row on."""
         form, pitch, stride = self.form, self.pitch, self.form.strides[1]
         pixel = line * columns.inputs + first * stride + shift
-        self.kb.issue(
-            "v_fma", types=(DType.F32,), dst=self.sums.at((row * columns.outputs + first) * pitch),
-            a=self.wide.at(pixel * pitch),
-            b=self.taps.at((tap[0] * form.kernel[1] + tap[1]) * (self.tiling.fold * pitch)),
-            rows=rows, cols=cols, dst_stride=pixels * pitch, a_stride=pixels * stride * pitch, b_stride=0,
-        )  # fmt: skip
+        dst = self.sums.at((row * columns.outputs + first) * pitch).rows(pixels * pitch)
+        a = self.wide.at(pixel * pitch).rows(pixels * stride * pitch)
+        b = self.taps.at((tap[0] * form.kernel[1] + tap[1]) * (self.tiling.fold * pitch))
+        self.kb.issue("v_fma", F32, dst=dst, a=a, b=b, rows=rows, cols=cols)

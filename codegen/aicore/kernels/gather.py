@@ -5,7 +5,7 @@ from __future__ import annotations
 from superkernel.codegen.aicore.kernels.pointwise import emit_tiles
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import LocalTile, TileProgram, place
+from superkernel.codegen.aicore.tileprogram import TileProgram, place
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cuts import SLOTS
@@ -29,7 +29,7 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     inputs, outputs = kb.ring("in", SLOTS), kb.ring("out", SLOTS)
     nbytes = gathered_bytes(cut, body, kb.target)
     pitch = nbytes // cut.tile if cut.row >= 0 else 0
-    gathered = LocalTile(kb.buffer(inputs, Local.UB, nbytes, "gathered").at(0), pitch)
+    gathered = kb.buffer(inputs, Local.UB, nbytes, "gathered").rows(pitch)
     size = cut.size(kb.target)
     tile = TileProgram(kb, plan.epilogue, gather_code(body), size, inputs, outputs, anchors=(gathered,))
     rings = tuple(dict.fromkeys((inputs, *tile.rings)))
@@ -38,10 +38,8 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
         with kb.loop(0, rows) as r:
             here = [c + r if d == plan.row else c for d, c in enumerate(at)]
             source = kb.operand(plan.base.inputs[0].source, _row_start(kb, plan, here) * item)
-            kb.issue("gm_to_ub", dst=gathered.part.at(r * pitch), src=source, bytes=cols * item)
-        tile.load(at, rows, cols)
-        tile.compute(rows, cols)
-        tile.store(at, rows, cols)
+            kb.issue("gm_to_ub", dst=gathered.at(r * pitch), src=source, bytes=cols * item)
+        tile.run(at, rows, cols)
 
     emit_tiles(kb, cut, kb.begin, kb.end, rings, work)
 

@@ -8,7 +8,7 @@ on their way while the rows are not there yet.
 
 from __future__ import annotations
 
-from superkernel.codegen.aicore.kernels.cube import FactorCode
+from superkernel.codegen.aicore.kernels.cube import FactorCode, Steps
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.core.dtypes import DType
@@ -16,9 +16,8 @@ from superkernel.ir.body import Body, View
 from superkernel.ops.grouped import BOUNDS_WORD, TILE_WORDS
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.grouped import CHUNKS, GroupedTiling, factors
-from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.grouped import TABLE, W, product_table, view_of
-from superkernel.target.engines import Engine, Local
+from superkernel.target.engines import Local
 
 _CLEARED = (DType.I64, DType.I32, DType.I16)  # the widest store that fits
 
@@ -43,13 +42,11 @@ class _Grouped:
         self.item, self.dtype = left.item, left.dtype
         self.words: View = view_of(body, TABLE)
         self.outs = body.epilogue.outputs
-        self.chunks, self.steps = kb.ring("chunks", CHUNKS), kb.ring("steps", 2)
+        self.chunks, rows, columns = kb.ring("chunks", CHUNKS), tiling.rows, tiling.columns
+        self.steps = Steps(kb, self.left, self.right, rows, columns, tiling.cut.step, DType.F32)
         self.sums = kb.ring("sums", tiling.sums)
         self.x = kb.buffer(self.chunks, Local.L1, left.resident_bytes, "x")
         self.w = kb.buffer(self.chunks, Local.L1, right.resident_bytes, "w")
-        step = ceil_to(tiling.cut.step * self.item, tiling.block_bytes)
-        self.a = kb.buffer(self.steps, Local.L0A, ceil_to(tiling.rows, tiling.line_block) * step, "a")
-        self.b = kb.buffer(self.steps, Local.L0B, ceil_to(tiling.columns, tiling.line_block) * step, "b")
         self.c = kb.buffer(self.sums, Local.L0C, tiling.rows * tiling.columns * DType.F32.itemsize, "c")
 
     def slot(self, slot: Number) -> None:
@@ -92,26 +89,19 @@ class _Grouped:
     def _steps(self, rows: Number, columns: Number, chunk: Number, depths: Number) -> None:
         kb, cut = self.kb, self.tiling.cut
         even = isinstance(depths, int) and depths % cut.step == 0
-        with kb.loop(0, depths, cut.step) as at, kb.turn(self.steps):
+        with kb.loop(0, depths, cut.step) as at, kb.turn(self.steps.ring):
             count = cut.step if even else kb.minimum(depths - at, cut.step)
-            self.left.feed(self.a, self.x, rows, at, count)
-            self.right.feed(self.b, self.w, columns, at, count)
-            more = kb.compare("!=", chunk + at, 0)
-            mode = ("accumulate" if more else "init") if isinstance(more, bool) else kb.select(more, 1, 0)
-            kb.issue(
-                "mmad", types=(self.dtype, DType.F32), c=self.c, a=self.a, b=self.b, m=rows, n=columns, k=count,
-                mode=mode,
-            )  # fmt: skip
+            self.left.feed(self.steps.a, self.x, rows, at, count)
+            self.right.feed(self.steps.b, self.w, columns, at, count)
+            self.steps.multiply(self.c, rows, columns, count, chunk + at)
 
     def _store(self, row: Number, rows: Number, column: Number, columns: Number) -> None:
         kb = self.kb
         for out in self.outs:
             line = out.strides[0] * self.item
             place = row * line + column * (self.tiling.columns * self.item) + out.offset * self.item
-            kb.issue(
-                "l0c_to_gm", engine=Engine.FIX, types=(DType.F32, self.dtype), src=self.c,
-                dst=kb.operand(out.target, place), dst_stride=line, m=rows, n=columns,
-            )  # fmt: skip
+            dst = kb.operand(out.target, place).rows(line)
+            kb.issue("l0c_to_gm", DType.F32, self.dtype, src=self.c, dst=dst, m=rows, n=columns)
 
     def _clear(self, row: Number) -> None:
         """Zeros, as wide as they fit."""

@@ -23,11 +23,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from llvmlite import ir
-
 from superkernel.codegen.aicore.channel import Channel
 from superkernel.codegen.aicore.commands import Address, OperandValue
-from superkernel.codegen.aicore.kernels.cube import FactorCode
+from superkernel.codegen.aicore.kernels.cube import FactorCode, Steps
 from superkernel.codegen.aicore.kernels.matmul_epilogue import emit_lane
 from superkernel.codegen.aicore.kernels.matmul_place import locate
 from superkernel.codegen.aicore.kernels.matmul_split import emit_split
@@ -41,7 +39,6 @@ from superkernel.scheduler.families.aicore.cube import FactorLayout
 from superkernel.scheduler.families.aicore.matmul_form import product_of
 from superkernel.scheduler.families.aicore.matmul_split import SplitTiling
 from superkernel.scheduler.families.aicore.matmul_tiling import CHANNEL_SLOTS, LEFT, MatmulTiling, factors, fix_of
-from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Engine, Local
 
 NOTHING = -1  # no panel is in L1
@@ -108,11 +105,9 @@ class _Cube:
         self.chunk_buffer = self.chunks.buffer(Local.L1, self.streamed.factor.resident_bytes, "chunk")
         self.panel = Stream(kb, "panel", Engine.MTE2, Engine.MTE1, tiling.kept_slots)
         self.panel_buffer = self.panel.buffer(Local.L1, self.kept.factor.resident_bytes, "panel")
-        self.steps = kb.ring("steps", 2)
-        step = ceil_to(self.cut.step * self.product.dtype.itemsize, tiling.block_bytes)
         rows, columns = tiling.part
-        self.a = kb.buffer(self.steps, Local.L0A, ceil_to(rows, tiling.line_block) * step, "a")
-        self.b = kb.buffer(self.steps, Local.L0B, ceil_to(columns, tiling.line_block) * step, "b")
+        accumulator = self.product.accumulator
+        self.steps = Steps(kb, self.left, self.right, rows, columns, self.cut.step, accumulator)
         self.sums = Stream(kb, "sums", Engine.M, Engine.FIX, max(tiling.sums, tiling.halves))
         self.sums_buffer = self.sums.buffer(Local.L0C, rows * columns * 4, "sums")
         self.vectors: Stream | None = None
@@ -206,18 +201,15 @@ class _Cube:
         in_panel = chunk * cut.chunk
         even = isinstance(depths, int) and depths % cut.step == 0
         tall, wide = self.left.lines_of(self.now.row.get()), self.right.lines_of(self.now.column.get())
-        with kb.loop(0, depths, cut.step) as at, kb.turn(self.steps):
+        with kb.loop(0, depths, cut.step) as at, kb.turn(self.steps.ring):
             count = cut.step if even else kb.minimum(depths - at, cut.step)
-            for code, buffer, lines, part in ((self.left, self.a, tall, rows), (self.right, self.b, wide, columns)):
+            sides = (self.left, self.steps.a, tall, rows), (self.right, self.steps.b, wide, columns)
+            for code, buffer, lines, part in sides:
                 if code is self.kept:
                     code.feed(buffer, self.panel_buffer.outlet, lines, in_panel + at, count, part)
                 else:
                     code.feed(buffer, self.chunk_buffer.outlet, lines, at, count, part)
-            more = kb.compare("!=", group + chunk + at, 0)
-            kb.issue(
-                "mmad", types=(self.product.dtype, self.product.accumulator), c=self.sums_buffer.inlet, a=self.a,
-                b=self.b, m=rows[1], n=columns[1], k=count, mode=_mode(kb, more),
-            )  # fmt: skip
+            self.steps.multiply(self.sums_buffer.inlet, rows[1], columns[1], count, group + chunk + at)
 
     # Depth ------------------------------------------------------------------------------------------------------------
 
@@ -366,8 +358,8 @@ class _Cube:
         if self.channel is not None:
             pitch = self.tiling.columns * 4
             with self.channel.turn() as slot, self._parts() as (rows, columns), self.sums.drain():
-                dst = slot.at(rows[0] * pitch + columns[0] * 4)
-                self._fix(dst, pitch, (product.accumulator, product.accumulator), (rows[1], columns[1]), {})
+                dst = slot.at(rows[0] * pitch + columns[0] * 4).rows(pitch)
+                self._fix(dst, product.accumulator, rows[1], columns[1])
             return
         out = product.program.outputs[0]
         kind = self.body.operands[out.target].type.dtype
@@ -375,9 +367,8 @@ class _Cube:
             self.vectors.begin_drain()
         with self._parts() as (rows, columns), self.sums.drain():
             place = rows[0] * (out.strides[-2] * kind.itemsize) + columns[0] * (out.strides[-1] * kind.itemsize)
-            dst = kb.operand(out.target, self.now.out.get() + place)
-            stride, types = out.strides[-2] * kind.itemsize, (product.accumulator, kind)
-            self._fix(dst, stride, types, (rows[1], columns[1]), self._stages(columns[0]))
+            dst = kb.operand(out.target, self.now.out.get() + place).rows(out.strides[-2] * kind.itemsize)
+            self._fix(dst, kind, rows[1], columns[1], **self._stages(columns[0]))
         if self.vectors is not None:
             self.vectors.end_drain()
 
@@ -394,16 +385,6 @@ class _Cube:
             stages.update({name: "channel", f"{name}_src": buffer.outlet.at(column * 4)})
         return stages
 
-    def _fix(
-        self, dst: Address, stride: int, types: tuple[DType, DType], size: tuple[Number, Number],
-        stages: dict[str, OperandValue],
-    ) -> None:  # fmt: skip
-        operands: dict[str, OperandValue] = {"dst": dst, "dst_stride": stride, "m": size[0], "n": size[1], **stages}
-        self.kb.issue("l0c_to_gm", engine=Engine.FIX, types=types, src=self.sums_buffer.outlet, **operands)
-
-
-def _mode(kb: KernelBuilder, more: ir.Value | bool) -> OperandValue:
-    """init for a tile's first step, accumulate for the others."""
-    if isinstance(more, bool):
-        return "accumulate" if more else "init"
-    return kb.select(more, 1, 0)
+    def _fix(self, dst: Address, kind: DType, m: Number, n: Number, **stages: OperandValue) -> None:
+        source = self.product.accumulator
+        self.kb.issue("l0c_to_gm", source, kind, src=self.sums_buffer.outlet, dst=dst, m=m, n=n, **stages)

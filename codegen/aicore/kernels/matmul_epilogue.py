@@ -7,7 +7,7 @@ from superkernel.codegen.aicore.channel import Channel
 from superkernel.codegen.aicore.kernels.matmul_place import lines_of, locate
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import LocalTile, TileProgram
+from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.matmul_form import product_of
 from superkernel.scheduler.families.aicore.matmul_lane import lane_code, lane_size
@@ -22,9 +22,9 @@ def emit_lane(kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
     code, size = lane_code(body), lane_size(body, tiling, kb.target)
     sums = kb.ring("sums", 2)
     pitch = ceil_to(size.cols * product.accumulator.itemsize, size.block_bytes)
-    anchor = kb.buffer(sums, Local.UB, size.rows * pitch, "sums")
+    anchor = kb.buffer(sums, Local.UB, size.rows * pitch, "sums").rows(pitch)
     inputs, outputs = kb.ring("in", 2), kb.ring("out", 2)
-    tile = TileProgram(kb, product.program, code, size, inputs, outputs, anchors=(LocalTile(anchor.at(0), pitch),))
+    tile = TileProgram(kb, product.program, code, size, inputs, outputs, anchors=(anchor,))
     channel = Channel(kb, tiling.slot_bytes, kb.end - kb.begin, to_vector=True, depth=CHANNEL_SLOTS)
     with kb.loop(kb.begin, kb.end) as unit:
         _, _, batch, row, column = locate(kb, tiling, product.batch_dims, unit)
@@ -36,15 +36,9 @@ def emit_lane(kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
             kb.turn(sums, *tile.rings),
         ):
             height, width = piece(kb, last - top, size.rows), piece(kb, right - side, size.cols)
-            kb.issue(
-                "gm_to_ub_2d", types=(product.accumulator,), dst=anchor,
-                src=slot.at(top * (tiling.columns * 4) + side * 4), rows=height, cols=width, dst_stride=pitch,
-                src_stride=tiling.columns * 4,
-            )  # fmt: skip
-            place = [*batch, row * tiling.rows + top, column * tiling.columns + side]
-            tile.load(place, height, width)
-            tile.compute(height, width)
-            tile.store(place, height, width)
+            src = slot.at(top * (tiling.columns * 4) + side * 4).rows(tiling.columns * 4)
+            kb.load_rows(anchor, src, product.accumulator, height, width)
+            tile.run([*batch, row * tiling.rows + top, column * tiling.columns + side], height, width)
 
 
 def piece(kb: KernelBuilder, left: Number, size: int) -> Number:

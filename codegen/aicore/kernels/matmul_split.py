@@ -19,17 +19,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from llvmlite import ir
-
 from superkernel.codegen.aicore.channel import Channel
-from superkernel.codegen.aicore.kernels.cube import FactorCode
+from superkernel.codegen.aicore.kernels.cube import FactorCode, Steps
 from superkernel.codegen.aicore.kernels.matmul_epilogue import piece, share
 from superkernel.codegen.aicore.kernels.matmul_place import locate
 from superkernel.codegen.aicore.layer import KernelBuilder
-from superkernel.codegen.aicore.rings import Buffer
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.stream import Stream
-from superkernel.codegen.aicore.tileprogram import LocalTile, TileProgram
+from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.matmul_lane import lane_code, lane_size
 from superkernel.scheduler.families.aicore.matmul_split import CHUNK_SLOTS, SplitTiling
@@ -87,11 +84,8 @@ class _Cube:
         self.chunk_buffer = self.chunks.buffer(Local.L1, self.streamed.factor.resident_bytes, "chunk")
         self.part_bytes = ceil_to(self.kept.factor.resident_bytes, tiling.block_bytes)
         self.window = self.chunks.lasting(Local.L1, tiling.held_parts * self.part_bytes, "window")
-        self.steps = kb.ring("steps", 2)
-        step = ceil_to(self.cut.step * self.product.dtype.itemsize, tiling.block_bytes)
-        rows, columns = tiling.rows, tiling.columns
-        self.a = kb.buffer(self.steps, Local.L0A, ceil_to(rows, tiling.line_block) * step, "a")
-        self.b = kb.buffer(self.steps, Local.L0B, ceil_to(columns, tiling.line_block) * step, "b")
+        rows, columns, accumulator = tiling.rows, tiling.columns, self.product.accumulator
+        self.steps = Steps(kb, self.left, self.right, rows, columns, self.cut.step, accumulator)
         self.sums = Stream(kb, "sums", Engine.M, Engine.FIX, tiling.sums)
         self.sums_buffer = self.sums.buffer(Local.L0C, rows * columns * 4, "sums")
 
@@ -135,27 +129,22 @@ class _Cube:
                 self._steps(number, part, lines)
         with self.sums.drain():
             kind, slot = self.product.accumulator, tile * tiling.turn_bytes + pass_offset(tiling, turn)
-            kb.issue(
-                "l0c_to_gm", engine=Engine.FIX, types=(kind, kind), src=self.sums_buffer.outlet, dst=kb.scratch(slot),
-                dst_stride=pass_pitch(tiling), m=lines[0], n=lines[1],
-            )  # fmt: skip
+            dst = kb.scratch(slot).rows(pass_pitch(tiling))
+            kb.issue("l0c_to_gm", kind, kind, src=self.sums_buffer.outlet, dst=dst, m=lines[0], n=lines[1])
 
     def _steps(self, number: Number, part: Number, lines: tuple[Number, Number]) -> None:
         """What a part of the kept factor gives to a tile."""
         kb, cut, tiling = self.kb, self.cut, self.tiling
         place = number * tiling.parts + part
         kept = self.window.outlet.at((self.head.get() + place) % tiling.held_parts * self.part_bytes)
-        with kb.loop(0, tiling.kept_depth, cut.step) as at, kb.turn(self.steps):
-            for code, buffer, count in zip((self.left, self.right), (self.a, self.b), lines, strict=True):
+        with kb.loop(0, tiling.kept_depth, cut.step) as at, kb.turn(self.steps.ring):
+            for code, buffer, count in zip((self.left, self.right), (self.steps.a, self.steps.b), lines, strict=True):
                 if code is self.kept:
                     code.feed(buffer, kept, count, at, cut.step)
                 else:
                     chunk = self.chunk_buffer.outlet.at(0)
                     code.feed(buffer, chunk, count, part * tiling.kept_depth + at, cut.step)
-            kb.issue(
-                "mmad", types=(self.product.dtype, self.product.accumulator), c=self.sums_buffer.inlet, a=self.a,
-                b=self.b, m=lines[0], n=lines[1], k=cut.step, mode=self._is("!=", place + at, 0),
-            )  # fmt: skip
+            self.steps.multiply(self.sums_buffer.inlet, *lines, cut.step, place + at)
 
     def _move_window(self, tile: Number) -> None:
         """By a piece when so many tiles are done; past all of it with the last one of a panel."""
@@ -268,13 +257,12 @@ class _Lane:
         self.kb, self.tiling, self.product = kb, tiling, tiling.product(body)
         code, self.size = lane_code(body, tiling.turns), lane_size(body, tiling, kb.target)
         self.kind = self.product.accumulator
-        self.pitch = ceil_to(self.size.cols * self.kind.itemsize, self.size.block_bytes)
+        pitch = ceil_to(self.size.cols * self.kind.itemsize, self.size.block_bytes)
         self.sums, self.parts = kb.ring("sums", 2), kb.ring("parts", 2)
-        self.anchor = kb.buffer(self.sums, Local.UB, self.size.rows * self.pitch, "sums")
-        self.part = kb.buffer(self.parts, Local.UB, self.size.rows * self.pitch, "part")
+        self.anchor = kb.buffer(self.sums, Local.UB, self.size.rows * pitch, "sums").rows(pitch)
+        self.part = kb.buffer(self.parts, Local.UB, self.size.rows * pitch, "part").rows(pitch)
         inputs, outputs = kb.ring("in", 2), kb.ring("out", 2)
-        place = (LocalTile(self.anchor.at(0), self.pitch),)
-        self.tile = TileProgram(kb, self.product.program, code, self.size, inputs, outputs, anchors=place)
+        self.tile = TileProgram(kb, self.product.program, code, self.size, inputs, outputs, anchors=(self.anchor,))
         turns = (kb.end - kb.begin) * tiling.handed
         self.channel = Channel(kb, tiling.turn_bytes, turns, to_vector=True, depth=tiling.block)
 
@@ -312,10 +300,8 @@ class _Lane:
             with kb.when(last):
                 self.tile.store(place, height, width)
             with kb.when(kb.compare("!=", stage, tiling.stages - 1)):
-                kb.issue(
-                    "ub_to_gm_2d", dst=kb.scratch(self._kept_sums(tile) + inside), src=self.anchor, rows=height,
-                    row_bytes=width * 4, dst_stride=tiling.columns * 4, src_stride=self.pitch,
-                )  # fmt: skip
+                dst = kb.scratch(self._kept_sums(tile) + inside).rows(tiling.columns * 4)
+                kb.store_rows(dst, self.anchor, height, width * 4)
 
     def _kept_sums(self, tile: Number) -> Number:
         return tile * self.tiling.slot_bytes + self.tiling.sums_start
@@ -325,28 +311,15 @@ class _Lane:
         kb, tiling = self.kb, self.tiling
         slot, wide, pitch = tile * tiling.turn_bytes, pass_pitch(tiling), tiling.columns * 4
         is_first = kb.compare("==", stage, 0)
-        start = self._chosen(is_first, slot + top * wide, self._kept_sums(tile) + top * pitch)
-        begin = self._chosen(is_first, 1, 0)
-        self._load(self.anchor, start + side * 4, self._chosen(is_first, wide, pitch), height, width)
+        start = kb.select(is_first, slot + top * wide, self._kept_sums(tile) + top * pitch)
+        begin = kb.select(is_first, 1, 0)
+        src = kb.scratch(start + side * 4).rows(kb.select(is_first, wide, pitch))
+        kb.load_rows(self.anchor, src, self.kind, height, width)
         count = piece(kb, tiling.cut.groups - stage * tiling.stage, tiling.stage)
         with kb.loop(begin, count) as number, kb.turn(self.parts):
-            place = slot + pass_offset(tiling, number) + top * wide + side * 4
-            self._load(self.part, place, wide, height, width)
-            kb.issue(
-                "v_add", types=(self.kind,), dst=self.anchor, a=self.anchor, b=self.part, rows=height, cols=width,
-                dst_stride=self.pitch, a_stride=self.pitch, b_stride=self.pitch,
-            )  # fmt: skip
-
-    def _chosen(self, condition: ir.Value | bool, one: Number, other: Number) -> Number:
-        if isinstance(condition, bool):
-            return one if condition else other
-        return self.kb.select(condition, one, other)
-
-    def _load(self, buffer: Buffer, place: Number, stride: Number, height: Number, width: Number) -> None:
-        self.kb.issue(
-            "gm_to_ub_2d", types=(self.kind,), dst=buffer, src=self.kb.scratch(place), rows=height, cols=width,
-            dst_stride=self.pitch, src_stride=stride,
-        )  # fmt: skip
+            src = kb.scratch(slot + pass_offset(tiling, number) + top * wide + side * 4).rows(wide)
+            kb.load_rows(self.part, src, self.kind, height, width)
+            kb.issue("v_add", self.kind, dst=self.anchor, a=self.anchor, b=self.part, rows=height, cols=width)
 
 
 def pass_pitch(tiling: SplitTiling) -> int:

@@ -37,13 +37,7 @@ def emit_cut(kb: KernelBuilder, tile: TileProgram, cut: Cut, begin: Number, end:
     if cut.resident:
         with kb.when(kb.compare("<", begin, end)):
             tile.load_resident([0] * len(cut.shape), 1, cut.shape[cut.col])
-
-    def work(at: list[Number], rows: Number, cols: Number) -> None:
-        tile.load(at, rows, cols)
-        tile.compute(rows, cols)
-        tile.store(at, rows, cols)
-
-    emit_tiles(kb, cut, begin, end, tile.rings, work)
+    emit_tiles(kb, cut, begin, end, tile.rings, tile.run)
 
 
 def emit_tiles(kb: KernelBuilder, cut: Cut, begin: Number, end: Number, rings: Sequence[Ring], work: Work) -> None:

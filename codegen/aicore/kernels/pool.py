@@ -16,13 +16,10 @@ from typing import Any
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels import rows
 from superkernel.codegen.aicore.kernels.pool_taps import Taps
-from superkernel.codegen.aicore.kernels.row_formulas import bits_of
-from superkernel.codegen.aicore.kernels.row_task import command_dtype
 from superkernel.codegen.aicore.kernels.row_transfer import BITS
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import LocalTile as LocalTile
 from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
@@ -30,6 +27,7 @@ from superkernel.ir.body import Body
 from superkernel.ops.pool import window_counts
 from superkernel.ops.windows import Window
 from superkernel.scheduler.families.aicore.base import AicoreTiling
+from superkernel.scheduler.families.aicore.lowering import bits_of, engine_type
 from superkernel.scheduler.families.aicore.pool import (
     GlobalPoolTiling,
     PoolTiling,
@@ -53,8 +51,8 @@ class _Pool:
         self.kb, self.body, self.t = kb, body, tiling
         self.form = pool_form(body)
         self.deep, self.high, self.wide = self.form.windows
-        self.dtype, self.work = command_dtype(self.form.dtype), work_of(body)
-        self.out_dtype = command_dtype(stored_dtype(body))
+        self.dtype, self.work = engine_type(self.form.dtype), work_of(body)
+        self.out_dtype = engine_type(stored_dtype(body))
         identity = bits_of(_lowest(self.dtype), self.work) if body.op == "max_pool" else 0
         self.taps = Taps(kb, self.work, "v_max" if body.op == "max_pool" else "v_add", identity)
         self.slab_rows, self.slab_cols = slab_of(self.form, tiling)
@@ -80,18 +78,14 @@ class _Pool:
         else:
             size = TileSize(self.t.cols, self.t.channels, self.block)
             self.out = kb.buffer(self.ring_out, Local.UB, self.t.cols * self.column, "taken", top=True)
-            self.behind = TileProgram(
-                kb, self.body.epilogue, code, size, kb.ring("behind", depth), self.ring_out,
-                anchors=[LocalTile(self.out.at(0), self.column)],
-            )  # fmt: skip
+            ring, anchors = kb.ring("behind", depth), [self.out.rows(self.column)]
+            self.behind = TileProgram(kb, self.body.epilogue, code, size, ring, self.ring_out, anchors=anchors)
         self.sums = sums or self.out
         ragged = self.form.channels % self.t.channels or self.t.channels != self.t.channel_stride
         if self.t.planar_in and ragged:  # lanes behind the channels are combined, never stored
-            count = self.slab_rows * self.slab_cols
-            kb.issue(
-                "v_duplicate", types=(self.dtype,), dst=self.slab, rows=count, cols=self.t.channel_stride,
-                dst_stride=self.t.channel_stride * self.dtype.itemsize, value=0,
-            )  # fmt: skip
+            count, lanes = self.slab_rows * self.slab_cols, self.t.channel_stride
+            slab = self.slab.rows(lanes * self.dtype.itemsize)
+            kb.issue("v_duplicate", self.dtype, dst=slab, rows=count, cols=lanes, value=0)
 
     # Units ------------------------------------------------------------------------------------------------------------
 
@@ -149,7 +143,7 @@ class _Pool:
     def _deep(self) -> None:
         """One slab per tap of the depth that lies inside."""
         kb = self.kb
-        self.taps.fill(self.acc.at(0), self.pitch, self.rows, self.pitch // self.work.itemsize)
+        self.taps.fill(self.acc.rows(self.pitch), self.rows, self.pitch // self.work.itemsize)
         with kb.loop(0, self.deep.kernel) as tap:
             depth = self.depth * self.deep.stride + tap * self.deep.dilation - self.deep.begin
             inside = kb.when(kb.compare(">=", depth, 0)), kb.when(kb.compare("<", depth, self.deep.extent))
@@ -165,15 +159,10 @@ class _Pool:
         count = self.height * self.width
         start = self._address(depth)
         if self.t.planar_in:
-            step = planar_stride(self.slab_rows * self.slab_cols, item, self.block)
-            kb.issue(
-                "gm_to_ub_2d", types=(BITS[item],), dst=self.raw, src=start, rows=self.channels, cols=count,
-                dst_stride=step, src_stride=self.form.strides[1] * item,
-            )  # fmt: skip
-            kb.issue(
-                "v_transpose", types=(BITS[item],), dst=self.slab, src=self.raw, rows=self.channels, cols=count,
-                dst_stride=self.t.channel_stride * item, src_stride=step,
-            )  # fmt: skip
+            raw = self.raw.rows(planar_stride(self.slab_rows * self.slab_cols, item, self.block))
+            slab = self.slab.rows(self.t.channel_stride * item)
+            kb.load_rows(raw, start.rows(self.form.strides[1] * item), BITS[item], self.channels, count)
+            kb.issue("v_transpose", BITS[item], dst=slab, src=raw, rows=self.channels, cols=count)
         else:
             self._load_last(start, item)
         if self.data is not self.slab:
@@ -203,51 +192,40 @@ class _Pool:
             return
         pad: dict[str, Any] = {} if full else {"right": lanes - self.channels}
 
-        def move(dst: Part, src: Address, count: Number) -> None:
-            kb.issue(
-                "gm_to_ub_2d", types=(BITS[item],), dst=dst, src=src, rows=count, cols=self.channels,
-                dst_stride=lanes * item, src_stride=column, **pad,
-            )  # fmt: skip
-
+        raw, start = self.raw.rows(lanes * item), start.rows(column)
         if whole:
-            move(self.raw.at(0), start, self.height * self.width)
+            kb.load_rows(raw, start, BITS[item], self.height * self.width, self.channels, **pad)
             return
         with kb.loop(0, self.height) as r:
-            move(self.raw.at(r * (self.slab_cols * lanes * item)), start.at(r * row), self.width)
+            line = raw.at(r * (self.slab_cols * lanes * item))
+            kb.load_rows(line, start.at(r * row), BITS[item], self.width, self.channels, **pad)
 
     # Commands ---------------------------------------------------------------------------------------------------------
 
-    def _slab_op(self, name: str, types: Sequence[DType], dst: Buffer, src: Buffer, **extra: Any) -> None:
+    def _slab_op(self, name: str, types: Sequence[DType], dst: Buffer, src: Buffer, **extra: int) -> None:
         """dst = f(src) on the slab."""
         step, lanes = self.slab_cols * self.t.channel_stride, self.width * self.t.channel_stride
-        self.kb.issue(
-            name, types=tuple(types), dst=dst, src=src, rows=self.height, cols=lanes,
-            dst_stride=step * types[-1].itemsize, src_stride=step * types[0].itemsize, **extra,
-        )  # fmt: skip
+        to, source = dst.rows(step * types[-1].itemsize), src.rows(step * types[0].itemsize)
+        self.kb.issue(name, *types, dst=to, src=source, rows=self.height, cols=lanes, **extra)
 
-    def _sums_op(self, name: str, types: Sequence[DType], dst: Buffer, **extra: Any) -> None:
+    def _sums_op(self, name: str, types: Sequence[DType], dst: Buffer, **extra: int) -> None:
         """dst = f(sums) on the tile."""
         step, lanes = self.t.cols * self.t.channel_stride, self.cols * self.t.channel_stride
-        self.kb.issue(
-            name, types=tuple(types), dst=dst, src=self.sums, rows=self.rows, cols=lanes,
-            dst_stride=step * types[-1].itemsize, src_stride=step * types[0].itemsize, **extra,
-        )  # fmt: skip
+        to, source = dst.rows(step * types[-1].itemsize), self.sums.rows(step * types[0].itemsize)
+        self.kb.issue(name, *types, dst=to, src=source, rows=self.rows, cols=lanes, **extra)
 
     def _down(self, window: Window, onto: bool = False) -> None:
         """Combine rows into `acc`; `onto`: onto what it has."""
         if not self.uses_acc:
             return
-        lanes = self.width * self.t.channel_stride
+        lanes, acc, data = self.width * self.t.channel_stride, self.acc.rows(self.pitch), self.data.rows(self.pitch)
         taps = list(range(window.kernel))
         if not onto:
-            taps = self.taps.begin(
-                window, self.acc.at(0), self.pitch, self.row, self.rows, self.top, self.data, lanes, self.pitch
-            )
+            taps = self.taps.begin(window, acc, self.row, self.rows, self.top, data, lanes)
         for tap in taps:
             with self.taps.inside(window, tap, self.row, self.rows) as (first, count):
-                dst = self.acc.at((first - self.row) * self.pitch)
-                src = self.taps.source(window, tap, first, self.top, self.data.at(0), self.pitch)
-                self.taps.onto(dst, self.pitch, src, window.stride * self.pitch, count, lanes)
+                dst = acc.at((first - self.row) * self.pitch)
+                self.taps.onto(dst, dst, self.taps.source(window, tap, first, self.top, data), count, lanes)
 
     def _sideways(self) -> None:
         """Combine columns into `sums`: for all rows at once where windows do not overlap, else row by row."""
@@ -262,12 +240,11 @@ class _Pool:
             self._columns(self.acc.at(r * (rows_apart * self.pitch)), self.sums.at(r * line), self.cols, lanes)
 
     def _columns(self, src: Part, dst: Part, count: Number, lanes: int) -> None:
-        window = self.wide
-        for tap in self.taps.begin(window, dst, self.column, self.col, count, self.left, src, lanes, self.column):
+        window, src, dst = self.wide, src.rows(self.column), dst.rows(self.column)
+        for tap in self.taps.begin(window, dst, self.col, count, self.left, src, lanes):
             with self.taps.inside(window, tap, self.col, count) as (first, number):
                 place = dst.at((first - self.col) * self.column)
-                self.taps.onto(place, self.column, self.taps.source(window, tap, first, self.left, src, self.column),
-                           window.stride * self.column, number, lanes)  # fmt: skip
+                self.taps.onto(place, place, self.taps.source(window, tap, first, self.left, src), number, lanes)
 
     # Results ----------------------------------------------------------------------------------------------------------
 
@@ -288,11 +265,8 @@ class _Pool:
 
     def _square(self) -> None:
         """x^2 of the slab, in place."""
-        step = self.pitch
-        self.kb.issue(
-            "v_mul", types=(self.work,), dst=self.data, a=self.data, b=self.data, rows=self.height,
-            cols=self.width * self.t.channel_stride, dst_stride=step, a_stride=step, b_stride=step,
-        )  # fmt: skip
+        data, lanes = self.data.rows(self.pitch), self.width * self.t.channel_stride
+        self.kb.issue("v_mul", self.work, dst=data, a=data, b=data, rows=self.height, cols=lanes)
 
     def _finish(self) -> None:
         """From sums to means or roots."""
@@ -315,22 +289,22 @@ class _Pool:
         for segments in (deep, high, wide):
             if len(segments) == 1:
                 common /= segments[0][2]
-        lanes = self.cols * self.t.channel_stride
+        lanes, sums = self.cols * self.t.channel_stride, self.sums.rows(line)
         if common != 1.0:
-            self._times(self.sums.at(0), line, self.rows, lanes, common)
+            self._times(sums, self.rows, lanes, common)
         for first, stop, count in deep if len(deep) > 1 else []:
             if count > 1:
                 with kb.when(kb.compare(">=", self.depth, first)), kb.when(kb.compare("<", self.depth, stop)):
-                    self._times(self.sums.at(0), line, self.rows, lanes, 1.0 / count)
+                    self._times(sums, self.rows, lanes, 1.0 / count)
         for first, stop, count in high if len(high) > 1 else []:
             if count > 1:
                 with self._overlap(first, stop, self.row, self.rows) as (start, number):
-                    self._times(self.sums.at((start - self.row) * line), line, number, lanes, 1.0 / count)
+                    self._times(sums.at((start - self.row) * line), number, lanes, 1.0 / count)
         for first, stop, count in wide if len(wide) > 1 else []:
             if count > 1:
                 with self._overlap(first, stop, self.col, self.cols) as (start, number):
-                    place = self.sums.at((start - self.col) * self.column)
-                    self._times(place, line, self.rows, number * self.t.channel_stride, 1.0 / count)
+                    place = sums.at((start - self.col) * self.column)
+                    self._times(place, self.rows, number * self.t.channel_stride, 1.0 / count)
 
     @contextmanager
     def _overlap(self, low: int, high: int, start: Number, count: Number) -> Iterator[tuple[Number, Number]]:
@@ -350,11 +324,8 @@ class _Pool:
                 found.append((k, k + 1, count))
         return found
 
-    def _times(self, dst: Part, step: int, count: Number, lanes: Number, factor: float) -> None:
-        self.kb.issue(
-            "v_muls", types=(self.work,), dst=dst, src=dst, rows=count, cols=lanes, dst_stride=step, src_stride=step,
-            value=bits_of(factor, self.work),
-        )  # fmt: skip
+    def _times(self, dst: Part, count: Number, lanes: Number, factor: float) -> None:
+        self.kb.issue("v_muls", self.work, dst=dst, src=dst, rows=count, cols=lanes, value=bits_of(factor, self.work))
 
     # Storing ----------------------------------------------------------------------------------------------------------
 
@@ -374,15 +345,10 @@ class _Pool:
             place = place + start * (stride * item)
         target = kb.operand(out.target, place)
         if self.across is not None:
-            step = planar_stride(self.t.rows * self.t.cols, item, self.block)
-            kb.issue(
-                "v_transpose", types=(BITS[item],), dst=self.across, src=self.out, rows=self.rows * self.t.cols,
-                cols=self.channels, dst_stride=step, src_stride=lanes * item,
-            )  # fmt: skip
-            kb.issue(
-                "ub_to_gm_2d", dst=target, src=self.across, rows=self.channels,
-                row_bytes=self.rows * (self.t.cols * item), dst_stride=strides[1] * item, src_stride=step,
-            )  # fmt: skip
+            across = self.across.rows(planar_stride(self.t.rows * self.t.cols, item, self.block))
+            last, rows = self.out.rows(lanes * item), self.rows * self.t.cols
+            kb.issue("v_transpose", BITS[item], dst=across, src=last, rows=rows, cols=self.channels)
+            kb.store_rows(target.rows(strides[1] * item), across, self.channels, self.rows * (self.t.cols * item))
             return
         self._store_last(target, strides[3] * item, strides[4] * item)
 
@@ -395,17 +361,13 @@ class _Pool:
             kb.issue("ub_to_gm", dst=target, src=self.out, bytes=self.rows * (self.t.cols * column))
             return
 
-        def move(src: Part, dst: Address, count: Number) -> None:
-            kb.issue(
-                "ub_to_gm_2d", dst=dst, src=src, rows=count, row_bytes=self.channels * item, dst_stride=column,
-                src_stride=lanes * item,
-            )  # fmt: skip
-
+        target, out = target.rows(column), self.out.rows(lanes * item)
         if whole:
-            move(self.out.at(0), target, self.rows * self.t.cols)
+            kb.store_rows(target, out, self.rows * self.t.cols, self.channels * item)
             return
         with kb.loop(0, self.rows) as r:
-            move(self.out.at(r * (self.t.cols * lanes * item)), target.at(r * row), self.cols)
+            line = out.at(r * (self.t.cols * lanes * item))
+            kb.store_rows(target.at(r * row), line, self.cols, self.channels * item)
 
     def _store_through(self, behind: TileProgram) -> None:
         """Row by row through the program that takes the results."""
@@ -413,12 +375,9 @@ class _Pool:
         rings = tuple(dict.fromkeys((*behind.rings, self.ring_out)))
         with kb.loop(0, self.rows) as r, kb.turn(*rings):
             line = self.sums.at(r * (self.t.cols * self.column))
-            kb.issue("v_copy", types=(self.work,), dst=self.out, src=line, rows=1, cols=self.cols * lanes)
+            kb.issue("v_copy", self.work, dst=self.out, src=line, rows=1, cols=self.cols * lanes)
             spatial = (self.depth, self.row + r, self.col)[3 - self.form.spatial :]
-            at = (self.image, self.channel, *spatial)
-            behind.load(at, self.cols, self.channels)
-            behind.compute(self.cols, self.channels)
-            behind.store(at, self.cols, self.channels)
+            behind.run((self.image, self.channel, *spatial), self.cols, self.channels)
 
 
 def _lowest(dtype: DType) -> float:

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.pointwise import emit_cut, emit_tiles
 from superkernel.codegen.aicore.layer import KernelBuilder
-from superkernel.codegen.aicore.rings import Buffer, Ring
+from superkernel.codegen.aicore.rings import Buffer, Part, Ring
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import NOT_PLACED, LocalTile, Placed, TileProgram, place
+from superkernel.codegen.aicore.tileprogram import NOT_PLACED, Placed, TileProgram, place
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
@@ -86,15 +86,15 @@ class _Wide:
         self.result = kb.buffer(outputs, Local.UB, 2 * pairs * out.itemsize, "turned", top=True)
         self.placed: Placed = {}
         self._offsets: list[Buffer] = []
-        apart: dict[tuple[Home, int], LocalTile] = {}
+        apart: dict[tuple[Home, int], Part] = {}
         for home, buffer, dtype in ((Home.INPUT, self.source, self.dtypes[0]), (Home.OUTPUT, self.result, out)):
             width = self.half * dtype.itemsize
             for k in WIDE:
                 if plan.interleaved:
                     own = kb.fixed(Local.UB, pairs * dtype.itemsize, f"{home.value} {k}")
-                    apart[home, k] = LocalTile(own.at(0), width)
+                    apart[home, k] = own.rows(width)
                 else:
-                    apart[home, k] = LocalTile(buffer.at(k * width), 2 * width)
+                    apart[home, k] = buffer.at(k * width).rows(2 * width)
         self.placed = apart
         if plan.interleaved:
             self._offsets = [self._make_offsets(k, pairs) for k in WIDE]
@@ -102,7 +102,7 @@ class _Wide:
     def _make_offsets(self, k: int, pairs: int) -> Buffer:
         """Byte offsets of the pairs' element k."""
         made, item = self.kb.fixed(Local.UB, pairs * OFFSET_BYTES, f"offsets {k}"), self.dtypes[0].itemsize
-        self.kb.issue("v_iota", types=(DType.I32,), dst=made, cols=pairs, start=k * item, step=2 * item)
+        self.kb.issue("v_iota", DType.I32, dst=made, cols=pairs, start=k * item, step=2 * item)
         return made
 
     def load(self, at: list[Number], rows: Number) -> None:
@@ -111,43 +111,32 @@ class _Wide:
         item = dtype.itemsize
         source = self.kb.operand(walk.source, place(walk.offset, walk.strides, [*at[:-1], 0]) * item)
         stride, width = walk.strides[self.row] * item, 2 * self.half
-        if stride == width * item or self.plan.pairs.shape[self.row] == 1:
-            self.kb.issue("gm_to_ub", dst=self.source, src=source, bytes=rows * (width * item))
-            return
-        self.kb.issue(
-            "gm_to_ub_2d", types=(dtype,), dst=self.source, src=source, rows=rows, cols=width,
-            dst_stride=width * item, src_stride=stride,
-        )  # fmt: skip
+        dense = stride == width * item or self.plan.pairs.shape[self.row] == 1
+        self.kb.load_rows(self.source.rows(width * item), source.rows(stride), dtype, rows, width, dense)
 
     def split(self, rows: Number) -> None:
         """Neighbours apart."""
         for k, offsets in enumerate(self._offsets):
-            dtype, own = self.dtypes[0], self.placed[Home.INPUT, k].part
-            self.kb.issue(
-                "v_gather", types=(dtype,), dst=own, src=self.source, offsets=offsets, cols=rows * self.half,
-                table_bytes=rows * (2 * self.half * dtype.itemsize),
-            )  # fmt: skip
+            self._permute("v_gather", self.placed[Home.INPUT, k], self.source, offsets, rows, self.dtypes[0])
 
     def join(self, rows: Number) -> None:
         """Neighbours together."""
         for k, offsets in enumerate(self._offsets):
-            dtype, own = self.dtypes[1], self.placed[Home.OUTPUT, k].part
-            self.kb.issue(
-                "v_scatter", types=(dtype,), dst=self.result, src=own, offsets=offsets, cols=rows * self.half,
-                table_bytes=rows * (2 * self.half * dtype.itemsize),
-            )  # fmt: skip
+            self._permute("v_scatter", self.result, self.placed[Home.OUTPUT, k], offsets, rows, self.dtypes[1])
+
+    def _permute(
+        self, name: str, dst: Buffer | Part, src: Buffer | Part, offsets: Buffer, rows: Number, dtype: DType
+    ) -> None:
+        cols, nbytes = rows * self.half, rows * (2 * self.half * dtype.itemsize)
+        self.kb.issue(name, dtype, dst=dst, src=src, offsets=offsets, cols=cols, table_bytes=nbytes)
 
     def store(self, at: list[Number], rows: Number) -> None:
         """Whole rows of the result."""
         walk, item = self.plan.pairs.outputs[0], self.dtypes[1].itemsize
         target: Address = self.kb.operand(walk.target, place(walk.offset, walk.strides, [*at[:-1], 0]) * item)
         stride, width = walk.strides[self.row] * item, 2 * self.half * item
-        if stride == width or self.plan.pairs.shape[self.row] == 1:
-            self.kb.issue("ub_to_gm", dst=target, src=self.result, bytes=rows * width)
-            return
-        self.kb.issue(
-            "ub_to_gm_2d", dst=target, src=self.result, rows=rows, row_bytes=width, dst_stride=stride, src_stride=width
-        )
+        dense = stride == width or self.plan.pairs.shape[self.row] == 1
+        self.kb.store_rows(target.rows(stride), self.result.rows(width), rows, width, dense)
 
 
 class _Positions:

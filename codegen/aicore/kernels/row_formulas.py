@@ -8,24 +8,16 @@ scaled when it changes.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 
 from superkernel.codegen.aicore.kernels.row_task import RowTask
 from superkernel.codegen.aicore.kernels.row_tiles import RowTile, TileVector, VectorForm
 from superkernel.core.dtypes import DType
+from superkernel.scheduler.families.aicore.lowering import bits_of
 from superkernel.scheduler.families.aicore.row_modes import RowMode
 from superkernel.scheduler.families.rowops import integer, real
 
 LOWEST_F32 = -3.4028234663852886e38
-
-
-def bits_of(value: float, dtype: DType) -> int:
-    """The bits of a number as a command has them."""
-    if dtype.is_float:
-        form = {DType.F32: "<f", DType.F16: "<e"}[dtype]
-        return int.from_bytes(struct.pack(form, value), "little")
-    return int(value) & (1 << 8 * dtype.itemsize) - 1
 
 
 def _sum(t: RowTask, dst: TileVector, prepare: Callable[[RowTile], RowTile], part: TileVector) -> None:
@@ -65,10 +57,7 @@ def softmax(t: RowTask) -> None:
             _sum(t, total, power, total)
         else:
             _running_softmax(t, top, total)
-        if log:
-            ops.vector("v_ln", total, total)
-        else:
-            ops.vector("v_reciprocal", total, total)
+        ops.unary("v_ln" if log else "v_reciprocal", total, total)
 
         def result(y: RowTile, x: RowTile) -> None:
             if not t.tiling.resident:
@@ -83,20 +72,20 @@ def softmax(t: RowTask) -> None:
 def _running_softmax(t: RowTask, top: TileVector, total: TileVector) -> None:
     """The greatest element and the sum of powers relative to it, chunk by chunk."""
     ops, part, old = t.ops, t.statistic(2), t.statistic(3)
-    ops.fill_vector(top, bits_of(LOWEST_F32, DType.F32))  # not -inf: inf - inf is none
-    ops.fill_vector(total, 0)
+    ops.fill(top, bits_of(LOWEST_F32, DType.F32))  # not -inf: inf - inf is none
+    ops.fill(total, 0)
 
     def visit(x: RowTile) -> None:
         ops.reduce("max", part, x)
-        ops.vector("v_copy", old, top)
-        ops.vectors("v_max", top, top, part)
-        ops.vectors("v_sub", old, old, top)
-        ops.vector("v_exp", old, old)
-        ops.vectors("v_mul", total, total, old)
+        ops.unary("v_copy", old, top)
+        ops.binary("v_max", top, top, part)
+        ops.binary("v_sub", old, old, top)
+        ops.unary("v_exp", old, old)
+        ops.binary("v_mul", total, total, old)
         ops.binary("v_sub", x, x, top)
         ops.unary("v_exp", x, x)
         ops.reduce("sum", part, x)
-        ops.vectors("v_add", total, total, part)
+        ops.binary("v_add", total, total, part)
 
     t.each(visit)
 
@@ -113,7 +102,7 @@ def norm(t: RowTask) -> None:
         centred = t.body.op != "rms_norm"
         if centred:
             _sum(t, mean, _keep, part)
-            ops.vector("v_muls", mean, mean, value=_f32(1.0 / count))
+            ops.unary("v_muls", mean, mean, value=_f32(1.0 / count))
 
         def squares(x: RowTile) -> RowTile:
             if centred:
@@ -121,9 +110,9 @@ def norm(t: RowTask) -> None:
             return _square(t)(x)
 
         _sum(t, factor, squares, part)
-        ops.vector("v_muls", factor, factor, value=_f32(1.0 / count))
-        ops.vector("v_adds", factor, factor, value=_f32(epsilon))
-        ops.vector("v_rsqrt", factor, factor)
+        ops.unary("v_muls", factor, factor, value=_f32(1.0 / count))
+        ops.unary("v_adds", factor, factor, value=_f32(epsilon))
+        ops.unary("v_rsqrt", factor, factor)
 
         scaled, prepare = _scaled(t, factor)
 
@@ -149,7 +138,7 @@ def _join(t: RowTask, scale: TileVector, factor: TileVector) -> TileVector:
     if factor.form is VectorForm.ONE:
         t.ops.scaled(both, scale, factor)
     else:
-        t.ops.vectors("v_mul", both, scale, factor)
+        t.ops.binary("v_mul", both, scale, factor)
     return both
 
 
@@ -194,25 +183,21 @@ def lp_norm(t: RowTask) -> None:
             _sum(t, total, magnitude, part)
         else:
             _sum(t, total, _square(t), part)
-            ops.vector("v_sqrt", total, total)
+            ops.unary("v_sqrt", total, total)
         # Where the norm is 0 the row is: x / 1 is 0 there too.
-        _where(t, total, total, mask, "ne", 0.0, 1.0)
+        _keep_where(t, total, total, mask, "ne", 0.0, 1.0)
         t.results(lambda y, x: ops.binary("v_div", y, x, total))
 
 
-def _where(
-    t: RowTask, dst: TileVector, src: TileVector, mask: TileVector, predicate: str, than: float, otherwise: float
+def _keep_where(
+    t: RowTask, dst: TileVector, tested: TileVector, mask: TileVector, predicate: str, than: float, otherwise: float
 ) -> None:
-    """dst = src where `src predicate than`, else a number. `mask`: room for bytes."""
-    kb, dtype = t.kb, t.ops.dtype
-    kb.issue(
-        "v_cmps", types=(dtype,), dst=mask.part, src=src.part, cols=src.count, predicate=predicate,
-        value=bits_of(than, dtype),
-    )  # fmt: skip
-    kb.issue(
-        "v_selects", types=(dtype,), dst=dst.part, src=src.part, mask=mask.part, cols=src.count,
-        value=bits_of(otherwise, dtype),
-    )  # fmt: skip
+    """dst becomes a number where not `tested predicate than`. `mask`: room for bytes."""
+    kb, dtype, bits = t.kb, t.ops.dtype, bits_of(than, t.ops.dtype)
+    room, x, count = mask.part.flat, tested.part.flat, tested.count
+    kb.issue("v_cmps", dtype, dst=room, src=x, cols=count, predicate=predicate, value=bits)
+    value, here = bits_of(otherwise, dtype), dst.part.flat
+    kb.issue("v_selects", dtype, dst=here, src=here, mask=room, cols=count, value=value)
 
 
 def batch_norm(t: RowTask) -> None:
@@ -227,9 +212,9 @@ def batch_norm(t: RowTask) -> None:
             assert bias is not None
             assert mean is not None
             factor = t.spare_like(var)
-            ops.vector("v_adds", factor, var, value=_f32(epsilon))
-            ops.vector("v_sqrt", factor, factor)
-            ops.vectors("v_div", factor, scale, factor)
+            ops.unary("v_adds", factor, var, value=_f32(epsilon))
+            ops.unary("v_sqrt", factor, factor)
+            ops.binary("v_div", factor, scale, factor)
             ops.binary("v_sub", y, x, mean)
             ops.binary("v_mul", y, y, factor)
             ops.binary("v_add", y, y, bias)
@@ -251,7 +236,7 @@ def reduction(t: RowTask) -> None:
         kind = {"reduce_max": "max", "reduce_min": "min", "reduce_prod": "prod"}.get(op, "sum")
         identity = bits_of(_identity(kind, t.dtype), t.work)
         if t.space.row_size == 0:
-            t.ops.fill_vector(total, identity)
+            t.ops.fill(total, identity)
         else:
             t.reduce(kind, total, _before(t), identity, part)
         _after(t, total)
@@ -287,23 +272,22 @@ def _before(t: RowTask) -> Callable[[RowTile], RowTile]:
 def _product_tile(t: RowTask, x: RowTile) -> RowTile:
     """A copy that may be destroyed, of known extents: what is missing is 1."""
     assert t.ops.scratch is not None
-    p, q, stride = t.tiling.p, t.tiling.q, t.tiling.stride * t.work_item
-    lines = t.tiling.mode is RowMode.LINES
-    full = RowTile(t.ops.scratch.at(0), stride, x.n if lines else p, q, False)
+    p, q, lines = t.tiling.p, t.tiling.q, t.tiling.mode is RowMode.LINES
+    full = RowTile(t.ops.scratch.rows(t.tiling.stride * t.work_item), x.n if lines else p, q)
     if not isinstance(x.m, int) or not (lines or isinstance(x.n, int)) or x.m != q:
         t.ops.fill(full, bits_of(1.0, t.work))
-    t.ops.unary("v_copy", RowTile(full.part, stride, x.n, x.m, False), x)
+    t.ops.unary("v_copy", RowTile(full.part, x.n, x.m), x)
     return full
 
 
 def _after(t: RowTask, total: TileVector) -> None:
     op, ops = t.body.op, t.ops
     if op == "reduce_mean":
-        ops.vector("v_muls", total, total, value=_f32(1.0 / t.space.row_size if t.space.row_size else math.nan))
+        ops.unary("v_muls", total, total, value=_f32(1.0 / t.space.row_size if t.space.row_size else math.nan))
     elif op == "reduce_l2":
-        ops.vector("v_sqrt", total, total)
+        ops.unary("v_sqrt", total, total)
     elif op == "reduce_log_sum":
-        ops.vector("v_ln", total, total)
+        ops.unary("v_ln", total, total)
 
 
 def _log_sum_exp(t: RowTask) -> None:
@@ -311,17 +295,12 @@ def _log_sum_exp(t: RowTask) -> None:
     ops = t.ops
     top, total, part, size = t.statistic(0), t.statistic(1), t.statistic(2), t.statistic(3)
     if t.space.row_size == 0:
-        ops.fill_vector(top, bits_of(-math.inf, t.work))
+        ops.fill(top, bits_of(-math.inf, t.work))
         t.emit_vector(top)
         return
     t.reduce("max", top, _keep, bits_of(-math.inf, t.work), part)
-    ops.vector("v_abs", part, top)
-    kb = t.kb
-    kb.issue(
-        "v_cmps", types=(t.work,), dst=size.part, src=part.part, cols=part.count, predicate="lt",
-        value=bits_of(math.inf, t.work),
-    )  # fmt: skip
-    kb.issue("v_selects", types=(t.work,), dst=top.part, src=top.part, mask=size.part, cols=top.count, value=0)
+    ops.unary("v_abs", part, top)
+    _keep_where(t, top, part, size, "lt", math.inf, 0.0)
 
     def power(x: RowTile) -> RowTile:
         ops.binary("v_sub", x, x, top)
@@ -329,8 +308,8 @@ def _log_sum_exp(t: RowTask) -> None:
         return x
 
     _sum(t, total, power, part)
-    ops.vector("v_ln", total, total)
-    ops.vectors("v_add", top, total, top)
+    ops.unary("v_ln", total, total)
+    ops.binary("v_add", top, total, top)
     t.emit_vector(top)
 
 

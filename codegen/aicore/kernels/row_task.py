@@ -22,10 +22,10 @@ from superkernel.codegen.aicore.kernels.row_units import Chunk, Units
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Ring
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.codegen.aicore.tileprogram import LocalTile as LocalTile
 from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, PointwiseProgram
+from superkernel.scheduler.families.aicore.lowering import engine_type
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.row_buffers import (
     STATISTICS,
@@ -41,11 +41,6 @@ from superkernel.scheduler.families.aicore.tilecode import Home, TileSize
 from superkernel.target.engines import Local
 
 Prepare = Callable[[RowTile], RowTile]
-
-
-def command_dtype(dtype: DType) -> DType:
-    """As commands know it: a bool is a byte."""
-    return DType.U8 if dtype is DType.BOOL else dtype
 
 
 class Scope(Enum):
@@ -78,7 +73,7 @@ class RowTask(Units):
         super().__init__(kb, body, tiling)
         kind = body.anchor_input_types[0]
         assert kind is not None
-        self.dtype, self.work = command_dtype(kind.dtype), work_of(body)
+        self.dtype, self.work = engine_type(kind.dtype), work_of(body)
         self.casts = self.dtype is not self.work
         self.item, self.work_item = self.dtype.itemsize, self.work.itemsize
         self.block = kb.target.memory.block_bytes
@@ -134,14 +129,14 @@ class RowTask(Units):
         code = code_behind(self.body)
         assert code is not None
         if self.taken is not None:
-            anchor = LocalTile(self.taken.at(0), 0 if self.reduces else self.tiling.stride * self.work_item)
+            anchor = self.taken.rows(0 if self.reduces else self.tiling.stride * self.work_item)
         elif self.reduces:
-            anchor = LocalTile(self.stats[0].at(0), 0)
+            anchor = self.stats[0].rows(0)
         elif self.before is not None:
             anchor = self.before.result(self._fed)
         else:
             assert self.x_buffer is not None
-            anchor = LocalTile(self.x_buffer.at(0), self.tiling.stride * self.work_item)
+            anchor = self.x_buffer.rows(self.tiling.stride * self.work_item)
         size = TileSize(*result_extents(self.body, self.tiling.p, self.tiling.q), self.block)
         return TileProgram(self.kb, self.space.epilogue, code, size, self.ring_in, self.ring_out, anchors=[anchor])
 
@@ -160,15 +155,10 @@ class RowTask(Units):
         """Buffers of a further input of `size` bytes: as loaded, in the type of the work."""
         walk, load = program.inputs[0].strides, program.inputs[0]
         along_p, along_q = self.pd >= 0 and walk[self.pd] != 0, walk[self.qd] != 0
-        form = (
-            None
-            if along_p and along_q
-            else VectorForm.COLUMN
-            if along_p
-            else VectorForm.ROW
-            if along_q
-            else VectorForm.ONE
-        )
+        form = {
+            (True, True): None, (True, False): VectorForm.COLUMN, (False, True): VectorForm.ROW,
+            (False, False): VectorForm.ONE,
+        }[along_p, along_q]  # fmt: skip
         item = load.dtype.itemsize
         spread = form is VectorForm.COLUMN and walk[self.pd] != 1
         spans = spans_rows(self.body, program)
@@ -262,8 +252,8 @@ class RowTask(Units):
         before.store(chunk.at, chunk.n, chunk.m)
         q = self.tiling.q
         pitch = ceil_to(q * self.work_item, self.block)
-        dense = pitch == q * self.work_item and isinstance(chunk.m, int) and chunk.m == q
-        return RowTile(before.result(self._fed).part, pitch, chunk.n, chunk.m, dense)
+        dense = pitch == q * self.work_item and chunk.m == q
+        return RowTile(before.result(self._fed).rows(pitch), chunk.n, chunk.m, dense)
 
     def _extents(self, chunk: Chunk) -> tuple[Number, Number]:
         """Rows and columns of a chunk's results."""
@@ -280,26 +270,25 @@ class RowTask(Units):
             return
         count = {VectorForm.ROW: chunk.m, VectorForm.COLUMN: chunk.n, VectorForm.ONE: 1}[param.form]
         if param.step != item:
-            mover.load(RowTile(param.raw.at(0), param.step, count, 1, False), walk)
+            mover.load(RowTile(param.raw.rows(param.step), count, 1), walk)
             return
         step = walk.q_step if param.form is VectorForm.ROW else item
-        mover.load(RowTile(param.raw.at(0), 0, 1, count, False), TileStrides(walk.address, 0, step))
+        mover.load(RowTile(param.raw.rows(0), 1, count), TileStrides(walk.address, 0, step))
 
     def _cast_param(self, param: Param, chunk: Chunk) -> None:
         if param.raw is param.value:
             return
         value = self._param_value(param, chunk)
-        if isinstance(value, RowTile):
-            self.ops.cast(value, self._tile(param.raw, param.dtype.itemsize, chunk), param.dtype, self.work)
-            return
-        raw = TileVector(param.raw.at(0), value.form, value.count, param.step)
-        self.ops.cast_vector(value, raw, param.dtype, self.work)
+        raw: RowTile | TileVector = self._tile(param.raw, param.dtype.itemsize, chunk)
+        if isinstance(value, TileVector):
+            raw = TileVector(param.raw.rows(param.step), value.form, value.count)
+        self.ops.cast(value, raw, param.dtype, self.work)
 
     def _param_value(self, param: Param, chunk: Chunk) -> RowTile | TileVector:
         if param.form is None:
             return self._tile(param.value, self.work_item, chunk)
         count = {VectorForm.ROW: chunk.m, VectorForm.COLUMN: chunk.n, VectorForm.ONE: 1}[param.form]
-        return TileVector(param.value.at(0), param.form, count, param.value_step)
+        return TileVector(param.value.rows(param.value_step), param.form, count)
 
     def param(self, k: int, like: RowTile) -> RowTile | TileVector | None:
         """A further input for a tile, None if it is absent."""
@@ -322,7 +311,7 @@ class RowTask(Units):
         """Room for a vector of the shape of a further input."""
         assert self.spare is not None
         step = self.block if value.step >= self.block else self.work_item
-        return TileVector(self.spare.at(0), value.form, value.count, step)
+        return TileVector(self.spare.rows(step), value.form, value.count)
 
     def spare_of(self, k: int, like: RowTile) -> TileVector:
         """The tile's part of a vector that was put there for all of the unit."""
@@ -339,12 +328,10 @@ class RowTask(Units):
     def statistic(self, number: int) -> TileVector:
         """Room for one number per row of the unit."""
         assert self.unit is not None
-        buffer, mode = self.stats[number], self.tiling.mode
-        if mode is RowMode.LINES:
-            return TileVector(buffer.at(0), VectorForm.COLUMN, self.unit.n, self.work_item)
-        if mode is RowMode.COLUMNS:
-            return TileVector(buffer.at(0), VectorForm.ROW, self.unit.m, self.work_item)
-        return TileVector(buffer.at(0), VectorForm.ONE, 1, self.work_item)
+        form, count = {
+            RowMode.LINES: (VectorForm.COLUMN, self.unit.n), RowMode.COLUMNS: (VectorForm.ROW, self.unit.m),
+        }.get(self.tiling.mode, (VectorForm.ONE, 1))  # fmt: skip
+        return TileVector(self.stats[number].rows(self.work_item), form, count)
 
     def each(self, visit: Callable[[RowTile], None], results: bool = False) -> None:
         """Visit the data: the resident tile, or chunk after chunk."""
@@ -360,11 +347,11 @@ class RowTask(Units):
         if self._x is not None:
             self.ops.reduce(kind, dst, prepare(self._x))
             return
-        self.ops.fill_vector(dst, identity_bits)
+        self.ops.fill(dst, identity_bits)
 
         def visit(x: RowTile) -> None:
             self.ops.reduce(kind, part, prepare(x))
-            self.ops.vectors(COMBINE[kind], dst, dst, part)
+            self.ops.binary(COMBINE[kind], dst, dst, part)
 
         self.each(visit)
 
@@ -396,20 +383,24 @@ class RowTask(Units):
             self.each(visit, results=True)
 
     def _out_dtype(self, k: int) -> DType:
-        return command_dtype(self.body.operands[self.space.epilogue.outputs[k].target].type.dtype)
+        return engine_type(self.body.operands[self.space.epilogue.outputs[k].target].type.dtype)
 
     def _store(self, y: RowTile, chunk: Chunk, direct: bool) -> None:
         tiles = []
         for k, (buffer, _) in enumerate(self.outs):
-            dtype = self._out_dtype(k)
-            tile = self._tile(buffer, dtype.itemsize, chunk)
-            if not direct and dtype is self.work:
-                self.ops.unary("v_copy", tile, y)
-            elif not direct:
-                self.ops.cast(tile, y, self.work, dtype)
+            tile = self._tile(buffer, self._out_dtype(k).itemsize, chunk)
+            if not direct:
+                self._convert(tile, y, self._out_dtype(k))
             tiles.append(tile)
         for (_, mover), tile, out in zip(self.outs, tiles, self.space.epilogue.outputs, strict=True):
             mover.store(tile, self._walk(out.target, out.strides, out.offset, chunk))
+
+    def _convert(self, dst: RowTile | TileVector, src: RowTile | TileVector, dtype: DType) -> None:
+        """dst = src in the type of a result."""
+        if dtype is self.work:
+            self.ops.unary("v_copy", dst, src)
+        else:
+            self.ops.cast(dst, src, self.work, dtype)
 
     def emit_vector(self, value: TileVector) -> None:
         """Store one number per row of the unit."""
@@ -423,12 +414,8 @@ class RowTask(Units):
             tiles = []
             for k, (buffer, _) in enumerate(self.outs):
                 dtype = self._out_dtype(k)
-                copy = TileVector(buffer.at(0), value.form, value.count, dtype.itemsize)
-                if dtype is self.work:
-                    self.ops.vector("v_copy", copy, value)
-                else:
-                    self.ops.cast_vector(copy, value, self.work, dtype)
-                tiles.append(RowTile(copy.part, 0, 1, value.count, False))
+                self._convert(TileVector(buffer.rows(dtype.itemsize), value.form, value.count), value, dtype)
+                tiles.append(RowTile(buffer.rows(0), 1, value.count))
             for (_, mover), tile, out in zip(self.outs, tiles, self.space.epilogue.outputs, strict=True):
                 walk = self._walk(out.target, out.strides, out.offset, self.unit)
                 item = self.body.operands[out.target].type.dtype.itemsize
@@ -444,6 +431,6 @@ class RowTask(Units):
                 behind.load(unit.at, *extents)
             stack.enter_context(self.kb.turn(self.ring_out))
             if self.taken is not None:
-                self.ops.vector("v_copy", value.of(self.taken), value)
+                self.ops.unary("v_copy", value.of(self.taken), value)
             behind.compute(*extents)
             behind.store(unit.at, *extents)

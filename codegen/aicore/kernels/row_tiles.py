@@ -11,10 +11,12 @@ row's place in it nor on how many rows there are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import TypeAlias, cast
 
+from superkernel.codegen.aicore.commands import OperandValue
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
@@ -36,39 +38,56 @@ class VectorForm(Enum):
 
 @dataclass(frozen=True, eq=False)
 class RowTile:
-    """`dense`: rows follow one another without a gap, so that commands may take them as one row."""
+    """`part` says the rows' distance; `dense`: they follow one another without a gap, so that commands may take them as
+    one row."""
 
     part: Part
-    stride: int
     n: Number
     m: Number
-    dense: bool
+    dense: bool = False
+
+    @property
+    def stride(self) -> int:
+        """Bytes from row to row."""
+        return cast("int", self.part.pitch)
 
     def columns(self, first: int, count: int, item: int) -> RowTile:
         """Some columns; `first` x `item` must be a multiple of a block."""
-        return RowTile(self.part.at(first * item), self.stride, self.n, count, False)
+        return RowTile(self.part.at(first * item), self.n, count)
 
     def rows(self, first: int, count: int) -> RowTile:
         """Some rows."""
         return replace(self, part=self.part.at(first * self.stride), n=count)
 
-    def of(self, part: Part | Buffer) -> RowTile:
+    def of(self, buffer: Buffer) -> RowTile:
         """A tile of the same shape elsewhere."""
-        return replace(self, part=part.at(0))
+        return replace(self, part=buffer.rows(self.stride))
 
 
 @dataclass(frozen=True, eq=False)
 class TileVector:
-    """`step`: bytes from number to number; a ROW's follow one another."""
+    """`part` says the distance from number to number; a ROW's follow one another."""
 
     part: Part
     form: VectorForm
     count: Number
-    step: int
 
-    def of(self, part: Part | Buffer) -> TileVector:
+    @property
+    def step(self) -> int:
+        """Bytes from number to number."""
+        return cast("int", self.part.pitch)
+
+    @property
+    def tile(self) -> RowTile:
+        """A number per row, or all in one row where they follow one another."""
+        return RowTile(self.part, self.count, 1, self.step < BLOCK_BYTES_MIN)
+
+    def of(self, buffer: Buffer) -> TileVector:
         """A vector of the same shape elsewhere, its numbers as far apart."""
-        return replace(self, part=part.at(0))
+        return replace(self, part=buffer.rows(self.step))
+
+
+Elements: TypeAlias = RowTile | TileVector
 
 
 class Ops:
@@ -93,81 +112,49 @@ class Ops:
         assert self.scratch is not None
         return like.of(self.scratch)
 
-    # Tiles ------------------------------------------------------------------------------------------------------------
+    # Element by element -----------------------------------------------------------------------------------------------
 
-    def unary(self, name: str, dst: RowTile, src: RowTile, **extra: float | int) -> None:
+    def unary(self, name: str, dst: Elements, src: Elements, **extra: int) -> None:
         """dst = f(src)."""
-        self._flat(name, (self.dtype,), dst, {"src": src}, extra)
+        self._issue(name, (self.dtype,), dst, extra, src=src)
 
-    def cast(self, dst: RowTile, src: RowTile, source: DType, target: DType) -> None:
+    def cast(self, dst: Elements, src: Elements, source: DType, target: DType) -> None:
         """dst = src in another type."""
-        self._flat("v_cast", (source, target), dst, {"src": src}, {})
+        self._issue("v_cast", (source, target), dst, {}, src=src)
 
-    def binary(self, name: str, dst: RowTile, a: RowTile, b: RowTile | TileVector) -> None:
-        """dst = a op b; a vector is repeated over the tile."""
-        if isinstance(b, RowTile):
-            self._flat(name, (self.dtype,), dst, {"a": a, "b": b}, {})
+    def binary(self, name: str, dst: Elements, a: Elements, b: Elements) -> None:
+        """dst = a op b; a vector is repeated over a tile."""
+        if isinstance(a, TileVector) or isinstance(b, RowTile):
+            self._issue(name, (self.dtype,), dst, {}, a=a, b=b)
             return
-        column = b.form is not VectorForm.ROW
-        form: dict[str, Any] = (
-            {"b_form": "column", "b_stride": b.step if b.form is VectorForm.COLUMN else 0} if column else {}
-        )
-        self.kb.issue(
-            name, types=(self.dtype,), dst=dst.part, a=a.part, b=b.part, rows=a.n, cols=a.m, dst_stride=dst.stride,
-            a_stride=a.stride, **form,
-        )  # fmt: skip
-
-    def _flat(
-        self,
-        name: str,
-        types: tuple[DType, ...],
-        dst: RowTile,
-        sources: dict[str, RowTile],
-        extra: dict[str, float | int],
-    ) -> None:
-        tiles = [dst, *sources.values()]
-        parts: dict[str, Any] = {**extra, **{key: tile.part for key, tile in sources.items()}}
-        first = next(iter(sources.values()))
-        if all(t.dense for t in tiles):
-            self.kb.issue(name, types=types, dst=dst.part, rows=1, cols=first.n * first.m, **parts)
-            return
-        strides: dict[str, Any] = {f"{key}_stride": tile.stride for key, tile in sources.items()}
-        self.kb.issue(
-            name, types=types, dst=dst.part, rows=first.n, cols=first.m, dst_stride=dst.stride, **strides, **parts,
-        )  # fmt: skip
-
-    def fill(self, dst: RowTile, bits: int) -> None:
-        """Every element of the tile, gaps aside, from the bits of a number."""
-        self.kb.issue(
-            "v_duplicate", types=(self.dtype,), dst=dst.part, rows=dst.n, cols=dst.m, dst_stride=dst.stride, value=bits
-        )
-
-    # Vectors ----------------------------------------------------------------------------------------------------------
-
-    def vector(self, name: str, dst: TileVector, src: TileVector, **extra: Any) -> None:
-        """dst = f(src), number by number."""
-        self.kb.issue(
-            name, types=(self.dtype,), dst=dst.part, src=src.part, **_walk(src, dst_stride=dst, src_stride=src), **extra
-        )
-
-    def vectors(self, name: str, dst: TileVector, a: TileVector, b: TileVector) -> None:
-        """dst = a op b, number by number."""
-        walk = _walk(a, dst_stride=dst, a_stride=a, b_stride=b)
-        self.kb.issue(name, types=(self.dtype,), dst=dst.part, a=a.part, b=b.part, **walk)
+        assert isinstance(dst, RowTile)
+        form = "matrix" if b.form is VectorForm.ROW else "column"
+        spread = b.part if b.form is VectorForm.COLUMN else b.part.rows(0)
+        self.kb.issue(name, self.dtype, dst=dst.part, a=a.part, b=spread, b_form=form, rows=a.n, cols=a.m)
 
     def scaled(self, dst: TileVector, src: TileVector, factor: TileVector) -> None:
         """dst = src * factor, one number."""
-        walk = _walk(src, dst_stride=dst, a_stride=src)
-        self.kb.issue("v_mul", types=(self.dtype,), dst=dst.part, a=src.part, b=factor.part, b_form="column", **walk)
+        self._issue("v_mul", (self.dtype,), dst, {"b": factor.part.rows(0), "b_form": "column"}, a=src)
 
-    def cast_vector(self, dst: TileVector, src: TileVector, source: DType, target: DType) -> None:
-        """dst = src in another type."""
-        walk = _walk(src, dst_stride=dst, src_stride=src)
-        self.kb.issue("v_cast", types=(source, target), dst=dst.part, src=src.part, **walk)
+    def _issue(
+        self, name: str, types: tuple[DType, ...], dst: Elements, extra: Mapping[str, OperandValue], **sources: Elements
+    ) -> None:
+        """A command on places of one shape: on one row where all of them are dense."""
+        tiles = {key: t.tile if isinstance(t, TileVector) else t for key, t in {**sources, "dst": dst}.items()}
+        first = next(iter(tiles.values()))
+        if all(t.dense for t in tiles.values()):
+            parts = {key: t.part.flat for key, t in tiles.items()}
+            self.kb.issue(name, *types, rows=1, cols=first.n * first.m, **parts, **extra)
+        else:
+            parts = {key: t.part for key, t in tiles.items()}
+            self.kb.issue(name, *types, rows=first.n, cols=first.m, **parts, **extra)
 
-    def fill_vector(self, dst: TileVector, bits: int) -> None:
-        """Every number of the vector."""
-        self.kb.issue("v_duplicate", types=(self.dtype,), dst=dst.part, rows=1, cols=dst.count, value=bits)
+    def fill(self, dst: Elements, bits: int) -> None:
+        """Every element, gaps aside, from the bits of a number."""
+        if isinstance(dst, TileVector):
+            self.kb.issue("v_duplicate", self.dtype, dst=dst.part.flat, rows=1, cols=dst.count, value=bits)
+        else:
+            self.kb.issue("v_duplicate", self.dtype, dst=dst.part, rows=dst.n, cols=dst.m, value=bits)
 
     # Reductions -------------------------------------------------------------------------------------------------------
 
@@ -185,10 +172,7 @@ class Ops:
             self._reduce(kind, dst, src, scope)
 
     def _reduce(self, kind: str, dst: TileVector, src: RowTile, scope: str) -> None:
-        self.kb.issue(
-            REDUCE[kind], types=(self.dtype,), dst=dst.part, src=src.part, rows=src.n, cols=src.m,
-            src_stride=src.stride, scope=scope,
-        )  # fmt: skip
+        self.kb.issue(REDUCE[kind], self.dtype, dst=dst.part, src=src.part, rows=src.n, cols=src.m, scope=scope)
 
     def _folded(self, kind: str, src: RowTile) -> RowTile:
         """At most FOLD_COLUMNS columns whose combination is that of all; in the temporary tile."""
@@ -213,11 +197,8 @@ class Ops:
         assert isinstance(src.m, int)
         assert self.scratch is not None
         p16 = p or (self.scratch.nbytes - self.turned_at) // (FOLD_COLUMNS * self.item)
-        turned = RowTile(self.scratch.at(self.turned_at), p16 * self.item, src.m, src.n, False)
-        self.kb.issue(
-            "v_transpose", types=(self.dtype,), dst=turned.part, src=src.part, rows=src.n, cols=src.m,
-            dst_stride=turned.stride, src_stride=src.stride,
-        )  # fmt: skip
+        turned = RowTile(self.scratch.at(self.turned_at).rows(p16 * self.item), src.m, src.n)
+        self.kb.issue("v_transpose", self.dtype, dst=turned.part, src=src.part, rows=src.n, cols=src.m)
         return turned
 
     def _product(self, dst: TileVector, src: RowTile) -> None:
@@ -227,7 +208,7 @@ class Ops:
                 src = self._one_row("v_mul", src)
             src = self._turned(self._halved_columns(src))
         current = self._one_row("v_mul", src)
-        self.kb.issue("v_copy", types=(self.dtype,), dst=dst.part, src=current.part, rows=1, cols=dst.count)
+        self.kb.issue("v_copy", self.dtype, dst=dst.part.rows(0), src=current.part.rows(0), rows=1, cols=dst.count)
 
     def _halved_columns(self, src: RowTile) -> RowTile:
         """In place: columns multiplied until FOLD_COLUMNS or fewer are left."""
@@ -251,10 +232,3 @@ class Ops:
             src = src.rows(0, half)
             assert isinstance(src.n, int)
         return src
-
-
-def _walk(first: TileVector, **vectors: TileVector) -> dict[str, Any]:
-    """Rows, columns and strides of a command on vectors: numbers that are blocks apart are rows of one."""
-    if all(v.step < BLOCK_BYTES_MIN for v in vectors.values()):
-        return {"rows": 1, "cols": first.count}
-    return {"rows": first.count, "cols": 1, **{name: v.step for name, v in vectors.items()}}

@@ -32,76 +32,47 @@ class Mover:
 
     def __init__(self, kb: KernelBuilder, item: int, turned: Buffer | None, turned_stride: int) -> None:
         self.kb, self.item, self.turned, self.turned_stride = kb, item, turned, turned_stride
-        self.types = (BITS[item],)
+        self.dtype = BITS[item]
 
     def load(self, tile: RowTile, walk: TileStrides) -> None:
         """Fill the tile."""
-        kb, item = self.kb, self.item
-        if walk.q_step == item or (isinstance(tile.m, int) and tile.m == 1):
-            self._load_rows(tile, walk)
-            return
-        assert self.turned is not None
-        if walk.p_step == item or (isinstance(tile.n, int) and tile.n == 1):
-            across = RowTile(self.turned.at(0), self.turned_stride, tile.m, tile.n, False)
-            self._load_rows(across, TileStrides(walk.address, walk.q_step, walk.p_step))
-            self._turn(tile, across)
-            return
-        with kb.loop(0, tile.n) as row:  # one row after the other, its elements a block apart
-            start = walk.address.at(row * walk.p_step)
-            place = self.turned.at(row * tile.m * kb.target.memory.block_bytes)
-            across = RowTile(place, kb.target.memory.block_bytes, tile.m, 1, False)
-            self._load_rows(across, TileStrides(start, walk.q_step, item))
-        with kb.loop(0, tile.n) as row:
-            place = self.turned.at(row * tile.m * kb.target.memory.block_bytes)
-            across = RowTile(place, kb.target.memory.block_bytes, tile.m, 1, False)
-            self._turn(RowTile(tile.part.at(row * tile.stride), tile.stride, 1, tile.m, False), across)
-
-    def _load_rows(self, tile: RowTile, walk: TileStrides) -> None:
-        kb, item = self.kb, self.item
-        if isinstance(tile.n, int) and tile.n == 1:
-            kb.issue("gm_to_ub", dst=tile.part, src=walk.address, bytes=tile.m * item)
-        elif tile.dense and walk.p_step == tile.stride:
-            kb.issue("gm_to_ub", dst=tile.part, src=walk.address, bytes=tile.n * tile.stride)
-        else:
-            kb.issue(
-                "gm_to_ub_2d", types=self.types, dst=tile.part, src=walk.address, rows=tile.n, cols=tile.m,
-                dst_stride=tile.stride, src_stride=walk.p_step,
-            )  # fmt: skip
+        self._move(tile, walk, False)
 
     def store(self, tile: RowTile, walk: TileStrides) -> None:
         """Write the tile."""
-        kb, item = self.kb, self.item
-        if walk.q_step == item or (isinstance(tile.m, int) and tile.m == 1):
-            self._store_rows(tile, walk)
+        self._move(tile, walk, True)
+
+    def _move(self, tile: RowTile, walk: TileStrides, stores: bool) -> None:
+        kb, item, block = self.kb, self.item, self.kb.target.memory.block_bytes
+        if walk.q_step == item or tile.m == 1:
+            self._move_rows(tile, walk, stores)
             return
         assert self.turned is not None
-        if walk.p_step == item or (isinstance(tile.n, int) and tile.n == 1):
-            across = RowTile(self.turned.at(0), self.turned_stride, tile.m, tile.n, False)
-            self._turn(across, tile)
-            self._store_rows(across, TileStrides(walk.address, walk.q_step, walk.p_step))
+        if walk.p_step == item or tile.n == 1:
+            across = RowTile(self.turned.rows(self.turned_stride), tile.m, tile.n)
+            for turns in (stores, not stores):
+                if turns:
+                    self._turn(tile, across, stores)
+                else:
+                    self._move_rows(across, TileStrides(walk.address, walk.q_step, walk.p_step), stores)
             return
-        block = kb.target.memory.block_bytes
-        with kb.loop(0, tile.n) as row:
-            across = RowTile(self.turned.at(row * tile.m * block), block, tile.m, 1, False)
-            self._turn(across, RowTile(tile.part.at(row * tile.stride), tile.stride, 1, tile.m, False))
-        with kb.loop(0, tile.n) as row:
-            across = RowTile(self.turned.at(row * tile.m * block), block, tile.m, 1, False)
-            self._store_rows(across, TileStrides(walk.address.at(row * walk.p_step), walk.q_step, item))
+        for turns in (stores, not stores):
+            with kb.loop(0, tile.n) as row:  # one row after the other, its elements a block apart
+                start = walk.address if turns else walk.address.at(row * walk.p_step)
+                across = RowTile(self.turned.rows(block).at(row * tile.m * block), tile.m, 1)
+                if turns:
+                    self._turn(RowTile(tile.part.at(row * tile.stride), 1, tile.m), across, stores)
+                else:
+                    self._move_rows(across, TileStrides(start, walk.q_step, item), stores)
 
-    def _store_rows(self, tile: RowTile, walk: TileStrides) -> None:
-        kb, item = self.kb, self.item
-        if isinstance(tile.n, int) and tile.n == 1:
-            kb.issue("ub_to_gm", dst=walk.address, src=tile.part, bytes=tile.m * item)
-        elif tile.dense and walk.p_step == tile.stride:
-            kb.issue("ub_to_gm", dst=walk.address, src=tile.part, bytes=tile.n * tile.stride)
+    def _move_rows(self, tile: RowTile, walk: TileStrides, stores: bool) -> None:
+        outside = walk.address.rows(walk.p_step)
+        dense = tile.n == 1 or (tile.dense and walk.p_step == tile.stride)
+        if stores:
+            self.kb.store_rows(outside, tile.part, tile.n, tile.m * self.item, dense)
         else:
-            kb.issue(
-                "ub_to_gm_2d", dst=walk.address, src=tile.part, rows=tile.n, row_bytes=tile.m * item,
-                dst_stride=walk.p_step, src_stride=tile.stride,
-            )  # fmt: skip
+            self.kb.load_rows(tile.part, outside, self.dtype, tile.n, tile.m, dense)
 
-    def _turn(self, dst: RowTile, src: RowTile) -> None:
-        self.kb.issue(
-            "v_transpose", types=self.types, dst=dst.part, src=src.part, rows=src.n, cols=src.m,
-            dst_stride=dst.stride, src_stride=src.stride,
-        )  # fmt: skip
+    def _turn(self, tile: RowTile, across: RowTile, stores: bool) -> None:
+        dst, src = (across, tile) if stores else (tile, across)
+        self.kb.issue("v_transpose", self.dtype, dst=dst.part, src=src.part, rows=src.n, cols=src.m)

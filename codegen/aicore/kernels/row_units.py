@@ -50,9 +50,8 @@ class Units:
         return TileStrides(self.kb.operand(operand, place), p_step, strides[self.qd] * item)
 
     def _tile(self, buffer: Buffer, item: int, chunk: Chunk) -> RowTile:
-        stride = self.tiling.stride * item
-        whole = self.tiling.stride == self.tiling.q and isinstance(chunk.m, int) and chunk.m == self.tiling.q
-        return RowTile(buffer.at(0), stride, chunk.n, chunk.m, whole)
+        whole = self.tiling.stride == self.tiling.q and chunk.m == self.tiling.q
+        return RowTile(buffer.rows(self.tiling.stride * item), chunk.n, chunk.m, whole)
 
     def _next_unit(self, stack: ExitStack) -> Chunk:
         """The loop over the call's range: a unit, or a tile of them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from superkernel.codegen.aicore.kernels.pointwise import emit_tiles
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
@@ -44,10 +46,4 @@ def _emit_part(kb: KernelBuilder, tile: TileProgram, part: CopyPart, cut: Cut, e
     """The units of a range's pairs."""
     inputs = {k: start * step for k, step in enumerate(part.input_steps) if step}
     outputs = {k: start * step for k, step in enumerate(part.output_steps) if step}
-
-    def work(at: list[Number], rows: Number, cols: Number) -> None:
-        tile.load(at, rows, cols, inputs)
-        tile.compute(rows, cols)
-        tile.store(at, rows, cols, outputs)
-
-    emit_tiles(kb, cut, kb.begin * each, kb.end * each, tile.rings, work)
+    emit_tiles(kb, cut, kb.begin * each, kb.end * each, tile.rings, partial(tile.run, shifts=inputs, stores=outputs))
