@@ -128,10 +128,7 @@ class Schedule:
     constants: tuple[ConstantSlot, ...]
     arena_bytes: int
     scratch_bytes: int
-    notes: tuple[str, ...] = ()  # per sub-operator: why it was placed so
-    arrangements: tuple[tuple[str, float], ...] = ()  # (name, estimated cycles) of those tried, the chosen one first
-    copies: tuple[Copies, ...] = ()
-    localised: frozenset[int] = frozenset()  # sub-operators whose ranges follow those of their readers
+    notes: tuple[str, ...]  # per sub-operator: why it was placed so; none where nobody says
 
     @cached_property
     def tasks_of_core(self) -> tuple[tuple[Task, ...], ...]:
@@ -141,11 +138,15 @@ class Schedule:
             rows[task.core].append(task)
         return tuple(map(tuple, rows))
 
+    def remarks(self) -> list[str]:
+        """What a kind of target adds to the text, a line each."""
+        return []
+
     def __str__(self) -> str:
         lines = [f"schedule cores {self.cores} arena {self.arena_bytes} scratch {self.scratch_bytes}"]
         for sub, tiling, addresses in zip(self.subops, self.tilings, self.addresses, strict=True):
             lines.append(f"# subop {sub.index} {sub.name} {sub.kernel} {tiling} at {' '.join(map(str, addresses))}")
-        lines += [f"# {copies}" for copies in self.copies]
+        lines += [f"# {remark}" for remark in self.remarks()]
         return "\n".join(lines + [str(task) for task in self.tasks])
 
 

@@ -125,14 +125,13 @@ def resolved(target: str | PathLike[str] | Target) -> Target:
     raise InputError("unknown target", expected=", ".join(names), found=repr(text or target), hint=hint)
 
 
-def load(path: str | PathLike[str], *, threads: int | None = None) -> HostKernel:
+def load(path: str | PathLike[str], *, threads: int | None = None) -> Kernel:
     """A kernel saved by `Kernel.save`. On another CPU or with another thread count it is compiled again from the
     saved graph. Raises FileFormatError on a file that is not whole."""
     with paused():
-        from superkernel.backends.host.kernel import HostKernel
-        from superkernel.backends.host.saved import load_saved
+        from superkernel.backends.saved import load_saved
 
-        return HostKernel(load_saved(path, thread_count(threads)))
+        return kernel_of(load_saved(path, thread_count(threads)))
 
 
 def thread_count(threads: int | None) -> int | None:
@@ -147,7 +146,7 @@ def thread_count(threads: int | None) -> int | None:
 
 def _existing_file(name: str | PathLike[str]) -> Path:
     """The path of a model. Raises InputError on what can be none, where the system would raise ValueError."""
-    from superkernel.backends.host.saved import ELF_HINT, is_saved_kernel
+    from superkernel.backends.saved import ELF_HINT, is_saved_kernel
     from superkernel.core.files import is_elf
 
     text = fspath(name)

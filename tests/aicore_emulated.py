@@ -91,7 +91,7 @@ class Alone:
             n: a for n, a, h in zip(names, self.arrays, self.addresses, strict=True) if h.space is Space.CONSTANT
         }
         grouping = Grouping((SubOperator(0, "alone", body, names, ("alone",), kernel),), buffers, constants, ())
-        schedule, spaces = place_aicore(grouping, target, lambda _: _Only(tiling), "off")  # type: ignore[arg-type,return-value]
+        schedule = place_aicore(grouping, target, lambda _: _Only(tiling), "off")  # type: ignore[arg-type,return-value]
         plan = plan_aicore(schedule, target)
         verify_aicore(plan, {0: tiling.units})
         io = [types[space] for space in (Space.INPUT, Space.OUTPUT, Space.STATE)]
@@ -99,8 +99,8 @@ class Alone:
         options = Options()
         code = CodeOptions(options.func_align, options.split, options.preload)
         cache = ObjectCache(settings.cache_directory())
-        image = AicoreImageBuilder(schedule, spaces, plan, target, addresses, cache, code).build(constants)
-        self.program = SimExecutable(image, schedule, spaces, plan, target, len(io[0]), len(io[1]))
+        image = AicoreImageBuilder(schedule, plan, target, addresses, cache, code).build(constants)
+        self.program = SimExecutable(image, schedule, target, len(io[0]), len(io[1]))
         self.emulator = QemuExecutable(self.program)
 
     def _start(self, k: int, body: Body, array: Array) -> Array:

@@ -11,8 +11,9 @@ from superkernel.ir.body import Body, Operand, PointwiseProgram, SubOperator
 from superkernel.ir.body import Role as Use
 from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.aicore.place import ranges
+from superkernel.scheduler.aicore.schedule import AicoreSchedule, Workspaces
 from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling, CoreRole
-from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Schedule, Space, Task
+from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Space, Task
 from superkernel.scheduler.tiling import Access
 from superkernel.target.aicore import AicoreTarget, load_target
 
@@ -51,7 +52,7 @@ class Op:
     writes: int
 
 
-def schedule_of(ops: list[Op], target: AicoreTarget = MINI) -> Schedule:
+def schedule_of(ops: list[Op], target: AicoreTarget = MINI) -> AicoreSchedule:
     """Buffer b lies at b * 4096 of the arena; unit u owns BLOCK bytes of each buffer that is not read as a whole."""
     cores = Cores(target)
     subops, tilings, tasks = [], [], []
@@ -72,7 +73,10 @@ def schedule_of(ops: list[Op], target: AicoreTarget = MINI) -> Schedule:
                 accesses.append(MemoryAccess(Space.ARENA, 0, True, (own[0].shifted(op.writes * 4096),), len(op.reads)))
             tasks.append(Task(len(tasks), index, core, begin, end, tuple(accesses)))
     addresses = tuple(tuple(MemoryAddress(Space.ARENA, 0, 0) for _ in s.body.operands) for s in subops)
-    return Schedule(cores.total, tuple(subops), tuple(tilings), addresses, tuple(tasks), (), 1 << 16, 0)
+    spaces = Workspaces(0, cores.total, (None,) * len(ops))
+    return AicoreSchedule(
+        cores.total, tuple(subops), tuple(tilings), addresses, tuple(tasks), (), 1 << 16, 0, (), spaces
+    )
 
 
 def random_ops(rng: random.Random, count: int) -> list[Op]:

@@ -25,7 +25,7 @@ from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder
 from superkernel.codegen.aicore.program_spec import ProgramSpec, ranges_of
 from superkernel.codegen.cache import ObjectCache
 from superkernel.ir.graph import Graph
-from superkernel.scheduler.schedule import Schedule
+from superkernel.scheduler.aicore.schedule import AicoreSchedule
 from superkernel.sync.aicore.plan import AicorePlan
 
 Array = NDArray[Any]
@@ -141,7 +141,7 @@ class Workbench:
     def build(
         self,
         plan: AicorePlan | None = None,
-        schedule: Schedule | None = None,
+        schedule: AicoreSchedule | None = None,
         change: Callable[[AicoreImageBuilder], None] | None = None,
         *,
         fresh: bool = False,
@@ -157,16 +157,14 @@ class Workbench:
                 builder.known = self.kernels.known
         if change is not None:
             change(builder)
-        return self.executable(builder.build(self.constants), plan, schedule)
+        return self.executable(builder.build(self.constants), schedule)
 
-    def executable(
-        self, image: AicoreImage, plan: AicorePlan | None = None, schedule: Schedule | None = None
-    ) -> SimExecutable:
+    def executable(self, image: AicoreImage, schedule: AicoreSchedule | None = None) -> SimExecutable:
         """An image ready to run."""
         compiled = self.compiled
         return SimExecutable(
-            image, schedule or compiled.schedule, compiled.workspaces, plan or compiled.plan, compiled.target,
-            len(compiled.graph.inputs), len(compiled.graph.outputs),
+            image, schedule or compiled.schedule, compiled.target, len(compiled.graph.inputs),
+            len(compiled.graph.outputs),
         )  # fmt: skip
 
     def with_data(self, change: Callable[[int, bytearray], None]) -> SimExecutable:
@@ -213,12 +211,11 @@ def _builder(
     compiled: AicoreCompiled,
     cache: ObjectCache,
     plan: AicorePlan | None = None,
-    schedule: Schedule | None = None,
+    schedule: AicoreSchedule | None = None,
 ) -> _Rebuilder:
     code = CodeOptions(compiled.options.func_align, compiled.options.split, compiled.options.preload)
     builder = _Rebuilder(
-        schedule or compiled.schedule, compiled.workspaces, plan or compiled.plan, compiled.target,
-        compiled.image.addresses, cache, code,
+        schedule or compiled.schedule, plan or compiled.plan, compiled.target, compiled.image.addresses, cache, code,
     )  # fmt: skip
     builder.known = []
     return builder

@@ -35,9 +35,9 @@ from superkernel.codegen.aicore.program import emit_program, emit_singles
 from superkernel.codegen.aicore.program_spec import KernelCall, ProgramSpec, launch_name, ranges_of
 from superkernel.codegen.cache import ObjectCache
 from superkernel.core.errors import UnsupportedError
-from superkernel.scheduler.aicore.place import Workspaces
+from superkernel.scheduler.aicore.schedule import AicoreSchedule
 from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
-from superkernel.scheduler.schedule import Schedule, Space
+from superkernel.scheduler.schedule import Space
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind
 from superkernel.target import note
@@ -82,8 +82,7 @@ class AicoreImageBuilder:
 
     def __init__(
         self,
-        schedule: Schedule,
-        spaces: Workspaces,
+        schedule: AicoreSchedule,
         plan: AicorePlan,
         target: AicoreTarget,
         addresses: SpaceAddresses,
@@ -92,7 +91,7 @@ class AicoreImageBuilder:
         progress: Progress | None = None,
         kernels: dict[tuple[str, CoreRole], tuple[KernelCode, str]] | None = None,
     ) -> None:
-        self.schedule, self.spaces, self.plan, self.target = schedule, spaces, plan, target
+        self.schedule, self.plan, self.target = schedule, plan, target
         self.addresses, self.cache, self.code, self.progress = addresses, cache, code, progress
         self.busy: list[set[int]] = [set() for _ in schedule.subops]  # cores with units
         for task in schedule.tasks:
@@ -169,8 +168,8 @@ class AicoreImageBuilder:
         return KernelCall(
             codes,
             tuple(self.addresses.of(address) for address in self.schedule.addresses[index]),
-            self.addresses.start(Space.SCRATCH) + self.spaces.offset(index, 0),
-            0 if tiling.barriers else self.spaces.stride,
+            self.addresses.start(Space.SCRATCH) + self.schedule.workspaces.offset(index, 0),
+            0 if tiling.barriers else self.schedule.workspaces.stride,
             self._everywhere(index, tiling),
             tiling.barriers,
             {k: c.stride for c in self.schedule.copies for i, k in c.uses if i == index},

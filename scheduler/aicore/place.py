@@ -18,7 +18,7 @@ absolute.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from superkernel.core.errors import InternalError, UnsupportedError
 from superkernel.core.tensor import Region
@@ -26,6 +26,7 @@ from superkernel.ir.body import SubOperator
 from superkernel.scheduler.aicore.cores import Cores, owner
 from superkernel.scheduler.aicore.locality import AUTO as LOCAL
 from superkernel.scheduler.aicore.locality import Localised, localise
+from superkernel.scheduler.aicore.schedule import AicoreSchedule, Workspaces
 from superkernel.scheduler.aicore.streams import AUTO, SlotRange, arrange
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
@@ -33,33 +34,13 @@ from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.memory import plan_memory
 from superkernel.scheduler.memory_check import check_memory
-from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Schedule, Space, Task, absolute
+from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Space, Task, absolute
 from superkernel.scheduler.tiling import Access, CannotCut, KernelFamily, Tiling
 from superkernel.target.aicore import AicoreTarget
 
 ALIGN_BYTES = 512
 WORKSPACE_SETS = 2
 WORKSPACE = -1  # the workspace as an operand
-
-
-@dataclass(frozen=True)
-class Workspaces:
-    """Which workspace each sub-operator's cores have: `sets[i]` is None or the set; `stride` bytes each."""
-
-    stride: int
-    cores: int
-    sets: tuple[int | None, ...]
-
-    def offset(self, subop: int, core: int) -> int:
-        """Byte offset of the workspace of a core (MIX: of the group's cube core) in a sub-operator."""
-        chosen = self.sets[subop]
-        return 0 if chosen is None else (chosen * self.cores + core) * self.stride
-
-    @property
-    def nbytes(self) -> int:
-        """All of them."""
-        used = [s for s in self.sets if s is not None]
-        return (max(used) + 1) * self.cores * self.stride if used else 0
 
 
 def place_aicore(
@@ -69,7 +50,7 @@ def place_aicore(
     streams: str = AUTO,
     locality: str = LOCAL,
     apart: Collection[int] = (),
-) -> tuple[Schedule, Workspaces]:
+) -> AicoreSchedule:
     """Place a grouping on a target. `streams`: "off" keeps the order of the grouping; `locality`: "off" leaves ranges
     where they are; those of sub-operators `apart`, in launches of their own, always stay. Raises MachineError,
     UnsupportedError where kernels cannot be cut for it."""
@@ -101,7 +82,7 @@ def place_aicore(
             else:
                 accesses = absolute(tiling.accesses(sub.body, begin, end), addresses)
             tasks.append(Task(len(tasks), sub.index, core, begin, end, accesses))
-    schedule = Schedule(
+    return AicoreSchedule(
         cores.harts if any(_on_aicpu(t) for t in tilings) else cores.total,
         subops,
         tuple(tilings),
@@ -111,11 +92,11 @@ def place_aicore(
         memory.arena_bytes,
         spaces.nbytes,
         tuple("; ".join(filter(None, row)) for row in said),
-        arranged.tried,
+        spaces,
         local.copies,
+        arranged.tried,
         frozenset(local.notes),
     )
-    return schedule, spaces
 
 
 def _on_aicpu(tiling: Tiling) -> bool:

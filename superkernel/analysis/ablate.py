@@ -374,9 +374,7 @@ class _Ablation:
         if path == _LAUNCH:
             return run.time_us(target)
         made, graph = run.compiled, run.compiled.graph
-        executable = SimExecutable(
-            made.image, made.schedule, made.workspaces, made.plan, target, len(graph.inputs), len(graph.outputs)
-        )
+        executable = SimExecutable(made.image, made.schedule, target, len(graph.inputs), len(graph.outputs))
         again = executable.simulate(self.io, mode="timing", races=False, single=run.single)
         cycles = sum(span_of(made, launch)[1] for launch in again.launches)
         return dataclasses.replace(run, cycles=cycles).time_us(target)

@@ -30,9 +30,16 @@ def register(kind: str, package: str) -> None:
         raise InternalError(f"two backends for {kind!r}", found=f"{_PACKAGES[kind]} and {package}")
 
 
-def backend_of(target: Target) -> AnyBackend:
-    """The backend that compiles for a target. Raises InternalError where none is registered."""
-    return _backend(target.kind)
+def kinds() -> tuple[str, ...]:
+    """The kinds of targets that are known."""
+    return tuple(_PACKAGES)
+
+
+def backend_of(target: Target | str) -> AnyBackend:
+    """The backend that compiles for a target, or for a kind of them. Raises InternalError where none is registered."""
+    kind = target if isinstance(target, str) else target.kind
+    backend: AnyBackend = import_module(f"{_package(kind)}.backend").BACKEND
+    return backend
 
 
 def kernel_of(compiled: AnyCompilation) -> Kernel:
@@ -43,12 +50,7 @@ def kernel_of(compiled: AnyCompilation) -> Kernel:
 
 def all_backends() -> Iterator[AnyBackend]:
     """Every backend, each imported when it is reached."""
-    yield from map(_backend, tuple(_PACKAGES))
-
-
-def _backend(kind: str) -> AnyBackend:
-    backend: AnyBackend = import_module(f"{_package(kind)}.backend").BACKEND
-    return backend
+    yield from map(backend_of, kinds())
 
 
 def _package(kind: str) -> str:

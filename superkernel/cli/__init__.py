@@ -194,7 +194,7 @@ def _input_arguments(parser: argparse.ArgumentParser) -> None:
 def load_model(args: argparse.Namespace) -> Any:
     """The compiled kernel of the command line's model."""
     import superkernel
-    from superkernel.backends.host.saved import is_saved_kernel
+    from superkernel.backends.saved import is_saved_kernel
 
     if is_saved_kernel(args.model):
         given = [f"--{name}" for name in ("target", "option", "dim", "shape") if getattr(args, name)]

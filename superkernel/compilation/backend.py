@@ -52,6 +52,10 @@ class Backend(ABC, Generic[TargetT, PlannedT, CertificateT, ImageT, CompiledT]):
         """The target of a name, or of a file's path where this kind has descriptions in files; None: it is none of
         this kind. Raises InputError, FileFormatError on a description that is wrong."""
 
+    def local_target(self) -> TargetT | None:
+        """The target that a saved kernel of this kind is for on the machine that reads it; None: there are none."""
+        return None
+
     @abstractmethod
     def cores(self, target: TargetT, threads: int | None) -> int:
         """Cores to compile for. `threads`: what the user asked for, None: as many as there are."""

@@ -1,7 +1,7 @@
 """What a compilation works on and what it made, as data; each backend adds its own (`compiled.py` there).
 
 Model: a `Job` is everything that decides the result. Planning makes it `Scheduled`, then `Planned`; a `Compilation`
-has these with the proof, the code and what runs it. The pipeline fills it, stage by stage; kernels, reports,
+is all of these with the proof, the code and what runs it. The pipeline fills it, stage by stage; kernels, reports,
 explanations, saved files and experiments read it. It knows none of them.
 """
 
@@ -85,7 +85,8 @@ PlanT = TypeVar("PlanT", bound=SyncPlan, covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Job(Generic[TargetT]):
-    """What is to be compiled, for what, and how. `cores`: of the target, those that the kernel may use."""
+    """What is to be compiled, for what, and how: the graph as given, options with their defaults. `cores`: of the
+    target, those that the kernel may use."""
 
     source: Graph
     target: TargetT
@@ -93,7 +94,7 @@ class Job(Generic[TargetT]):
     options: Options
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scheduled:
     """A compilation as far as its schedule. `graph`: as it is compiled; `dumps`: names of option `dump` -> number among
     the outputs, behind the graph's own."""
@@ -104,9 +105,9 @@ class Scheduled:
     dumps: Mapping[str, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Planned(Scheduled, Generic[PlanT]):
-    """A compilation as far as its plan."""
+    """A compilation as far as its plan, which the proof is about."""
 
     plan: PlanT
 
@@ -117,11 +118,9 @@ class Planned(Scheduled, Generic[PlanT]):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Compilation(Generic[TargetT, PlanT]):
-    """What every compilation made."""
+class Compilation(Job[TargetT], Planned[PlanT], Generic[TargetT, PlanT]):
+    """Job and plan, and what every compilation made of them."""
 
-    job: Job[TargetT]
-    planned: Planned[PlanT]
     certificate: Proof
     image: CompiledImage
     executable: Executable
@@ -132,51 +131,6 @@ class Compilation(Generic[TargetT, PlanT]):
     executor: ClassVar[str]
     """What runs it unless told otherwise."""
     cores_are: ClassVar[str] = "cores"
-
-    @property
-    def source(self) -> Graph:
-        """The graph as given."""
-        return self.job.source
-
-    @property
-    def target(self) -> TargetT:
-        """What it was compiled for."""
-        return self.job.target
-
-    @property
-    def cores(self) -> int:
-        """How many cores of the target the kernel may use."""
-        return self.job.cores
-
-    @property
-    def options(self) -> Options:
-        """As they were given, defaults filled in."""
-        return self.job.options
-
-    @property
-    def graph(self) -> Graph:
-        """The graph as it was compiled."""
-        return self.planned.graph
-
-    @property
-    def grouping(self) -> Grouping:
-        """Sub-operators and buffers, with the notes of every decision."""
-        return self.planned.grouping
-
-    @property
-    def schedule(self) -> Schedule:
-        """Tasks in their global order, and addresses."""
-        return self.planned.schedule
-
-    @property
-    def plan(self) -> PlanT:
-        """The synchronisation that the certificate is about."""
-        return self.planned.plan
-
-    @property
-    def dumps(self) -> Mapping[str, int]:
-        """Names of option `dump` -> number among the outputs, behind the graph's own."""
-        return self.planned.dumps
 
     @cached_property
     def output_names(self) -> tuple[str, ...]:

@@ -67,8 +67,8 @@ def complete(
         executable = backend.bind(job, planned, image)
     run.finish()
     return backend.compiled(
-        job=job, planned=planned, certificate=certificate, image=image, executable=executable, kernel_choice=chooser,
-        stage_ns=run.times,
+        **vars(job), **vars(planned), certificate=certificate, image=image, executable=executable,
+        kernel_choice=chooser, stage_ns=run.times,
     )  # fmt: skip
 
 

@@ -197,7 +197,7 @@ class Options:
     def without_effect(self, target: str) -> tuple[str, ...]:
         """The values given that change nothing on a kind of target: "name=value ...: why", in alphabetical order."""
         return tuple(
-            f"{name}={value!r} has no effect on {TARGETS[target]}: {why}"
+            f"{name}={value!r} has no effect on {TARGETS.get(target, target)}: {why}"
             for name, value in sorted(self.given().items())
             if (why := OPTIONS[name].idle.get(target))
         )

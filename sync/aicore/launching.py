@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from superkernel.scheduler.aicore.launches import ScopePart, cuts_of, decide, parts_of, predict
-from superkernel.scheduler.schedule import Schedule
+from superkernel.scheduler.aicore.schedule import AicoreSchedule
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.sync.aicore.planner import plan_aicore
 from superkernel.sync.hazards import Conflict, find_conflicts
@@ -13,7 +13,7 @@ from superkernel.target.aicore import AicoreTarget
 
 
 def plan_launches(
-    schedule: Schedule,
+    schedule: AicoreSchedule,
     target: AicoreTarget,
     *,
     sync: str,

@@ -27,8 +27,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from superkernel.scheduler.aicore.cores import Cores
+from superkernel.scheduler.aicore.schedule import AicoreSchedule
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.schedule import Schedule, Task
+from superkernel.scheduler.schedule import Task
 from superkernel.sync.aicore.events import MODES, Events, Family, Known, flags_of
 from superkernel.sync.aicore.harts import Harts
 from superkernel.sync.aicore.lacking import Conflicts, Lacking
@@ -59,7 +60,7 @@ _WITNESSES = 4  # kept per boundary
 
 
 def plan_aicore(
-    schedule: Schedule,
+    schedule: AicoreSchedule,
     target: AicoreTarget,
     *,
     sync: str = "minimal",
@@ -74,7 +75,7 @@ def plan_aicore(
 
 class _Planner:
     def __init__(
-        self, schedule: Schedule, target: AicoreTarget, sync: str, early_start: bool, cuts: Collection[int]
+        self, schedule: AicoreSchedule, target: AicoreTarget, sync: str, early_start: bool, cuts: Collection[int]
     ) -> None:
         self.schedule, self.sync, self.early_start, self.cuts = schedule, sync, early_start, cuts
         self.cores = Cores(target)

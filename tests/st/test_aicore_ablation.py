@@ -75,4 +75,4 @@ def test_what_shares_work_is_what_is_compiled() -> None:
         alone = compile_graph(variants.graph, variants.target, made.options, AicoreBackend())
         assert made.image.elf == alone.image.elf
         assert str(made.plan) == str(alone.plan)
-        assert bool(made.schedule.localised) is (launches == "fused")
+        assert bool(made.schedule.rematerialised) is (launches == "fused")

@@ -281,6 +281,16 @@ def rewritten(path: Path, change: Callable[[dict[str, bytes], dict[str, Any]], N
 SAVED: dict[str, tuple[Callable[[dict[str, bytes], dict[str, Any]], object], dict[str, Any], str]] = {
     "version": (lambda m, h: h.update(schema=99), {}, "saved by another version; expected schema 1; found 99"),
     "no cores": (lambda m, h: h.update(cores=0), {}, "not a whole saved kernel; found 0 cores"),
+    "other kind": (
+        lambda m, h: h.update(kind="abacus"),
+        {},
+        "not a whole.*'abacus', known are cpu, aicore",
+    ),
+    "not saved": (
+        lambda m, h: h.update(kind="aicore"),
+        {},
+        "whose kernels are not saved; found aicore",
+    ),
     "cores as list": (lambda m, h: h.update(cores=[1]), {}, "not a whole saved kernel"),
     "unknown option": (lambda m, h: h["options"].update(fuze=1), {}, "not a whole saved kernel.*fuze"),
     "options as list": (lambda m, h: h.update(options=[]), {}, "not a whole saved kernel"),
@@ -296,7 +306,7 @@ SAVED: dict[str, tuple[Callable[[dict[str, bytes], dict[str, Any]], object], dic
 def test_foreign_saved_kernel(kernel: sk.Kernel, tmp_path: Path, name: str) -> None:
     change, options, text = SAVED[name]
     kernel.save(tmp_path / "k.skm")
-    rewritten(tmp_path / "k.skm", lambda m, h: None)  # rewriting alone does no harm
+    rewritten(tmp_path / "k.skm", lambda m, h: h.pop("kind"))  # rewriting alone does no harm; files once had no kind
     assert sk.load(tmp_path / "k.skm").name == "relu"
     with pytest.raises(sk.FileFormatError, match=text):
         sk.load(rewritten(tmp_path / "k.skm", lambda m, h: (change(m, h), None)[1], **options))

@@ -15,6 +15,7 @@ from toy_target.machine import ToyMachine
 
 import superkernel as sk
 from superkernel.backends import backend_of
+from superkernel.backends.saved import save
 from superkernel.core.errors import InputError, UnsupportedError, VerificationError
 from superkernel.ir.graph import Graph
 from superkernel.sync.plan import Wait
@@ -98,13 +99,24 @@ def test_without_its_waits_a_plan_is_refused_and_wrong() -> None:
     made = kernel._compiled
     assert isinstance(made, ToyCompiled)
     programs = tuple(tuple(s for s in p if not isinstance(s, Wait)) for p in made.plan.programs)
-    planned = replace(made.planned, plan=replace(made.plan, programs=programs))
+    planned = replace(made, plan=replace(made.plan, programs=programs))
     with pytest.raises(VerificationError):
         backend_of(made.target).verify(planned)
     want = kernel.run(inputs_of(graph)).outputs["y"]
     outputs = kernel._new_outputs()
     ToyMachine(made.image, made.schedule, planned.plan, made.target).run([*inputs_of(graph).values(), *outputs])
     assert not np.allclose(outputs[0], want, equal_nan=False)
+
+
+def test_a_saved_kernel_leads_to_the_backend_of_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = sk.compile(network(), "toy")
+    save(kernel._compiled, {}, tmp_path / "k.skm")
+    with pytest.raises(sk.FileFormatError, match="whose kernels are not saved; found toy"):
+        sk.load(tmp_path / "k.skm")
+    monkeypatch.setattr(type(backend_of("toy")), "local_target", lambda _: ToyTarget())
+    again, inputs = sk.load(tmp_path / "k.skm"), inputs_of(network())
+    assert type(again) is type(kernel)
+    np.testing.assert_array_equal(again.run(inputs).outputs["y"], kernel.run(inputs).outputs["y"])
 
 
 def test_it_answers_what_kernels_are_asked() -> None:

@@ -43,6 +43,7 @@ class ToyPlanner(Planner[ToyTarget, Scheduled, Planned[Plan]]):
             memory.constants,
             memory.arena_bytes,
             0,
+            (),
         )
         return Scheduled(graph, grouping, schedule, dumps)
 

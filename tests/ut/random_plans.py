@@ -23,7 +23,7 @@ def schedule_of(cores: int, tasks: list[Task]) -> Schedule:
     """A schedule with these tasks; places and tilings are of no interest to sync."""
     count = max((t.subop for t in tasks), default=-1) + 1
     subops = tuple(map(sub_operator, range(count)))
-    return Schedule(cores, subops, (HostCallTiling(),) * count, ((),) * count, tuple(tasks), (), 1 << 12, 0)
+    return Schedule(cores, subops, (HostCallTiling(),) * count, ((),) * count, tuple(tasks), (), 1 << 12, 0, ())
 
 
 def write(start: int, length: int, stride: int = 0, count: int = 1, space: Space = Space.ARENA) -> MemoryAccess:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ def _graph() -> Graph:
     b = sk.GraphBuilder("tiny")
     b.output(b.relu(b.input("x", (4, 32))), "y")
     return b.graph()
+
+
+def test_further_kinds_of_targets_say_what_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIONS, "streams", replace(OPTIONS["streams"], idle={"toy": "cores take turns"}))
+    assert Options(streams="off").without_effect("toy") == ("streams='off' has no effect on toy: cores take turns",)
+    assert Options(streams="off").without_effect(HOST) == ()
 
 
 @pytest.mark.parametrize("name", OTHER)

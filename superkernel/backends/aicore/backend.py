@@ -73,14 +73,13 @@ class AicoreBackend(Backend[AicoreTarget, AicorePlanned, AicoreCertificate, Aico
         addresses = map_addresses(schedule, job.target, list(graph.inputs.values()), types, states)
         code = CodeOptions(options.func_align, options.split, options.preload)
         builder = AicoreImageBuilder(
-            schedule, planned.workspaces, planned.plan, job.target, addresses, cache, code, run.progress.update,
-            self.shared.kernels,
+            schedule, planned.plan, job.target, addresses, cache, code, run.progress.update, self.shared.kernels,
         )  # fmt: skip
         return builder.build(planned.grouping.constants)
 
     def bind(self, job: Job[AicoreTarget], planned: AicorePlanned, image: AicoreImage) -> SimExecutable:
         inputs, outputs = len(planned.graph.inputs), len(planned.graph.outputs)
-        return SimExecutable(image, planned.schedule, planned.workspaces, planned.plan, job.target, inputs, outputs)
+        return SimExecutable(image, planned.schedule, job.target, inputs, outputs)
 
 
 BACKEND = AicoreBackend()

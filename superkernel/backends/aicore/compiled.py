@@ -20,53 +20,37 @@ if TYPE_CHECKING:
     from superkernel.codegen.aicore.image import AicoreImage
     from superkernel.codegen.aicore.weight_prefetch import WeightPrefetch
     from superkernel.scheduler.aicore.launches import ScopePart
-    from superkernel.scheduler.aicore.place import Workspaces
+    from superkernel.scheduler.aicore.schedule import AicoreSchedule
     from superkernel.sync.aicore.verify import AicoreCertificate
 
 LOWERED = {"auto": DType.F16, "f16": DType.F16, "bf16": DType.BF16}
 """Option `precision` -> what f32 values become; with "f32" they stay."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AicoreScheduled(Scheduled):
-    """With the workspaces that kernels have in global memory."""
+    """As far as the accelerator's schedule."""
 
-    workspaces: Workspaces
+    schedule: AicoreSchedule
 
 
-@dataclass(frozen=True)
-class AicorePlanned(Planned[AicorePlan], AicoreScheduled):
-    """With the launches, each with what it has in one piece, and the schedule of weights."""
+@dataclass(frozen=True, eq=False)
+class AicorePlanned(AicoreScheduled, Planned[AicorePlan]):
+    """With the launches, each with what it has in one piece, and which constants SDMA brings into L2 when."""
 
     parts: tuple[ScopePart, ...]
     weights: WeightPrefetch
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AicoreCompiled(Compilation[AicoreTarget, AicorePlan]):
+class AicoreCompiled(AicorePlanned, Compilation[AicoreTarget, AicorePlan]):
     """Everything a compilation for the accelerator made."""
 
-    planned: AicorePlanned
     certificate: AicoreCertificate
     image: AicoreImage
     executable: SimExecutable
 
     executor: ClassVar[str] = "sim"
-
-    @property
-    def workspaces(self) -> Workspaces:
-        """Global memory that kernels and groups use for themselves."""
-        return self.planned.workspaces
-
-    @property
-    def parts(self) -> tuple[ScopePart, ...]:
-        """The launches, each with what it has in one piece."""
-        return self.planned.parts
-
-    @property
-    def weights(self) -> WeightPrefetch:
-        """Which constants SDMA brings into L2 when, and why not others."""
-        return self.planned.weights
 
     @cached_property
     def selections(self) -> tuple[str, ...]:

@@ -27,11 +27,9 @@ from superkernel.core.errors import DataError, SimulationError, Violation
 from superkernel.core.tensor import Region
 from superkernel.ir.body import Role
 from superkernel.ops.grouped import STATUS_WORD, TILINGS
-from superkernel.scheduler.aicore.place import Workspaces
 from superkernel.scheduler.schedule import Schedule, Space
 from superkernel.sim.counters import LaunchResult
 from superkernel.sim.device import Device, Mode
-from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.target.aicore import AicoreTarget
 
 Array = NDArray[Any]
@@ -65,13 +63,11 @@ class SimExecutable:
         self,
         image: AicoreImage,
         schedule: Schedule,
-        workspaces: Workspaces,
-        plan: AicorePlan,
         target: AicoreTarget,
         inputs: int,
         outputs: int,
     ) -> None:
-        self.image, self.schedule, self.workspaces, self.plan, self.target = image, schedule, workspaces, plan, target
+        self.image, self.schedule, self.target = image, schedule, target
         self.slots = {Space.INPUT: 0, Space.OUTPUT: inputs, Space.STATE: inputs + outputs}
 
     def run(self, io: Sequence[Array]) -> None:

@@ -46,10 +46,10 @@ class AicorePlanner(Planner[AicoreTarget, AicoreScheduled, AicorePlanned]):
     ) -> AicoreScheduled:
         """`apart`: sub-operators whose ranges stay where they are whatever `locality` would gain."""
         options = self.job.options
-        schedule, workspaces = place_aicore(
+        schedule = place_aicore(
             grouping, self.job.target, streams=options.streams, locality=options.locality, apart=apart
         )
-        return AicoreScheduled(graph, grouping, schedule, dumps, workspaces)
+        return AicoreScheduled(graph, grouping, schedule, dumps)
 
     def plan(self, scheduled: AicoreScheduled) -> AicorePlanned:
         """What turns out to run in launches of its own has no flag to save: it is placed again where it was before
@@ -58,7 +58,7 @@ class AicorePlanner(Planner[AicoreTarget, AicoreScheduled, AicorePlanned]):
         while True:
             plan, parts = self._launches(scheduled)
             alone = {i for part in parts if not part.fused or len(part.subops) == 1 for i in part.subops}
-            if not alone & scheduled.schedule.localised:
+            if not alone & scheduled.schedule.rematerialised:
                 break
             apart |= alone
             scheduled = self.place(scheduled.graph, scheduled.grouping, scheduled.dumps, apart)
@@ -66,7 +66,7 @@ class AicorePlanner(Planner[AicoreTarget, AicoreScheduled, AicorePlanned]):
         weights = plan_weight_prefetch(scheduled.schedule, plan, self.job.target, strength)
         return AicorePlanned(
             scheduled.graph, scheduled.grouping, scheduled.schedule, scheduled.dumps,
-            workspaces=scheduled.workspaces, plan=with_prefetch(plan, weights), parts=parts, weights=weights,
+            plan=with_prefetch(plan, weights), parts=parts, weights=weights,
         )  # fmt: skip
 
     def _launches(self, scheduled: AicoreScheduled) -> tuple[AicorePlan, tuple[ScopePart, ...]]:

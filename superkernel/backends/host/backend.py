@@ -38,6 +38,9 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
     def named(self, name: str) -> CpuTarget | None:
         return detect_cpu() if name == HOST else None
 
+    def local_target(self) -> CpuTarget:
+        return detect_cpu()
+
     def cores(self, target: CpuTarget, threads: int | None) -> int:
         return min(THREADS_MAX, len(os.sched_getaffinity(0))) if threads is None else threads
 

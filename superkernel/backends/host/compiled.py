@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,11 +26,6 @@ class HostCompiled(Compilation[CpuTarget, Plan]):
 
     executor: ClassVar[str] = "host"
     cores_are: ClassVar[str] = "threads"
-
-    @property
-    def objects(self) -> Mapping[str, bytes]:
-        """Object code by cache key."""
-        return self.image.objects
 
     def idle_options(self) -> tuple[str, ...]:
         from superkernel.backends.host.computed_in import idle_precision

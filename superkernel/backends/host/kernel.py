@@ -80,9 +80,9 @@ class HostKernel(Kernel):
 
     def save(self, path: str | PathLike[str]) -> None:
         """See `Kernel.save`."""
-        from superkernel.backends.host.saved import save
+        from superkernel.backends.saved import save
 
-        save(self._compiled, path)
+        save(self._compiled, self._compiled.image.objects, path)
 
     def _measure(self, io: Io, rounds: int, warm: bool) -> Report:
         """Runs are warm, whatever is asked for."""
@@ -99,10 +99,10 @@ class HostKernel(Kernel):
         return traced(self._compiled, io)
 
     def _reconstructor(self) -> Reconstructor:
-        from superkernel.backends.host.saved import compile_stored, objects_by_digest
+        from superkernel.backends.saved import by_digest, compile_stored
 
-        compiled = self._compiled
-        return compile_stored, (compiled.source, compiled.cores, compiled.options, objects_by_digest(compiled))
+        made = self._compiled
+        return compile_stored, (made.target.kind, made.source, made.cores, made.options, by_digest(made.image.objects))
 
 
 KERNEL = HostKernel

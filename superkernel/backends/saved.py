@@ -1,15 +1,17 @@
-"""Kernels on disk: one file that holds the graph, the options and the object code.
+"""Kernels on disk: one file that holds the graph, the options and the object code, for every kind of target whose
+kernels can be saved.
 
 Model: a zip archive (stored, not compressed: weights do not compress and load faster) with
 
-    superkernel.json   schema version, package version, cores, options, target features, sha256 of every other member
+    superkernel.json   schema version, package version, kind of target, cores, options, sha256 of every other member
     graph.json         the graph in node-link form (docs/graph-format.md)
     graph.safetensors  its larger constants and initial states
     objects/<key>.o    the compiled objects by cache key digest
 
-Loading verifies every checksum, builds the graph and runs the ordinary pipeline with the stored objects as its cache:
-on the same kind of CPU and with the same version nothing is compiled; elsewhere the kernel is compiled anew from the
-graph. So a saved file can never run code for another machine.
+Loading verifies every checksum, builds the graph and runs the ordinary pipeline with the stored objects as its cache,
+for the target of its kind where it is read (`Backend.local_target`): on the same kind of CPU and with the same version
+nothing is compiled; elsewhere the kernel is compiled anew from the graph. So a saved file can never run code for
+another machine.
 """
 
 from __future__ import annotations
@@ -24,17 +26,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from superkernel.backends import backend_of
-from superkernel.backends.host.compiled import HostCompiled
+from superkernel.backends import backend_of, kinds
 from superkernel.codegen.cache import ObjectCache, key_digest
-from superkernel.codegen.host.features import detect_cpu
+from superkernel.compilation.compiled import AnyCompilation
 from superkernel.compilation.pipeline import compile_graph
 from superkernel.core.errors import FileFormatError, InputError
 from superkernel.core.files import file_name, is_elf, replacing
 from superkernel.core.options import Options
 from superkernel.frontends.json_form import graph_of, members_of
 from superkernel.ir.graph import Graph
-from superkernel.target.cpu import THREADS_MAX
+from superkernel.target.cpu import THREADS_MAX, CpuTarget
 
 SCHEMA = 1
 _HEADER = "superkernel.json"
@@ -79,15 +80,16 @@ def is_saved_kernel(path: str | PathLike[str]) -> bool:
         return False
 
 
-def save(compiled: HostCompiled, path: str | PathLike[str]) -> None:
-    """Write `compiled` to `path`, atomically. Raises InputError on what is no file name, MachineError where the file
-    cannot be written."""
+def save(compiled: AnyCompilation, objects: Mapping[str, bytes], path: str | PathLike[str]) -> None:
+    """Write what was compiled, with its object code by cache key, to `path`, atomically. Raises InputError on what is
+    no file name, MachineError where the file cannot be written."""
     path = file_name(path)
     members = members_of(_with_free_names(compiled.source), _GRAPH)
-    members |= {f"objects/{digest}.o": data for digest, data in objects_by_digest(compiled).items()}
+    members |= {f"objects/{digest}.o": data for digest, data in by_digest(objects).items()}
     header = {
         "schema": SCHEMA,
         "version": compiled.version,
+        "kind": compiled.target.kind,
         "cores": compiled.cores,
         "options": dataclasses.asdict(compiled.options),
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(members.items())},
@@ -98,9 +100,9 @@ def save(compiled: HostCompiled, path: str | PathLike[str]) -> None:
             archive.writestr(name, data)
 
 
-def objects_by_digest(compiled: HostCompiled) -> dict[str, bytes]:
-    """The object code of a kernel under the names that saved files and pickles give it."""
-    return {key_digest(key): data for key, data in compiled.objects.items()}
+def by_digest(objects: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Object code by cache key under the names that saved files and pickles give it."""
+    return {key_digest(key): data for key, data in objects.items()}
 
 
 def _with_free_names(graph: Graph) -> Graph:
@@ -119,8 +121,9 @@ def _with_free_names(graph: Graph) -> Graph:
     return dataclasses.replace(graph, nodes=tuple(nodes))
 
 
-def load_saved(path: str | PathLike[str], cores: int | None = None) -> HostCompiled:
-    """Read a saved kernel. Raises InputError where there is no such file, FileFormatError where it is damaged."""
+def load_saved(path: str | PathLike[str], cores: int | None = None) -> AnyCompilation:
+    """Read a saved kernel of any kind of target; `cores`: other than it was compiled for. Raises InputError where there
+    is no such file, FileFormatError where it is damaged."""
     path = file_name(path)
     if is_elf(path):
         raise FileFormatError(
@@ -133,20 +136,29 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> HostCompi
         stored_cores = int(header["cores"])
         if not 1 <= stored_cores <= THREADS_MAX:
             raise ValueError(f"{stored_cores} cores")
+        kind = header.get("kind", CpuTarget.kind)  # files had none when nobody else saved
+        if kind not in kinds():
+            raise ValueError(f"a target of kind {kind!r}, known are {', '.join(kinds())}")
     except (KeyError, ValueError, TypeError, AttributeError, InputError) as error:
         raise FileFormatError("not a whole saved kernel", location=f"file {str(path)!r}", found=str(error)) from error
     stored = {Path(n).stem: data for n, data in members.items() if n.startswith("objects/")}
-    return compile_stored(graph, cores or stored_cores, options, stored)
+    return compile_stored(kind, graph, cores or stored_cores, options, stored)
 
 
-def compile_stored(graph: Graph, cores: int, options: Options, objects: Mapping[str, bytes]) -> HostCompiled:
-    """The kernel of a graph whose objects, by digests of their keys, are at hand: what of them fits is not compiled."""
+def compile_stored(
+    kind: str, graph: Graph, cores: int, options: Options, objects: Mapping[str, bytes]
+) -> AnyCompilation:
+    """The kernel of a graph whose objects, by digests of their keys, are at hand: what of them fits is not compiled.
+    Raises FileFormatError where nothing of the kind can be compiled here."""
 
     def cache(directory: Path | None) -> ObjectCache:
         return _StoredObjects(objects, directory)
 
-    cpu = detect_cpu()
-    made: HostCompiled = compile_graph(graph, cpu, options, backend_of(cpu), threads=cores, cache_factory=cache)
+    backend = backend_of(kind)
+    target = backend.local_target()
+    if target is None:
+        raise FileFormatError("a kernel of a kind of target whose kernels are not saved", found=kind)
+    made: AnyCompilation = compile_graph(graph, target, options, backend, threads=cores, cache_factory=cache)
     return made
 
 
