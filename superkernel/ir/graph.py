@@ -142,6 +142,12 @@ class Graph:
             name, dict(inputs), list(nodes), tuple(outputs), constants or {}, states or {}, updates or {}, copy
         ).graph()
 
+    def rebuilt(self, nodes: Iterable[Node], **changes: Any) -> Graph:
+        """The graph of other nodes, and what else `changes` says, as `build` takes it; arrays are used where they
+        lie."""
+        kept = {name: getattr(self, name) for name in ("name", "inputs", "constants", "states", "updates", "outputs")}
+        return Graph.build(nodes=nodes, copy=False, **{**kept, **changes})
+
 
 class _Build:
     """The steps of `Graph.build`; each adds to `wrong` and stops the build where the next step would make no sense."""

@@ -6,8 +6,6 @@ stand as exporters wrote them, then what is left of gemm and batch_norm is lower
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from superkernel.ir.graph import Graph
 from superkernel.transforms.activations import FuseActivations
 from superkernel.transforms.affine import MergeAffine
@@ -44,16 +42,11 @@ STANDARD: tuple[Pass, ...] = (
 )
 
 
-def run_passes(graph: Graph, passes: Sequence[Pass] = STANDARD) -> Graph:
-    """The graph after all passes."""
-    for step in passes:
-        graph = step.apply(graph)
-    return graph
-
-
 def simplify(graph: Graph) -> Graph:
     """The graph after the standard passes."""
-    return run_passes(graph)
+    for step in STANDARD:
+        graph = step.apply(graph)
+    return graph
 
 
 __all__ = [
@@ -73,6 +66,5 @@ __all__ = [
     "RemoveIdentities",
     "ShareSubexpressions",
     "SliceGathers",
-    "run_passes",
     "simplify",
 ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import pi, sqrt
-from typing import ClassVar
 
-from superkernel.ir.graph import Graph, Node
+from superkernel.ir.graph import Node
+from superkernel.transforms.base import PatternPass
 from superkernel.transforms.editor import Editor
-from superkernel.transforms.pattern import Match, Number, Pattern, Rewrite, Var, alt, near, op, product, rewrite_all
+from superkernel.transforms.pattern import Match, Number, Rewrite, Var, alt, near, op, product
 
 _X = Var("x")
 _HALF, _ONE = Number(0.5), Number(1.0)
@@ -55,23 +54,13 @@ def _becomes(name: str, **attrs: object) -> Rewrite:
     return rewrite
 
 
-_RULES: tuple[tuple[Pattern, Rewrite], ...] = (
-    (alt(_ERF_GELU, _ERF_GELU_HALVED), _becomes("gelu", approximate="none")),
-    (_TANH_GELU, _becomes("gelu", approximate="tanh")),
-    (_SILU, _becomes("silu")),
-    (_MISH, _becomes("mish")),
-    (_HARD_SWISH, _becomes("hard_swish")),
-)
-
-
-@dataclass(frozen=True)
-class FuseActivations:
+class FuseActivations(PatternPass):
     """One operator instead of up to eight: fewer roundings, and the kernels' own approximations."""
 
-    name: ClassVar[str] = "fuse-activations"
-    description: ClassVar[str] = "recognise GELU, SiLU, Mish and hard swish"
-
-    def apply(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
-        rewrite_all(editor, _RULES)
-        return editor.finish()
+    rules = (
+        (alt(_ERF_GELU, _ERF_GELU_HALVED), _becomes("gelu", approximate="none")),
+        (_TANH_GELU, _becomes("gelu", approximate="tanh")),
+        (_SILU, _becomes("silu")),
+        (_MISH, _becomes("mish")),
+        (_HARD_SWISH, _becomes("hard_swish")),
+    )

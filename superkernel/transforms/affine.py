@@ -9,7 +9,7 @@ where x is near -a.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,6 @@ from superkernel.transforms.linear import keeps
 @dataclass(frozen=True)
 class MergeAffine:
     """Only floating-point chains whose inner values nobody else reads."""
-
-    name: ClassVar[str] = "merge-affine"
-    description: ClassVar[str] = "merge chains of additions and multiplications with constants"
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor(graph)

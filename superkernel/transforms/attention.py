@@ -11,35 +11,17 @@ turn NaN in the data itself into zeros.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from superkernel.core.dtypes import DType
-from superkernel.ir.graph import Graph, Node
+from superkernel.ir.graph import Node
+from superkernel.transforms.base import NodePass
 from superkernel.transforms.cleanup import perm_of
 from superkernel.transforms.editor import Editor
 
 _MASKING = -1e4  # numbers at or below this mask a key out
 _SWALLOWING = -3e38  # what any score becomes when this is added: a row without visible keys gets equal weights
-
-
-@dataclass(frozen=True)
-class FuseAttention:
-    """Scores never leave the core: no [heads, queries, keys] array in memory."""
-
-    name: ClassVar[str] = "fuse-attention"
-    description: ClassVar[str] = "recognise scaled dot-product attention"
-
-    def apply(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
-        for node in editor.walk():
-            if node.op == "matmul":
-                _fuse(editor, node)
-        for node in editor.walk():
-            if node.op == "attention":
-                _share_heads(editor, node)
-        return editor.finish()
 
 
 @dataclass
@@ -227,3 +209,9 @@ def _unrepeated(editor: Editor, value: str | None, heads: int) -> str | None:
         and editor.type(value).shape == (batch, heads, length, width)
     )
     return source if fits else None
+
+
+class FuseAttention(NodePass):
+    """Scores never leave the core: no [heads, queries, keys] array in memory."""
+
+    rules = ({"matmul": _fuse}, {"attention": _share_heads})

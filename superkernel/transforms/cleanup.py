@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from superkernel.ir.graph import Graph, Node
+from superkernel.transforms.base import NodePass
 from superkernel.transforms.editor import Editor
 
 
-@dataclass(frozen=True)
 class RemoveIdentities:
     """Only what is the identity on every bit: x + 0 is not (it turns -0 into 0)."""
-
-    name: ClassVar[str] = "remove-identities"
-    description: ClassVar[str] = "drop identity nodes: same-type casts, same-shape reshapes, multiplications by one"
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor(graph)
@@ -49,26 +43,6 @@ def _same_as(editor: Editor, node: Node) -> str | None:
         other = node.inputs[1]
         return other if other is not None and editor.type(other) == editor.type(node.outputs[0]) else None
     return None
-
-
-@dataclass(frozen=True)
-class MergeReindexing:
-    """reshape of reshape, transpose of transpose, a transpose that moves only axes of size one, transpose into a
-    product's flags."""
-
-    name: ClassVar[str] = "merge-reindexing"
-    description: ClassVar[str] = "merge chains of reshapes and transposes; fold transposes into matmul"
-
-    def apply(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
-        for node in editor.walk():
-            if node.op == "reshape":
-                _merge_reshape(editor, node)
-            elif node.op == "transpose":
-                _merge_transpose(editor, node)
-            elif node.op == "matmul":
-                _fold_into_matmul(editor, node)
-        return editor.finish()
 
 
 def perm_of(node: Node, rank: int) -> tuple[int, ...]:
@@ -117,3 +91,10 @@ def _fold_into_matmul(editor: Editor, node: Node) -> None:
             inputs = list(node.inputs)
             inputs[slot] = inner.inputs[0]
             node = editor.set_inputs(node, inputs, {**node.attrs, flag: not node.attrs[flag]})
+
+
+class MergeReindexing(NodePass):
+    """reshape of reshape, transpose of transpose, a transpose that moves only axes of size one, transpose into a
+    product's flags."""
+
+    rules = ({"reshape": _merge_reshape, "transpose": _merge_transpose, "matmul": _fold_into_matmul},)

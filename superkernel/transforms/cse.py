@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from superkernel.ir.graph import Graph
 from superkernel.transforms.editor import Editor
@@ -15,8 +14,6 @@ class ShareSubexpressions:
     """Nodes are merged only within one scope, stream and kernel type. Constants above `constant_bytes_max` are not
     compared."""
 
-    name: ClassVar[str] = "share-subexpressions"
-    description: ClassVar[str] = "compute equal expressions once"
     constant_bytes_max: int = 4096
 
     def apply(self, graph: Graph) -> Graph:

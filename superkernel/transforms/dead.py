@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from superkernel.ir.graph import Graph
 
@@ -12,8 +11,6 @@ from superkernel.ir.graph import Graph
 class RemoveDead:
     """Inputs and states always stay: they are the graph's signature. Constants go where `constants` says so."""
 
-    name: ClassVar[str] = "remove-dead"
-    description: ClassVar[str] = "drop nodes, and constants, that no output and no state update needs"
     constants: bool = True
 
     def apply(self, graph: Graph) -> Graph:
@@ -26,13 +23,4 @@ class RemoveDead:
         constants = {k: v for k, v in graph.constants.items() if k in needed or not self.constants}
         if len(kept) == len(graph.nodes) and len(constants) == len(graph.constants):
             return graph
-        return Graph.build(
-            name=graph.name,
-            inputs=graph.inputs,
-            constants=constants,
-            states=graph.states,
-            updates=graph.updates,
-            nodes=kept[::-1],
-            outputs=graph.outputs,
-            copy=False,
-        )
+        return graph.rebuilt(kept[::-1], constants=constants)

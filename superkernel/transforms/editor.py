@@ -78,10 +78,6 @@ class Editor:
         """Type of a value, old or new; KeyError for none."""
         return self.types[value]
 
-    def in_order(self) -> list[Node]:
-        """Nodes by position."""
-        return [self.nodes[name] for name in sorted(self.nodes, key=self.position.__getitem__)]
-
     def walk(self, *, backwards: bool = False) -> Iterator[Node]:
         """The nodes that there are now, by position, each as it is when its turn comes; those removed until then are
         left out."""
@@ -199,17 +195,9 @@ class Editor:
         """The rewritten graph, or the very graph it came from where nothing changed."""
         if not self.changes:
             return self.graph
-        built = Graph.build(
-            name=self.graph.name,
-            inputs=self.graph.inputs,
-            constants=self.constants,
-            states=self.graph.states,
-            updates=self.updates,
-            nodes=self.in_order(),
-            outputs=self.outputs,
-            copy=False,
+        return RemoveDead().apply(
+            self.graph.rebuilt(self.walk(), constants=self.constants, updates=self.updates, outputs=self.outputs)
         )
-        return RemoveDead().apply(built)
 
     def _prune(self, values: Sequence[str | None]) -> None:
         """Removes the producers of values that nobody reads any more, and so on upwards: patterns must not see dead

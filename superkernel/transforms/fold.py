@@ -4,7 +4,6 @@ no elements."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -18,8 +17,6 @@ class FoldConstants:
     """A result larger than what it is computed from is only kept up to `grow_bytes_max`: an expanded constant or a
     dequantised weight costs more to read from memory than to compute."""
 
-    name: ClassVar[str] = "fold-constants"
-    description: ClassVar[str] = "compute nodes that read only constants or have empty results"
     grow_bytes_max: int = 1 << 16
 
     def apply(self, graph: Graph) -> Graph:

@@ -5,29 +5,11 @@ What exporters write for `x[:, 0]`, for the three parts of a joined query/key/va
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
-from superkernel.ir.graph import Graph, Node
+from superkernel.ir.graph import Node
+from superkernel.transforms.base import NodePass
 from superkernel.transforms.editor import Editor
-
-
-@dataclass(frozen=True)
-class SliceGathers:
-    """Indices of any rank whose values in order are first, first + step, ...; all inside the axis (others are clamped
-    by gather, which a slice would not do)."""
-
-    name: ClassVar[str] = "slice-gathers"
-    description: ClassVar[str] = "turn gathers of evenly spaced constant positions into slices"
-
-    def apply(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
-        for node in editor.walk():
-            if node.op == "gather":
-                _slice(editor, node)
-        return editor.finish()
 
 
 def _slice(editor: Editor, node: Node) -> None:
@@ -51,3 +33,10 @@ def _slice(editor: Editor, node: Node) -> None:
     part = editor.emit("slice", (source,), limits, node)
     if part is not None:
         editor.emit("reshape", (part,), {"shape": editor.type(output).shape}, node, output)
+
+
+class SliceGathers(NodePass):
+    """Indices of any rank whose values in order are first, first + step, ...; all inside the axis (others are clamped
+    by gather, which a slice would not do)."""
+
+    rules = ({"gather": _slice},)

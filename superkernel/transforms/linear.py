@@ -6,32 +6,17 @@ a product that is its one reader.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.ir.graph import Graph, Node
+from superkernel.ir.graph import Node
+from superkernel.transforms.base import NodePass
 from superkernel.transforms.editor import Editor
 
 _FINFO: Any = ml_dtypes.finfo  # NumPy's, and bf16's too; it carries no types
-
-
-@dataclass(frozen=True)
-class LowerGemm:
-    """alpha * op(a) @ op(b) + beta * c as matmul, multiplications (only where a factor is not one) and an addition."""
-
-    name: ClassVar[str] = "lower-gemm"
-    description: ClassVar[str] = "write gemm as matmul, mul and add"
-
-    def apply(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
-        for node in editor.walk():
-            if node.op == "gemm":
-                _lower_gemm(editor, node)
-        return editor.finish()
 
 
 def _scaled(editor: Editor, value: str, factor: float, near: Node, output: str | None = None) -> str | None:
@@ -67,44 +52,30 @@ def _lower_gemm(editor: Editor, node: Node) -> None:
         editor.emit("add", (product, c), {}, node, output)
 
 
-@dataclass(frozen=True)
-class LowerBatchNorm:
+class LowerGemm(NodePass):
+    """alpha * op(a) @ op(b) + beta * c as matmul, multiplications (only where a factor is not one) and an addition."""
+
+    rules = ({"gemm": _lower_gemm},)
+
+
+def _lower_batch_norm(editor: Editor, node: Node) -> None:
+    arrays = [editor.array(v) for v in node.inputs[1:]]
+    if any(a is None for a in arrays):
+        return
+    scale, bias, mean, variance = (np.asarray(a, np.float64) for a in arrays)
+    factor = scale / np.sqrt(variance + float(node.attrs["epsilon"]))  # type: ignore[arg-type]
+    kind = editor.type(node.outputs[0])
+    shape = (1, -1) + (1,) * (kind.rank - 2)
+    parts = [a.astype(kind.dtype.numpy).reshape(shape) for a in (factor, bias - mean * factor)]
+    names = [editor.constant(a, f"{node.name}/{s}") for a, s in zip(parts, ("factor", "shift"), strict=True)]
+    scaled = editor.emit("mul", (node.inputs[0], names[0]), {}, node)
+    editor.emit("add", (scaled, names[1]), {}, node, node.outputs[0])
+
+
+class LowerBatchNorm(NodePass):
     """With constant statistics one multiplication and one addition with per-channel constants."""
 
-    name: ClassVar[str] = "lower-batch-norm"
-    description: ClassVar[str] = "write batch_norm with constant statistics as mul and add"
-
-    def apply(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
-        for node in editor.walk():
-            arrays = [editor.array(v) for v in node.inputs[1:]]
-            if node.op != "batch_norm" or any(a is None for a in arrays):
-                continue
-            scale, bias, mean, variance = (np.asarray(a, np.float64) for a in arrays)
-            factor = scale / np.sqrt(variance + float(node.attrs["epsilon"]))  # type: ignore[arg-type]
-            kind = editor.type(node.outputs[0])
-            shape = (1, -1) + (1,) * (kind.rank - 2)
-            parts = [a.astype(kind.dtype.numpy).reshape(shape) for a in (factor, bias - mean * factor)]
-            names = [editor.constant(a, f"{node.name}/{s}") for a, s in zip(parts, ("factor", "shift"), strict=True)]
-            scaled = editor.emit("mul", (node.inputs[0], names[0]), {}, node)
-            editor.emit("add", (scaled, names[1]), {}, node, node.outputs[0])
-        return editor.finish()
-
-
-@dataclass(frozen=True)
-class FoldIntoWeights:
-    """conv or matmul, then mul or add with a per-channel constant: the factor goes into the weights, the addend into
-    conv's bias."""
-
-    name: ClassVar[str] = "fold-into-weights"
-    description: ClassVar[str] = "fold per-channel factors and addends into constant weights and biases"
-
-    def apply(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
-        for node in editor.walk():
-            if node.op in ("mul", "div", "add", "sub"):
-                _fold_into_producer(editor, node)
-        return editor.finish()
+    rules = ({"batch_norm": _lower_batch_norm},)
 
 
 def _fold_into_producer(editor: Editor, node: Node) -> None:
@@ -178,3 +149,10 @@ def _fold_into_matmul(editor: Editor, node: Node, product: Node, channels: NDArr
         return
     w = editor.constant(scaled.astype(weights.dtype), f"{product.name}/weight")
     editor.emit("matmul", (a, w), product.attrs, product, node.outputs[0])
+
+
+class FoldIntoWeights(NodePass):
+    """conv or matmul, then mul or add with a per-channel constant: the factor goes into the weights, the addend into
+    conv's bias."""
+
+    rules = (dict.fromkeys(("mul", "div", "add", "sub"), _fold_into_producer),)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
-from superkernel.ir.graph import Graph, Node
+from superkernel.ir.graph import Node
+from superkernel.transforms.base import PatternPass
 from superkernel.transforms.editor import Editor
-from superkernel.transforms.pattern import Match, Number, Pattern, Rewrite, Var, alt, op, rewrite_all
+from superkernel.transforms.pattern import Match, Number, Pattern, Var, alt, op
 
 _X = Var("x")
 _EPSILON = Number(name="epsilon")
@@ -66,41 +66,32 @@ def _to_rms_norm(editor: Editor, node: Node, match: Match) -> bool:
     return editor.emit("rms_norm", (match["x"],), attrs, node, node.outputs[0]) is not None
 
 
-def _is_bare(node: Node) -> bool:
-    return len(node.inputs) == 1
-
-
-def _is_scaled(node: Node) -> bool:
-    return len(node.inputs) == 2
-
-
 @dataclass(frozen=True)
 class _Norm(Pattern):
-    """A norm (bound to "norm") that `where` accepts, whatever its inputs."""
+    """A norm (bound to "norm") of so many inputs, whatever they are."""
 
     ops: tuple[str, ...]
-    where: Callable[[Node], bool]
+    count: int
 
     def find(self, editor: Editor, value: str, match: Match) -> Iterator[Match]:
         node = editor.producer.get(value)
-        if node is not None and node.op in self.ops and self.where(node):
+        if node is not None and node.op in self.ops and len(node.inputs) == self.count:
             yield Match({**match.values, "norm": value}, {**match.nodes, node.name: node})
 
 
 def _with_scale(editor: Editor, node: Node, match: Match) -> bool:
-    norm = editor.producer[match["norm"]]
-    scale = _row_constant(editor, match["scale"], norm)
-    if scale is None:
-        return False
-    return editor.emit(norm.op, (norm.inputs[0], scale), norm.attrs, node, node.outputs[0]) is not None
+    return _with_operand(editor, node, editor.producer[match["norm"]], match["scale"])
 
 
 def _with_bias(editor: Editor, node: Node, match: Match) -> bool:
-    norm = editor.producer[match["norm"]]
-    bias = _row_constant(editor, match["bias"], norm)
-    if bias is None:
+    return _with_operand(editor, node, editor.producer[match["norm"]], match["bias"])
+
+
+def _with_operand(editor: Editor, node: Node, norm: Node, value: str) -> bool:
+    operand = _row_constant(editor, value, norm)
+    if operand is None:
         return False
-    return editor.emit("layer_norm", (*norm.inputs, bias), norm.attrs, node, node.outputs[0]) is not None
+    return editor.emit(norm.op, (*norm.inputs, operand), norm.attrs, node, node.outputs[0]) is not None
 
 
 def _row_constant(editor: Editor, value: str, norm: Node) -> str | None:
@@ -118,22 +109,12 @@ def _row_constant(editor: Editor, value: str, norm: Node) -> str | None:
     return None
 
 
-_RULES: tuple[tuple[Pattern, Rewrite], ...] = (
-    (_LAYER_NORM, _to_layer_norm),
-    (_RMS_NORM, _to_rms_norm),
-    (op("mul", _Norm(("layer_norm", "rms_norm"), _is_bare), Var("scale")), _with_scale),
-    (op("add", _Norm(("layer_norm",), _is_scaled), Var("bias")), _with_bias),
-)
-
-
-@dataclass(frozen=True)
-class FuseNorms:
+class FuseNorms(PatternPass):
     """One pass over the row instead of five."""
 
-    name: ClassVar[str] = "fuse-norms"
-    description: ClassVar[str] = "recognise layer and RMS normalisation, with scale and bias"
-
-    def apply(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
-        rewrite_all(editor, _RULES)
-        return editor.finish()
+    rules = (
+        (_LAYER_NORM, _to_layer_norm),
+        (_RMS_NORM, _to_rms_norm),
+        (op("mul", _Norm(("layer_norm", "rms_norm"), 1), Var("scale")), _with_scale),
+        (op("add", _Norm(("layer_norm",), 2), Var("bias")), _with_bias),
+    )

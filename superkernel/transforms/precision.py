@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -55,19 +55,6 @@ class PrecisionLowering:
             f"{self.constants} constants narrowed ({self.saturated} elements saturated, {self.vanished} vanished), "
             f"{self.casts} casts at borders, {self.state_bytes} bytes per run to cast states"
         )
-
-
-@dataclass(frozen=True)
-class LowerPrecision:
-    """`lower_precision` as a pass."""
-
-    name: ClassVar[str] = "lower-precision"
-    description: ClassVar[str] = "keep f32 values in memory as f16 or bf16; inputs, outputs and states keep their types"
-    dtype: DType = DType.F16
-    narrow_states: bool = False
-
-    def apply(self, graph: Graph) -> Graph:
-        return lower_precision(graph, self.dtype, narrow_states=self.narrow_states)
 
 
 def lower_precision(graph: Graph, dtype: DType = DType.F16, *, narrow_states: bool = False) -> Graph:
@@ -139,16 +126,7 @@ class _Lowerer:
             else:
                 self._lower(node)
         updates = {s: self._update(s, v) for s, v in self.graph.updates.items()}
-        graph = Graph.build(
-            name=self.graph.name,
-            inputs=self.graph.inputs,
-            constants=self.constants,
-            states=self.states,
-            updates=updates,
-            nodes=self.nodes,
-            outputs=self.graph.outputs,
-            copy=False,
-        )
+        graph = self.graph.rebuilt(self.nodes, constants=self.constants, states=self.states, updates=updates)
         return PrecisionLowering(graph, self.converted, self.saturated, self.vanished, self.casts, self.state_bytes)
 
     def _constants_and_states(self) -> None:

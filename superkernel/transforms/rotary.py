@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
@@ -32,9 +31,6 @@ _RANKS = (3, 4)
 @dataclass(frozen=True)
 class FuseRotary:
     """One pass over x instead of a copy with its halves exchanged."""
-
-    name: ClassVar[str] = "fuse-rotary"
-    description: ClassVar[str] = "recognise rotary position embedding"
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor(graph)

@@ -12,7 +12,7 @@ Ragged attention is divided likewise, by a `tile_lengths`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from superkernel.core.tensor import TensorType
 from superkernel.ir.graph import Graph, Node
@@ -31,8 +31,6 @@ class TilingCut(Protocol):
 class SinkTilings:
     """The pass for one target."""
 
-    name: ClassVar[str] = "sink-tilings"
-    description: ClassVar[str] = "compute tilings that depend on data where the data is"
     cut: TilingCut
     slots: int = 1
 

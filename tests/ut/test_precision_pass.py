@@ -16,7 +16,6 @@ from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.transforms import simplify
 from superkernel.transforms.precision import (
-    LowerPrecision,
     chain_bound,
     error_bound,
     lower_precision,
@@ -168,7 +167,7 @@ def test_values_that_are_read_and_given_out_and_kept() -> None:
 def test_only_narrow_types_are_taken() -> None:
     with pytest.raises(InputError, match="not a narrow float type"):
         lower_precision(ENCODER, DType.F64)
-    assert LowerPrecision(BF16).apply(ENCODER).types[ENCODER.nodes[0].outputs[0]].dtype is BF16
+    assert lower_precision(ENCODER, BF16).types[ENCODER.nodes[0].outputs[0]].dtype is BF16
 
 
 # ---- where no bound can be

@@ -86,35 +86,25 @@ _IM2COL = CommandSpec(
     beats=f"transfer(rates.l1_to_l0a_gb_per_s, {_fractals('m')})",
 )
 
-_LOCAL_COPY = CommandSpec(
-    "l1_to_l0a_raw",
-    0x23,
-    (Engine.MTE1,),
-    "Copies bytes that lie in L1 in the layout of L0A already (constants laid out by the compiler).",
-    (
-        local("dst", Local.L0A, "first fractal written"),
-        local("src", Local.L1, "first byte read"),
-        size("bytes", "how many; whole fractals", align="memory.fractal_bytes"),
-    ),
-    accesses=(reads("src", "bytes"), writes("dst", "bytes")),
-    start_up="dma.local_startup_cycles",
-    beats="transfer(rates.l1_to_l0a_gb_per_s, bytes)",
-)
 
-_LOCAL_COPY_B = CommandSpec(
-    "l1_to_l0b_raw",
-    0x24,
-    (Engine.MTE1,),
-    "Copies bytes that lie in L1 in the layout of L0B already (weights laid out by the compiler).",
-    (
-        local("dst", Local.L0B, "first fractal written"),
-        local("src", Local.L1, "first byte read"),
-        size("bytes", "how many; whole fractals", align="memory.fractal_bytes"),
-    ),
-    accesses=(reads("src", "bytes"), writes("dst", "bytes")),
-    start_up="dma.local_startup_cycles",
-    beats="transfer(rates.l1_to_l0b_gb_per_s, bytes)",
-)
+def _copy(memory: Local, opcode: int, what: str) -> CommandSpec:
+    """What lies in L1 as L0A or L0B have it."""
+    name = memory.value
+    return CommandSpec(
+        f"l1_to_{name}_raw",
+        opcode,
+        (Engine.MTE1,),
+        f"Copies bytes that lie in L1 in the layout of {name.upper()} already ({what} laid out by the compiler).",
+        (
+            local("dst", memory, "first fractal written"),
+            local("src", Local.L1, "first byte read"),
+            size("bytes", "how many; whole fractals", align="memory.fractal_bytes"),
+        ),
+        accesses=(reads("src", "bytes"), writes("dst", "bytes")),
+        start_up="dma.local_startup_cycles",
+        beats=f"transfer(rates.l1_to_{name}_gb_per_s, bytes)",
+    )
+
 
 _ACCUMULATORS = "ceil_div(m, cube.m) * ceil_div(n, cube.n) * memory.accumulator_bytes"
 
@@ -153,7 +143,7 @@ CUBE_COMMANDS = (
     _load(Local.L0A, 0x20, "m", "m x k", ""),
     _load(Local.L0B, 0x21, "n", "k x n", " (which holds the transpose)"),
     _IM2COL,
-    _LOCAL_COPY,
-    _LOCAL_COPY_B,
+    _copy(Local.L0A, 0x23, "constants"),
+    _copy(Local.L0B, 0x24, "weights"),
     _MMAD,
 )

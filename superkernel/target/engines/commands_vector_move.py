@@ -90,26 +90,16 @@ _REDUCING = (
     _arg_reduce("v_argmin", 0xBC, "smallest"),
 )
 
-_ROUNDED = (DType.F16, DType.BF16, DType.I32, DType.I16, DType.I8, DType.U8)
-_CASTS = (
-    (F32, F32),
-    *((F32, to) for to in _ROUNDED),
-    (F16, F16),
-    *((F16, to) for to in (F32, I32, I16, DType.I8, DType.U8)),
-    (DType.BF16, F32),
-    (I32, F32),
-    (I32, F16),
-    (I32, I16),
-    (I16, F32),
-    (I16, F16),
-    (I16, I32),
-    (DType.I8, F16),
-    (DType.I8, F32),
-    (DType.I8, I32),
-    (DType.U8, F16),
-    (DType.U8, F32),
-    (DType.U8, I32),
-)
+_CAST_TO = {
+    F32: (F32, F16, DType.BF16, I32, I16, DType.I8, DType.U8),
+    F16: (F16, F32, I32, I16, DType.I8, DType.U8),
+    DType.BF16: (F32,),
+    I32: (F32, F16, I16),
+    I16: (F32, F16, I32),
+    DType.I8: (F16, F32, I32),
+    DType.U8: (F16, F32, I32),
+}
+_CASTS = tuple((source, to) for source, targets in _CAST_TO.items() for to in targets)
 
 _MOVING = (
     vector_command(
