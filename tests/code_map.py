@@ -107,11 +107,13 @@ def faults(imports: Imports, rows: list[Row]) -> list[str]:
     found = [f"no row of the code map names {file}" for file, row in homes.items() if row is None]
     used: set[tuple[Row, str]] = set()
     for file, row in homes.items():
-        for other in sorted(imports[file] - ANYWHERE) if row else ():
+        if row is None:
+            continue
+        for other in sorted(imports[file] - ANYWHERE):
             if row is homes.get(other):
                 continue
             names = [name for name in row.allowed if _covers(name, other)]
-            used |= {(row, name) for name in names}  # type: ignore[misc]
+            used |= {(row, name) for name in names}
             if not names:
                 found.append(f"{file} imports {other}, which its row `{row.names[0]}` does not allow")
     for row in rows:

@@ -100,8 +100,8 @@ def _plan(graph: Graph) -> AicorePlan:
 
 
 def _made(*events: Event, **programs: tuple[Any, ...]) -> AicorePlan:
-    kinds = {CoreKind(name): steps for name, steps in programs.items()}
-    return AicorePlan((), 2, 4, 2, kinds, events, (), 8, 15)  # type: ignore[arg-type]
+    kinds: Any = {CoreKind(name): steps for name, steps in programs.items()}
+    return AicorePlan((), 2, 4, 2, kinds, events, (), 8, 15)
 
 
 def test_a_chain_takes_the_dearest_way() -> None:

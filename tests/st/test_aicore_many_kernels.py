@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,9 +63,9 @@ def test_an_order_in_one_direction_only_would(monkeypatch: pytest.MonkeyPatch) -
     _ordered(monkeypatch)
     kept = KernelBuilder.flag
 
-    def one_way(kb: KernelBuilder, name: str, source: Engine, target: Engine, flag: object) -> None:
+    def one_way(kb: KernelBuilder, name: str, source: Engine, target: Engine, flag: Any) -> None:
         if (source, target, flag) != (Engine.V, Engine.MTE2, 1):
-            kept(kb, name, source, target, flag)  # type: ignore[arg-type]
+            kept(kb, name, source, target, flag)
 
     monkeypatch.setattr(KernelBuilder, "flag", one_way)
     graph = _many(20)

@@ -22,10 +22,12 @@ from superkernel.sync.aicore.plan import (
     Await,
     CoreKind,
     Event,
+    HartKind,
     Mode,
     OperandWait,
     Run,
     Signal,
+    Step,
     awaited,
 )
 from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
@@ -161,9 +163,9 @@ def renamed(plan: AicorePlan, event: Event, mode: Mode, setters: CoreKind) -> Ai
     """The plan with the event in another mode: only its new setters signal it, only its new receivers take it."""
     flag = max((e.flag for e in plan.events), default=0) + 1
     new = replace(event, mode=mode, setters=setters, flag=flag)
-    programs = {}
+    programs: dict[HartKind, tuple[Step, ...]] = {}
     for kind, program in plan.programs.items():
-        steps: list[object] = []
+        steps: list[Step] = []
         for step in program:
             if isinstance(step, Signal) and step.event == event.index and kind is not setters:
                 continue
@@ -179,7 +181,7 @@ def renamed(plan: AicorePlan, event: Event, mode: Mode, setters: CoreKind) -> Ai
             steps.append(Await(event.index, event.after + 1))
         programs[kind] = tuple(steps)
     events = tuple(new if e.index == event.index else e for e in plan.events)
-    return replace(plan, events=events, programs=programs)  # type: ignore[arg-type]
+    return replace(plan, events=events, programs=programs)
 
 
 def test_kernels_of_one_core_per_group_leave_the_others_idle() -> None:

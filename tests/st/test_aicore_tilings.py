@@ -43,7 +43,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "no preload, copies": {"preload": "none", "split": 2},
     "a launch each": {"launches": "single"},
 }
-SMALL = {"tokens": 16, "width": 64, "inner": 64}
+SMALL: dict[str, Any] = {"tokens": 16, "width": 64, "inner": 64}
 COUNTS = {
     "even": [8, 8, 8, 8],
     "one expert": [0, 32, 0, 0],
@@ -93,8 +93,9 @@ def compiled(graph: Graph, **options: Any) -> sk.Kernel:
 
 
 def plan_of(kernel: sk.Kernel) -> AicorePlan:
-    found: AicorePlan = kernel._compiled.plan  # type: ignore[assignment]
-    return found
+    found: Any = kernel._compiled
+    plan: AicorePlan = found.plan
+    return plan
 
 
 def near(kernel: sk.Kernel, graph: Graph, inputs: Mapping[str, Array], bound: float = 6e-3) -> Array:
@@ -163,7 +164,7 @@ def test_numbers_of_cores_change_no_bit() -> None:
 
 
 def test_without_sinking_the_launch_splits() -> None:
-    sunk, host = (compiled(moe_layer(**SMALL), tiling=where) for where in ("sunk", "host"))  # type: ignore[arg-type]
+    sunk, host = (compiled(moe_layer(**SMALL), tiling=where) for where in ("sunk", "host"))
     assert AICPU not in plan_of(host).programs
     assert host.summary()["fallbacks"] == ["grouped_matmul_0/tile_groups"]
     assert len(plan_of(host).between) == 1

@@ -137,15 +137,16 @@ def test_scalars() -> None:
     b = sk.GraphBuilder("scalar")
     b.output(b.neg(b.input("x", (), "i8")), name="y")
     kernel = sk.compile(b.graph())
-    for value in (3, np.int8(3), np.array(3, np.int8)):
-        result = kernel(value)
+    for given in (3, np.int8(3), np.array(3, np.int8)):
+        result = kernel(given)
         assert (result.shape, result.dtype, int(result)) == ((), np.int8, -3)
-    for value, text in (  # type: ignore[assignment]
+    wrong: list[tuple[Any, str]] = [
         (300, "found 300"),
         (2.5, "not numbers"),
         (True, "not numbers"),
         (np.array([3], np.int8), "shape"),
-    ):
+    ]
+    for value, text in wrong:
         with pytest.raises(sk.InputError, match=text):
             kernel(value)
 
@@ -198,10 +199,10 @@ _OTHER_FORM = {"cast", "clip", "where", "quantize", "dequantize"}  # take more t
 def special(dtype: DType) -> Any:
     """Values at the ends, around zero and, of floats, those that are no numbers."""
     if dtype.is_float:
-        info = ml_dtypes.finfo(dtype.numpy)
-        finite = [0.0, -0.0, 1, -1, 0.5, -2.5, 3, 100, -88.5, float(info.tiny), float(info.max), float(info.min)]
+        ends = ml_dtypes.finfo(dtype.numpy)
+        finite = [0.0, -0.0, 1, -1, 0.5, -2.5, 3, 100, -88.5, float(ends.tiny), float(ends.max), float(ends.min)]
         return np.array([*finite, np.inf, -np.inf, np.nan]).astype(dtype.numpy)
-    info = np.iinfo(dtype.numpy)  # type: ignore[assignment]
+    info = np.iinfo(dtype.numpy)
     return np.array(sorted({0, 1, 2, 7, info.min, info.max, info.max - 1, -1 if info.min else 3}), dtype.numpy)
 
 
@@ -235,9 +236,9 @@ def test_nan_and_infinity_through_every_pointwise_operator(dtype: DType) -> None
         if kernel.outputs[name].dtype.is_float:
             info = ml_dtypes.finfo(found.dtype)
             rtol = _POW_F64 if (op, dtype) == ("pow", DType.F64) else 64 * float(info.eps)
-            tolerance = {"rtol": rtol, "atol": float(info.tiny)}
+            atol = float(info.tiny)
             left, right = found[keep].astype(np.float64), expected[keep].astype(np.float64)
-            np.testing.assert_allclose(left, right, err_msg=f"{op} of {dtype}", **tolerance)  # type: ignore[call-overload]
+            np.testing.assert_allclose(left, right, rtol, atol, err_msg=f"{op} of {dtype}")
         else:
             np.testing.assert_array_equal(found[keep], expected[keep], err_msg=f"{op} of {dtype}")
 

@@ -7,6 +7,7 @@ in docs/numerics.md and asserted here, relative to the largest value of an outpu
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -201,7 +202,7 @@ def test_cpus_without_the_instructions(tier: str, precision: str, monkeypatch: p
     assert all(f"{precision} allowed" in text for text in words)
 
 
-def test_saved_kernels_keep_their_precision(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_saved_kernels_keep_their_precision(tmp_path: Path) -> None:
     graph = mlp((256, 512, 64), batch=9)
     kernel = sk.compile(graph, options={"precision": "bf16"})
     kernel.save(tmp_path / "k.skk")

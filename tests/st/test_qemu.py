@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from random_models import random_graph
 import superkernel as sk
 from superkernel import cli
 from superkernel.analysis.crosscheck import crosscheck, schedules
-from superkernel.backends.aicore import qemu, qemu_process
+from superkernel.backends.aicore import qemu
 from superkernel.backends.aicore.qemu import EngineSchedule, Fault
 from superkernel.backends.aicore.qemu_counts import plugin_path
 from superkernel.codegen.aicore.memory_map import MARKER_WORD
@@ -38,7 +39,7 @@ from superkernel.target.engines import Engine
 pytestmark = needs_qemu
 
 RUNS = schedules(("now", "late", "random"), 3, 60.0)
-EXACT = {"precision": "f32", "fallback": "allow"}
+EXACT: dict[str, Any] = {"precision": "f32", "fallback": "allow"}
 RING_FLAGS = 3  # flags below are fences between kernels, which small shapes may not need
 GraphMaker = Callable[[sk.GraphBuilder], Any]
 
@@ -111,7 +112,7 @@ def test_a_launch_in_two_parts() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 4, 7, 11, 19])
 def test_random_graphs(seed: int) -> None:
-    agree(random_graph(random.Random(seed)), **EXACT)  # type: ignore[arg-type]
+    agree(random_graph(random.Random(seed)), **EXACT)
 
 
 def test_four_and_twenty_harts() -> None:
@@ -224,7 +225,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_missing_emulator_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qemu_process.shutil, "which", lambda _: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     qemu.find_qemu.cache_clear()
     try:
         with pytest.raises(MachineError, match="qemu-system-misc"):

@@ -12,6 +12,7 @@ import pytest
 from firmware_bench import needs_qemu
 
 import superkernel as sk
+from superkernel import _core
 from superkernel.analysis import crosscheck
 from superkernel.backends.aicore import qemu, qemu_counts
 from superkernel.backends.aicore.qemu import EngineSchedule
@@ -72,7 +73,7 @@ def test_without_the_plugin_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_plugin_that_is_none_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     (tmp_path / qemu_counts.PLUGIN).write_bytes(b"no shared object")
-    monkeypatch.setattr(qemu_counts._core, "__file__", str(tmp_path / "_core.so"))  # type: ignore[attr-defined]
+    monkeypatch.setattr(_core, "__file__", str(tmp_path / "_core.so"))
     qemu_counts.plugin_path.cache_clear()
     try:
         assert qemu_counts.plugin_path() is None

@@ -171,7 +171,7 @@ def test_they_are_refused_ahead_of_any_run(asked: str, monkeypatch: pytest.Monke
     for where in ("crosscheck._Checker", "crosscheck.evaluate", "mutation.LaunchOrder"):
         monkeypatch.setattr(f"superkernel.analysis.{where}", run)
     monkeypatch.setattr(Kernel, "run", run)
-    options = {"fallback": "allow"}
+    options: Any = {"fallback": "allow"}
     with pytest.raises(UnsupportedError, match="more than one launch"):
         crosscheck(two_launches(), {}, options=options, **{asked: 1})  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match="something ran"):

@@ -151,7 +151,7 @@ def core_of(command: Command) -> str:
 
 MINI = load_target("mini")
 
-SIZES = {m.value: MINI.value(m.size_path) for m in Local}
+SIZES = {m.value: int(str(MINI.value(m.size_path))) for m in Local}
 
 SILENT = (
     "set_flag",

@@ -49,7 +49,8 @@ def whole(exact: Fraction, direction: str) -> int:
         return round(exact)
     if direction == "nearest_away":
         return int(math.copysign(math.floor(abs(exact) + Fraction(1, 2)), exact))
-    return {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc}[direction](exact)  # type: ignore[operator]
+    directed: dict[str, Callable[[Fraction], int]] = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc}
+    return directed[direction](exact)
 
 
 def fma(a: float, b: float, c: float) -> float:
@@ -359,7 +360,8 @@ class Model:
         return -(-rows // high), high, -(-depth // deep), deep
 
     def _fractals(self, matrix: Array, item: int) -> Array:
-        down, high, across, deep = self._fractal_shape(*matrix.shape, item)  # type: ignore[call-arg]
+        rows, depth = matrix.shape
+        down, high, across, deep = self._fractal_shape(rows, depth, item)
         padded = np.zeros((down * high, across * deep), matrix.dtype)
         padded[: matrix.shape[0], : matrix.shape[1]] = matrix
         return padded.reshape(down, high, across, deep).transpose(0, 2, 1, 3).ravel()

@@ -287,8 +287,8 @@ def _kv_update(rng: Rng, dtype: DType) -> Iterator[Instance]:
 def _grouped_matmul(rng: Rng, dtype: DType) -> Iterator[Instance]:
     for counts, kind in (([2, 0, 3], DType.I64), ([0, 6, 0], DType.I32), ([0, 0, 0], DType.I64)):
         given = np.array(counts, kind.numpy)
-        inputs = [values(rng, (6, 5), dtype), values(rng, (3, 5, 4), dtype), given]
-        yield inputs, {}  # type: ignore[misc]
+        inputs: list[Any] = [values(rng, (6, 5), dtype), values(rng, (3, 5, 4), dtype), given]
+        yield inputs, {}
         yield [*inputs, GroupTable(3, 6, 2, 1, 2).made(given)], {"cut": (2, 1, 2)}
 
 

@@ -115,8 +115,10 @@ class _Random:
         self.shapes[self.g.state("cache", self.array(1, 2, 4, 3))] = (1, 2, 4, 3)
 
     def grow(self) -> None:
-        kinds = ("unary", "binary", "binary", "broadcast", "scalar", "reshape", "transpose", "slice", "split", "expand")
-        kinds += ("concat", "anchor", "anchor", "matmul", "reduce", "cache", "clip")  # type: ignore[assignment]
+        kinds = (
+            "unary", "binary", "binary", "broadcast", "scalar", "reshape", "transpose", "slice", "split", "expand",
+            "concat", "anchor", "anchor", "matmul", "reduce", "cache", "clip",
+        )  # fmt: skip
         getattr(self, f"_{kinds[self.rng.integers(len(kinds))]}")()
 
     def _unary(self) -> None:

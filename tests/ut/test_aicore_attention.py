@@ -35,7 +35,8 @@ def slots_of(sizes: Sizes, dtype: DType = F16) -> list[Slot]:
 
 
 def tilings_of(case: AnchorCase, target: AicoreTarget | None = None) -> list[AttentionTiling]:
-    return list(family_of(KERNEL).tilings(KERNEL, case.body, target or load_target("mini")))  # type: ignore[arg-type]
+    found: Any = family_of(KERNEL).tilings(KERNEL, case.body, target or load_target("mini"))
+    return list(found)
 
 
 def check(

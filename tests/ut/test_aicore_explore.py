@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aicore_plans import edits, rearranged
@@ -36,8 +37,8 @@ def _waiting(plan: AicorePlan, kind: CoreKind, *waits: OperandWait) -> AicorePla
     return _with(plan, kind, *program[:at], replace(run, waits=waits), *program[at + 1 :])
 
 
-def _with(plan: AicorePlan, kind: CoreKind, *steps: object) -> AicorePlan:
-    return replace(plan, programs={**plan.programs, kind: steps})  # type: ignore[dict-item]
+def _with(plan: AicorePlan, kind: CoreKind, *steps: Any) -> AicorePlan:
+    return replace(plan, programs={**plan.programs, kind: steps})
 
 
 def test_each_operand_needs_as_many_takes_of_a_flag_as_its_data_is_old() -> None:

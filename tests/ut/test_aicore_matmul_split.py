@@ -76,9 +76,11 @@ def test_right_factor_kept_and_a_shorter_last_stage() -> None:
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_constant_factor(transposed: bool) -> None:
     """Packed, kept or streamed; rows of two passes share a line, and the last tiles are smaller."""
-    given = {"tile": (32, 64), "cut": DepthCut(768, 192, 64, 32), "block": 3, "stage": 2, "parts": 1, "spare": 0}
+    given: Any = {
+        "tile": (32, 64), "cut": DepthCut(768, 192, 64, 32), "block": 3, "stage": 2, "parts": 1, "spare": 0,
+    }  # fmt: skip
     m, n = (189, 61) if transposed else (61, 189)
-    tiling = tiling_of(anchor_case("matmul", {}, [((m, 768), F16), ((768, n), F16)]), **given, transposed=transposed)  # type: ignore[arg-type]
+    tiling = tiling_of(anchor_case("matmul", {}, [((m, 768), F16), ((768, n), F16)]), **given, transposed=transposed)
     assert tiling.abreast == 2
     assert tiling.stages == 2
     check((m, 768, n), {**given, "transposed": transposed}, constants=[1])

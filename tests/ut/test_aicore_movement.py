@@ -35,9 +35,9 @@ def test_concat_with_surroundings() -> None:
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
 def test_pad(mode: str) -> None:
-    attrs = {"pads": (0, 2, 1, 0, 1, 3), "mode": mode}
+    attrs: dict[str, Any] = {"pads": (0, 2, 1, 0, 1, 3), "mode": mode}
     if mode == "constant":
-        attrs["value"] = 1.5  # type: ignore[assignment]
+        attrs["value"] = 1.5
     check("pad", attrs, [((3, 6, 40), F16)])
     check("pad", attrs, [((3, 6, 7), F32)])
     check("pad", {**attrs, "pads": (0, 0, -1, 0, 0, -2)}, [((2, 3, 30), F16)])

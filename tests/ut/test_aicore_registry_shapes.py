@@ -33,7 +33,7 @@ MINI = load_target("mini")
 TOLERANCES = {"f32": 1e-3, "f16": 6e-3, "bf16": 4e-2}
 
 
-def grouped(graph: Graph, precision: str) -> tuple[Grouping, KernelChooser]:
+def grouped(graph: Graph, precision: Any) -> tuple[Grouping, KernelChooser]:
     """The compilation as far as its sub-operators."""
     chooser = chooser_on(MINI, AICORE_KERNELS, precision=precision)
     graph = simplify(graph)

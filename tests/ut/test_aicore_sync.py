@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aicore_plans import without_event
@@ -12,7 +13,19 @@ from seeds import seeds
 
 from superkernel.core.errors import VerificationError
 from superkernel.scheduler.families.aicore.base import AicoreKernelType
-from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Drain, Event, Form, Mode, Run, Signal
+from superkernel.sync.aicore.plan import (
+    AicorePlan,
+    Await,
+    CoreKind,
+    Drain,
+    Event,
+    Form,
+    HartKind,
+    Mode,
+    Run,
+    Signal,
+    Step,
+)  # fmt: skip
 from superkernel.sync.aicore.planner import plan_aicore
 from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
 
@@ -145,9 +158,9 @@ def test_a_long_one_way_chain_does_not_overflow_counts() -> None:
     verify_aicore(plan_aicore(schedule_of(ops), MINI))
 
 
-def _edited(plan: AicorePlan, kind: CoreKind, at: int, *steps: object) -> AicorePlan:
+def _edited(plan: AicorePlan, kind: CoreKind, at: int, *steps: Any) -> AicorePlan:
     program = plan.programs[kind]
-    return replace(plan, programs={**plan.programs, kind: (*program[:at], *steps, *program[at + 1 :])})  # type: ignore[arg-type]
+    return replace(plan, programs={**plan.programs, kind: (*program[:at], *steps, *program[at + 1 :])})
 
 
 def test_each_check_rejects_its_canary() -> None:
@@ -180,12 +193,12 @@ def test_deadlock_is_told() -> None:
     """Each type takes what the other signals only behind its own take."""
     plan = plan_aicore(schedule_of([Op(CUBE, 2, (), 0), Op(VECTOR, 4, (), 1)]), MINI)
     events = (Event(0, Mode.GROUP, CoreKind.CUBE, 8, 0), Event(1, Mode.GROUP, CoreKind.VECTOR, 9, 0))
-    programs = {
+    programs: dict[HartKind, tuple[Step, ...]] = {
         CoreKind.CUBE: (Await(1, 0), *plan.programs[CoreKind.CUBE], Signal(0)),
         CoreKind.VECTOR: (Await(0, 0), *plan.programs[CoreKind.VECTOR], Signal(1)),
     }
     with pytest.raises(VerificationError, match="deadlock"):
-        verify_aicore(replace(plan, events=events, programs=programs))  # type: ignore[arg-type]
+        verify_aicore(replace(plan, events=events, programs=programs))
 
 
 def test_drains_stand_behind_kernels_without_early_start() -> None:

@@ -31,8 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def row(slices: list[list[float]], ours: list[float], precision: str = "f32") -> dict[str, Any]:
-    found = {"status": "ok", "precision": precision, **stats.summary(slices)}
-    times = stats.ratio(found["slice_medians_ns"], ours)  # type: ignore[arg-type]
+    found: dict[str, Any] = {"status": "ok", "precision": precision, **stats.summary(slices)}
+    times = stats.ratio(found["slice_medians_ns"], ours)
     return {**found, "times_ours": [times.median, times.low, times.high]}
 
 

@@ -6,7 +6,7 @@ ONNX is run by onnxruntime; torch and JAX only where they are installed (in the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import emit_array
@@ -61,7 +61,7 @@ def pooled_embedding() -> Graph:
 
 
 GRAPHS: dict[str, Callable[[], Graph]] = {
-    **{name: (lambda w=w: w.graph(tiny=True)) for name, w in TINY.items()},  # type: ignore[misc]
+    **{name: partial(w.graph, tiny=True) for name, w in TINY.items()},
     "cnn_operators": cnn_operators,
     "pooled_embedding": pooled_embedding,
 }

@@ -127,10 +127,10 @@ def test_nothing_leaks_and_kernels_end() -> None:
     gone = weakref.ref(kernel(x)[0])
     gc.collect()
     assert gone() is None
-    ends = [weakref.ref(kernel), weakref.ref(bound), weakref.ref(bound.outputs["y0"])]
+    ends: list[weakref.ref[Any]] = [weakref.ref(kernel), weakref.ref(bound), weakref.ref(bound.outputs["y0"])]
     del kernel, bound
     gc.collect()
-    assert [end() for end in ends] == [None] * 3  # type: ignore[operator]
+    assert all(end() is None for end in ends)
 
 
 # The GIL --------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ HBM = MINI.cycles(MINI.hbm.latency_ns)
 def run(
     bodies: dict[int, Body], *, warm: int = 1 << 22, target: AicoreTarget = MINI, launches: int = 1, **options: Any
 ) -> LaunchResult:
-    device = Device(target, link(bodies), **{"mode": "timing", "races": False, "flags": False} | options)  # type: ignore[arg-type]
+    settings: Any = {"mode": "timing", "races": False, "flags": False} | options
+    device = Device(target, link(bodies), **settings)
     device.write(DATA, bytes(warm or 1 << 22))
     device.warm_l2(CODE, 1 << 20)
     if warm:
@@ -66,8 +67,8 @@ STRIDED = [
 
 
 @pytest.mark.parametrize(("name", "core", "engine", "operands"), COPIES)
-def test_copies_that_hit_take_the_closed_form(name: str, core: int, engine: Engine, operands: dict[str, int]) -> None:
-    what = command(name, **operands)  # type: ignore[arg-type]
+def test_copies_that_hit_take_the_closed_form(name: str, core: int, engine: Engine, operands: dict[str, Any]) -> None:
+    what = command(name, **operands)
     counts = run({core: Body().issue(what).drain()}).cores[core].engines[engine.title]
     price = price_of(what, MINI)
     assert (counts.busy, counts.waits_memory) == (price.startup + price.beats, 0)
@@ -76,9 +77,9 @@ def test_copies_that_hit_take_the_closed_form(name: str, core: int, engine: Engi
 
 @pytest.mark.parametrize(("name", "core", "engine", "types", "operands"), STRIDED)
 def test_strided_copies_that_hit_take_the_closed_form(
-    name: str, core: int, engine: Engine, types: tuple[DType, ...], operands: dict[str, int]
+    name: str, core: int, engine: Engine, types: tuple[DType, ...], operands: dict[str, Any]
 ) -> None:
-    what = command(name, types=types, **operands)  # type: ignore[arg-type]
+    what = command(name, types=types, **operands)
     counts = run({core: Body().issue(what).drain()}).cores[core].engines[engine.title]
     price = price_of(what, MINI)
     assert counts.busy == price.startup + price.beats
@@ -256,7 +257,7 @@ def test_cross_core_flags(mode: str, setters: range, waiters: range, field: str,
     sets = rows[rows["kind"] == FLOW_OUT]
     takes = rows[rows["kind"] == FLOW_IN]
     assert len(sets) == 1
-    latency = MINI.cycles(MINI.value("sync." + field))  # type: ignore[arg-type]
+    latency = MINI.cycles(float(str(MINI.value("sync." + field))))
     assert sorted(takes["core"]) == sorted(waiters)
     assert set(takes["begin"].tolist()) == {int(sets["begin"][0]) + latency}
     for core in waiters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ class Pair:
         self.target = target
         self.bench = _core.EngineBench(fields_of(target))
         named = sorted({o.memory.value for o in TABLE[name].operands if o.memory})
-        self.memories = {memory: random_bytes(rng, SIZES[memory], item) for memory in named}  # type: ignore[arg-type]
+        self.memories = {memory: random_bytes(rng, SIZES[memory], item) for memory in named}
         self.gm = random_bytes(rng, GM_BYTES, item)
 
     def set(self, memory: str, start: int, data: bytes) -> None:
@@ -64,7 +65,7 @@ class Pair:
             self.bench.write(name, 0, data)
         gm = bytearray(self.gm)
         assert self.bench.execute(c.engine.title, core_of(c), encode(c), gm, isa=isa) is None
-        return {name: self.bench.read(name, 0, size) for name, size in SIZES.items() if name in self.memories} | {  # type: ignore[arg-type]
+        return {name: self.bench.read(name, 0, size) for name, size in SIZES.items() if name in self.memories} | {
             "gm": bytes(gm)
         }
 
@@ -107,8 +108,8 @@ def test_sums_keep_their_order(scope: str) -> None:
         pair.set(
             "ub", 4096, (rng.normal(size=rows * stride // 4) * 10.0 ** rng.integers(-3, 4)).astype("<f4").tobytes()
         )
-        shape = {"rows": rows, "cols": cols, "src_stride": stride}
-        pair.compare(command("v_sum", types=(DType.F32,), dst=0, src=4096, scope=scope, **shape))  # type: ignore[arg-type]
+        shape: dict[str, Any] = {"rows": rows, "cols": cols, "src_stride": stride}
+        pair.compare(command("v_sum", types=(DType.F32,), dst=0, src=4096, scope=scope, **shape))
 
 
 @pytest.mark.parametrize("value", [-2.0, np.inf, 0.0])
@@ -128,9 +129,11 @@ def test_each_step_behind_the_accumulators_rounds(to: DType) -> None:
     pair.set("l0c", 0, np.tile(x, 16).tobytes())
     pair.set("l1", 0, s.tobytes())
     pair.set("l1", 64, (-(x * s)).tobytes())
-    steps = {"scale": "channel", "bias": "channel", "activation": "leaky", "low": 1e9, "scale_src": 0, "bias_src": 64}
+    steps: Any = {
+        "scale": "channel", "bias": "channel", "activation": "leaky", "low": 1e9, "scale_src": 0, "bias_src": 64,
+    }  # fmt: skip
     pair.compare(
-        command("l0c_to_gm", types=(DType.F32, to), src=0, dst=MINI.map.ram_address, m=16, n=16, dst_stride=64, **steps)  # type: ignore[arg-type]
+        command("l0c_to_gm", types=(DType.F32, to), src=0, dst=MINI.map.ram_address, m=16, n=16, dst_stride=64, **steps)
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,8 +30,10 @@ def bench() -> _core.EngineBench:
 
 
 def add(**changes: int) -> Command:
-    numbers = {"dst": 0, "a": 4096, "b": 8192, "rows": 4, "cols": 8, "dst_stride": 32, "a_stride": 32, "b_stride": 32}
-    return command("v_add", types=F32, **(numbers | changes))  # type: ignore[arg-type]
+    numbers: Any = {
+        "dst": 0, "a": 4096, "b": 8192, "rows": 4, "cols": 8, "dst_stride": 32, "a_stride": 32, "b_stride": 32,
+    }  # fmt: skip
+    return command("v_add", types=F32, **(numbers | changes))
 
 
 REFUSED = {
@@ -178,11 +181,13 @@ def test_im2col_reads_what_elements_need() -> None:
     width, channels = 4, 2
     for y in range(3):
         engines.write("l1", 2 * y * width * channels, bytes(2 * (width - 1) * channels))
-    shape = {"height": 3, "width": width, "channels": channels, "out_width": 3, "kernel_h": 2, "kernel_w": 1}
-    c = command("l1_im2col", types=F16, dst=0, src=0, m=6, k=4, **shape)  # type: ignore[arg-type]
+    shape: dict[str, Any] = {
+        "height": 3, "width": width, "channels": channels, "out_width": 3, "kernel_h": 2, "kernel_w": 1,
+    }  # fmt: skip
+    c = command("l1_im2col", types=F16, dst=0, src=0, m=6, k=4, **shape)
     for data in (True, False):
         assert engines.execute("mte1", "aic", encode(c), bytearray(), data=data) is None
-    wider = command("l1_im2col", types=F16, dst=0, src=0, m=8, k=4, **(shape | {"out_width": 4}))  # type: ignore[arg-type]
+    wider = command("l1_im2col", types=F16, dst=0, src=0, m=8, k=4, **(shape | {"out_width": 4}))
     for data in (True, False):
         found = engines.execute("mte1", "aic", encode(wider), bytearray(), data=data)
         assert found is not None

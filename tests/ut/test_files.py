@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,9 +69,9 @@ def test_a_pipe_is_written_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", 7])
-def test_what_is_no_name(name: object) -> None:
+def test_what_is_no_name(name: Any) -> None:
     with pytest.raises(InputError, match="not the name of a file"):
-        file_name(name)  # type: ignore[arg-type]
+        file_name(name)
 
 
 @pytest.mark.parametrize("target", ["host", "mini"])

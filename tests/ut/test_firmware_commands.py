@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ def offsets_of(c: Command, rng: random.Random) -> bytes:
 def compare(target: AicoreTarget, commands: list[Command], seed: int) -> None:
     """All commands on both; every byte that one writes is the same."""
     data = np.random.default_rng(seed)
-    memories = {m.value: random_bytes(data, SIZES[m.value], 4) for m in Local}  # type: ignore[arg-type]
+    memories = {m.value: random_bytes(data, SIZES[m.value], 4) for m in Local}
     gm = random_bytes(data, GM_BYTES, 4)
     simulated = Simulated(target, memories, gm)
     expected = [simulated.written(c) for c in commands]
@@ -127,7 +128,7 @@ def test_command_on_elements_of_its_own_size(name: str, item: int) -> None:
 
 def compare_fresh(commands: list[Command], item: int) -> None:
     data = np.random.default_rng(item)
-    memories = {m.value: random_bytes(data, SIZES[m.value], item) for m in Local}  # type: ignore[arg-type]
+    memories = {m.value: random_bytes(data, SIZES[m.value], item) for m in Local}
     gm = random_bytes(data, GM_BYTES, item)
     simulated = Simulated(MINI, memories, gm)
     for c, got in zip(commands, run_commands(MINI, commands, memories, gm), strict=True):
@@ -140,7 +141,7 @@ def test_gathers_and_scatters() -> None:
     for name in ("v_gather", "v_scatter"):
         for types in TABLE[name].types:
             c = legal_command(name, rng, MINI, types)
-            memory = bytearray(random_bytes(data, SIZES[UB], 4))  # type: ignore[arg-type]
+            memory = bytearray(random_bytes(data, SIZES[UB], 4))
             packed = offsets_of(c, rng)
             memory[c.numbers["offsets"] : c.numbers["offsets"] + len(packed)] = packed
             memories = {UB: bytes(memory)}
@@ -184,8 +185,8 @@ def test_functions_stay_within_their_ulp(name: str, dtype: DType) -> None:
 def test_a_step_in_another_order_is_noticed() -> None:
     """The comparison can fail: the same numbers summed from the other end have other bits."""
     numbers = np.random.default_rng(5).normal(0, 1, (16, 512)).astype("<f4")
-    shape = {"rows": 16, "cols": 512, "src_stride": 2048}
-    sums = command("v_sum", types=(DType.F32,), dst=96 << 10, src=0, **shape)  # type: ignore[arg-type]
+    shape: dict[str, Any] = {"rows": 16, "cols": 512, "src_stride": 2048}
+    sums = command("v_sum", types=(DType.F32,), dst=96 << 10, src=0, **shape)
     there, back = numbers.tobytes(), numbers[:, ::-1].tobytes()
     (got,) = run_commands(MINI, [sums], {UB: there}, b"")
     assert got == Simulated(MINI, {UB: there}, b"\0" * 64).written(sums)

@@ -16,7 +16,7 @@ from superkernel.ir.graph import Graph, KernelType
 from superkernel.reference import evaluate
 
 
-def small() -> nx.DiGraph:  # type: ignore[type-arg]
+def small() -> nx.DiGraph[str]:
     g: Any = nx.DiGraph(name="small")
     g.add_node("x", op="input", dtype="f32", shape=(2, 3))
     g.add_node("c", op="constant", value=np.full(3, 2.0, np.float32))
@@ -84,7 +84,7 @@ def test_state() -> None:
     assert graph.outputs == ("y",)
 
 
-def broken(change: str) -> nx.DiGraph:  # type: ignore[type-arg]
+def broken(change: str) -> nx.DiGraph[str]:
     g: Any = small()
     if change == "no op":
         del g.nodes["y"]["op"]

@@ -182,8 +182,8 @@ def test_what_is_not_finite_stays_so(special: float, place: Shape, tier: str) ->
 @pytest.mark.parametrize("tier", tiers())
 def test_layouts_give_the_same_bits(tier: str) -> None:
     x, w, attrs = (1, 3, 11, 40), (20, 3, 3, 3), {"pads": (1, 1, 1, 1)}
-    found = [run(KERNEL, random_case(x, w, attrs, layouts=how)[0], tier) for how in (None, last(4))]
-    np.testing.assert_array_equal(*found)  # type: ignore[arg-type]
+    here, there = (run(KERNEL, random_case(x, w, attrs, layouts=how)[0], tier) for how in (None, last(4)))
+    np.testing.assert_array_equal(here, there)
 
 
 def test_bits_do_not_depend_on_the_cut() -> None:
@@ -209,7 +209,7 @@ def test_pack_bytes() -> None:
     np.testing.assert_array_equal(words[:, 1], [[0, 64, 0, 0], [0, 127, 0, 0]])  # 63.5 goes to the even one
     np.testing.assert_array_equal(words[:, 2:], 0)
     np.testing.assert_array_equal(behind[:32].view(np.int32).reshape(2, 4), [[7, 64, 0, 0], [-119, 127, 0, 0]])
-    np.testing.assert_array_equal(behind[32:].view(np.float32), np.float32([1, 2 / 127, 0, 0]))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(behind[32:].view(np.float32), np.array([1, 2 / 127, 0, 0], np.float32))
 
 
 @pytest.mark.parametrize(("x", "w", "attrs"), DIRECT, ids=str)

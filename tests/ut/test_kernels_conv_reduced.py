@@ -92,8 +92,8 @@ def test_minimal_filtering(x: tuple[int, ...], filters: int, pad: int) -> None:
     rng = np.random.default_rng(filters)
     image = rng.integers(-8, 9, x).astype(np.float32)
     w = 4 * rng.integers(-2, 3, (filters, x[1], 3, 3)).astype(np.float32)
-    slots = [image, w, ((filters,), F32)]
-    anchor_case("conv", {"pads": (pad,) * 4}, slots, constants=[1, 2], layouts=last(4)).check(SQUARES, 1e-5)  # type: ignore[arg-type]
+    slots: list[Any] = [image, w, ((filters,), F32)]
+    anchor_case("conv", {"pads": (pad,) * 4}, slots, constants=[1, 2], layouts=last(4)).check(SQUARES, 1e-5)
 
 
 def test_minimal_filtering_with_epilogue_and_prologue() -> None:
@@ -116,8 +116,8 @@ def test_minimal_filtering_magnifies_rounding_little() -> None:
 @pytest.mark.parametrize("tier", tiers())
 def test_layouts_give_the_same_bits(tier: str) -> None:
     x, w, attrs = (1, 3, 11, 40), (20, 3, 3, 3), {"pads": (1, 1, 1, 1)}
-    found = [run(NHWC, rounded_case(x, w, attrs, turned), tier) for turned in (False, True)]
-    np.testing.assert_array_equal(*found)  # type: ignore[arg-type]
+    here, there = (run(NHWC, rounded_case(x, w, attrs, turned), tier) for turned in (False, True))
+    np.testing.assert_array_equal(here, there)
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf])

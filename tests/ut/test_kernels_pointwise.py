@@ -17,6 +17,7 @@ from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import find_op, op_table
 from superkernel.scheduler.families.pointwise import PointwiseTiling
+from superkernel.scheduler.tiling import Access
 
 SIZE = 77
 Case = tuple[str, dict[str, Any], Sequence[Array]]
@@ -327,7 +328,7 @@ def test_check_body_rejects_a_wrong_declaration() -> None:
     x = np.arange(4000, dtype=np.float32)
 
     class Liar(PointwiseTiling):
-        def accesses(self, body: Body, begin: int, end: int):  # type: ignore[no-untyped-def]
+        def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
             return super().accesses(body, begin, max(begin, end - 1))
 
     honest = PointwiseTiling(1, 4000, 1, 512)

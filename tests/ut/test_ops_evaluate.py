@@ -90,7 +90,7 @@ def test_states_come_back_and_nothing_is_changed() -> None:
 
 def test_results_are_arrays_of_their_own() -> None:
     kind = TensorType(DType.F32, (2, 3))
-    nodes = [Node("v", "slice", ("x",), ("v",), {"starts": [0], "ends": [1]})]  # type: ignore[dict-item]
+    nodes = [Node("v", "slice", ("x",), ("v",), {"starts": (0,), "ends": (1,)})]
     graph = Graph.build(inputs={"x": kind}, nodes=nodes, outputs=["v", "x"])
     x = np.ones((2, 3), np.float32)
     found = evaluate(graph, {"x": x})

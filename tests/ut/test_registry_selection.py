@@ -41,7 +41,9 @@ from superkernel.registry import (
 )
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
+from superkernel.registry.predicates import Failure
 from superkernel.registry.records import Capability, Estimate
+from superkernel.registry.selection import Selection
 from superkernel.registry.timings import TimingDatabase, TimingKey
 from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.target.cpu import TIERS
@@ -123,8 +125,8 @@ def test_scores_are_a_total_order() -> None:
     explanation = cold(many_rows(200)).select(need("matmul(f32[16,64], const f32[64,64])")).explanation
     scores = [c.score for c in explanation.eligible]
     assert len(scores) > 5
-    assert all(s is not None for s in scores)
-    assert scores == sorted(scores)  # type: ignore[type-var]
+    known = [s for s in scores if s is not None]
+    assert scores == known == sorted(known)
     assert len(set(scores)) == len(scores)
     assert explanation.decided_by in explanation.score._fields
 
@@ -170,7 +172,7 @@ def test_deny_allow_and_pin_patterns() -> None:
     assert [f.reason for f in failures["host.matmul.packed/f32/avx512"]] == [Reason.DENIED]
     allowed = registry.select(need(MATMUL, policy=Policy(allow=("host.matmul.generic", "host.reference"))))
     assert allowed.kernel == "host.matmul.generic"
-    assert {f.reason for f in dict(_rejected(allowed))["host.matmul.packed/f32/avx512"]} == {Reason.ALLOWED}  # type: ignore[attr-defined]
+    assert {f.reason for f in dict(_rejected(allowed))["host.matmul.packed/f32/avx512"]} == {Reason.ALLOWED}
     pinned = registry.select(need(MATMUL, policy=Policy(pin=("host.matmul.gen*",))))
     assert pinned.kernel == "host.matmul.generic"
     assert pinned.explanation.decided_by == "pinned"
@@ -180,8 +182,8 @@ def test_deny_allow_and_pin_patterns() -> None:
         registry.select(need(MATMUL, policy=Policy(deny=("*",))))
 
 
-def _rejected(selection: object) -> list[tuple[str, tuple[object, ...]]]:
-    return [(c.row.id, c.failures) for c in selection.explanation.rejected]  # type: ignore[attr-defined]
+def _rejected(selection: Selection) -> list[tuple[str, tuple[Failure, ...]]]:
+    return [(c.row.id, c.failures) for c in selection.explanation.rejected]
 
 
 def test_policy_limits_exclude_with_their_reason() -> None:
@@ -203,7 +205,7 @@ def test_policy_limits_exclude_with_their_reason() -> None:
     small = Platform(TARGETS["avx512"], free_bytes=(("scratch", 1000),))
     limited = registry.select(replace(need(MATMUL), platform=small))
     assert limited.kernel == "host.reference"
-    assert {f.reason for f in dict(_rejected(limited))["test.sloppy"]} == {Reason.MEMORY_REGION}  # type: ignore[attr-defined]
+    assert {f.reason for f in dict(_rejected(limited))["test.sloppy"]} == {Reason.MEMORY_REGION}
 
 
 def test_platform_excludes_by_device_core_type_and_features() -> None:

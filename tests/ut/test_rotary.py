@@ -4,6 +4,7 @@ of it on both targets."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,10 +214,10 @@ def test_kernels(make: Callable[[GraphBuilder], None], target: str, tolerance: f
     graph = build(make)
     inputs = inputs_of(graph)
     expected = evaluate(graph, inputs, wide=True)
-    threads = {"threads": 2} if target == "host" else {}
-    fused = sk.compile(graph, target=target, **threads)  # type: ignore[call-overload]
+    threads: Any = {"threads": 2} if target == "host" else {}
+    fused = sk.compile(graph, target=target, **threads)
     assert any("rope" in line for line in fused.stage_text("subops").splitlines())
-    plain = sk.compile(graph, target=target, options={"simplify": False}, **threads)  # type: ignore[call-overload]
+    plain = sk.compile(graph, target=target, options={"simplify": False}, **threads)
     assert fused.summary()["sub_operators"] < plain.summary()["sub_operators"]
     for kernel in (fused, plain):
         for name, array in kernel.run(inputs).outputs.items():

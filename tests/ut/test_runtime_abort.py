@@ -116,7 +116,12 @@ def test_a_host_call_without_callable_is_an_error() -> None:
 def test_other_threads_run_python_while_a_host_call_and_runs_go_on() -> None:
     host = make_kernel(2, entry=ADDRESS["host"], host_call=lambda subop: time.sleep(0.0005))
     plain = make_exchange(2)
-    other = threading.Thread(target=lambda: [host.run([]) for _ in range(100)])  # type: ignore[func-returns-value]
+
+    def repeat() -> None:
+        for _ in range(100):
+            host.run([])
+
+    other = threading.Thread(target=repeat)
     other.start()
     while other.is_alive():
         plain.run()

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import weakref
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -237,9 +238,9 @@ def test_references_to_io_are_given_back() -> None:
         ({"constants": np.zeros((4, 4))[:, 1]}, "not contiguous"),
     ],
 )
-def test_wrong_kernels_are_refused(changes: dict[str, object], text: str) -> None:
+def test_wrong_kernels_are_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
-        make_kernel(**({"cores": 2} | changes))  # type: ignore[arg-type]
+        make_kernel(**({"cores": 2} | changes))
 
 
 def test_a_missing_entry_is_named() -> None:

@@ -3,6 +3,8 @@ and the measured time of control code, which changes none of them."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from device_programs import DATA, DONE, Body, link
@@ -17,7 +19,7 @@ BLOCK = 4096
 CORES = (2, 3, 4)
 
 
-def launched(**options: bool) -> tuple[Device, LaunchResult]:
+def launched(**options: Any) -> tuple[Device, LaunchResult]:
     """Three vector cores copy blocks to and fro under a few markers, out of order."""
     bodies = {}
     for core in CORES:
@@ -28,7 +30,7 @@ def launched(**options: bool) -> tuple[Device, LaunchResult]:
             body.do("ub_to_gm", src=0, dst=DATA + BLOCK * (core + 1), bytes=BLOCK).drain()
             body.marker(number, 3)
         bodies[core] = body
-    device = Device(MINI, link(bodies), **options)  # type: ignore[arg-type]
+    device = Device(MINI, link(bodies), **options)
     device.write(DATA, bytes(BLOCK))
     return device, device.launch()
 

@@ -334,10 +334,10 @@ def test_flags_accumulate() -> None:
 def test_many_random_operands_against_numpy(fmt: str) -> None:
     """Round to nearest even, thousands of operands: NumPy on the host agrees bit for bit (NaNs apart)."""
     kind, integer = (np.float32, np.uint32) if fmt == "s" else (np.float64, np.uint64)
-    a, b = (np.array(randoms(FORMATS[fmt], 3000, 40 + n), dtype=integer).view(kind) for n in range(2))
+    a, b = (np.asarray(np.array(randoms(FORMATS[fmt], 3000, 40 + n), integer).view(kind)) for n in range(2))
     rows = [(box(fmt, int(x)), box(fmt, int(y))) for x, y in zip(a.view(integer), b.view(integer), strict=True)]
     with np.errstate(all="ignore"):
-        references = {"fadd": a + b, "fsub": a - b, "fmul": a * b, "fdiv": a / b}  # type: ignore[operator]
+        references = {"fadd": a + b, "fsub": a - b, "fmul": a * b, "fdiv": a / b}
     for name, expected in references.items():
         got = np.array(
             [x & (1 << 8 * a.itemsize) - 1 for x, _ in evaluate([f(name, fmt, 15, 12, 13)], rows, 0)], dtype=integer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from rv64_asm import (
@@ -50,8 +51,8 @@ def words_of(machine: Machine, count: int, offset: int = TABLE) -> tuple[int, ..
     return struct.unpack(f"<{count}Q", machine.read(DATA + offset, 8 * count))
 
 
-def run(program: bytes, **options: int) -> Machine:
-    machine = Machine(program, **options)  # type: ignore[arg-type]
+def run(program: bytes, **options: Any) -> Machine:
+    machine = Machine(program, **options)
     end = machine.run(5_000_000)
     assert (end, machine.exit_code) == ("exited", 0), (end, machine.hart(0))
     return machine

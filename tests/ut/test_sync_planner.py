@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from random_plans import is_accepted, minimal, random_schedule, read, schedule_of, write
 
@@ -17,8 +19,8 @@ def waits_of(plan: Plan) -> list[tuple[int, int, int]]:
     return [(c, s.producer, s.count) for c, p in enumerate(plan.programs) for s in p if isinstance(s, Wait)]
 
 
-def two(first: tuple[int, object], second: tuple[int, object]) -> Schedule:
-    rows = [Task(i, i, core, 0, 1, (access,)) for i, (core, access) in enumerate((first, second))]  # type: ignore[arg-type]
+def two(first: tuple[int, Any], second: tuple[int, Any]) -> Schedule:
+    rows = [Task(i, i, core, 0, 1, (access,)) for i, (core, access) in enumerate((first, second))]
     return schedule_of(2, rows)
 
 

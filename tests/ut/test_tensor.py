@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -124,8 +126,8 @@ def _runs_have_no_hidden_gaps(box: Box, strides: tuple[int, ...]) -> bool:
 
 @given(st.lists(st.integers(1, 5), min_size=0, max_size=4), st.randoms(use_true_random=False))
 @SETTINGS
-def test_regions_of_dense_boxes(shape: list[int], random: object) -> None:
-    rng = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined]
+def test_regions_of_dense_boxes(shape: list[int], draws: random.Random) -> None:
+    rng = np.random.default_rng(draws.getrandbits(32))
     box: Box = tuple((int(s), int(rng.integers(s + 1, d + 1))) for d, s in ((d, rng.integers(0, d)) for d in shape))
     strides = row_major_strides(shape)
     touched = touched_by(box, strides, 4, 0)

@@ -89,7 +89,7 @@ def test_a_convolution_takes_the_zeros_around_its_image() -> None:
 
     inputs = (torch.randn(1, 2, 5, 6), torch.randn(3, 2, 3, 3))
     graph = load_graph(Padded(), example_inputs=inputs)
-    assert [(n.op, tuple(n.attrs["pads"])) for n in graph.nodes] == [("conv", (3, 1, 1, 2))]  # type: ignore[arg-type]
+    assert [(n.op, n.attrs["pads"]) for n in graph.nodes] == [("conv", (3, 1, 1, 2))]
     got = sk.compile(graph, threads=1)(*inputs)
     np.testing.assert_allclose(got, Padded()(*inputs).numpy(), rtol=1e-5, atol=1e-5)
 
@@ -257,8 +257,9 @@ def test_exported_programs_and_their_files(tmp_path: Path, capsys: pytest.Captur
 def test_array_examples_stand_for_tensors() -> None:
     x = np.ones((2, 4), np.float32)
     module = nn.Linear(4, 3)
-    for examples in (x, (x,), [torch.from_numpy(x)], {"input": x}):
-        kernel = sk.compile(module, example_inputs=examples, threads=1)  # type: ignore[arg-type]
+    ways: list[Any] = [x, (x,), [torch.from_numpy(x)], {"input": x}]
+    for examples in ways:
+        kernel = sk.compile(module, example_inputs=examples, threads=1)
         assert list(kernel.inputs) == ["input"]
     np.testing.assert_allclose(kernel(x), module(torch.from_numpy(x)).detach().numpy(), rtol=1e-5)
 

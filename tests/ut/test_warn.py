@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,9 +58,9 @@ def test_scopes_that_share_nodes() -> None:
 def test_a_thread_without_a_caller_is_no_matter() -> None:
     names = _raised_at(lambda: _in_thread(lambda: warn("deep")), UserWarning)
     assert [name for name, _ in names] == [__file__]
-    space: dict[str, object] = {"__name__": "superkernel.deep", "warn": warn}
+    space: dict[str, Any] = {"__name__": "superkernel.deep", "warn": warn}
     exec("def deep(): warn('deep', UserWarning)", space)
-    assert len(_raised_at(lambda: _in_thread(space["deep"]), UserWarning)) == 1  # type: ignore[arg-type]
+    assert len(_raised_at(lambda: _in_thread(space["deep"]), UserWarning)) == 1
 
 
 def _in_thread(call: Callable[[], object]) -> None:
@@ -69,11 +70,11 @@ def _in_thread(call: Callable[[], object]) -> None:
 
 
 def test_lines_of_libraries_between_are_passed_over() -> None:
-    space: dict[str, object] = {"__name__": "superkernel.deep", "warn": warn}
+    space: dict[str, Any] = {"__name__": "superkernel.deep", "warn": warn}
     exec("def deep():\n    yield\n    warn('deep', UserWarning)", space)
 
     def use() -> None:
-        with contextmanager(space["deep"])():  # type: ignore[arg-type]
+        with contextmanager(space["deep"])():
             pass
 
     ((name, line),) = _raised_at(use, UserWarning)
