@@ -99,6 +99,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-seed") is None:
         hypothesis.core.global_force_seed = run_seed()  # type: ignore[assignment]
     aicore_emulated.CHOICE[0] = config.getoption("--emulator")
+    if getattr(config.option, "numprocesses", None):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read by the processes that run the tests
     if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
         from superkernel.codegen import processes
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.tensor import Box, Region
+from superkernel.core.tensor import Box, Region, TensorType
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import Array
@@ -57,13 +58,16 @@ class PackFilters(Pack):
         flat = np.ascontiguousarray(array).reshape(-1)
         shape = (self.groups * self.out, *self.depth)
         tiles = -(-self.out // self.rows)
-        count = int(np.prod(self.depth))
+        count = prod(self.depth)
         packed = np.zeros((self.groups, tiles * self.rows, count), np.float32)
         if 0 not in shape:
             steps = tuple(s * flat.itemsize for s in self.strides)
             source = np.lib.stride_tricks.as_strided(flat[self.offset :], shape, steps, writeable=False)
             packed[:, : self.out] = source.reshape(self.groups, self.out, count).astype(np.float32)
         return packed.reshape(self.groups, tiles, self.rows, count).transpose(0, 1, 3, 2)
+
+    def packed_bytes(self, kind: TensorType) -> int:
+        return 4 * self.groups * -(-self.out // self.rows) * self.rows * prod(self.depth)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -104,10 +105,14 @@ class PackPanels(Pack):
         return np.concatenate([bytes_of(block, 2) for block in blocks], axis=2)
 
     def packed_bytes(self, kind: TensorType) -> int:
-        if not self.format.is_reduced:
-            return super().packed_bytes(kind)
-        matrices = int(np.prod(self.batch_dims, dtype=np.int64)) if self.columns and self.depth else 0
-        return matrices * -(-self.columns // self.panel) * self.format.panel_bytes(self.depth, self.panel)
+        matrices = prod(self.batch_dims) if self.columns and self.depth else 0
+        reduced = self.format.is_reduced
+        each = (
+            self.format.panel_bytes(self.depth, self.panel)
+            if reduced
+            else self.depth * self.panel * kind.dtype.itemsize
+        )
+        return matrices * -(-self.columns // self.panel) * each
 
     def _panels(self, array: Array) -> Array:
         """[batch][panels][depth][panel] of the array's element type."""

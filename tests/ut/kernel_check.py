@@ -89,6 +89,9 @@ class _Run:
         self.kernel = StandaloneKernel(kernel, body, tiling, cpu)
         assert not undefined_symbols(self.kernel.object), self.where
         self.packed = self.kernel.pack(arrays)
+        for k, pack in tiling.packs(body).items():
+            told = pack.packed_bytes(body.operands[k].type)
+            assert body.operands[k].role is not Role.CONSTANT or told == self.packed[k].nbytes, self.where
         self.full = self._execute(0, tiling.units, 0x00, poison=None)
 
     def _execute(self, begin: int, end: int, canary: int, poison: int | None) -> dict[int, Array]:
