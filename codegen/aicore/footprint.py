@@ -118,11 +118,7 @@ class _Walk:
         self._taken: dict[str, int] = {}
 
     def walk(
-        self,
-        runs: Sequence[Run],
-        calls: Sequence[KernelCall | None],
-        released: tuple[bool, ...],
-        added: Sequence[int],
+        self, runs: Sequence[Run], calls: Sequence[KernelCall | None], released: tuple[bool, ...], added: Sequence[int]
     ) -> Footprint:
         """`added`: bytes of the stub ahead of each run."""
         moved = 0

@@ -205,13 +205,7 @@ class Launch:
             self.b.call(prefetch, [address, read, keep, instructions])
 
     def _kernel(
-        self,
-        subop: int,
-        call: KernelCall,
-        roles: Sequence[CoreRole],
-        waits: Waits,
-        begin: ir.Value,
-        end: ir.Value,
+        self, subop: int, call: KernelCall, roles: Sequence[CoreRole], waits: Waits, begin: ir.Value, end: ir.Value
     ) -> None:
         """Local memory is fenced, then the kernel of the core's role is called."""
         # The two engines meet, always in the same roles: with a flag in one direction only, a second fence could set it

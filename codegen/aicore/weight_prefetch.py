@@ -160,12 +160,7 @@ def _notifying(program: Sequence[Step], counts: Mapping[int, Sequence[int]]) -> 
 
 class _Chooser:
     def __init__(
-        self,
-        schedule: Schedule,
-        demands: Sequence[Demand],
-        plan: AicorePlan,
-        target: AicoreTarget,
-        strength: str,
+        self, schedule: Schedule, demands: Sequence[Demand], plan: AicorePlan, target: AicoreTarget, strength: str
     ) -> None:
         self.schedule, self.demands, self.plan, self.target, self.strength = schedule, demands, plan, target, strength
         self.launch_of = launches_of(plan)

@@ -115,11 +115,7 @@ class _Placer:
         at = layout.data_address
         if at is None:
             at = _round_up(max((r.end for r in self.regions), default=layout.code_address), PAGE_BYTES)
-        for kind, name in (
-            (PieceKind.CONSTANT, "constants"),
-            (PieceKind.DATA, "data"),
-            (PieceKind.ZERO, "zeros"),
-        ):
+        for kind, name in ((PieceKind.CONSTANT, "constants"), (PieceKind.DATA, "data"), (PieceKind.ZERO, "zeros")):
             members = [n for n, piece in enumerate(program.pieces) if piece.kind is kind and self.kept[n]]
             end = self._region(name, kind, members, 0, at)
             repeated = [n for n in members if program.copied[n]]
