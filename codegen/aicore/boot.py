@@ -27,7 +27,7 @@ object) and `sk_private` (an absolute symbol); `sk_start`, `sk_trap` and `sk_fen
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,6 +48,7 @@ HARTS_MAX: Final = 1 << 16
 LINE_BYTES: Final = 512  # `sk_done` is written by all harts: nothing else shares its line
 
 ZERO, RA, SP, GP, TP, T0, T1, T2, A0, T3 = 0, 1, 2, 3, 4, 5, 6, 7, 10, 28
+WRITE, SET, CLEAR = 1, 2, 3  # what `Encoder.csr` does
 _FCSR, _MSTATUS, _MTVEC, _MSCRATCH, _MCAUSE = 0x003, 0x300, 0x305, 0x340, 0x342
 _FLOAT_DIRTY = 3 << 13  # mstatus.FS
 _WFI, _FENCE_RW_RW, _FENCE_ALL, _RET = 0x10500073, 0x0330000F, 0x0FF0000F, 0x00008067
@@ -127,19 +128,22 @@ class Encoder:
         """Jumps to the address in rs1; rd gets the one behind this instruction."""
         self.i(0x67, 0, rd, rs1, 0)
 
-    def store(self, size_bytes: int, rs2: int, offset: int, rs1: int) -> None:
+    def store(self, size_bytes: int, rs2: int, offset: int, rs1: int, opcode: int = 0x23) -> None:
         """Stores the low bytes (1, 2, 4 or 8) of rs2."""
         assert -2048 <= offset < 2048
-        upper, lower = offset >> 5 & 0x7F, offset & 31
-        self.word(upper << 25 | rs2 << 20 | rs1 << 15 | (size_bytes.bit_length() - 1) << 12 | lower << 7 | 0x23)
+        self.r(opcode, size_bytes.bit_length() - 1, offset >> 5 & 0x7F, offset & 31, rs1, rs2)
+
+    def r(self, opcode: int, funct3: int, funct7: int, rd: int, rs1: int, rs2: int) -> None:
+        """The R format."""
+        self.word(funct7 << 25 | rs2 << 20 | rs1 << 15 | funct3 << 12 | rd << 7 | opcode)
 
     def add(self, rd: int, rs1: int, rs2: int) -> None:
         """rd = rs1 + rs2, modulo 2^64."""
-        self.word(rs2 << 20 | rs1 << 15 | rd << 7 | 0x33)
+        self.r(0x33, 0, 0, rd, rs1, rs2)
 
     def mul(self, rd: int, rs1: int, rs2: int) -> None:
         """rd = rs1 * rs2, modulo 2^64."""
-        self.word(1 << 25 | rs2 << 20 | rs1 << 15 | rd << 7 | 0x33)
+        self.r(0x33, 0, 1, rd, rs1, rs2)
 
     def li(self, rd: int, value: int) -> None:
         """Any constant of 0 to 2^63 - 1: lui and addiw up to 31 bits, else the upper part, shifted, plus 11 bits."""
@@ -155,21 +159,13 @@ class Encoder:
             self.slli(rd, rd, 11)
             self.addi(rd, rd, value & 0x7FF)
 
-    def csr_write(self, number: int, rs1: int) -> None:
-        """Control register `number` = rs1."""
-        self.word(number << 20 | rs1 << 15 | 1 << 12 | 0x73)
-
-    def csr_set(self, number: int, rs1: int) -> None:
-        """Sets those bits of control register `number` that are 1 in rs1."""
-        self.word(number << 20 | rs1 << 15 | 2 << 12 | 0x73)
-
-    def csr_read(self, rd: int, number: int) -> None:
-        """rd = control register `number`, which keeps its bits."""
-        self.word(number << 20 | 2 << 12 | rd << 7 | 0x73)
+    def csr(self, how: int, rd: int, number: int, rs1: int) -> None:
+        """rd = control register `number`, which is then rs1 (WRITE), or loses or gets its bits (CLEAR, SET)."""
+        self.word(number << 20 | rs1 << 15 | how << 12 | rd << 7 | 0x73)
 
     def amoadd_d_aqrl(self, rd: int, rs2: int, rs1: int) -> None:
         """Adds rs2 to the 8 bytes at rs1 in one step, acquire and release; rd = what was there."""
-        self.word(3 << 25 | rs2 << 20 | rs1 << 15 | 3 << 12 | rd << 7 | 0x2F)
+        self.r(0x2F, 3, 3, rd, rs1, rs2)
 
     def branch(self, funct3: int, rs1: int, rs2: int, label: str) -> None:
         """0 beq, 1 bne, 4 blt, 5 bge, 6 bltu, 7 bgeu."""
@@ -206,6 +202,49 @@ class Encoder:
         return struct.pack(f"<{len(words)}I", *words)
 
 
+@dataclass(frozen=True)
+class Datum:
+    """A symbol's `size` bytes and what stands behind them in its section, with references as an `Encoder` has them."""
+
+    size: int
+    data: bytes
+    flags: str = "rw-"
+    align: int = 8
+    local: bool = False
+    references: Sequence[tuple[int, str, str]] = ()
+
+
+def write_parts(parts: Mapping[str, Encoder | Datum]) -> bytes:
+    """An object of functions and data by symbol, each in a section of its own; what they refer to and do not define is
+    undefined."""
+    symbols: dict[str, OutputSymbol] = {}
+    for n, (name, part) in enumerate(parts.items()):
+        if isinstance(part, Datum):
+            symbols[name] = OutputSymbol(name, 0, part.size, "object", part.local, n)
+        else:
+            symbols[name] = OutputSymbol(name, 0, part.at, "function", False, n)
+    for n, part in enumerate(parts.values()):
+        for label, at in part.labels.items() if isinstance(part, Encoder) else ():
+            if label.startswith(".Lhigh"):
+                symbols[f"{n}{label}"] = OutputSymbol(label, at, 0, "none", True, n)
+    for _, _, symbol in (row for part in parts.values() for row in part.references):
+        if not symbol.startswith(".L"):
+            symbols.setdefault(symbol, OutputSymbol(symbol, 0, 0, "none", False, -1))
+    number = {name: n for n, name in enumerate(symbols)}
+    sections = []
+    for n, (name, part) in enumerate(parts.items()):
+        rows = [
+            (at, NUMBERS[kind], number[f"{n}{symbol}" if symbol.startswith(".L") else symbol], 0)
+            for at, kind, symbol in part.references
+        ]
+        if isinstance(part, Encoder):
+            sections.append(ObjectSection(f".text.{name}", part.code(), "r-x", 4, rows))
+        else:
+            title = ".rodata" if part.flags == "r--" else ".data"
+            sections.append(ObjectSection(f"{title}.{name}", part.data, part.flags, part.align, rows))
+    return write_object(sections, list(symbols.values()), flags=FLAG_RVC | FLAG_DOUBLE_FLOAT)
+
+
 def boot_object(target: AicoreTarget, *, harts: int, copies: int = 1) -> bytes:
     """The start code for a target: hart h runs copy h mod `copies`, which gives every copy as many cube cores and as
     many vector cores as can be (cores of one type are numbered in a row, and run the same functions at a time)."""
@@ -214,43 +253,20 @@ def boot_object(target: AicoreTarget, *, harts: int, copies: int = 1) -> bytes:
 
 def encode_boot(spec: BootSpec) -> bytes:
     """The object with `sk_start`, `sk_trap`, `sk_fence`, `sk_done` and `sk_firmware`."""
-    start, trap = _start(spec), _trap(spec)
-    table = "sk_mains"
-    names: dict[str, OutputSymbol] = {}
-
-    def define(name: str, value: int, size: int, kind: str, section: int, *, local: bool = False) -> None:
-        names[name] = OutputSymbol(name, value, size, kind, local, section)
-
-    define(START, 0, start.at, "function", 0)
-    define(TRAP, 0, trap.at, "function", 1)
-    define(table, 0, 8 * len(spec.copy_of), "object", 2, local=True)
-    define(DONE, 0, 8, "object", 3)
-    define(FIRMWARE, 0, 8, "object", 4)
-    define(FENCE, 0, 8, "function", 5)
-    for n, part in enumerate((start, trap)):
-        for label, at in part.labels.items():
-            if label.startswith(".Lhigh"):
-                names[f"{n}{label}"] = OutputSymbol(label, at, 0, "none", True, n)
-    for name in (PRIVATE, *(f"{MAIN}.copy{copy}" for copy in sorted(set(spec.copy_of)))):
-        names[name] = OutputSymbol(name, 0, 0, "none", False, -1)
-    number = {name: n for n, name in enumerate(names)}
-
-    def references(n: int, part: Encoder) -> list[tuple[int, int, int, int]]:
-        return [
-            (at, NUMBERS[kind], number[f"{n}{symbol}" if symbol.startswith(".L") else symbol], 0)
-            for at, kind, symbol in part.references
-        ]
-
-    mains = [(8 * hart, NUMBERS["64"], number[f"{MAIN}.copy{copy}"], 0) for hart, copy in enumerate(spec.copy_of)]
-    sections = [
-        ObjectSection(f".text.{START}", start.code(), "r-x", 4, references(0, start)),
-        ObjectSection(f".text.{TRAP}", trap.code(), "r-x", 4, references(1, trap)),
-        ObjectSection(f".rodata.{table}", bytes(8 * len(spec.copy_of)), "r--", 8, mains),
-        ObjectSection(f".data.{DONE}", bytes(LINE_BYTES), "rw-", LINE_BYTES),
-        ObjectSection(f".data.{FIRMWARE}", bytes(8), "rw-", 8),
-        ObjectSection(f".text.{FENCE}", struct.pack("<II", _FENCE_ALL, _RET), "r-x", 4),
-    ]
-    return write_object(sections, list(names.values()), flags=FLAG_RVC | FLAG_DOUBLE_FLOAT)
+    fence = Encoder()
+    fence.word(_FENCE_ALL)
+    fence.word(_RET)
+    mains = [(8 * hart, "64", f"{MAIN}.copy{copy}") for hart, copy in enumerate(spec.copy_of)]
+    return write_parts(
+        {
+            START: _start(spec),
+            TRAP: _trap(spec),
+            "sk_mains": Datum(8 * len(mains), bytes(8 * len(mains)), "r--", local=True, references=mains),
+            DONE: Datum(8, bytes(LINE_BYTES), align=LINE_BYTES),
+            FIRMWARE: Datum(8, bytes(8)),
+            FENCE: fence,
+        }
+    )
 
 
 def _start(spec: BootSpec) -> Encoder:
@@ -258,8 +274,8 @@ def _start(spec: BootSpec) -> Encoder:
     e.li(T0, len(spec.copy_of))
     e.branch(7, A0, T0, "sleep")  # harts that the program does not know
     e.li(T0, _FLOAT_DIRTY)
-    e.csr_set(_MSTATUS, T0)
-    e.csr_write(_FCSR, ZERO)
+    e.csr(SET, ZERO, _MSTATUS, T0)
+    e.csr(WRITE, ZERO, _FCSR, ZERO)
     e.addi(GP, ZERO, 0)
     e.addi(TP, ZERO, 0)
     e.load_address(T1, PRIVATE)
@@ -272,9 +288,9 @@ def _start(spec: BootSpec) -> Encoder:
     e.load_address(T2, FIRMWARE)
     e.ld(T2, 0, T2)
     e.branch(1, T2, ZERO, "call")
-    e.csr_write(_MSCRATCH, T1)
+    e.csr(WRITE, ZERO, _MSCRATCH, T1)
     e.load_address(T2, TRAP)
-    e.csr_write(_MTVEC, T2)
+    e.csr(WRITE, ZERO, _MTVEC, T2)
     e.label("call")
     e.load_address(T2, "sk_mains")
     e.slli(T3, A0, 3)
@@ -296,8 +312,8 @@ def _start(spec: BootSpec) -> Encoder:
 def _trap(spec: BootSpec) -> Encoder:
     """mtvec's two low bits are a mode: the section's alignment of 4 keeps them clear."""
     e = Encoder()
-    e.csr_read(T1, _MSCRATCH)
-    e.csr_read(T2, _MCAUSE)
+    e.csr(SET, T1, _MSCRATCH, ZERO)
+    e.csr(SET, T2, _MCAUSE, ZERO)
     e.store(8, T2, 8 * CAUSE_WORD, T1)
     e.word(_FENCE_RW_RW)
     _exit(e, EXIT_TRAP, spec.exit_address)

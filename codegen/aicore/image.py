@@ -27,8 +27,7 @@ from superkernel.codegen.aicore.emission import KernelCode, emit_kernel
 from superkernel.codegen.aicore.emitters import emitter_of
 from superkernel.codegen.aicore.footprint import footprints
 from superkernel.codegen.aicore.layer import WAIT_FUNCTION
-from superkernel.codegen.aicore.linking import Image, LinkLayout, link
-from superkernel.codegen.aicore.linking.image import ElfSegment
+from superkernel.codegen.aicore.linking import ElfSegment, Image, LinkLayout, link
 from superkernel.codegen.aicore.lower import compile_modules
 from superkernel.codegen.aicore.memory_map import PARAMETERS_BYTE, STACK_BYTES, MemoryMap
 from superkernel.codegen.aicore.program import emit_program, emit_singles

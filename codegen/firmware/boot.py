@@ -16,10 +16,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from superkernel.codegen.aicore.boot import A0, GP, RA, SP, T0, T1, T2, TP, ZERO, Encoder
-from superkernel.codegen.aicore.linking.elf_writer import ObjectSection, OutputSymbol, write_object
-from superkernel.codegen.aicore.linking.objects import FLAG_DOUBLE_FLOAT, FLAG_RVC
-from superkernel.codegen.aicore.linking.relocations import NUMBERS
+from superkernel.codegen.aicore.boot import (
+    A0,
+    CLEAR,
+    GP,
+    RA,
+    SET,
+    SP,
+    T0,
+    T1,
+    T2,
+    TP,
+    WRITE,
+    ZERO,
+    Encoder,
+    write_parts,
+)
 from superkernel.codegen.firmware.memory import CONFIG, FRAME_F, FRAME_X, STATE, FirmwareMap
 
 START, ENTRY = "fw_start", "fw_entry"
@@ -28,22 +40,11 @@ _FCSR, _MSTATUS, _MIE, _MTVEC, _MSCRATCH, _MEPC, _MCAUSE, _MTVAL = 3, 0x300, 0x3
 _FLOAT_DIRTY = 3 << 13
 _WFI, _RET, _MRET, _FENCE_ALL = 0x10500073, 0x00008067, 0x30200073, 0x0FF0000F
 _INEXACT: Final = 1
+_FLD, _FSD = 0x07, 0x27
 
 
 class _Encoder(Encoder):
-    """With the instructions that only a trap handler needs."""
-
-    def float_store(self, rs2: int, offset: int, rs1: int) -> None:
-        self.word((offset >> 5 & 0x7F) << 25 | rs2 << 20 | rs1 << 15 | 3 << 12 | (offset & 31) << 7 | 0x27)
-
-    def float_load(self, rd: int, offset: int, rs1: int) -> None:
-        self.word((offset & 0xFFF) << 20 | rs1 << 15 | 3 << 12 | rd << 7 | 0x07)
-
-    def csr_swap(self, rd: int, number: int, rs1: int) -> None:
-        self.word(number << 20 | rs1 << 15 | 1 << 12 | rd << 7 | 0x73)
-
-    def csr_clear(self, number: int, rs1: int) -> None:
-        self.word(number << 20 | rs1 << 15 | 3 << 12 | 0x73)
+    """With what only the firmware needs."""
 
     def move(self, rd: int, rs1: int) -> None:
         self.addi(rd, rs1, 0)
@@ -63,25 +64,7 @@ def firmware_boot_object(places: FirmwareMap) -> bytes:
         "fw_poke": _poke(),
         "fw_alarm": _alarm(),
     }
-    names: dict[str, OutputSymbol] = {}
-    for n, (name, part) in enumerate(parts.items()):
-        names[name] = OutputSymbol(name, 0, part.at, "function", False, n)
-        for label, at in part.labels.items():
-            if label.startswith(".Lhigh"):
-                names[f"{n}{label}"] = OutputSymbol(label, at, 0, "none", True, n)
-    for part in parts.values():
-        for _, _, symbol in part.references:
-            if not symbol.startswith(".L") and symbol not in names:
-                names[symbol] = OutputSymbol(symbol, 0, 0, "none", False, -1)
-    number = {name: n for n, name in enumerate(names)}
-    sections = []
-    for n, (name, part) in enumerate(parts.items()):
-        references = [
-            (at, NUMBERS[kind], number[f"{n}{symbol}" if symbol.startswith(".L") else symbol], 0)
-            for at, kind, symbol in part.references
-        ]
-        sections.append(ObjectSection(f".text.{name}", part.code(), "r-x", 4, references))
-    return write_object(sections, list(names.values()), flags=FLAG_RVC | FLAG_DOUBLE_FLOAT)
+    return write_parts(parts)
 
 
 def _start(places: FirmwareMap) -> _Encoder:
@@ -93,12 +76,12 @@ def _start(places: FirmwareMap) -> _Encoder:
     e.ld(T2, CONFIG["state_stride"], T0)
     e.mul(T2, T2, A0)
     e.add(T1, T1, T2)
-    e.csr_write(_MSCRATCH, T1)
+    e.csr(WRITE, ZERO, _MSCRATCH, T1)
     e.load_address(T2, ENTRY)
-    e.csr_write(_MTVEC, T2)
-    e.csr_write(_MIE, ZERO)
+    e.csr(WRITE, ZERO, _MTVEC, T2)
+    e.csr(WRITE, ZERO, _MIE, ZERO)
     e.li(T2, _FLOAT_DIRTY)
-    e.csr_set(_MSTATUS, T2)
+    e.csr(SET, ZERO, _MSTATUS, T2)
     e.ld(T2, CONFIG["bench_count"], T0)
     e.branch(1, T2, ZERO, "bench")
     e.ld(T1, CONFIG["firmware_word"], T0)
@@ -109,7 +92,7 @@ def _start(places: FirmwareMap) -> _Encoder:
     e.jalr(ZERO, T2)
     e.label("bench")
     e.ld(SP, STATE["stack"], T1)
-    e.csr_write(_FCSR, ZERO)
+    e.csr(WRITE, ZERO, _FCSR, ZERO)
     e.addi(GP, ZERO, 0)
     e.addi(TP, ZERO, 0)
     e.move(A0, T1)
@@ -123,30 +106,30 @@ def _start(places: FirmwareMap) -> _Encoder:
 def _entry() -> _Encoder:
     """mtvec's two low bits are a mode: the section's alignment of 4 keeps them clear."""
     e = _Encoder()
-    e.csr_swap(T0, _MSCRATCH, T0)  # t0: the state
+    e.csr(WRITE, T0, _MSCRATCH, T0)  # t0: the state
     others = [x for x in range(1, 32) if x != T0]
     for x in others:
         e.store(8, x, FRAME_X + 8 * x, T0)
-    e.csr_swap(T1, _MSCRATCH, T0)
+    e.csr(WRITE, T1, _MSCRATCH, T0)
     e.store(8, T1, FRAME_X + 8 * T0, T0)
     for f in range(32):
-        e.float_store(f, FRAME_F + 8 * f, T0)
-    e.csr_read(T1, _FCSR)
+        e.store(8, f, FRAME_F + 8 * f, T0, _FSD)
+    e.csr(SET, T1, _FCSR, ZERO)
     e.store(8, T1, STATE["fcsr"], T0)
     e.addi(T1, ZERO, _INEXACT)
-    e.csr_write(_FCSR, T1)
+    e.csr(WRITE, ZERO, _FCSR, T1)
     e.move(A0, T0)
-    e.csr_read(A1, _MEPC)
-    e.csr_read(A2, _MCAUSE)
-    e.csr_read(A3, _MTVAL)
+    e.csr(SET, A1, _MEPC, ZERO)
+    e.csr(SET, A2, _MCAUSE, ZERO)
+    e.csr(SET, A3, _MTVAL, ZERO)
     e.ld(SP, STATE["stack"], T0)
     e.call("fw_trap")
-    e.csr_write(_MEPC, A0)
-    e.csr_read(T0, _MSCRATCH)
+    e.csr(WRITE, ZERO, _MEPC, A0)
+    e.csr(SET, T0, _MSCRATCH, ZERO)
     e.ld(T1, STATE["fcsr"], T0)
-    e.csr_write(_FCSR, T1)
+    e.csr(WRITE, ZERO, _FCSR, T1)
     for f in range(32):
-        e.float_load(f, FRAME_F + 8 * f, T0)
+        e.i(_FLD, 3, f, T0, FRAME_F + 8 * f)
     for x in (*others, T0):
         e.ld(x, FRAME_X + 8 * x, T0)
     e.word(_MRET)
@@ -167,9 +150,9 @@ def _exit(places: FirmwareMap) -> _Encoder:
 def _sleep() -> _Encoder:
     e = _Encoder()
     e.word(_FENCE_ALL)
-    e.csr_set(_MIE, A0)
+    e.csr(SET, ZERO, _MIE, A0)
     e.word(_WFI)
-    e.csr_clear(_MIE, A0)
+    e.csr(CLEAR, ZERO, _MIE, A0)
     e.word(_FENCE_ALL)
     e.word(_RET)
     return e

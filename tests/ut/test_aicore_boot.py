@@ -17,11 +17,13 @@ from superkernel.codegen.aicore.boot import (
     A0,
     EXIT_SUCCESS,
     EXIT_TRAP,
+    SET,
     SHARED,
     SP,
     T0,
     T1,
     T2,
+    WRITE,
     BootSpec,
     Encoder,
     boot_object,
@@ -106,9 +108,9 @@ def test_instructions_read_back() -> None:
     e.store(8, T0, -2048, T1)
     e.add(T0, T1, T2)
     e.mul(T0, T1, T2)
-    e.csr_write(0x340, T0)
-    e.csr_set(0x300, T0)
-    e.csr_read(T0, 0x342)
+    e.csr(WRITE, 0, 0x340, T0)
+    e.csr(SET, 0, 0x300, T0)
+    e.csr(SET, T0, 0x342, 0)
     e.amoadd_d_aqrl(T0, T1, T2)
     assert [sim_disassemble(word) for word in e.words] == [
         "addi x5,x2,-2048", "slli x6,x7,0x3f", "ld x10,2047(x5)", "jalr x1,0(x7)", "sb x5,-1(x6)", "sw x5,0(x6)",

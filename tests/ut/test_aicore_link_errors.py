@@ -59,7 +59,7 @@ def test_weak_symbols_yield() -> None:
         assert image.symbol("f").object == f"object {objects.index(strong)}"
 
 
-def test_limits_and_overlaps() -> None:
+def test_limits() -> None:
     data = compile_rv64("@g = global [2000 x i8] zeroinitializer\n" + "".join(FEW.format(f"f{n}", n) for n in range(9)))
     base = LinkLayout(code_address=CODE, entry="f0")
     last = link([data], base).symbol("f8")
@@ -69,20 +69,16 @@ def test_limits_and_overlaps() -> None:
     assert "layout.code_end" in text
     both = dataclasses.replace(base, code_end=CODE + 64, data_end=CODE + 4096, copies=2)
     assert len(violations(MachineError, [data], both)) == 3  # both copies, and the data
-    (text,) = violations(LinkError, [data], dataclasses.replace(base, data_address=CODE + 256))
-    assert "overlap" in text
-    same = dataclasses.replace(base, copies=2, copy_addresses=(CODE, CODE + 512))
-    assert "copy 1 overlaps copy 0" in violations(LinkError, [data], same)[0]
 
 
 def test_impossible_layouts_name_all_that_is_wrong() -> None:
     with pytest.raises(LinkError) as caught:
         LinkLayout(
-            code_address=-1, func_align=3, copy_align=1, copies=0, copy_addresses=(5,), order=["a", "a"],
+            code_address=-1, func_align=3, copy_align=1, copies=0, order=["a", "a"],
             data_end=1 << 60, absolute={"s": 1 << 64},
         )  # fmt: skip
     text = str(caught.value)
-    for name in ("code_address", "func_align", "copy_align", "copies", "copy_addresses", "order", "data_end", "'s'"):
+    for name in ("code_address", "func_align", "copy_align", "copies", "order", "data_end", "'s'"):
         assert f"layout.{name}" in text or f"absolute[{name}]" in text
 
 
@@ -99,10 +95,6 @@ def synthetic(
 @pytest.mark.parametrize(
     ("kind", "low", "high"),
     [
-        ("BRANCH", -4096, 4094),
-        ("JAL", -(1 << 20), (1 << 20) - 2),
-        ("RVC_BRANCH", -256, 254),
-        ("RVC_JUMP", -2048, 2046),
         ("CALL", -(1 << 31) - 0x800, (1 << 31) - 0x802),
         ("CALL_PLT", -(1 << 31) - 0x800, (1 << 31) - 0x802),
         ("PCREL_HI20", -(1 << 31) - 0x800, (1 << 31) - 0x802),
@@ -121,10 +113,8 @@ def test_reach_of_relative_relocations(kind: str, low: int, high: int) -> None:
 
 
 def test_reach_of_absolute_relocations() -> None:
-    for kind, good, bad in (("32", 0xFFFF_FFFF, 1 << 32), ("HI20", 0x7FFF_F7FF, 0x7FFF_F800), ("LO12_I", 5, 1 << 40)):
-        data = synthetic([(8, NUMBERS[kind], 1, 0)], {"t": (0, -1)})
-        link([data], LinkLayout(code_address=CODE, entry="f", absolute={"t": good}))
-        assert violations(LinkError, [data], LinkLayout(code_address=CODE, entry="f", absolute={"t": bad}))
+    data = synthetic([(8, NUMBERS["64"], 1, 0)], {"t": (0, -1)})
+    link([data], LinkLayout(code_address=CODE, entry="f", absolute={"t": (1 << 63) - 1}))
 
 
 def test_bad_relocations_are_named_once_each() -> None:
@@ -132,7 +122,7 @@ def test_bad_relocations_are_named_once_each() -> None:
         [
             (0, NUMBERS["GOT_HI20"], 1, 0),
             (4, 200, 1, 0),
-            (62, NUMBERS["JAL"], 0, 0),
+            (62, NUMBERS["CALL"], 0, 0),
             (8, NUMBERS["PCREL_LO12_I"], 0, 0),
         ],
         {"t": (0, 0)},
@@ -142,7 +132,7 @@ def test_bad_relocations_are_named_once_each() -> None:
     for part in (
         "R_RISCV_GOT_HI20 is not",
         "R_RISCV_200 is not",
-        "R_RISCV_JAL patches bytes outside",
+        "R_RISCV_CALL patches bytes outside",
         "has no R_RISCV_",
     ):
         assert any(part in line for line in text), part

@@ -21,8 +21,8 @@ _SECTION_ABSOLUTE = 0xFFF1
 
 
 @dataclass(frozen=True, slots=True)
-class OutputSegment:
-    """What is loaded: bytes, then zeros up to `memory_bytes`."""
+class ElfSegment:
+    """What a loader copies: bytes at an address, then zeros up to `memory_bytes`; `flags` r-x, r-- or rw-."""
 
     address: int
     data: bytes
@@ -134,7 +134,7 @@ class _File:
 
 
 def write_elf(
-    segments: Sequence[OutputSegment],
+    segments: Sequence[ElfSegment],
     sections: Sequence[OutputSection],
     symbols: Sequence[OutputSymbol],
     *,

@@ -13,22 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from superkernel.codegen.aicore.linking.elf_writer import OutputSection, OutputSegment, OutputSymbol, write_elf
+from superkernel.codegen.aicore.linking.elf_writer import ElfSegment, OutputSection, OutputSymbol, write_elf
 from superkernel.codegen.aicore.linking.objects import FLAG_DOUBLE_FLOAT, FLAG_RVC
 from superkernel.core.errors import LinkError
 
 SECTIONS_MAX = 60_000
 """More sections than that an ELF header cannot count simply: then there is one section per region."""
-
-
-@dataclass(frozen=True, slots=True)
-class ElfSegment:
-    """Bytes at an address, then zeros; `flags` r-x, r-- or rw-."""
-
-    address: int
-    data: bytes
-    flags: str
-    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +102,8 @@ class Image:
             OutputSymbol(s.name, s.address, s.size, s.kind, s.local, number[s.row] if s.row >= 0 else None)
             for s in self.symbols
         ]
-        segments = [OutputSegment(s.address, s.data, s.flags, s.memory_bytes) for s in self.segments]
         flags = FLAG_RVC | FLAG_DOUBLE_FLOAT
-        return write_elf(segments, sections, symbols, entry=self.entry, flags=flags, notes=self.notes)
+        return write_elf(self.segments, sections, symbols, entry=self.entry, flags=flags, notes=self.notes)
 
     def _sections(self) -> tuple[list[OutputSection], list[int]]:
         """Sections of the file, and for each row the number of its section (among these)."""

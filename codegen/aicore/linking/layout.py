@@ -1,11 +1,12 @@
 """Where the linker is to put code and data: `LinkLayout`, the caller's side of the contract.
 
 Model: the code is a stretch of *shared* functions, then `copies` copies of all others, every copy laid out alike and
-at an address of its own. Within a copy the functions of `order` come first, the others behind them in the order of the
-objects; each starts at a multiple of `func_align`. Data follows at `data_address`: constants, data, zero-filled data.
+at an address of its own, one behind the other. Within a copy the functions of `order` come first, the others behind in
+the order of the objects; each starts at a multiple of `func_align`. Data follows on a page of its own: constants,
+data, zero-filled data.
 
 Names: function f of copy 0 is `f`, of copy c > 0 `f.copy<c>`. References may also use `f.copy0`, which means copy 0
-from wherever it is named, and `f.end`, the address behind f's last byte.
+from wherever it is named.
 """
 
 from __future__ import annotations
@@ -30,8 +31,6 @@ class LinkLayout:
     order           symbols of functions, first to last; no symbol twice
     shared          symbols of functions that are not copied: they call copy 0 where they do not say otherwise
     copy_align      copies start at multiples of it (default: an L2 line, so that no two copies share one)
-    copy_addresses  the address of each copy; default: one behind the other
-    data_address    None: behind the code, on a page of its own
     absolute        symbols with addresses that no object defines
     """
 
@@ -42,8 +41,6 @@ class LinkLayout:
     copies: int = 1
     shared: Sequence[str] = ()
     copy_align: int = 512
-    copy_addresses: Sequence[int] = ()
-    data_address: int | None = None
     data_end: int | None = None
     absolute: Mapping[str, int] = field(default_factory=dict)
     entry: str = "sk_start"
@@ -80,19 +77,9 @@ class LinkLayout:
             value = getattr(self, name)
             check(2 <= value <= 1 << 20 and value & (value - 1) == 0, name, "a power of two from 2 to 2^20", value)
         check(1 <= self.copies <= COPIES_MAX, "copies", f"1 to {COPIES_MAX}", self.copies)
-        for name in ("code_address", "code_end", "data_address", "data_end"):
+        for name in ("code_address", "code_end", "data_end"):
             value = getattr(self, name)
             check(value is None or 0 <= value < 1 << ADDRESS_BITS, name, f"0 to 2^{ADDRESS_BITS} - 1", value)
-        if self.copy_addresses:
-            check(
-                len(self.copy_addresses) == self.copies,
-                "copy_addresses",
-                f"{self.copies}, as many as copies",
-                len(self.copy_addresses),
-            )
-            for address in self.copy_addresses:
-                legal = 0 <= address < 1 << ADDRESS_BITS and address % self.copy_align == 0
-                check(legal, "copy_addresses", f"multiples of {self.copy_align}", f"{address:#x}")
         for name in ("order", "shared"):
             names = getattr(self, name)
             twice = sorted({n for n in names if names.count(n) > 1}) if len(set(names)) < len(names) else []

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.codegen.aicore.linking.image import ElfSegment, Image, MapRow, Symbol
+from superkernel.codegen.aicore.linking.elf_writer import ElfSegment
+from superkernel.codegen.aicore.linking.image import Image, MapRow, Symbol
 from superkernel.codegen.aicore.linking.layout import PAGE_BYTES, LinkLayout
 from superkernel.codegen.aicore.linking.objects import LOCAL, ObjectFile, PieceKind, read_object
 from superkernel.codegen.aicore.linking.placing import LinkPlacement, PlacedRegion, place
@@ -106,19 +107,9 @@ def _describe(
             suffix = f".copy{slot.copy}" if slot.copy else ""
             name = first_name.get(slot.piece, piece.name.removeprefix(".text.")) + suffix
             row_of[slot.copy, slot.piece] = len(rows)
-            rows.append(
-                MapRow(
-                    slot.address,
-                    piece.size,
-                    slot.padding,
-                    name,
-                    piece.name + suffix,
-                    piece.object,
-                    region.name,
-                    region.flags,
-                    region.kind is PieceKind.ZERO,
-                )
-            )
+            section, zeros = piece.name + suffix, region.kind is PieceKind.ZERO
+            place = (slot.address, piece.size, slot.padding)
+            rows.append(MapRow(*place, name, section, piece.object, region.name, region.flags, zeros))
     symbols: list[Symbol] = []
     for d in program.definitions:
         local = d.binding == LOCAL

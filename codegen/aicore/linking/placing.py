@@ -5,7 +5,7 @@ constants, data, zero-filled data. Pieces stand in a region one behind the other
 padding. Copies of the code hold the same pieces in the same order at addresses that agree modulo every alignment, so
 that distances within a copy are the same in all of them.
 
-Invariant: regions do not overlap and stay within the layout's limits; all violations are reported at once.
+Invariant: regions follow one another and stay within the layout's limits; all violations are reported at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from superkernel.codegen.aicore.linking.layout import PAGE_BYTES, LinkLayout
 from superkernel.codegen.aicore.linking.objects import PieceKind
 from superkernel.codegen.aicore.linking.program import Program
-from superkernel.core.errors import LinkError, MachineError, Violation, raise_all
+from superkernel.core.errors import MachineError, Violation, raise_all
 
 _FLAGS = {PieceKind.CODE: "r-x", PieceKind.CONSTANT: "r--", PieceKind.DATA: "rw-", PieceKind.ZERO: "rw-"}
 
@@ -69,7 +69,7 @@ class LinkPlacement:
 
 
 def place(program: Program, layout: LinkLayout) -> LinkPlacement:
-    """Raises LinkError where regions overlap, MachineError where they exceed the limits."""
+    """Raises MachineError where regions exceed the limits."""
     placer = _Placer(program, layout)
     placer.place_code()
     placer.place_data()
@@ -94,12 +94,9 @@ class _Placer:
         align = max(layout.copy_align, layout.func_align, *aligns) if aligns else layout.copy_align
         start = at
         for copy in range(layout.copies if copied else 0):
-            if layout.copy_addresses:
-                at = layout.copy_addresses[copy]
-            else:
-                at = _round_up(at, align)
-                if copy and (at - start) // align % 2 == 0:  # an odd distance spreads a line's copies over all banks
-                    at += align
+            at = _round_up(at, align)
+            if copy and (at - start) // align % 2 == 0:  # an odd distance spreads a line's copies over all banks
+                at += align
             start = at
             at = self._region(f"copy {copy}", PieceKind.CODE, copied, copy, at)
 
@@ -112,9 +109,7 @@ class _Placer:
 
     def place_data(self) -> None:
         program, layout = self.program, self.layout
-        at = layout.data_address
-        if at is None:
-            at = _round_up(max((r.end for r in self.regions), default=layout.code_address), PAGE_BYTES)
+        at = _round_up(max((r.end for r in self.regions), default=layout.code_address), PAGE_BYTES)
         for kind, name in ((PieceKind.CONSTANT, "constants"), (PieceKind.DATA, "data"), (PieceKind.ZERO, "zeros")):
             members = [n for n, piece in enumerate(program.pieces) if piece.kind is kind and self.kept[n]]
             end = self._region(name, kind, members, 0, at)
@@ -143,37 +138,18 @@ class _Placer:
 
     def check(self) -> None:
         layout = self.layout
-        overlaps: list[Violation] = []
         limits: list[Violation] = []
-        regions = sorted(self.regions, key=lambda r: (r.address, r.end))
-        reach: PlacedRegion | None = None
-        for region in regions:
-            if reach is not None and region.address < reach.end:
-                overlaps.append(
-                    Violation(
-                        f"{region.name} overlap {reach.name}"
-                        if region.name[-1] == "s"
-                        else f"{region.name} overlaps {reach.name}",
-                        "layout",
-                        f"from {reach.end:#x} on",
-                        f"{region.address:#x}",
-                    )
-                )
-            if reach is None or region.end > reach.end:
-                reach = region
-            code = region.kind is PieceKind.CODE
-            limit = layout.code_end if code else layout.data_end
+        for region in self.regions:
+            name = "code_end" if region.kind is PieceKind.CODE else "data_end"
+            limit = getattr(layout, name)
             if limit is not None and region.end > limit:
                 limits.append(
                     Violation(
-                        "the program does not fit into its stretch of memory",
-                        f"{region.name}, layout.{'code_end' if code else 'data_end'}",
-                        f"an end at or below {limit:#x}",
-                        f"{region.address:#x} to {region.end:#x}",
+                        "the program does not fit into its stretch of memory", f"{region.name}, layout.{name}",
+                        f"an end at or below {limit:#x}", f"{region.address:#x} to {region.end:#x}",
                         "fewer copies of the code" if layout.copies > 1 else "",
                     )
-                )
-        raise_all(LinkError, overlaps)
+                )  # fmt: skip
         raise_all(MachineError, limits)
 
 

@@ -253,18 +253,14 @@ class _Resolver:
         return piece, value, copy
 
     def _place(self, name: str) -> tuple[int, np.int64, int] | None:
-        """Piece, value and copy of a name: as it stands, without `.copy<c>`, without `.end`, without both."""
+        """Piece, value and copy of a name: as it stands, or without `.copy<c>`."""
         found, copy = self.known.get(name), SAME_COPY
         if found is None and (match := _COPY_SUFFIX.fullmatch(name)) and int(match[2]) < self.copies:
             name, copy = match[1], int(match[2])
             found = self.known.get(name)
-        past = 0
-        if found is None and name.endswith(".end"):
-            found = self.known.get(name.removesuffix(".end"))
-            past = found.size if found else 0
         if found is None:
             return None
-        return found.piece, np.uint64(found.value + past & (1 << 64) - 1).astype(np.int64), copy
+        return found.piece, np.uint64(found.value & (1 << 64) - 1).astype(np.int64), copy
 
     def _undefined(self, name: str, symbol: int, objects: Sequence[ObjectFile], joined: Joined) -> None:
         users = np.unique(joined[0][joined[3] == symbol]).tolist()

@@ -54,33 +54,6 @@ def _call(pair: Ints, value: Ints) -> Ints:
     return _upper(pair & 0xFFFFFFFF, value) | _lower_i(pair >> 32 & 0xFFFFFFFF, value) << 32
 
 
-def _branch(word: Ints, value: Ints) -> Ints:
-    high = (value >> 12 & 1) << 31 | (value >> 5 & 0x3F) << 25
-    return word & 0x01FFF07F | high | (value >> 1 & 15) << 8 | (value >> 11 & 1) << 7
-
-
-def _jump(word: Ints, value: Ints) -> Ints:
-    high = (value >> 20 & 1) << 31 | (value >> 1 & 0x3FF) << 21
-    return word & 0xFFF | high | (value >> 11 & 1) << 20 | (value >> 12 & 0xFF) << 12
-
-
-def _short_branch(half: Ints, value: Ints) -> Ints:
-    high = (value >> 8 & 1) << 12 | (value >> 3 & 3) << 10
-    return half & 0xE383 | high | (value >> 6 & 3) << 5 | (value >> 1 & 3) << 3 | (value >> 5 & 1) << 2
-
-
-def _short_jump(half: Ints, value: Ints) -> Ints:
-    high = (value >> 11 & 1) << 12 | (value >> 4 & 1) << 11 | (value >> 8 & 3) << 9 | (value >> 10 & 1) << 8
-    return (
-        half & 0xE003
-        | high
-        | (value >> 6 & 1) << 7
-        | (value >> 7 & 1) << 6
-        | (value >> 1 & 7) << 3
-        | (value >> 5 & 1) << 2
-    )
-
-
 def _whole(_: Ints, value: Ints) -> Ints:
     return value
 
@@ -98,27 +71,15 @@ class RelocationForm:
     pair: bool = False  # takes the value of the PCREL_HI20 that its symbol points at
 
 
-def _reach(bits: int) -> tuple[int, int]:
-    return -(1 << bits - 1), 1 << bits - 1
-
-
 _ANY = (-(1 << 63), 1 << 63)
 _FAR = (-(1 << 31) - 0x800, (1 << 31) - 0x800)  # a sign-extended upper part of 20 bits, a signed lower one of 12
 FORMS: dict[int, RelocationForm] = {
     NUMBERS["64"]: RelocationForm(8, False, *_ANY, _whole),
-    NUMBERS["32"]: RelocationForm(4, False, -(1 << 31), 1 << 32, _whole),
     NUMBERS["CALL"]: RelocationForm(8, True, *_FAR, _call, even=True),
     NUMBERS["CALL_PLT"]: RelocationForm(8, True, *_FAR, _call, even=True),
     NUMBERS["PCREL_HI20"]: RelocationForm(4, True, *_FAR, _upper),
     NUMBERS["PCREL_LO12_I"]: RelocationForm(4, True, *_ANY, _lower_i, pair=True),
     NUMBERS["PCREL_LO12_S"]: RelocationForm(4, True, *_ANY, _lower_s, pair=True),
-    NUMBERS["HI20"]: RelocationForm(4, False, *_FAR, _upper),
-    NUMBERS["LO12_I"]: RelocationForm(4, False, *_FAR, _lower_i),
-    NUMBERS["LO12_S"]: RelocationForm(4, False, *_FAR, _lower_s),
-    NUMBERS["BRANCH"]: RelocationForm(4, True, *_reach(13), _branch, even=True),
-    NUMBERS["JAL"]: RelocationForm(4, True, *_reach(21), _jump, even=True),
-    NUMBERS["RVC_BRANCH"]: RelocationForm(2, True, *_reach(9), _short_branch, even=True),
-    NUMBERS["RVC_JUMP"]: RelocationForm(2, True, *_reach(12), _short_jump, even=True),
 }
 NONE = NUMBERS["NONE"]
 
