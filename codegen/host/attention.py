@@ -78,12 +78,11 @@ class AttentionEmitter:
         value = kb.b.sext(value, I64) if dtype.itemsize < 8 else value
         return kb.maximum(kb.minimum(value, form.keys), 0)
 
-    def _position(self, row: Index) -> tuple[Index, Index]:
-        """(query head in its group, query position) of a stacked row."""
+    def _position(self, row: Index, head: Index = 0) -> tuple[Index, Index]:
+        """(query head, query position) of a stacked row; without the head of keys, the query head in its group."""
         kb, form = self.kb, self.form
-        if form.group == 1:
-            return 0, row
-        return kb.div(row, form.queries), kb.rem(row, form.queries)
+        inner, query = (0, row) if form.group == 1 else (kb.div(row, form.queries), kb.rem(row, form.queries))
+        return kb.add(kb.mul(head, form.group), inner), query
 
     def _row_limit(self, query: Index, valid: Index) -> Index:
         """Keys a query may see."""
@@ -113,11 +112,8 @@ class AttentionEmitter:
         q = form.q
         dtype = self.body.operands[q.operand].type.dtype
         with kb.loop(0, count, name="row") as row:
-            inner, query = self._position(kb.add(first, row))
-            heads = kb.add(kb.mul(head, form.group), inner)
-            at: Index = q.offset
-            for coordinate, stride in zip((batch, heads, query), q.strides, strict=False):
-                at = kb.add(at, kb.mul(coordinate, stride))
+            heads, query = self._position(kb.add(first, row), head)
+            at = kb.element(q.offset, (batch, heads, query), q.strides)
 
             def part(column: Index, lanes: int, at: Index = at, row: Index = row) -> None:
                 index = kb.add(at, kb.mul(column, q.strides[3]))
@@ -135,8 +131,7 @@ class AttentionEmitter:
     def _finish(self, batch: Index, head: Index, stacked: Index, row: Index) -> None:
         """total / weight of a row through the epilogue."""
         kb, t, form = self.kb, self.t, self.form
-        inner, query = self._position(stacked)
-        heads = kb.add(kb.mul(head, form.group), inner)
+        heads, query = self._position(stacked, head)
         program = self.epilogue.row([batch, heads, query, 0])
         weight = kb.load(self.at["weight"], row, _F32)
         empty = kb.b.fcmp_ordered("==", weight, kb.const(0.0, _F32))
@@ -232,16 +227,13 @@ class AttentionEmitter:
     ) -> None:
         """Scores of one row to probabilities relative to the new maximum; updates top, weight and correction."""
         kb, t, form = self.kb, self.t, self.form
-        inner, query = self._position(stacked)
-        heads = kb.add(kb.mul(head, form.group), inner)
+        heads, query = self._position(stacked, head)
         scores = kb.at(self.at["scores"], kb.mul(row, t.keys), _F32)
         row_limit = kb.sub(self._row_limit(query, valid), key)
         always = not form.causal and form.length is None and form.keys % t.lanes == 0
         mask_at: Index = 0
         if form.mask is not None:
-            mask_at = form.mask.offset
-            for coordinate, stride in zip((batch, heads, query, key), form.mask_strides, strict=True):
-                mask_at = kb.add(mask_at, kb.mul(coordinate, stride))
+            mask_at = kb.element(form.mask.offset, (batch, heads, query, key), form.mask_strides)
 
         def find_top(column: Index, state: list[ir.Value]) -> list[ir.Value]:
             value = self._capped(kb.load(scores, column, _F32, t.lanes))
@@ -307,15 +299,13 @@ class AttentionEmitter:
         if stride == 0:
             return kb.splat(kb.load(source, base, dtype), t.lanes)
         at = kb.add(base, kb.mul(column, stride))
-        first = kb.add(key, column)
+        first, kind = kb.add(key, column), ir.VectorType(storage_type(dtype), t.lanes)
 
         def lane_by_lane() -> ir.Value:
-            value: ir.Value | None = None
+            value: ir.Value = ir.Constant(kind, ir.Undefined)
             for lane in range(t.lanes):
                 within = kb.minimum(lane, kb.sub(form.keys - 1, first))
                 one = kb.load_raw(source, kb.add(at, kb.mul(within, stride)), dtype)
-                kind = ir.VectorType(one.type, t.lanes)
-                value = ir.Constant(kind, ir.Undefined) if value is None else value
                 value = kb.b.insert_element(value, one, ir.Constant(I32, lane))
             return value
 
@@ -323,16 +313,13 @@ class AttentionEmitter:
             return kb.widen(lane_by_lane(), dtype)
         if form.keys % t.lanes == 0:
             return kb.load(source, at, dtype, t.lanes)
-        result = kb.carry(kb.load_raw(source, at, dtype, 1).type if t.lanes == 1 else self._raw_type(dtype))
+        result = kb.carry(kind)
         with kb.b.if_else(kb.compare("<=", first, form.keys - t.lanes)) as (then, otherwise):
             with then:
                 result.set(kb.load_raw(source, at, dtype, t.lanes))
             with otherwise:
                 result.set(lane_by_lane())
         return kb.widen(result.get(), dtype)
-
-    def _raw_type(self, dtype: DType) -> ir.Type:
-        return ir.VectorType(storage_type(dtype), self.t.lanes)
 
     def _mix(self, tile_row: Index, count: Index, values: ir.Value) -> None:
         """total = total * correction + probabilities x values, for one register tile of rows."""

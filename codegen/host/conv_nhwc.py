@@ -15,7 +15,6 @@ Scratch: [parked register tile][patch][f32 row that is being turned into bytes].
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from llvmlite import ir
 
@@ -26,11 +25,13 @@ from superkernel.codegen.host.loops import each_group, strips
 from superkernel.codegen.host.patch_nhwc import BytePatchCopier, NhwcPatchCopier
 from superkernel.codegen.host.program import ProgramEmitter, load_bias
 from superkernel.core.dtypes import DType
-from superkernel.ir.body import Body, PointwiseProgram
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.conv import PIXELS
+from superkernel.scheduler.families.conv_form import ConvForm
 from superkernel.scheduler.families.conv_nhwc import HEAD_BYTES, NhwcTiling, Walk, patch_extent, patch_walk, runs_of
 from superkernel.scheduler.families.costing import program_weight
 from superkernel.scheduler.families.matmul_form import view_of
+from superkernel.scheduler.families.window_nhwc import WindowForm
 
 _UNROLLED_ROWS = 3  # of a window in int8, written out
 _INLINE_WEIGHT = 8.0  # heaviest epilogue that is repeated for every vector of a register tile
@@ -51,23 +52,11 @@ def _merged(nest: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return loops
 
 
-class HasEpilogue(Protocol):
-    """What a form says of its results: the program behind them, and over how many spatial dimensions it goes."""
-
-    @property
-    def epilogue(self) -> PointwiseProgram:
-        """The program over [images, channels, *spatial]."""
-
-    @property
-    def spatial(self) -> int:
-        """How many spatial dimensions the epilogue's shape has."""
-
-
 class ChannelStores:
     """Sends vectors along the channels of one position through bias and epilogue. `coords` gives the program's
     coordinates of a position; channels are its dimension 1."""
 
-    def __init__(self, kb: KernelBuilder, body: Body, form: HasEpilogue) -> None:
+    def __init__(self, kb: KernelBuilder, body: Body, form: ConvForm | WindowForm) -> None:
         self.kb, self.body, self.form = kb, body, form
         self.epilogue = ProgramEmitter(kb, form.epilogue, kb.operands)
         self.inline = program_weight(form.epilogue) <= _INLINE_WEIGHT

@@ -132,19 +132,6 @@ def _float_modulo(c: Context, a: Expr, b: Expr) -> Expr:
     return value
 
 
-def _maximum(c: Context, a: Expr, b: Expr) -> Expr:
-    return _extreme(c, a, b, ">")
-
-
-def _minimum(c: Context, a: Expr, b: Expr) -> Expr:
-    return _extreme(c, a, b, "<")
-
-
-def _extreme(c: Context, a: Expr, b: Expr, op: str) -> Expr:
-    best = a.compare(op, b, c.signed()).choose(a, b)
-    return a.is_nan().choose(a, best) if a.is_float else best
-
-
 def _clip(c: Context, x: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
     if low is not None:
         x = low.compare(">", x, c.signed()).choose(low, x)
@@ -234,13 +221,6 @@ def _shift_right(c: Context, a: Expr, b: Expr) -> Expr:
     return inside.choose(a.shr(inside.choose(b, b.const(0))), a.const(0))
 
 
-def _comparison(op: str) -> Formula:
-    def formula(c: Context, a: Expr, b: Expr) -> Expr:
-        return a.compare(op, b, c.signed())
-
-    return formula
-
-
 def _isinf(c: Context, x: Expr) -> Expr:
     infinity = float("inf")
     positive, negative = bool(c.attrs.get("detect_positive", True)), bool(c.attrs.get("detect_negative", True))
@@ -252,10 +232,6 @@ def _isinf(c: Context, x: Expr) -> Expr:
 
 
 # Activations ----------------------------------------------------------------------------------------------------------
-
-
-def _relu(c: Context, x: Expr) -> Expr:
-    return x.compare("<", 0, c.signed()).choose(x.const(0), x)
 
 
 def _gelu(c: Context, x: Expr) -> Expr:
@@ -289,10 +265,6 @@ def _selu(c: Context, x: Expr) -> Expr:
     return (x < 0.0).choose(c.math("expm1", x) * (alpha * gamma), x * gamma)
 
 
-def _hard_sigmoid(c: Context, x: Expr) -> Expr:
-    return x.fma(c.number("alpha"), c.number("beta")).clamp_low(0.0).clamp_high(1.0)
-
-
 def _shrink(c: Context, x: Expr) -> Expr:
     bias, limit = c.number("bias"), c.number("lambd")
     return (x < -limit).choose(x + bias, (x > limit).choose(x - bias, x.is_nan().choose(x, x.const(0.0))))
@@ -322,44 +294,29 @@ def _dequantize(c: Context, x: Expr, scale: Expr, zero: Expr | None = None) -> E
     return c.convert(x, first, work) * c.convert(scale, second, work)
 
 
-def _where(c: Context, condition: Expr, a: Expr, b: Expr) -> Expr:
-    return condition.choose(a, b)
-
-
-def _named(name: str) -> Formula:
-    def formula(c: Context, *operands: Expr) -> Expr:
-        return c.math(name, *operands)
-
-    return formula
-
-
-def _rounding(mode: str) -> Formula:
-    def formula(c: Context, x: Expr) -> Expr:
-        return rounded(x, mode) if x.is_float else x
-
-    return formula
-
+_COMPARISONS = {
+    "equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
+}  # fmt: skip
+_ROUNDINGS = {"floor": "floor", "ceil": "ceil", "round": "roundeven", "trunc": "trunc"}
 
 FORMULAS: dict[str, Formula] = {
-    **{name: _named(name) for name in vecmath.FUNCTIONS if find_op(name)},
+    **{name: lambda c, *operands, name=name: c.math(name, *operands) for name in vecmath.FUNCTIONS if find_op(name)},
+    **{name: lambda c, x, mode=mode: rounded(x, mode) if x.is_float else x for name, mode in _ROUNDINGS.items()},
+    **{name: lambda c, a, b, op=op: a.compare(op, b, c.signed()) for name, op in _COMPARISONS.items()},
     "identity": lambda c, x: x,
     "abs": lambda c, x: x.abs() if x.is_float or c.signed() else x,
     "neg": lambda c, x: -x,
     "sign": _sign,
-    "floor": _rounding("floor"),
-    "ceil": _rounding("ceil"),
-    "round": _rounding("roundeven"),
-    "trunc": _rounding("trunc"),
     "sqrt": lambda c, x: x.sqrt(),
     "rsqrt": lambda c, x: 1.0 / x.sqrt(),
     "reciprocal": lambda c, x: 1.0 / x,
     "square": lambda c, x: x * x,
-    "relu": _relu,
+    "relu": lambda c, x: x.compare("<", 0, c.signed()).choose(x.const(0), x),
     "leaky_relu": lambda c, x: (x < 0.0).choose(x * c.number("alpha"), x),
     "elu": lambda c, x: (x < 0.0).choose(c.math("expm1", x) * c.number("alpha"), x),
     "selu": _selu,
     "celu": _celu,
-    "hard_sigmoid": _hard_sigmoid,
+    "hard_sigmoid": lambda c, x: x.fma(c.number("alpha"), c.number("beta")).clamp_low(0.0).clamp_high(1.0),
     "hard_swish": lambda c, x: x * x.fma(1 / 6, 0.5).clamp_low(0.0).clamp_high(1.0),
     "mish": _mish,
     "softplus": _softplus,
@@ -378,22 +335,16 @@ FORMULAS: dict[str, Formula] = {
     "mul": lambda c, a, b: a * b,
     "div": _division,
     "pow": _power,
-    "minimum": _minimum,
-    "maximum": _maximum,
+    "minimum": lambda c, a, b: a.extreme("<", b, c.signed()),
+    "maximum": lambda c, a, b: a.extreme(">", b, c.signed()),
     "mod": _modulo,
     "prelu": lambda c, x, slope: x.compare("<", 0, c.signed()).choose(x * slope, x),
-    "equal": _comparison("=="),
-    "not_equal": _comparison("!="),
-    "less": _comparison("<"),
-    "less_equal": _comparison("<="),
-    "greater": _comparison(">"),
-    "greater_equal": _comparison(">="),
     **{name: lambda c, a, b: a & b for name in ("logical_and", "bitwise_and")},
     **{name: lambda c, a, b: a | b for name in ("logical_or", "bitwise_or")},
     **{name: lambda c, a, b: a ^ b for name in ("logical_xor", "bitwise_xor")},
     "shift_left": _shift_left,
     "shift_right": _shift_right,
-    "where": _where,
+    "where": lambda c, condition, a, b: condition.choose(a, b),
     "clip": _clip,
     "quantize": _quantize,
     "dequantize": _dequantize,

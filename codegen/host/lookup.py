@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder, storage_type, vector_type
 from superkernel.codegen.host.convert import convert
-from superkernel.codegen.host.loops import each_row, split_index, vector_loop, vector_range
+from superkernel.codegen.host.pointwise import each_position
 from superkernel.codegen.host.program import ProgramEmitter, ProgramRow
 from superkernel.codegen.host.vecexpr import Expr, lane_numbers
 from superkernel.core.dtypes import DType
@@ -78,29 +78,10 @@ def emit_lookup(kb: KernelBuilder, plan: LookupPlan, tiling: PointwiseTiling) ->
     """The whole kernel."""
     epilogue = ProgramEmitter(kb, plan.epilogue)
     loads = [ProgramEmitter(kb, p) for p in plan.indices]
-    shape = plan.epilogue.shape
 
-    def row(outer: Sequence[Index]) -> Callable[[Index, int], None]:
-        coords = [*outer, 0] if shape else []
-        lookup = _Lookup(kb, plan, [e.row(coords) for e in loads], outer)
+    def row(coords: list[Index]) -> Callable[[Index, int], object]:
+        lookup = _Lookup(kb, plan, [e.row(coords) for e in loads], coords[:-1])
         result = epilogue.row(coords)
+        return lambda position, lanes: result.eval(position, lanes, [lookup.value(position, lanes)])
 
-        def visit(position: Index, lanes: int) -> None:
-            result.eval(position, lanes, [lookup.value(position, lanes)])
-
-        return visit
-
-    if not shape:
-        with kb.loop(kb.begin, kb.end):
-            row(())(0, 1)
-    elif tiling.chunks > 1:
-        with kb.loop(kb.begin, kb.end, name="unit") as unit:
-            visit = row(split_index(kb, kb.div(unit, tiling.chunks), shape[:-1]))
-            start = kb.mul(kb.rem(unit, tiling.chunks), tiling.chunk)
-            stop = kb.minimum(kb.add(start, tiling.chunk), tiling.inner)
-            vector_range(kb, start, stop, tiling.inner, epilogue.lanes, visit)
-    else:
-        step = tiling.rows_per_unit
-        stop = kb.minimum(kb.mul(kb.end, step), tiling.rows)
-        with each_row(kb, kb.mul(kb.begin, step), stop, shape[:-1]) as outer:
-            vector_loop(kb, tiling.inner, epilogue.lanes, row(outer))
+    each_position(kb, plan.epilogue.shape, epilogue.lanes, tiling, kb.begin, kb.end, row)

@@ -9,6 +9,8 @@ or repeat the last column (their results are never stored).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, Index, KernelBuilder
@@ -32,31 +34,6 @@ def copy_panel(
 ) -> None:
     """Columns [first, first + tile.columns) of the source matrix at `base`, at most up to `columns`, minus the zero
     points."""
-    if source.line == 1:
-        _copy_rows(kb, tile, base, source, depth, columns, first, panel)
-    elif source.depth == 1 and tile.lanes > 1:
-        copy_transposed(kb, tile, base, source.dtype, source.line, depth, columns, first, panel)
-    else:
-        _copy_elements(kb, tile, base, source, depth, columns, first, panel)
-    if zeros is None:
-        return
-    with kb.loop(0, depth, name="k") as k:
-        for v, zero_point in enumerate(zeros):
-            at = kb.add(kb.mul(k, tile.columns), v * tile.lanes)
-            kb.store(kb.b.sub(kb.load(panel, at, tile.acc, tile.lanes), zero_point), panel, at, tile.acc)
-
-
-def _copy_rows(
-    kb: KernelBuilder,
-    tile: Tile,
-    base: ir.Value,
-    source: Factor,
-    depth: int,
-    columns: int,
-    first: Index,
-    panel: ir.Value,
-) -> None:
-    tail = columns % tile.columns
 
     def rows(start: Index, width: int) -> None:
         with kb.loop(0, depth, name="k") as k:
@@ -69,16 +46,37 @@ def _copy_rows(
                     value = kb.load(base, kb.add(at, v * tile.lanes), source.dtype, lanes)
                     kb.store(convert(kb, value, source.dtype, tile.acc), panel, to, tile.acc)
 
+    if source.line == 1:
+        _columns(kb, tile.columns, columns, first, rows)
+    elif source.depth == 1 and tile.lanes > 1:
+        copy_transposed(kb, tile, base, source.dtype, source.line, depth, columns, first, panel)
+    else:
+        with kb.loop(0, depth, name="k") as k, kb.loop(0, tile.columns, name="column") as column:
+            from_column = kb.minimum(kb.add(first, column), columns - 1)
+            at = kb.add(kb.mul(k, source.depth), kb.mul(from_column, source.line))
+            value = convert(kb, kb.load(base, at, source.dtype), source.dtype, tile.acc)
+            kb.store(value, panel, kb.add(kb.mul(k, tile.columns), column), tile.acc)
+    if zeros is None:
+        return
+    with kb.loop(0, depth, name="k") as k:
+        for v, zero_point in enumerate(zeros):
+            at = kb.add(kb.mul(k, tile.columns), v * tile.lanes)
+            kb.store(kb.b.sub(kb.load(panel, at, tile.acc, tile.lanes), zero_point), panel, at, tile.acc)
+
+
+def _columns(kb: KernelBuilder, width: int, columns: int, first: Index, rows: Callable[[Index, int], None]) -> None:
+    """`rows(first, count)`, where `count` is `width` or what is left of all columns."""
+    tail = columns % width
     if tail == 0:
-        rows(first, tile.columns)
+        rows(first, width)
     elif isinstance(first, int):
-        rows(first, min(tile.columns, columns - first))
-    elif columns < tile.columns:
+        rows(first, min(width, columns - first))
+    elif columns < width:
         rows(0, columns)
     else:
-        with kb.b.if_else(kb.compare("<=", first, columns - tile.columns)) as (then, otherwise):
+        with kb.b.if_else(kb.compare("<=", first, columns - width)) as (then, otherwise):
             with then:
-                rows(first, tile.columns)
+                rows(first, width)
             with otherwise:
                 rows(columns - tail, tail)
 
@@ -127,20 +125,3 @@ def copy_transposed(
             square(k, lanes)
         if depth > whole:
             square(whole, depth - whole)
-
-
-def _copy_elements(
-    kb: KernelBuilder,
-    tile: Tile,
-    base: ir.Value,
-    source: Factor,
-    depth: int,
-    columns: int,
-    first: Index,
-    panel: ir.Value,
-) -> None:
-    with kb.loop(0, depth, name="k") as k, kb.loop(0, tile.columns, name="column") as column:
-        from_column = kb.minimum(kb.add(first, column), columns - 1)
-        at = kb.add(kb.mul(k, source.depth), kb.mul(from_column, source.line))
-        value = convert(kb, kb.load(base, at, source.dtype), source.dtype, tile.acc)
-        kb.store(value, panel, kb.add(kb.mul(k, tile.columns), column), tile.acc)

@@ -7,6 +7,8 @@ transposed in registers, and the program then runs on rows of that square.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.loops import each_row, split_index, vector_loop, vector_range
 from superkernel.codegen.host.plane import emit_plane
@@ -30,37 +32,38 @@ def emit_program(
     emitter = ProgramEmitter(kb, program)
     if tiling.plane >= 0:
         emit_plane(kb, emitter, tiling, begin, end)
-    elif tiling.chunks > 1:
-        _emit_chunks(kb, emitter, tiling, begin, end)
     else:
-        _emit_rows(kb, emitter, tiling, begin, end)
+        each_position(kb, program.shape, emitter.lanes, tiling, begin, end, lambda coords: emitter.row(coords).eval)
 
 
-def _emit_rows(kb: KernelBuilder, emitter: ProgramEmitter, tiling: PointwiseTiling, begin: Index, end: Index) -> None:
-    """Whole rows."""
-    shape = emitter.program.shape
+def each_position(
+    kb: KernelBuilder,
+    shape: tuple[int, ...],
+    lanes: int,
+    tiling: PointwiseTiling,
+    begin: Index,
+    end: Index,
+    row: Callable[[list[Index]], Callable[[Index, int], object]],
+) -> None:
+    """`row(coords)(position, width)` over units [begin, end): whole rows, or pieces of them. The last coordinate that
+    `row` gets is 0. With one row the range of units is one range of positions."""
     if not shape:
         with kb.loop(begin, end):
-            emitter.eval_store((), 1)
+            row([])(0, 1)
         return
-    step = tiling.rows_per_unit
-    stop = kb.minimum(kb.mul(end, step), tiling.rows)
-    with each_row(kb, kb.mul(begin, step), stop, shape[:-1]) as outer:
-        row = emitter.row([*outer, 0])
-        vector_loop(kb, tiling.inner, emitter.lanes, row.eval)
-
-
-def _emit_chunks(kb: KernelBuilder, emitter: ProgramEmitter, tiling: PointwiseTiling, begin: Index, end: Index) -> None:
-    """Pieces of rows. With one row the range of units is one range of positions."""
-    shape, chunk, inner = emitter.program.shape, tiling.chunk, tiling.inner
-    if tiling.rows == 1:
-        row = emitter.row([0] * len(shape))
+    chunk, inner = tiling.chunk, tiling.inner
+    if tiling.chunks <= 1:
+        step = tiling.rows_per_unit
+        stop = kb.minimum(kb.mul(end, step), tiling.rows)
+        with each_row(kb, kb.mul(begin, step), stop, shape[:-1]) as outer:
+            vector_loop(kb, inner, lanes, row([*outer, 0]))
+    elif tiling.rows == 1:
+        visit = row([0] * len(shape))
         stop = kb.minimum(kb.mul(end, chunk), inner)
-        vector_range(kb, kb.mul(begin, chunk), stop, inner, emitter.lanes, row.eval)
-        return
-    with kb.loop(begin, end, name="unit") as unit:
-        outer = split_index(kb, kb.div(unit, tiling.chunks), shape[:-1])
-        start: Index = kb.mul(kb.rem(unit, tiling.chunks), chunk)
-        row = emitter.row([*outer, 0])
-        stop = kb.minimum(kb.add(start, chunk), inner)
-        vector_range(kb, start, stop, inner, emitter.lanes, row.eval)
+        vector_range(kb, kb.mul(begin, chunk), stop, inner, lanes, visit)
+    else:
+        with kb.loop(begin, end, name="unit") as unit:
+            outer = split_index(kb, kb.div(unit, tiling.chunks), shape[:-1])
+            start: Index = kb.mul(kb.rem(unit, tiling.chunks), chunk)
+            visit = row([*outer, 0])
+            vector_range(kb, start, kb.minimum(kb.add(start, chunk), inner), inner, lanes, visit)

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 
 from superkernel.codegen.host import scan, vecmath
 from superkernel.codegen.host.builder import KernelBuilder, compute_dtype
-from superkernel.codegen.host.convert import integer_range
 from superkernel.codegen.host.program import input_type
-from superkernel.codegen.host.rows import Accumulator, RowWalk, each_unit
-from superkernel.codegen.host.rowwise import max_accumulator, nan_maximum, sum_accumulator
+from superkernel.codegen.host.rows import Accumulator, RowWalk, accumulator, each_unit
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
@@ -44,49 +42,8 @@ def _square(x: Expr) -> Expr:
     return x * x
 
 
-def _integer_accumulator(kb: KernelBuilder, dtype: DType, kind: str) -> Accumulator:
-    """sum, prod, max or min of integers and bools."""
-    if dtype is DType.BOOL:
-        name, start = ("or", 0) if kind == "max" else ("and", 1)
-    elif kind in ("sum", "prod"):
-        name, start = ("add", 0) if kind == "sum" else ("mul", 1)
-    else:
-        name = ("s" if dtype.is_signed else "u") + kind
-        start = integer_range(dtype)[0 if kind == "max" else 1]
-
-    def merge(a: Expr, b: Expr) -> Expr:
-        if name in ("or", "and"):
-            return a | b if name == "or" else a & b
-        if name in ("add", "mul"):
-            return a + b if name == "add" else a * b
-        return a.compare(">" if kind == "max" else "<", b, dtype.is_signed).choose(a, b)
-
-    return Accumulator(
-        lambda lanes: kb.const(start, dtype, lanes), merge, lambda v: Expr(kb, kb.reduce_lanes(name, v.v))
-    )
-
-
-def _float_accumulator(kb: KernelBuilder, dtype: DType, kind: str) -> Accumulator:
-    if kind == "sum":
-        return sum_accumulator(kb, dtype)
-    if kind == "max":
-        return max_accumulator(kb, dtype)
-    if kind == "prod":
-        return Accumulator(
-            lambda lanes: kb.const(1, dtype, lanes),
-            lambda a, b: a * b,
-            lambda v: Expr(kb, kb.reduce_lanes("fmul", v.v)),
-        )
-    return Accumulator(
-        lambda lanes: kb.const(float("inf"), dtype, lanes),
-        lambda a, b: a.is_nan().choose(a, a.new(kb.b.fcmp_ordered("<", a.v, b.v)).choose(a, b)),
-        lambda v: Expr(kb, kb.reduce_lanes("fmin", v.v)),
-    )
-
-
 def _reduction(kb: KernelBuilder, op: str, dtype: DType, count: int) -> Reduction:
     """The reduction an operator is, over rows of `count`."""
-    make = _float_accumulator if dtype.is_float else _integer_accumulator
     kind = {"reduce_max": "max", "reduce_min": "min", "reduce_prod": "prod"}.get(op, "sum")
     before = {"reduce_l2": _square, "reduce_sum_square": _square}.get(op, _keep)
     if op == "reduce_l1":
@@ -96,7 +53,7 @@ def _reduction(kb: KernelBuilder, op: str, dtype: DType, count: int) -> Reductio
         "reduce_l2": lambda x: x.sqrt(),
         "reduce_log_sum": lambda x: Expr(kb, vecmath.apply(kb, "log", x.v)),
     }
-    return Reduction(make(kb, dtype, kind), before, after.get(op, _keep))
+    return Reduction(accumulator(kb, dtype, kind), before, after.get(op, _keep))
 
 
 def _reduce(kb: KernelBuilder, op: str, dtype: DType, walk: RowWalk) -> None:
@@ -117,16 +74,15 @@ def _reduce(kb: KernelBuilder, op: str, dtype: DType, walk: RowWalk) -> None:
 
 def _log_sum_exp(kb: KernelBuilder, dtype: DType, walk: RowWalk) -> Expr:
     """log(sum of exp(x - top)) + top, top 0 where the greatest is infinite or NaN."""
-    (greatest,) = walk.reduce(
-        (0,), [max_accumulator(kb, dtype)], lambda p, a: [nan_maximum(a[0], p.read(0))], unroll=UNROLL
-    )
+    extreme = accumulator(kb, dtype, "max")
+    (greatest,) = walk.reduce((0,), [extreme], lambda p, a: [extreme.merge(a[0], p.read(0))], unroll=UNROLL)
     top = (greatest.abs() < float("inf")).choose(greatest, greatest.const(0.0))
 
     def visit(p, a):  # type: ignore[no-untyped-def]
         x = p.read(0) - walk.spread(top, p.lanes)
         return [a[0] + Expr(kb, vecmath.apply(kb, "exp", x.v))]
 
-    (total,) = walk.reduce((0,), [sum_accumulator(kb, dtype)], visit, blocks=True)
+    (total,) = walk.reduce((0,), [accumulator(kb, dtype, "sum")], visit, blocks=True)
     return Expr(kb, vecmath.apply(kb, "log", total.v)) + top
 
 

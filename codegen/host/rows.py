@@ -18,6 +18,7 @@ from math import prod
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I64, Carry, Index, KernelBuilder
+from superkernel.codegen.host.convert import integer_range
 from superkernel.codegen.host.loops import split_index, vector_loop
 from superkernel.codegen.host.program import ProgramEmitter, ProgramRow
 from superkernel.codegen.host.vecexpr import Expr
@@ -71,6 +72,30 @@ class Accumulator:
     start: Callable[[int], ir.Value]
     merge: Callable[[Expr, Expr], Expr]
     fold: Callable[[Expr], Expr]
+
+
+def accumulator(kb: KernelBuilder, dtype: DType, kind: str) -> Accumulator:
+    """The sum, prod, max or min of a compute type; max and min of floats keep NaN, of bools they are any and all."""
+    start: float = 0 if kind == "sum" else 1
+    name = {"sum": "add", "prod": "mul"}.get(kind, kind)
+    if dtype is DType.BOOL:
+        name, start = ("or", 0) if kind == "max" else ("and", 1)
+    elif kind in ("max", "min"):
+        low, high = (float("-inf"), float("inf")) if dtype.is_float else integer_range(dtype)
+        name, start = ("s" if dtype.is_signed else "u") + kind, low if kind == "max" else high
+    if dtype.is_float:
+        name = "f" + name[-3:]
+
+    def merge(a: Expr, b: Expr) -> Expr:
+        if dtype is DType.BOOL:
+            return a | b if name == "or" else a & b
+        if kind in ("sum", "prod"):
+            return a + b if kind == "sum" else a * b
+        return a.extreme(">" if kind == "max" else "<", b, dtype.is_signed)
+
+    return Accumulator(
+        lambda lanes: kb.const(start, dtype, lanes), merge, lambda v: Expr(kb, kb.reduce_lanes(name, v.v))
+    )
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import KernelBuilder, compute_dtype
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.program import input_type
-from superkernel.codegen.host.rows import Accumulator, Point, RowWalk, each_unit
+from superkernel.codegen.host.rows import Accumulator, Point, RowWalk, accumulator, each_unit
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
@@ -66,36 +66,13 @@ class FormulaContext:
 
     def sum(self) -> Accumulator:
         """A new sum over the row, in the order that does not depend on the cut."""
-        return sum_accumulator(self.kb, self.dtype)
-
-
-def sum_accumulator(kb: KernelBuilder, dtype: DType) -> Accumulator:
-    """Floating-point sum."""
-    return Accumulator(
-        lambda lanes: kb.const(0, dtype, lanes), lambda a, b: a + b, lambda v: Expr(kb, kb.reduce_lanes("fadd", v.v))
-    )
-
-
-def max_accumulator(kb: KernelBuilder, dtype: DType) -> Accumulator:
-    """Floating-point maximum that keeps NaN."""
-    return Accumulator(
-        lambda lanes: kb.const(float("-inf"), dtype, lanes),
-        nan_maximum,
-        lambda v: Expr(kb, kb.reduce_lanes("fmax", v.v)),
-    )
-
-
-def nan_maximum(a: Expr, b: Expr) -> Expr:
-    """The greater; NaN if either is."""
-    greater = a.new(a.kb.b.fcmp_ordered(">", a.v, b.v)).choose(a, b)
-    return a.is_nan().choose(a, greater)
+        return accumulator(self.kb, self.dtype, "sum")
 
 
 def _softmax(t: FormulaContext) -> None:
     w = t.walk
-    (top,) = w.reduce(
-        (0,), [max_accumulator(t.kb, t.dtype)], lambda p, a: [nan_maximum(a[0], t.first(p))], unroll=SUM_UNROLL
-    )
+    greatest = accumulator(t.kb, t.dtype, "max")
+    (top,) = w.reduce((0,), [greatest], lambda p, a: [greatest.merge(a[0], t.first(p))], unroll=SUM_UNROLL)
 
     def power(p: Point, a: list[Expr]) -> list[Expr]:
         e = t.math("exp", t.again(p) - w.spread(top, p.lanes))

@@ -104,6 +104,5 @@ def _join(kb: KernelBuilder, body: Body, dtype: DType, offset: Index, value) -> 
         if reduction in ("add", "mul"):
             new = old + new if reduction == "add" else old * new
         else:
-            best = old.compare(">" if reduction == "max" else "<", new, dtype.is_signed).choose(old, new)
-            new = old.is_nan().choose(old, best) if old.is_float else best
+            new = old.extreme(">" if reduction == "max" else "<", new, dtype.is_signed)
     kb.store(new.v, kb.scratch, offset, dtype)

@@ -23,6 +23,20 @@ F32, F64 = ir.FloatType(), ir.DoubleType()
 Number = int | float
 
 
+def _instruction(floats: str, integers: str = "") -> Callable[[Expr, Expr | Number], Expr]:
+    """An operator that is one instruction: the builder's for floats, the builder's for integers."""
+
+    def operator(self: Expr, o: Expr | Number) -> Expr:
+        name = floats if self.is_float else integers or floats
+        return self.new(getattr(self.kb.b, name)(self.v, self.lift(o)))
+
+    return operator
+
+
+def _comparison(op: str) -> Callable[[Expr, Expr | Number], Expr]:
+    return lambda self, o: self.compare(op, o)
+
+
 @dataclass(slots=True, eq=False)
 class Expr:
     """One value in a formula."""
@@ -64,20 +78,12 @@ class Expr:
         """Another value of the same function."""
         return Expr(self.kb, value)
 
-    def __add__(self, o: Expr | Number) -> Expr:
-        b = self.kb.b
-        return self.new((b.fadd if self.is_float else b.add)(self.v, self.lift(o)))
-
-    def __sub__(self, o: Expr | Number) -> Expr:
-        b = self.kb.b
-        return self.new((b.fsub if self.is_float else b.sub)(self.v, self.lift(o)))
-
-    def __mul__(self, o: Expr | Number) -> Expr:
-        b = self.kb.b
-        return self.new((b.fmul if self.is_float else b.mul)(self.v, self.lift(o)))
-
-    def __truediv__(self, o: Expr | Number) -> Expr:
-        return self.new(self.kb.b.fdiv(self.v, self.lift(o)))
+    __add__, __sub__, __mul__ = _instruction("fadd", "add"), _instruction("fsub", "sub"), _instruction("fmul", "mul")
+    __and__, __or__, __xor__ = _instruction("and_"), _instruction("or_"), _instruction("xor")
+    __truediv__, __lshift__ = _instruction("fdiv"), _instruction("shl")
+    __lt__, __gt__, __le__, __ge__ = _comparison("<"), _comparison(">"), _comparison("<="), _comparison(">=")
+    sar, shr = _instruction("ashr"), _instruction("lshr")
+    """Shifts right: arithmetic, logical."""
 
     def __radd__(self, o: Number) -> Expr:
         return self.const(o) + self
@@ -94,26 +100,6 @@ class Expr:
     def __neg__(self) -> Expr:
         return self.new(self.kb.b.fneg(self.v) if self.is_float else self.kb.b.neg(self.v))
 
-    def __and__(self, o: Expr | Number) -> Expr:
-        return self.new(self.kb.b.and_(self.v, self.lift(o)))
-
-    def __or__(self, o: Expr | Number) -> Expr:
-        return self.new(self.kb.b.or_(self.v, self.lift(o)))
-
-    def __xor__(self, o: Expr | Number) -> Expr:
-        return self.new(self.kb.b.xor(self.v, self.lift(o)))
-
-    def __lshift__(self, o: Expr | Number) -> Expr:
-        return self.new(self.kb.b.shl(self.v, self.lift(o)))
-
-    def sar(self, o: Expr | Number) -> Expr:
-        """Arithmetic shift right."""
-        return self.new(self.kb.b.ashr(self.v, self.lift(o)))
-
-    def shr(self, o: Expr | Number) -> Expr:
-        """Logical shift right."""
-        return self.new(self.kb.b.lshr(self.v, self.lift(o)))
-
     def invert(self) -> Expr:
         """All bits flipped (of a mask: logical not)."""
         return self.new(self.kb.b.not_(self.v))
@@ -129,18 +115,6 @@ class Expr:
             return self.new(b.fcmp_unordered(op, self.v, other) if op == "!=" else b.fcmp_ordered(op, self.v, other))
         return self.new((b.icmp_signed if signed else b.icmp_unsigned)(op, self.v, other))
 
-    def __lt__(self, o: Expr | Number) -> Expr:
-        return self.compare("<", o)
-
-    def __gt__(self, o: Expr | Number) -> Expr:
-        return self.compare(">", o)
-
-    def __le__(self, o: Expr | Number) -> Expr:
-        return self.compare("<=", o)
-
-    def __ge__(self, o: Expr | Number) -> Expr:
-        return self.compare(">=", o)
-
     def equals(self, o: Expr | Number) -> Expr:
         """Lanes of i1; NaN equals nothing."""
         return self.compare("==", o)
@@ -155,6 +129,11 @@ class Expr:
         if not isinstance(model, Expr):
             raise InternalError("choose between two plain numbers")
         return self.new(self.kb.b.select(self.v, model.lift(yes), model.lift(no)))
+
+    def extreme(self, op: str, o: Expr, signed: bool = True) -> Expr:
+        """The greater (`op` ">") or lesser ("<") of two; NaN if either is."""
+        best = self.compare(op, o, signed).choose(self, o)
+        return self.is_nan().choose(self, best) if self.is_float else best
 
     def clamp_high(self, limit: Expr | Number) -> Expr:
         """min(self, limit); NaN stays."""
