@@ -30,9 +30,16 @@ from superkernel.ops.opdef import FLOATS
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
-from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernelDef, HostTiling, ReducedKernelDef
+from superkernel.scheduler.families.kernel import (
+    INDEX_TYPES,
+    TABLE_TYPES,
+    FormatFamily,
+    HostKernelDef,
+    HostTiling,
+    ReducedKernelDef,
+)
 from superkernel.scheduler.families.matmul import GEMM_TILES
-from superkernel.scheduler.tiling import Access, KernelFamily
+from superkernel.scheduler.tiling import Access
 from superkernel.target.cpu import CpuTarget
 
 _TILE = {"avx512": (14, 2), "avx2": (6, 2), "plain": (6, 2)}
@@ -246,17 +253,14 @@ class AttentionTiling(HostTiling):
         return products / (_NATIVE_RATE if self.format.native else self.format.rate) + copies
 
 
-class AttentionFamily(KernelFamily[CpuTarget]):
+class AttentionFamily(FormatFamily):
     """Attention with any mask, length, causal limit and grouping, in f32 or, of f32 values, in reduced precision."""
-
-    def __init__(self, number: NumberFormat = F32) -> None:
-        self.format = number
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return slot not in (1, 2) or not view.shape or view.strides[-1] == 1 or view.shape[-1] == 1
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
-        form, number, types = attention_form(body), self.format.on(target.has), body.anchor_input_types[:3]
+        form, number, types = attention_form(body), self.format_on(target), body.anchor_input_types[:3]
         if number.is_reduced and any(t is None or t.dtype is not DType.F32 for t in types):
             raise UnsupportedError(
                 "not an attention that this kernel computes", location=kernel, expected="queries, keys, values of f32",
@@ -319,15 +323,11 @@ KERNELS = (
         family=AttentionFamily(BF16),
         emitter="attention",
         micro="attention",
-        precision="bf16",
-        numbers=(BF16,),
         limits=(within(Reason.SHAPE, "queries", 7),),
         others=(None, None, *ATTENTION_OTHERS),
         tiles=GEMM_TILES,
         layouts=frozenset({"dense", "view"}),
         weights=False,
-        dtypes=frozenset({DType.F32}),
-        error_ulps=2.0**16,
         code_bytes=16384,
     ),
 )

@@ -24,15 +24,14 @@ from superkernel.core.tensor import Box, Region, TensorType
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import Array
-from superkernel.registry.predicates import Reason, within
 from superkernel.registry.records import Transform
 from superkernel.registry.requirement import ROW_MAJOR
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv_form import ConvForm, Patch, conv_form, patch_of
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef, HostTiling
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, PLANE, FormatFamily, HostKernelDef, HostTiling
 from superkernel.scheduler.families.matmul import GEMM_TILES
-from superkernel.scheduler.tiling import Access, KernelFamily, Pack
+from superkernel.scheduler.tiling import Access, Pack
 from superkernel.target.cpu import CpuTarget
 
 PIXELS, CHANNELS = "pixels", "channels"
@@ -238,7 +237,7 @@ def read_bias(found: AccessSet, body: Body, channels: tuple[int, int]) -> None:
         found.view(bias.operand, (channels,), bias.strides, bias.offset)
 
 
-class ConvFamily(KernelFamily[CpuTarget]):
+class ConvFamily(FormatFamily):
     """Direct convolution with constant weights, f32 arithmetic."""
 
     expectation = "conv in one or two dimensions, f32, f16 or bf16, with constant weights"
@@ -351,27 +350,23 @@ def _block(form: ConvForm, tile: int, wanted: int, budget: int) -> tuple[tuple[i
     return (rows, form.out_width), patch_of(form, rows, form.out_width), False
 
 
-FAMILY = ConvFamily()
-
-PLANE = within(Reason.RANK, "spatial", 1, 2)
 FILTERS_PACKED = Transform("pack", 1, True)
 IMAGE_PATCHED = Transform("reorder", 0, False)
 
-KERNELS = (
-    HostKernelDef(
-        id="host.conv.igemm",
-        ops=("conv",),
-        family=FAMILY,
-        emitter="conv",
-        micro="igemm",
-        dtypes=FLOAT_TYPES,
-        typed=True,
-        others=(None, None),
-        limits=(CONSTANT_WEIGHT, PLANE),
-        layout=ROW_MAJOR,
-        tiles=GEMM_TILES,
-        transforms=(FILTERS_PACKED, IMAGE_PATCHED),
-        rounding=PRODUCT_SUMS,
-        code_bytes=12288,
-    ),
+IGEMM = HostKernelDef(
+    id="host.conv.igemm",
+    ops=("conv",),
+    family=ConvFamily(),
+    emitter="conv",
+    micro="igemm",
+    dtypes=FLOAT_TYPES,
+    typed=True,
+    others=(None, None),
+    limits=(CONSTANT_WEIGHT, PLANE),
+    layout=ROW_MAJOR,
+    tiles=GEMM_TILES,
+    transforms=(FILTERS_PACKED, IMAGE_PATCHED),
+    rounding=PRODUCT_SUMS,
+    code_bytes=12288,
 )
+KERNELS = (IGEMM,)

@@ -52,20 +52,16 @@ from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
 from superkernel.registry.requirement import CHANNELS_LAST
-from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.conv import (
     CHANNELS,
-    FILTERS_PACKED,
-    FLOAT_TYPES,
-    IMAGE_PATCHED,
+    IGEMM,
     PIXELS,
-    PLANE,
     ConvFamily,
     ConvTiling,
 )
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.costing import elements_ns, program_weight
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef, HostTiling, ReducedKernelDef
+from superkernel.scheduler.families.kernel import PLANE, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.matmul import INT8_DEPTHS
 from superkernel.scheduler.families.packing import bytes_of, encoded, signed_bytes, words_of
 from superkernel.scheduler.tiling import Pack
@@ -364,21 +360,21 @@ class NhwcFamily(ConvFamily):
     """Convolutions with constant weights of images that lie channels last (any other layout is read too), in f32 or, of
     f32 images, in reduced precision."""
 
-    def __init__(self, number: NumberFormat = F32) -> None:
-        self.format = number
-        types = "f32" if number.is_reduced else "f32, f16 or bf16"
+    def __init__(self, *numbers: NumberFormat) -> None:
+        super().__init__(*numbers)
+        types = "f32" if numbers else "f32, f16 or bf16"
         self.expectation = f"conv in one or two dimensions, {types}, with constant weights"
 
     def serves(self, body: Body) -> bool:
         x = body.anchor_input_types[0]
-        return super().serves(body) and not (self.format.is_reduced and x is not None and x.dtype is not DType.F32)
+        return super().serves(body) and not (self.numbers and x is not None and x.dtype is not DType.F32)
 
     def reads_any_order(self, kernel: str, slot: int) -> bool:
         return True
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         self._require(kernel, body)
-        form = form_for(self.format, body)
+        form = form_for(self.format_on(target), body)
         axes = [PIXELS, CHANNELS] if form.pixels * 4 <= form.channels * form.taps * 8 else [PIXELS]
         shapes = _shapes(form, target)
         found = [self.tiling(form, axis, shape, target) for axis in axes for shape in shapes]
@@ -401,7 +397,7 @@ class NhwcFamily(ConvFamily):
         self, form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget, pieces: int = 0
     ) -> NhwcTiling:
         """The tiling with a register tile of (positions, vectors, lanes); `pieces`: see `cut_lines`."""
-        return nhwc_tiling(form, axis, shape, target, self.format.on(target.has), pieces)
+        return nhwc_tiling(form, axis, shape, target, self.format_on(target), pieces)
 
 
 def _shapes(form: ConvForm, target: CpuTarget) -> list[tuple[int, int, int]]:
@@ -483,51 +479,28 @@ def cut_lines(form: ConvForm, positions: int, budget: int, in_pieces: bool, piec
     return columns, -(-count // -(-count // lines))
 
 
+_BF16 = ReducedKernelDef(
+    id="host.conv.nhwc_bf16",
+    ops=("conv",),
+    family=NhwcFamily(BF16),
+    emitter="conv_nhwc",
+    micro="conv",
+    modifier="nhwc",
+    limits=(PLANE,),
+    layout=CHANNELS_LAST,
+    code_bytes=6144,
+)
 KERNELS = (
-    HostKernelDef(
+    replace(
+        IGEMM,
         id="host.conv.nhwc",
-        ops=("conv",),
         family=NhwcFamily(),
         emitter="conv_nhwc",
         micro="conv",
         modifier="nhwc",
-        dtypes=FLOAT_TYPES,
-        typed=True,
-        others=(None, None),
-        limits=(CONSTANT_WEIGHT, PLANE),
         layout=CHANNELS_LAST,
-        transforms=(FILTERS_PACKED, IMAGE_PATCHED),
-        rounding=PRODUCT_SUMS,
-        code_bytes=12288,
+        tiles={},
     ),
-    ReducedKernelDef(
-        id="host.conv.nhwc_bf16",
-        ops=("conv",),
-        family=NhwcFamily(BF16),
-        emitter="conv_nhwc",
-        micro="conv",
-        modifier="nhwc",
-        precision="bf16",
-        numbers=(BF16,),
-        limits=(PLANE,),
-        layout=CHANNELS_LAST,
-        dtypes=frozenset({DType.F32}),
-        error_ulps=2.0**16,
-        code_bytes=6144,
-    ),
-    ReducedKernelDef(
-        id="host.conv.nhwc_int8",
-        ops=("conv",),
-        family=NhwcFamily(INT8),
-        emitter="conv_nhwc",
-        micro="conv",
-        modifier="nhwc",
-        precision="int8",
-        numbers=(INT8,),
-        limits=(PLANE, INT8_DEPTHS),
-        layout=CHANNELS_LAST,
-        dtypes=frozenset({DType.F32}),
-        error_ulps=2.0**18,
-        code_bytes=6144,
-    ),
+    _BF16,
+    replace(_BF16, id="host.conv.nhwc_int8", family=NhwcFamily(INT8), limits=(PLANE, INT8_DEPTHS)),
 )

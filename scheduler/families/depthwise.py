@@ -8,23 +8,22 @@ patch is one channel's and stays in the first-level cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
 from superkernel.registry.predicates import Reason, one_of
-from superkernel.registry.requirement import ROW_MAJOR
-from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.conv import (
     CHANNELS,
     FLOAT_TYPES,
+    IGEMM,
     IMAGE_PATCHED,
     PIXELS,
-    PLANE,
     ConvFamily,
     best_tilings,
 )
 from superkernel.scheduler.families.conv_form import conv_form
-from superkernel.scheduler.families.kernel import HostKernelDef, HostTiling
+from superkernel.scheduler.families.kernel import PLANE, HostTiling
 from superkernel.target.cpu import CpuTarget
 
 _VECTORS = {"avx512": (8, 4), "avx2": (6, 4), "plain": (6, 4)}
@@ -62,24 +61,17 @@ class DepthwiseFamily(ConvFamily):
         )
 
 
-FAMILY = DepthwiseFamily()
-
 DEPTHWISE_GROUPS = one_of(Reason.GROUPS, "depthwise", True)
 
 KERNELS = (
-    HostKernelDef(
+    replace(
+        IGEMM,
         id="host.conv.depthwise",
-        ops=("conv",),
-        family=FAMILY,
-        emitter="conv",
+        family=DepthwiseFamily(),
         micro="dwconv2d_chw",
-        dtypes=FLOAT_TYPES,
-        typed=True,
-        others=(None, None),
         limits=(DEPTHWISE_GROUPS, PLANE),
-        layout=ROW_MAJOR,
+        tiles={},
         transforms=(IMAGE_PATCHED,),
-        rounding=PRODUCT_SUMS,
         code_bytes=6144,
     ),
 )

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from superkernel.core.dtypes import DType
-from superkernel.core.formats import NumberFormat
+from superkernel.core.formats import F32, NumberFormat, choose
 from superkernel.registry.names import NAME_DTYPES, TIER_TOKENS, KernelName, format_name, make_params
-from superkernel.registry.predicates import Clause, Reason, one_of
+from superkernel.registry.predicates import Clause, Reason, one_of, within
 from superkernel.registry.records import Capability, NumericClass, Transform
 from superkernel.registry.rounding import accumulator_of
 from superkernel.scheduler.kerneldef import KernelDef
-from superkernel.scheduler.tiling import CostedTiling
+from superkernel.scheduler.tiling import CostedTiling, KernelFamily
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget
 
 TIER_FEATURES = {"avx512": frozenset(AVX2 + AVX512), "avx2": frozenset(AVX2), "plain": frozenset[str]()}
@@ -32,6 +32,7 @@ INDEX_TYPES, TABLE_TYPES = frozenset({DType.I32, DType.I64}), frozenset({DType.I
 """Types of indices, and of tables of tilings."""
 
 CONSTANT_WEIGHT = one_of(Reason.CONSTANT, "weight.constant", True)
+PLANE = within(Reason.RANK, "spatial", 1, 2)
 
 
 @dataclass(frozen=True)
@@ -86,14 +87,25 @@ class HostKernelDef(KernelDef[CpuTarget]):
         return (("mr", rows), ("nr", vectors * VECTOR_BYTES[tier] // accumulator.itemsize))
 
 
+class FormatFamily(KernelFamily[CpuTarget]):
+    """Kernels of products in elements as they are or, of f32 values, in a reduced precision. `numbers`: the format that
+    a CPU multiplies itself, and what others take (one for both); none: elements as they are."""
+
+    def __init__(self, *numbers: NumberFormat) -> None:
+        self.numbers = numbers
+
+    def format_on(self, target: CpuTarget) -> NumberFormat:
+        """The number format on a CPU."""
+        return choose(self.numbers, target.has) if self.numbers else F32
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReducedKernelDef(HostKernelDef):
-    """A kernel of reduced precision. `numbers`: the format that a CPU multiplies itself, and what others take (one for
-    both). `error_ulps` is relative to the largest sum of |x| |w|; docs/numerics.md has the bounds."""
+    """A kernel of reduced precision, which its family's formats name. `magnified`: its error, of the format's."""
 
-    precision: str
-    numbers: tuple[NumberFormat, ...]
-    error_ulps: float
+    family: FormatFamily = field(repr=False)
+    dtypes: frozenset[DType] | None = frozenset({DType.F32})
+    magnified: float = 1.0
     layouts: frozenset[str] = frozenset({"dense", "view", "program"})
     weights: bool = True  # the second factor must be constant
 
@@ -105,12 +117,11 @@ class ReducedKernelDef(HostKernelDef):
 
     @property
     def demands(self) -> tuple[Clause, ...]:
-        layout = () if self.layout is None else (one_of(Reason.LAYOUT, "layout", self.layout),)
-        precision = one_of(Reason.PRECISION, "policy.precision", self.precision)
-        return (precision, *([CONSTANT_WEIGHT] if self.weights else ()), *layout, *self.limits)
+        precision = one_of(Reason.PRECISION, "policy.precision", self.family.numbers[0].precision)
+        return (precision, *([CONSTANT_WEIGHT] if self.weights else ()), *super().demands)
 
     def _variant(self, tier: str, *, native: bool) -> Capability:
-        number, own, base = self.numbers[0], self.numbers[-1], self._row(tier, DType.F32)
+        number, own, base = self.family.numbers[0], self.family.numbers[-1], self._row(tier, DType.F32)
         kinds = [*(["qd8"] if own.scales_rows else ()), "qc8w" if own.scales_weights else own.weights.value]
         words = [TIER_TOKENS[tier], self.modifier, number.feature.removeprefix("avx512") + "dot" if native else ""]
         params = make_params(self.micro, dict(base.tile)) if base.tile else None
@@ -123,5 +134,5 @@ class ReducedKernelDef(HostKernelDef):
             features=base.features | ({number.feature} if native else frozenset()),
             transforms=(Transform("quantise", 1, True),) if self.weights else (),
             numeric=NumericClass.ACCUMULATED,
-            error_ulps=self.error_ulps,
+            error_ulps=number.error_ulps * self.magnified,
         )

@@ -39,14 +39,16 @@ from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.kernel import (
     CONSTANT_WEIGHT,
+    PLANE,
     TIER_FEATURES,
+    FormatFamily,
     HostKernelDef,
     HostTiling,
     ReducedKernelDef,
 )
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, pixel_stride
 from superkernel.scheduler.families.packing import bytes_of, encoded, signed_bytes, words_of
-from superkernel.scheduler.tiling import Access, KernelFamily, Pack
+from superkernel.scheduler.tiling import Access, Pack
 from superkernel.target.cpu import CpuTarget
 
 ROWS, COLUMNS = "rows", "columns"
@@ -472,12 +474,9 @@ def _constants_bytes(form: MatmulForm, target: CpuTarget) -> int:
     return max(target.constants_bytes, form.batch * form.depth * form.columns * form.right.dtype.itemsize)
 
 
-class MatmulFamily(KernelFamily[CpuTarget]):
+class MatmulFamily(FormatFamily):
     """Elements as they are, summed in the type that they ask for; or, of f32 factors whose right one is constant, a
-    reduced precision: the first of `numbers` that the CPU multiplies itself, else the last."""
-
-    def __init__(self, *numbers: NumberFormat) -> None:
-        self.numbers = numbers
+    reduced precision."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         if op == "conv":
@@ -488,7 +487,7 @@ class MatmulFamily(KernelFamily[CpuTarget]):
         return slot == 0 and op != "conv"
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
-        form, number = form_of(body), formats.choose(self.numbers, target.has) if self.numbers else None
+        form, number = form_of(body), self.format_on(target) if self.numbers else None
         right = PACKED if is_packable(body, form) else right_mode(form, target)
         if number is not None and right != PACKED:
             raise UnsupportedError(
@@ -560,16 +559,12 @@ def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[i
 
 FAMILY = MatmulFamily()
 
-_SAME = (None,)
-_PACKED = Transform("pack", 1, True)
-_COPIED = Transform("pack", 1, False)
+_PACKED, _COPIED = Transform("pack", 1, True), Transform("pack", 1, False)
 _FACTORS = FLOATS | {DType.I8, DType.U8, DType.I32, DType.I64, DType.U32, DType.U64}
-
 _FEW_ROWS, _MANY_ROWS = within(Reason.SHAPE, "m", 1, _GEMV_ROWS), within(Reason.SHAPE, "m", _GEMV_ROWS + 1)
 _STREAM_TILES = dict.fromkeys(TIER_FEATURES, (1, 4))
-_IN_PLACE = frozenset({"dense", "view"})
 _POINTWISE = (
-    within(Reason.RANK, "spatial", 1, 2),
+    PLANE,
     one_of(Reason.SHAPE, "taps", 1),
     *(one_of(Reason.STRIDE, f"stride_{name}", 1) for name in ("rows", "columns")),
     one_of(Reason.GROUPS, "groups", 1),
@@ -578,163 +573,89 @@ _POINTWISE = (
 INT8_DEPTHS = within(Reason.SHAPE, "k", 1, 1 << 16)
 """Of sums of products of bytes that surely fit into 32 bits, zero points included."""
 
+_ELEMENTS = HostKernelDef(
+    id="host.matmul.packed",
+    ops=("matmul",),
+    family=FAMILY,
+    emitter="matmul",
+    micro="gemm",
+    dtypes=FLOATS,
+    typed=True,
+    others=(None,),
+    limits=(CONSTANT_WEIGHT,),
+    tiles=GEMM_TILES,
+    transforms=(_PACKED,),
+    rounding=PRODUCT_SUMS,
+    code_bytes=8192,
+)
+_BF16 = ReducedKernelDef(
+    id="host.matmul.bf16",
+    ops=("matmul",),
+    family=MatmulFamily(formats.BF16),
+    emitter="matmul",
+    micro="gemm",
+    tiles=GEMM_TILES,
+    code_bytes=12288,
+)
+_PIXELS_BF16 = replace(
+    _BF16,
+    id="host.conv.bf16",
+    ops=("conv",),
+    micro="conv",
+    limits=_POINTWISE,
+    layout=CHANNELS_LAST,
+    layouts=frozenset({"dense", "view"}),
+    tiles={},
+    code_bytes=6144,
+)
 KERNELS = (
-    HostKernelDef(
-        id="host.matmul.packed",
-        ops=("matmul",),
-        family=FAMILY,
-        emitter="matmul",
-        micro="gemm",
-        dtypes=FLOATS,
-        typed=True,
-        others=_SAME,
-        limits=(CONSTANT_WEIGHT,),
-        tiles=GEMM_TILES,
-        transforms=(_PACKED,),
-        rounding=PRODUCT_SUMS,
-        code_bytes=8192,
-    ),
-    HostKernelDef(
+    _ELEMENTS,
+    replace(
+        _ELEMENTS,
         id="host.matmul.gemv",
-        ops=("matmul",),
-        family=FAMILY,
-        emitter="matmul",
         micro="gemv",
-        dtypes=FLOATS,
-        typed=True,
-        others=_SAME,
         limits=(CONSTANT_WEIGHT, _FEW_ROWS),
         tiles=_STREAM_TILES,
-        transforms=(_PACKED,),
-        rounding=PRODUCT_SUMS,
         code_bytes=4096,
     ),
-    HostKernelDef(
-        id="host.matmul.dynamic",
-        ops=("matmul",),
-        family=FAMILY,
-        emitter="matmul",
-        micro="bmm",
-        dtypes=FLOATS,
-        typed=True,
-        others=_SAME,
-        tiles=GEMM_TILES,
-        transforms=(_COPIED,),
-        rounding=PRODUCT_SUMS,
-        code_bytes=8192,
-    ),
-    HostKernelDef(
+    replace(_ELEMENTS, id="host.matmul.dynamic", micro="bmm", limits=(), transforms=(_COPIED,)),
+    replace(
+        _ELEMENTS,
         id="host.matmul.generic",  # any element type: integers with zero points, f64, mixed signedness
         ops=("matmul", "matmul_integer"),
-        family=FAMILY,
-        emitter="matmul",
-        micro="gemm",
         modifier="generic",
         dtypes=_FACTORS,
+        typed=False,
         others=(_FACTORS,),
         role=KernelRole.GENERIC,
-        tiles=GEMM_TILES,
+        limits=(),
         transforms=(_COPIED,),
-        rounding=PRODUCT_SUMS,
-        code_bytes=8192,
     ),
-    ReducedKernelDef(
-        id="host.matmul.bf16",
-        ops=("matmul",),
-        family=MatmulFamily(formats.BF16),
-        emitter="matmul",
-        micro="gemm",
-        precision="bf16",
-        numbers=(formats.BF16,),
-        tiles=GEMM_TILES,
-        dtypes=frozenset({DType.F32}),
-        error_ulps=2.0**16,
-        code_bytes=12288,
-    ),
-    ReducedKernelDef(
+    _BF16,
+    replace(
+        _BF16,
         id="host.matmul.gemv_bf16",
-        ops=("matmul",),
-        family=MatmulFamily(formats.BF16),
-        emitter="matmul",
         micro="gemv",
-        precision="bf16",
-        numbers=(formats.BF16,),
         limits=(_FEW_ROWS,),
         tiles=_STREAM_TILES,
-        dtypes=frozenset({DType.F32}),
-        error_ulps=2.0**16,
         code_bytes=6144,
     ),
-    ReducedKernelDef(
-        id="host.matmul.tf32",
-        ops=("matmul",),
-        family=MatmulFamily(formats.BF16X3),
-        emitter="matmul",
-        micro="gemm",
-        modifier="x3",
-        precision="tf32-like",
-        numbers=(formats.BF16X3,),
-        tiles=GEMM_TILES,
-        dtypes=frozenset({DType.F32}),
-        error_ulps=2.0**9,
-        code_bytes=12288,
-    ),
-    ReducedKernelDef(
-        id="host.matmul.int8",
-        ops=("matmul",),
-        family=MatmulFamily(formats.INT8),
-        emitter="matmul",
-        micro="gemm",
-        precision="int8",
-        numbers=(formats.INT8,),
-        limits=(_MANY_ROWS, INT8_DEPTHS),
-        tiles=GEMM_TILES,
-        dtypes=frozenset({DType.F32}),
-        error_ulps=2.0**18,
-        code_bytes=12288,
-    ),
-    ReducedKernelDef(
+    replace(_BF16, id="host.matmul.tf32", family=MatmulFamily(formats.BF16X3), modifier="x3"),
+    replace(_BF16, id="host.matmul.int8", family=MatmulFamily(formats.INT8), limits=(_MANY_ROWS, INT8_DEPTHS)),
+    replace(
+        _BF16,
         id="host.matmul.gemv_int8",
-        ops=("matmul",),
         family=MatmulFamily(formats.INT8X2, formats.WEIGHTS8),
-        emitter="matmul",
         micro="gemv",
-        precision="int8",
-        numbers=(formats.INT8X2, formats.WEIGHTS8),
         limits=(_FEW_ROWS, INT8_DEPTHS),
         tiles=_STREAM_TILES,
-        dtypes=frozenset({DType.F32}),
-        error_ulps=2.0**17,
         code_bytes=6144,
     ),
-    ReducedKernelDef(
-        id="host.conv.bf16",
-        ops=("conv",),
-        family=MatmulFamily(formats.BF16),
-        emitter="matmul",
-        micro="conv",
-        precision="bf16",
-        numbers=(formats.BF16,),
-        limits=_POINTWISE,
-        layout=CHANNELS_LAST,
-        layouts=_IN_PLACE,
-        dtypes=frozenset({DType.F32}),
-        error_ulps=2.0**16,
-        code_bytes=6144,
-    ),
-    ReducedKernelDef(
+    _PIXELS_BF16,
+    replace(
+        _PIXELS_BF16,
         id="host.conv.int8",
-        ops=("conv",),
         family=MatmulFamily(formats.INT8),
-        emitter="matmul",
-        micro="conv",
-        precision="int8",
-        numbers=(formats.INT8,),
         limits=(*_POINTWISE, within(Reason.SHAPE, "n", _GEMV_ROWS + 1), INT8_DEPTHS),
-        layout=CHANNELS_LAST,
-        layouts=_IN_PLACE,
-        dtypes=frozenset({DType.F32}),
-        error_ulps=2.0**18,
-        code_bytes=6144,
     ),
 )

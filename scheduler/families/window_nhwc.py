@@ -13,7 +13,7 @@ Invariant: what is combined in which order depends on the output's position only
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -29,12 +29,12 @@ from superkernel.registry.predicates import Reason, one_of
 from superkernel.registry.requirement import CHANNELS_LAST
 from superkernel.registry.rounding import PRODUCT_SUMS, ROW_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
-from superkernel.scheduler.families.conv import CHANNELS, FILTERS_PACKED, FLOAT_TYPES, PIXELS, PLANE, read_bias
+from superkernel.scheduler.families.conv import CHANNELS, FILTERS_PACKED, FLOAT_TYPES, PIXELS, read_bias
 from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.families.conv_nhwc import filters_of
 from superkernel.scheduler.families.costing import elements_ns, program_weight
 from superkernel.scheduler.families.depthwise import DEPTHWISE_GROUPS
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef, HostTiling
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, PLANE, HostKernelDef, HostTiling
 from superkernel.scheduler.families.pool import GLOBAL, pool_form
 from superkernel.scheduler.tiling import Access, KernelFamily, Pack
 from superkernel.target.cpu import CpuTarget
@@ -223,41 +223,31 @@ def unrolled_taps(form: WindowForm) -> bool:
     return form.columns.kernel <= _UNROLLED_TAPS
 
 
-FAMILY = WindowFamily()
-
+_POOL = HostKernelDef(
+    id=POOL,
+    ops=POOLS,
+    family=WindowFamily(),
+    emitter="window_nhwc",
+    micro="pool",
+    modifier="nhwc",
+    dtypes=FLOAT_TYPES,
+    typed=True,
+    limits=(PLANE,),
+    layout=CHANNELS_LAST,
+    rounding=ROW_SUMS,
+)
 KERNELS = (
-    HostKernelDef(
+    replace(
+        _POOL,
         id=DEPTHWISE,
         ops=("conv",),
-        family=FAMILY,
-        emitter="window_nhwc",
         micro="conv",
         modifier="depthwise",
-        dtypes=FLOAT_TYPES,
-        typed=True,
         others=(None, None),
-        limits=(
-            DEPTHWISE_GROUPS,
-            one_of(Reason.GROUPS, "multiplier", 1),
-            CONSTANT_WEIGHT,
-            PLANE,
-        ),
-        layout=CHANNELS_LAST,
+        limits=(DEPTHWISE_GROUPS, one_of(Reason.GROUPS, "multiplier", 1), CONSTANT_WEIGHT, PLANE),
         transforms=(FILTERS_PACKED,),
         rounding=PRODUCT_SUMS,
         code_bytes=6144,
     ),
-    HostKernelDef(
-        id=POOL,
-        ops=("max_pool", "avg_pool", "global_avg_pool", "global_max_pool"),
-        family=FAMILY,
-        emitter="window_nhwc",
-        micro="pool",
-        modifier="nhwc",
-        dtypes=FLOAT_TYPES,
-        typed=True,
-        limits=(PLANE,),
-        layout=CHANNELS_LAST,
-        rounding=ROW_SUMS,
-    ),
+    _POOL,
 )

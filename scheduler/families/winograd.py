@@ -22,7 +22,7 @@ Invariant: what is added in which order depends on the body only, never on the c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from math import prod
@@ -35,11 +35,9 @@ from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
 from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.requirement import CHANNELS_LAST
-from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.conv import (
     CHANNELS,
-    FILTERS_PACKED,
-    IMAGE_PATCHED,
+    IGEMM,
     PIXELS,
     ConvFamily,
     ConvTiling,
@@ -47,7 +45,7 @@ from superkernel.scheduler.families.conv import (
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.conv_nhwc import ACCUMULATORS, HIDDEN, POSITIONS_MOST, VECTORS_MOST, filters_of
 from superkernel.scheduler.families.costing import elements_ns, program_weight
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostKernelDef, HostTiling, ReducedKernelDef
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.packing import encoded
 from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget
@@ -238,8 +236,9 @@ class WinogradFamily(ConvFamily):
 
     expectation = "conv 3 x 3 in f32, one group, no strides or dilations, with constant weights"
 
-    def __init__(self, m: int, number: NumberFormat = F32) -> None:
-        self.m, self.format = m, number
+    def __init__(self, m: int, *numbers: NumberFormat) -> None:
+        super().__init__(*numbers)
+        self.m = m
 
     def serves(self, body: Body) -> bool:
         x = body.anchor_input_types[0]
@@ -250,7 +249,7 @@ class WinogradFamily(ConvFamily):
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         self._require(kernel, body)
-        form, m, number = conv_form(body), self.m, self.format.on(target.has)
+        form, m, number = conv_form(body), self.m, self.format_on(target)
         filters = 4 * (m + 2) ** 2 * form.channels * form.out_channels
         budgets = [n * near_elements(target) for n in ((1,) if filters < target.l2_bytes else (1, 2, 4, 8))]
         best = []
@@ -357,28 +356,23 @@ WINOGRAD_LIMITS = (
 """What the algorithm is for, of images that lie channels last."""
 
 
-def _kernel(m: int) -> HostKernelDef:
-    """Of f32 images only: the error grows with the rounding of transformed inputs."""
-    return HostKernelDef(
-        id=f"host.conv.winograd{m}",
-        ops=("conv",),
-        family=WinogradFamily(m),
-        emitter="winograd",
-        micro="conv",
-        modifier=f"winograd{m}",
-        dtypes=frozenset({DType.F32}),
-        typed=True,
-        others=(None, None),
-        limits=(CONSTANT_WEIGHT, *WINOGRAD_LIMITS),
-        layout=CHANNELS_LAST,
-        transforms=(FILTERS_PACKED, IMAGE_PATCHED),
-        rounding=PRODUCT_SUMS,
-        code_bytes=16384,
-    )
-
-
 KERNELS = (
-    *(_kernel(m) for m in POINTS),
+    *(
+        replace(
+            IGEMM,
+            id=f"host.conv.winograd{m}",
+            family=WinogradFamily(m),
+            emitter="winograd",
+            micro="conv",
+            modifier=f"winograd{m}",
+            dtypes=frozenset({DType.F32}),  # the error grows with the rounding of transformed inputs
+            limits=(CONSTANT_WEIGHT, *WINOGRAD_LIMITS),
+            layout=CHANNELS_LAST,
+            tiles={},
+            code_bytes=16384,
+        )
+        for m in POINTS
+    ),
     ReducedKernelDef(
         id="host.conv.winograd2_bf16",
         ops=("conv",),
@@ -386,12 +380,9 @@ KERNELS = (
         emitter="winograd",
         micro="conv",
         modifier="winograd2",
-        precision="bf16",
-        numbers=(BF16,),
         limits=WINOGRAD_LIMITS,
         layout=CHANNELS_LAST,
-        dtypes=frozenset({DType.F32}),
-        error_ulps=2.0**17,
+        magnified=2.0,
         code_bytes=6144,
     ),
 )

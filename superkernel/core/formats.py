@@ -44,6 +44,8 @@ class NumberFormat:
     native_rate: float = 1.0
     native_word: float = 1.0  # time of a word's multiply-add by the CPU's own instruction, of one of f32 values
     copied_per_ns: float = 8.0  # elements of rows
+    precision: str = "f32"  # the policy's word for it
+    error_ulps: float = 0.0  # of f32, relative to the largest sum of |x| |w|; docs/numerics.md has the bounds
     native: bool = False
 
     def __repr__(self) -> str:
@@ -130,19 +132,22 @@ def elements(dtype: DType) -> NumberFormat:
 F32 = elements(DType.F32)
 BF16 = NumberFormat(
     "bf16", "bf16, sums in f32", DType.BF16, DType.BF16, DType.F32,
-    feature="avx512bf16", rate=0.85, native_rate=2.0,
+    feature="avx512bf16", rate=0.85, native_rate=2.0, precision="bf16", error_ulps=2.0**16,
 )  # fmt: skip
 BF16X3 = NumberFormat(
     "bf16x3", "f32 in two bf16 parts, three products, sums in f32", DType.BF16, DType.BF16, DType.F32,
     row_parts=2, weight_parts=2, feature="avx512bf16", rate=0.3, native_rate=0.66, copied_per_ns=4.0,
+    precision="tf32-like", error_ulps=2.0**9,
 )  # fmt: skip
 INT8 = NumberFormat(
     "int8", "8-bit rows and weights, sums in i32", DType.U8, DType.I8, DType.I32,
     feature="avx512vnni", rate=0.8, native_rate=3.6, native_word=1.05, copied_per_ns=3.0,
+    precision="int8", error_ulps=2.0**18,
 )  # fmt: skip
 INT8X2 = NumberFormat(
     "int8x2", "16-bit rows, 8-bit weights, sums in i32", DType.U8, DType.I8, DType.I32,
     row_parts=2, feature="avx512vnni", rate=0.4, native_rate=2.0, copied_per_ns=2.0,
+    precision="int8", error_ulps=2.0**17,
 )  # fmt: skip
 WEIGHTS8 = NumberFormat("weights8", "f32 rows, 8-bit weights, sums in f32", DType.F32, DType.I8, DType.F32, rate=0.4)
 
