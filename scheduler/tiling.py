@@ -112,6 +112,10 @@ class KernelFamily(ABC, Generic[TargetT]):
 
     on_control_unit: ClassVar[bool] = False
     """Whether a control unit computes it, element by element, and no engine."""
+    any_view: ClassVar[bool] = False
+    """Whether the kernel reads every input through any affine view."""
+    prologue_slots: ClassVar[tuple[int, ...]] = ()
+    """Anchor slots in front of which it evaluates a pointwise program while reading."""
 
     @abstractmethod
     def tilings(self, kernel: str, body: Body, target: TargetT) -> Sequence[CostedTiling[TargetT]]:
@@ -120,7 +124,7 @@ class KernelFamily(ABC, Generic[TargetT]):
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         """Whether the kernel reads anchor slot `slot` through this view without a copy. Dense views are always
         accepted."""
-        return view.is_dense
+        return self.any_view or view.is_dense
 
     def reads_any_order(self, kernel: str, slot: int) -> bool:
         """Whether a kernel of channels-last images reads anchor slot `slot` as well where it lies otherwise."""
@@ -128,7 +132,7 @@ class KernelFamily(ABC, Generic[TargetT]):
 
     def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
         """Whether the kernel evaluates a pointwise program in front of anchor slot `slot` while reading it."""
-        return False
+        return slot in self.prologue_slots
 
     def prologue_may_store(self, kernel: str, op: str, slot: int) -> bool:
         """Whether the kernel evaluates such a program exactly once per element, so that it may also store (a residual

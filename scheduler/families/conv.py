@@ -240,13 +240,9 @@ def read_bias(found: AccessSet, body: Body, channels: tuple[int, int]) -> None:
 class ConvFamily(FormatFamily):
     """Direct convolution with constant weights, f32 arithmetic."""
 
+    any_view = True
+    prologue_slots = (0,)
     expectation = "conv in one or two dimensions, f32, f16 or bf16, with constant weights"
-
-    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
-        return slot < 3
-
-    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
-        return slot == 0
 
     def serves(self, body: Body) -> bool:
         """True of bodies this family can compute."""

@@ -142,8 +142,7 @@ class VolumeTiling(HostTiling):
 class VolumeFamily(KernelFamily[CpuTarget]):
     """Everything the direct kernels do not do."""
 
-    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
-        return slot < 3
+    any_view = True
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         form = volume_form(body)

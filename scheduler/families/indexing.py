@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.core.tensor import full_box
-from superkernel.ir.body import Body, View
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
 from superkernel.scheduler.families.kernel import HostKernelDef, HostTiling
@@ -62,6 +61,8 @@ class WholeTiling(HostTiling):
 class IndexFamily(KernelFamily[CpuTarget]):
     """Moves whose paths are data."""
 
+    any_view = True
+
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         op, out = body.op or "", body.anchor_outputs[0]
         if op in ("gather_elements", "gather_nd"):
@@ -76,20 +77,12 @@ class IndexFamily(KernelFamily[CpuTarget]):
             return (RowTiling(prod(space.outer) if k else 0, space.inner, block, 0, 6.0 * max(1, k), k),)
         raise InternalError("not an indexing operator", location=op)
 
-    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
-        return True
-
-    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
-        return False
-
-
-FAMILY = IndexFamily()
 
 KERNELS = (
     HostKernelDef(
         id="host.index",
         ops=("gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "one_hot", "topk", "resize"),
-        family=FAMILY,
+        family=IndexFamily(),
         emitter="indexing",
         micro="index",
     ),

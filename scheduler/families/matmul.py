@@ -557,8 +557,6 @@ def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[i
     return sorted(shapes, key=padded)[:2]
 
 
-FAMILY = MatmulFamily()
-
 _PACKED, _COPIED = Transform("pack", 1, True), Transform("pack", 1, False)
 _FACTORS = FLOATS | {DType.I8, DType.U8, DType.I32, DType.I64, DType.U32, DType.U64}
 _FEW_ROWS, _MANY_ROWS = within(Reason.SHAPE, "m", 1, _GEMV_ROWS), within(Reason.SHAPE, "m", _GEMV_ROWS + 1)
@@ -576,7 +574,7 @@ INT8_DEPTHS = within(Reason.SHAPE, "k", 1, 1 << 16)
 _ELEMENTS = HostKernelDef(
     id="host.matmul.packed",
     ops=("matmul",),
-    family=FAMILY,
+    family=MatmulFamily(),
     emitter="matmul",
     micro="gemm",
     dtypes=FLOATS,

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Box
-from superkernel.ir.body import Body, View
+from superkernel.ir.body import Body
 from superkernel.ir.collapse import runs_of_range
 from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.boxes import AccessSet
@@ -84,15 +83,14 @@ class OutputRowsTiling(HostTiling):
 class MovementFamily(KernelFamily[CpuTarget]):
     """Copies that are no single affine view."""
 
+    any_view = True
+
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         if body.op == "gather":
             return (LookupTiling(tile_lookup(body, target)),)
         if body.op == "trilu":
             return (OutputRowsTiling(body.anchor_outputs[0].shape, (0,)),)
         return (tile_pieces(body, target),)
-
-    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
-        return True
 
     def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
         return op in ("concat", "trilu")

@@ -129,8 +129,7 @@ class PoolTiling(HostTiling):
 class PoolFamily(KernelFamily[CpuTarget]):
     """Max, average and Lp pools, windowed or global."""
 
-    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
-        return True
+    any_view = True
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         form = pool_form(body)
@@ -144,13 +143,11 @@ class PoolFamily(KernelFamily[CpuTarget]):
         return [PoolTiling(planes, form.rows, s, reach, lanes, form.acc) for s in sorted(sizes, reverse=True)]
 
 
-FAMILY = PoolFamily()
-
 KERNELS = (
     HostKernelDef(
         id="host.pool",
         ops=ops_of(OpFamily.POOL),
-        family=FAMILY,
+        family=PoolFamily(),
         emitter="pool",
         micro="pool",
         dtypes=NUMERIC,

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from superkernel.core.dtypes import DType
-from superkernel.ir.body import Body, View
+from superkernel.ir.body import Body
 from superkernel.ops.opdef import NUMERIC
 from superkernel.ops.opdef import Family as OpFamily
 from superkernel.registry.rounding import EXACT, ROW_SUMS, Rounding
@@ -25,6 +24,8 @@ from superkernel.target.cpu import CpuTarget
 class ReduceFamily(KernelFamily[CpuTarget]):
     """Reductions over any axes, arg-reductions and running sums over one."""
 
+    any_view = True
+
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         space = space_of(body)
         block = block_of(space, target, 4 if kernel == "host.reduce" else 1)
@@ -35,9 +36,6 @@ class ReduceFamily(KernelFamily[CpuTarget]):
         if body.op == "reduce_log_sum_exp":
             work += 20.0
         return (RowTiling(outer, space.inner, block, 0, work),)
-
-    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
-        return True
 
     def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
         return op != "reduce_log_sum_exp"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 
 from superkernel.core.dtypes import DType
-from superkernel.ir.body import Body, PointwiseProgram, View
+from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ops.opdef import FLOATS
 from superkernel.registry.rounding import ROW_SUMS
 from superkernel.scheduler.families.kernel import HostKernelDef, HostTiling
@@ -43,6 +43,9 @@ def block_of(space: RowSpace, target: CpuTarget, vectors: int) -> int:
 class RowwiseFamily(KernelFamily[CpuTarget]):
     """Statistics over rows, then pointwise."""
 
+    any_view = True
+    prologue_slots = (0,)
+
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         space = space_of(body)
         block = block_of(space, target, 2)
@@ -52,12 +55,6 @@ class RowwiseFamily(KernelFamily[CpuTarget]):
             scratch = -(-rows * block * row_item(space.data) // 64) * 64 + 64
         outer = 0 if 0 in space.row else prod(space.outer)
         return (RowTiling(outer, space.inner, block, scratch, _WORK.get(body.op or "", 4.0)),)
-
-    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
-        return True
-
-    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
-        return slot == 0
 
     def prologue_may_store(self, kernel: str, op: str, slot: int) -> bool:
         return kernel == "host.norm"

@@ -69,6 +69,8 @@ class UpdateTiling(HostTiling):
 class UpdateFamily(KernelFamily[CpuTarget]):
     """Updates of a state."""
 
+    prologue_slots = (1,)
+
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         shape = body.anchor_outputs[0].shape
         batch, heads = (0, 0) if 0 in shape else shape[:2]
@@ -77,17 +79,12 @@ class UpdateFamily(KernelFamily[CpuTarget]):
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return slot != 0 or view.is_dense
 
-    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
-        return slot == 1
-
-
-FAMILY = UpdateFamily()
 
 KERNELS = (
     HostKernelDef(
         id="host.kv_update",
         ops=("kv_update",),
-        family=FAMILY,
+        family=UpdateFamily(),
         emitter="update",
         micro="kvupdate",
         rounding=EXACT,

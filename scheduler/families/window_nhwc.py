@@ -175,8 +175,7 @@ class WindowTiling(HostTiling):
 class WindowFamily(KernelFamily[CpuTarget]):
     """Depthwise convolutions with constant filters, one per channel, and maximum, average and global pools."""
 
-    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
-        return True
+    any_view = True
 
     def _serves(self, body: Body) -> bool:
         x = body.anchor_input_types[0]

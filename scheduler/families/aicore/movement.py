@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.ir.body import Body, PointwiseProgram, View
+from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cuts import Terms, cut_program, output_types, plain
@@ -41,6 +40,8 @@ class PiecesTiling(ProgramsTiling):
 class MovementFamily(KernelFamily[AicoreTarget]):
     """Copies that are no single affine view."""
 
+    any_view = True
+
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         programs = programs_of(body)
         copies = [_is_copy(body, p, target) for p in programs]
@@ -50,9 +51,6 @@ class MovementFamily(KernelFamily[AicoreTarget]):
             terms = Terms(rooms[is_copy], pooled=True, staged=not is_copy, copies=is_copy)
             cuts.append(cut_program(program, output_types(body, program), target, terms))
         return (PiecesTiling(tuple(cuts)),)
-
-    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
-        return True
 
     def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
         return op == "concat"

@@ -245,6 +245,8 @@ class RopeTiling(ProgramsTiling):
 class RopeFamily(KernelFamily[AicoreTarget]):
     """Rotary position embedding."""
 
+    prologue_slots = (0,)
+
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         plan = rope_plan(body)
         share = target.memory.ub_bytes // (1 if plan.tail is None else 2)
@@ -280,9 +282,6 @@ class RopeFamily(KernelFamily[AicoreTarget]):
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return slot == 0 or view.is_dense
-
-    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
-        return slot == 0
 
 
 def spare_bytes(plan: RopePlan, cut: Cut, dtypes: Sequence[DType]) -> int:

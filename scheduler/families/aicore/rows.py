@@ -196,6 +196,8 @@ def _fold_pays(p: int, q: int, target: AicoreTarget) -> bool:
 class RowsFamily(KernelFamily[AicoreTarget]):
     """Softmax, normalisations, reductions and running sums on a vector core."""
 
+    prologue_slots = (0,)
+
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         """One way to cut rows; for the sum of a whole tensor also one over all cores, which meet. Running sums go down
         the rows of tiles that hold all of them."""
@@ -222,9 +224,6 @@ class RowsFamily(KernelFamily[AicoreTarget]):
             return view.is_dense
         moving = [s for s, d in zip(view.strides, view.shape, strict=True) if d > 1]
         return all(s > 0 for s in moving) and min(moving, default=1) == 1
-
-    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
-        return slot == 0
 
     def prologue_may_store(self, kernel: str, op: str, slot: int) -> bool:
         """Rows that stream store the same bytes again with every pass."""

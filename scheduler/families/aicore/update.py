@@ -148,6 +148,8 @@ def _union(box: Box, strides: tuple[int, ...], itemsize: int, offset: int) -> tu
 class UpdateFamily(KernelFamily[AicoreTarget]):
     """Updates of a state."""
 
+    prologue_slots = (1,)
+
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         pairs = prod(body.anchor_outputs[0].shape[:2])
         rows, cache = new_rows(body), whole_cache(body)
@@ -160,9 +162,6 @@ class UpdateFamily(KernelFamily[AicoreTarget]):
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return slot != 0 or view.is_dense
-
-    def accepts_prologue(self, kernel: str, op: str, slot: int) -> bool:
-        return slot == 1
 
 
 def _cut(body: Body, program: PointwiseProgram, target: AicoreTarget, ub_bytes: int) -> Cut:
