@@ -2,8 +2,9 @@
 
 Model: an SSA value has *forms*: registers that hold it in an element type of the engines (an f16 input as f16 and,
 once something computes with it, as f32), or it is a constant. Forms are made when they are first asked for. The
-formulas of the operators are in `formulas`; they see registers and the few methods here (`unary`, `scalar`, `binary`,
-`compare`, `select`, `cast`), which choose layouts and insert broadcasts.
+formulas of the operators are in `formulas`; they see an `InstructionSite` and compute with `Expr`, a register with the
+operators of Python, which choose layouts and insert broadcasts. Every operator is a command, in the order of
+evaluation; numbers among the operands become constants of commands.
 
 Invariants: floats are computed in f32; a command runs in f16 only where its one rounding is that of the stored result,
 or where it is exact.
@@ -33,19 +34,12 @@ from superkernel.scheduler.families.aicore.tilecode import (
 COMMUTATIVE = frozenset({"v_add", "v_mul", "v_max", "v_min", "v_and", "v_or", "v_xor"})
 
 
-@dataclass(frozen=True)
-class Const:
-    """A number that every element has."""
-
-    value: float | int | bool
-
-
 @dataclass
 class LoweredValue:
     """What an SSA number is: a constant, or registers by the element type they have it in."""
 
     dtype: DType
-    const: float | int | bool | None = None
+    const: float | None = None
     forms: dict[DType, int] = field(default_factory=dict)
 
 
@@ -54,14 +48,14 @@ def engine_type(dtype: DType) -> DType:
     return DType.U8 if dtype is DType.BOOL else dtype
 
 
-def bits_of(value: float | int | bool, dtype: DType) -> int:
+def bits_of(value: float, dtype: DType) -> int:
     """The bits of a number in an element type, rounded if need be."""
     with np.errstate(all="ignore"):
         raw = np.asarray(value).astype(dtype.numpy).tobytes()
     return int.from_bytes(raw, "little")
 
 
-def is_exact(value: float | int | bool, dtype: DType) -> bool:
+def is_exact(value: float, dtype: DType) -> bool:
     """Whether the number has that type."""
     with np.errstate(all="ignore"):
         there = np.asarray(value).astype(dtype.numpy)
@@ -122,61 +116,7 @@ class ProgramLowering:
         self.steps.append(TileCommand(command, types, dst, tuple(operands.items()), tuple(params.items())))
         return dst
 
-    # Commands ---------------------------------------------------------------------------------------------------------
-
-    def unary(self, command: str, src: int) -> int:
-        """v_exp and the like, in the operand's type."""
-        return self.step(command, self.layout(src), self.dtype(src), (self.dtype(src),), {"src": src})
-
-    def scalar(self, command: str, src: int, value: float) -> int:
-        """v_adds and the like: with a constant on the right."""
-        dtype = self.dtype(src)
-        return self.step(command, self.layout(src), dtype, (dtype,), {"src": src}, value=bits_of(value, dtype))
-
-    def shift(self, command: str, src: int, places: int) -> int:
-        """v_shl, v_shr."""
-        return self.step(command, self.layout(src), self.dtype(src), (self.dtype(src),), {"src": src}, shift=places)
-
-    def cast(self, src: int, dtype: DType, rounding: str = "nearest_even") -> int:
-        """v_cast; to its own type: to whole numbers."""
-        types = (self.dtype(src), dtype)
-        return self.step("v_cast", self.layout(src), dtype, types, {"src": src}, rounding=rounding)
-
-    def binary(self, command: str, a: int, b: int) -> int:
-        """v_add and the like; what is broadcast stays as small as the command takes it."""
-        layout = self.layout(a).join(self.layout(b))
-        if not self._repeats(a, layout) and command in COMMUTATIVE and self._repeats(b, layout):
-            a, b = b, a
-        a = self.expand(a, layout)
-        form = "matrix" if self._repeats(b, layout) else "column"
-        dtype = self.dtype(a)
-        return self.step(command, layout, dtype, (dtype,), {"a": a, "b": b}, b_form=form)
-
-    def compare(self, predicate: str, a: int, b: int | Const) -> int:
-        """A byte mask."""
-        dtype = self.dtype(a)
-        if isinstance(b, Const):
-            value = bits_of(b.value, dtype)
-            return self.step("v_cmps", self.layout(a), DType.U8, (dtype,), {"src": a}, predicate=predicate, value=value)
-        layout = self.layout(a).join(self.layout(b))
-        operands = {"a": self.expand(a, layout), "b": self.expand(b, layout)}
-        return self.step("v_cmp", layout, DType.U8, (dtype,), operands, predicate=predicate)
-
-    def select(self, mask: int, a: int | Const, b: int | Const) -> int:
-        """a where the mask is set, else b; not both constants."""
-        given = [r for r in (a, b) if isinstance(r, int)]
-        dtype, layout = self.dtype(given[0]), self.layout(mask)
-        for r in given:
-            layout = layout.join(self.layout(r))
-        first = self.expand(a if isinstance(a, int) else self.constant(a.value, dtype, layout), layout)
-        chosen = {"mask": self.expand(mask, layout)}
-        if isinstance(b, Const):
-            return self.step(
-                "v_selects", layout, dtype, (dtype,), {"src": first, **chosen}, value=bits_of(b.value, dtype)
-            )
-        return self.step("v_select", layout, dtype, (dtype,), {"a": first, "b": self.expand(b, layout), **chosen})
-
-    def constant(self, value: float | int | bool, dtype: DType, layout: TileLayout) -> int:
+    def constant(self, value: float, dtype: DType, layout: TileLayout) -> int:
         """A register full of one number, as small as broadcasts to the layout."""
         own = TileLayout.ROW if layout is TileLayout.MATRIX else layout
         if dtype.itemsize == 8:
@@ -186,14 +126,14 @@ class ProgramLowering:
             self._constants[bits, dtype, own] = self.step("v_duplicate", own, dtype, (dtype,), {}, value=bits)
         return self._constants[bits, dtype, own]
 
-    def _repeats(self, register: int, layout: TileLayout) -> bool:
+    def repeats(self, register: int, layout: TileLayout) -> bool:
         """Whether a command reads the register at that layout by strides alone."""
         own = self.layout(register)
         return own is layout or (own is TileLayout.ROW and layout is TileLayout.MATRIX)
 
     def expand(self, register: int, layout: TileLayout) -> int:
         """A register that a command reads at the layout by strides alone."""
-        if self._repeats(register, layout):
+        if self.repeats(register, layout):
             return register
         own = self.layout(register)
         wide = TileLayout.ROW if own is TileLayout.SCALAR and layout is TileLayout.MATRIX else layout
@@ -228,12 +168,12 @@ class ProgramLowering:
 
     def _converted(self, value: LoweredValue, dtype: DType) -> int:
         if DType.F32 in value.forms:
-            return self.cast(value.forms[DType.F32], dtype)
-        source = next(iter(value.forms.values()))
-        if dtype is DType.BF16 or (dtype is DType.F16 and self.dtype(source) is not DType.F16):
-            value.forms[DType.F32] = self.cast(source, DType.F32)
-            return self.cast(value.forms[DType.F32], dtype)
-        return self.cast(source, dtype)
+            return Expr(self, value.forms[DType.F32]).cast(dtype).register
+        source = Expr(self, next(iter(value.forms.values())))
+        if dtype is DType.BF16 or (dtype is DType.F16 and source.dtype is not DType.F16):
+            source = source.cast(DType.F32)
+            value.forms[DType.F32] = source.register
+        return source.cast(dtype).register
 
     # Inputs -----------------------------------------------------------------------------------------------------------
 
@@ -373,6 +313,199 @@ class ProgramLowering:
                 register = self._exactly(self.form(output.value, wanted), self.full)
                 results.append((number, register))
         return TileCode(tuple(self.registers), tuple(self.loads), tuple(self.steps), tuple(stores), tuple(results))
+
+
+@dataclass(frozen=True, eq=False)
+class Expr:
+    """A register of a lowering; see the module docstring."""
+
+    e: ProgramLowering
+    register: int
+
+    @property
+    def layout(self) -> TileLayout:
+        """How its values lie."""
+        return self.e.layout(self.register)
+
+    @property
+    def dtype(self) -> DType:
+        """Its element type."""
+        return self.e.dtype(self.register)
+
+    def like(self, value: float) -> Expr:
+        """A number, of the same type and layout."""
+        return Expr(self.e, self.e.constant(value, self.dtype, self.layout))
+
+    def _step(
+        self, command: str, layout: TileLayout, dtype: DType, types: tuple[DType, ...], operands: dict[str, int],
+        **params: int | str,
+    ) -> Expr:  # fmt: skip
+        return Expr(self.e, self.e.step(command, layout, dtype, types, operands, **params))
+
+    def unary(self, command: str, **params: int | str) -> Expr:
+        """v_exp and the like, in the operand's type; `params`: further operands of the command."""
+        return self._step(command, self.layout, self.dtype, (self.dtype,), {"src": self.register}, **params)
+
+    def scalar(self, command: str, value: float) -> Expr:
+        """v_adds and the like: with a constant on the right."""
+        return self.unary(command, value=bits_of(value, self.dtype))
+
+    def cast(self, dtype: DType, rounding: str = "nearest_even") -> Expr:
+        """v_cast; to its own type: to whole numbers."""
+        types = (self.dtype, dtype)
+        return self._step("v_cast", self.layout, dtype, types, {"src": self.register}, rounding=rounding)
+
+    def binary(self, command: str, other: Expr) -> Expr:
+        """v_add and the like; what is broadcast stays as small as the command takes it."""
+        e, a, b, layout = self.e, self.register, other.register, self.layout.join(other.layout)
+        if not e.repeats(a, layout) and command in COMMUTATIVE and e.repeats(b, layout):
+            a, b = b, a
+        a = e.expand(a, layout)
+        form = "matrix" if e.repeats(b, layout) else "column"
+        return self._step(command, layout, e.dtype(a), (e.dtype(a),), {"a": a, "b": b}, b_form=form)
+
+    def either(self, matrix: str, scalar: str, other: Operand) -> Expr:
+        """A command that has a form for constants."""
+        return self.binary(matrix, other) if isinstance(other, Expr) else self.scalar(scalar, other)
+
+    def compare(self, predicate: str, other: Operand) -> Expr:
+        """A byte mask."""
+        types = (self.dtype,)
+        if not isinstance(other, Expr):
+            value, src = bits_of(other, self.dtype), {"src": self.register}
+            return self._step("v_cmps", self.layout, DType.U8, types, src, predicate=predicate, value=value)
+        layout = self.layout.join(other.layout)
+        operands = {"a": self.e.expand(self.register, layout), "b": self.e.expand(other.register, layout)}
+        return self._step("v_cmp", layout, DType.U8, types, operands, predicate=predicate)
+
+    def __add__(self, other: Operand) -> Expr:
+        return self.either("v_add", "v_adds", other)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return self.binary("v_sub", other) if isinstance(other, Expr) else self + -other
+
+    def __rsub__(self, number: float) -> Expr:
+        return self.scalar("v_rsubs", number)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return self.either("v_mul", "v_muls", other)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        if isinstance(other, Expr):
+            return self.binary("v_div", other)
+        value = float(other)
+        mantissa, exponent = math.frexp(value) if value and math.isfinite(value) else (0.0, 0)
+        if abs(mantissa) == 0.5 and abs(exponent) < 14:  # a power of two: its inverse is exact
+            return self * (1.0 / value)
+        return self / self.like(value)
+
+    def __rtruediv__(self, number: float) -> Expr:
+        return self.unary("v_reciprocal") if number == 1 else self.like(number) / self
+
+    def __neg__(self) -> Expr:
+        return self.unary("v_neg")
+
+    def __abs__(self) -> Expr:
+        return self.unary("v_abs")
+
+    def __lt__(self, other: Operand) -> Expr:
+        return self.compare("lt", other)
+
+    def __gt__(self, other: Operand) -> Expr:
+        return self.compare("gt", other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+Operand = Expr | float
+
+
+def minimum(a: Expr, b: Operand) -> Expr:
+    """The lesser one."""
+    return a.either("v_min", "v_mins", b)
+
+
+def maximum(a: Expr, b: Operand) -> Expr:
+    """The greater one."""
+    return a.either("v_max", "v_maxs", b)
+
+
+def where(mask: Expr, a: Operand, b: Operand) -> Expr:
+    """a where the mask is set, else b; not both numbers."""
+    e, given, layout = mask.e, [x for x in (a, b) if isinstance(x, Expr)], mask.layout
+    dtype = given[0].dtype
+    for x in given:
+        layout = layout.join(x.layout)
+    first = e.expand(a.register if isinstance(a, Expr) else e.constant(a, dtype, layout), layout)
+    chosen = e.expand(mask.register, layout)
+    if isinstance(b, Expr):
+        operands = {"a": first, "b": e.expand(b.register, layout), "mask": chosen}
+        return Expr(e, e.step("v_select", layout, dtype, (dtype,), operands))
+    operands, bits = {"src": first, "mask": chosen}, bits_of(b, dtype)
+    return Expr(e, e.step("v_selects", layout, dtype, (dtype,), operands, value=bits))
+
+
+class InstructionSite:
+    """One instruction at its place: what the operators' formulas see, the arguments in the type of the computation."""
+
+    def __init__(self, e: ProgramLowering, instruction: Instruction, number: int) -> None:
+        self.e, self.instruction, self.number = e, instruction, number
+        self.args = instruction.args
+        self.dtype = e.program.dtype_of(self.args[0]) if self.args else instruction.dtype
+
+    def attr(self, name: str) -> float:
+        """A numeric attribute of the instruction; KeyError if absent."""
+        value = self.instruction.attr(name)
+        assert isinstance(value, (int, float))
+        return float(value)
+
+    @property
+    def short(self) -> bool:
+        """Whether a coarse approximation serves: the result is stored as f16 or bf16 and not used otherwise."""
+        return self.instruction.dtype in (DType.F16, DType.BF16) and self.e.only_stored(self.number)
+
+    def compute_type(self, exact: bool, args: Sequence[int] | None = None) -> DType:
+        """f16 where one command's rounding is the stored result's, or none; else f32; integers are themselves, bytes
+        are compared as f16."""
+        args = self.args if args is None else args
+        dtype = self.e.program.dtype_of(args[0])
+        if dtype is DType.BOOL:
+            return DType.U8
+        if not dtype.is_float:
+            return DType.F16 if dtype.itemsize == 1 else dtype
+        if dtype is not DType.F16 or not (exact or self.short):
+            return DType.F32
+        return DType.F16 if all(a < 0 or self.e.has(a, DType.F16) for a in args) else DType.F32
+
+    def has(self, index: int) -> bool:
+        """Whether an argument is there at all."""
+        return index < len(self.args) and self.args[index] >= 0
+
+    def const(self, index: int) -> float | None:
+        """An argument that is a number."""
+        return self.e.values[self.args[index]].const
+
+    def form(self, index: int, dtype: DType) -> Expr:
+        """An argument in a type."""
+        return Expr(self.e, self.e.form(self.args[index], dtype))
+
+    def operand(self, index: int, dtype: DType = DType.F32) -> Operand:
+        """An argument in a type, numbers as such."""
+        const = self.const(index)
+        return self.form(index, dtype) if const is None else const
+
+    def given(self, exact: bool = False) -> list[Operand]:
+        """The arguments, numbers as such."""
+        dtype = self.compute_type(exact)
+        return [self.operand(k, dtype) for k in range(len(self.args))]
+
+    def x(self, exact: bool = False) -> Expr:
+        """The only argument that counts."""
+        return self.form(0, self.compute_type(exact, self.args[:1]))
+
+    def wide(self, index: int = 0) -> Expr:
+        """An argument in f32."""
+        return self.form(index, DType.F32)
 
 
 def unsupported(instruction: Instruction, why: str) -> UnsupportedError:
