@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.core.tensor import TensorType, channels_last_strides, row_major_strides
+from superkernel.core.tensor import TensorType, channels_last_strides, row_major_strides, strided_view
 from superkernel.ir.body import View
 from superkernel.ir.graph import Node
 from superkernel.scheduler.affine import Coords, Ref, Shape, dense_ref, view_refs
@@ -117,9 +117,7 @@ class Values:
         found = self.where.get(value)
         if not isinstance(found, Ref) or not self.buffers[found.buffer].is_constant:
             return None
-        flat = self.constants[found.buffer].reshape(-1)
-        steps = tuple(s * flat.itemsize for s in found.strides)
-        return np.lib.stride_tricks.as_strided(flat[found.offset :], found.shape, steps, writeable=False)
+        return strided_view(self.constants[found.buffer], found.shape, found.strides, found.offset)
 
     def sources(self, value: str) -> list[Cluster]:
         """The clusters that must have run before the value can be read from memory."""

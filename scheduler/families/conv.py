@@ -20,7 +20,7 @@ import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.tensor import Box, Region, TensorType
+from superkernel.core.tensor import Box, Region, TensorType, strided_view
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import Array
@@ -54,14 +54,12 @@ class PackFilters(Pack):
     rows: int
 
     def apply(self, array: Array) -> Array:
-        flat = np.ascontiguousarray(array).reshape(-1)
         shape = (self.groups * self.out, *self.depth)
         tiles = -(-self.out // self.rows)
         count = prod(self.depth)
         packed = np.zeros((self.groups, tiles * self.rows, count), np.float32)
         if 0 not in shape:
-            steps = tuple(s * flat.itemsize for s in self.strides)
-            source = np.lib.stride_tricks.as_strided(flat[self.offset :], shape, steps, writeable=False)
+            source = strided_view(array, shape, self.strides, self.offset)
             packed[:, : self.out] = source.reshape(self.groups, self.out, count).astype(np.float32)
         return packed.reshape(self.groups, tiles, self.rows, count).transpose(0, 1, 3, 2)
 

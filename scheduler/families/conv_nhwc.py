@@ -48,7 +48,7 @@ import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import BF16, F32, INT8, NumberFormat
-from superkernel.core.tensor import TensorType
+from superkernel.core.tensor import TensorType, strided_view
 from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
 from superkernel.registry.requirement import CHANNELS_LAST
@@ -131,21 +131,12 @@ class PackTaps(Pack):
 
     def _taps(self, array: Array) -> Array:
         """[groups][panels][taps][channels][rows] in f32."""
-        filters = filters_of(array, self.groups * self.out, self.depth, self.strides, self.offset)
+        filters = strided_view(array, (self.groups * self.out, *self.depth), self.strides, self.offset)
         panels = -(-self.out // self.rows)
         channels, taps = self.depth[0], prod(self.depth[1:])
         packed = np.zeros((self.groups, panels * self.rows, taps, channels), np.float32)
         packed[:, : self.out] = filters.reshape(self.groups, self.out, channels, taps).transpose(0, 1, 3, 2)
         return packed.reshape(self.groups, panels, self.rows, taps, channels).transpose(0, 1, 3, 4, 2)
-
-
-def filters_of(array: Array, count: int, depth: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Array:
-    """The strided view of filters [count, *depth] on a constant."""
-    flat = np.ascontiguousarray(array).reshape(-1)
-    if 0 in (count, *depth):
-        return np.zeros((count, *depth), flat.dtype)
-    steps = tuple(s * flat.itemsize for s in strides)
-    return np.lib.stride_tricks.as_strided(flat[offset:], (count, *depth), steps, writeable=False)
 
 
 @dataclass(frozen=True)

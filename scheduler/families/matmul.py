@@ -28,7 +28,7 @@ from superkernel.core import formats
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.formats import NumberFormat
-from superkernel.core.tensor import Box, TensorType, regions_of_box
+from superkernel.core.tensor import Box, TensorType, regions_of_box, strided_view
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import FLOATS, Array
@@ -118,16 +118,13 @@ class PackPanels(Pack):
 
     def _panels(self, array: Array) -> Array:
         """[batch][panels][depth][panel] of the array's element type."""
-        flat = np.ascontiguousarray(array).reshape(-1)
-        item = flat.itemsize
         shape = (*self.batch_dims, self.depth, self.columns)
-        strides = tuple(s * item for s in (*self.batch_strides, self.depth_stride, self.column_stride))
         if 0 in shape:
-            return np.zeros(0, flat.dtype)
-        source = np.lib.stride_tricks.as_strided(flat[self.offset :], shape, strides, writeable=False)
+            return np.zeros(0, array.dtype)
+        source = strided_view(array, shape, (*self.batch_strides, self.depth_stride, self.column_stride), self.offset)
         source = source.reshape(-1, self.depth, self.columns)
         panels = -(-self.columns // self.panel)
-        packed = np.zeros((source.shape[0], panels, self.depth, self.panel), flat.dtype)
+        packed = np.zeros((source.shape[0], panels, self.depth, self.panel), array.dtype)
         whole = self.columns // self.panel
         if whole:
             cut = source[:, :, : whole * self.panel].reshape(source.shape[0], self.depth, whole, self.panel)

@@ -20,7 +20,7 @@ import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.tensor import Region
+from superkernel.core.tensor import Region, strided_view
 from superkernel.ir.body import Body, PointwiseProgram, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import Array
@@ -31,7 +31,6 @@ from superkernel.registry.rounding import PRODUCT_SUMS, ROW_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv import CHANNELS, FILTERS_PACKED, FLOAT_TYPES, PIXELS, read_bias
 from superkernel.scheduler.families.conv_form import conv_form
-from superkernel.scheduler.families.conv_nhwc import filters_of
 from superkernel.scheduler.families.costing import elements_ns, program_weight
 from superkernel.scheduler.families.depthwise import DEPTHWISE_GROUPS
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, PLANE, HostKernelDef, HostTiling
@@ -77,7 +76,7 @@ class PackDepthwise(Pack):
     offset: int
 
     def apply(self, array: Array) -> Array:
-        filters = filters_of(array, self.channels, self.depth, self.strides, self.offset)
+        filters = strided_view(array, (self.channels, *self.depth), self.strides, self.offset)
         return np.ascontiguousarray(filters.reshape(self.channels, -1).T.astype(np.float32))
 
 

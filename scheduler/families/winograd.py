@@ -31,6 +31,7 @@ import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import BF16, F32, NumberFormat
+from superkernel.core.tensor import strided_view
 from superkernel.ir.body import Body, View
 from superkernel.ops.opdef import Array
 from superkernel.registry.predicates import Reason, one_of, within
@@ -43,7 +44,7 @@ from superkernel.scheduler.families.conv import (
     ConvTiling,
 )
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
-from superkernel.scheduler.families.conv_nhwc import ACCUMULATORS, HIDDEN, POSITIONS_MOST, VECTORS_MOST, filters_of
+from superkernel.scheduler.families.conv_nhwc import ACCUMULATORS, HIDDEN, POSITIONS_MOST, VECTORS_MOST
 from superkernel.scheduler.families.costing import elements_ns, program_weight
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.packing import encoded
@@ -105,7 +106,7 @@ class PackWinograd(Pack):
         packed = np.zeros((panels * self.rows, planes, channels), np.float32)
         if channels and self.out:
             g = np.array([[float(c) for c in row] for row in filter_matrix(self.m)])
-            filters = filters_of(array, self.out, self.depth, self.strides, self.offset).astype(np.float64)
+            filters = strided_view(array, (self.out, *self.depth), self.strides, self.offset).astype(np.float64)
             squares = filters.reshape(self.out * channels, 9) @ np.kron(g, g).T  # row by row of a square
             packed[: self.out] = squares.reshape(self.out, channels, planes).transpose(0, 2, 1)
         parts = packed.reshape(panels, self.rows, planes, channels).transpose(0, 2, 3, 1)

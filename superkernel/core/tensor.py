@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import gcd, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
 
@@ -68,6 +72,18 @@ def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
         strides.append(step)
         step *= extent
     return tuple(reversed(strides))
+
+
+def strided_view(
+    array: NDArray[Any], shape: Sequence[int], strides: Sequence[int], offset: int, writeable: bool = False
+) -> NDArray[Any]:
+    """The affine view of an array's elements in row-major order: `strides` and `offset` in elements. A copy where the
+    array is not contiguous; an array of its own where the view is empty."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if 0 in shape:
+        return np.zeros(shape, flat.dtype)
+    steps = [s * flat.itemsize for s in strides]
+    return np.lib.stride_tricks.as_strided(flat[offset:], shape, steps, writeable=writeable)
 
 
 def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ir.collapse import merge_dims, regroup, walks_of
 from superkernel.scheduler.families.aicore.conv_fix import CHANNEL
 from superkernel.scheduler.families.aicore.formulas import lower
+from superkernel.scheduler.families.aicore.rounding import largest
 from superkernel.scheduler.families.aicore.tilecode import Home, Register, TileCode, TileLayout, TileSize
 
 LANES = 2
@@ -50,14 +51,8 @@ class LaneForm:
 
     def rows(self, positions: int, channels: int, ub_bytes: int, block_bytes: int) -> int:
         """Positions of the largest tile that fits; 0: none."""
-        low, high = 0, min(positions, _ROWS_MAX)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.ub_bytes(self.size(middle, channels, block_bytes)) <= ub_bytes:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        most = min(positions, _ROWS_MAX)
+        return largest(most, lambda rows: self.ub_bytes(self.size(rows, channels, block_bytes)) <= ub_bytes)
 
 
 @lru_cache(maxsize=1024)

@@ -35,7 +35,7 @@ from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, Aico
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form, slot_bias
 from superkernel.scheduler.families.aicore.conv_form import CubeConv, ImageLoad, cube_conv
 from superkernel.scheduler.families.aicore.conv_mix import lane_form
-from superkernel.scheduler.families.aicore.conv_pack import PackChannelVector, PackCubeFilters
+from superkernel.scheduler.families.aicore.packs import PackCubeFilters, PackVector
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv_form import ConvForm
@@ -252,7 +252,7 @@ def vector_packs(body: Body, conv: CubeConv, fix: bool) -> dict[int, Pack]:
     form, own = conv_fix(body), slot_bias(body)
     vectors = form.vectors if fix and form is not None else (own,) if own is not None else ()
     padded = ceil_to(conv.out_channels, BIAS_STEP)
-    return {v.operand: PackChannelVector(conv.groups, conv.out_channels, padded, v.offset, v.stride) for v in vectors}
+    return {v.operand: PackVector(v.offset, v.stride, conv.out_channels, padded, conv.groups) for v in vectors}
 
 
 def window(conv: CubeConv | ConvForm, axis: int, outputs: Span) -> Span:

@@ -25,7 +25,7 @@ from math import gcd, prod
 import numpy as np
 
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import TensorType
+from superkernel.core.tensor import TensorType, strided_view
 from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.tiling import Pack
@@ -189,14 +189,11 @@ class PackFactor(Pack):
     line_block: int
 
     def apply(self, array: Array) -> Array:
-        flat = np.ascontiguousarray(array).reshape(-1)
-        item, depth = flat.itemsize, self.cut.depth
-        shape = (*self.batch_dims, self.lines, depth)
-        strides = tuple(s * item for s in (*self.batch_strides, self.line_stride, self.depth_stride))
-        base = flat[self.offset :] if 0 not in shape else flat[:0]
-        view = np.lib.stride_tricks.as_strided(base, shape, strides, writeable=False)
+        depth = self.cut.depth
+        shape, strides = (*self.batch_dims, self.lines, depth), (self.line_stride, self.depth_stride)
+        view = strided_view(array, shape, (*self.batch_strides, *strides), self.offset)
         whole = (prod(self.batch_dims), ceil_to(self.lines, self.line_block), ceil_to(depth, self.block))
-        padded = np.zeros(whole, flat.dtype)
+        padded = np.zeros(whole, array.dtype)
         padded[:, : self.lines, :depth] = view.reshape(whole[0], self.lines, depth)
         parts = []
         for matrix in padded:
@@ -206,27 +203,11 @@ class PackFactor(Pack):
                     step = tile[:, at : at + ceil_to(count, self.block)]
                     blocks = step.reshape(-1, self.line_block, step.shape[1] // self.block, self.block)
                     parts.append(blocks.transpose(0, 2, 1, 3).reshape(-1))
-        return np.concatenate(parts) if parts else flat[:0]
+        return np.concatenate(parts) if parts else np.zeros(0, array.dtype)
 
     def packed_bytes(self, kind: TensorType) -> int:
         padded = ceil_to(self.lines, self.line_block) * ceil_to(self.cut.depth, self.block)
         return prod(self.batch_dims) * padded * kind.dtype.itemsize
-
-
-@dataclass(frozen=True)
-class PackFixVector(Pack):
-    """`count` numbers of a constant, `stride` apart (0: one repeated), in f32: what FIX adds or multiplies with."""
-
-    offset: int
-    stride: int
-    count: int
-
-    def apply(self, array: Array) -> Array:
-        flat = np.ascontiguousarray(array).reshape(-1)
-        return flat[self.offset + self.stride * np.arange(self.count)].astype(np.float32)
-
-    def packed_bytes(self, kind: TensorType) -> int:
-        return self.count * DType.F32.itemsize
 
 
 def packed_batch_strides(dims: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from superkernel.core.tensor import Box
 from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOutput
 from superkernel.ir.collapse import runs_of_range, walked
 from superkernel.scheduler.families.aicore.formulas import lower
-from superkernel.scheduler.families.aicore.rounding import ceil_to
+from superkernel.scheduler.families.aicore.rounding import ceil_to, largest
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Home, TileCode, TileLayout, TileSize
 from superkernel.target.aicore import AicoreTarget
 
@@ -280,18 +280,14 @@ def _resident(program: PointwiseProgram, code: TileCode, cut: Cut) -> tuple[int,
 def _largest(cut: Cut, code: TileCode, target: AicoreTarget, limit_bytes: int) -> int:
     """The largest tile that fits in UB with two slots, a multiple of the unit's grain where it does not cover all;
     0: none."""
-    low, high = 0, min(cut.extent, COUNT_MAX)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if ub_bytes(replace(cut, tile=middle), code, target) <= limit_bytes:
-            low = middle
-        else:
-            high = middle - 1
-    if low < cut.extent:
+    most = largest(
+        min(cut.extent, COUNT_MAX), lambda tile: ub_bytes(replace(cut, tile=tile), code, target) <= limit_bytes
+    )
+    if most < cut.extent:
         for grain in (cut.unit, GRAIN_ELEMENTS if cut.row < 0 else GRAIN_ROWS):
-            if low >= grain:
-                return low // grain * grain
-    return low
+            if most >= grain:
+                return most // grain * grain
+    return most
 
 
 def ub_bytes(cut: Cut, code: TileCode, target: AicoreTarget) -> int:

@@ -15,18 +15,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, prod
 
-import numpy as np
-
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.tensor import Region, TensorType
+from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
-from superkernel.ops.opdef import Array
 from superkernel.scheduler.families.aicore.base import VectorTiling
 from superkernel.scheduler.families.aicore.conv_form import TYPES
 from superkernel.scheduler.families.aicore.conv_mix import SLOTS, LaneForm, lane_form
 from superkernel.scheduler.families.aicore.conv_tiling import window
+from superkernel.scheduler.families.aicore.packs import PackDepthwiseTaps, PackVector
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Home
 from superkernel.scheduler.families.boxes import AccessSet
@@ -40,48 +38,6 @@ _COLUMNS = (16, 32, 64, 128, 256, 512)
 _STEP = 16  # channels of a block of UB at 16 bits
 _FILTER_BYTES = 24576  # of copies of a filter
 _CALL_CYCLES = 200.0
-
-
-@dataclass(frozen=True)
-class PackDepthwiseTaps(Pack):
-    """Filters [channels, 1, taps..] as [blocks of channels][taps][copies][channels] in f32, zero-padded."""
-
-    channels: int
-    taps: int
-    block: int
-    strides: tuple[int, ...]
-    offset: int
-    shape: tuple[int, ...]
-    copies: int
-
-    def apply(self, array: Array) -> Array:
-        flat = np.ascontiguousarray(array).reshape(-1)
-        steps = tuple(s * flat.itemsize for s in self.strides)
-        source = np.lib.stride_tricks.as_strided(flat[self.offset :], self.shape, steps, writeable=False)
-        count = -(-self.channels // self.block)
-        packed = np.zeros((self.taps, count * self.block), np.float32)
-        packed[:, : self.channels] = source.reshape(self.channels, self.taps).astype(np.float32).T
-        blocks = packed.reshape(self.taps, count, 1, self.block).transpose(1, 0, 2, 3)
-        return np.repeat(blocks, self.copies, axis=2)
-
-    def packed_bytes(self, kind: TensorType) -> int:
-        return ceil_to(self.channels, self.block) * self.taps * self.copies * 4
-
-
-@dataclass(frozen=True)
-class PackSummands(Pack):
-    """A bias in f32, `padded` long."""
-
-    padded: int
-    offset: int
-    stride: int
-    count: int
-
-    def apply(self, array: Array) -> Array:
-        flat = np.ascontiguousarray(array).reshape(-1)
-        packed = np.zeros(self.padded, np.float32)
-        packed[: self.count] = flat[self.offset + self.stride * np.arange(self.count)].astype(np.float32)
-        return packed
 
 
 @dataclass(frozen=True)
@@ -138,7 +94,7 @@ class DepthwiseTiling(VectorTiling):
         packs: dict[int, Pack] = {view.operand: taps}
         if bias is not None:
             padded = self.channel_blocks * self.channels
-            packs[bias.operand] = PackSummands(padded, bias.offset, bias.strides[0], form.groups)
+            packs[bias.operand] = PackVector(bias.offset, bias.strides[0], form.groups, padded)
         return packs
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:

@@ -14,7 +14,7 @@ from superkernel.scheduler.families.aicore.cuts import output_types
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.matmul_form import product_of, turned
 from superkernel.scheduler.families.aicore.matmul_tiling import MatmulTiling
-from superkernel.scheduler.families.aicore.rounding import ceil_to
+from superkernel.scheduler.families.aicore.rounding import ceil_to, largest
 from superkernel.scheduler.families.aicore.tilecode import Home, TileCode, TileSize
 from superkernel.target.aicore import AicoreTarget
 
@@ -37,10 +37,15 @@ def lane_code(body: Body, turns: bool = False) -> TileCode:
 def lane_size(body: Body, tiling: MatmulTiling, target: AicoreTarget) -> TileSize:
     """The largest piece that fits into UB: the whole width, if a few rows of it fit, else part of it."""
     code, block = lane_code(body, tiling.turns), target.memory.block_bytes
+    tiles, capacity = tiling.lane_tiles, target.memory.ub_bytes
     (_, height), (_, width) = tiling.split(tiling.rows, tiling.columns)[0]
     best: TileSize | None = None
+
+    def most_rows(width: int) -> int:
+        return largest(height, lambda rows: lane_bytes(code, TileSize(rows, width, block), tiles) <= capacity)
+
     while True:
-        rows = _rows(code, width, height, block, target.memory.ub_bytes, tiling.lane_tiles)
+        rows = most_rows(width)
         if rows and (best is None or rows * width > best.rows * best.cols or best.rows < min(PIECE_ROWS, height)):
             best = TileSize(rows, width, block)
         if (best is not None and best.rows >= min(PIECE_ROWS, height)) or width <= tiling.line_block:
@@ -62,15 +67,3 @@ def lane_bytes(code: TileCode, size: TileSize, tiles: int = 1) -> int:
     # Buffers begin at whole blocks.
     slack = size.block_bytes * (1 + tiles + len(code.registers))
     return SLOTS * moved + code.temporaries(size)[1] + slack
-
-
-def _rows(code: TileCode, width: int, height: int, block: int, capacity: int, tiles: int) -> int:
-    """The most rows of that width; 0 where none fits."""
-    low, high = 0, height
-    while low < high:
-        middle = (low + high + 1) // 2
-        if lane_bytes(code, TileSize(middle, width, block), tiles) <= capacity:
-            low = middle
-        else:
-            high = middle - 1
-    return low

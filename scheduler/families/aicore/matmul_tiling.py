@@ -41,12 +41,12 @@ from superkernel.scheduler.families.aicore.cube import (
     DepthCut,
     FactorLayout,
     PackFactor,
-    PackFixVector,
     cube_cycles,
     fix_cycles,
     packed_batch_strides,
 )
 from superkernel.scheduler.families.aicore.matmul_form import CubeProduct, Side, product_of, turned
+from superkernel.scheduler.families.aicore.packs import PackVector
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.tiling import Access, Pack
@@ -254,7 +254,7 @@ class MatmulTiling(AicoreTiling):
             )  # fmt: skip
         fix = None if self.mix else fix_of(body)
         for vector in fix.vectors if fix is not None else ():
-            found[vector.operand] = PackFixVector(vector.offset, vector.stride, product.columns)
+            found[vector.operand] = PackVector(vector.offset, vector.stride, product.columns)
         return found
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:

@@ -14,9 +14,10 @@ Invariant: the order in which a window's elements are combined depends on its po
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
+from itertools import product
 from math import prod
 
 from superkernel.core.dtypes import DType
@@ -29,7 +30,7 @@ from superkernel.registry.rounding import ROW_SUMS
 from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling, VectorTiling
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.kernel import BYTES, FLOATS, INTEGERS, AicoreKernelDef
-from superkernel.scheduler.families.aicore.rounding import ceil_to
+from superkernel.scheduler.families.aicore.rounding import ceil_to, largest
 from superkernel.scheduler.families.aicore.rows import FAMILY as ROWS
 from superkernel.scheduler.families.aicore.rows import RowsTiling
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Home, TileCode, TileSize
@@ -102,19 +103,13 @@ class PoolTiling(VectorTiling):
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         if begin >= end:
             return 0.0
-        return (end - begin) * self._unit_cycles(body, target) + self._latency(body, target)
+        load, work, store = self._engines(body, target)
+        slowest = max(load, work, store)
+        return (end - begin) * slowest + (load + work + store - slowest)
 
-    def _unit_cycles(self, body: Body, target: AicoreTarget) -> float:
-        """The slowest engine's cycles per unit."""
+    def _engines(self, body: Body, target: AicoreTarget) -> tuple[float, float, float]:
+        """Cycles of MTE2, V and MTE3 for a unit."""
         form = pool_form(body)
-        load, work, store = self._engines(form, body, target)
-        return max(load, work, store)
-
-    def _latency(self, body: Body, target: AicoreTarget) -> float:
-        load, work, store = self._engines(pool_form(body), body, target)
-        return load + work + store - max(load, work, store)
-
-    def _engines(self, form: PoolForm, body: Body, target: AicoreTarget) -> tuple[float, float, float]:
         deep, high, wide = form.windows
         size = slab_of(form, self)
         item, wide_work = form.dtype.itemsize, work_of(body).itemsize
@@ -292,21 +287,18 @@ def _tilings(body: Body, target: AicoreTarget) -> list[AicoreTiling]:
 
     if empty:
         return [make(1, 1, 1, 1)]
+
+    def of_width(cols: int, channels: int, depth: int) -> Iterator[PoolTiling]:
+        rows = largest(high.size, lambda rows: fits(make(rows, cols, channels, depth)))
+        while rows:
+            yield make(rows, cols, channels, depth)
+            rows //= 2
+
     found: list[PoolTiling] = []
-    whole_rows = planar_in or planar_out
-    for depth in (2, 1):
-        for cols in dict.fromkeys((wide.size, *(() if whole_rows else (64, 16, 4, 1)))):
-            if cols > wide.size:
-                continue
-            for channels in dict.fromkeys(min(form.channels, c) for c in (form.channels, 512, 256, 128, 64, 32, 16)):
-                rows = _most_rows(high.size, partial(_fits_rows, make, fits, cols, channels, depth))
-                while rows:
-                    found.append(make(rows, cols, channels, depth))
-                    rows //= 2
-            if found:
-                break
-        if found:
-            break
+    widths = (wide.size, *(c for c in (64, 16, 4, 1) if c < wide.size and not (planar_in or planar_out)))
+    blocks = dict.fromkeys(min(form.channels, c) for c in (form.channels, 512, 256, 128, 64, 32, 16))
+    for depth, cols in product((2, 1), widths):
+        found = found or [t for channels in blocks for t in of_width(cols, channels, depth)]
     if not found:
         raise UnsupportedError(
             "the unified buffer is too small for a pool", location="memory.ub_bytes",
@@ -318,25 +310,6 @@ def _tilings(body: Body, target: AicoreTarget) -> list[AicoreTiling]:
         return t.cost_cycles(body, 0, -(-t.units // share), target)
 
     return list(sorted(found, key=cost)[:CANDIDATES_MAX])
-
-
-def _fits_rows(
-    make: Callable[[int, int, int, int], PoolTiling], fits: Callable[[PoolTiling], bool], cols: int, channels: int,
-    depth: int, rows: int,
-) -> bool:  # fmt: skip
-    return fits(make(rows, cols, channels, depth))
-
-
-def _most_rows(limit: int, fits: Callable[[int], bool]) -> int:
-    """The most output rows of a tile, 0 for none."""
-    low, high = 0, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 FAMILY = PoolFamily()

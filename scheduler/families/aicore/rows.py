@@ -25,7 +25,7 @@ from superkernel.registry.rounding import EXACT, ROW_SUMS
 from superkernel.scheduler.families.aicore.barrier_reduce import barrier_reduce_tiling
 from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
 from superkernel.scheduler.families.aicore.kernel import BYTES, FLOATS, INTEGERS, AicoreKernelDef
-from superkernel.scheduler.families.aicore.rounding import ceil_to
+from superkernel.scheduler.families.aicore.rounding import ceil_to, largest
 from superkernel.scheduler.families.aicore.row_buffers import (
     FOLD_COLUMNS,
     RowBuffers,
@@ -177,10 +177,14 @@ class _Budget:
         """Elements from tile row to tile row."""
         return ceil_to(q, self.pad)
 
-    def bytes(self, p: int, q: int, depth: int, fold: bool) -> int:
+    def bytes(self, p: int, q: int, depth: int, fold: bool = False) -> int:
         """All buffers."""
         block = self.target.memory.block_bytes
         return buffers_of(self.body, p, q, self.stride(q), fold, block).total(depth, block)
+
+    def fits(self, p: int, q: int, depth: int, fold: bool = False) -> bool:
+        """Whether they do."""
+        return self.bytes(p, q, depth, fold) <= self.target.memory.ub_bytes
 
 
 def _fold_pays(p: int, q: int, target: AicoreTarget) -> bool:
@@ -243,36 +247,25 @@ def _scans(offered: Sequence[RowsTiling], body: Body) -> Sequence[RowsTiling]:
     return found
 
 
-def _capacity(budget: _Budget) -> int:
-    return budget.target.memory.ub_bytes
-
-
 def _largest(budget: _Budget, p_max: int, q: int, depth: int, fold: bool) -> int:
     """The most tile rows of q elements that fit, 0 for none."""
-    low, high = 0, p_max
     limit = max(1, TILE_BYTES_MAX // (budget.stride(q) * budget.item))
-    high = min(high, limit, COUNT_MAX // budget.stride(q))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if budget.bytes(middle, q, depth, fold) <= _capacity(budget):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    most = min(p_max, limit, COUNT_MAX // budget.stride(q))
+    return largest(most, lambda p: budget.fits(p, q, depth, fold))
 
 
 def _widest(budget: _Budget, p: int, q_max: int, depth: int) -> int:
     """The longest chunk of tile rows, in whole 512-byte blocks."""
     step = 512 // budget.item
     q = min(q_max, TILE_BYTES_MAX // budget.item // p // step * step) or step
-    while q > step and budget.bytes(p, q, depth, False) > _capacity(budget):
+    while q > step and not budget.fits(p, q, depth):
         q -= step
-    if budget.bytes(p, q, depth, False) > _capacity(budget):
+    if not budget.fits(p, q, depth):
         raise UnsupportedError(
             "the unified buffer is too small for a row kernel",
             location="memory.ub_bytes",
-            expected=f"at least {budget.bytes(p, q, depth, False)} bytes",
-            found=_capacity(budget),
+            expected=f"at least {budget.bytes(p, q, depth)} bytes",
+            found=budget.target.memory.ub_bytes,
         )
     return q
 
@@ -327,7 +320,7 @@ def _columns(budget: _Budget, p_extent: int, q_extent: int) -> list[RowsTiling]:
     for q in widths:
         if rows == 1:
             for depth in (2, 1):
-                if budget.bytes(p_extent, q, depth, False) <= _capacity(budget):
+                if budget.fits(p_extent, q, depth):
                     found[_tiling(budget, p_extent, q, resident=True, depth=depth, block=q)] = None
                     break
     for q in widths:

@@ -50,8 +50,21 @@ class TileLayout(Enum):
 
     @property
     def is_spread(self) -> bool:
-        """Whether one value stands for a whole row, column or tile, written out."""
+        """Whether each element has a block of its own."""
         return self in (TileLayout.SPREAD_ROW, TileLayout.SPREAD_COLUMN, TileLayout.SPREAD)
+
+    def extents(self, rows: Count, cols: Count) -> tuple[Count | int, Count | int, Count | int]:
+        """Of a tile: pieces, lines of each, elements of a line."""
+        found: dict[TileLayout, tuple[Count | int, Count | int, Count | int]] = {
+            TileLayout.MATRIX: (1, rows, cols),
+            TileLayout.TURNED: (1, cols, rows),
+            TileLayout.ROW: (1, 1, cols),
+            TileLayout.COLUMN: (1, 1, rows),
+            TileLayout.SPREAD_ROW: (1, cols, 1),
+            TileLayout.SPREAD_COLUMN: (1, rows, 1),
+            TileLayout.SPREAD: (rows, cols, 1),
+        }
+        return found.get(self, (1, 1, 1))
 
 
 class Home(Enum):
@@ -118,27 +131,12 @@ class TileSize:
 
     def pitch(self, register: Register) -> int:
         """Bytes from row to row of a register."""
-        item = register.dtype.itemsize
-        if register.layout.is_spread:
-            return self.block_bytes
-        count = {
-            TileLayout.MATRIX: self.cols,
-            TileLayout.ROW: self.cols,
-            TileLayout.COLUMN: self.rows,
-            TileLayout.TURNED: self.rows,
-        }
-        return ceil_to(count.get(register.layout, 1) * item, self.block_bytes)
+        return ceil_to(register.layout.extents(self.rows, self.cols)[2] * register.dtype.itemsize, self.block_bytes)
 
     def nbytes(self, register: Register) -> int:
         """Bytes of a register."""
-        rows = {
-            TileLayout.MATRIX: self.rows,
-            TileLayout.TURNED: self.cols,
-            TileLayout.SPREAD_ROW: self.cols,
-            TileLayout.SPREAD_COLUMN: self.rows,
-            TileLayout.SPREAD: self.rows * self.cols,
-        }
-        return rows.get(register.layout, 1) * self.pitch(register)
+        pieces, lines, _ = register.layout.extents(self.rows, self.cols)
+        return pieces * lines * self.pitch(register)
 
 
 @dataclass(frozen=True)
@@ -209,9 +207,8 @@ class TileCode:
             count, m, n = self.transposition(step, rows, cols)
             return count * (v.startup_cycles + -(-m // 16) * -(-n // 16) * -(-256 // lanes))
         layout = self.registers[step.dst].layout
-        m, n = {TileLayout.MATRIX: (rows, cols), TileLayout.ROW: (1, cols), TileLayout.COLUMN: (1, rows)}.get(
-            layout, (1, 1)
-        )
+        whole = layout in (TileLayout.MATRIX, TileLayout.ROW, TileLayout.COLUMN)
+        _, m, n = layout.extents(rows, cols) if whole else (1, 1, 1)
         if self.is_packed(step, TileSize(rows, cols, target.memory.block_bytes)):
             m, n = 1, rows * cols
         return v.startup_cycles + m * -(-n // (v.lanes_special if step.command in SPECIAL else lanes))
@@ -231,17 +228,7 @@ class TileCode:
     ) -> tuple[Count | int, Count | int, Count | int]:
         """How many commands a transposing step is, and the rows and columns that each reads."""
         source, result = (self.registers[r].layout for r in (step.operands[0][1], step.dst))
-        if result is TileLayout.SPREAD:
-            return rows, 1, cols
-        found: dict[TileLayout, tuple[Count | int, Count | int, Count | int]] = {
-            TileLayout.SPREAD: (rows, cols, 1),
-            TileLayout.SPREAD_ROW: (1, cols, 1),
-            TileLayout.SPREAD_COLUMN: (1, rows, 1),
-            TileLayout.TURNED: (1, cols, rows),
-            TileLayout.ROW: (1, 1, cols),
-            TileLayout.COLUMN: (1, 1, rows),
-        }
-        return found.get(source, (1, rows, cols))
+        return (rows, 1, cols) if result is TileLayout.SPREAD else source.extents(rows, cols)
 
     def load_cycles(
         self,
@@ -253,13 +240,9 @@ class TileCode:
     ) -> int:
         """Cycles of MTE2 for the loads of one tile, or some; `unaligned`: inputs that transfers do not find at full
         alignment."""
-        path, total = "rates.gm_to_ub_gb_per_s", 0
-        for load in self.loads if among is None else among:
-            register = self.registers[load.register]
-            aligned, item = load.input not in unaligned, register.dtype.itemsize
-            lines = (1, rows * cols) if _is_run(register.layout, load.row_stride, cols, item, target) else (rows, cols)
-            total += _move_cycles(register.layout, item, *lines, path, target, aligned)
-        return total
+        path, loads = "rates.gm_to_ub_gb_per_s", self.loads if among is None else among
+        parts = ((x, self.registers[x.register].layout, x.input not in unaligned) for x in loads)
+        return sum(self._move_cycles(*part, rows, cols, path, target) for part in parts)
 
     def store_cycles(
         self,
@@ -270,12 +253,21 @@ class TileCode:
         unaligned: Container[int] = (),
     ) -> int:
         """Cycles of MTE3 for the stores of one tile, or some; `unaligned` as in `load_cycles`."""
-        path, total = "rates.ub_to_gm_gb_per_s", 0
-        for store in self.stores if among is None else among:
-            item, aligned = self.registers[store.register].dtype.itemsize, store.output not in unaligned
-            lines = (1, rows * cols) if _is_run(store.layout, store.row_stride, cols, item, target) else (rows, cols)
-            total += _move_cycles(store.layout, item, *lines, path, target, aligned)
-        return total
+        path, stores = "rates.ub_to_gm_gb_per_s", self.stores if among is None else among
+        parts = ((x, x.layout, x.output not in unaligned) for x in stores)
+        return sum(self._move_cycles(*part, rows, cols, path, target) for part in parts)
+
+    def _move_cycles(
+        self, move: TileLoad | TileStore, layout: TileLayout, aligned: bool, rows: int, cols: int, path: str,
+        target: AicoreTarget,
+    ) -> int:  # fmt: skip
+        """Cycles of a load or store of one tile; rows that lie one behind the other, there and in UB, are one run."""
+        item = self.registers[move.register].dtype.itemsize
+        if layout is TileLayout.MATRIX and move.row_stride == cols and cols * item % target.memory.block_bytes == 0:
+            rows, cols = 1, rows * cols
+        pieces, lines, elements = layout.extents(rows, cols)
+        beats = target.global_transfer_cycles(path, lines * elements * item, 0 if aligned else 1)
+        return pieces * (target.dma.startup_cycles + beats + (lines - 1) * target.dma.row_cycles)
 
 
 def _first_gap(taken: Iterable[tuple[int, int]], nbytes: int) -> int:
@@ -286,26 +278,3 @@ def _first_gap(taken: Iterable[tuple[int, int]], nbytes: int) -> int:
             break
         place = max(place, end)
     return place
-
-
-def _is_run(layout: TileLayout, row_stride: int, cols: int, item: int, target: AicoreTarget) -> bool:
-    """Whether rows lie one behind the other, there and in UB: one run of bytes."""
-    return layout is TileLayout.MATRIX and row_stride == cols and cols * item % target.memory.block_bytes == 0
-
-
-def _move_cycles(
-    layout: TileLayout, item: int, rows: int, cols: int, path: str, target: AicoreTarget, aligned: bool
-) -> int:
-    lines, elements = {
-        TileLayout.MATRIX: (rows, cols),
-        TileLayout.TURNED: (cols, rows),
-        TileLayout.ROW: (1, cols),
-        TileLayout.COLUMN: (1, rows),
-        TileLayout.SPREAD_ROW: (cols, 1),
-        TileLayout.SPREAD_COLUMN: (rows, 1),
-        TileLayout.SPREAD: (cols, 1),
-        TileLayout.SCALAR: (1, 1),
-    }[layout]
-    count = rows if layout is TileLayout.SPREAD else 1
-    beats = target.global_transfer_cycles(path, lines * elements * item, 0 if aligned else 1)
-    return count * (target.dma.startup_cycles + beats + (lines - 1) * target.dma.row_cycles)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.errors import InternalError
-from superkernel.core.tensor import TensorType
+from superkernel.core.tensor import TensorType, strided_view
 from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import OpDef
@@ -36,7 +36,7 @@ def compute(body: Body, operands: Sequence[Flat], where: str) -> None:
             if source is None or kind is None:
                 arrays.append(None)
             else:
-                arrays.append(_view(operands[source.operand], source.shape, source.strides, source.offset))
+                arrays.append(strided_view(operands[source.operand], source.shape, source.strides, source.offset))
         results = run_reference(_definition(body.op, where), arrays, body.attr, body.anchor_outputs, where=where)
     _run(body.epilogue, operands, results, where)
 
@@ -48,7 +48,7 @@ def _run(program: PointwiseProgram, operands: Sequence[Flat], results: Sequence[
         if item.source < 0:
             values.append(results[-1 - item.source])
         else:
-            values.append(_view(operands[item.source], program.shape, item.strides, item.offset).copy())
+            values.append(strided_view(operands[item.source], program.shape, item.strides, item.offset).copy())
     for step in program.instructions:
         if step.op == "constant":
             values.append(np.full(program.shape, step.attr("value"), step.dtype.numpy))
@@ -59,7 +59,8 @@ def _run(program: PointwiseProgram, operands: Sequence[Flat], results: Sequence[
         values += run_reference(definition, [values[a] for a in step.args], attrs, (kind,), where=where)
     for output in program.outputs:
         value = values[output.value]
-        _view(operands[output.target], value.shape, output.strides, output.offset)[...] = value
+        target = operands[output.target]
+        strided_view(target, value.shape, output.strides, output.offset, writeable=True)[...] = value
 
 
 def _definition(op: str, where: str) -> OpDef:
@@ -67,9 +68,3 @@ def _definition(op: str, where: str) -> OpDef:
     if definition is None:
         raise InternalError("a fallback of an unknown operator", location=where, found=op)
     return definition
-
-
-def _view(flat: Flat, shape: Sequence[int], strides: Sequence[int], offset: int) -> Flat:
-    if 0 in shape:
-        return np.zeros(shape, flat.dtype)
-    return np.lib.stride_tricks.as_strided(flat[offset:], shape, [s * flat.itemsize for s in strides])

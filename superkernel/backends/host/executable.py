@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from superkernel import _core
 from superkernel.codegen.host.image import HostImage
 from superkernel.core.errors import InternalError, WatchdogError
-from superkernel.core.tensor import TensorType
+from superkernel.core.tensor import TensorType, strided_view
 from superkernel.ir.body import PointwiseProgram
 from superkernel.ops.table import find_op
 from superkernel.reference import run_reference
@@ -149,18 +149,12 @@ class HostExecutable:
             elif isinstance(source, PointwiseProgram):
                 raise InternalError("a host call with a prologue", location=sub.name)
             else:
-                flat = buffers[source.operand].reshape(-1)
-                strides = tuple(s * flat.itemsize for s in source.strides)
-                arrays.append(
-                    np.lib.stride_tricks.as_strided(flat[source.offset :], source.shape, strides, writeable=False)
-                )
+                arrays.append(strided_view(buffers[source.operand], source.shape, source.strides, source.offset))
         results = run_reference(definition, arrays, body.attr, body.anchor_outputs, where=sub.name)
         for output in body.epilogue.outputs:
             result = -1 - body.epilogue.inputs[output.value].source
-            target = buffers[output.target].reshape(-1)[output.offset :]
-            strides = tuple(s * target.itemsize for s in output.strides)
-            view = np.lib.stride_tricks.as_strided(target, body.anchor_outputs[result].shape, strides)
-            view[...] = results[result]
+            target, shape = buffers[output.target], body.anchor_outputs[result].shape
+            strided_view(target, shape, output.strides, output.offset, writeable=True)[...] = results[result]
 
     def _buffer(self, address: MemoryAddress, kind: TensorType) -> Array:
         """The memory of an operand as an array."""
