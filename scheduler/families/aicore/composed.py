@@ -17,7 +17,7 @@ import operator
 from collections.abc import Callable, Sequence
 
 from superkernel.core.dtypes import DType
-from superkernel.scheduler.families.aicore.lowering import Expr, maximum, minimum, where
+from superkernel.scheduler.families.aicore.lowering import TileExpr, maximum, minimum, where
 
 F32, I32 = DType.F32, DType.I32
 
@@ -35,27 +35,27 @@ COS = (1.0, -0.5, 4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948
 HALF_PI_PARTS = (1.5703125, 4.837512969970703e-4, 7.549789948768648e-8)
 
 
-def exp(x: Expr) -> Expr:
+def exp(x: TileExpr) -> TileExpr:
     """e^x."""
     return x.unary("v_exp")
 
 
-def ln(x: Expr) -> Expr:
+def ln(x: TileExpr) -> TileExpr:
     """The natural logarithm."""
     return x.unary("v_ln")
 
 
-def sqrt(x: Expr) -> Expr:
+def sqrt(x: TileExpr) -> TileExpr:
     """The square root."""
     return x.unary("v_sqrt")
 
 
-def relu(x: Expr) -> Expr:
+def relu(x: TileExpr) -> TileExpr:
     """max(x, 0)."""
     return x.unary("v_relu")
 
 
-def polynomial(x: Expr, factors: Sequence[float]) -> Expr:
+def polynomial(x: TileExpr, factors: Sequence[float]) -> TileExpr:
     """factors[0] + factors[1] x + ..."""
     total = x * factors[-1] + factors[-2]
     for factor in reversed(factors[:-2]):
@@ -63,13 +63,13 @@ def polynomial(x: Expr, factors: Sequence[float]) -> Expr:
     return total
 
 
-def odd(x: Expr, factors: Sequence[float], limit: float = math.inf) -> Expr:
+def odd(x: TileExpr, factors: Sequence[float], limit: float = math.inf) -> TileExpr:
     """x times a polynomial in x^2 (at most `limit`)."""
     square = x * x
     return polynomial(square if limit == math.inf else minimum(square, limit), factors) * x
 
 
-def one_minus_two_over(power: Expr) -> Expr:
+def one_minus_two_over(power: TileExpr) -> TileExpr:
     """tanh(power / 2)."""
     return 1 / (exp(power) + 1.0) * -2.0 + 1.0
 
@@ -81,67 +81,67 @@ def _phi(short: bool, scale: float) -> tuple[list[float], float]:
     return [f * scale ** (2 * k + 1) for k, f in enumerate(factors)], limit
 
 
-def erf(x: Expr, short: bool) -> Expr:
+def erf(x: TileExpr, short: bool) -> TileExpr:
     """As the tanh of an odd polynomial; `short`: one of fewer terms, for f16."""
     return one_minus_two_over(odd(x, *_phi(short, math.sqrt(2.0))))
 
 
-def gelu(x: Expr, short: bool, approximate: bool) -> Expr:
+def gelu(x: TileExpr, short: bool, approximate: bool) -> TileExpr:
     """x Phi(x) = x / (1 + e^-logit(Phi(x)))."""
     factors, limit = (list(GELU_TANH), math.inf) if approximate else _phi(short, 1.0)
     return x / (exp(odd(x, [-f for f in factors], limit)) + 1.0)
 
 
-def mish(x: Expr) -> Expr:
+def mish(x: TileExpr) -> TileExpr:
     """With u = e^x: x (u^2 + 2u) / (u^2 + 2u + 2); from 20 on the factor is 1."""
     u = exp(minimum(x, 20.0))
     top = (u + 2.0) * u
     return x * (top / (top + 2.0))
 
 
-def hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
+def hard_sigmoid(x: TileExpr, alpha: float, beta: float) -> TileExpr:
     """alpha x + beta, bounded to [0, 1]."""
     return minimum(maximum(x * alpha + beta, 0.0), 1.0)
 
 
-def elu(x: Expr, alpha: float, scale: float) -> Expr:
+def elu(x: TileExpr, alpha: float, scale: float) -> TileExpr:
     """scale (x where positive, else alpha (e^x - 1))."""
     below = (exp(minimum(x, 0.0)) - 1.0) * (alpha * scale)
     return (relu(x) if scale == 1.0 else relu(x) * scale) + below
 
 
-def celu(x: Expr, alpha: float) -> Expr:
+def celu(x: TileExpr, alpha: float) -> TileExpr:
     """max(x, 0) + min(0, alpha (e^(x / alpha) - 1))."""
     below = minimum((exp(x * (1.0 / alpha)) - 1.0) * alpha, 0.0)
     return relu(x) + below
 
 
-def expm1(x: Expr) -> Expr:
+def expm1(x: TileExpr) -> TileExpr:
     """e^x - 1; below 0.3 in magnitude as a polynomial, where the difference would cancel."""
     near = polynomial(x, (1.0, 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720)) * x
     far = exp(x) - 1.0
     return where(abs(x) < 0.3, near, far)
 
 
-def log1p(x: Expr) -> Expr:
+def log1p(x: TileExpr) -> TileExpr:
     """Near 0 2 atanh(x / (x + 2)), elsewhere ln(1 + x)."""
     near = odd(x / (x + 2.0), (2.0, 2 / 3, 2 / 5, 2 / 7, 2 / 9))
     far = ln(x + 1.0)
     return where(abs(x) < 0.4, near, far)
 
 
-def half_exponents(x: Expr) -> tuple[Expr, Expr]:
+def half_exponents(x: TileExpr) -> tuple[TileExpr, TileExpr]:
     """e^x / 2 and e^-x / 2, each e^(|x| / 2) squared, so that it overflows no sooner than sinh or cosh."""
     half, other = exp(x * 0.5), exp(x * -0.5)
     return half * 0.5 * half, other * 0.5 * other
 
 
-def with_sign_of(magnitude: Expr, x: Expr) -> Expr:
+def with_sign_of(magnitude: TileExpr, x: TileExpr) -> TileExpr:
     """The magnitude, negated where x is negative."""
     return where(x < 0.0, -magnitude, magnitude)
 
 
-def asinh(x: Expr) -> Expr:
+def asinh(x: TileExpr) -> TileExpr:
     """ln(|x| + sqrt(x^2 + 1)) as log1p, large numbers by ln(|x|) + ln 2."""
     size = abs(x)
     square = size * size
@@ -151,7 +151,7 @@ def asinh(x: Expr) -> Expr:
     return with_sign_of(where(size < 1e10, log1p(inner), big), x)
 
 
-def acosh(x: Expr) -> Expr:
+def acosh(x: TileExpr) -> TileExpr:
     """From log1p of x - 1; beyond 1e10, where a square would overflow, ln 2x."""
     below = x - 1.0
     root = sqrt(below * (x + 1.0))
@@ -159,7 +159,7 @@ def acosh(x: Expr) -> Expr:
     return where(x > 1e10, big, log1p(below + root))
 
 
-def atan(x: Expr) -> Expr:
+def atan(x: TileExpr) -> TileExpr:
     """|x| above tan(3 pi / 8) by pi/2 - atan(1 / x), above tan(pi / 8) by pi/4 + atan((x - 1) / (x + 1))."""
     size = abs(x)
     far, middle = (size > math.tan(t) for t in (3 * math.pi / 8, math.pi / 8))
@@ -171,7 +171,7 @@ def atan(x: Expr) -> Expr:
     return with_sign_of(odd(argument, ATAN) + start, x)
 
 
-def atan2(y: Expr, x: Expr) -> Expr:
+def atan2(y: TileExpr, x: TileExpr) -> TileExpr:
     """The shorter of |x| and |y| over the longer, 0 and 1 where that is 0/0 or infinity over itself; its arc tangent,
     mirrored into the quadrant by the signs."""
     height, width = abs(y), abs(x)
@@ -183,18 +183,18 @@ def atan2(y: Expr, x: Expr) -> Expr:
     return where(sign_bit(y), -angle, angle)
 
 
-def sign_bit(x: Expr) -> Expr:
+def sign_bit(x: TileExpr) -> TileExpr:
     """A mask of what carries a minus: zeros too. The sign is shifted over all bits, which are read as an integer's."""
     e = x.e
-    return Expr(e, e.step("v_shr", x.layout, I32, (I32,), {"src": x.register}, shift=31)) < 0
+    return TileExpr(e, e.step("v_shr", x.layout, I32, (I32,), {"src": x.register}, shift=31)) < 0
 
 
-def asin(x: Expr) -> Expr:
+def asin(x: TileExpr) -> TileExpr:
     """atan(x / sqrt((1 - x)(1 + x)))."""
     return atan(x / sqrt((1.0 - x) * (x + 1.0)))
 
 
-def _quarter_turns(x: Expr) -> tuple[Expr, Expr]:
+def _quarter_turns(x: TileExpr) -> tuple[TileExpr, TileExpr]:
     """x less the nearest multiple of pi/2, and that multiple as i32."""
     count = (x * (2 / math.pi)).cast(F32)
     rest = x
@@ -203,7 +203,7 @@ def _quarter_turns(x: Expr) -> tuple[Expr, Expr]:
     return rest, count.cast(I32)
 
 
-def _sine_of(rest: Expr, turns: Expr) -> Expr:
+def _sine_of(rest: TileExpr, turns: TileExpr) -> TileExpr:
     """sin(rest + turns pi/2): sine or cosine of the rest, negated in the second half turn."""
     square = rest * rest
     sine = polynomial(square, SIN) * rest
@@ -212,19 +212,19 @@ def _sine_of(rest: Expr, turns: Expr) -> Expr:
     return where(turns.binary("v_and", turns.like(2)).compare("ne", 0), -value, value)
 
 
-def cos(x: Expr) -> Expr:
+def cos(x: TileExpr) -> TileExpr:
     """The sine one quarter turn on."""
     rest, turns = _quarter_turns(x)
     return _sine_of(rest, turns + 1)
 
 
-def tan(x: Expr) -> Expr:
+def tan(x: TileExpr) -> TileExpr:
     """Sine by cosine of the same quarter turn."""
     rest, turns = _quarter_turns(x)
     return _sine_of(rest, turns) / _sine_of(rest, turns + 1)
 
 
-PLAIN: dict[str, Callable[..., Expr]] = {
+PLAIN: dict[str, Callable[..., TileExpr]] = {
     "sigmoid": lambda x: 1 / (exp(x * -1.0) + 1.0),  # where that overflows, 1 / inf is the right 0
     "silu": lambda x: x / (exp(x * -1.0) + 1.0),
     "tanh": lambda x: one_minus_two_over(x * 2.0),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from superkernel.core.dtypes import DType
 from superkernel.registry.vector_ops import STEPS
-from superkernel.scheduler.families.aicore.lowering import Expr, InstructionSite, engine_type, unsupported, where
+from superkernel.scheduler.families.aicore.lowering import InstructionSite, TileExpr, engine_type, unsupported, where
 
 F32, F16, I32, I16 = DType.F32, DType.F16, DType.I32, DType.I16
 
 
-def cast(s: InstructionSite) -> Expr:
+def cast(s: InstructionSite) -> TileExpr:
     """The argument in the instruction's type, by way of others where no command converts directly. Raises
     UnsupportedError."""
     source, wanted = s.dtype, s.instruction.dtype
@@ -32,7 +32,7 @@ def cast(s: InstructionSite) -> Expr:
     return _between_integers(s.form(0, engine_type(source)), wanted)
 
 
-def _between_integers(x: Expr, wanted: DType) -> Expr:
+def _between_integers(x: TileExpr, wanted: DType) -> TileExpr:
     """Modulo 2^(width): the places above are shifted out, then the conversions, which bound, change nothing."""
     dtype = x.dtype
     if dtype is engine_type(wanted):
@@ -46,15 +46,15 @@ def _between_integers(x: Expr, wanted: DType) -> Expr:
     return low.cast(I16) if wanted is I16 else low.cast(F16 if dtype is I16 else F32).cast(wanted)
 
 
-def _cast_of_words(s: InstructionSite) -> Expr:
+def _cast_of_words(s: InstructionSite) -> TileExpr:
     """i64 from its two halves; as a float high x 2^32 + low, the low half taken as unsigned."""
     e, number, wanted = s.e, s.args[0], s.instruction.dtype
     if number >= len(e.program.inputs) or e.program.inputs[number].source < 0:
         raise unsupported(s.instruction, "only an i64 input can be converted")
-    low = Expr(e, e.load(number, I32, 2, 0))
+    low = TileExpr(e, e.load(number, I32, 2, 0))
     if wanted is I32:
         return low
-    high = Expr(e, e.load(number, I32, 2, 1))
+    high = TileExpr(e, e.load(number, I32, 2, 1))
     if wanted is DType.BOOL:
         return low.binary("v_or", high).compare("ne", 0)
     upper = high.cast(F32) * 2.0**32
@@ -65,17 +65,17 @@ def _cast_of_words(s: InstructionSite) -> Expr:
     return where(small, lower, upper + unsigned)
 
 
-def quantize(s: InstructionSite) -> Expr:
+def quantize(s: InstructionSite) -> TileExpr:
     """round(x / scale) + zero point; the last conversion bounds."""
     wanted = s.instruction.dtype
     if ("quantize", s.dtype, wanted) not in STEPS:
         raise unsupported(s.instruction, f"the vector engine has no {wanted}")
     x, scale = s.wide(), s.operand(1)
-    steps = (x / (scale if isinstance(scale, Expr) else x.like(scale))).cast(F32)
+    steps = (x / (scale if isinstance(scale, TileExpr) else x.like(scale))).cast(F32)
     return (steps + s.operand(2) if s.has(2) else steps).cast(wanted)
 
 
-def dequantize(s: InstructionSite) -> Expr:
+def dequantize(s: InstructionSite) -> TileExpr:
     """(x - zero point) * scale, in the wide type."""
     x = s.wide()
     return (x - s.operand(2) if s.has(2) else x) * s.operand(1)

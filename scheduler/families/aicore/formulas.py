@@ -1,6 +1,6 @@
 """Pointwise operators as vector commands: the table of what `lowering` does with each instruction.
 
-Model: `lower(program, ...)` is the entry. A handler gets the instruction at its place and returns an `Expr`,
+Model: `lower(program, ...)` is the entry. A handler gets the instruction at its place and returns an `TileExpr`,
 whose element type is that of the new value's first form. An instruction with constant arguments only is folded by the
 operator's own reference.
 """
@@ -22,10 +22,10 @@ from superkernel.ops.table import op_table
 from superkernel.registry.vector_ops import why_not
 from superkernel.scheduler.families.aicore import composed, conversions
 from superkernel.scheduler.families.aicore.lowering import (
-    Expr,
     InstructionSite,
     LoweredValue,
     ProgramLowering,
+    TileExpr,
     engine_type,
     is_exact,
     maximum,
@@ -37,7 +37,7 @@ from superkernel.scheduler.families.aicore.tilecode import TileCode, TileLayout
 
 F32, F16, U8 = DType.F32, DType.F16, DType.U8
 POWER_MAX = 64  # whole exponents up to here are multiplications
-Handler = Callable[[InstructionSite], Expr]
+Handler = Callable[[InstructionSite], TileExpr]
 
 
 def lower(
@@ -121,33 +121,33 @@ def _command(command: str, exact: bool) -> Handler:
 
 
 def _rounded(direction: str) -> Handler:
-    def handler(s: InstructionSite) -> Expr:
+    def handler(s: InstructionSite) -> TileExpr:
         x = s.x(exact=True)
         return x.cast(x.dtype, direction)
 
     return handler
 
 
-def _plain(function: Callable[..., Expr]) -> Handler:
+def _plain(function: Callable[..., TileExpr]) -> Handler:
     return lambda s: function(*(s.wide(k) for k in range(len(s.args))))
 
 
-def _two(function: Callable[..., Expr], exact: bool = False) -> Handler:
+def _two(function: Callable[..., TileExpr], exact: bool = False) -> Handler:
     """Of two operands, of which one may be a number; a number comes second where the function does not care."""
 
-    def handler(s: InstructionSite) -> Expr:
+    def handler(s: InstructionSite) -> TileExpr:
         a, b = s.given(exact)
-        return function(b, a) if exact and not isinstance(a, Expr) else function(a, b)
+        return function(b, a) if exact and not isinstance(a, TileExpr) else function(a, b)
 
     return handler
 
 
-def _square(s: InstructionSite) -> Expr:
+def _square(s: InstructionSite) -> TileExpr:
     x = s.x()
     return x * x
 
 
-def _sign(s: InstructionSite) -> Expr:
+def _sign(s: InstructionSite) -> TileExpr:
     """1 above 0, -1 below, else x itself (0, NaN)."""
     x = s.x(exact=True)
     above, below = x > 0, x < 0
@@ -157,46 +157,46 @@ def _sign(s: InstructionSite) -> Expr:
 def _comparison(predicate: str) -> Handler:
     flipped = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
-    def handler(s: InstructionSite) -> Expr:
+    def handler(s: InstructionSite) -> TileExpr:
         if s.dtype is DType.BOOL:
             differs = _differs(s.form(0, U8), s.form(1, U8))
             return _inverted(differs) if predicate == "eq" else differs
         a, b = s.given(exact=True)
-        if isinstance(a, Expr):
+        if isinstance(a, TileExpr):
             return a.compare(predicate, b)
-        assert isinstance(b, Expr)
+        assert isinstance(b, TileExpr)
         return b.compare(flipped.get(predicate, predicate), a)
 
     return handler
 
 
-def _inverted(mask: Expr) -> Expr:
+def _inverted(mask: TileExpr) -> TileExpr:
     return where(mask, mask.like(0), 1)
 
 
-def _differs(a: Expr, b: Expr) -> Expr:
+def _differs(a: TileExpr, b: TileExpr) -> TileExpr:
     return where(a, _inverted(b), b)
 
 
-def _logical(function: Callable[[Expr, Expr], Expr]) -> Handler:
+def _logical(function: Callable[[TileExpr, TileExpr], TileExpr]) -> Handler:
     return lambda s: function(s.form(0, U8), s.form(1, U8))
 
 
 def _bitwise(command: str) -> Handler:
-    def handler(s: InstructionSite) -> Expr:
-        a, b = (x if isinstance(x, Expr) else _one(s, x) for x in s.given())
+    def handler(s: InstructionSite) -> TileExpr:
+        a, b = (x if isinstance(x, TileExpr) else _one(s, x) for x in s.given())
         return a.binary(command, b)
 
     return handler
 
 
-def _one(s: InstructionSite, value: float) -> Expr:
+def _one(s: InstructionSite, value: float) -> TileExpr:
     """A number in the type of the arguments, once."""
-    return Expr(s.e, s.e.constant(value, s.dtype, TileLayout.SCALAR))
+    return TileExpr(s.e, s.e.constant(value, s.dtype, TileLayout.SCALAR))
 
 
 def _shift(command: str) -> Handler:
-    def handler(s: InstructionSite) -> Expr:
+    def handler(s: InstructionSite) -> TileExpr:
         places = s.const(1)
         if places is None:
             raise unsupported(s.instruction, "shifts by computed numbers of places are not supported")
@@ -208,18 +208,18 @@ def _shift(command: str) -> Handler:
     return handler
 
 
-def _where(s: InstructionSite) -> Expr:
+def _where(s: InstructionSite) -> TileExpr:
     mask, branches = s.form(0, U8), s.args[1:]
     kind = s.e.program.dtype_of(branches[0])
     own = engine_type(kind)
     dtype = own if not kind.is_float or all(s.e.has(a, own) for a in branches) else F32
     a, b = s.operand(1, dtype), s.operand(2, dtype)
-    if not isinstance(a, Expr) and not isinstance(b, Expr):
-        a = Expr(s.e, s.e.constant(a, dtype, mask.layout))
+    if not isinstance(a, TileExpr) and not isinstance(b, TileExpr):
+        a = TileExpr(s.e, s.e.constant(a, dtype, mask.layout))
     return where(mask, a, b)
 
 
-def _clip(s: InstructionSite) -> Expr:
+def _clip(s: InstructionSite) -> TileExpr:
     dtype = s.compute_type(True, [a for a in s.args if a >= 0])
     result = s.form(0, dtype)
     for place, bound in enumerate((maximum, minimum), 1):
@@ -228,20 +228,20 @@ def _clip(s: InstructionSite) -> Expr:
     return result
 
 
-def _prelu(s: InstructionSite) -> Expr:
+def _prelu(s: InstructionSite) -> TileExpr:
     """max(x, 0) + slope min(x, 0)."""
     x = s.wide()
     scaled = minimum(x, 0.0) * s.operand(1)
     return where(x < 0.0, scaled, x)
 
 
-def _leaky(s: InstructionSite) -> Expr:
+def _leaky(s: InstructionSite) -> TileExpr:
     """v_leaky multiplies at 0 as well, where the sign does not matter."""
     x = s.x() if is_exact(s.attr("alpha"), F16) else s.wide()
     return x.scalar("v_leaky", s.attr("alpha"))
 
 
-def _pow(s: InstructionSite) -> Expr:
+def _pow(s: InstructionSite) -> TileExpr:
     exponent = s.const(1)
     if exponent is None:
         raise unsupported(s.instruction, "powers with computed exponents are not supported")
@@ -257,7 +257,7 @@ def _pow(s: InstructionSite) -> Expr:
     return composed.exp(composed.ln(x) * b)
 
 
-def _whole_power(x: Expr, n: int) -> Expr:
+def _whole_power(x: TileExpr, n: int) -> TileExpr:
     result, square = None, x
     while n:
         if n & 1:
@@ -269,13 +269,13 @@ def _whole_power(x: Expr, n: int) -> Expr:
     return result
 
 
-def _threshold(s: InstructionSite) -> Expr:
+def _threshold(s: InstructionSite) -> TileExpr:
     x = s.x(exact=True) if is_exact(s.attr("alpha"), F16) else s.wide()
     low = x.compare("le", s.attr("alpha"))
     return where(low, x.like(0.0), x)
 
 
-def _shrink(s: InstructionSite) -> Expr:
+def _shrink(s: InstructionSite) -> TileExpr:
     x, bias, limit = s.wide(), s.attr("bias"), s.attr("lambd")
     low, high = x < -limit, x > limit
     other = where(x.compare("ne", x), x, 0.0)
@@ -283,17 +283,17 @@ def _shrink(s: InstructionSite) -> Expr:
     return where(low, x + bias, above)
 
 
-def _isnan(s: InstructionSite) -> Expr:
+def _isnan(s: InstructionSite) -> TileExpr:
     x = s.x(exact=True)
     return x.compare("ne", x)
 
 
-def _isinf(s: InstructionSite) -> Expr:
+def _isinf(s: InstructionSite) -> TileExpr:
     x = s.x(exact=True)
     signs = [sign for name, sign in (("detect_positive", 1), ("detect_negative", -1)) if s.instruction.attr(name)]
     found = [x.compare("eq", sign * math.inf) for sign in signs]
     if not found:
-        return Expr(s.e, s.e.constant(0, U8, x.layout))
+        return TileExpr(s.e, s.e.constant(0, U8, x.layout))
     return found[0] if len(found) == 1 else where(found[0], found[0], found[1])
 
 

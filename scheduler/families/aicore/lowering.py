@@ -2,9 +2,9 @@
 
 Model: an SSA value has *forms*: registers that hold it in an element type of the engines (an f16 input as f16 and,
 once something computes with it, as f32), or it is a constant. Forms are made when they are first asked for. The
-formulas of the operators are in `formulas`; they see an `InstructionSite` and compute with `Expr`, a register with the
-operators of Python, which choose layouts and insert broadcasts. Every operator is a command, in the order of
-evaluation; numbers among the operands become constants of commands.
+formulas of the operators are in `formulas`; they see an `InstructionSite` and compute with `TileExpr`, a register with
+Python's operators, which choose layouts and insert broadcasts. Each operation is a command, in the order of evaluation;
+numbers among the operands become constants of commands.
 
 Invariants: floats are computed in f32; a command runs in f16 only where its one rounding is that of the stored result,
 or where it is exact.
@@ -168,8 +168,8 @@ class ProgramLowering:
 
     def _converted(self, value: LoweredValue, dtype: DType) -> int:
         if DType.F32 in value.forms:
-            return Expr(self, value.forms[DType.F32]).cast(dtype).register
-        source = Expr(self, next(iter(value.forms.values())))
+            return TileExpr(self, value.forms[DType.F32]).cast(dtype).register
+        source = TileExpr(self, next(iter(value.forms.values())))
         if dtype is DType.BF16 or (dtype is DType.F16 and source.dtype is not DType.F16):
             source = source.cast(DType.F32)
             value.forms[DType.F32] = source.register
@@ -316,7 +316,7 @@ class ProgramLowering:
 
 
 @dataclass(frozen=True, eq=False)
-class Expr:
+class TileExpr:
     """A register of a lowering; see the module docstring."""
 
     e: ProgramLowering
@@ -332,30 +332,30 @@ class Expr:
         """Its element type."""
         return self.e.dtype(self.register)
 
-    def like(self, value: float) -> Expr:
+    def like(self, value: float) -> TileExpr:
         """A number, of the same type and layout."""
-        return Expr(self.e, self.e.constant(value, self.dtype, self.layout))
+        return TileExpr(self.e, self.e.constant(value, self.dtype, self.layout))
 
     def _step(
         self, command: str, layout: TileLayout, dtype: DType, types: tuple[DType, ...], operands: dict[str, int],
         **params: int | str,
-    ) -> Expr:  # fmt: skip
-        return Expr(self.e, self.e.step(command, layout, dtype, types, operands, **params))
+    ) -> TileExpr:  # fmt: skip
+        return TileExpr(self.e, self.e.step(command, layout, dtype, types, operands, **params))
 
-    def unary(self, command: str, **params: int | str) -> Expr:
+    def unary(self, command: str, **params: int | str) -> TileExpr:
         """v_exp and the like, in the operand's type; `params`: further operands of the command."""
         return self._step(command, self.layout, self.dtype, (self.dtype,), {"src": self.register}, **params)
 
-    def scalar(self, command: str, value: float) -> Expr:
+    def scalar(self, command: str, value: float) -> TileExpr:
         """v_adds and the like: with a constant on the right."""
         return self.unary(command, value=bits_of(value, self.dtype))
 
-    def cast(self, dtype: DType, rounding: str = "nearest_even") -> Expr:
+    def cast(self, dtype: DType, rounding: str = "nearest_even") -> TileExpr:
         """v_cast; to its own type: to whole numbers."""
         types = (self.dtype, dtype)
         return self._step("v_cast", self.layout, dtype, types, {"src": self.register}, rounding=rounding)
 
-    def binary(self, command: str, other: Expr) -> Expr:
+    def binary(self, command: str, other: TileExpr) -> TileExpr:
         """v_add and the like; what is broadcast stays as small as the command takes it."""
         e, a, b, layout = self.e, self.register, other.register, self.layout.join(other.layout)
         if not e.repeats(a, layout) and command in COMMUTATIVE and e.repeats(b, layout):
@@ -364,34 +364,34 @@ class Expr:
         form = "matrix" if e.repeats(b, layout) else "column"
         return self._step(command, layout, e.dtype(a), (e.dtype(a),), {"a": a, "b": b}, b_form=form)
 
-    def either(self, matrix: str, scalar: str, other: Operand) -> Expr:
+    def either(self, matrix: str, scalar: str, other: Operand) -> TileExpr:
         """A command that has a form for constants."""
-        return self.binary(matrix, other) if isinstance(other, Expr) else self.scalar(scalar, other)
+        return self.binary(matrix, other) if isinstance(other, TileExpr) else self.scalar(scalar, other)
 
-    def compare(self, predicate: str, other: Operand) -> Expr:
+    def compare(self, predicate: str, other: Operand) -> TileExpr:
         """A byte mask."""
         types = (self.dtype,)
-        if not isinstance(other, Expr):
+        if not isinstance(other, TileExpr):
             value, src = bits_of(other, self.dtype), {"src": self.register}
             return self._step("v_cmps", self.layout, DType.U8, types, src, predicate=predicate, value=value)
         layout = self.layout.join(other.layout)
         operands = {"a": self.e.expand(self.register, layout), "b": self.e.expand(other.register, layout)}
         return self._step("v_cmp", layout, DType.U8, types, operands, predicate=predicate)
 
-    def __add__(self, other: Operand) -> Expr:
+    def __add__(self, other: Operand) -> TileExpr:
         return self.either("v_add", "v_adds", other)
 
-    def __sub__(self, other: Operand) -> Expr:
-        return self.binary("v_sub", other) if isinstance(other, Expr) else self + -other
+    def __sub__(self, other: Operand) -> TileExpr:
+        return self.binary("v_sub", other) if isinstance(other, TileExpr) else self + -other
 
-    def __rsub__(self, number: float) -> Expr:
+    def __rsub__(self, number: float) -> TileExpr:
         return self.scalar("v_rsubs", number)
 
-    def __mul__(self, other: Operand) -> Expr:
+    def __mul__(self, other: Operand) -> TileExpr:
         return self.either("v_mul", "v_muls", other)
 
-    def __truediv__(self, other: Operand) -> Expr:
-        if isinstance(other, Expr):
+    def __truediv__(self, other: Operand) -> TileExpr:
+        if isinstance(other, TileExpr):
             return self.binary("v_div", other)
         value = float(other)
         mantissa, exponent = math.frexp(value) if value and math.isfinite(value) else (0.0, 0)
@@ -399,50 +399,50 @@ class Expr:
             return self * (1.0 / value)
         return self / self.like(value)
 
-    def __rtruediv__(self, number: float) -> Expr:
+    def __rtruediv__(self, number: float) -> TileExpr:
         return self.unary("v_reciprocal") if number == 1 else self.like(number) / self
 
-    def __neg__(self) -> Expr:
+    def __neg__(self) -> TileExpr:
         return self.unary("v_neg")
 
-    def __abs__(self) -> Expr:
+    def __abs__(self) -> TileExpr:
         return self.unary("v_abs")
 
-    def __lt__(self, other: Operand) -> Expr:
+    def __lt__(self, other: Operand) -> TileExpr:
         return self.compare("lt", other)
 
-    def __gt__(self, other: Operand) -> Expr:
+    def __gt__(self, other: Operand) -> TileExpr:
         return self.compare("gt", other)
 
     __radd__, __rmul__ = __add__, __mul__
 
 
-Operand = Expr | float
+Operand = TileExpr | float
 
 
-def minimum(a: Expr, b: Operand) -> Expr:
+def minimum(a: TileExpr, b: Operand) -> TileExpr:
     """The lesser one."""
     return a.either("v_min", "v_mins", b)
 
 
-def maximum(a: Expr, b: Operand) -> Expr:
+def maximum(a: TileExpr, b: Operand) -> TileExpr:
     """The greater one."""
     return a.either("v_max", "v_maxs", b)
 
 
-def where(mask: Expr, a: Operand, b: Operand) -> Expr:
+def where(mask: TileExpr, a: Operand, b: Operand) -> TileExpr:
     """a where the mask is set, else b; not both numbers."""
-    e, given, layout = mask.e, [x for x in (a, b) if isinstance(x, Expr)], mask.layout
+    e, given, layout = mask.e, [x for x in (a, b) if isinstance(x, TileExpr)], mask.layout
     dtype = given[0].dtype
     for x in given:
         layout = layout.join(x.layout)
-    first = e.expand(a.register if isinstance(a, Expr) else e.constant(a, dtype, layout), layout)
+    first = e.expand(a.register if isinstance(a, TileExpr) else e.constant(a, dtype, layout), layout)
     chosen = e.expand(mask.register, layout)
-    if isinstance(b, Expr):
+    if isinstance(b, TileExpr):
         operands = {"a": first, "b": e.expand(b.register, layout), "mask": chosen}
-        return Expr(e, e.step("v_select", layout, dtype, (dtype,), operands))
+        return TileExpr(e, e.step("v_select", layout, dtype, (dtype,), operands))
     operands, bits = {"src": first, "mask": chosen}, bits_of(b, dtype)
-    return Expr(e, e.step("v_selects", layout, dtype, (dtype,), operands, value=bits))
+    return TileExpr(e, e.step("v_selects", layout, dtype, (dtype,), operands, value=bits))
 
 
 class InstructionSite:
@@ -485,9 +485,9 @@ class InstructionSite:
         """An argument that is a number."""
         return self.e.values[self.args[index]].const
 
-    def form(self, index: int, dtype: DType) -> Expr:
+    def form(self, index: int, dtype: DType) -> TileExpr:
         """An argument in a type."""
-        return Expr(self.e, self.e.form(self.args[index], dtype))
+        return TileExpr(self.e, self.e.form(self.args[index], dtype))
 
     def operand(self, index: int, dtype: DType = DType.F32) -> Operand:
         """An argument in a type, numbers as such."""
@@ -499,11 +499,11 @@ class InstructionSite:
         dtype = self.compute_type(exact)
         return [self.operand(k, dtype) for k in range(len(self.args))]
 
-    def x(self, exact: bool = False) -> Expr:
+    def x(self, exact: bool = False) -> TileExpr:
         """The only argument that counts."""
         return self.form(0, self.compute_type(exact, self.args[:1]))
 
-    def wide(self, index: int = 0) -> Expr:
+    def wide(self, index: int = 0) -> TileExpr:
         """An argument in f32."""
         return self.form(index, DType.F32)
 
