@@ -103,8 +103,7 @@ class Step:
 
 
 def _predict_fused(above: Measured, step: AicoreCompiled) -> float:
-    launch_ns = float(step.target.dispatch.launch_ns)
-    return (above.launches - step.image.launches) * launch_ns - sum(b.cost_ns for b in step.plan.boundaries)
+    return _predict_tiling(above, step) - sum(b.cost_ns for b in step.plan.boundaries)
 
 
 def _predict_sync(above: Measured, step: AicoreCompiled) -> float:
@@ -126,18 +125,6 @@ def _predict_early_start(above: Measured, step: AicoreCompiled) -> float:
     return step.target.nanoseconds(1) * saved
 
 
-def _predict_preload(above: Measured, step: AicoreCompiled) -> float:
-    return step.target.nanoseconds(1) * summed(above.splits)[Activity.MISSES]
-
-
-def _predict_split(above: Measured, step: AicoreCompiled) -> float:
-    return step.target.nanoseconds(1) * above.same_line
-
-
-def _predict_weights(above: Measured, step: AicoreCompiled) -> float:
-    return step.target.nanoseconds(1) * step.weights.gain_cycles
-
-
 def _predict_streams(above: Measured, step: AicoreCompiled) -> float:
     tried = dict(step.schedule.arrangements)
     return step.target.nanoseconds(1) * (tried[AS_GIVEN] - step.schedule.arrangements[0][1])
@@ -150,9 +137,9 @@ def _predict_tiling(above: Measured, step: AicoreCompiled) -> float:
 _PREDICTIONS: Mapping[str, Prediction] = {
     "sync": _predict_sync,
     "early_start": _predict_early_start,
-    "preload": _predict_preload,
-    "split": _predict_split,
-    "weight_prefetch": _predict_weights,
+    "preload": lambda above, step: step.target.nanoseconds(1) * summed(above.splits)[Activity.MISSES],
+    "split": lambda above, step: step.target.nanoseconds(1) * above.same_line,
+    "weight_prefetch": lambda above, step: step.target.nanoseconds(1) * step.weights.gain_cycles,
     "tiling": _predict_tiling,
     "streams": _predict_streams,
     "locality": _predict_sync,

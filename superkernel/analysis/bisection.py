@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.analysis.errors import relative_error
 from superkernel.compilation.dumps import stored_values
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
@@ -269,16 +270,6 @@ def _mask(regions: Sequence[Region], nbytes: int, like: Array) -> NDArray[np.boo
 
 
 def _error(got: Array, want: Array, mask: NDArray[np.bool_] | None) -> float:
-    """The largest difference relative to the largest magnitude; infinite where one is not finite and the other is."""
-    a, b = got.astype(np.float64), want.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if mask is not None:
-        same |= ~mask
-    if same.all():
-        return 0.0
-    if not (np.isfinite(a[~same]).all() and np.isfinite(b[~same]).all()):
-        return float("inf")
-    if got.dtype.kind in "iub":
-        return float("inf")  # whole numbers are exact
-    scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
-    return float(np.abs(a[~same] - b[~same]).max() / max(scale, np.finfo(np.float32).tiny))
+    """As `relative_error`, of the elements in the mask; whole numbers are exact."""
+    error = relative_error(got, want, want, mask)
+    return float("inf") if error and got.dtype.kind in "iub" else error

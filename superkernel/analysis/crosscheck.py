@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.analysis.errors import relative_error
 from superkernel.analysis.mutation import MutationTable, MutationTest, check_mutable
 from superkernel.backends.aicore.compiled import LOWERED
 from superkernel.backends.aicore.qemu import EngineSchedule, QemuRun, find_qemu
@@ -154,7 +155,7 @@ class _Checker:
         found, run_ms = self.run(kernel, launch)
         if executor == "sim":
             self.simulated = found
-        difference = max((_relative(found[n], self.expected[n], self.expected[n]) for n in found), default=0.0)
+        difference = max((relative_error(found[n], self.expected[n], self.expected[n]) for n in found), default=0.0)
         wrong = [n for n in found if not self._near(found[n], self.expected[n], executor)]
         verdict = f"beyond the bound: {', '.join(wrong)}" if wrong else "agrees"
         return CheckRow(executor, timing, difference, None, run_ms, verdict)
@@ -164,7 +165,7 @@ class _Checker:
         if got.dtype.kind not in "fV":
             return lowered or np.array_equal(got, want)
         bound = self.bound if executor != "host" else HOST_BOUND_16 if got.dtype.itemsize < 4 else HOST_BOUND
-        return bound is None or _relative(got, want, want) <= bound
+        return bound is None or relative_error(got, want, want) <= bound
 
     def emulated(self, schedule: EngineSchedule) -> CheckRow:
         """A run on the emulator, held against the simulator's."""
@@ -180,9 +181,9 @@ class _Checker:
             events, disagreements = self._events(runs[0])
         except SuperKernelError as error:
             return CheckRow("qemu", str(schedule), float("inf"), False, 0.0, str(error))
-        difference = max((_relative(found[n], self.expected[n], self.expected[n]) for n in found), default=0.0)
+        difference = max((relative_error(found[n], self.expected[n], self.expected[n]) for n in found), default=0.0)
         bits = all(found[n].tobytes() == self.simulated[n].tobytes() for n in found)
-        apart = max((_relative(found[n], self.simulated[n], self.expected[n]) for n in found), default=0.0)
+        apart = max((relative_error(found[n], self.simulated[n], self.expected[n]) for n in found), default=0.0)
         counts = _same_counts(runs[0].counts, self.counts) if runs[0].counts else None
         verdict = "agrees"
         if not bits and not runs[0].inexact:
@@ -227,20 +228,6 @@ def _same_counts(emulated: Counts, simulated: Counts) -> bool:
         if mine.instructions != theirs.instructions or not lines:
             return False
     return True
-
-
-def _relative(got: Array, want: Array, scale_of: Array) -> float:
-    """The largest difference, relative to the largest magnitude; infinite where one is not finite and the other is, or
-    they are not the same."""
-    a, b = got.astype(np.float64), want.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if same.all():
-        return 0.0
-    if not (np.isfinite(a[~same]).all() and np.isfinite(b[~same]).all()):
-        return float("inf")
-    whole = scale_of.astype(np.float64)
-    scale = np.abs(whole[np.isfinite(whole)]).max(initial=0.0)
-    return float(np.abs(a[~same] - b[~same]).max() / max(scale, np.finfo(np.float32).tiny))
 
 
 def crosscheck(

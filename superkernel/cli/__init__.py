@@ -26,7 +26,6 @@ from typing import Any, NoReturn, TextIO
 import numpy as np
 
 from superkernel.cli import analysis as cli_analysis
-from superkernel.cli import crosscheck as cli_crosscheck
 from superkernel.cli import kernels as cli_kernels
 from superkernel.cli import sim as cli_sim
 from superkernel.cli import sim_run as sim_command
@@ -144,21 +143,13 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--stage", choices=STAGES, default="summary", help="what to show (default: summary)")
     shown.add_argument("--explain", metavar="NODE", help="kernel choice, grouping, tiling and sync of a node")
     text = "Run a model on the reference, the host, the simulator and the emulator; exit status 0 where all agree."
-    check = commands.add_parser("crosscheck", help=text, description=text)
-    check.set_defaults(command=_crosscheck)
-    cli_crosscheck.add_arguments(check, add_model_arguments)
+    cli_analysis.add_crosscheck_arguments(add("crosscheck", _crosscheck, text))
     text = "What each optimisation gives on an accelerator, one after the other and alone."
-    sub = commands.add_parser("ablate", help=text, description=text)
-    sub.set_defaults(command=_ablate)
-    cli_analysis.add_ablate_arguments(sub, add_model_arguments)
+    cli_analysis.add_ablate_arguments(add("ablate", _ablate, text))
     text = "Find the first sub-operator that computes something wrong, inside the fused kernel."
-    sub = commands.add_parser("bisect", help=text, description=text)
-    sub.set_defaults(command=_bisect)
-    cli_analysis.add_bisect_arguments(sub, add_model_arguments)
+    cli_analysis.add_bisect_arguments(add("bisect", _bisect, text))
     text = "Record one run as a timeline of cores and engines: a page for a browser, or JSON for Perfetto."
-    sub = commands.add_parser("trace", help=text, description=text)
-    sub.set_defaults(command=_trace)
-    cli_analysis.add_trace_arguments(sub, add_model_arguments)
+    cli_analysis.add_trace_arguments(add("trace", _trace, text))
     text = "The kernel registry: what there is, why a kernel is chosen, which kernels models need."
     kernels = commands.add_parser("kernels", help=text, description=text)
     cli_kernels.add_commands(kernels, _Parser, add_model_arguments, load_model)
@@ -207,9 +198,14 @@ def load_model(args: argparse.Namespace) -> Any:
         target="host" if args.target is None else args.target,
         threads=args.threads,
         options=parse_options(map(_pair, args.option)),
-        dims={k: _integer(v, f"dimension {k!r}") for k, v in map(_pair, args.dim)},
-        shapes={k: tuple(_integer(d, f"shape of {k!r}") for d in v.split(",") if d) for k, v in map(_pair, args.shape)},
+        **_sizes(args),
     )
+
+
+def _sizes(args: argparse.Namespace) -> dict[str, Any]:
+    """Dimensions and shapes that the command line gives."""
+    shapes = {k: tuple(_integer(d, f"shape of {k!r}") for d in v.split(",") if d) for k, v in map(_pair, args.shape)}
+    return {"dims": {k: _integer(v, f"dimension {k!r}") for k, v in map(_pair, args.dim)}, "shapes": shapes}
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -319,11 +315,7 @@ def _inspect(args: argparse.Namespace) -> int:
 def _graph(args: argparse.Namespace) -> Any:
     from superkernel.frontends import load_graph
 
-    return load_graph(
-        args.model,
-        dims={k: _integer(v, f"dimension {k!r}") for k, v in map(_pair, args.dim)},
-        shapes={k: tuple(_integer(d, f"shape of {k!r}") for d in v.split(",") if d) for k, v in map(_pair, args.shape)},
-    )
+    return load_graph(args.model, **_sizes(args))
 
 
 def _ablate(args: argparse.Namespace) -> int:
@@ -346,9 +338,9 @@ def _bisect(args: argparse.Namespace) -> int:
 
 
 def _crosscheck(args: argparse.Namespace) -> int:
-    result = cli_crosscheck.run(args, _graph(args), parse_options(map(_pair, args.option)))
+    result = cli_analysis.run_crosscheck(args, _graph(args), parse_options(map(_pair, args.option)))
     _print(args, result.to_json(), result.text)
-    return 0 if result.ok else cli_crosscheck.DISAGREEMENT
+    return 0 if result.ok else cli_analysis.WRONG
 
 
 def _lines(data: dict[str, Any]) -> str:

@@ -1,46 +1,57 @@
-"""`superkernel ablate`, `bisect` and `trace`: arguments in, results out."""
+"""`superkernel ablate`, `bisect`, `trace` and `crosscheck`: arguments in, results out."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from superkernel.analysis.ablate import Ablation
     from superkernel.analysis.bisection import Bisection
+    from superkernel.analysis.crosscheck import CrossCheck
     from superkernel.display.tracing import Trace
     from superkernel.ir.graph import Graph
     from superkernel.runtime.kernel import Kernel
 
-WRONG = 1  # exit status of `bisect` where it finds a cause
+WRONG = 1  # exit status of `bisect` where it finds a cause, of `crosscheck` where runs disagree
+SEEDS, TIMINGS, WATCHDOG_S = 3, "now,late,random", 120.0
 
-AddModel = Callable[[argparse.ArgumentParser], None]
 
-
-def add_ablate_arguments(parser: argparse.ArgumentParser, add_model: AddModel) -> None:
-    """The arguments of `ablate`; `add_model` adds those that say which model."""
-    add_model(parser)
+def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `ablate`, but for those that say which model."""
     _add_inputs(parser)
     text = "also vary the uncertain figures of the target, and say which conclusions depend on them"
     parser.add_argument("--sensitivity", action="store_true", help=text)
 
 
-def add_bisect_arguments(parser: argparse.ArgumentParser, add_model: AddModel) -> None:
+def add_bisect_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `bisect`."""
-    add_model(parser)
     _add_inputs(parser)
     text = "largest difference over largest magnitude of a sub-operator's value (default: by type and length)"
     parser.add_argument("--tolerance", type=float, default=None, metavar="X", help=text)
 
 
-def add_trace_arguments(parser: argparse.ArgumentParser, add_model: AddModel) -> None:
+def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `trace`."""
-    add_model(parser)
     _add_inputs(parser)
     text = "where to: .html, a page for a browser, or .json, for Perfetto (default: trace.html)"
     parser.add_argument("--out", default="trace.html", metavar="FILE", help=text)
+
+
+def add_crosscheck_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `crosscheck`."""
+    _add_inputs(parser)
+    text = f"of the emulator's engines (default: {TIMINGS})"
+    parser.add_argument("--timings", default=TIMINGS, metavar="NAME,...", help=text)
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"runs of timing `random` (default {SEEDS})")
+    text = "leave out N waits, sets and flags, one at a time (default 0)"
+    parser.add_argument("--mutants", type=int, default=0, metavar="N", help=text)
+    text = "runs of the program as it is beside the mutants (default 0)"
+    parser.add_argument("--plain", type=int, default=0, metavar="N", help=text)
+    text = f"of a launch (default {WATCHDOG_S:g})"
+    parser.add_argument("--watchdog", type=float, default=WATCHDOG_S, metavar="SECONDS", help=text)
 
 
 def _add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -71,20 +82,28 @@ def run_bisect(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any
     )
 
 
+def run_crosscheck(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> CrossCheck:
+    """Carry `crosscheck` out."""
+    from superkernel.analysis.crosscheck import crosscheck, schedules
+
+    runs = schedules([name for name in args.timings.split(",") if name], args.seeds, args.watchdog)
+    return crosscheck(
+        graph, _inputs(args, graph), target=args.target or "mini", options=options, runs=runs, mutants=args.mutants,
+        plain=args.plain,
+    )  # fmt: skip
+
+
 def run_trace(args: argparse.Namespace, kernel: Kernel) -> Trace:
     """Carry `trace` out; the file is written."""
-    from superkernel.cli.npz import read_npz
     from superkernel.display.tracing import form_of
-    from superkernel.reference.random_inputs import random_inputs
 
     form_of(args.out)  # a bad name is told before anything runs
-    inputs = read_npz(Path(args.inputs), kernel.inputs) if args.inputs is not None else None
-    trace = kernel.trace(inputs if inputs is not None else random_inputs(kernel.inputs, args.random_inputs))
+    trace = kernel.trace(_inputs(args, kernel))
     trace.save(args.out)
     return trace
 
 
-def _inputs(args: argparse.Namespace, graph: Graph) -> dict[str, Any]:
+def _inputs(args: argparse.Namespace, graph: Graph | Kernel) -> dict[str, Any]:
     from superkernel.cli.npz import read_npz
     from superkernel.reference.random_inputs import random_inputs
 

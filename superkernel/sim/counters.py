@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,21 +26,9 @@ if TYPE_CHECKING:
     from superkernel._core import SimDeviceResults
 
 STALLS = (
-    "branch",
-    "result",
-    "load",
-    "store",
-    "fence",
-    "doorbell",
-    "queue_full",
-    "drain",
-    "wait_flag",
-    "cross_wait",
-    "wait_memory",
-    "notify",
-    "fetch",
-    "prefetch_late",
-)
+    "branch", "result", "load", "store", "fence", "doorbell", "queue_full", "drain", "wait_flag", "cross_wait",
+    "wait_memory", "notify", "fetch", "prefetch_late",
+)  # fmt: skip
 """What a control unit stands still for: see `docs/simulator.md`. In the order of the device's numbers."""
 
 PHASES = ("start", "entry", "body", "behind")
@@ -233,32 +221,9 @@ class LaunchResult:
         return tuple(sorted({n for core in self.cores for n in core.table.sub_operators()}))
 
 
-CONTROL_COLUMNS = (
-    "cycles",
-    "instructions",
-    "first_cycle",
-    "last_cycle",
-    "lines_entered",
-    "misses_cold",
-    "misses_capacity",
-    "prefetches",
-    "prefetched_timely",
-    "prefetched_late",
-    "prefetched_useless",
-)
-ENGINE_COLUMNS = (
-    "busy",
-    "commands",
-    "flags",
-    "bytes_read",
-    "bytes_written",
-    "waits_empty",
-    "waits_flag",
-    "waits_memory",
-    "first_cycle",
-    "last_cycle",
-)
-"""The columns of the device's numbers, in its order; `ENGINE_COLUMNS` is also the order of `EngineCounts`."""
+CONTROL_COLUMNS = tuple(f.name for f in fields(ControlCounts) if f.name != "stalls")
+ENGINE_COLUMNS = tuple(f.name for f in fields(EngineCounts))
+"""The columns of the device's numbers, in its order."""
 
 _FIRST, _LAST = CONTROL_COLUMNS.index("first_cycle"), CONTROL_COLUMNS.index("last_cycle")
 _ENGINE_NAMES = {engine.value: engine.title for engine in Engine}

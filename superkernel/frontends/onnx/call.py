@@ -42,11 +42,6 @@ class OnnxCall(Emitter):
 
     # -- reading
 
-    @property
-    def outputs_wanted(self) -> tuple[bool, ...]:
-        """Which outputs the node names."""
-        return tuple(bool(name) for name in self.node.output)
-
     def wants(self, index: int) -> bool:
         """True where output `index` has a name."""
         return index < len(self.node.output) and bool(self.node.output[index])

@@ -20,7 +20,6 @@ from superkernel.frontends.torch.pairs import real_type
 from superkernel.frontends.torch.types import element_type
 
 Number = bool | int | float
-MISSING = object()
 
 
 class TorchCall(Emitter):

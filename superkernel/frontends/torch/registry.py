@@ -10,6 +10,7 @@ something that no decomposition reaches.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -33,27 +34,20 @@ _COMPLEX: dict[str, ComplexLowering] = {}
 
 def lowers(*names: str) -> Callable[[Lowering], Lowering]:
     """Registers the decorated function for the ATen operators or overloads `names`."""
-
-    def register(function: Lowering) -> Lowering:
-        for name in names:
-            assert name not in _LOWERINGS, name
-            _LOWERINGS[name] = function
-        return function
-
-    return register
+    return partial(_register, _LOWERINGS, names)
 
 
 def lowers_complex(*names: str) -> Callable[[ComplexLowering], ComplexLowering]:
     """Registers the decorated function for operators or overloads, where complex tensors are among what they read or
     compute."""
+    return partial(_register, _COMPLEX, names)
 
-    def register(function: ComplexLowering) -> ComplexLowering:
-        for name in names:
-            assert name not in _COMPLEX, name
-            _COMPLEX[name] = function
-        return function
 
-    return register
+def _register(table: dict[str, AnyLowering], names: Sequence[str], function: AnyLowering) -> AnyLowering:
+    for name in names:
+        assert name not in table, name
+        table[name] = function
+    return function
 
 
 def find_lowering(target: str) -> Lowering | None:

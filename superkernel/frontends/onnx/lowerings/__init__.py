@@ -4,28 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-
-GROUPS = (
-    "attention",
-    "constants",
-    "conv",
-    "einsum",
-    "index",
-    "matmul",
-    "microsoft",
-    "norm",
-    "pointwise",
-    "pool",
-    "quant",
-    "recurrent",
-    "reduce",
-    "resize",
-    "shape",
-)
+from pkgutil import iter_modules
 
 
 @cache
 def load_all() -> None:
     """Imports every group once."""
-    for group in GROUPS:
-        import_module(f"{__name__}.{group}")
+    for group in iter_modules(__path__):
+        import_module(f"{__name__}.{group.name}")

@@ -9,35 +9,6 @@ from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 
 
-@lowers("Gather")
-def gather(call: OnnxCall) -> Tensor:
-    return call.emit("gather", call.input(0), call.input(1), axis=call.attr("axis", 0))
-
-
-@lowers("GatherElements")
-def gather_elements(call: OnnxCall) -> Tensor:
-    return call.emit("gather_elements", call.input(0), call.input(1), axis=call.attr("axis", 0))
-
-
-@lowers("GatherND")
-def gather_nd(call: OnnxCall) -> Tensor:
-    return call.emit("gather_nd", call.input(0), call.input(1), batch_dims=call.attr("batch_dims", 0))
-
-
-@lowers("Scatter", "ScatterElements")
-def scatter_elements(call: OnnxCall) -> Tensor:
-    x, indices, updates = call.input(0), call.input(1), call.input(2)
-    reduction = call.attr("reduction", "none")
-    return call.emit("scatter_elements", x, indices, updates, axis=call.attr("axis", 0), reduction=reduction)
-
-
-@lowers("ScatterND")
-def scatter_nd(call: OnnxCall) -> Tensor:
-    return call.emit(
-        "scatter_nd", call.input(0), call.input(1), call.input(2), reduction=call.attr("reduction", "none")
-    )
-
-
 @lowers("TensorScatter")
 def tensor_scatter(call: OnnxCall) -> Tensor:
     """Writes `update` into the cache at one position per batch element."""

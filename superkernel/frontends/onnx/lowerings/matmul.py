@@ -7,18 +7,6 @@ from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 
 
-@lowers("MatMul")
-def matmul(call: OnnxCall) -> Tensor:
-    return call.emit("matmul", call.input(0), call.input(1))
-
-
-@lowers("Gemm")
-def gemm(call: OnnxCall) -> Tensor:
-    options = {"alpha": call.attr("alpha", 1.0), "beta": call.attr("beta", 1.0)}
-    flags = {"trans_a": bool(call.attr("transA", 0)), "trans_b": bool(call.attr("transB", 0))}
-    return call.emit("gemm", call.input(0), call.input(1), call.optional(2), **options, **flags)
-
-
 @lowers("MatMulInteger")
 def matmul_integer(call: OnnxCall) -> Tensor:
     a, b = call.input(0), call.input(1)

@@ -9,20 +9,7 @@ from superkernel.core.dtypes import DType
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.lowerings.attention import join_heads, split_heads
 from superkernel.frontends.onnx.lowerings.conv import emit_conv
-from superkernel.frontends.onnx.lowerings.norm import row_statistics
 from superkernel.frontends.onnx.registry import MICROSOFT, lowers
-
-
-@lowers("Gelu", domain=MICROSOFT)
-def gelu(call: OnnxCall) -> Tensor:
-    return call.emit("gelu", call.input(0))
-
-
-@lowers("QuickGelu", domain=MICROSOFT)
-def quick_gelu(call: OnnxCall) -> Tensor:
-    x = call.input(0)
-    alpha = call.attr("alpha", 1.702)
-    return call.emit("mul", x, call.emit("sigmoid", call.emit("mul", x, call.like(alpha, x))))
 
 
 @lowers("FastGelu", "BiasGelu", domain=MICROSOFT)
@@ -76,20 +63,14 @@ def activated(call: OnnxCall, y: Tensor) -> Tensor:
     raise call.unsupported("the fused activation is not supported", found=name)
 
 
-@lowers("LayerNormalization", "SimplifiedLayerNormalization", domain=MICROSOFT)
+@lowers("SimplifiedLayerNormalization", domain=MICROSOFT)
 @lowers("SimplifiedLayerNormalization")
-def layer_normalization(call: OnnxCall) -> list[Tensor | None]:
-    """Both also stand in the standard domain in the files of onnxruntime's optimiser."""
-    x, axis, epsilon = call.input(0), call.attr("axis", -1), call.attr("epsilon", 1e-5)
-    if call.op == "SimplifiedLayerNormalization":
-        if call.wants(1):
-            raise call.unsupported("the inverse root mean square is not offered as an output")
-        return [call.emit("rms_norm", x, call.optional(1), axis=axis, epsilon=epsilon)]
-    y = call.emit("layer_norm", x, call.optional(1), call.optional(2), axis=axis, epsilon=epsilon)
-    mean = inverse = None
-    if call.wants(1) or call.wants(2):
-        mean, inverse = row_statistics(call, x, call.axis(axis, x.rank), epsilon)
-    return [y, mean, inverse]
+def simplified_layer_normalization(call: OnnxCall) -> Tensor:
+    """It also stands in the standard domain in the files of onnxruntime's optimiser."""
+    if call.wants(1):
+        raise call.unsupported("the inverse root mean square is not offered as an output")
+    axis, epsilon = call.attr("axis", -1), call.attr("epsilon", 1e-5)
+    return call.emit("rms_norm", call.input(0), call.optional(1), axis=axis, epsilon=epsilon)
 
 
 @lowers("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)

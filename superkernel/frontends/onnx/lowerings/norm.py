@@ -7,7 +7,7 @@ from math import prod
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
 from superkernel.frontends.onnx.call import OnnxCall
-from superkernel.frontends.onnx.registry import lowers
+from superkernel.frontends.onnx.registry import MICROSOFT, lowers
 
 
 @lowers("Softmax", "LogSoftmax")
@@ -25,6 +25,7 @@ def softmax(call: OnnxCall) -> Tensor:
 
 
 @lowers("LayerNormalization")
+@lowers("LayerNormalization", domain=MICROSOFT)
 def layer_normalization(call: OnnxCall) -> list[Tensor | None]:
     x, axis, epsilon = call.input(0), call.attr("axis", -1), call.attr("epsilon", 1e-5)
     y = call.emit("layer_norm", x, call.optional(1), call.optional(2), axis=axis, epsilon=epsilon)
@@ -44,12 +45,6 @@ def row_statistics(call: OnnxCall, x: Tensor, axis: int, epsilon: float) -> tupl
     return mean, call.emit("rsqrt", call.emit("add", variance, call.like(epsilon, variance)))
 
 
-@lowers("RMSNormalization")
-def rms_normalization(call: OnnxCall) -> Tensor:
-    axis, epsilon = call.attr("axis", -1), call.attr("epsilon", 1e-5)
-    return call.emit("rms_norm", call.input(0), call.optional(1), axis=axis, epsilon=epsilon)
-
-
 @lowers("GroupNormalization")
 def group_normalization(call: OnnxCall) -> Tensor:
     """Before operator set 21 scale and bias are per group, since then per channel."""
@@ -64,23 +59,6 @@ def group_normalization(call: OnnxCall) -> Tensor:
 
     scale, bias = per_channel(call.input(1)), per_channel(call.input(2))
     return call.emit("group_norm", x, scale, bias, groups=groups, epsilon=call.attr("epsilon", 1e-5))
-
-
-@lowers("InstanceNormalization")
-def instance_normalization(call: OnnxCall) -> Tensor:
-    epsilon = call.attr("epsilon", 1e-5)
-    return call.emit("instance_norm", call.input(0), call.input(1), call.input(2), epsilon=epsilon)
-
-
-@lowers("LpNormalization")
-def lp_normalization(call: OnnxCall) -> Tensor:
-    return call.emit("lp_norm", call.input(0), axis=call.attr("axis", -1), p=call.attr("p", 2))
-
-
-@lowers("LRN")
-def lrn(call: OnnxCall) -> Tensor:
-    options = {"alpha": call.attr("alpha", 1e-4), "beta": call.attr("beta", 0.75), "bias": call.attr("bias", 1.0)}
-    return call.emit("lrn", call.input(0), size=call.required("size"), **options)
 
 
 @lowers("MeanVarianceNormalization")

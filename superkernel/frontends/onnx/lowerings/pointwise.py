@@ -10,21 +10,8 @@ from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.frontends.onnx.call import OnnxCall
-from superkernel.frontends.onnx.registry import lowers
+from superkernel.frontends.onnx.registry import MICROSOFT, lowers
 from superkernel.frontends.onnx.types import element_type
-from superkernel.ops.table import op_table
-
-_SAME = {row.onnx: row for row in op_table().values() if row.onnx}
-
-
-@lowers(*_SAME)
-def same(call: OnnxCall) -> Tensor:
-    """An operator of the table under ONNX's name."""
-    row = _SAME[call.op]
-    if len(row.args) == 2 and (call.attr("broadcast") or call.attr("axis") is not None):
-        raise call.unsupported("the broadcast attribute of operator sets before 7 is not supported")
-    attrs = {a.name: call.attr(a.name) for a in row.attrs if a.name in call.attrs}
-    return call.emit(row.name, *(call.input(i) for i in range(len(row.args))), **attrs)
 
 
 @lowers("BitShift")
@@ -58,8 +45,9 @@ def _scalar(call: OnnxCall, bound: Tensor | None) -> Tensor | None:
 
 
 @lowers("Swish")
+@lowers("QuickGelu", domain=MICROSOFT)
 def swish(call: OnnxCall) -> Tensor:
-    x, alpha = call.input(0), call.attr("alpha", 1.0)
+    x, alpha = call.input(0), call.attr("alpha", 1.0 if call.op == "Swish" else 1.702)
     if alpha == 1.0:
         return call.emit("silu", x)
     return call.emit("mul", x, call.emit("sigmoid", call.emit("mul", x, call.like(alpha, x))))

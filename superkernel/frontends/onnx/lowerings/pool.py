@@ -46,11 +46,6 @@ def lp_pool(call: OnnxCall) -> Tensor:
     return call.emit("pow", total, call.like(1.0 / p, total))
 
 
-@lowers("GlobalAveragePool", "GlobalMaxPool")
-def global_pool(call: OnnxCall) -> Tensor:
-    return call.emit("global_avg_pool" if call.op == "GlobalAveragePool" else "global_max_pool", call.input(0))
-
-
 @lowers("GlobalLpPool")
 def global_lp_pool(call: OnnxCall) -> Tensor:
     x, p = call.input(0), call.attr("p", 2)

@@ -33,13 +33,3 @@ def reduction(call: OnnxCall) -> Tensor:
         single = call.reshape(x, (*x.shape, 1))
         return call.emit(op, single, axes=(-1,), keepdims=False)
     return call.emit(op, x, axes=tuple(axes or ()), keepdims=keepdims)
-
-
-@lowers("ArgMax", "ArgMin")
-def arg(call: OnnxCall) -> Tensor:
-    options = {
-        "axis": call.attr("axis", 0),
-        "keepdims": bool(call.attr("keepdims", 1)),
-        "select_last_index": bool(call.attr("select_last_index", 0)),
-    }
-    return call.emit(call.op.lower(), call.input(0), **options)

@@ -4,30 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-
-GROUPS = (
-    "attention",
-    "bags",
-    "complex",
-    "constants",
-    "conv",
-    "index",
-    "matmul",
-    "norm",
-    "pointwise",
-    "pool",
-    "reduce",
-    "resize",
-    "scan",
-    "search",
-    "shape",
-    "signs",
-    "update",
-)
+from pkgutil import iter_modules
 
 
 @cache
 def load_all() -> None:
     """Imports every group once."""
-    for group in GROUPS:
-        import_module(f"{__name__}.{group}")
+    for group in iter_modules(__path__):
+        import_module(f"{__name__}.{group.name}")

@@ -286,10 +286,7 @@ def extremum(call: TorchCall) -> Tensor:
     return call.emit("minimum" if least else "maximum", a, b)
 
 
-_LOGIC = {"and": "and", "or": "or", "xor": "xor"}
-
-
-@lowers(*(f"{kind}_{word}" for kind in ("logical", "bitwise") for word in _LOGIC), "__and__", "__or__", "__xor__")
+@lowers(*(form.format(word) for form in ("logical_{}", "bitwise_{}", "__{}__") for word in ("and", "or", "xor")))
 def logic(call: TorchCall) -> Tensor:
     word = call.op.strip("_").rpartition("_")[2]
     if call.op.startswith("logical"):
