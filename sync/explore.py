@@ -13,7 +13,8 @@ are explored exhaustively (depth first, up to a limit), larger ones by seeded ra
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +23,7 @@ from numpy.typing import NDArray
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
-Memory = dict[tuple[Space, int], NDArray[np.int32]]
-NOBODY = -1
+NO_TASK = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,43 +99,71 @@ class Choices:
         return None
 
 
+class Writers:
+    """The memory that tasks share: per byte the number of the task that wrote it last, `NO_TASK` where none has."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        sizes: dict[tuple[Space, int], int] = {}
+        for access in (access for task in tasks for access in task.accesses):
+            key = (access.space, access.slot)
+            sizes[key] = max(sizes.get(key, 0), max((r.stop for r in access.regions), default=0))
+        self.blocks = {key: np.full(size, NO_TASK, np.int32) for key, size in sizes.items()}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Writers) and all(np.array_equal(b, other.blocks[k]) for k, b in self.blocks.items())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def of(self, access: MemoryAccess) -> NDArray[np.int32]:
+        """Who wrote each byte of an access."""
+        block = self.blocks[access.space, access.slot]
+        parts = [block[run] for run in _runs(access)]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int32)
+
+    def write(self, task: Task, access: MemoryAccess) -> None:
+        """The task writes the bytes of one access."""
+        for run in _runs(access):
+            self.blocks[access.space, access.slot][run] = task.index
+
+    def load(self, task: Task) -> list[NDArray[np.int32]]:
+        """Who wrote what a task reads, by access."""
+        return [self.of(access) for access in task.accesses if not access.write]
+
+    def store(self, task: Task) -> None:
+        """The task writes all that it writes."""
+        for access in task.accesses:
+            if access.write:
+                self.write(task, access)
+
+
+def _runs(access: MemoryAccess) -> Iterator[slice]:
+    for region in access.regions:
+        for number in range(region.count):
+            start = region.start + number * region.stride
+            yield slice(start, start + region.length)
+
+
+class InOrder:
+    """What tasks read (`loads`, in their order) and leave behind (`final`) that run one after another."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.final = Writers(tasks)
+        self.loads: list[list[NDArray[np.int32]]] = []
+        for task in tasks:
+            self.loads.append(self.final.load(task))
+            self.final.store(task)
+
+
 class _World:
     """The plan as events per core, and what a run in global order reads and leaves behind."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+        self.plan, self.right, self.blank = plan, InOrder(plan.tasks), Writers(plan.tasks)
         self.events = [list(_events(program)) for program in plan.programs]
-        self.sizes: dict[tuple[Space, int], int] = {}
-        for task in plan.tasks:
-            for access in task.accesses:
-                key = (access.space, access.slot)
-                top = max((r.stop for r in access.regions), default=0)
-                self.sizes[key] = max(self.sizes.get(key, 0), top)
-        memory = self.blank()
-        self.expected: list[list[NDArray[np.int32]]] = []
-        for task in plan.tasks:
-            self.expected.append(self.load(memory, task))
-            self.store(memory, task)
-        self.final = memory
-
-    def blank(self) -> Memory:
-        return {key: np.full(size, NOBODY, np.int32) for key, size in self.sizes.items()}
-
-    def load(self, memory: Memory, task: Task) -> list[NDArray[np.int32]]:
-        return [_bytes_of(memory, a) for a in task.accesses if not a.write]
-
-    def store(self, memory: Memory, task: Task) -> None:
-        for access in task.accesses:
-            if access.write:
-                block = memory[access.space, access.slot]
-                for region in access.regions:
-                    for i in range(region.count):
-                        start = region.start + i * region.stride
-                        block[start : start + region.length] = task.index
 
     def run(self, choose: Callable[[int], int]) -> str:
         """One interleaving; what went wrong, or an empty text."""
-        memory = self.blank()
+        memory = deepcopy(self.blank)
         at = [0] * len(self.events)
         counters = [0] * len(self.events)
         while True:
@@ -148,18 +176,16 @@ class _World:
             if event.kind == "set":
                 counters[core] = event.count
             elif event.kind == "store":
-                self.store(memory, self.plan.tasks[event.task])
+                memory.store(self.plan.tasks[event.task])
             elif event.kind == "load":
-                seen = self.load(memory, self.plan.tasks[event.task])
-                if any(not np.array_equal(a, b) for a, b in zip(seen, self.expected[event.task], strict=True)):
+                seen = memory.load(self.plan.tasks[event.task])
+                if any(not np.array_equal(a, b) for a, b in zip(seen, self.right.loads[event.task], strict=True)):
                     return f"task {event.task} on core {core} reads what another task than in the global order wrote"
         if any(a < len(e) for a, e in zip(at, self.events, strict=True)):
             return "deadlock: " + ", ".join(
                 f"core {c} at event {a}" for c, a in enumerate(at) if a < len(self.events[c])
             )
-        if any(not np.array_equal(memory[key], self.final[key]) for key in memory):
-            return "the final memory differs from that of the global order"
-        return ""
+        return "" if memory == self.right.final else "the final memory differs from that of the global order"
 
     def _passes(self, core: int, at: int, counters: Sequence[int]) -> bool:
         event = self.events[core][at]
@@ -176,13 +202,3 @@ def _events(program: Sequence[object]) -> Iterator[CoreAction]:
         else:
             assert isinstance(step, Wait)
             yield CoreAction("wait", count=step.count, producer=step.producer)
-
-
-def _bytes_of(memory: Memory, access: MemoryAccess) -> NDArray[np.int32]:
-    block = memory[access.space, access.slot]
-    parts = [
-        block[r.start + i * r.stride : r.start + i * r.stride + r.length]
-        for r in access.regions
-        for i in range(r.count)
-    ]
-    return np.concatenate(parts) if parts else np.zeros(0, np.int32)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from superkernel.core.tensor import Region
+from superkernel.core.tensor import Region, any_overlap
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.plan import Hazard, Witness
 
@@ -115,19 +115,10 @@ def _match(
         for other in older:
             if other.low >= live.high or live.low >= other.high or (other.task, access.operand) in found:
                 continue
-            pair = overlap(other.regions, live.regions)
+            pair = any_overlap(other.regions, live.regions)
             if pair is not None:
                 key = (access.space, access.slot)
                 found[other.task, access.operand] = Conflict(other.task, live.task, hazard, key, *pair, access.operand)
-
-
-def overlap(left: Sequence[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:
-    """The first pair of regions that meet."""
-    for a in left:
-        for b in right:
-            if a.overlaps(b):
-                return (a, b)
-    return None
 
 
 def _record(extents: list[Extent], reads: Sequence[Live], writes: Sequence[Live]) -> None:

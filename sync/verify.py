@@ -17,6 +17,8 @@ per body. It does not check: that the accesses declared by the tilings are what 
 everything undeclared), nor that the counter primitive is right. The claim is: race- and deadlock-free for this
 program, given complete declared accesses and correct primitives.
 
+V1's numbers, V6, V7 and whether bytes meet are told in `verify_tasks`, for all targets.
+
 Architecture invariant: imports plain data types only, nothing of the planner; finds conflicts by its own sweep.
 """
 
@@ -33,6 +35,7 @@ from superkernel.core.errors import VerificationError, Violation
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
+from superkernel.sync.verify_tasks import check_tasks, meeting_regions, race
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,7 @@ def verify(plan: Plan, units: Mapping[int, int] | None = None) -> Certificate:
 
 def check(plan: Plan, units: Mapping[int, int] | None = None) -> tuple[list[Violation], Certificate | None]:
     """As `verify`, but returns the violations; the certificate is None where there are any."""
-    wrong = [*_check_bodies(plan), *_check_sets(plan), *_check_waits(plan), *_check_writes(plan)]
-    wrong += _check_units(plan, units or {})
+    wrong = [*check_tasks(plan.tasks, units or {}), *_check_bodies(plan), *_check_sets(plan), *_check_waits(plan)]
     if wrong:
         return wrong, None
     rows = _accesses(plan.tasks)
@@ -149,11 +151,12 @@ def _check_order(tasks: Sequence[Task], rows: Sequence[_Row], before: Sequence[i
             bit = doubtful & -doubtful
             doubtful ^= bit
             other = by_bit[bit.bit_length() - 1]
-            pair = _overlapping_regions(other.access.regions, row.access.regions)
+            pair = meeting_regions(other.access.regions, row.access.regions)
             if pair is not None and (other.task, row.task) not in raced:
                 raced.add((other.task, row.task))
-                place = f"{row.access.space.value}{row.access.slot}"
-                found.races.append(_race(tasks[other.task], tasks[row.task], place, *pair))
+                earlier, later = tasks[other.task], tasks[row.task]
+                wanted = f"a wait on core {earlier.core} before task {later.index}"
+                found.races.append(race(earlier, later, row.access, pair, f"boundary {later.subop}", wanted))
     return found
 
 
@@ -169,27 +172,9 @@ def _unions(points: Sequence[tuple[int, int]], queries: Sequence[int]) -> dict[i
     return result
 
 
-def _overlapping_regions(left: Sequence[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:
-    return next(((a, b) for a in left for b in right if _share_byte(a, b)), None)
-
-
-def _race(a: Task, b: Task, place: str, left: Region, right: Region) -> Violation:
-    return Violation(
-        f"race: tasks {a.index} (sub-operator {a.subop}, core {a.core}) and {b.index} (sub-operator {b.subop}, "
-        f"core {b.core}) "
-        f"touch the same bytes of {place} and are not ordered",
-        f"core {b.core}, boundary {b.subop}",
-        expected=f"a wait on core {a.core} before task {b.index}",
-        found=f"bytes {left} and {right}",
-    )
-
-
 def _check_bodies(plan: Plan) -> Iterator[Violation]:
     """V1."""
     seen: dict[int, int] = {}
-    for index, task in enumerate(plan.tasks):
-        if task.index != index:
-            yield Violation("task indices are not the global order", expected=str(index), found=str(task.index))
     for core, program in enumerate(plan.programs):
         last = -1
         for step in program:
@@ -244,34 +229,6 @@ def _check_waits(plan: Plan) -> Iterator[Violation]:
             seen.add(step.index)
 
 
-def _check_writes(plan: Plan) -> Iterator[Violation]:
-    """V6."""
-    for task in plan.tasks:
-        for access in task.accesses:
-            if access.write and access.space in (Space.INPUT, Space.CONSTANT):
-                yield Violation(f"writes to {access.space.value}{access.slot}", f"core {task.core}, task {task.index}")
-
-
-def _check_units(plan: Plan, units: Mapping[int, int]) -> Iterator[Violation]:
-    """V7."""
-    ranges: dict[int, list[tuple[int, int]]] = {subop: [] for subop in units}
-    for task in plan.tasks:
-        if task.begin >= task.end:
-            yield Violation(
-                "empty unit range", f"core {task.core}, task {task.index}", found=f"{task.begin}..{task.end}"
-            )
-        if task.subop in ranges:
-            ranges[task.subop].append((task.begin, task.end))
-    for subop, parts in ranges.items():
-        at = 0
-        for begin, end in sorted(parts):
-            if begin != at:
-                yield Violation("units are left out or done twice", f"sub-operator {subop}", str(at), f"{begin}..{end}")
-            at = max(at, end)
-        if at != units[subop]:
-            yield Violation("units are left out or invented", f"sub-operator {subop}", str(units[subop]), str(at))
-
-
 def _happens_before(plan: Plan, rows: Mapping[tuple[Space, int], Sequence[_Row]]) -> tuple[list[int], list[Violation]]:
     """V4 and the relation: for each task the bit set of accesses that have completed, visibly, when it starts."""
     cores = range(plan.cores)
@@ -315,32 +272,6 @@ def _deadlock(plan: Plan, at: Sequence[int], at_set: Sequence[Sequence[int]]) ->
                 expected=f"core {step.producer} at count {step.count}",
                 found=f"it stops at {len(at_set[step.producer])}",
             )
-
-
-def _share_byte(a: Region, b: Region) -> bool:
-    """Whether two strided byte sets may meet, decided run by run for the shorter one (independent of
-    Region.overlaps)."""
-    if a.count > b.count:
-        a, b = b, a
-    if a.count > 256:  # long strided sets: a residue test, which may only err on the safe side
-        return a.stride != b.stride or _residues_meet(a, b)
-    for i in range(a.count):
-        start = a.start + i * a.stride
-        stop = start + a.length
-        if b.count == 1 or b.stride == 0:
-            if start < b.start + b.length and b.start < stop:
-                return True
-            continue
-        # The first run of b that ends behind `start`.
-        j = max(0, (start - b.start - b.length) // b.stride + 1)
-        if j < b.count and b.start + j * b.stride < stop:
-            return True
-    return False
-
-
-def _residues_meet(a: Region, b: Region) -> bool:
-    shift = (b.start - a.start) % a.stride
-    return shift < a.length or a.stride - shift < b.length
 
 
 def _check_coverage(tasks: Sequence[Task]) -> Iterator[Violation]:

@@ -21,14 +21,14 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from superkernel.core.errors import InternalError
-from superkernel.scheduler.schedule import MemoryAccess, Space, Task
+from superkernel.scheduler.schedule import MemoryAccess, Task
 from superkernel.sync.aicore.plan import (
     AicorePlan,
     Await,
@@ -42,9 +42,8 @@ from superkernel.sync.aicore.plan import (
     Run,
     Signal,
 )
-from superkernel.sync.explore import NOBODY, Choices, Exploration, interleavings
+from superkernel.sync.explore import Choices, Exploration, InOrder, Writers, interleavings
 
-_Place = tuple[Space, int]
 _Counted = tuple[HartKind | None, Mode, int]
 """What a setter's signals are counted by: type of setters, mode, flag (of a word: its event)."""
 
@@ -118,22 +117,11 @@ class _Kernel:
 
 class _World:
     def __init__(self, plan: AicorePlan) -> None:
-        self.plan = plan
+        self.plan, self.right, self.blank = plan, InOrder(plan.tasks), Writers(plan.tasks)
         self.tasks: dict[tuple[int, int], Task] = {(t.subop, t.core): t for t in plan.tasks}
         self.of_subop: dict[int, list[Task]] = {}
-        sizes: dict[_Place, int] = {}
         for task in plan.tasks:
             self.of_subop.setdefault(task.subop, []).append(task)
-            for access in task.accesses:
-                key = (access.space, access.slot)
-                sizes[key] = max(sizes.get(key, 0), max((r.stop for r in access.regions), default=0))
-        self.blank = {key: np.full(size, NOBODY, np.int32) for key, size in sizes.items()}
-        memory = {key: block.copy() for key, block in self.blank.items()}
-        self.expected: dict[int, list[NDArray[np.int32]]] = {}
-        for task in plan.tasks:
-            self.expected[task.index] = [_bytes_of(memory, a) for a in task.accesses if not a.write]
-            _store(memory, task)
-        self.final = memory
 
     def run(self, choose: Choices | _Priorities) -> str:
         """One interleaving; what went wrong, or an empty text."""
@@ -143,7 +131,7 @@ class _World:
 class _Interleaving:
     def __init__(self, world: _World, choose: Choices | _Priorities) -> None:
         self.world, self.plan, self.choose = world, world.plan, choose
-        self.memory = {key: block.copy() for key, block in world.blank.items()}
+        self.memory = deepcopy(world.blank)
         harts = [(core, kind) for kind in self.plan.programs for core in self.plan.cores(kind)]
         self.cores = [_Core(core, kind, self.plan.programs[kind]) for core, kind in harts]
         self.signalled: dict[tuple[_Counted, int], int] = {}  # by setter
@@ -169,8 +157,7 @@ class _Interleaving:
             return "deadlock: " + ", ".join(f"core {c.number} at step {c.at}: {c.steps[c.at]}" for c in stuck)
         if left := self._left_over():
             return left
-        same = all(np.array_equal(self.memory[key], self.world.final[key]) for key in self.memory)
-        return "" if same else "the final memory differs from that of the global order"
+        return "" if self.memory == self.world.right.final else "the final memory differs from that of the global order"
 
     # Flags and words --------------------------------------------------------------------------------------------------
 
@@ -232,7 +219,7 @@ class _Interleaving:
             self._signal(first, core)
         else:
             task, access = first
-            _write(self.memory, task, access)
+            self.memory.write(task, access)
 
     def _move_control(self, core: _Core) -> None:
         step = core.steps[core.at]
@@ -275,14 +262,12 @@ class _Interleaving:
 
     def _touch(self, core: _Core, task: Task, operand: int) -> None:
         reads = [a for a in task.accesses if not a.write]
-        for number, access in enumerate(reads):
-            if (access.operand or 0) == operand:
-                seen = _bytes_of(self.memory, access)
-                if not np.array_equal(seen, self.world.expected[task.index][number]):
-                    self.wrong = (
-                        f"task {task.index} (sub-operator {task.subop}, core {core.number}) reads at operand {operand} "
-                        "what another task than in the global order wrote"
-                    )
+        for access, right in zip(reads, self.world.right.loads[task.index], strict=True):
+            if (access.operand or 0) == operand and not np.array_equal(self.memory.of(access), right):
+                self.wrong = (
+                    f"task {task.index} (sub-operator {task.subop}, core {core.number}) reads at operand {operand} "
+                    "what another task than in the global order wrote"
+                )
         core.queue.extend((task, a) for a in task.accesses if a.write and (a.operand or 0) == operand)
 
     def _next_launch(self) -> bool:
@@ -295,7 +280,7 @@ class _Interleaving:
             return True
         if isinstance(steps[0], Pause):
             for task in self.world.of_subop.get(steps[0].subop, []):
-                _store(self.memory, task)
+                self.memory.store(task)
         for core in self.cores:
             core.at += 1
         return True
@@ -313,28 +298,3 @@ def _left(kernel: _Kernel, wait: OperandWait | None) -> list[int | None]:
         return []
     events: list[int | None] = [e for e in dict.fromkeys(wait.events) if e not in kernel.executed]
     return [*events, None] if wait.fence and kernel.task is not None else events
-
-
-def _runs(access: MemoryAccess) -> Iterator[slice]:
-    for region in access.regions:
-        for number in range(region.count):
-            start = region.start + number * region.stride
-            yield slice(start, start + region.length)
-
-
-def _bytes_of(memory: dict[_Place, NDArray[np.int32]], access: MemoryAccess) -> NDArray[np.int32]:
-    block = memory[access.space, access.slot]
-    parts = [block[run] for run in _runs(access)]
-    return np.concatenate(parts) if parts else np.zeros(0, np.int32)
-
-
-def _write(memory: dict[_Place, NDArray[np.int32]], task: Task, access: MemoryAccess) -> None:
-    block = memory[access.space, access.slot]
-    for run in _runs(access):
-        block[run] = task.index
-
-
-def _store(memory: dict[_Place, NDArray[np.int32]], task: Task) -> None:
-    for access in task.accesses:
-        if access.write:
-            _write(memory, task, access)

@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from superkernel.core.errors import Violation
-from superkernel.scheduler.schedule import Space
 from superkernel.sync.aicore.plan import AICPU, AicorePlan, Await, CoreKind, HartKind, Mode, Pause, Run, Signal, awaited
+from superkernel.sync.verify_tasks import check_tasks
 
 
 def check_form(plan: AicorePlan, units: Mapping[int, int]) -> list[Violation]:
     """What is wrong with runs, units, events, writes and barriers. `units`: number of units by sub-operator."""
     return [
+        *check_tasks(plan.tasks, units, shared=True, copied={copies.subop for copies in plan.copies}),
         *_check_runs(plan),
-        *_check_units(plan, units),
         *_check_events(plan),
         *_check_flags(plan),
-        *_check_writes(plan),
         *_check_barriers(plan),
     ]
 
@@ -31,8 +30,6 @@ def _check_runs(plan: AicorePlan) -> Iterator[Violation]:
     paused = {s.subop for program in plan.programs.values() for s in program if isinstance(s, Pause)}
     needed: dict[HartKind, set[int]] = {kind: set() for kind in plan.programs}
     for index, task in enumerate(plan.tasks):
-        if task.index != index:
-            yield Violation("task indices are not the global order", expected=str(index), found=str(task.index))
         if not 0 <= task.core < plan.harts:
             yield Violation("no such core", f"task {index}", f"0 to {plan.harts - 1}", str(task.core))
         elif task.subop not in paused:
@@ -43,27 +40,6 @@ def _check_runs(plan: AicorePlan) -> Iterator[Violation]:
             yield Violation("runs leave the global order or repeat", f"program {kind.value}", found=str(runs[:20]))
         for subop in sorted(needed[kind] - set(runs)):
             yield Violation("a sub-operator with tasks is not run", f"program {kind.value}, sub-operator {subop}")
-
-
-def _check_units(plan: AicorePlan, units: Mapping[int, int]) -> Iterator[Violation]:
-    """Ranges of one sub-operator tile its units; the roles of a MIX range share one. What groups compute each for
-    itself is `verify_copies`' matter."""
-    ranges: dict[int, set[tuple[int, int]]] = {}
-    for task in plan.tasks:
-        if task.begin >= task.end:
-            yield Violation("empty unit range", f"task {task.index}", found=f"{task.begin}..{task.end}")
-        ranges.setdefault(task.subop, set()).add((task.begin, task.end))
-    copied = {copies.subop for copies in plan.copies}
-    for subop, parts in ranges.items():
-        if subop in copied:
-            continue
-        at = 0
-        for begin, end in sorted(parts):
-            if begin != at:
-                yield Violation("units are left out or done twice", f"sub-operator {subop}", str(at), f"{begin}..{end}")
-            at = max(at, end)
-        if subop in units and at != units[subop]:
-            yield Violation("units are left out or invented", f"sub-operator {subop}", str(units[subop]), str(at))
 
 
 def _check_events(plan: AicorePlan) -> Iterator[Violation]:
@@ -122,13 +98,6 @@ def _check_barriers(plan: AicorePlan) -> Iterator[Violation]:
                     f"{barriers} barriers joined",
                     f"{joined}",
                 )
-
-
-def _check_writes(plan: AicorePlan) -> Iterator[Violation]:
-    for task in plan.tasks:
-        for access in task.accesses:
-            if access.write and access.space in (Space.INPUT, Space.CONSTANT):
-                yield Violation(f"writes to {access.space.value}{access.slot}", f"core {task.core}, task {task.index}")
 
 
 def _check_flags(plan: AicorePlan) -> Iterator[Violation]:

@@ -9,7 +9,7 @@ Architecture invariant: imports plain data types only, nothing of the planner.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -21,6 +21,7 @@ from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.aicore.plan import AicorePlan, Pause
 from superkernel.sync.aicore.verify_replay import Replay
+from superkernel.sync.verify_tasks import meeting_regions, race
 
 RACES_MAX = 20  # listed; more are counted
 _BLOCK = 256  # accesses whose pairs are looked at together
@@ -68,11 +69,11 @@ class _Space:
             meets = (self.low[mine] < self.high[b]) & (self.high[mine] > self.low[b]) & (self.core[mine] != task.core)
             for a in np.flatnonzero(meets) + first:
                 earlier, before = self.source[a]
-                pair = _overlap(before.regions, access.regions)
+                pair = meeting_regions(before.regions, access.regions)
                 if before.dynamically_partitioned and access.dynamically_partitioned:
                     continue
                 if (before.write or access.write) and pair is not None:
-                    yield _race(earlier, task, access, *pair)
+                    yield _race(earlier, task, access, pair)
 
 
 class Accesses:
@@ -142,35 +143,14 @@ def _unordered(space: _Space, replay: Replay, step: _Column, earlier: _Column, l
 def _race_of(space: _Space, a: int, b: int) -> list[Violation]:
     earlier, before = space.source[a]
     task, access = space.source[b]
-    pair = _overlap(before.regions, access.regions)
-    return [] if pair is None else [_race(earlier, task, access, *pair)]
+    pair = meeting_regions(before.regions, access.regions)
+    return [] if pair is None else [_race(earlier, task, access, pair)]
 
 
 def _first(violations: Iterable[Violation]) -> list[Violation]:
     return [violation for violation, _ in zip(violations, range(RACES_MAX), strict=False)]
 
 
-def _race(a: Task, b: Task, access: MemoryAccess, left: Region, right: Region) -> Violation:
-    same = a.core == b.core
-    return Violation(
-        f"race: tasks {a.index} (sub-operator {a.subop}, core {a.core}) and {b.index} (sub-operator {b.subop}, core "
-        f"{b.core}) touch the same bytes of {access.space.value}{access.slot} and are not ordered",
-        f"core {b.core}, sub-operator {b.subop}, operand {access.operand}",
-        expected="a fence behind the core's own stores" if same else f"an event from core {a.core}",
-        found=f"bytes {left} and {right}",
-    )
-
-
-def _overlap(left: Sequence[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:
-    return next(((a, b) for a in left for b in right if _share_byte(a, b)), None)
-
-
-def _share_byte(a: Region, b: Region) -> bool:
-    """Whether two strided byte sets meet: run by run of the one with fewer runs."""
-    if a.count > b.count:
-        a, b = b, a
-    starts = a.start + np.arange(a.count, dtype=np.int64) * a.stride
-    if b.count == 1 or b.stride == 0:
-        return bool(((starts < b.start + b.length) & (b.start < starts + a.length)).any())
-    first = np.maximum(0, (starts - b.start - b.length) // b.stride + 1)
-    return bool(((first < b.count) & (b.start + first * b.stride < starts + a.length)).any())
+def _race(a: Task, b: Task, access: MemoryAccess, pair: tuple[Region, Region]) -> Violation:
+    wanted = "a fence behind the core's own stores" if a.core == b.core else f"an event from core {a.core}"
+    return race(a, b, access, pair, f"sub-operator {b.subop}, operand {access.operand}", wanted)
