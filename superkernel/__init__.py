@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from superkernel.runtime.kernel import Kernel
     from superkernel.target.aicore import load_target
 
-_HOMES = {
+_MODULES = {
     "compile": "api",
     "load": "api",
     "get_include": "backends.host.bound",
@@ -139,13 +139,13 @@ _refuse_subinterpreters()
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'superkernel' has no attribute {name!r}")
-    value = getattr(import_module(f"superkernel.{home}"), name)
+    value = getattr(import_module(f"superkernel.{module}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_MODULES})

@@ -35,7 +35,7 @@ from superkernel.core.errors import VerificationError, Violation
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
-from superkernel.sync.verify_tasks import check_tasks, meeting_regions, race
+from superkernel.sync.verify_tasks import check_tasks, overlapping_regions, race
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _check_order(tasks: Sequence[Task], rows: Sequence[_Row], before: Sequence[i
             bit = doubtful & -doubtful
             doubtful ^= bit
             other = by_bit[bit.bit_length() - 1]
-            pair = meeting_regions(other.access.regions, row.access.regions)
+            pair = overlapping_regions(other.access.regions, row.access.regions)
             if pair is not None and (other.task, row.task) not in raced:
                 raced.add((other.task, row.task))
                 earlier, later = tasks[other.task], tasks[row.task]

@@ -44,7 +44,7 @@ def check_tasks(
             yield Violation("units are left out or invented", f"sub-operator {subop}", str(units[subop]), str(at))
 
 
-def meeting_regions(left: Sequence[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:
+def overlapping_regions(left: Sequence[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:
     """The first pair of regions that share a byte."""
     return next(((a, b) for a in left for b in right if _share_byte(a, b)), None)
 

@@ -1,4 +1,4 @@
-"""Which cores run a sub-operator so that its readers need nothing from outside their group: `localise`.
+"""Which cores run a sub-operator so that its readers need nothing from outside their group: `rematerialise`.
 
 Model: a flag of all cores takes long (`sync.core_full_ns`), one within a group little (`sync.group_ns`), and what a
 core wrote itself needs none. So a sub-operator may be taken from where it was placed, and each group be given the units
@@ -9,7 +9,7 @@ It is decided from the last sub-operator to the first, since what a group needs 
 is estimated backwards: `tail` of a core, from the begin of what it runs next to the end; `behind` of a sub-operator,
 the same from its own begin. Units that a core may run are tried on each lane of the group, and split over them; what
 ends up sooner, latency of the flag included, is taken. Nothing is taken that makes cores wait for stores of a producer
-that they read from their own core, or from their own group, before. A reader is *late* where its cores hear of all
+that they read from their own core, or from their own group, before. A reader is *late* where its cores learn of all
 cores anyway, by a flag set behind the one at hand: what it reads may lie anywhere, and costs it no wait.
 
 Invariants: units and kernels stay what they are, and so does every bit of a result; each unit is computed by
@@ -46,7 +46,7 @@ _NOTHING: Hull = (0, 0)
 
 
 @dataclass(frozen=True)
-class Localised:
+class Rematerialised:
     """The sub-operators with their ranges. `copies`: values that groups compute each for itself, which have buffers of
     their own; `notes` by sub-operator."""
 
@@ -57,7 +57,7 @@ class Localised:
     notes: Mapping[int, str]
 
 
-def localise(
+def rematerialise(
     subops: Sequence[SubOperator],
     tilings: Sequence[Tiling],
     spans: Sequence[Sequence[Span]],
@@ -65,7 +65,7 @@ def localise(
     cores: Cores,
     target: AicoreTarget,
     apart: Collection[int] = (),
-) -> Localised:
+) -> Rematerialised:
     """Better ranges than the ones given. Sub-operators in global order; those `apart` run in launches of their own, and
     stay where they are."""
     state = _LocalityState(subops, tilings, spans, buffers, cores, target)
@@ -79,7 +79,7 @@ def localise(
             notes[i] = f"computed by {count} groups, each for itself what it reads: {what}"
         else:
             notes[i] = f"each group computes what it reads: {what}"
-    return Localised(new, {**buffers, **whole}, tuple(map(tuple, found)), copies, notes)
+    return Rematerialised(new, {**buffers, **whole}, tuple(map(tuple, found)), copies, notes)
 
 
 def _joined(a: Hull, b: Hull) -> Hull:
@@ -203,7 +203,7 @@ class _LocalityState:
         return found
 
     def is_late(self, i: int, j: int) -> bool:
-        """Whether the cores of a reader hear of all cores, by what runs on them ahead of it or by itself, for results
+        """Whether the cores of a reader learn of all cores, by what runs on them ahead of it or by itself, for results
         of what comes behind i: that flag says that i is done as well, so that it costs nothing where i runs."""
         kinds = self._kinds(j)
         return any(q > i and kinds <= self._kinds(m) for m, q in self.wide.items() if i < m <= j)

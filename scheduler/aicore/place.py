@@ -9,7 +9,7 @@ beside others on cores that are idle. Then `locality` gives groups what their ow
 
 Cores are numbered as harts: cube cores first, then vector cores, those of a group next to one another. A MIX range is
 one task on each core of its group. Kernels with a workspace get one per core (MIX: per group, that of its cube core),
-in two sets that take turns, so that a kernel need not wait for the one before it to be done with its own.
+in two sets used in rotation, so that a kernel need not wait for the one before it to be done with its own.
 
 Invariants: tasks stand in one global order, a topological order of the sub-operators; memory is planned, accesses are
 absolute.
@@ -25,7 +25,7 @@ from superkernel.core.tensor import Region
 from superkernel.ir.body import SubOperator
 from superkernel.scheduler.aicore.cores import Cores, owner
 from superkernel.scheduler.aicore.locality import AUTO as LOCAL
-from superkernel.scheduler.aicore.locality import Localised, localise
+from superkernel.scheduler.aicore.locality import Rematerialised, rematerialise
 from superkernel.scheduler.aicore.schedule import AicoreSchedule, Workspaces
 from superkernel.scheduler.aicore.streams import AUTO, SlotRange, arrange
 from superkernel.scheduler.families.aicore import family_of
@@ -60,9 +60,9 @@ def place_aicore(
     subops = tuple(replace(grouping.subops[i], index=at) for at, i in enumerate(arranged.order))
     tilings: list[Tiling] = [cut[i][0] for i in arranged.order]
     spans = [ranges(tiling, cores, arranged.sites[i]) for tiling, i in zip(tilings, arranged.order, strict=True)]
-    local = Localised(subops, grouping.buffers, tuple(map(tuple, spans)), (), {})
+    local = Rematerialised(subops, grouping.buffers, tuple(map(tuple, spans)), (), {})
     if locality == LOCAL:
-        local = localise(subops, tilings, spans, grouping.buffers, cores, target, apart)
+        local = rematerialise(subops, tilings, spans, grouping.buffers, cores, target, apart)
     subops, buffers = local.subops, local.buffers
     said = [(cut[i][1], arranged.notes[i], local.notes.get(at, "")) for at, i in enumerate(arranged.order)]
     touched, roomy = arranged.touched(subops, buffers), int(target.l2.capacity_bytes) // 2
@@ -185,15 +185,15 @@ def _of_group(access: MemoryAccess, stride: int, core: int, cores: Cores) -> Mem
 
 
 def _workspaces(tilings: Sequence[Tiling], cores: Cores) -> Workspaces:
-    stride, turn = 0, 0
+    stride, following = 0, 0
     sets: list[int | None] = []
     for tiling in tilings:
         if not tiling.scratch_bytes:
             sets.append(None)
             continue
         stride = max(stride, -(-tiling.scratch_bytes // ALIGN_BYTES) * ALIGN_BYTES)
-        sets.append(turn)
-        turn = (turn + 1) % WORKSPACE_SETS
+        sets.append(following)
+        following = (following + 1) % WORKSPACE_SETS
     return Workspaces(stride, cores.total, tuple(sets))
 
 

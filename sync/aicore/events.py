@@ -1,7 +1,7 @@
 """Events while a plan is made: which flag each has, who has yet to take it, and what harts know by those they took.
 
 Model: `known[c, p]` is the last sub-operator that hart c knows hart p to have completed, `after[i]` the same behind
-sub-operator i. An event brings everything that its setters knew when they set it. `fenced[c]` is the last sub-operator
+sub-operator i. An event propagates all that its setters knew when they set it. `fenced[c]` is the last sub-operator
 whose stores hart c need not fence any more.
 
 Flags are shared out to families (a mode, and a type of setters), to the events of each in rotation. With fewer flags
@@ -61,7 +61,7 @@ class Events:
         self.signals: dict[HartKind, list[list[Step]]] = {kind: [] for kind in harts.types}
         self.pending: dict[HartKind, list[Event]] = {kind: [] for kind in harts.types}
         self.taken: dict[tuple[int, HartKind], int] = {}  # event, receiver -> sub-operator whose boundary takes it
-        self.returned: dict[int, dict[int, int]] = {}  # event, core -> up to where it brings the core's own stores
+        self.returned: dict[int, dict[int, int]] = {}  # event, core -> up to where it propagates the core's own stores
         self.known: Known = np.full((harts.total, harts.total), -1, np.int32)
         self.fenced = np.full(harts.total, -1, np.int32)
         self.after: list[Known] = []
@@ -74,7 +74,7 @@ class Events:
         here: Mapping[HartKind, Collection[Event]] = NOWHERE,
         latest: int | None = None,
     ) -> Event | None:
-        """A pending event of the family that brings enough, if all who need it still have it before them, or take it
+        """A pending event of the family that tells enough, if all who need it still have it before them, or take it
         at another operand of the same kernel (`here`). `latest`: the last sub-operator that it may be set behind."""
         for event in self.made:
             fits = event.family == family and event.after >= last
@@ -118,8 +118,8 @@ class Events:
         self.taken[event.index, kind] = subop
         knew = self.after[event.after]
         for core in range(self.harts.total)[self.harts.of(kind)]:
-            heard = knew[self.harts.heard(event.mode, event.setters, core)]
-            learnt = heard.max(axis=0)
+            observed = knew[self.harts.observed(event.mode, event.setters, core)]
+            learnt = observed.max(axis=0)
             self.returned.setdefault(event.index, {})[core] = int(learnt[core])
             self.known[core] = np.maximum(self.known[core], learnt)
             self.fenced[core] = max(self.fenced[core], learnt[core])  # others saw its stores: they are done
@@ -163,12 +163,12 @@ class Events:
         knew = self.after[after][self.harts.of(setter), self.harts.of(across(setter))]
         return bool((knew >= taken).all())
 
-    def brought(self, families: dict[Family, int], receiver: int, setter: int, subop: int) -> bool:
+    def propagated(self, families: dict[Family, int], receiver: int, setter: int, subop: int) -> bool:
         """Whether events of the families, set behind the given sub-operators, tell a receiver enough of a setter."""
         for (mode, setters), last in families.items():
             assert setters is not None
             if self.harts.kind(receiver) is (across(setters) if mode is Mode.GROUP else setters):
-                heard = self.harts.heard(mode, setters, receiver)
-                if self.after[last][heard, setter].max() >= subop:
+                observed = self.harts.observed(mode, setters, receiver)
+                if self.after[last][observed, setter].max() >= subop:
                     return True
         return False

@@ -6,7 +6,7 @@ in a queue behind it, which moves at its own time and in order, so that a load m
 a fence or a drain lets the queue run empty first. A kernel comes to its operands in any order; ahead of an operand it
 executes those of the operand's waits that it has not executed yet, and at its end the rest. A *take* of a flag waits
 until the flag's count at this core is above zero and takes one away; which event somebody had in mind plays no part.
-The count rises by one whenever each setter that the core listens to has signalled the flag once more. A word in memory
+The count rises by one whenever each setter that the core observes has signalled the flag once more. A word in memory
 is waited for until all setters have counted it up. A launch ends when all cores stand there, all queues are empty and
 all counts are zero.
 
@@ -162,9 +162,9 @@ class _Interleaving:
     # Flags and words --------------------------------------------------------------------------------------------------
 
     def _count(self, event: Event, core: int) -> int:
-        """How often all setters that a core listens to have signalled what the event uses."""
+        """How often all setters that a core observes have signalled what the event uses."""
         key = _counted(event)
-        return min(self.signalled.get((key, setter), 0) for setter in self.plan.heard(event, core))
+        return min(self.signalled.get((key, setter), 0) for setter in self.plan.observed(event, core))
 
     def _is_there(self, event: Event, core: _Core) -> bool:
         taken = 0 if event.mode is Mode.NOTIFY else core.taken.get(event.flag, 0)
@@ -180,7 +180,7 @@ class _Interleaving:
         if event.mode is Mode.NOTIFY:
             return
         for other in self.cores:
-            if other.kind in event.receivers and core.number in self.plan.heard(event, other.number):
+            if other.kind in event.receivers and core.number in self.plan.observed(event, other.number):
                 count = self._count(event, other.number) - other.taken.get(event.flag, 0)
                 if count > self.plan.flag_count_max:
                     self.wrong = f"flag {event.flag} counts to {count} on core {other.number}"

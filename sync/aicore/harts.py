@@ -31,8 +31,8 @@ class Harts:
             return slice(self.cores.total, self.total)
         return slice(0, self.cores.cube) if kind is CoreKind.CUBE else slice(self.cores.cube, self.cores.total)
 
-    def heard(self, mode: Mode, setters: HartKind | None, core: int) -> list[int]:
-        """The setters that a receiver listens to."""
+    def observed(self, mode: Mode, setters: HartKind | None, core: int) -> list[int]:
+        """The setters that a receiver observes."""
         if setters is None:
             return list(range(self.cores.total))
         found = range(self.total)[self.of(setters)]

@@ -1,12 +1,12 @@
 """The plan for the accelerator: events between cores, and per core type one straight line of steps.
 
 Model: an *event* is one completed use of a cross-core flag. Its setters signal it, each behind all it did before
-(queued on the engine that stores: nobody stands still); once the setters that a receiver listens to have signalled,
+(queued on the engine that stores: nobody stands still); once the setters that a receiver observes have signalled,
 the receiver's count of the flag grows by one, and its await takes one away. All cores of a type run the same
 steps: which units a core has comes from a table, a core without units does its part of the synchronisation all the
 same.
 
-    mode      who sets                    whom a receiver listens to
+    mode      who sets                    whom a receiver observes
     group     all cores of one type       the cores of the other type in its group
     type      all cores of one type       all of them
     all       all cores                   all of them
@@ -14,7 +14,7 @@ same.
 
 An event of mode `notify` is a word in global memory: each setter adds one to it behind all it did before, a receiver
 waits until it has grown by the number of setters, and takes nothing away. That is how cores and aicpu harts, which have
-no cross-core flags, hear of one another. A word serves one event; it is never set back, waits count launches.
+no cross-core flags, learn of one another. A word serves one event; it is never set back, waits count launches.
 
 Flags: those of one mode (and, for `group` and `type`, one type of setters) are used in rotation by its events, in
 order, so that the n-th await of a flag on a core belongs to the n-th event that uses the flag.
@@ -82,7 +82,7 @@ class Mode(Enum):
 class Form(Enum):
     """The synchronisation ahead of a sub-operator, narrowest first."""
 
-    NONE = "none"  # nothing is missing: program order, or what earlier waits brought
+    NONE = "none"  # nothing is missing: program order, or what earlier waits propagated
     FENCE = "fence"  # a core waits for its own stores only
     GROUP = "group"  # cube core and its vector cores
     TYPE = "type"  # all cores of one type
@@ -303,8 +303,8 @@ class AicorePlan:
             return core // (self.cube_cores // self.groups)
         return (core - self.cube_cores) // (self.vector_cores // self.groups)
 
-    def heard(self, event: Event, core: int) -> tuple[int, ...]:
-        """The setters that a receiver listens to."""
+    def observed(self, event: Event, core: int) -> tuple[int, ...]:
+        """The setters that a receiver observes."""
         if event.setters is None:
             return tuple(range(self.total))
         setters = self.cores(event.setters)

@@ -2,8 +2,8 @@
 
 Model: `known[c, p]` is the last sub-operator that core c knows core p to have completed. A conflict between a task of
 core p in sub-operator i and a later one of core c needs known[c, p] >= i. What is missing ahead of a sub-operator is
-brought by events set behind the last sub-operator that is needed: `group` where only cores of one group are missing,
-`type` where only cores of the own type are, `all` else. An event brings everything that its setters knew when they
+propagated by events set behind the last sub-operator that is needed: `group` where only cores of one group are missing,
+`type` where only cores of the own type are, `all` else. An event propagates everything that its setters knew when they
 set it. Receivers that did not need an event take it later, when that costs nothing (`pending`): counts must not add
 up. Between cores and the aicpu hart, which computes tilings, events are words in memory (`notify`).
 
@@ -15,8 +15,8 @@ unlimited.
 Levels: `full` puts an event of all cores between any two sub-operators, `type-range` the narrowest event that the
 types of the two kernels allow, whatever their data; `minimal` looks at the bytes.
 
-Operands that were made one after the other are brought what they need in rounds, with an event for each, so that a
-kernel can begin with those that were made first: `lacking`.
+Operands that were made one after the other are served in rounds, with an event for each, so that a kernel can begin
+with those that were made first: `unsatisfied`.
 
 Here is the walk over the schedule and the choice of events; `events` keeps the books of them, `notes` says why.
 """
@@ -32,7 +32,6 @@ from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.schedule import Task
 from superkernel.sync.aicore.events import MODES, Events, Family, Known, flags_of
 from superkernel.sync.aicore.harts import Harts
-from superkernel.sync.aicore.lacking import Conflicts, Lacking
 from superkernel.sync.aicore.notes import Notes
 from superkernel.sync.aicore.plan import (
     AICPU,
@@ -52,6 +51,7 @@ from superkernel.sync.aicore.plan import (
     Step,
     across,
 )
+from superkernel.sync.aicore.unsatisfied import Conflicts, Unsatisfied
 from superkernel.sync.hazards import Conflict, find_conflicts
 from superkernel.sync.plan import Hazard
 from superkernel.target.aicore import AicoreTarget
@@ -179,17 +179,17 @@ class _Planner:
                     before[kind].append(earlier.index)
                     self.events.take(earlier, kind, subop)
         here = Conflicts(self.schedule.tasks, self.harts, conflicts)
-        lacking, shown, implied = here.lacking(self.events.known)
+        needs, shown, implied = here.unsatisfied(self.events.known)
         witnesses = shown[:_WITNESSES]
-        for event in self._notified(lacking):
+        for event in self._notified(needs):
             before[event.receivers[0]].append(event.index)
             self.events.take(event, event.receivers[0], subop)
         if any(before.values()):  # the hart has told what it knew of others
-            lacking, shown, _ = here.lacking(self.events.known)
+            needs, shown, _ = here.unsatisfied(self.events.known)
         fenced = self.events.fenced.copy()  # what events at operands bring counts for these operands only
         waits: dict[HartKind, dict[int, list[int]]] = {kind: {} for kind in self.harts.types}
-        for part in self._rounds(here, lacking, shown):
-            self._add_events(subop, part, waits, max(row.last for row in lacking.values()))
+        for part in self._rounds(here, needs, shown):
+            self._add_events(subop, part, waits, max(row.last for row in needs.values()))
         fences = self._fences(subop, conflicts, waits, fenced)
         for kind in self.harts.types:
             row = self.steps[kind][subop]
@@ -223,22 +223,22 @@ class _Planner:
         row += [Await(e, subop) for e in sorted({e for es in waits.values() for e in es})]
         row.append(Run(subop, barriers=joined))
 
-    def _rounds(self, here: Conflicts, lacking: Lacking, shown: Sequence[Conflict]) -> list[Lacking]:
-        """What is missing, in the rounds in which it is brought: one where all waits stand ahead of the kernel, or
+    def _rounds(self, here: Conflicts, needs: Unsatisfied, shown: Sequence[Conflict]) -> list[Unsatisfied]:
+        """What is missing, in the rounds in which it is propagated: one where all waits stand ahead of the kernel, or
         where flags are short."""
         rounds = here.rounds(shown) if self.early_start else []
         if len(rounds) < 2 or not self.events.has_flags(len(rounds)):
-            return [lacking] if lacking else []
+            return [needs] if needs else []
         missing, known = replace(here, found=shown), self.events.known.copy()
-        return [missing.lacking(known, uses)[0] for uses in rounds]
+        return [missing.unsatisfied(known, uses)[0] for uses in rounds]
 
     def _add_events(
-        self, subop: int, lacking: Lacking, waits: dict[HartKind, dict[int, list[int]]], latest: int
+        self, subop: int, needs: Unsatisfied, waits: dict[HartKind, dict[int, list[int]]], latest: int
     ) -> None:
         """Events that bring what is missing, to the operands that need it. What other operands of the kernel wait for
         may serve; what of it has the same flags is taken first, whichever operand the kernel comes to first. `latest`:
         what some operand of the kernel needs, so that an event of all cores behind no more comes early enough."""
-        for family, (keys, last) in self._families(lacking).items():
+        for family, (keys, last) in self._families(needs).items():
             here = {kind: {self.events.made[e] for es in row.values() for e in es} for kind, row in waits.items()}
             receivers = {receiver for _, receiver in keys}
             event = (
@@ -248,7 +248,7 @@ class _Planner:
             )
             operands: dict[HartKind, set[int]] = {}
             for key in keys:
-                operands.setdefault(key[1], set()).update(lacking[key].operands)
+                operands.setdefault(key[1], set()).update(needs[key].operands)
             for receiver, needing in operands.items():
                 ahead = self.events.ahead(event, receiver, here[receiver])
                 for operand in needing:
@@ -258,10 +258,10 @@ class _Planner:
                     if earlier not in here[receiver]:
                         self.events.take(earlier, receiver, subop)
 
-    def _families(self, lacking: Lacking) -> dict[Family, tuple[list[tuple[HartKind, HartKind]], int]]:
+    def _families(self, needs: Unsatisfied) -> dict[Family, tuple[list[tuple[HartKind, HartKind]], int]]:
         """The families of events that bring what is missing: for which pairs of types, behind which sub-operator."""
         families: dict[Family, list[tuple[HartKind, HartKind]]] = {}
-        for (setter, receiver), row in lacking.items():
+        for (setter, receiver), row in needs.items():
             if setter is receiver:
                 family: Family = (Mode.TYPE, setter)
             elif row.own_group and self.events.signals_once(setter) and self.events.may_run_ahead(setter, row.last):
@@ -271,46 +271,46 @@ class _Planner:
             if family[0] not in self.events.modes:
                 family = (Mode.ALL, None)
             families.setdefault(family, []).append((setter, receiver))
-        lasts = {family: max(lacking[key].last for key in keys) for family, keys in families.items()}
-        widest = max((row.last for row in lacking.values()), default=0)
-        chosen = self._fewest(families, lacking)
+        lasts = {family: max(needs[key].last for key in keys) for family, keys in families.items()}
+        widest = max((row.last for row in needs.values()), default=0)
+        chosen = self._fewest(families, needs)
         return {f: (keys, widest if f[1] is None else lasts[f]) for f, keys in chosen.items()}
 
-    def _without_flag(self, lacking: Lacking) -> list[tuple[HartKind, HartKind]]:
+    def _without_flag(self, needs: Unsatisfied) -> list[tuple[HartKind, HartKind]]:
         """The pairs of types that no flag can serve: an aicpu hart has none, or none is free."""
-        pairs = [pair for pair in lacking if AICPU in pair]
-        cores = {pair: row for pair, row in lacking.items() if AICPU not in pair}
+        pairs = [pair for pair in needs if AICPU in pair]
+        cores = {pair: row for pair, row in needs.items() if AICPU not in pair}
         for family, (keys, last) in self._families(cores).items():
             found = self.events.find(family, last, {receiver for _, receiver in keys})
             if found is None and not self.events.is_free(family, last):
                 pairs += keys
         return pairs
 
-    def _notified(self, lacking: Lacking) -> list[Event]:
-        """Words for what no flag can bring. What they bring is taken out of `lacking`. Waits stand ahead of the kernel:
+    def _notified(self, needs: Unsatisfied) -> list[Event]:
+        """Words for what no flag can bring. What they bring is taken out of `needs`. Waits stand ahead of the kernel:
         what it does before its first access is no work where all depends on a tiling."""
         found = []
-        for setter, receiver in sorted(self._without_flag(lacking), key=lambda k: (k[0].value, k[1].value)):
-            found.append(self.events.make_word(setter, receiver, lacking.pop((setter, receiver)).last))
+        for setter, receiver in sorted(self._without_flag(needs), key=lambda k: (k[0].value, k[1].value)):
+            found.append(self.events.make_word(setter, receiver, needs.pop((setter, receiver)).last))
         return found
 
     def _fewest(
         self,
         families: dict[Family, list[tuple[HartKind, HartKind]]],
-        lacking: Lacking,
+        needs: Unsatisfied,
     ) -> dict[Family, list[tuple[HartKind, HartKind]]]:
         """Without the families whose events bring nothing that the others do not bring anyway, the widest left out
-        last (an event of all cores brings everything)."""
+        last (an event of all cores propagates everything)."""
         if (Mode.ALL, None) in families:
-            return {(Mode.ALL, None): list(lacking)}
-        pairs = [pair for row in lacking.values() for pair in row.pairs]
+            return {(Mode.ALL, None): list(needs)}
+        pairs = [pair for row in needs.values() for pair in row.pairs]
         for family in sorted(families, key=lambda f: f[0] is not Mode.TYPE):
-            others = {f: max(lacking[k].last for k in keys) for f, keys in families.items() if f != family}
-            if others and all(self.events.brought(others, *pair) for pair in pairs):
+            others = {f: max(needs[k].last for k in keys) for f, keys in families.items() if f != family}
+            if others and all(self.events.propagated(others, *pair) for pair in pairs):
                 gone = families.pop(family)
                 for (mode, setters), keys in families.items():
-                    hears = across(setters) if mode is Mode.GROUP and setters is not None else setters
-                    keys += [k for k in gone if k not in keys and k[1] is hears]
+                    observes = across(setters) if mode is Mode.GROUP and setters is not None else setters
+                    keys += [k for k in gone if k not in keys and k[1] is observes]
         return families
 
     def _drain_pending(self, subop: int, kind: HartKind) -> list[Event]:
@@ -344,8 +344,8 @@ class _Planner:
             if earlier.core != core or conflict.hazard is not Hazard.RAW or not self.early_start:
                 continue
             operand, kind = conflict.operand or 0, self.harts.kind(core)
-            brought = max((self.events.returned[e][core] for e in waits[kind].get(operand, ())), default=-1)
-            if max(fenced[core], brought) < earlier.subop:
+            propagated = max((self.events.returned[e][core] for e in waits[kind].get(operand, ())), default=-1)
+            if max(fenced[core], propagated) < earlier.subop:
                 found.setdefault(kind, set()).add(operand)
         for core in self.busy[subop]:  # a core without units passes no fence
             if self.harts.kind(core) in found:

@@ -17,7 +17,7 @@ It reads tasks, events and the programs: the two of the cores, and that of the a
  A9  where all cores of a type meet inside a kernel, cores without units of it come as often;
  A10 where groups compute a value each for itself, each reads what was computed into its own copy (`verify_copies`).
 
-Happens-before: a signal publishes what its core has completed and learnt; an await brings what the signals it needs
+Happens-before: a signal publishes what its core has completed and learnt; an await propagates what the signals it needs
 have published. A vector clock per core: up to which step of each other core's program. A wait inside a kernel
 counts for the operand it stands at, and for everything behind the kernel. A flag carries no name: which signals a take
 stands for follows from its number alone (`verify_replay` states the rule).

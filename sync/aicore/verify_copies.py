@@ -20,7 +20,7 @@ from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import Copies, MemoryAccess, Task
 from superkernel.sync.aicore.plan import AicorePlan
 
-_NOBODY = -1
+_UNWRITTEN = -1
 
 
 def check_copies(plan: AicorePlan, units: Mapping[int, int]) -> Iterator[Violation]:
@@ -51,7 +51,7 @@ def _check_reads(copies: Copies, of_subop: Mapping[int, list[Task]]) -> Iterator
     space = spaces.pop()
     low = min((r.start for _, a in own for r in a.regions), default=0)
     high = max((r.stop for _, a in own for r in a.regions), default=0)
-    written: NDArray[np.int64] = np.full(high - low, _NOBODY, np.int64)
+    written: NDArray[np.int64] = np.full(high - low, _UNWRITTEN, np.int64)
     for subop in range(copies.subop, max(i for i, _ in uses) + 1):
         mine = [(t, a) for t in of_subop.get(subop, ()) for a in t.accesses if (a.space, a.slot) == space]
         for task, access in mine:
@@ -75,7 +75,7 @@ def _check_read(
                     "a core reads a copy that was not computed for it",
                     f"core {task.core}, sub-operator {task.subop}, operand {access.operand}",
                     f"byte {byte} of sub-operator {copies.subop}",
-                    "written by nobody" if who == _NOBODY else f"written by sub-operator {who}",
+                    "written by nobody" if who == _UNWRITTEN else f"written by sub-operator {who}",
                 )
                 return
 

@@ -21,7 +21,7 @@ from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.aicore.plan import AicorePlan, Pause
 from superkernel.sync.aicore.verify_replay import Replay
-from superkernel.sync.verify_tasks import meeting_regions, race
+from superkernel.sync.verify_tasks import overlapping_regions, race
 
 RACES_MAX = 20  # listed; more are counted
 _BLOCK = 256  # accesses whose pairs are looked at together
@@ -69,7 +69,7 @@ class _Space:
             meets = (self.low[mine] < self.high[b]) & (self.high[mine] > self.low[b]) & (self.core[mine] != task.core)
             for a in np.flatnonzero(meets) + first:
                 earlier, before = self.source[a]
-                pair = meeting_regions(before.regions, access.regions)
+                pair = overlapping_regions(before.regions, access.regions)
                 if before.dynamically_partitioned and access.dynamically_partitioned:
                     continue
                 if (before.write or access.write) and pair is not None:
@@ -143,7 +143,7 @@ def _unordered(space: _Space, replay: Replay, step: _Column, earlier: _Column, l
 def _race_of(space: _Space, a: int, b: int) -> list[Violation]:
     earlier, before = space.source[a]
     task, access = space.source[b]
-    pair = meeting_regions(before.regions, access.regions)
+    pair = overlapping_regions(before.regions, access.regions)
     return [] if pair is None else [_race(earlier, task, access, pair)]
 
 

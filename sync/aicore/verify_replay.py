@@ -2,10 +2,10 @@
 
 A4 (no deadlock), A6 (no count above its limit) and the second half of A7 (launches) of `verify`, and the
 happens-before that A5 rests on: a vector per core, up to which step of each other core's program it knows. A signal
-publishes what its core has completed and learnt; an await brings what the signals it needs have published.
+publishes what its core has completed and learnt; an await propagates what the signals it needs have published.
 
 The rule for flags, as the hardware has it: a flag carries no name. Its n-th count at a core stands for the n-th signal
-of that flag by every setter that the core listens to, and the n-th take of the flag, wherever it stands, brings what
+of that flag by every setter that the core observes, and the n-th take of the flag, wherever it stands, propagates what
 these signals have published. What an event is called decides nothing. A kernel takes the flags of an operand where it
 comes to the operand, and which operand it comes to first is its own affair: an operand is sure of as many takes of a
 flag as its own waits have, the next ones in count, not of those that stand at other operands. Behind the kernel all of
@@ -49,7 +49,7 @@ _Flag = tuple[int, HartKind]
 class _Count:
     """One flag at one type of cores: what each type of setters knew at each of its signals, and where it was taken."""
 
-    event: Event  # one of the flag's, for who is heard
+    event: Event  # one of the flag's, for who is observed
     signals: dict[HartKind, list[Matrix]]
     events: dict[HartKind, list[int]]  # what each signal was called
     taken: list[int] = field(default_factory=list)  # step numbers, in order
@@ -236,17 +236,17 @@ class Replay:
                 at = nth.setdefault(event.flag, len(count.taken))
                 nth[event.flag] += 1
                 signals = {k: rows[at] for k, rows in count.signals.items()}
-            self._hear(known, fenced, list(self.plan.cores(kind)), event, signals)
+            self._observe(known, fenced, list(self.plan.cores(kind)), event, signals)
 
-    def _hear(
+    def _observe(
         self, known: Matrix, fenced: Vector, mine: list[int], event: Event, signals: Mapping[HartKind, Matrix]
     ) -> None:
         published = np.zeros_like(known)
         for kind, rows in signals.items():
             published[list(self.plan.cores(kind))] = rows
-        whole = None if event.mode is Mode.GROUP else published[list(self.plan.heard(event, mine[0]))].max(axis=0)
+        whole = None if event.mode is Mode.GROUP else published[list(self.plan.observed(event, mine[0]))].max(axis=0)
         for core in mine:
-            learnt = published[list(self.plan.heard(event, core))].max(axis=0) if whole is None else whole
+            learnt = published[list(self.plan.observed(event, core))].max(axis=0) if whole is None else whole
             known[core] = np.maximum(known[core], learnt)
             fenced[core] = max(fenced[core], learnt[core])
 
@@ -272,10 +272,10 @@ def check_counts(plan: AicorePlan, replay: Replay) -> Iterator[Violation]:
 
 
 def _somebody_knows(plan: AicorePlan, count: _Count, kind: HartKind, number: int, taken: int) -> bool:
-    """For each receiver, a setter that it listens to knows at its signal that the receiver has passed step `taken`."""
+    """For each receiver, a setter that it observes knows at its signal that the receiver has passed step `taken`."""
     for core in plan.cores(kind):
-        heard = plan.heard(count.event, core)
-        rows = ((plan.kind(s), s) for s in heard)
+        observed = plan.observed(count.event, core)
+        rows = ((plan.kind(s), s) for s in observed)
         if not any(count.signals[its][number][s - plan.cores(its)[0]][core] >= taken for its, s in rows):
             return False
     return True

@@ -42,7 +42,7 @@ def check_service(plan: AicorePlan) -> Iterator[Violation]:
         yield Violation("service programs without a launch", "service", str(progress.launches), str(len(plan.service)))
     for launch in range(len(plan.service)):
         yield from _check(plan, launch, progress)
-    yield from _unheard(plan, progress)
+    yield from _unawaited(plan, progress)
 
 
 def _read(plan: AicorePlan, kind: HartKind, progress: _Progress) -> Iterator[Violation]:
@@ -87,12 +87,12 @@ def _check(plan: AicorePlan, launch: int, progress: _Progress) -> Iterator[Viola
                 yield Violation("a prefetch of what its sub-operator does not read", where, "its constants")
 
 
-def _unheard(plan: AicorePlan, progress: _Progress) -> Iterator[Violation]:
+def _unawaited(plan: AicorePlan, progress: _Progress) -> Iterator[Violation]:
     """Notifications that nobody awaits: a wait is missing, without which prefetches come earlier than planned."""
     for (launch, kind), behind in progress.behind.items():
         service = plan.service[launch] if launch < len(plan.service) else ()
-        heard = {step.count for step in service if isinstance(step, AwaitCount) and step.kind is kind}
-        for count in sorted(set(range(1, len(behind) + 1)) - heard):
+        observed = {step.count for step in service if isinstance(step, AwaitCount) and step.kind is kind}
+        for count in sorted(set(range(1, len(behind) + 1)) - observed):
             where = f"service of launch {launch}, {kind.value} count {count}"
             yield Violation("a notification that nobody awaits", where, "an await of it", "none")
 

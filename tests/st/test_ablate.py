@@ -169,7 +169,7 @@ def test_timelines_and_paths_cover_the_launch(graph: Graph, options: dict[str, A
         assert take.begin <= take.end
         assert take.fired < take.end
         if take.event is not None:
-            assert take.setter in plan.heard(plan.events[take.event], take.core)
+            assert take.setter in plan.observed(plan.events[take.event], take.core)
     assert _Tasks(_compiled(kernel), line).end() == line.end
 
 

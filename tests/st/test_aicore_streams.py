@@ -180,7 +180,7 @@ def test_branches_have_shares_and_the_rest_has_all_cores() -> None:
     for event in compiled.plan.events:  # cores of one branch do their part of the synchronisation of the other
         if event.setters is CoreKind.VECTOR:
             vector = compiled.plan.cores(CoreKind.VECTOR)
-            assert set(compiled.plan.heard(event, vector[0])) == set(vector)
+            assert set(compiled.plan.observed(event, vector[0])) == set(vector)
 
 
 def test_the_ablation_has_a_step_for_it() -> None:

@@ -90,7 +90,7 @@ def test_a_planted_wrong_direction_is_found(tmp_path: Path, row: Row, fault: str
 
 
 PLANNING = re.compile(
-    "sync/(aicore/)?(planner|hazards|launching|harts|events|lacking|notes)$"
+    "sync/(aicore/)?(planner|hazards|launching|harts|events|unsatisfied|notes)$"
     "|scheduler/(aicore/)?(place|group|memory|cost|streams|launches)$"
 )
 

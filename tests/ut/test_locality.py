@@ -19,7 +19,7 @@ from superkernel.ir.body import Body, Operand, PointwiseProgram, SubOperator
 from superkernel.ir.body import Role as Use
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.aicore.cores import Cores
-from superkernel.scheduler.aicore.locality import Localised, localise
+from superkernel.scheduler.aicore.locality import Rematerialised, rematerialise
 from superkernel.scheduler.aicore.place import ranges
 from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling
 from superkernel.scheduler.grouping import ValueBuffer
@@ -87,10 +87,10 @@ class _Program:
         self.tilings.append(_Tiling(kind, units, whole, cycles, len(reads)))
         self.buffers.setdefault(out, ValueBuffer(KIND))
 
-    def localised(self) -> Localised:
+    def rematerialised(self) -> Rematerialised:
         cores = Cores(A3)
         spans = [ranges(tiling, cores) for tiling in self.tilings]
-        return localise(self.subops, self.tilings, spans, self.buffers, cores, A3)
+        return rematerialise(self.subops, self.tilings, spans, self.buffers, cores, A3)
 
     def given(self, index: int) -> tuple[tuple[int, int, int, object], ...]:
         return tuple(ranges(self.tilings[index], Cores(A3)))
@@ -103,7 +103,7 @@ def test_each_group_computes_a_small_value_for_itself() -> None:
     program = _Program()
     program.add(VECTOR, 1, ["in"], "norm")
     program.add(CUBE, 24, ["norm"], "product", whole=True)
-    found = program.localised()
+    found = program.rematerialised()
     cores = Cores(A3)
     assert {cores.group(core) for core, *_ in found.spans[0]} == set(range(24))
     assert all((begin, end) == (0, 1) for _, begin, end, _ in found.spans[0])
@@ -118,7 +118,7 @@ def test_what_groups_read_apart_is_divided_without_copies() -> None:
     program = _Program()
     program.add(VECTOR, 48, ["in"], "rows")
     program.add(CUBE, 12, ["rows"], "product")
-    found = program.localised()
+    found = program.rematerialised()
     cores = Cores(A3)
     assert found.copies == ()
     units = sorted((begin, end) for _, begin, end, _ in found.spans[0])
@@ -138,7 +138,7 @@ def test_readers_that_hear_of_all_cores_anyway_do_not_count(late: bool) -> None:
     if late:
         program.add(VECTOR, 48, ["product"], "mixed", whole=True)
     program.add(VECTOR, 48, ["rows"], "sums", whole=True)
-    found = program.localised()
+    found = program.rematerialised()
     moved = found.spans[0] != program.given(0)
     assert moved is late
     assert found.copies == ()
@@ -146,7 +146,7 @@ def test_readers_that_hear_of_all_cores_anyway_do_not_count(late: bool) -> None:
         alone = _Program()
         alone.add(VECTOR, 48, ["in"], "rows")
         alone.add(CUBE, 12, ["rows"], "product", cycles=2000.0)
-        assert found.spans[0] == alone.localised().spans[0]
+        assert found.spans[0] == alone.rematerialised().spans[0]
 
 
 def test_late_readers_find_what_they_need_in_copies() -> None:
@@ -155,7 +155,7 @@ def test_late_readers_find_what_they_need_in_copies() -> None:
     program.add(CUBE, 12, ["norm"], "product", whole=True, cycles=2000.0)
     program.add(VECTOR, 48, ["product"], "mixed", whole=True)
     program.add(VECTOR, 48, ["norm"], "sums", whole=True)
-    found = program.localised()
+    found = program.rematerialised()
     cores = Cores(A3)
     (copies,) = found.copies
     assert set(copies.uses) == {(0, 1), (1, 0), (3, 0)}
@@ -168,7 +168,7 @@ def test_both_vector_cores_of_a_group_share_its_units() -> None:
     program = _Program()
     program.add(VECTOR, 48, ["in"], "rows", cycles=200.0)
     program.add(CUBE, 12, ["rows"], "product")
-    assert len(program.localised().spans[0]) == 24
+    assert len(program.rematerialised().spans[0]) == 24
 
 
 @pytest.mark.parametrize("why", ["expensive", "output", "concatenation", "scope", "type", "own core"])
@@ -189,7 +189,7 @@ def test_left_where_it_is(why: str) -> None:
         program.subops[at] = replace(program.subops[at], scope="front")
     if why == "type":
         program.subops[at] = replace(program.subops[at], kernel_type=VECTOR.value)
-    found = program.localised()
+    found = program.rematerialised()
     assert found.copies == ()
     assert found.notes == {}
     assert all(found.spans[i] == program.given(i) for i in range(len(program.subops)))

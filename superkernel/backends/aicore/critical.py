@@ -251,7 +251,7 @@ class _Tasks:
         group, wide = target.cycles(sync.group_ns), target.cycles(sync.core_full_ns)
         self.latency = {e.index: group if e.mode is Mode.GROUP else wide for e in self.plan.events}
         self.fired = {(t.event, t.core): t.fired for t in line.takes if t.event is not None}
-        self.heard = {(e, core): self.plan.heard(self.plan.events[e], core) for e, core in self.fired}
+        self.observed = {(e, core): self.plan.observed(self.plan.events[e], core) for e, core in self.fired}
         self.teams = self._teams(compiled)
         self.beyond: dict[tuple[int, int], int] = {}  # of an event's signal: behind its setters' last work
         clock = _Clock(line.begin, self.plan.total)
@@ -286,9 +286,9 @@ class _Tasks:
         return list(found.values())
 
     def _ready(self, clock: _Clock, event: int, core: int) -> int:
-        """When those that a receiver listens to are done with what they signal."""
+        """When those that a receiver observes are done with what they signal."""
         after = self.plan.events[event].after
-        return max(clock.after(setter, after) for setter in self.heard[event, core])
+        return max(clock.after(setter, after) for setter in self.observed[event, core])
 
     def _visible(self, clock: _Clock, event: int, core: int, instant: Collection[int] = ()) -> int:
         fired = self._ready(clock, event, core) + self.beyond[event, core]
@@ -346,6 +346,6 @@ class _Tasks:
                 following[task.core] = min(following[task.core], found[number])
                 for event in task.events:
                     time = found[number] - self.latency[event] - self.beyond[event, task.core]
-                    for setter in self.heard[event, task.core]:
+                    for setter in self.observed[event, task.core]:
                         due[setter].append((self.plan.events[event].after, time))
         return found

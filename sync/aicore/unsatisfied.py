@@ -1,8 +1,8 @@
-"""What no earlier event orders ahead of a sub-operator, and in which rounds it is brought.
+"""Dependences of a sub-operator that no earlier event satisfies, and in which rounds events do.
 
-Model: a conflict is lacking where the later task's core does not know the earlier one's as complete. Rows are by the
-types of the two cores; `last` is the sub-operator that must be known. Operands whose producers are not equally far back
-are brought what they need in *rounds*, those that need least first: a kernel then begins with the operands that were
+Model: a dependence is unsatisfied where the later task's core does not know the earlier one's as complete. Rows are by
+the types of the two cores; `last` is the sub-operator that must be known. Operands whose producers are not equally far
+back are served in *rounds*, those that need least first: a kernel then begins with the operands that were
 made first while the others, or the flags behind them, are still on their way.
 """
 
@@ -22,7 +22,7 @@ Use = tuple[HartKind, int]  # a type of cores, and the operand that they come to
 
 
 @dataclass
-class Missing:
+class Dependence:
     """Pairs (receiver, setter) that lack something, by the types of the two; `last` is the sub-operator needed."""
 
     last: int = -1
@@ -31,7 +31,7 @@ class Missing:
     pairs: list[tuple[int, int, int]] = field(default_factory=list)  # receiver, setter, sub-operator
 
 
-Lacking = dict[tuple[HartKind, HartKind], Missing]
+Unsatisfied = dict[tuple[HartKind, HartKind], Dependence]
 """By (type of the setter, type of the receiver)."""
 
 
@@ -43,9 +43,9 @@ class Conflicts:
     harts: Harts
     found: Sequence[Conflict]
 
-    def lacking(self, known: Known, uses: Collection[Use] | None = None) -> tuple[Lacking, list[Conflict], int]:
+    def unsatisfied(self, known: Known, uses: Collection[Use] | None = None) -> tuple[Unsatisfied, list[Conflict], int]:
         """What is missing at some uses, or at all; the conflicts that show it; the number of those implied."""
-        rows: Lacking = {}
+        rows: Unsatisfied = {}
         shown: list[Conflict] = []
         implied = 0
         for conflict in self.found:
@@ -59,7 +59,7 @@ class Conflicts:
             operand = conflict.operand or 0
             if uses is not None and (key[1], operand) not in uses:
                 continue
-            row = rows.setdefault(key, Missing())
+            row = rows.setdefault(key, Dependence())
             row.last = max(row.last, setter.subop)
             row.own_group = row.own_group and bool(self.harts.group[setter.core] == self.harts.group[receiver.core])
             row.operands.add(operand)
