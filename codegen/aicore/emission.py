@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TypeAlias
 
 from llvmlite import ir
@@ -19,11 +20,19 @@ from superkernel.codegen.aicore.layer import RESERVED_FLAGS, KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, FlagsExhausted, flags_needed, plan_flags
 from superkernel.core.errors import InternalError, UnsupportedError
 from superkernel.ir.body import Body
+from superkernel.scheduler.families.aicore import AICORE_KERNELS
 from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine, Local
 
 Emitter: TypeAlias = Callable[[KernelBuilder, Body, AicoreTiling], None]
+
+
+def emitter_of(kernel: str) -> Emitter:
+    """Of a kernel id: `emit` of the module that its declaration names, imported on first use, which writes the whole
+    function of the role `kb.role`. Raises InternalError on an unknown id."""
+    emit: Emitter = import_module(f"superkernel.codegen.aicore.kernels.{AICORE_KERNELS[kernel].emitter}").emit
+    return emit
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from superkernel.codegen.aicore.addresses import SpaceAddresses
 from superkernel.codegen.aicore.boot import FENCE, MAIN, START, TRAP, boot_object
 from superkernel.codegen.aicore.code_choice import CodeChoice, CodeOptions, settle
-from superkernel.codegen.aicore.emission import KernelCode, emit_kernel
-from superkernel.codegen.aicore.emitters import emitter_of
+from superkernel.codegen.aicore.emission import KernelCode, emit_kernel, emitter_of
 from superkernel.codegen.aicore.footprint import footprints
 from superkernel.codegen.aicore.layer import WAIT_FUNCTION
 from superkernel.codegen.aicore.linking import ElfSegment, Image, LinkLayout, link

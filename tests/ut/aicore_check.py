@@ -28,8 +28,7 @@ from llvmlite import ir
 from numpy.typing import NDArray
 
 from superkernel import _core
-from superkernel.codegen.aicore.emission import emit_kernel
-from superkernel.codegen.aicore.emitters import emitter_of
+from superkernel.codegen.aicore.emission import emit_kernel, emitter_of
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import I64, VOID, Number, ir_of
 from superkernel.ir.body import Body

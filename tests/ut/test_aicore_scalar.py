@@ -18,8 +18,7 @@ from operator_cases import Case, cases
 
 from superkernel import Options, compile
 from superkernel.builder import GraphBuilder
-from superkernel.codegen.aicore.emission import emit_kernel
-from superkernel.codegen.aicore.emitters import emitter_of
+from superkernel.codegen.aicore.emission import emit_kernel, emitter_of
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.core.dtypes import DType

@@ -36,25 +36,6 @@ from superkernel.target.engines import Engine, Local
 F32 = DType.F32
 
 
-class _KeyCursor(Cursor):
-    """Where keys and queries of the unit begin, in bytes."""
-
-    def note(self, place: UnitCoordinates, visible: Number, length: Number) -> dict[str, Number]:
-        form, item = self.walk.form, self.walk.tiling.item
-        return {
-            "queries": _offset(form.q, item, place.batch, place.head, place.position),
-            "keys": _offset(form.k, item, place.batch, place.kv_head, 0),
-        }
-
-
-class _ValueCursor(Cursor):
-    """Where values of the unit begin, in bytes."""
-
-    def note(self, place: UnitCoordinates, visible: Number, length: Number) -> dict[str, Number]:
-        form, item = self.walk.form, self.walk.tiling.item
-        return {"values": _offset(form.v, item, place.batch, place.kv_head, 0)}
-
-
 def _offset(view: View, item: int, *coordinates: Number) -> Number:
     total: Number = view.offset * item
     for stride, coordinate in zip(view.strides, coordinates, strict=False):
@@ -75,8 +56,20 @@ class CubeSide:
         self.key_pitch, self.value_pitch = (row_pitch(self.form, w, item, block) for w in "kv")
         self.channels = Channels.of(kb, tiling, self.walk.steps)
         self._buffers(l1_buffers(self.form, tiling, block))
-        self.keys, self.values = _KeyCursor(self.walk), _ValueCursor(self.walk)
+        self.keys, self.values = Cursor(self.walk, self._starts), Cursor(self.walk, self._value_start)
         self.held: dict[str, Variable] = {}  # of the step whose keys were loaded last
+
+    def _starts(self, place: UnitCoordinates, length: Number) -> dict[str, Number]:
+        """Where keys and queries of a unit begin, in bytes."""
+        form, item = self.form, self.tiling.item
+        return {
+            "queries": _offset(form.q, item, place.batch, place.head, place.position),
+            "keys": _offset(form.k, item, place.batch, place.kv_head, 0),
+        }
+
+    def _value_start(self, place: UnitCoordinates, length: Number) -> dict[str, Number]:
+        """Where values of a unit begin, in bytes."""
+        return {"values": _offset(self.form.v, self.tiling.item, place.batch, place.kv_head, 0)}
 
     def _buffers(self, sizes: Buffers) -> None:
         kb, t = self.kb, self.tiling

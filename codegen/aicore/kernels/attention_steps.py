@@ -7,7 +7,9 @@ one step, with one key of zeros.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from llvmlite import ir
 
@@ -114,12 +116,16 @@ class UnitSteps:
         return total.get()
 
 
-class Cursor:
-    """A place in the steps. `names`: what is kept of a unit, computed by `note`."""
+Note: TypeAlias = Callable[[UnitCoordinates, Number], dict[str, Number]]
+"""What a side wants to know of a unit of a length, by name."""
 
-    def __init__(self, walk: UnitSteps) -> None:
+
+class Cursor:
+    """A place in the steps, and what `note` says of its unit."""
+
+    def __init__(self, walk: UnitSteps, note: Note) -> None:
         kb = walk.kb
-        self.walk, self.kb = walk, kb
+        self.walk, self.kb, self.note = walk, kb, note
         self._unit, self._block = kb.variable(kb.begin), kb.variable(0)
         self._kept: dict[str, Variable] = {}
         self._static: dict[str, Number] = {}
@@ -129,26 +135,20 @@ class Cursor:
         with self.kb.when(self.kb.compare("<", self.kb.begin, self.kb.end)):
             self._come()
 
-    def note(self, place: UnitCoordinates, visible: Number, length: Number) -> dict[str, Number]:
-        """What a side wants to know of a unit."""
-        raise NotImplementedError
-
     def _come(self) -> None:
         walk = self.walk
         place = walk.place(self._unit.get())
         length = walk.length(place)
         visible = walk.visible(place, length)
-        known = {
-            "rows": walk.rows(place), "visible": visible, "blocks": walk.blocks(visible),
-            **self.note(place, visible, length),
-        }  # fmt: skip
+        known = {"rows": walk.rows(place), "visible": visible, "blocks": walk.blocks(visible)}
+        known |= self.note(place, length)
         for name, value in known.items():
             if isinstance(value, int):
                 self._static[name] = value
-            else:
-                if name not in self._kept:
-                    self._kept[name] = self.kb.variable(0)
-                self._kept[name].set(value)
+                continue
+            if name not in self._kept:
+                self._kept[name] = self.kb.variable(0)
+            self._kept[name].set(value)
 
     def __getitem__(self, name: str) -> Number:
         return self._static[name] if name in self._static else self._kept[name].get()

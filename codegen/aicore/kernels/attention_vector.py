@@ -32,31 +32,6 @@ F32 = DType.F32
 FLOOR, TINY = -3.0e38, 1.0e-30
 
 
-class _ScoreCursor(Cursor):
-    """What masking needs of a unit, beside its rows."""
-
-    masking: Masking
-
-    def note(self, place: UnitCoordinates, visible: Number, length: Number) -> dict[str, Number]:
-        return self.masking.note(place, length)
-
-
-class _SumCursor(Cursor):
-    """Where in the result the lane's rows of a unit begin."""
-
-    def note(self, place: UnitCoordinates, visible: Number, length: Number) -> dict[str, Number]:
-        head, position = lane_start(self.kb, self.walk.tiling, place)
-        return {"batch": place.batch, "head": head, "position": position}
-
-
-def lane_start(kb: KernelBuilder, tiling: AttentionTiling, place: UnitCoordinates) -> tuple[Number, Number]:
-    """Head and position of a lane's first row."""
-    lane = kb.role.lane
-    if tiling.stack is Stack.ROWS:
-        return place.head, place.position + lane * tiling.lane_rows
-    return place.head + lane * (1 if tiling.stack is Stack.PAIR else tiling.lane_rows), place.position
-
-
 class VectorSide:
     """See the module docstring."""
 
@@ -71,9 +46,16 @@ class VectorSide:
         sizes = ub_buffers(body, tiling, block)
         self._buffers(sizes, body)
         self.masking = Masking(kb, body, tiling, sizes, self.scores)
-        self.ahead, self.behind = _ScoreCursor(self.walk), _SumCursor(self.walk)
-        self.ahead.masking = self.masking
+        self.ahead, self.behind = Cursor(self.walk, self.masking.note), Cursor(self.walk, self._result_start)
         self.made, self.used = kb.variable(0), kb.variable(0)  # slots of statistics
+
+    def _result_start(self, place: UnitCoordinates, length: Number) -> dict[str, Number]:
+        """Where in the result the lane's rows of a unit begin."""
+        lane, t = self.kb.role.lane, self.tiling
+        rows = t.stack is Stack.ROWS
+        head = place.head if rows else place.head + lane * (1 if t.stack is Stack.PAIR else t.lane_rows)
+        position = place.position + lane * t.lane_rows if rows else place.position
+        return {"batch": place.batch, "head": head, "position": position}
 
     def _buffers(self, sizes: Buffers, body: Body) -> None:
         kb, t, block = self.kb, self.tiling, self.kb.target.memory.block_bytes

@@ -1,4 +1,5 @@
-"""What kernels on the cube share: bringing a chunk of a factor into L1, and a step of it into L0A or L0B.
+"""What kernels on the cube share: bringing a chunk of a factor into L1 and a step of it into L0A or L0B, multiplying,
+and where the tile of a unit lies.
 
 Model: see `scheduler/families/aicore/cube.py`. A tile's place in global memory is `tile_offset`; a chunk begins at a
 depth of that tile.
@@ -14,6 +15,7 @@ from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.aicore.cube import CubeFactor, FactorLayout, packed_batch_strides
+from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, MatmulTiling
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Local
 
@@ -129,3 +131,28 @@ def multiply(
     m, n, k = shape
     chosen = ("init", "accumulate")[mode] if isinstance(mode, int) else mode
     kb.issue("mmad", *types, c=sums, a=a, b=b, m=m, n=n, k=k, mode=chosen)
+
+
+def lines_of(kb: KernelBuilder, extent: int, size: int, tile: Number) -> Number:
+    """Rows or columns of a tile: fewer in the last one."""
+    return size if extent % size == 0 else kb.minimum(extent - tile * size, size)
+
+
+def locate(
+    kb: KernelBuilder, tiling: MatmulTiling, batch_dims: Sequence[int], unit: Number
+) -> tuple[Number, Number, list[Number], Number, Number]:
+    """(panel over all batches, the unit's position among the panel's, batch coordinates, row and column tile)."""
+    count, batched = tiling.panel_tiles, tiling.batch > 1
+    panel: Number = unit // count if batched or tiling.panels > 1 else 0
+    position = unit - panel * count if count > 1 else 0
+    inner: Number = 0
+    if tiling.panels > 1:
+        inner = panel % tiling.panels if batched else panel
+    rest = panel // tiling.panels if batched else 0
+    batch: list[Number] = []
+    for extent in reversed(batch_dims):
+        batch.insert(0, rest % extent)
+        rest = rest // extent
+    other = (position + inner // tiling.stagger) % count
+    row, column = (inner, other) if tiling.kept == LEFT else (other, inner)
+    return panel, position, batch, row, column

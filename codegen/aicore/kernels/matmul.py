@@ -25,9 +25,8 @@ from typing import TypeAlias
 
 from superkernel.codegen.aicore.channel import Channel
 from superkernel.codegen.aicore.commands import Address, OperandValue
-from superkernel.codegen.aicore.kernels.cube import FactorCode, Steps
+from superkernel.codegen.aicore.kernels.cube import FactorCode, Steps, locate
 from superkernel.codegen.aicore.kernels.matmul_epilogue import emit_lane
-from superkernel.codegen.aicore.kernels.matmul_place import locate
 from superkernel.codegen.aicore.kernels.matmul_split import emit_split
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number, Variable

@@ -4,7 +4,7 @@ epilogue on it, some rows at a time, and stores."""
 from __future__ import annotations
 
 from superkernel.codegen.aicore.channel import Channel
-from superkernel.codegen.aicore.kernels.matmul_place import lines_of, locate
+from superkernel.codegen.aicore.kernels.cube import lines_of, locate
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import TileProgram

@@ -20,9 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from superkernel.codegen.aicore.channel import Channel
-from superkernel.codegen.aicore.kernels.cube import FactorCode, Steps
+from superkernel.codegen.aicore.kernels.cube import FactorCode, Steps, locate
 from superkernel.codegen.aicore.kernels.matmul_epilogue import piece, share
-from superkernel.codegen.aicore.kernels.matmul_place import locate
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.stream import Stream
