@@ -17,7 +17,7 @@ from typing import TypeAlias
 from llvmlite import ir
 
 from superkernel.codegen.aicore.layer import RESERVED_FLAGS, KernelBuilder
-from superkernel.codegen.aicore.rings import Buffer, FlagsExhausted, flags_needed, plan_flags
+from superkernel.codegen.aicore.rings import Buffer, FlagsExhausted, plan_flags
 from superkernel.core.errors import InternalError, UnsupportedError
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore import AICORE_KERNELS
@@ -106,7 +106,7 @@ def emit_kernel(
 
 def _too_few_flags(dry: KernelBuilder, target: AicoreTarget) -> UnsupportedError:
     """What a recorded kernel, whose rings have one slot each, needs of the target."""
-    need = flags_needed(dry.touches, dry.turns, dry.streams) + RESERVED_FLAGS
+    need = plan_flags(dry.touches, dry.turns, 1 << 30, dry.streams).needed + RESERVED_FLAGS
     return UnsupportedError(
         f"too few flags between engines for {dry.symbol}",
         location="target field 'queue.flag_ids'",

@@ -32,7 +32,7 @@ from typing import cast
 from llvmlite import ir
 
 from superkernel.codegen.aicore.commands import SCRATCH, Address, Commands, OperandValue
-from superkernel.codegen.aicore.rings import Buffer, FlagPlan, FlagUse, Part, Ring, StreamFlags, Touch
+from superkernel.codegen.aicore.rings import Buffer, FlagPlan, FlagUse, Part, Ring, Touch
 from superkernel.codegen.aicore.scalar import I8, I16, I32, I64, MASK64, Number, Scalar, Variable, ir_of
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
@@ -110,20 +110,22 @@ class KernelBuilder(Commands):
         self._rings.append(ring)
         return ring
 
-    def ends(self, name: str, engines: tuple[Engine, Engine], depth: int) -> tuple[Ring, Ring, StreamFlags | None]:
-        """The rings of a stream's two ends (`Stream`), and the flags between them; None while not known yet."""
+    def ends(self, name: str, engines: tuple[Engine, Engine], depth: int) -> tuple[Ring, Ring]:
+        """The rings of a stream's two ends (`Stream`)."""
         number = len(self._rings)
-        filled = Ring(name, number, depth, engines=engines)
-        drained = Ring(f"{name} drained", number + 1, depth, engines=engines)
-        if depth > 1:
-            filled.slot, drained.slot = Variable(self.b, 0), Variable(self.b, 0)
-        self._rings += [filled, drained]
-        self.streams.append(filled)
-        flags = None if self._plan is None else self._plan.streams[number]
-        if flags is not None:
-            ways = [(s, t, base + RESERVED_FLAGS) for s, t, base in (flags.forward, flags.back)]
-            flags = StreamFlags(ways[0], ways[1])
-        return filled, drained, flags
+        ends = (Ring(name, number, depth, engines=engines), Ring(f"{name} drained", number + 1, depth, engines=engines))
+        for ring in ends if depth > 1 else ():
+            ring.slot = Variable(self.b, 0)
+        self._rings += ends
+        self.streams.append(ends[0])
+        return ends
+
+    def stream_flag(self, name: str, ring: Ring, of: Ring, *, full: bool) -> None:
+        """A set or wait, for the slot of a stream's end `of`, of the flag that it is full, or free. `ring`: the filling
+        end. Nothing while flags are not known yet."""
+        if self._plan is not None:
+            use = self._plan.streams[ring.number][0 if full else 1]
+            self._flag_of(name, use, of)
 
     def buffer(
         self, ring: Ring, memory: Local, nbytes: int, name: str = "", *, top: bool = False, align: int = 0
@@ -253,8 +255,8 @@ class KernelBuilder(Commands):
         far: it could else order again while `after` still has to take this flag."""
         with self._node():
             for source, target in ((before, after), (after, before)):
-                self.flag("set_flag", source, target, OWN_FENCE)
-                self.flag("wait_flag", source, target, OWN_FENCE)
+                self._flag("set_flag", source, target, OWN_FENCE)
+                self._flag("wait_flag", source, target, OWN_FENCE)
             self._order_loads_behind(after)
 
     def meet(self) -> None:
@@ -327,18 +329,17 @@ class KernelBuilder(Commands):
 
     def _ahead_of(self, node: int) -> None:
         for use in self._plan.waits.get(node, ()) if self._plan else ():
-            self.flag("wait_flag", use.source, use.target, self._flag_id(use))
+            self._flag_of("wait_flag", use, self._rings[use.ring])
 
     def _behind(self, node: int) -> None:
         for use in self._plan.sets.get(node, ()) if self._plan else ():
-            self.flag("set_flag", use.source, use.target, self._flag_id(use))
+            self._flag_of("set_flag", use, self._rings[use.ring])
 
-    def _flag_id(self, use: FlagUse) -> Number:
-        base, slot = use.base + RESERVED_FLAGS, self._rings[use.ring].slot
-        return base if slot is None else slot.get() + base
+    def _flag_of(self, name: str, use: FlagUse, ring: Ring) -> None:
+        base = use.base + RESERVED_FLAGS
+        self._flag(name, use.source, use.target, base if ring.slot is None else ring.slot.get() + base)
 
-    def flag(self, name: str, source: Engine, target: Engine, flag: Number) -> None:
-        """A `set_flag` or `wait_flag` of a pair of engines; for the layer's own parts."""
+    def _flag(self, name: str, source: Engine, target: Engine, flag: Number) -> None:
         engine, peer = (source, target) if name == "set_flag" else (target, source)
         self._store_words(spec_of(name), engine, (), {"peer": peer.title, "flag": flag})
 

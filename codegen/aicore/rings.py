@@ -111,23 +111,17 @@ class FlagUse:
     base: int
 
 
-@dataclass(frozen=True)
-class StreamFlags:
-    """The flags of a stream, slot 0: (source, target, id) that a slot is full, and that it is free."""
-
-    forward: tuple[Engine, Engine, int]
-    back: tuple[Engine, Engine, int]
-
-
 @dataclass
 class FlagPlan:
-    """Waits ahead of nodes and sets behind them; `credits` are set when a kernel begins, and when it ends.
-    `streams`: by number of the ring of the filling end."""
+    """Waits ahead of nodes and sets behind them; `credits` are set when a kernel begins, and when it ends. `streams`, by
+    number of the ring of the filling end: that a slot is full, and that it is free. `needed`: how many flags the pair of
+    engines with the most has."""
 
     waits: dict[int, list[FlagUse]] = field(default_factory=lambda: defaultdict(list))
     sets: dict[int, list[FlagUse]] = field(default_factory=lambda: defaultdict(list))
     credits: list[FlagUse] = field(default_factory=list)
-    streams: dict[int, StreamFlags] = field(default_factory=dict)
+    streams: dict[int, tuple[FlagUse, FlagUse]] = field(default_factory=dict)
+    needed: int = 0
 
 
 @dataclass
@@ -150,14 +144,7 @@ class _Phase:
 def plan_flags(touches: list[Touch], turns: list[Ring], ids: int, streams: Sequence[Ring] = ()) -> FlagPlan:
     """The flags of a kernel. `turns[t]` is the ring of the turn site t; `ids` flags are free per pair of engines;
     `streams`: the rings of their filling ends."""
-    plan = FlagPlan()
-    _plan(plan, touches, turns, streams, _FreeFlags(ids))
-    return plan
-
-
-def _plan(
-    plan: FlagPlan, touches: Sequence[Touch], turns: Sequence[Ring], streams: Sequence[Ring], free: _FreeFlags
-) -> None:
+    plan, free = FlagPlan(), _FreeFlags(ids)
     for ring in streams:
         _plan_stream(plan, ring, free)
     sites: dict[Ring, list[int]] = defaultdict(list)
@@ -168,13 +155,8 @@ def _plan(
         by_turn[touch.turn].append(touch)
     for ring, numbers in sites.items():
         _plan_ring(plan, ring, [by_turn[n] for n in numbers if by_turn[n]], free)
-
-
-def flags_needed(touches: Sequence[Touch], turns: Sequence[Ring], streams: Sequence[Ring] = ()) -> int:
-    """How many flags the pair of engines that needs most must have."""
-    free = _FreeFlags(1 << 30)
-    _plan(FlagPlan(), touches, turns, streams, free)
-    return free.needed
+    plan.needed = free.needed
+    return plan
 
 
 class FlagsExhausted(InternalError):
@@ -219,11 +201,12 @@ class _FreeFlags:
 
 def _plan_stream(plan: FlagPlan, ring: Ring, free: _FreeFlags) -> None:
     assert ring.engines is not None
-    producer, consumer = ring.engines
-    forward = free.take(producer, consumer, ring, credit=False)
-    back = free.take(consumer, producer, ring, credit=True)
-    plan.streams[ring.number] = StreamFlags((producer, consumer, forward), (consumer, producer, back))
-    plan.credits.append(FlagUse(ring.number, ring.depth, consumer, producer, back))
+    full, empty = (
+        FlagUse(ring.number, ring.depth, source, target, free.take(source, target, ring, credit=credit))
+        for source, target, credit in ((*ring.engines, False), (*ring.engines[::-1], True))
+    )
+    plan.streams[ring.number] = full, empty
+    plan.credits.append(empty)
 
 
 def _plan_ring(plan: FlagPlan, ring: Ring, sites: list[list[Touch]], free: _FreeFlags) -> None:

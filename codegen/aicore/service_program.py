@@ -43,7 +43,7 @@ def emit_services(
     for launch, steps in enumerate(plan.service):
         if steps:
             function, b = define(module, service_name(launch), 1)
-            _Service(module, function, b, constants, target).emit(steps, notified[launch])
+            _emit_service(module, function, b, steps, constants, notified[launch], target)
             found[launch] = function
     return found
 
@@ -60,44 +60,36 @@ def emit_notify(
         issue(b, target, made, {"address": _address(module, b, _NUMBER[kind]), "value": value})
 
 
-class _Service:
+def _emit_service(
+    module: ir.Module, function: ir.Function, b: ir.IRBuilder, steps: Sequence[object], constants: int,
+    notified: dict[CoreKind, int], target: AicoreTarget,
+) -> None:  # fmt: skip
     """One launch of the service hart."""
+    (private,) = function.args
 
-    def __init__(
-        self, module: ir.Module, function: ir.Function, b: ir.IRBuilder, constants: int, target: AicoreTarget
-    ) -> None:
-        self.module, self.b, self.constants, self.target = module, b, constants, target
-        (self.private,) = function.args
+    def place(number: int) -> ir.Value:
+        return b.add(private, word(8 * (WORDS_WORD + number)))
 
-    def emit(self, steps: Sequence[object], notified: dict[CoreKind, int]) -> None:
-        b, used = self.b, [kind for kind in CoreKind if notified[kind]]
-        before = {_NUMBER[kind]: self._load(_NUMBER[kind]) for kind in used}
-        for step in steps:
-            if isinstance(step, AwaitCount):
-                number = _NUMBER[step.kind]
-                self._wait(number, b.add(before[number], word(step.count)))
-            elif isinstance(step, Prefetch):
-                address = self.constants + step.offset
-                issue(b, self.target, command("sdma_prefetch", address=address, bytes=step.nbytes))
-        done = b.add(self._load(_SDMA), word(1))
-        made = command("notify", engine=Engine.SDMA, address=0, value=0, mode="store")
-        issue(b, self.target, made, {"address": _address(self.module, b, _SDMA), "value": done})
-        self._wait(_SDMA, done)
-        self._keep(_SDMA, done)
-        for kind in used:
-            self._keep(_NUMBER[kind], b.add(before[_NUMBER[kind]], word(notified[kind])))
-        b.ret_void()
-
-    def _wait(self, number: int, value: ir.Value) -> None:
+    def wait(number: int, value: ir.Value) -> None:
         made = command("wait_memory", address=0, value=0)
-        issue(self.b, self.target, made, {"address": _address(self.module, self.b, number), "value": value})
+        issue(b, target, made, {"address": _address(module, b, number), "value": value})
 
-    def _load(self, number: int) -> ir.Value:
-        at = self.b.add(self.private, word(8 * (WORDS_WORD + number)))
-        return load_volatile(self.b, Scalar(self.b, at), I64)
-
-    def _keep(self, number: int, value: ir.Value) -> None:
-        store(self.b, self.b.add(self.private, word(8 * (WORDS_WORD + number))), value)
+    used = [kind for kind in CoreKind if notified[kind]]
+    before = {_NUMBER[kind]: load_volatile(b, Scalar(b, place(_NUMBER[kind])), I64) for kind in used}
+    for step in steps:
+        if isinstance(step, AwaitCount):
+            wait(_NUMBER[step.kind], b.add(before[_NUMBER[step.kind]], word(step.count)))
+        elif isinstance(step, Prefetch):
+            issue(b, target, command("sdma_prefetch", address=constants + step.offset, bytes=step.nbytes))
+    done = b.add(load_volatile(b, Scalar(b, place(_SDMA)), I64), word(1))
+    made = command("notify", engine=Engine.SDMA, address=0, value=0, mode="store")
+    issue(b, target, made, {"address": _address(module, b, _SDMA), "value": done})
+    wait(_SDMA, done)
+    store(b, place(_SDMA), done)
+    for kind in used:
+        came = b.add(before[_NUMBER[kind]], word(notified[kind]))
+        store(b, place(_NUMBER[kind]), came)
+    b.ret_void()
 
 
 def _address(module: ir.Module, b: ir.IRBuilder, number: int) -> ir.Value:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from superkernel.codegen.aicore.layer import KernelBuilder
-from superkernel.codegen.aicore.rings import Buffer, Ring
+from superkernel.codegen.aicore.rings import Buffer
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.target.engines import Engine, Local
 
@@ -39,7 +39,7 @@ class Stream:
 
     def __init__(self, kb: KernelBuilder, name: str, producer: Engine, consumer: Engine, depth: int = 2) -> None:
         self._kb = kb
-        self._in, self._out, self._flags = kb.ends(name, (producer, consumer), depth)
+        self._in, self._out = kb.ends(name, (producer, consumer), depth)
 
     def buffer(self, memory: Local, nbytes: int, name: str = "", *, top: bool = False) -> StreamBuffer:
         """Bytes of a local memory in every slot, as `KernelBuilder.buffer`."""
@@ -56,24 +56,20 @@ class Stream:
 
     def begin_fill(self) -> None:
         """What the producer is told from here on starts when the slot is free."""
-        if self._flags is not None:
-            self._flag("wait_flag", self._flags.back, self._in)
+        self._kb.stream_flag("wait_flag", self._in, self._in, full=False)
 
     def end_fill(self) -> None:
         """The slot is full when what the producer was told so far is done."""
-        if self._flags is not None:
-            self._flag("set_flag", self._flags.forward, self._in)
+        self._kb.stream_flag("set_flag", self._in, self._in, full=True)
         self._kb.advance(self._in)
 
     def begin_drain(self) -> None:
         """What the consumer is told from here on starts when the slot is full."""
-        if self._flags is not None:
-            self._flag("wait_flag", self._flags.forward, self._out)
+        self._kb.stream_flag("wait_flag", self._in, self._out, full=True)
 
     def end_drain(self) -> None:
         """The slot is free when what the consumer was told so far is done."""
-        if self._flags is not None:
-            self._flag("set_flag", self._flags.back, self._out)
+        self._kb.stream_flag("set_flag", self._in, self._out, full=False)
         self._kb.advance(self._out)
 
     def select(self, slot: Number) -> None:
@@ -95,7 +91,3 @@ class Stream:
         self.begin_drain()
         yield
         self.end_drain()
-
-    def _flag(self, name: str, way: tuple[Engine, Engine, int], end: Ring) -> None:
-        source, target, base = way
-        self._kb.flag(name, source, target, base if end.slot is None else end.slot.get() + base)

@@ -93,11 +93,14 @@ def lane_of_operand(c: Code, bits: Scalar, dtype: DType) -> ir.Value:
 
 
 @contextmanager
-def rows_of(c: Code, o: Operands, *places: tuple[str, str]) -> Iterator[list[Number]]:
-    """A loop over the rows of a matrix command: the addresses of the row in each (address, stride) operand."""
-    bases = [(o.at(address), o[stride]) for address, stride in places]
+def elements_of(c: Code, o: Operands, *names: str) -> Iterator[tuple[Scalar, list[Number]]]:
+    """A loop over the elements of a matrix command: the column, and the addresses of the row in each address operand,
+    which has a stride."""
+    bases = [(o.at(name), o[f"{name}_stride"]) for name in names]
     with c.loop(o["rows"]) as row:
-        yield [base + row * stride for base, stride in bases]
+        rows = [base + row * stride for base, stride in bases]
+        with c.loop(o["cols"]) as column:
+            yield column, rows
 
 
 def copy_bytes(c: Code, to: Number, source: Number, count: Number) -> None:

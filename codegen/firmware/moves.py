@@ -77,8 +77,7 @@ class _Fixing:
     def apply(self, x: ir.Value, column: Scalar) -> ir.Value:
         """Scale, bias and activation of column j's element."""
         c, b, o = self.c, self.c.b, self.o
-        slot = c.num(b.zext(b.bitcast(x, I32), ir.IntType(64)))
-        bits = c.variable(slot)
+        bits = c.variable(c.num(b.zext(b.bitcast(x, I32), ir.IntType(64))))
 
         def keep(value: ir.Value) -> None:
             bits.set(c.num(b.zext(b.bitcast(value, I32), ir.IntType(64))))

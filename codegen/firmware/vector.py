@@ -13,10 +13,10 @@ from superkernel.codegen.firmware.commands import (
     CommandSet,
     by_item,
     by_types,
+    elements_of,
     item_bits,
     lane_of_operand,
     load_lane,
-    rows_of,
     store_lane,
 )
 from superkernel.codegen.firmware.floats import above_zero, canonical, const, exp, extreme, is_nan, ln
@@ -105,8 +105,7 @@ def _binary(c: Code, o: Operands, target: AicoreTarget) -> None:
     def elements(dtype: DType) -> None:
         item = dtype.itemsize
         step = c.choose(c.compare("==", o["b_form"], 1), 0, item)
-        places = (("dst", "dst_stride"), ("a", "a_stride"), ("b", "b_stride"))
-        with rows_of(c, o, *places) as (to, a, b), c.loop(o["cols"]) as j:
+        with elements_of(c, o, "dst", "a", "b") as (j, (to, a, b)):
             x, y = load_lane(c, a + j * item, dtype), load_lane(c, b + j * step, dtype)
             old = load_lane(c, to + j * item, dtype) if o.spec.name == "v_fma" else x
             store_lane(c, formula(c, x, y, old), to + j * item, dtype)
@@ -126,7 +125,7 @@ def _unary(c: Code, o: Operands, target: AicoreTarget) -> None:
             number = lane_of_operand(c, o["value"], dtype)
         elif "shift" in extra:
             number = c.b.trunc(o["shift"].value, I32)
-        with rows_of(c, o, ("dst", "dst_stride"), ("src", "src_stride")) as (to, source), c.loop(o["cols"]) as j:
+        with elements_of(c, o, "dst", "src") as (j, (to, source)):
             x = load_lane(c, source + j * item, dtype)
             old = load_lane(c, to + j * item, dtype) if name == "v_axpy" else x
             store_lane(c, formula(c, x, x if number is None else number, old), to + j * item, dtype)
@@ -143,7 +142,7 @@ def _sign(c: Code, o: Operands, target: AicoreTarget) -> None:
         item = dtype.itemsize
         kind = ir.IntType(8 * item)
         top = ir.Constant(kind, 1 << 8 * item - 1)
-        with rows_of(c, o, ("dst", "dst_stride"), ("src", "src_stride")) as (to, source), c.loop(o["cols"]) as j:
+        with elements_of(c, o, "dst", "src") as (j, (to, source)):
             x = c.load(source + j * item, kind)
             if dtype in (DType.F32, DType.F16):
                 found = c.b.and_(x, c.b.not_(top)) if is_abs else c.b.xor(x, top)
@@ -160,7 +159,7 @@ def _sign(c: Code, o: Operands, target: AicoreTarget) -> None:
 def _copy(c: Code, o: Operands, target: AicoreTarget) -> None:
     def elements(item: int) -> None:
         kind = ir.IntType(8 * item)
-        with rows_of(c, o, ("dst", "dst_stride"), ("src", "src_stride")) as (to, source), c.loop(o["cols"]) as j:
+        with elements_of(c, o, "dst", "src") as (j, (to, source)):
             c.store(c.load(source + j * item, kind), to + j * item)
 
     by_item(c, o, elements)
@@ -191,53 +190,35 @@ def _holds(c: Code, o: Operands) -> ir.Value:
     return found
 
 
-@COMMANDS.of("v_cmp")
+@COMMANDS.of("v_cmp", "v_cmps")
 def _compare(c: Code, o: Operands, target: AicoreTarget) -> None:
-    holds = _holds(c, o)
+    """Two matrices, or one and the command's number."""
+    holds, with_number = _holds(c, o), o.spec.name == "v_cmps"
 
     def elements(dtype: DType) -> None:
         item = dtype.itemsize
-        places = (("dst", "dst_stride"), ("a", "a_stride"), ("b", "b_stride"))
-        with rows_of(c, o, *places) as (to, a, b), c.loop(o["cols"]) as j:
-            x, y = load_lane(c, a + j * item, dtype), load_lane(c, b + j * item, dtype)
+        number = lane_of_operand(c, o["value"], dtype) if with_number else None
+        with elements_of(c, o, "dst", *(("src",) if with_number else ("a", "b"))) as (j, (to, a, *b)):
+            x = load_lane(c, a + j * item, dtype)
+            y = load_lane(c, b[0] + j * item, dtype) if number is None else number
             c.store(_relation(c, x, y, holds), to + j)
 
     by_types(c, o, elements)
 
 
-@COMMANDS.of("v_cmps")
-def _compare_number(c: Code, o: Operands, target: AicoreTarget) -> None:
-    holds = _holds(c, o)
-
-    def elements(dtype: DType) -> None:
-        number = lane_of_operand(c, o["value"], dtype)
-        with rows_of(c, o, ("dst", "dst_stride"), ("src", "src_stride")) as (to, source), c.loop(o["cols"]) as j:
-            x = load_lane(c, source + j * dtype.itemsize, dtype)
-            c.store(_relation(c, x, number, holds), to + j)
-
-    by_types(c, o, elements)
-
-
-@COMMANDS.of("v_select")
+@COMMANDS.of("v_select", "v_selects")
 def _select(c: Code, o: Operands, target: AicoreTarget) -> None:
+    """Of two matrices, or of one and the command's number."""
+    with_number = o.spec.name == "v_selects"
+
     def elements(item: int) -> None:
         kind = ir.IntType(8 * item)
-        places = (("dst", "dst_stride"), ("a", "a_stride"), ("b", "b_stride"), ("mask", "mask_stride"))
-        with rows_of(c, o, *places) as (to, a, b, mask), c.loop(o["cols"]) as j:
+        number = item_bits(c, o["value"], item) if with_number else None
+        names = ("src", "mask") if with_number else ("a", "b", "mask")
+        with elements_of(c, o, "dst", *names) as (j, (to, a, *b, mask)):
             taken = c.compare("!=", c.load_number(mask + j, 8), 0)
-            x, y = c.load(a + j * item, kind), c.load(b + j * item, kind)
+            x = c.load(a + j * item, kind)
+            y = c.load(b[0] + j * item, kind) if number is None else number
             c.store(c.b.select(taken, x, y), to + j * item)
-
-    by_item(c, o, elements)
-
-
-@COMMANDS.of("v_selects")
-def _select_number(c: Code, o: Operands, target: AicoreTarget) -> None:
-    def elements(item: int) -> None:
-        number = item_bits(c, o["value"], item)
-        places = (("dst", "dst_stride"), ("src", "src_stride"), ("mask", "mask_stride"))
-        with rows_of(c, o, *places) as (to, source, mask), c.loop(o["cols"]) as j:
-            taken = c.compare("!=", c.load_number(mask + j, 8), 0)
-            c.store(c.b.select(taken, c.load(source + j * item, ir.IntType(8 * item)), number), to + j * item)
 
     by_item(c, o, elements)

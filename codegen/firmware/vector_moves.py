@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from llvmlite import ir
@@ -13,9 +13,9 @@ from superkernel.codegen.firmware.commands import (
     CommandSet,
     by_item,
     by_types,
+    elements_of,
     item_bits,
     load_lane,
-    rows_of,
     store_lane,
 )
 from superkernel.codegen.firmware.floats import (
@@ -156,13 +156,10 @@ def _arg_reduce(c: Code, o: Operands, target: AicoreTarget) -> None:
 
 @COMMANDS.of("v_cast")
 def _cast(c: Code, o: Operands, target: AicoreTarget) -> None:
-    def loop(source: DType, to: DType, convert: Callable[[ir.Value], ir.Value]) -> None:
-        """`convert` makes the destination's bits from a lane."""
-        with rows_of(c, o, ("dst", "dst_stride"), ("src", "src_stride")) as (out, row), c.loop(o["cols"]) as j:
-            c.store(convert(load_lane(c, row + j * source.itemsize, source)), out + j * to.itemsize)
-
     def elements(source: DType, to: DType) -> None:
-        loop(source, to, lambda x: _converted(c, x, source, to, o["rounding"]))
+        with elements_of(c, o, "dst", "src") as (j, (out, row)):
+            x = load_lane(c, row + j * source.itemsize, source)
+            c.store(_converted(c, x, source, to, o["rounding"]), out + j * to.itemsize)
 
     by_types(c, o, elements)
 
@@ -179,7 +176,8 @@ def _converted(c: Code, x: ir.Value, source: DType, to: DType, direction: Scalar
     b, kind = c.b, ir.IntType(8 * to.itemsize)
     if source in FLOAT_TYPES and to in FLOAT_TYPES:
         if source is to:
-            return _narrowed(c, c.call("fw_whole", _bits_of(c, x), direction, result=True), to)
+            # f16 has all whole numbers that rounding f16 gives.
+            return narrow(c, _f32_of(c, c.call("fw_whole", _bits_of(c, x), direction, result=True)), to)
         if to is DType.F32:
             return b.bitcast(canonical(b, x), I32)
         return b.trunc(c.call(f"fw_round_{to}", _bits_of(c, x), direction, result=True).value, kind)
@@ -190,11 +188,6 @@ def _converted(c: Code, x: ir.Value, source: DType, to: DType, direction: Scalar
     if to in FLOAT_TYPES:
         return b.trunc(c.call(f"fw_integer_{to}", c.num(wide), direction, result=True).value, kind)
     return b.trunc(bounded(c, wide, to), kind)
-
-
-def _narrowed(c: Code, whole: Scalar, to: DType) -> ir.Value:
-    """The bits of a whole f32 that the type holds exactly; f16 has all whole numbers that rounding f16 gives."""
-    return narrow(c, _f32_of(c, whole), to)
 
 
 # Moving ---------------------------------------------------------------------------------------------------------------
@@ -219,7 +212,7 @@ def _broadcast(c: Code, o: Operands, target: AicoreTarget) -> None:
 def _duplicate(c: Code, o: Operands, target: AicoreTarget) -> None:
     def elements(item: int) -> None:
         number = item_bits(c, o["value"], item)
-        with rows_of(c, o, ("dst", "dst_stride")) as (to,), c.loop(o["cols"]) as j:
+        with elements_of(c, o, "dst") as (j, (to,)):
             c.store(number, to + j * item)
 
     by_item(c, o, elements)

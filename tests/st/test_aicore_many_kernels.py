@@ -61,13 +61,13 @@ def test_orders_of_many_kernels_overflow_no_flag(monkeypatch: pytest.MonkeyPatch
 def test_an_order_in_one_direction_only_would(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above could not see, it would not be worth."""
     _ordered(monkeypatch)
-    kept = KernelBuilder.flag
+    kept = KernelBuilder._flag
 
     def one_way(kb: KernelBuilder, name: str, source: Engine, target: Engine, flag: Any) -> None:
         if (source, target, flag) != (Engine.V, Engine.MTE2, 1):
             kept(kb, name, source, target, flag)
 
-    monkeypatch.setattr(KernelBuilder, "flag", one_way)
+    monkeypatch.setattr(KernelBuilder, "_flag", one_way)
     graph = _many(20)
     with pytest.raises(SimulationError) as caught:
         sk.compile(graph, target="mini", options=OPTIONS).run(random_inputs(graph.inputs, 0))

@@ -15,10 +15,9 @@ def _stream(number: int, depth: int, producer: Engine = Engine.MTE2, consumer: E
 
 def test_a_flag_per_slot_each_way() -> None:
     plan = plan_flags([], [], 5, [_stream(0, 2), _stream(2, 3)])
-    assert plan.streams[0].forward == (Engine.MTE2, Engine.MTE1, 0)
-    assert plan.streams[2].forward == (Engine.MTE2, Engine.MTE1, 2)
-    assert plan.streams[0].back == (Engine.MTE1, Engine.MTE2, 3)
-    assert plan.streams[2].back == (Engine.MTE1, Engine.MTE2, 0)
+    (full0, free0), (full2, free2) = plan.streams[0], plan.streams[2]
+    assert [(f.source, f.target, f.base) for f in (full0, full2)] == [(Engine.MTE2, Engine.MTE1, n) for n in (0, 2)]
+    assert [(f.source, f.target, f.base) for f in (free0, free2)] == [(Engine.MTE1, Engine.MTE2, n) for n in (3, 0)]
 
 
 def test_every_slot_begins_free() -> None:
