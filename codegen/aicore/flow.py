@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from superkernel.codegen.aicore.scalar import I1, I64, VOID, Number, Scalar, Variable, ir_of
+from superkernel.codegen.aicore.statements import declare
 
 
 class Flow:
@@ -102,7 +103,4 @@ class Flow:
         return Variable(self.b, initial)
 
     def _call(self, name: str, *arguments: Scalar) -> None:
-        known = self.module.globals.get(name)
-        if known is None:
-            known = ir.Function(self.module, ir.FunctionType(VOID, [I64] * len(arguments)), name)
-        self.b.call(known, [a.value for a in arguments])
+        self.b.call(declare(self.module, name, len(arguments)), [a.value for a in arguments])

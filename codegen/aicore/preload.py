@@ -14,7 +14,7 @@ behind it. Which lines a segment enters, and in which order, is known when the p
 Fetching within the running segment pays too: misses are served one at a time, prefetches overlap.
 
 Invariant (auto and max): a stub never displaces a line that is used at or before the line it brings in: neither what
-runs nor what is needed sooner (`LiveLines`). `replay` gives the time of a program with stubs; it knows no waits for
+runs nor what is needed sooner. `replay` gives the time of a program with stubs; it knows no waits for
 other cores, during which fetches would be hidden: it is the time of a control unit that is the bottleneck.
 """
 
@@ -135,27 +135,6 @@ class Lru:
         return out
 
 
-class LiveLines:
-    """The lines that are used from a point on, up to the one that is looked at: at most `ways` of a set fit."""
-
-    def __init__(self, shape: CacheShape) -> None:
-        self.shape = shape
-        self._used: dict[int, set[int]] = {}
-
-    def add(self, line: int) -> bool:
-        """False where the line is in already."""
-        used = self._used.setdefault(line % self.shape.sets, set())
-        if line in used:
-            return False
-        used.add(line)
-        return True
-
-    def admits(self, line: int, victim: int | None) -> bool:
-        """A line of the window, brought in now, stays until its use and displaces nothing that is used before it."""
-        used = self._used[line % self.shape.sets]
-        return len(used) <= self.shape.ways and (victim is None or victim not in used)
-
-
 def plan_preload(segments: Sequence[CodeSegment], shape: CacheShape, strength: Strength) -> Preload:
     """The stubs of a program. `auto` compares distances, and none at all, by the time that `replay` gives."""
     nothing: tuple[Stub, ...] = ((),) * len(segments)
@@ -200,18 +179,19 @@ def _stubs(segments: Sequence[CodeSegment], shape: CacheShape, distance: int) ->
     for number, segment in enumerate(segments):
         if segment.lines:
             cache.use(segment.lines[0])  # the stub's own line
-        window = LiveLines(shape)
+        live: dict[int, set[int]] = {}  # by set: what is used from here on, up to the line that is looked at
         stub: list[int] = []
-        seen = 0
         for later in segments[number : number + distance + 1]:
             for line in later.lines:
-                if not window.add(line):
+                used = live.setdefault(line % shape.sets, set())
+                if line in used:
                     continue
-                seen += 1
-                if line not in cache and window.admits(line, cache.victim(line)):
+                used.add(line)
+                # Brought in now, it stays until its use, and displaces nothing that is used before it.
+                if line not in cache and len(used) <= shape.ways and cache.victim(line) not in used:
                     cache.bring(line)
                     stub.append(line)
-            if seen > room:
+            if sum(map(len, live.values())) > room:
                 break
         found.append(tuple(stub))
         for line in segment.lines:

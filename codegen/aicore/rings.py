@@ -113,9 +113,9 @@ class FlagUse:
 
 @dataclass
 class FlagPlan:
-    """Waits ahead of nodes and sets behind them; `credits` are set when a kernel begins, and when it ends. `streams`, by
-    number of the ring of the filling end: that a slot is full, and that it is free. `needed`: how many flags the pair of
-    engines with the most has."""
+    """Waits ahead of nodes and sets behind them; `credits` are set when a kernel begins, and when it ends. `streams`:
+    that a slot is full, and that it is free, by number of the filling end's ring. `needed`: flags of the pair of
+    engines with the most."""
 
     waits: dict[int, list[FlagUse]] = field(default_factory=lambda: defaultdict(list))
     sets: dict[int, list[FlagUse]] = field(default_factory=lambda: defaultdict(list))

@@ -51,12 +51,10 @@ def line_address(module: ir.Module, b: ir.IRBuilder, table: str, lines: int, num
     return b.add(b.ptrtoint(words, I64), word(number * LINE_BYTES))
 
 
-def declare(module: ir.Module, name: str, arguments: int) -> ir.Function:
+def declare(module: ir.Module, name: str, arguments: int, *, result: bool = False) -> ir.Function:
     """A function of 64-bit numbers, known to the module from here on."""
-    known = module.globals.get(name)
-    if known is None:
-        known = ir.Function(module, ir.FunctionType(VOID, [I64] * arguments), name)
-    return known
+    kind = ir.FunctionType(I64 if result else VOID, [I64] * arguments)
+    return module.globals.get(name) or ir.Function(module, kind, name)
 
 
 def define(module: ir.Module, name: str, arguments: int) -> tuple[ir.Function, ir.IRBuilder]:

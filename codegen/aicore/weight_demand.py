@@ -56,6 +56,11 @@ class Demand:
     ranges: tuple[tuple[int, int], ...]
     whole: bool
 
+    @property
+    def nbytes(self) -> int:
+        """Of the ranges."""
+        return sum(end - begin for begin, end in self.ranges)
+
     def gain_cycles(self, wait_cycles: float) -> float:
         """What its constants in L2 save it, where it waits so long for its operands."""
         if not self.missing_cycles or not self.whole:

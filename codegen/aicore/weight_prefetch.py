@@ -61,11 +61,6 @@ class PrefetchTask:
     demand: Demand
     release: int
 
-    @property
-    def nbytes(self) -> int:
-        """What SDMA moves for it."""
-        return sum(end - begin for begin, end in self.demand.ranges)
-
 
 @dataclass(frozen=True)
 class WeightPrefetch:
@@ -80,7 +75,7 @@ class WeightPrefetch:
     @property
     def nbytes(self) -> int:
         """What SDMA moves in all."""
-        return sum(task.nbytes for task in self.tasks)
+        return sum(task.demand.nbytes for task in self.tasks)
 
     def note_of(self, subop: int) -> str:
         """What was decided about a sub-operator's constants."""
@@ -213,7 +208,7 @@ class _Chooser:
     def _eligible(self, demand: Demand) -> bool:
         """Whether having the constants in L2 would make the sub-operator faster."""
         why = ""
-        if sum(end - begin for begin, end in demand.ranges) < BYTES_MIN:
+        if demand.nbytes < BYTES_MIN:
             why = "few bytes"
         elif not demand.whole:
             why = "the kernel reads parts that depend on data"
@@ -225,8 +220,7 @@ class _Chooser:
 
     def _work(self, demand: Demand) -> float:
         """Cycles of SDMA at its full rate."""
-        nbytes = sum(end - begin for begin, end in demand.ranges)
-        return len(demand.ranges) * self.startup + nbytes / self.rate
+        return len(demand.ranges) * self.startup + demand.nbytes / self.rate
 
     def _try(self, demand: Demand, taken: Sequence[PrefetchTask], times: Times) -> PrefetchTask | None:
         """The task with the earliest release that keeps everybody's time and place."""
@@ -244,7 +238,7 @@ class _Chooser:
             else:
                 where = f"{self.names[release]!r} ({demand.subop - release} sub-operators ahead)"
                 gain = f"about {times.gain[demand.subop]:.0f} cycles sooner"
-                self.notes[demand.subop] = f"prefetched from {where} on: {task.nbytes} bytes, {gain}"
+                self.notes[demand.subop] = f"prefetched from {where} on: {demand.nbytes} bytes, {gain}"
                 return task
         self.notes[demand.subop] = f"not prefetched: {said or 'nothing runs ahead of it in its launch'}"
         return None
@@ -321,7 +315,7 @@ class _Cache:
                     row.update(dict.fromkeys(self._stretches((access.space, access.slot), region.start, region.stop)))
             self.touches[task.subop] = list(row)
         self.fits = len({key for row in self.touches for key in row}) <= self.room
-        self.before = frozenset() if self.fits else self._play({})[0]
+        self.before = frozenset() if self.fits else self._play({})
 
     def _stretches(self, space: tuple[object, ...], start: int, stop: int) -> list[tuple[object, ...]]:
         return [(*space, n) for n in range(start // self.nbytes, (max(stop, start + 1) - 1) // self.nbytes + 1)]
@@ -337,10 +331,10 @@ class _Cache:
                 keys = self._stretches((Space.CONSTANT, 0), begin, end)
                 added.setdefault(release, []).extend(keys)
                 wanted |= {(demand.subop, key) for key in keys}
-        misses, _ = self._play(added)
+        misses = self._play(added)
         return not (misses - self.before) and not (misses & wanted)
 
-    def _play(self, added: Mapping[int, Sequence[tuple[object, ...]]]) -> tuple[frozenset[tuple[int, object]], int]:
+    def _play(self, added: Mapping[int, Sequence[tuple[object, ...]]]) -> frozenset[tuple[int, object]]:
         """(sub-operator, stretch) of every miss."""
         held: OrderedDict[tuple[object, ...], None] = OrderedDict()
         misses: set[tuple[int, object]] = set()
@@ -355,4 +349,4 @@ class _Cache:
                 held.move_to_end(key)
             while len(held) > self.room:
                 held.popitem(last=False)
-        return frozenset(misses), len(held)
+        return frozenset(misses)

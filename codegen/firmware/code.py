@@ -13,20 +13,13 @@ from typing import Any
 
 from llvmlite import ir
 
-from superkernel.codegen.aicore.scalar import I64, PTR, VOID, Number, Scalar, Variable, ir_of
+from superkernel.codegen.aicore.scalar import I64, PTR, Number, Scalar, Variable, ir_of
+from superkernel.codegen.aicore.statements import declare
 from superkernel.codegen.firmware.memory import STATE
 from superkernel.target.engines.layout import DOORBELL, WINDOW_WORDS, layout
 from superkernel.target.engines.table import spec_of
 
 F32, F64 = ir.FloatType(), ir.DoubleType()
-
-
-def declare(module: ir.Module, name: str, arguments: int, *, result: bool = False) -> ir.Function:
-    """A function of 64-bit numbers."""
-    known = module.globals.get(name)
-    if known is None:
-        known = ir.Function(module, ir.FunctionType(I64 if result else VOID, [I64] * arguments), name)
-    return known
 
 
 def scalar(number: Number) -> Scalar:

@@ -16,7 +16,6 @@ from superkernel.codegen.aicore.lower import compile_rv64
 from superkernel.codegen.aicore.preload import (
     CacheShape,
     CodeSegment,
-    LiveLines,
     Lru,
     Preload,
     Strength,
@@ -169,16 +168,12 @@ def test_per_func_fetches_the_whole_next_function() -> None:
     assert found.stubs == ((0, 10, 11, 1, 2), (2, 20), ())
 
 
-def test_a_window_admits_as_many_lines_of_a_set_as_there_are_ways() -> None:
-    window = LiveLines(CacheShape(2, 2, 128, 1))
-    assert window.add(0)
-    assert not window.add(0)
-    assert window.add(2)
-    assert window.admits(2, None)
-    assert window.admits(2, 8)
-    assert not window.admits(2, 0)
-    window.add(4)
-    assert not window.admits(4, None)
+def test_a_stub_has_as_many_lines_of_a_set_as_there_are_ways() -> None:
+    """And none that would displace one which is used before it."""
+    found = plan_preload([CodeSegment((1, 0, 0, 2, 4), 64)], CacheShape(2, 2, 128, 100), Strength.MAX)
+    assert found.stubs == ((0, 2),)
+    segments = [CodeSegment((0, 2), 64), CodeSegment((0, 8), 64)]
+    assert plan_preload(segments, CacheShape(2, 2, 128, 100), Strength.MAX).stubs == ((2,), (8,))
 
 
 def test_replay_counts_what_comes_in_time_late_and_for_nothing() -> None:

@@ -9,13 +9,14 @@ all have are combined straight into the result, which else begins as the identit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels import rows
-from superkernel.codegen.aicore.kernels.pool_taps import Taps
+from superkernel.codegen.aicore.kernels.pool_taps import Taps, overlap
+from superkernel.codegen.aicore.kernels.row_task import coordinates
 from superkernel.codegen.aicore.kernels.row_transfer import BITS
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
@@ -93,12 +94,7 @@ class _Pool:
         """All units of the range."""
         kb, t = self.kb, self.t
         with kb.loop(kb.begin, kb.end) as unit:
-            rest: Number = unit
-            at: list[Number] = [0] * 5
-            moving = [d for d, extent in enumerate(t.space) if extent > 1]
-            for d in reversed(moving):
-                at[d] = rest if d == moving[0] else rest % t.space[d]
-                rest = rest if d == moving[0] else rest // t.space[d]
+            at = coordinates(unit, t.space)
             self.image, self.depth = at[0], at[1]
             self.row, self.rows = self._block(at[2], t.rows, self.high.size)
             self.col, self.cols = self._block(at[3], t.cols, self.wide.size)
@@ -298,20 +294,13 @@ class _Pool:
                     self._times(sums, self.rows, lanes, 1.0 / count)
         for first, stop, count in high if len(high) > 1 else []:
             if count > 1:
-                with self._overlap(first, stop, self.row, self.rows) as (start, number):
+                with overlap(kb, first, stop, self.row, self.rows) as (start, number):
                     self._times(sums.at((start - self.row) * line), number, lanes, 1.0 / count)
         for first, stop, count in wide if len(wide) > 1 else []:
             if count > 1:
-                with self._overlap(first, stop, self.col, self.cols) as (start, number):
+                with overlap(kb, first, stop, self.col, self.cols) as (start, number):
                     place = sums.at((start - self.col) * self.column)
                     self._times(place, self.rows, number * self.t.channel_stride, 1.0 / count)
-
-    @contextmanager
-    def _overlap(self, low: int, high: int, start: Number, count: Number) -> Iterator[tuple[Number, Number]]:
-        kb = self.kb
-        first, stop = kb.maximum(start, low), kb.minimum(start + count, high)
-        with kb.when(kb.compare("<", first, stop)):
-            yield first, stop - first
 
     def _segments(self, window: Window, padded: bool) -> list[tuple[int, int, int]]:
         """Runs of outputs whose windows count as many positions along an axis: first, stop, count."""

@@ -21,6 +21,14 @@ from superkernel.core.dtypes import DType
 from superkernel.ops.windows import Window
 
 
+@contextmanager
+def overlap(kb: KernelBuilder, low: int, high: int, start: Number, count: Number) -> Iterator[tuple[Number, Number]]:
+    """Those of so many places that lie in [low, high): first and count; nothing where there are none."""
+    first, stop = kb.maximum(start, low), kb.minimum(start + count, high)
+    with kb.when(kb.compare("<", first, stop)):
+        yield first, stop - first
+
+
 @dataclass(frozen=True, eq=False)
 class Taps:
     """Commands in one element type. `identity`: the bits of what changes nothing."""
@@ -58,14 +66,11 @@ class Taps:
     @contextmanager
     def inside(self, window: Window, tap: int, start: Number, count: Number) -> Iterator[tuple[Number, Number]]:
         """The outputs of a block that have a tap inside the input: first and count; nothing where there are none."""
-        kb = self.kb
-        low, high = window.taps(tap)
-        if (low, high) == (0, window.size):
+        if window.taps(tap) == (0, window.size):
             yield start, count
             return
-        first, stop = kb.maximum(start, low), kb.minimum(start + count, high)
-        with kb.when(kb.compare("<", first, stop)):
-            yield first, stop - first
+        with overlap(self.kb, *window.taps(tap), start, count) as found:
+            yield found
 
     def onto(self, dst: Part, a: Part, b: Part, count: Number, lanes: Number) -> None:
         """dst = a combined with b."""

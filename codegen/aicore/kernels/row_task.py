@@ -47,6 +47,16 @@ from superkernel.target.engines import Local
 Prepare = Callable[[RowTile], RowTile]
 
 
+def coordinates(number: Number, extents: Sequence[int]) -> list[Number]:
+    """Of a row-major number over some dimensions."""
+    at: list[Number] = [0] * len(extents)
+    moving = [d for d, extent in enumerate(extents) if extent > 1]
+    for d in reversed(moving):
+        at[d] = number if d == moving[0] else number % extents[d]
+        number = number if d == moving[0] else number // extents[d]
+    return at
+
+
 class Scope(Enum):
     """When a further input is loaded."""
 
@@ -244,7 +254,7 @@ class RowTask:
         start = lead * extent
         low, high = kb.maximum(kb.begin, start), kb.minimum(kb.end, start + extent)
         first = stack.enter_context(kb.loop(low, high, p))
-        self._decode(at, lead, range(len(outer) - 1))
+        at[: len(outer) - 1] = coordinates(lead, outer[:-1])
         at[self.pd] = first - start
         return Chunk(tuple(at), 1 if p == 1 else kb.minimum(high - first, p), width)
 
@@ -258,15 +268,8 @@ class RowTask:
             at[self.qd] = (number % t.blocks) * t.q
             number = number // t.blocks
             width = t.q if t.inner % t.q == 0 else kb.minimum(t.inner - at[self.qd], t.q)
-        self._decode(at, number, range(len(self.space.outer)))
+        at[: len(self.space.outer)] = coordinates(number, self.space.outer)
         return Chunk(tuple(at), self.shape[self.pd] if t.mode is not RowMode.POINTS else 1, width)
-
-    def _decode(self, at: list[Number], number: Number, dims: range) -> None:
-        """Coordinates of a row-major number over some dimensions."""
-        moving = [d for d in dims if self.shape[d] > 1]
-        for d in reversed(moving):
-            at[d] = number if d == moving[0] else number % self.shape[d]
-            number = number if d == moving[0] else number // self.shape[d]
 
     @contextmanager
     def _chunks(self) -> Iterator[Chunk]:

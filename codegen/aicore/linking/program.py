@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +55,7 @@ class Program:
     copied: NDArray[np.bool_]  # per piece
     definitions: tuple[Definition, ...]
     globals: dict[str, Definition]
+    named: dict[str, Definition]  # global ones, and local ones whose name only one object has
     symbol_names: tuple[str, ...]
     symbol_piece: NDArray[np.int64]
     symbol_value: NDArray[np.int64]
@@ -65,11 +65,6 @@ class Program:
     relocation_kind: NDArray[np.int64]
     relocation_symbol: NDArray[np.int64]
     relocation_addend: NDArray[np.int64]
-
-    @cached_property
-    def named(self) -> dict[str, Definition]:
-        """Definitions by name: global ones, and local ones whose name only one object has."""
-        return _named(self.definitions, self.globals)
 
     def where(self, relocation: int) -> str:
         """A relocation's place in words."""
@@ -92,7 +87,8 @@ def combine(objects: Sequence[ObjectFile], layout: LinkLayout) -> Program:
     pieces = tuple(piece for obj in objects for piece in obj.pieces)
     definitions, violations = _definitions(objects)
     known, duplicates = _globals(definitions, layout)
-    shared, unknown = _shared(definitions, known, pieces, layout)
+    named = _named(definitions, known)
+    shared, unknown = _shared(named, pieces, layout)
     violations += duplicates + unknown
     first_piece = np.cumsum([0] + [len(obj.pieces) for obj in objects])
     first_symbol = np.cumsum([0] + [len(obj.symbols) for obj in objects])
@@ -102,7 +98,7 @@ def combine(objects: Sequence[ObjectFile], layout: LinkLayout) -> Program:
     raise_all(LinkError, violations + resolver.violations)
     copied = _copied(pieces, shared, joined, symbol_piece, symbol_copy, layout.copies)
     names = tuple(name for obj in objects for name in obj.symbol_names)
-    return Program(pieces, copied, definitions, known, names, symbol_piece, symbol_value, symbol_copy, *joined)
+    return Program(pieces, copied, definitions, known, named, names, symbol_piece, symbol_value, symbol_copy, *joined)
 
 
 Joined = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
@@ -177,10 +173,9 @@ def _globals(definitions: Sequence[Definition], layout: LinkLayout) -> tuple[dic
 
 
 def _shared(
-    definitions: Sequence[Definition], known: dict[str, Definition], pieces: Sequence[LinkPiece], layout: LinkLayout
+    named: dict[str, Definition], pieces: Sequence[LinkPiece], layout: LinkLayout
 ) -> tuple[set[int], list[Violation]]:
     """The pieces of the shared symbols; complaints about unknown names in the layout."""
-    named = _named(definitions, known)
     code = {n for n, piece in enumerate(pieces) if piece.kind is PieceKind.CODE}
     unknown = [
         Violation("no such function", f"layout.{field}", "a function of the objects", repr(name))
