@@ -3,6 +3,7 @@
     python bench/kernels.py matmul 1024 1024 1024 [--tier avx512] [--dynamic] [--trans-b] [--dtype f32] [--threads 2]
     python bench/kernels.py conv N C H W OC K stride [--groups G] [--nhwc] [--kernel host.conv.winograd4]
     python bench/kernels.py attention B HQ HKV SQ SKV D [--causal]
+    python bench/kernels.py rows OPERATOR ROWS COLUMNS   (softmax, log_softmax, layer_norm, rms_norm)
     python bench/kernels.py peak
     python bench/kernels.py regret ["matmul(f32[1,512], const f32[512,1000])" ...] [--precision int8]
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -201,7 +203,7 @@ def regret(text: str, cpu: CpuTarget, policy: Policy) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("matmul", "conv", "attention", "peak", "regret"))
+    parser.add_argument("what", choices=("matmul", "conv", "attention", "rows", "peak", "regret"))
     parser.add_argument("sizes", nargs="*", help="numbers, or problems")
     parser.add_argument("--precision", default="f32")
     parser.add_argument("--tier")
@@ -220,8 +222,10 @@ def main() -> None:
         mean = math.exp(sum(map(math.log, found)) / len(found))
         print(f"regret of {len(found)} choices on {cpu.tier}: geometric mean {mean:.3f}, worst {max(found):.3f}")
     else:
+        if args.what == "rows":
+            args.kernel = args.sizes.pop(0)
         args.sizes = [int(size) for size in args.sizes]
-        {"matmul": _matmul, "conv": _conv, "attention": _attention}[args.what](args, cpu, dtype)
+        {"rows": _rows, "matmul": _matmul, "conv": _conv, "attention": _attention}[args.what](args, cpu, dtype)
 
 
 def _matmul(args: argparse.Namespace, cpu: CpuTarget, dtype: DType) -> None:
@@ -235,6 +239,20 @@ def _matmul(args: argparse.Namespace, cpu: CpuTarget, dtype: DType) -> None:
     kernel = args.kernel or ("host.matmul.dynamic" if args.dynamic else "host.matmul.packed")
     moved = sum(kind.nbytes for kind, _ in inputs) + out.nbytes
     compare(kernel, body, 2.0 * out.size * k, moved, cpu, args.threads)
+
+
+def _rows(args: argparse.Namespace, cpu: CpuTarget, dtype: DType) -> None:
+    """Medians of many turns: these kernels are short."""
+    op, x = args.kernel, TensorType(dtype, tuple(args.sizes))
+    weights = {"layer_norm": 2, "rms_norm": 1}.get(op, 0)
+    inputs = [(x, Role.INPUT), *[(TensorType(dtype, x.shape[-1:]), Role.INPUT)] * weights]
+    body = plain_body(op, {"axis": -1, "epsilon": 1e-5} if weights else {"axis": -1}, inputs, x)
+    kernel = "host.norm" if weights else "host.softmax"
+    runners = [Runner(kernel, body, t, cpu, args.threads) for t in family_of(kernel).tilings(kernel, body, cpu)]
+    turns = [[runner.seconds() for runner in runners] for _ in range(401)]
+    for runner, seconds in zip(runners, zip(*turns, strict=True), strict=True):
+        guess = runner.tiling.cost_ns(body, 0, -(-runner.tiling.units // args.threads), cpu) / 1e3
+        print(f"{statistics.median(seconds) * 1e6:10.1f} us (model {guess:9.1f})  {runner.tiling}")
 
 
 def _conv(args: argparse.Namespace, cpu: CpuTarget, dtype: DType) -> None:

@@ -1,9 +1,9 @@
 """host.softmax, host.norm, host.lrn: statistics over rows, then pointwise, with prologue and epilogue.
 
 Model: every operator is two or three visits of a row (`RowWalk`): statistics about the data, then results. Data that
-a prologue computes is kept in scratch after the first visit, where also the prologue's further outputs are stored;
-other data is read again, from L1 for rows that fit. Variances are formed about the mean in a visit of their own, so
-nothing cancels.
+a prologue computes, or that is walked across, is kept in scratch after the first visit, where also the prologue's
+further outputs are stored; other data is read again, from L1 for rows that fit. Variances are formed about the mean in
+a visit of their own, so nothing cancels.
 
 Numbers: f32 for f16, bf16 and f32 data, f64 for f64; each sum is spread over all lanes of up to four vectors.
 """
@@ -210,5 +210,5 @@ def emit(kb: KernelBuilder, body: Body, tiling: RowTiling) -> None:
     if formula is None:
         raise InternalError("row-wise operator without a formula", location=str(body.op))
     space, dtype = tiling.space(body), compute_dtype(input_type(body).dtype)
-    keeps = body.op not in ("batch_norm", "lrn") and keeps_row(body, space)
+    keeps = body.op not in ("batch_norm", "lrn") and (tiling.is_across or keeps_row(body, space))
     each_unit(kb, space, tiling, lambda walk: formula(FormulaContext(kb, body, walk, dtype, keeps)))

@@ -1,7 +1,10 @@
 """How row-wise operators are cut on the host.
 
 A unit is one outer index (with all of the row), or, with an inner dimension, `block` inner positions of one outer
-index. Invariant: a row is never shared by two units.
+index. Short rows may be walked across: the last outer dimension is taken as the inner one, so that each lane is a row
+of its own and no statistic is put together from lanes; elements are then loaded and stored one by one.
+
+Invariant: a row is never shared by two units.
 """
 
 from __future__ import annotations
@@ -12,30 +15,42 @@ from math import prod
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Box
 from superkernel.ir.body import Body
-from superkernel.ir.collapse import runs_of_range
+from superkernel.ir.collapse import runs_of_range, walks_of
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_traffic, program_weight
 from superkernel.scheduler.families.kernel import HostTiling
 from superkernel.scheduler.families.pointwise import LINE_BYTES
 from superkernel.scheduler.families.rowops import space_of
-from superkernel.scheduler.families.rowspace import RowSpace
+from superkernel.scheduler.families.rowspace import RowSpace, remap
 from superkernel.scheduler.tiling import Access
 from superkernel.target.cpu import CpuTarget
+
+LANE_NS = 0.25  # an element that goes into a vector, or out of one, by itself
+
+
+def across(space: RowSpace) -> RowSpace:
+    """A space without an inner dimension, with its last outer one as that."""
+    count = len(space.outer) - 1
+    dims = [*range(count), *range(count + 1, count + 1 + len(space.row)), count]
+    shape = tuple(space.epilogue.shape[d] for d in dims)
+    programs = tuple(None if p is None else remap(p, shape, dims) for p in space.programs)
+    return RowSpace(space.outer[:-1], space.row, space.outer[-1], programs)
 
 
 @dataclass(frozen=True)
 class RowTiling(HostTiling):
     """Units of a row space; `scratch` as in `Tiling`; `work` vector instructions per vector of data beside the
-    programs'."""
+    programs'; `results` per row where they are fewer than its elements (topk), -1: as the epilogue's own strides have
+    it; `unit_ns` what a unit takes beside its elements; `is_across`: see the module docstring."""
 
     outer: int
     inner: int
     block: int
     scratch: int
     work: float
-    results: int = (
-        -1
-    )  # results per row where they are fewer than its elements (topk); -1: as the epilogue's own strides have it
+    results: int = -1
+    unit_ns: float = 6.0
+    is_across: bool = False
 
     @property
     def blocks(self) -> int:
@@ -52,7 +67,8 @@ class RowTiling(HostTiling):
 
     def space(self, body: Body) -> RowSpace:
         """The body's row space: by operator, found where the family is defined."""
-        return space_of(body)
+        space = space_of(body)
+        return across(space) if self.is_across else space
 
     def boxes(self, space: RowSpace, begin: int, end: int) -> list[Box]:
         """Coordinates of the row space that units [begin, end) cover."""
@@ -94,7 +110,15 @@ class RowTiling(HostTiling):
         work += elements_ns(results, program_weight(space.epilogue), target, item)
         sizes = [o.type.dtype.itemsize for o in body.operands]
         traffic = sum(program_traffic(p, sizes) for p in space.programs if p is not None)
-        return CALL_NS + (end - begin) * 6.0 + max(work, memory_ns(traffic * share, traffic, target))
+        moved = max(work, memory_ns(traffic * share, traffic, target))
+        return CALL_NS + (end - begin) * self.unit_ns + moved + share * LANE_NS * self._by_lane(space)
+
+    def _by_lane(self, space: RowSpace) -> int:
+        """Elements that are loaded or stored one by one."""
+        if not self.is_across:
+            return 0
+        walks = [walk for p in space.programs if p is not None for walk in walks_of(p)]
+        return prod(space.data.shape) * sum(abs(walk[-1]) > 1 for walk in walks)
 
     def align(self, body: Body, unit: int) -> int:
         """Whole cache lines of results per core where a unit writes less than one."""

@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_check import Array
-from op_cases import check_op, check_op_with_epilogue, check_op_with_prologue
+from op_cases import check_op, check_op_with_epilogue, check_op_with_prologue, op_body
+
+from superkernel.codegen.host.features import detect_cpu
+from superkernel.scheduler.families import family_of
+from superkernel.scheduler.families.rowtiling import RowTiling
 
 
 def numbers(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:
@@ -54,6 +58,64 @@ def test_norms_over_the_tail(op: str) -> None:
     check_op("host.norm", op, [numbers(2, 7, 61), *args(numbers(7, 61), numbers(1, 61))], {"axis": 1})
     check_op("host.norm", op, [numbers(60, 50), *args(None, numbers(50))], views={0: ((50, 60), (1, 0))}, tier="avx2")
     check_op("host.norm", op, [numbers(4, 70, dtype=np.float64), *args(None, None)], tol=1e-13, tier="avx2")
+
+
+SHORT = [(40, 3), (2, 21, 10), (17, 8), (33, 2, 5)]
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "layer_norm", "rms_norm"])
+@pytest.mark.parametrize("shape", SHORT, ids=str)
+def test_short_rows_are_walked_across(op: str, shape: tuple[int, ...]) -> None:
+    weights = [numbers(shape[-1], seed=k) for k in range({"layer_norm": 2, "rms_norm": 1}.get(op, 0))]
+    kernel = "host.norm" if "norm" in op else "host.softmax"
+    tilings = check_op(kernel, op, [numbers(*shape) * 3, *weights], {"axis": -1}, tol=4e-6)
+    assert {t.is_across for t in tilings if isinstance(t, RowTiling)} == {False, True}
+
+
+def test_short_rows_with_programs_and_of_other_types() -> None:
+    x, scale = numbers(50, 6), numbers(6)
+    check_op_with_prologue("host.norm", "layer_norm", [x, scale, None], {"axis": -1})
+    check_op_with_epilogue("host.softmax", "softmax", [x], {"axis": -1}, tier="avx2")
+    check_op("host.softmax", "softmax", [numbers(20, 7, dtype=np.float64)], tol=1e-13)
+    check_op("host.softmax", "softmax", [numbers(40, 7, dtype=np.float16)], tol=1e-3)
+    check_op("host.norm", "group_norm", [numbers(24, 4, 3), numbers(4), numbers(4)], {"groups": 2})
+    check_op("host.norm", "instance_norm", [numbers(9, 8, 2, 2), numbers(8), numbers(8)])
+    views = {0: ((40, 2, 6), (1, 0, 2))}
+    check_op("host.softmax", "log_softmax", [numbers(2, 40, 6)], views=views, tier="avx2")
+
+
+def test_short_rows_with_infinities() -> None:
+    x = numbers(32, 6)
+    x[0, 3], x[1, 4], x[2], x[3], x[4, 5] = np.inf, -np.inf, -np.inf, 1e30, np.nan
+    check_op("host.softmax", "softmax", [x])
+
+
+@pytest.mark.parametrize(
+    ("op", "columns", "is_across"),
+    [
+        ("softmax", 10, True),
+        ("softmax", 40, False),
+        ("softmax", 1000, False),
+        ("log_softmax", 40, True),
+        ("log_softmax", 60, False),
+        ("layer_norm", 16, True),
+        ("layer_norm", 32, False),
+        ("rms_norm", 5, True),
+        ("rms_norm", 8, False),
+        ("lp_norm", 4, False),
+    ],
+)
+def test_rows_are_walked_across_where_that_is_faster(op: str, columns: int, is_across: bool) -> None:
+    """As measured by `bench/kernels.py rows`."""
+    kernel = "host.norm" if op.endswith("_norm") else "host.softmax"
+    weights = [numbers(columns)] * {"layer_norm": 2, "rms_norm": 1}.get(op, 0)
+    body, _, _ = op_body(op, [numbers(64, columns), *weights], {"axis": -1})
+    cpu = detect_cpu("plain")
+    tilings = family_of(kernel).tilings(kernel, body, cpu)
+    best = min(tilings, key=lambda t: t.cost_ns(body, 0, t.units, cpu))
+    assert isinstance(best, RowTiling)
+    assert best.is_across == is_across
+    assert (len(tilings) == 2) == (op != "lp_norm" and columns <= 64)
 
 
 def test_norms_by_channel() -> None:
