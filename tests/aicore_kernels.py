@@ -41,6 +41,11 @@ def product(*shapes: tuple[int, ...]) -> Maker:
     return lambda b, t: floats(b, "x", t, *shapes[0]) @ floats(b, "w", t, *shapes[1])
 
 
+def integers(b: sk.GraphBuilder, dtype: str) -> Any:
+    sums = b.matmul_integer(b.input("x", (33, 70), dtype), b.input("w", (70, 50), dtype))
+    return b.relu(b.cast(sums, dtype="f32") * 0.125)
+
+
 def conv(channels: int, size: int, out: int, window: int, **options: Any) -> Maker:
     weights = np.random.default_rng(out).standard_normal((out, channels, window, window)).astype(np.float32) / 8
     return lambda b, t: b.conv(floats(b, "x", t, 1, channels, size, size), b.constant(weights, dtype=t), **options)
@@ -73,6 +78,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[Maker, ...]]] = {
     "attention": (FLOATS, (attention((2, 2, 20, 32)), attention((1, 4, 33, 16), causal=True))),
     "conv": (FLOATS, (conv(8, 9, 16, 3, pads=[1, 1, 1, 1]), conv(5, 7, 20, 1), conv(16, 8, 8, 3, strides=[2, 2]))),
     "matmul": (FLOATS, (product((20, 48), (48, 40)), product((1, 100), (100, 33)), product((3, 20, 33), (3, 33, 17)))),
+    "matmul.i8": (("i8",), (product((20, 48), (48, 40)), integers)),
     "grouped_matmul": (FLOATS, (grouped,)),
     "tiling": (("f32",), (tiled,)),
     "norm": (FLOATS, (norm((6, 64)), norm((3, 5, 33)))),

@@ -145,6 +145,39 @@ def test_fallbacks_split_the_launch() -> None:
         sk.compile(graph, target="mini", options={"fallback": "forbid"})
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_symmetrically_quantised_layers_stay_on_the_cores(target: str) -> None:
+    """Two QLinearMatMul, scales powers of two: one launch, nothing for the reference, every bit as it should be."""
+    onnx = pytest.importorskip("onnx")
+    helper, rng = onnx.helper, np.random.default_rng(4)
+    constants = {
+        "w0": rng.integers(-128, 128, (200, 300)).astype(np.int8), "w1": rng.integers(-9, 9, (300, 96)).astype(np.int8),
+        "zero": np.int8(0), "s": np.float32(2.0**-6), "t": np.float32(2.0**-3),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QLinearMatMul", [a, "s", "zero", w, "s", "zero", "t", "zero"], [y])
+        for a, w, y in (("x", "w0", "h"), ("h", "w1", "y"))
+    ]
+    model = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "quantised",
+            [helper.make_tensor_value_info("x", onnx.TensorProto.INT8, [70, 200])],
+            [helper.make_tensor_value_info("y", onnx.TensorProto.INT8, [70, 96])],
+            [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()],
+        )
+    )
+    graph = load_graph(model)
+    inputs = {"x": rng.integers(-128, 128, (70, 200)).astype(np.int8)}
+    kernel = sk.compile(graph, target=target, options={"fallback": "forbid"})
+    result = kernel.run(inputs)
+    assert isinstance(result.report, SimReport)
+    assert result.report.launches == 1
+    assert [s.kernel for s in kernel._compiled.schedule.subops] == ["aicore.matmul.i8"] * 2
+    assert np.array_equal(result.outputs["y"], evaluate(graph, inputs)["y"])
+    assert len(np.unique(result.outputs["y"])) > 100
+
+
 def test_what_an_accelerator_cannot_do_is_said() -> None:
     graph = models.mlp()
     with pytest.raises(sk.UnsupportedError, match="cores, not threads"):

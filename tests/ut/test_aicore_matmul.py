@@ -107,6 +107,34 @@ def test_element_types(dtype: DType, constants: list[int]) -> None:
 
 
 @pytest.mark.parametrize("constants", [[1], []], ids=["packed", "computed"])
+@pytest.mark.parametrize(
+    ("a", "b"), [((37, 45), (45, 83)), ((2, 3, 19, 33), (33, 65)), ((1, 130), (130, 170)), ((2, 40, 300), (2, 300, 50))]
+)
+@pytest.mark.parametrize("epilogue", ["store", "sliced"])
+def test_integers(a: tuple[int, ...], b: tuple[int, ...], constants: list[int], epilogue: str) -> None:
+    """Sums of i32 are exact, and FIX stores them as they are."""
+    best = check(anchor_case("matmul_integer", {}, [(a, I8), (b, I8)], constants=constants, epilogue=epilogue), I8)
+    assert not best.mix
+
+
+def test_extreme_integers() -> None:
+    """The largest sums, of both signs."""
+    case = anchor_case("matmul_integer", {}, [((33, 600), I8), ((600, 40), I8)])
+    for lowest in case.arrays[:2]:
+        assert lowest is not None
+        lowest[:] = -128
+    (result,) = case.expected
+    case.expected[result] = np.full((33, 40), 600 * 128 * 128, np.int32)
+    check(case, I8)
+
+
+def test_zero_points_are_refused() -> None:
+    case = anchor_case("matmul_integer", {}, [((33, 60), I8), ((60, 40), I8), ((), I8)])
+    with pytest.raises(UnsupportedError, match="zero points"):
+        candidates(case.body, load_target("mini"))
+
+
+@pytest.mark.parametrize("constants", [[1], []], ids=["packed", "computed"])
 @pytest.mark.parametrize("kept", [LEFT, RIGHT])
 @pytest.mark.parametrize(("a", "b"), [((70, 333), (333, 90)), ((2, 40, 250), (2, 250, 56)), ((3, 500), (500, 100))])
 def test_small_memories(a: tuple[int, ...], b: tuple[int, ...], kept: str, constants: list[int]) -> None:
@@ -423,6 +451,22 @@ def test_simulated(rows: int, depth: int, columns: int, epilogue: str) -> None:
     inputs = {n: rng.standard_normal(t.shape).astype(np.float16) for n, t in graph.inputs.items()}
     want = evaluate(graph, inputs)["y"].astype(np.float64)
     assert np.abs(kernel(**inputs).astype(np.float64) - want).max() < 1e-2
+
+
+def test_simulated_integers() -> None:
+    """Two layers of whole numbers on the device, with vector cores scaling sums and quantising results in between:
+    nothing is left to the reference, every bit is right."""
+    rng = np.random.default_rng(5)
+    weights = [rng.integers(-128, 128, shape).astype(np.int8) for shape in ((300, 200), (200, 130))]
+    b = GraphBuilder("integers")
+    hidden = b.matmul_integer(b.input("x", (70, 300), "i8"), b.constant(weights[0], name="w"))
+    real = b.relu(b.cast(hidden, dtype="f32") * b.constant(np.float32(2.0**-12)))
+    narrow = b.quantize(real, b.constant(np.float32(0.5)), dtype="i8")
+    b.output(b.matmul_integer(narrow, b.constant(weights[1])), name="y")
+    graph = b.graph()
+    kernel = superkernel.compile(graph, target="mini", options={"fallback": "forbid"})
+    x = rng.integers(-128, 128, (70, 300)).astype(np.int8)
+    np.testing.assert_array_equal(kernel(x=x), evaluate(graph, {"x": x})["y"])
 
 
 @pytest.mark.slow

@@ -590,3 +590,13 @@ def test_element_types() -> None:
         array = np.zeros((2, 2), dtype.numpy)
         graph = load_graph(model([node("Identity", "x")], {"x": array}, constants={"unused": array}))
         assert graph.inputs["x"].dtype is dtype
+
+
+@pytest.mark.parametrize(("zeros", "kept"), [((0, 0), 0), ((0, 3), 1), ((5, 0), 1), ((5, 3), 2)])
+def test_zero_points_of_zero_are_none(zeros: tuple[int, int], kept: int) -> None:
+    b = RNG.integers(-128, 128, (5, 6)).astype(np.int8)
+    constants = {"b": b, "za": np.int8(zeros[0]), "zb": np.full(6, zeros[1], np.int8)}
+    proto = model([node("MatMulInteger", "a b za zb")], {"a": b.T[:4].copy()[:, :5]}, constants=constants)
+    graph = check(proto, {"a": RNG.integers(-128, 128, (4, 5)).astype(np.int8)})
+    (product,) = (n for n in graph.nodes if n.op == "matmul_integer")
+    assert sum(1 for name in product.inputs[2:] if name) == kept

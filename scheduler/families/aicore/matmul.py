@@ -17,8 +17,8 @@ from math import prod
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Body, View
-from superkernel.registry.predicates import Reason, within
-from superkernel.registry.rounding import PRODUCT_SUMS
+from superkernel.registry.predicates import Reason, one_of, within
+from superkernel.registry.rounding import EXACT, PRODUCT_SUMS
 from superkernel.scheduler.families.aicore.base import AicoreTiling, check_group, mixes
 from superkernel.scheduler.families.aicore.cube import DepthCut, FactorLayout, chunk_bytes
 from superkernel.scheduler.families.aicore.kernel import FLOATS, AicoreKernelDef
@@ -285,5 +285,24 @@ KERNELS = (
         stepped=True,
         deep=True,
         rounding=PRODUCT_SUMS,
+    ),
+    AicoreKernelDef(
+        id="aicore.matmul.i8",  # sums of i32, exact modulo 2^32
+        ops=("matmul", "matmul_integer"),
+        family=FAMILY,
+        emitter="matmul",
+        micro="gemm",
+        modifier="i8",
+        core_type="mix",
+        dtypes=frozenset({DType.I8}),
+        others=(None,),
+        limits=(
+            within(Reason.SHAPE, "k", 1),
+            one_of(Reason.ATTRIBUTE, "in2.dtype", None),  # no zero points
+            one_of(Reason.ATTRIBUTE, "in3.dtype", None),
+        ),
+        stepped=True,
+        deep=True,
+        rounding=EXACT,
     ),
 )

@@ -20,7 +20,7 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import row_major_strides
 from superkernel.ir.body import Body, PointwiseProgram, Role
 from superkernel.ir.collapse import merge_dims, merged_strides, permuted, regroup, walked, walks_of
-from superkernel.scheduler.families.matmul_form import Factor, form_of
+from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of
 
 ACCUMULATORS = {DType.F16: DType.F32, DType.BF16: DType.F32, DType.F32: DType.F32, DType.I8: DType.I32}
 
@@ -65,7 +65,7 @@ class CubeProduct:
 def product_of(body: Body) -> CubeProduct:
     """The normal form of a body. Raises UnsupportedError on what the cube cannot multiply."""
     form = form_of(body)
-    _check(form.left, form.right, body)
+    _check(form, body)
     dims = (*form.batch_dims, *form.row_dims)
     inner = row_major_strides(form.row_dims)
     left = (*form.left.batch, *(form.left.line * s for s in inner))
@@ -90,16 +90,19 @@ def product_of(body: Body) -> CubeProduct:
     return turned(made) if _stores_down(made) else made
 
 
-def _check(left: Factor, right: Factor, body: Body) -> None:
+def _check(form: MatmulForm, body: Body) -> None:
+    left, right = form.left, form.right
     if left.program is not None or right.program is not None:
         raise UnsupportedError("the cube reads its factors from global memory", found="a prologue")
-    if left.dtype is not right.dtype or left.dtype not in ACCUMULATORS or body.op != "matmul":
+    if (form.left_zero, form.right_zero) != (None, None):
+        raise UnsupportedError("the cube subtracts no zero points", location="a_zero, b_zero", expected="none")
+    if left.dtype is not right.dtype or left.dtype not in ACCUMULATORS or body.op == "conv":
         raise UnsupportedError(
             "element types that the cube does not multiply",
             expected=", ".join(str(t) for t in ACCUMULATORS),
             found=f"{left.dtype} and {right.dtype} in {body.op}",
         )
-    if form_of(body).depth == 0:
+    if form.depth == 0:
         raise UnsupportedError("a product of depth 0", location="depth", expected="at least 1", found="0")
 
 

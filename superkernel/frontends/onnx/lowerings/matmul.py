@@ -14,8 +14,11 @@ def matmul_integer(call: OnnxCall) -> Tensor:
 
 
 def zero_point(call: OnnxCall, slot: int, operand: Tensor, axis: int) -> Tensor | None:
-    """An optional zero point, broadcastable to the operand: a scalar, or one per row (axis -2) or column (axis -1)."""
+    """An optional zero point, broadcastable to the operand: a scalar, or one per row (axis -2) or column (axis -1). One
+    that is known to be 0 is none: symmetric quantisation has them for form's sake."""
     zero = call.optional(slot)
+    if zero is not None and zero.value.data is not None and not zero.value.data.any():
+        return None
     if zero is None or zero.type.size == 1:
         return None if zero is None else call.reshape(zero, ())
     if zero.rank == 1:
