@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from superkernel.core.tensor import Region
+from superkernel.core.tensor import Region, any_overlap
 from superkernel.ir.body import Body, Role, SubOperator
-from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.tiling import Access, CostedTiling, KernelFamily, Tiling
 from superkernel.target.cpu import CpuTarget
 
@@ -25,6 +24,42 @@ RIVAL_FACTOR = 1.5  # ...if they are no slower than this beside the best
 MIN_GAIN = 0.9  # more cores are looked at only where the work itself gets at least so much shorter
 
 Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OperandBytes:
+    """What a unit range reads or writes of one operand, with its bounds."""
+
+    operand: int
+    low: int
+    high: int
+    regions: tuple[Region, ...]
+    nbytes: int
+
+    @staticmethod
+    def of(access: Access, offset: int = 0) -> OperandBytes:
+        """That of an access, so many bytes further on."""
+        regions = tuple(r.shifted(offset) for r in access.regions) if offset else access.regions
+        low, high = min(r.start for r in regions), max(r.stop for r in regions)
+        return OperandBytes(access.operand, low, high, regions, sum(r.nbytes for r in regions))
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the bytes fill their bounds without a gap."""
+        return self.nbytes == self.high - self.low
+
+    def shared_bytes(self, written: OperandBytes) -> int:
+        """Roughly how many of the bytes are `written`; 0 only where none is."""
+        low = self.low if self.low > written.low else written.low  # asked very often
+        high = self.high if self.high < written.high else written.high
+        if low >= high:
+            return 0
+        if self.is_run and written.is_run:
+            return high - low
+        if any_overlap(self.regions, written.regions) is None:
+            return 0
+        theirs = written.nbytes / (written.high - written.low)
+        return max(1, int((high - low) * min(self.nbytes / (self.high - self.low), theirs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +86,7 @@ class CostBook:
     _tilings: dict[tuple[str, int], tuple[CostedTiling[CpuTarget], ...]] = field(default_factory=dict)
     _partitions: dict[tuple[str, int], list[Partition]] = field(default_factory=dict)
     _accesses: dict[tuple[int, int, int, int], tuple[Access, ...]] = field(default_factory=dict)
-    _reads: dict[tuple[int, int, int, int], tuple[Read, ...]] = field(default_factory=dict)
+    _reads: dict[tuple[int, int, int, int], tuple[OperandBytes, ...]] = field(default_factory=dict)
     _alive: list[object] = field(default_factory=list)  # ids stay valid as long as their objects are held
 
     def tilings(self, sub: SubOperator) -> tuple[CostedTiling[CpuTarget], ...]:
@@ -60,12 +95,8 @@ class CostBook:
         found = self._tilings.get(key)
         if found is None:
             self._alive.append(sub.body)
-            if sub.kernel == HOST_REFERENCE:
-                found = (HostCallTiling(),)
-            else:
-                family = self.families(sub.kernel)
-                found = tuple(family.tilings(sub.kernel, sub.body, self.target))[:MAX_TILINGS]
-            self._tilings[key] = found
+            offered = self.families(sub.kernel).tilings(sub.kernel, sub.body, self.target)
+            found = self._tilings[key] = tuple(offered)[:MAX_TILINGS]
         return found
 
     def partitions(self, sub: SubOperator) -> list[Partition]:
@@ -85,10 +116,7 @@ class CostBook:
     def _candidates(self, sub: SubOperator) -> list[Partition]:
         tilings = self.tilings(sub)
         best = min((self.partition(sub.body, t, 1) for t in tilings), key=lambda p: p.longest_ns)
-        found = [best]
-        if sub.kernel == HOST_REFERENCE:
-            return found
-        shortest = best.longest_ns
+        found, shortest = [best], best.longest_ns
         for cores in _core_counts(self.cores):
             wide = [self.partition(sub.body, t, min(cores, t.units)) for t in tilings if t.units > 1]
             gains = sorted((p for p in wide if p.longest_ns < MIN_GAIN * shortest), key=lambda p: p.longest_ns)
@@ -118,17 +146,14 @@ class CostBook:
             found = self._accesses[key] = tuple(a for a in tiling.accesses(body, *part) if a.regions)
         return found
 
-    def reads(self, body: Body, tiling: Tiling, part: Range) -> tuple[Read, ...]:
+    def reads(self, body: Body, tiling: Tiling, part: Range) -> tuple[OperandBytes, ...]:
         """What the range reads of operands that are no constants."""
         key = (id(body), id(tiling), *part)
         found = self._reads.get(key)
         if found is None:
-            rows = []
-            for a in self.accesses(body, tiling, part):
-                if not a.write and body.operands[a.operand].role is not Role.CONSTANT:
-                    low, high = min(r.start for r in a.regions), max(r.stop for r in a.regions)
-                    rows.append(Read(a.operand, low, high, a.regions, sum(r.nbytes for r in a.regions)))
-            found = self._reads[key] = tuple(rows)
+            accesses = [a for a in self.accesses(body, tiling, part) if not a.write]
+            varying = [a for a in accesses if body.operands[a.operand].role is not Role.CONSTANT]
+            found = self._reads[key] = tuple(map(OperandBytes.of, varying))
         return found
 
 
@@ -139,19 +164,3 @@ def _core_counts(cores: int) -> list[int]:
         counts.append(n)
         n *= 2
     return [*counts, cores] if cores > 1 else []
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """What a unit range reads of one operand, with its bounds."""
-
-    operand: int
-    low: int
-    high: int
-    regions: tuple[Region, ...]
-    nbytes: int
-
-    @property
-    def is_run(self) -> bool:
-        """Whether the bytes fill their bounds without a gap."""
-        return self.nbytes == self.high - self.low

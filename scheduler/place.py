@@ -19,10 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from superkernel.core.options import Options
-from superkernel.core.tensor import Region
 from superkernel.ir.body import Role, SubOperator
 from superkernel.ir.graph import Graph
-from superkernel.scheduler.cost import CostBook, Partition, Range, Read
+from superkernel.scheduler.cost import CostBook, OperandBytes, Partition, Range
 from superkernel.scheduler.dependences import VectorClock, issued
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.grouping import Grouping, view_chain
@@ -121,35 +120,7 @@ class Written:
     core: int
     position: int  # of the sub-operator in the global order
     finish_ns: float
-    low: int
-    high: int
-    regions: tuple[Region, ...]
-    nbytes: int
-
-    @property
-    def is_run(self) -> bool:
-        """Whether the bytes fill their bounds without a gap."""
-        return self.nbytes == self.high - self.low
-
-
-def written_by(core: int, position: int, finish_ns: float, regions: tuple[Region, ...]) -> Written:
-    """The record of one write access."""
-    low, high = min(r.start for r in regions), max(r.stop for r in regions)
-    return Written(core, position, finish_ns, low, high, regions, sum(r.nbytes for r in regions))
-
-
-def shared_bytes(read: Read, other: Written) -> int:
-    """Roughly how many of the bytes read were written by `other`; 0 only where none was."""
-    low = read.low if read.low > other.low else other.low
-    high = read.high if read.high < other.high else other.high
-    if low >= high:
-        return 0
-    if read.is_run and other.is_run:
-        return high - low
-    if not any(a.overlaps(b) for a in read.regions for b in other.regions):
-        return 0
-    theirs = other.nbytes / (other.high - other.low)
-    return max(1, int((high - low) * min(read.nbytes / (read.high - read.low), theirs)))
+    extent: OperandBytes
 
 
 class _Placer:
@@ -219,7 +190,7 @@ class _Placer:
         sub = self.subops[i]
         partitions = self.book.partitions(sub)
         singles = [self._single(i, partitions[0])]
-        if sub.kernel == HOST_REFERENCE or len(partitions) == 1:
+        if len(partitions) == 1:
             return singles[0]
         if rivals and self._side_by_side(i, rivals):
             return replace(singles[0], reason="side by side with independent sub-operators")
@@ -252,7 +223,7 @@ class _Placer:
         for name, operand in zip(sub.values, sub.body.operands, strict=True):
             if operand.role in (Role.INPUT, Role.INOUT):
                 for part in self.written.get(name, ()):
-                    share[part.core] = share.get(part.core, 0) + part.high - part.low
+                    share[part.core] = share.get(part.core, 0) + part.extent.high - part.extent.low
         return sorted(share, key=lambda c: (-share[c], c))[:3]
 
     def _cores_for(self, count: int) -> tuple[int, ...]:
@@ -283,7 +254,7 @@ class _Placer:
             start, moved = self.free[core], 0
             for read in self.book.reads(sub.body, partition.tiling, part):
                 for source in self.written.get(sub.values[read.operand], ()):
-                    if source.core != core and (count := shared_bytes(read, source)):
+                    if source.core != core and (count := read.shared_bytes(source.extent)):
                         start = max(start, source.finish_ns + self.handover_ns)
                         moved += count
             times.append(start + work + moved / LINE_BYTES * LINE_NS)
@@ -302,8 +273,8 @@ class _Placer:
             for access in self.book.accesses(sub.body, partition.tiling, part):
                 if access.write:
                     for name, _, offset in view_chain(self.grouping.buffers, sub.values[access.operand]):
-                        regions = tuple(r.shifted(offset) for r in access.regions) if offset else access.regions
-                        records.setdefault(name, []).append(written_by(core, position, finish, regions))
+                        record = Written(core, position, finish, OperandBytes.of(access, offset))
+                        records.setdefault(name, []).append(record)
         for name, parts in records.items():
             self.written.setdefault(name, []).extend(parts)
         self.placed[i] = placement
@@ -312,7 +283,7 @@ class _Placer:
         """(position, core) of tasks on other cores whose data the range reads."""
         for read in self.book.reads(sub.body, partition.tiling, part):
             for source in self.written.get(sub.values[read.operand], ()):
-                if source.core != core and shared_bytes(read, source):
+                if source.core != core and read.shared_bytes(source.extent):
                     yield source.position, source.core
 
     def makespan_ns(self) -> float:
@@ -337,8 +308,8 @@ class _Placer:
                 seen.add(value)
                 row = found.get(name)
                 if row is None:
-                    written = self.written.get(name, ())
-                    runs = dict.fromkeys((w.low, w.high, w.core if w.is_run else MIXED) for w in written)
+                    parts = ((w.core, w.extent) for w in self.written.get(name, ()))
+                    runs = dict.fromkeys((e.low, e.high, writer if e.is_run else MIXED) for writer, e in parts)
                     row = found[name] = BufferUse({}, ready or [], tuple(runs))
                 elif ready is not None:  # the first use of another part of it
                     row = found[name] = BufferUse(row.last, list(map(min, row.ready, ready)), row.runs)

@@ -255,7 +255,7 @@ def test_a_child_runs_kernels_with_fallbacks_that_another_thread_was_running() -
 def test_a_kernel_with_fallbacks_that_is_run_from_inside_itself() -> None:
     """As a signal handler may do: refused, and the outer run ends well."""
     body = """
-        import superkernel.backends.host.executable as host
+        import superkernel.backends.fallback as host
         kernel = sk.compile(chain(), threads=2, options={"deny": ["host.softmax*"], "fallback": "allow"})
         expected = kernel(x)
         before, said = host.run_reference, []
@@ -342,7 +342,7 @@ def test_an_exception_of_a_host_call_comes_out_of_the_call(
         raise ZeroDivisionError("inside")
 
     with monkeypatch.context() as patch:
-        patch.setattr("superkernel.backends.host.executable.run_reference", broken)
+        patch.setattr("superkernel.backends.fallback.run_reference", broken)
         for _ in range(2):
             with pytest.raises(ZeroDivisionError, match="inside"):
                 kernel(x)

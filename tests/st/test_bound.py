@@ -239,7 +239,7 @@ def test_an_exception_of_numpys_part(monkeypatch: pytest.MonkeyPatch, inputs: di
         raise ZeroDivisionError("inside")
 
     with monkeypatch.context() as patch:
-        patch.setattr("superkernel.backends.host.executable.run_reference", broken)
+        patch.setattr("superkernel.backends.fallback.run_reference", broken)
         with pytest.raises(ZeroDivisionError, match="inside"):
             bound.run()
         assert bound.error is None

@@ -13,7 +13,7 @@ from aicore_kernels import CASES, cases, covered_ids, graph_of, inputs_of, known
 from grouped_on import chooser_on, grouped_on
 from numpy.typing import NDArray
 
-from superkernel.backends.aicore.fallback import compute
+from superkernel.backends.fallback import compute
 from superkernel.compilation.choice import KernelChooser
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, Role, SubOperator

@@ -18,6 +18,7 @@ from superkernel.ir.body import Body, Role
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.scheduler.dependences import dependences
+from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.kernel import HostTiling
 from superkernel.scheduler.place import place
 from superkernel.scheduler.schedule import Schedule, Space, parse_tasks
@@ -198,7 +199,8 @@ def test_a_host_call_runs_on_core_0() -> None:
     graph = g.graph(g.op("softmax", g.op("relu", x), axis=-1))
     family = Rows(1000.0)
     grouping = host_group(graph, family, choose=lambda b: "host.pointwise" if b.op is None else "host.reference")
-    schedule = place(grouping, graph, TARGET, 4, Options(), lambda _: family)
+    families = {"host.pointwise": family, "host.reference": family_of("host.reference")}
+    schedule = place(grouping, graph, TARGET, 4, Options(), families.__getitem__)
     (call,) = [t for t in schedule.tasks if schedule.subops[t.subop].kernel == "host.reference"]
     assert (call.core, call.begin, call.end) == (0, 0, 1)
     certify(schedule)

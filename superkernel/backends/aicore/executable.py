@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.backends.aicore.fallback import compute
 from superkernel.backends.aicore.finished import check_finished
+from superkernel.backends.fallback import compute
 from superkernel.codegen.aicore.boot import DONE, FIRMWARE
 from superkernel.codegen.aicore.image import AicoreImage
 from superkernel.codegen.aicore.program_spec import SINGLE

@@ -17,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
+from superkernel.backends.fallback import compute
 from superkernel.codegen.host.image import HostImage
-from superkernel.core.errors import InternalError, WatchdogError
-from superkernel.core.tensor import TensorType, strided_view
-from superkernel.ir.body import PointwiseProgram
-from superkernel.ops.table import find_op
-from superkernel.reference import run_reference
+from superkernel.core.errors import WatchdogError
+from superkernel.core.tensor import TensorType
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
 from superkernel.sync.plan import Plan
 
@@ -134,37 +132,18 @@ class HostExecutable:
     def _host_call(self, index: int) -> None:
         """Compute one sub-operator with NumPy, in place of a kernel, or after one that found its data out of range."""
         sub = self.schedule.subops[index]
-        body = sub.body
-        definition = find_op(body.op or "")
-        if definition is None:
-            raise InternalError("a host call without an operator", location=sub.name)
-        buffers = [
-            self._buffer(address, o.type)
-            for address, o in zip(self.schedule.addresses[index], body.operands, strict=True)
-        ]
-        arrays: list[Array | None] = []
-        for source, kind in zip(body.anchor_inputs, body.anchor_input_types, strict=True):
-            if source is None or kind is None:
-                arrays.append(None)
-            elif isinstance(source, PointwiseProgram):
-                raise InternalError("a host call with a prologue", location=sub.name)
-            else:
-                arrays.append(strided_view(buffers[source.operand], source.shape, source.strides, source.offset))
-        results = run_reference(definition, arrays, body.attr, body.anchor_outputs, where=sub.name)
-        for output in body.epilogue.outputs:
-            result = -1 - body.epilogue.inputs[output.value].source
-            target, shape = buffers[output.target], body.anchor_outputs[result].shape
-            strided_view(target, shape, output.strides, output.offset, writeable=True)[...] = results[result]
+        operands = zip(self.schedule.addresses[index], sub.body.operands, strict=True)
+        compute(sub.body, [self._buffer(address, operand.type) for address, operand in operands], sub.name)
 
     def _buffer(self, address: MemoryAddress, kind: TensorType) -> Array:
-        """The memory of an operand as an array."""
+        """The memory of an operand as a flat array."""
         if address.space is Space.ARENA:
             raw = self._kernel.arena()
         elif address.space is Space.CONSTANT:
             raw = self.image.constants
         else:
             raw = self._io[self.image.io_slot(address)].reshape(-1).view(np.uint8)
-        return raw[address.offset : address.offset + kind.nbytes].view(kind.dtype.numpy).reshape(kind.shape)
+        return raw[address.offset : address.offset + kind.nbytes].view(kind.dtype.numpy)
 
 
 _calling: WeakSet[HostExecutable] = WeakSet()  # those with a lock

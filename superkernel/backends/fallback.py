@@ -1,5 +1,5 @@
-"""A sub-operator computed by NumPy on flat operands: what stands between two launches where the accelerator has no
-kernel.
+"""A sub-operator computed by NumPy on flat operands, where a target has no kernel for it: inside a launch of the host,
+between two launches of the accelerator.
 
 Model: operands are flat arrays, which programs and anchors see through views (offset, strides). A body is an anchor on
 views, or a program alone, where a kernel was chosen that then could not be cut (`KernelChooser.refuse`); a prologue is
