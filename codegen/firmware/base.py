@@ -6,6 +6,9 @@ addresses of records; 0 where nothing is logged.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from llvmlite import ir
 
 from superkernel.codegen.aicore.scalar import I64, Number, Scalar
@@ -28,14 +31,34 @@ SOFTWARE, TIMER = 1 << 3, 1 << 7  # interrupts, as bits of mie
 OPCODES = {name: spec.opcode for name, spec in command_table().items()}
 
 
+Method = TypeVar("Method", bound=Callable[..., None])
+
+
+def function(*, result: bool = False) -> Callable[[Method], Method]:
+    """Marks a method of a part that emits the inside of the function `fw_<name>`: it gets the code under construction
+    and the function's arguments, 64-bit numbers. `result`: the function has one."""
+
+    def mark(method: Method) -> Method:
+        method.result = result  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
 class FirmwarePart:
-    """Emits functions into a module for a target."""
+    """Emits functions into a module for a target; `fw_fail` is the one that all parts call."""
 
     def __init__(self, module: ir.Module, places: FirmwareMap) -> None:
         self.module, self.places, self.target = module, places, places.target
 
-    def _code(self, name: str, arguments: int, *, result: bool = False) -> Code:
-        return Code(self.module, name, arguments, result=result)
+    def emit(self) -> None:
+        """Defines the part's functions, in their order: each calls those before it."""
+        for name, method in vars(type(self)).items():
+            if hasattr(method, "result"):
+                c = Code(self.module, f"fw_{name}", method.__code__.co_argcount - 2, result=method.result)
+                method(self, c, *c.args)
+                if not c.b.block.is_terminated:
+                    c.ret()
 
     def _config(self, c: Code, name: str) -> Scalar:
         return c.load_number(self.places.config + CONFIG[name])
@@ -84,16 +107,16 @@ class FirmwarePart:
 
     # Ends -------------------------------------------------------------------------------------------------------------
 
-    def emit_fail(self) -> None:
-        """`fw_fail(state, kind, a, b)`: the first failure is kept, the machine ends."""
-        c = self._code("fw_fail", 4)
+    @function()
+    def fail(self, c: Code, state: Scalar, kind: Scalar, a: Scalar, b: Scalar) -> None:
+        """The first failure is kept, the machine ends."""
         config = self.places.config
-        zero, kind = ir.Constant(I64, 0), c.args[1].value
-        claimed = c.b.cmpxchg(c.pointer(config + CONFIG["failure"]), zero, kind, "seq_cst", "seq_cst")
+        zero = ir.Constant(I64, 0)
+        claimed = c.b.cmpxchg(c.pointer(config + CONFIG["failure"]), zero, kind.value, "seq_cst", "seq_cst")
         with c.when(c.b.extract_value(claimed, 1)):
             c.store_number(c.get("hart"), config + CONFIG["failed_hart"])
-            c.store_number(c.args[2], config + CONFIG["failure_a"])
-            c.store_number(c.args[3], config + CONFIG["failure_b"])
+            c.store_number(a, config + CONFIG["failure_a"])
+            c.store_number(b, config + CONFIG["failure_b"])
             c.fence()
             c.call("fw_exit", FAILURE_EXIT << 16 | 0x3333)
         with c.loop_while(lambda: ir.Constant(ir.IntType(1), 1)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeAlias
 
 from llvmlite import ir
@@ -21,6 +22,7 @@ from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines.model import TYPE_CODES
 
 EmitCommand: TypeAlias = Callable[[Code, Operands, AicoreTarget], None]
+EmitElements: TypeAlias = Callable[..., None]  # code, operands, element types or an element's bytes
 _SYMBOL = "fw_do_"
 
 
@@ -42,6 +44,21 @@ class CommandSet:
             for name in names:
                 assert name not in self.emitters, name
                 self.emitters[name] = emit
+            return emit
+
+        return register
+
+    def by_types(self, *names: str) -> Callable[[EmitElements], EmitElements]:
+        """Says which commands an emitter writes that is called for each legal combination of element types."""
+        return self._each(by_types, names)
+
+    def by_item(self, *names: str) -> Callable[[EmitElements], EmitElements]:
+        """The same for each size that elements can have."""
+        return self._each(by_item, names)
+
+    def _each(self, by: Callable[..., None], names: Sequence[str]) -> Callable[[EmitElements], EmitElements]:
+        def register(emit: EmitElements) -> EmitElements:
+            self.of(*names)(lambda c, o, target: by(c, o, partial(emit, c, o)))
             return emit
 
         return register

@@ -47,8 +47,7 @@ def firmware_texts(target: AicoreTarget) -> dict[str, str]:
         texts[name] = str(module)
     module = ir.Module(name="firmware_queues")
     places = FirmwareMap(target)
-    FirmwarePart(module, places).emit_fail()
-    for part in (QueueCode, SignalCode, SdmaCode, TrapCode):
+    for part in (FirmwarePart, QueueCode, SignalCode, SdmaCode, TrapCode):
         part(module, places).emit()
     texts["queues"] = str(module)
     return texts

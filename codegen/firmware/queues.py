@@ -20,7 +20,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from superkernel.codegen.aicore.scalar import I64, Number, Scalar, Variable, ir_of
-from superkernel.codegen.firmware.base import OPCODES, FirmwarePart
+from superkernel.codegen.firmware.base import OPCODES, FirmwarePart, function
 from superkernel.codegen.firmware.code import Code, Operands, scalar
 from superkernel.codegen.firmware.commands import symbol_of
 from superkernel.codegen.firmware.memory import FAIL_COMMAND, FAIL_FLAG, FLAGS, LOG, STATE, USED
@@ -35,38 +35,25 @@ _ORDERING = ("set_flag", "wait_flag", "barrier", "drain", "cross_set", "cross_wa
 class QueueCode(FirmwarePart):
     """The functions around queues."""
 
-    def emit(self) -> None:
-        """Defines all of them; each calls those before it."""
-        self._execute()
-        self._ready()
-        self._set()
-        self._leave()
-        self._force()
-        self._pump()
-        self._publish()
-
     # Executing --------------------------------------------------------------------------------------------------------
 
-    def _execute(self) -> None:
-        """`fw_execute(state, record)`: carry out one command that moves or computes."""
-        c = self._code("fw_execute", 2)
-        record = c.args[1]
+    @function()
+    def execute(self, c: Code, state: Scalar, record: Scalar) -> None:
+        """Carry out one command that moves or computes."""
         opcode = c.load_number(record) & 0xFF
         c.put("commands", c.get("commands") + 1)
 
         def case(name: str) -> None:
             if spec_of(name).ulp:
                 c.put("inexact", c.get("inexact") + 1)
-            c.call(symbol_of(name), c.args[0], record)
+            c.call(symbol_of(name), state, record)
 
         cases = {op: lambda name=name: case(name) for name, op in OPCODES.items() if name not in _ORDERING}
         c.switch(opcode, cases, lambda: c.fail(FAIL_COMMAND, c.load_number(record)))
-        c.ret()
 
-    def _ready(self) -> None:
-        """`fw_ready(state, engine)`: whether the queue's first command can be carried out without asking anybody."""
-        c = self._code("fw_ready", 2, result=True)
-        engine = c.args[1]
+    @function(result=True)
+    def ready(self, c: Code, state: Scalar, engine: Scalar) -> None:
+        """Whether the queue's first command can be carried out without asking anybody."""
         with c.when(self._empty(c, engine)):
             c.ret(0)
         record = self._record(c, engine, c.load_number(self._ends(c, engine)[0]))
@@ -76,10 +63,19 @@ class QueueCode(FirmwarePart):
         count = c.load_number(self._flag(c, o["peer"], engine, o["flag"]), 8)
         c.ret(c.num(c.b.zext(c.compare("!=", count, 0), I64)))
 
-    def _leave(self) -> None:
-        """`fw_leave(state, engine)`: carry out the queue's first command, which is ready."""
-        c = self._code("fw_leave", 2)
-        state, engine = c.args
+    @function()
+    def set(self, c: Code, state: Scalar, engine: Scalar, peer: Scalar, number: Scalar) -> None:
+        """A set_flag takes effect."""
+        flag = self._flag(c, engine, peer, number)
+        count = c.load_number(flag, 8)
+        with c.when(c.compare(">=", count, self.target.queue.flag_count_max)):
+            c.fail(FAIL_FLAG, engine, peer << 8 | number)
+        c.store_number(count + 1, flag, 8)
+        c.store_number(1, flag + (USED - FLAGS), 8)
+
+    @function()
+    def leave(self, c: Code, state: Scalar, engine: Scalar) -> None:
+        """Carry out the queue's first command, which is ready."""
         taken = self._ends(c, engine)[0]
         number = c.load_number(taken)
         record, logged = self._record(c, engine, number), c.load_number(self._queued_log(c, engine, number))
@@ -90,7 +86,6 @@ class QueueCode(FirmwarePart):
         self._ordering(c, engine, record, lambda: c.call("fw_execute", state, record))
         self._stamp(c, logged, LOG["end"])
         c.store_number(number + 1, taken)
-        c.ret()
 
     def _ordering(self, c: Code, engine: Scalar, record: Number, other: object) -> None:
         """Carry out a command that an engine has for order, or another one."""
@@ -120,23 +115,10 @@ class QueueCode(FirmwarePart):
         }
         c.switch(c.load_number(record) & 0xFF, cases, other)
 
-    def _set(self) -> None:
-        """`fw_set(state, engine, peer, number)`: a set_flag takes effect."""
-        c = self._code("fw_set", 4)
-        _, engine, peer, number = c.args
-        flag = self._flag(c, engine, peer, number)
-        count = c.load_number(flag, 8)
-        with c.when(c.compare(">=", count, self.target.queue.flag_count_max)):
-            c.fail(FAIL_FLAG, engine, peer << 8 | number)
-        c.store_number(count + 1, flag, 8)
-        c.store_number(1, flag + (USED - FLAGS), 8)
-        c.ret()
-
-    def _force(self) -> None:
-        """`fw_force(state, engine, asked)`: carry out the first command, whatever that needs. 0 where that cannot be;
+    @function(result=True)
+    def force(self, c: Code, state: Scalar, engine: Scalar, asked: Scalar) -> None:
+        """Carry out the first command, whatever that needs. 0 where that cannot be;
         `asked` has a bit for each engine that waits for this one."""
-        c = self._code("fw_force", 3, result=True)
-        state, engine, asked = c.args
         with c.when(self._empty(c, engine)):
             c.ret(0)
         number = c.load_number(self._ends(c, engine)[0])
@@ -157,10 +139,9 @@ class QueueCode(FirmwarePart):
         c.call("fw_pump", state)
         c.ret(1)
 
-    def _pump(self) -> None:
-        """`fw_pump(state)`: carry out what the timing wants carried out by now."""
-        c = self._code("fw_pump", 1)
-        state = c.args[0]
+    @function()
+    def pump(self, c: Code, state: Scalar) -> None:
+        """Carry out what the timing wants carried out by now."""
         timing = c.get("timing")
 
         def now() -> None:
@@ -187,12 +168,10 @@ class QueueCode(FirmwarePart):
                     c.call("fw_leave", state, engine.value)
 
         c.switch(timing, {0: now, 2: random}, lambda: None)
-        c.ret()
 
-    def _publish(self) -> None:
-        """`fw_publish(state)`: carry out one queued signal to other cores; 0 where none can be."""
-        c = self._code("fw_publish", 1, result=True)
-        state = c.args[0]
+    @function(result=True)
+    def publish(self, c: Code, state: Scalar) -> None:
+        """Carry out one queued signal to other cores; 0 where none can be."""
         for engine in QUEUED:
             going = c.variable(1)
             pending = c.get(f"pending{engine.value}")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from superkernel.codegen.aicore.scalar import I64, Number, Scalar
-from superkernel.codegen.firmware.base import OPCODES, FirmwarePart
+from superkernel.codegen.firmware.base import OPCODES, FirmwarePart, function
 from superkernel.codegen.firmware.code import Code
 from superkernel.codegen.firmware.memory import CONFIG, LOG, RECORD_BYTES
 from superkernel.target.engines.model import Engine
@@ -23,12 +23,6 @@ from superkernel.target.engines.model import Engine
 
 class SdmaCode(FirmwarePart):
     """The functions of the shared engine."""
-
-    def emit(self) -> None:
-        """Defines all of them; each calls those before it."""
-        self._first()
-        self._advance()
-        self._ring()
 
     def _lock(self, c: Code) -> None:
         lock, one = c.pointer(self.places.config + CONFIG["sdma_lock"]), ir.Constant(I64, 1)
@@ -46,9 +40,9 @@ class SdmaCode(FirmwarePart):
     def _slot(self, number: Number) -> Number:
         return self.places.sdma_ring + number % self.places.depth * (RECORD_BYTES + 8)
 
-    def _first(self) -> None:
-        """`fw_sdma_first(state)`: carry the first command out; 0 where there is none. Under the lock."""
-        c = self._code("fw_sdma_first", 1, result=True)
+    @function(result=True)
+    def sdma_first(self, c: Code, state: Scalar) -> None:
+        """Carry the first command out; 0 where there is none. Under the lock."""
         number = c.load_number(self._number("sdma_taken"))
         with c.when(c.compare("==", number, c.load_number(self._number("sdma_put")))):
             c.ret(0)
@@ -58,25 +52,24 @@ class SdmaCode(FirmwarePart):
         is_notify = c.compare("==", c.load_number(record) & 0xFF, OPCODES["notify"])
         with c.either(is_notify) as (notify, other):
             with notify:
-                c.call("fw_notify", c.args[0], record)
+                c.call("fw_notify", state, record)
             with other:
-                c.call("fw_execute", c.args[0], record)
+                c.call("fw_execute", state, record)
         self._stamp(c, logged, LOG["end"])
         c.store_number(number + 1, self._number("sdma_taken"))
         c.ret(1)
 
-    def _advance(self) -> None:
-        """`fw_sdma(state)`: the same, with the lock."""
-        c = self._code("fw_sdma", 1, result=True)
+    @function(result=True)
+    def sdma(self, c: Code, state: Scalar) -> None:
+        """The same, with the lock."""
         self._lock(c)
-        done = c.call("fw_sdma_first", c.args[0], result=True)
+        done = c.call("fw_sdma_first", state, result=True)
         self._unlock(c)
         c.ret(done)
 
-    def _ring(self) -> None:
-        """`fw_sdma_doorbell(state, record, logged)`."""
-        c = self._code("fw_sdma_doorbell", 3)
-        state, record, logged = c.args
+    @function()
+    def sdma_doorbell(self, c: Code, state: Scalar, record: Scalar, logged: Scalar) -> None:
+        """Put a command into the queue."""
         self._lock(c)
         put = c.load_number(self._number("sdma_put"))
         with c.when(c.compare(">=", put - c.load_number(self._number("sdma_taken")), self.places.depth)):
@@ -105,4 +98,3 @@ class SdmaCode(FirmwarePart):
 
         c.switch(c.get("timing"), {0: now, 2: random}, lambda: None)
         self._unlock(c)
-        c.ret()

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from llvmlite import ir
 
 from superkernel.codegen.aicore.scalar import I64, Number, Scalar
-from superkernel.codegen.firmware.base import SOFTWARE, TIMER, FirmwarePart
+from superkernel.codegen.firmware.base import SOFTWARE, TIMER, FirmwarePart, function
 from superkernel.codegen.firmware.code import Code, Operands, scalar
 from superkernel.codegen.firmware.memory import FAIL_CROSS, MODES, STATE, WAIT_CROSS, WAIT_MEMORY, WAIT_NOTHING
 
@@ -30,31 +30,18 @@ Condition: TypeAlias = Callable[[], ir.Value]
 class SignalCode(FirmwarePart):
     """The functions between cores."""
 
-    def emit(self) -> None:
-        """Defines all of them; each calls those before it."""
-        self._wake()
-        self._signal()
-        self._notify()
-        self._count()
-        self._pause()
-        self._cross_wait()
-        self._reached()
-        self._wait_memory()
-
-    def _wake(self) -> None:
-        """`fw_wake()`: an interrupt to every hart that waits."""
-        c = self._code("fw_wake", 1)
+    @function()
+    def wake(self, c: Code, state: Scalar) -> None:
+        """An interrupt to every hart that waits."""
         c.fence()
         with c.loop(self._config(c, "harts")) as hart:
             other = self.places.states + hart * self.places.state_bytes
             with c.when(c.compare("!=", self._atomic(c, other + STATE["waiting"]), 0)):
                 c.call("fw_poke", self.target.map.clint_address + hart * 4, 1)
-        c.ret()
 
-    def _signal(self) -> None:
-        """`fw_signal(state, record)`: a cross_set."""
-        c = self._code("fw_signal", 2)
-        state, record = c.args
+    @function()
+    def signal(self, c: Code, state: Scalar, record: Scalar) -> None:
+        """A cross_set."""
         o = Operands(c, "cross_set", record)
         core, one = c.get("hart"), ir.Constant(I64, 1)
         c.fence()
@@ -65,12 +52,10 @@ class SignalCode(FirmwarePart):
             with counted:
                 c.b.atomic_rmw("add", c.pointer(self._shared(c, o["mode"], core, o["flag"])), one, "seq_cst")
         c.call("fw_wake", state)
-        c.ret()
 
-    def _notify(self) -> None:
-        """`fw_notify(state, record)`."""
-        c = self._code("fw_notify", 2)
-        state, record = c.args
+    @function()
+    def notify(self, c: Code, state: Scalar, record: Scalar) -> None:
+        """A notify."""
         o = Operands(c, "notify", record)
         place = c.pointer(o["address"])
         c.fence()
@@ -80,12 +65,10 @@ class SignalCode(FirmwarePart):
             with add:
                 c.b.atomic_rmw("add", place, o["value"].value, "seq_cst")
         c.call("fw_wake", state)
-        c.ret()
 
-    def _count(self) -> None:
-        """`fw_count(state, flag)`: how often this core was signalled; its count is that, less what it took."""
-        c = self._code("fw_count", 2, result=True)
-        flag = c.args[1]
+    @function(result=True)
+    def count(self, c: Code, state: Scalar, flag: Scalar) -> None:
+        """How often this core was signalled; its count is that, less what it took."""
         core, is_cube = c.get("hart"), c.compare("!=", c.get("is_cube"), 0)
         cubes, cores = self._config(c, "cubes"), self._config(c, "cores")
         group_cubes, group_vectors = self._config(c, "group_cubes"), self._config(c, "group_vectors")
@@ -108,12 +91,11 @@ class SignalCode(FirmwarePart):
         total = total + self._atomic(c, self._shared(c, MODES, core, flag))
         c.ret(total)
 
-    def _pause(self) -> None:
-        """`fw_pause(state)`: sleep for the hart's `pause`."""
-        c = self._code("fw_pause", 1)
+    @function()
+    def pause(self, c: Code, state: Scalar) -> None:
+        """Sleep for the hart's `pause`."""
         self._alarm(c, c.get("pause"))
         c.call("fw_sleep", TIMER)
-        c.ret()
 
     def _alarm(self, c: Code, ticks: Number) -> None:
         clint = self.target.map.clint_address
@@ -164,10 +146,9 @@ class SignalCode(FirmwarePart):
         c.b.atomic_rmw("xchg", waiting, ir.Constant(I64, 0), "seq_cst")
         c.fence()
 
-    def _cross_wait(self) -> None:
-        """`fw_cross_wait(state, flag)`."""
-        c = self._code("fw_cross_wait", 2)
-        state, flag = c.args
+    @function()
+    def cross_wait(self, c: Code, state: Scalar, flag: Scalar) -> None:
+        """Wait for a cross-core flag, and take it."""
         c.put("last_flag", flag)
         taken = self._shared(c, MODES + 1, c.get("hart"), flag)
         with c.when(self._unwaited(c)):
@@ -185,17 +166,15 @@ class SignalCode(FirmwarePart):
             c.fail(FAIL_CROSS, flag)
         c.store_number(c.load_number(taken) + 1, taken)
         c.put("wait_kind", WAIT_NOTHING)
-        c.ret()
 
     def _unwaited(self, c: Code) -> ir.Value:
         """Whether the host wants this command not to wait: the hart's n-th for order."""
         number = c.compare("==", self._config(c, "pass_number"), c.get("orderings"))
         return c.b.and_(number, c.compare("==", self._config(c, "skip_hart"), c.get("hart") + 1))
 
-    def _reached(self) -> None:
-        """`fw_reached(state, address, value)`: whether a word is large enough; what SDMA has to do for that is done."""
-        c = self._code("fw_reached", 3, result=True)
-        state, address, value = c.args
+    @function(result=True)
+    def reached(self, c: Code, state: Scalar, address: Scalar, value: Scalar) -> None:
+        """Whether a word is large enough; what SDMA has to do for that is done."""
         going = c.variable(1)
         with c.loop_while(lambda: c.compare("!=", going.get(), 0)):
             with c.when(c.compare(">=", self._atomic(c, address), value)):
@@ -203,10 +182,9 @@ class SignalCode(FirmwarePart):
             going.set(c.call("fw_sdma", state, result=True))
         c.ret(0)
 
-    def _wait_memory(self) -> None:
-        """`fw_wait_memory(state, address, value)`: others may write the word by plain stores, so a timer wakes too."""
-        c = self._code("fw_wait_memory", 3)
-        state, address, value = c.args
+    @function()
+    def wait_memory(self, c: Code, state: Scalar, address: Scalar, value: Scalar) -> None:
+        """Others may write the word by plain stores, so a timer wakes too."""
         self._waits(c, WAIT_MEMORY, address, value)
 
         def holds() -> ir.Value:
@@ -215,4 +193,3 @@ class SignalCode(FirmwarePart):
         self._publish_until(c, holds)
         self._sleep_until(c, holds, SOFTWARE | TIMER, timer=True)
         c.put("wait_kind", WAIT_NOTHING)
-        c.ret()

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from superkernel.codegen.aicore.memory_map import MARKER_WORD
 from superkernel.codegen.aicore.scalar import I64, Number, Scalar
-from superkernel.codegen.firmware.base import OPCODES, FirmwarePart
+from superkernel.codegen.firmware.base import OPCODES, FirmwarePart, function
 from superkernel.codegen.firmware.code import Code, Operands, scalar
 from superkernel.codegen.firmware.memory import (
     ENGINES,
@@ -49,14 +49,6 @@ BENCH_ENTRY_BYTES = 128
 class TrapCode(FirmwarePart):
     """The functions behind the trap entry."""
 
-    def emit(self) -> None:
-        """Defines all of them; each calls those before it."""
-        self._control()
-        self._doorbell()
-        self._log()
-        self._trap()
-        self._bench()
-
     # The control unit -------------------------------------------------------------------------------------------------
 
     def _must(self, c: Code, engine: Number, kind: int) -> None:
@@ -64,10 +56,9 @@ class TrapCode(FirmwarePart):
         with c.when(c.compare("==", c.call("fw_force", c.args[0], engine, 0, result=True), 0)):
             c.fail(FAIL_DEADLOCK, kind, engine)
 
-    def _control(self) -> None:
-        """`fw_control(state, window)`: a command of the control unit itself."""
-        c = self._code("fw_control", 2)
-        state, window = c.args
+    @function()
+    def control(self, c: Code, state: Scalar, window: Scalar) -> None:
+        """A command of the control unit itself."""
         doorbell = c.load_number(window + 8 * DOORBELL)
 
         def set_flag() -> None:
@@ -119,12 +110,10 @@ class TrapCode(FirmwarePart):
         }
         c.switch(doorbell & 0xFF, {OPCODES[n]: f for n, f in cases.items()}, lambda: c.fail(FAIL_COMMAND, doorbell))
         c.put("wait_kind", WAIT_NOTHING)
-        c.ret()
 
-    def _doorbell(self) -> None:
-        """`fw_doorbell(state, engine)`: the window's words are a command."""
-        c = self._code("fw_doorbell", 2)
-        state, engine = c.args
+    @function()
+    def doorbell(self, c: Code, state: Scalar, engine: Scalar) -> None:
+        """The window's words are a command."""
         window = state + WINDOWS + engine * WINDOW_BYTES
         has = c.num(c.b.lshr(c.get("engines").value, engine.value)) & 1
         with c.when(c.compare("==", has, 0)):
@@ -144,7 +133,6 @@ class TrapCode(FirmwarePart):
         cases = {Engine.CONTROL.value: control, Engine.SDMA.value: shared}
         c.switch(engine, cases, lambda: self._enqueue(c, engine, window, logged))
         c.call("fw_pump", state)
-        c.ret()
 
     def _left_out(self, c: Code, engine: Scalar, doorbell: Scalar) -> ir.Value:
         """Whether the host wants this command left out: one of two numbers of the hart's commands for order, or one of
@@ -178,10 +166,9 @@ class TrapCode(FirmwarePart):
         c.store_number(c.load_number(pending) + c.num(c.b.zext(signals, I64)), pending)
         c.store_number(number + 1, put)
 
-    def _log(self) -> None:
-        """`fw_log(state, engine, window)`: the next record of the hart's log, filled in, or 0."""
-        c = self._code("fw_log", 3, result=True)
-        _, engine, window = c.args
+    @function(result=True)
+    def log(self, c: Code, state: Scalar, engine: Scalar, window: Scalar) -> None:
+        """The next record of the hart's log, filled in, or 0."""
         record = c.get("log")
         with c.when(c.compare("==", record, 0)):
             c.ret(0)
@@ -202,10 +189,9 @@ class TrapCode(FirmwarePart):
 
     # Traps ------------------------------------------------------------------------------------------------------------
 
-    def _trap(self) -> None:
-        """`fw_trap(state, mepc, mcause, mtval)`: a store to the register page; the address behind it."""
-        c = self._code("fw_trap", 4, result=True)
-        state, pc, cause, address = c.args
+    @function(result=True)
+    def trap(self, c: Code, state: Scalar, pc: Scalar, cause: Scalar, address: Scalar) -> None:
+        """A store to the register page; the address behind it."""
         for name, value in (("mcause", cause), ("mtval", address)):
             c.put(name, value)
         with c.when(c.compare("!=", c.get("active"), 0)):
@@ -247,15 +233,14 @@ class TrapCode(FirmwarePart):
 
     # Commands from a table --------------------------------------------------------------------------------------------
 
-    def _bench(self) -> None:
-        """`fw_bench(state)`: carry out the commands of a table, and copy away what each has written."""
-        c = self._code("fw_bench", 1)
+    @function()
+    def bench(self, c: Code, state: Scalar) -> None:
+        """Carry out the commands of a table, and copy away what each has written."""
         with c.loop(self._config(c, "bench_count")) as n:
             entry = self._config(c, "bench_table") + n * BENCH_ENTRY_BYTES
-            c.call("fw_execute", c.args[0], entry)
+            c.call("fw_execute", state, entry)
             start, rows, row_bytes, stride, out = (c.load_number(entry + RECORD_BYTES + 8 * word) for word in range(5))
             with c.loop(rows) as r, c.loop(row_bytes) as at:
                 c.store_number(c.load_number(start + r * stride + at, 8), out + r * row_bytes + at, 8)
         c.fence()
         c.call("fw_exit", 0x5555)
-        c.ret()

@@ -11,7 +11,6 @@ from superkernel.codegen.aicore.scalar import I8, I32
 from superkernel.codegen.firmware.code import F32, Code, Operands
 from superkernel.codegen.firmware.commands import (
     CommandSet,
-    by_item,
     by_types,
     elements_of,
     item_bits,
@@ -98,71 +97,56 @@ UNARY: dict[str, Formula] = {  # y: the command's number, if it has one
 }
 
 
-@COMMANDS.of(*BINARY)
-def _binary(c: Code, o: Operands, target: AicoreTarget) -> None:
+@COMMANDS.by_types(*BINARY)
+def _binary(c: Code, o: Operands, dtype: DType) -> None:
     formula = BINARY[o.spec.name]
-
-    def elements(dtype: DType) -> None:
-        item = dtype.itemsize
-        step = c.choose(c.compare("==", o["b_form"], 1), 0, item)
-        with elements_of(c, o, "dst", "a", "b") as (j, (to, a, b)):
-            x, y = load_lane(c, a + j * item, dtype), load_lane(c, b + j * step, dtype)
-            old = load_lane(c, to + j * item, dtype) if o.spec.name == "v_fma" else x
-            store_lane(c, formula(c, x, y, old), to + j * item, dtype)
-
-    by_types(c, o, elements)
+    item = dtype.itemsize
+    step = c.choose(c.compare("==", o["b_form"], 1), 0, item)
+    with elements_of(c, o, "dst", "a", "b") as (j, (to, a, b)):
+        x, y = load_lane(c, a + j * item, dtype), load_lane(c, b + j * step, dtype)
+        old = load_lane(c, to + j * item, dtype) if o.spec.name == "v_fma" else x
+        store_lane(c, formula(c, x, y, old), to + j * item, dtype)
 
 
-@COMMANDS.of(*UNARY)
-def _unary(c: Code, o: Operands, target: AicoreTarget) -> None:
+@COMMANDS.by_types(*UNARY)
+def _unary(c: Code, o: Operands, dtype: DType) -> None:
     name, formula = o.spec.name, UNARY[o.spec.name]
     extra = {operand.name for operand in o.spec.operands}
-
-    def elements(dtype: DType) -> None:
-        item = dtype.itemsize
-        number: Lane | None = None
-        if "value" in extra:
-            number = lane_of_operand(c, o["value"], dtype)
-        elif "shift" in extra:
-            number = c.b.trunc(o["shift"].value, I32)
-        with elements_of(c, o, "dst", "src") as (j, (to, source)):
-            x = load_lane(c, source + j * item, dtype)
-            old = load_lane(c, to + j * item, dtype) if name == "v_axpy" else x
-            store_lane(c, formula(c, x, x if number is None else number, old), to + j * item, dtype)
-
-    by_types(c, o, elements)
+    item = dtype.itemsize
+    number: Lane | None = None
+    if "value" in extra:
+        number = lane_of_operand(c, o["value"], dtype)
+    elif "shift" in extra:
+        number = c.b.trunc(o["shift"].value, I32)
+    with elements_of(c, o, "dst", "src") as (j, (to, source)):
+        x = load_lane(c, source + j * item, dtype)
+        old = load_lane(c, to + j * item, dtype) if name == "v_axpy" else x
+        store_lane(c, formula(c, x, x if number is None else number, old), to + j * item, dtype)
 
 
-@COMMANDS.of("v_abs", "v_neg")
-def _sign(c: Code, o: Operands, target: AicoreTarget) -> None:
+@COMMANDS.by_types("v_abs", "v_neg")
+def _sign(c: Code, o: Operands, dtype: DType) -> None:
     """Floats by their sign bit, NaN too; integers modulo their width."""
     is_abs = o.spec.name == "v_abs"
-
-    def elements(dtype: DType) -> None:
-        item = dtype.itemsize
-        kind = ir.IntType(8 * item)
-        top = ir.Constant(kind, 1 << 8 * item - 1)
-        with elements_of(c, o, "dst", "src") as (j, (to, source)):
-            x = c.load(source + j * item, kind)
-            if dtype in (DType.F32, DType.F16):
-                found = c.b.and_(x, c.b.not_(top)) if is_abs else c.b.xor(x, top)
-            else:
-                found = c.b.neg(x)
-                if is_abs:
-                    found = c.b.select(c.b.icmp_signed("<", x, ir.Constant(kind, 0)), found, x)
-            c.store(found, to + j * item)
-
-    by_types(c, o, elements)
+    item = dtype.itemsize
+    kind = ir.IntType(8 * item)
+    top = ir.Constant(kind, 1 << 8 * item - 1)
+    with elements_of(c, o, "dst", "src") as (j, (to, source)):
+        x = c.load(source + j * item, kind)
+        if dtype in (DType.F32, DType.F16):
+            found = c.b.and_(x, c.b.not_(top)) if is_abs else c.b.xor(x, top)
+        else:
+            found = c.b.neg(x)
+            if is_abs:
+                found = c.b.select(c.b.icmp_signed("<", x, ir.Constant(kind, 0)), found, x)
+        c.store(found, to + j * item)
 
 
-@COMMANDS.of("v_copy")
-def _copy(c: Code, o: Operands, target: AicoreTarget) -> None:
-    def elements(item: int) -> None:
-        kind = ir.IntType(8 * item)
-        with elements_of(c, o, "dst", "src") as (j, (to, source)):
-            c.store(c.load(source + j * item, kind), to + j * item)
-
-    by_item(c, o, elements)
+@COMMANDS.by_item("v_copy")
+def _copy(c: Code, o: Operands, item: int) -> None:
+    kind = ir.IntType(8 * item)
+    with elements_of(c, o, "dst", "src") as (j, (to, source)):
+        c.store(c.load(source + j * item, kind), to + j * item)
 
 
 # Of less, equal, greater, unordered (bits 0 to 3): which make each predicate hold.
@@ -206,19 +190,15 @@ def _compare(c: Code, o: Operands, target: AicoreTarget) -> None:
     by_types(c, o, elements)
 
 
-@COMMANDS.of("v_select", "v_selects")
-def _select(c: Code, o: Operands, target: AicoreTarget) -> None:
+@COMMANDS.by_item("v_select", "v_selects")
+def _select(c: Code, o: Operands, item: int) -> None:
     """Of two matrices, or of one and the command's number."""
     with_number = o.spec.name == "v_selects"
-
-    def elements(item: int) -> None:
-        kind = ir.IntType(8 * item)
-        number = item_bits(c, o["value"], item) if with_number else None
-        names = ("src", "mask") if with_number else ("a", "b", "mask")
-        with elements_of(c, o, "dst", *names) as (j, (to, a, *b, mask)):
-            taken = c.compare("!=", c.load_number(mask + j, 8), 0)
-            x = c.load(a + j * item, kind)
-            y = c.load(b[0] + j * item, kind) if number is None else number
-            c.store(c.b.select(taken, x, y), to + j * item)
-
-    by_item(c, o, elements)
+    kind = ir.IntType(8 * item)
+    number = item_bits(c, o["value"], item) if with_number else None
+    names = ("src", "mask") if with_number else ("a", "b", "mask")
+    with elements_of(c, o, "dst", *names) as (j, (to, a, *b, mask)):
+        taken = c.compare("!=", c.load_number(mask + j, 8), 0)
+        x = c.load(a + j * item, kind)
+        y = c.load(b[0] + j * item, kind) if number is None else number
+        c.store(c.b.select(taken, x, y), to + j * item)

@@ -154,14 +154,11 @@ def _arg_reduce(c: Code, o: Operands, target: AicoreTarget) -> None:
 # Casts ----------------------------------------------------------------------------------------------------------------
 
 
-@COMMANDS.of("v_cast")
-def _cast(c: Code, o: Operands, target: AicoreTarget) -> None:
-    def elements(source: DType, to: DType) -> None:
-        with elements_of(c, o, "dst", "src") as (j, (out, row)):
-            x = load_lane(c, row + j * source.itemsize, source)
-            c.store(_converted(c, x, source, to, o["rounding"]), out + j * to.itemsize)
-
-    by_types(c, o, elements)
+@COMMANDS.by_types("v_cast")
+def _cast(c: Code, o: Operands, source: DType, to: DType) -> None:
+    with elements_of(c, o, "dst", "src") as (j, (out, row)):
+        x = load_lane(c, row + j * source.itemsize, source)
+        c.store(_converted(c, x, source, to, o["rounding"]), out + j * to.itemsize)
 
 
 def _f32_of(c: Code, number: Scalar) -> ir.Value:
@@ -208,14 +205,11 @@ def _broadcast(c: Code, o: Operands, target: AicoreTarget) -> None:
     by_item(c, o, elements)
 
 
-@COMMANDS.of("v_duplicate")
-def _duplicate(c: Code, o: Operands, target: AicoreTarget) -> None:
-    def elements(item: int) -> None:
-        number = item_bits(c, o["value"], item)
-        with elements_of(c, o, "dst") as (j, (to,)):
-            c.store(number, to + j * item)
-
-    by_item(c, o, elements)
+@COMMANDS.by_item("v_duplicate")
+def _duplicate(c: Code, o: Operands, item: int) -> None:
+    number = item_bits(c, o["value"], item)
+    with elements_of(c, o, "dst") as (j, (to,)):
+        c.store(number, to + j * item)
 
 
 @COMMANDS.of("v_iota")
