@@ -71,11 +71,11 @@ def emit_kernel(
 ) -> KernelCode:
     """Add the kernel function of one role to a module. Where flags do not suffice for the slots of its rings, rings are
     left with one slot: less overlap, fewer flags. `builder`: another maker of its stores, for tests."""
-    make = builder or KernelBuilder
+    make, write = builder or KernelBuilder, emitter if tiling.units else _write_nothing
     single: set[int] = set()
     while True:
         dry = make(ir.Module(name="record"), symbol, body, tiling, role, target, None, single)
-        emitter(dry, body, tiling)
+        write(dry, body, tiling)
         dry.finish()
         if target.queue.flag_ids < RESERVED_FLAGS:
             raise _too_few_flags(dry, target)
@@ -90,7 +90,7 @@ def emit_kernel(
     kb = make(module, symbol, body, tiling, role, target, plan, single)
     if dry.scalar:
         kb.order_loads()
-    emitter(kb, body, tiling)
+    write(kb, body, tiling)
     kb.finish()
     if (kb.nodes, len(kb.turns)) != (dry.nodes, len(dry.turns)):
         raise InternalError("the emitter took another path the second time", location=symbol)
@@ -102,6 +102,10 @@ def emit_kernel(
         tuple(_local_uses(dry)),
         tuple((c.source, c.target, c.base + slot + RESERVED_FLAGS) for c in plan.credits for slot in range(c.depth)),
     )
+
+
+def _write_nothing(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
+    """The inside of a kernel without units."""
 
 
 def _too_few_flags(dry: KernelBuilder, target: AicoreTarget) -> UnsupportedError:

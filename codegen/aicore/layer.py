@@ -110,6 +110,10 @@ class KernelBuilder(Commands):
         self._rings.append(ring)
         return ring
 
+    def in_and_out(self, depth: int, number: int | str = "") -> tuple[Ring, Ring]:
+        """The rings of what tiles are loaded into and stored from."""
+        return self.ring(f"in{number}", depth), self.ring(f"out{number}", depth)
+
     def ends(self, name: str, engines: tuple[Engine, Engine], depth: int) -> tuple[Ring, Ring]:
         """The rings of a stream's two ends (`Stream`)."""
         number = len(self._rings)

@@ -9,7 +9,7 @@ is a constant in the code, which all cores of a type share.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from llvmlite import ir
 
@@ -83,7 +83,9 @@ def _emit_main(
     cube, other, vector = (function.append_basic_block(n) for n in ("cube", "other", "vector"))
     b.cbranch(b.icmp_unsigned("<", hart, word(spec.plan.cube_cores)), cube, other)
     b.position_at_end(other)
-    service = _emit_service_cases(function, private, number, idle, services) if services else idle
+    service = function.append_basic_block("service") if services else idle
+    if services:
+        _emit_cases(ir.IRBuilder(service), number, idle, services.items(), [private])
     beyond = function.append_basic_block("beyond")
     b.cbranch(b.icmp_unsigned("<", hart, word(spec.plan.total)), vector, beyond)
     blocks: dict[HartKind, ir.Block] = {CoreKind.CUBE: cube, CoreKind.VECTOR: vector}
@@ -98,27 +100,21 @@ def _emit_main(
         b.position_at_end(blocks[kind])
         first = spec.plan.cores(kind).start
         core = b.sub(hart, word(first)) if first else hart
-        cases = b.switch(number, idle)
         numbered = [*enumerate(fused[kind]), *((SINGLE + i, f) for i, f in singles[kind].items())]
-        for value, launch in numbered:
-            here = function.append_basic_block(launch.name)
-            cases.add_case(word(value), here)
-            inner = ir.IRBuilder(here)
-            inner.call(launch, [core, private], tail=True)
-            inner.ret_void()
+        cases = _emit_cases(b, number, idle, numbered, [core, private])
         cases.set_weights([1, *(USUAL if value < SINGLE else 1 for value, _ in numbered)])
 
 
-def _emit_service_cases(
-    function: ir.Function, private: ir.Value, number: ir.Value, idle: ir.Block, services: Mapping[int, ir.Function]
-) -> ir.Block:
-    """The service hart's launch."""
-    block = function.append_basic_block("service")
-    cases = ir.IRBuilder(block).switch(number, idle)
-    for launch, called in services.items():
-        here = function.append_basic_block(called.name)
-        cases.add_case(word(launch), here)
+def _emit_cases(
+    b: ir.IRBuilder, number: ir.Value, idle: ir.Block, launches: Iterable[tuple[int, ir.Function]],
+    arguments: Sequence[ir.Value],
+) -> ir.instructions.SwitchInstr:  # fmt: skip
+    """Calls the launch of a number, and returns."""
+    cases = b.switch(number, idle)
+    for value, launch in launches:
+        here = b.function.append_basic_block(launch.name)
+        cases.add_case(word(value), here)
         inner = ir.IRBuilder(here)
-        inner.call(called, [private], tail=True)
+        inner.call(launch, arguments, tail=True)
         inner.ret_void()
-    return block
+    return cases

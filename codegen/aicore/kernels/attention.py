@@ -19,8 +19,6 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     """Write the kernel of a role."""
     if not isinstance(tiling, AttentionTiling):
         raise InternalError("not a tiling of attention", location=str(body.op), found=type(tiling).__name__)
-    if tiling.units == 0:
-        return
     if isinstance(tiling, RaggedTiling):
         _partition(kb, body, tiling)
     side = CubeSide(kb, body, tiling) if kb.role.is_cube else VectorSide(kb, body, tiling)

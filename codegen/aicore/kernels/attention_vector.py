@@ -75,9 +75,8 @@ class VectorSide:
         self.statistics = kb.fixed(Local.UB, sizes["statistics"][0], "statistics")
         size = TileSize(t.lane_rows, t.value_depth, block)
         anchor = self.result.rows(pitch if t.lane_rows > 1 else 0)
-        self.tile = TileProgram(
-            kb, body.epilogue, epilogue_code(body, t), size, kb.ring("in", 1), kb.ring("out", 1), anchors=[anchor]
-        )
+        code = epilogue_code(body, t)
+        self.tile = TileProgram(kb, body.epilogue, code, size, *kb.in_and_out(1), anchors=[anchor])
 
     # Statistics: a number per row each; top, the block's top, the sum of weights, then per slot correction and sum.
 

@@ -16,7 +16,7 @@ from superkernel.codegen.aicore.commands import OperandValue
 from superkernel.codegen.aicore.kernels.conv_lanes import emit_lane, result_channel
 from superkernel.codegen.aicore.kernels.conv_units import Unit, unit_of
 from superkernel.codegen.aicore.kernels.cube import multiply
-from superkernel.codegen.aicore.kernels.depthwise import emit_depthwise
+from superkernel.codegen.aicore.kernels.depthwise import DepthwiseKernel
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
@@ -102,7 +102,7 @@ class CubeKernel:
             with ExitStack() as held:
                 if tiling.hold == WEIGHTS:
                     held.enter_context(kb.turn(self.head_ring))
-                    self._load_head(self._unit(outer, 0))
+                    self._load_weights(self._unit(outer, 0), self.head, 0, tiling.head)
                 elif tiling.hold == IMAGE:
                     held.enter_context(kb.turn(self.image_ring))
                     self._load_image(self._unit(outer, 0))
@@ -114,7 +114,7 @@ class CubeKernel:
         with ExitStack() as stack:
             if tiling.head and tiling.hold != WEIGHTS:
                 stack.enter_context(kb.turn(self.head_ring))
-                self._load_head(unit)
+                self._load_weights(unit, self.head, 0, tiling.head)
             if tiling.hold != IMAGE:
                 stack.enter_context(kb.turn(self.image_ring))
                 self._load_image(unit)
@@ -129,9 +129,6 @@ class CubeKernel:
         return unit_of(self.kb, self.conv, self.tiling, outer, inner)
 
     # Loads ------------------------------------------------------------------------------------------------------------
-
-    def _load_head(self, unit: Unit) -> None:
-        self._load_weights(unit, self.head, 0, self.tiling.head)
 
     def _load_weights(self, unit: Unit, target: Buffer, begin: Number, length: Number) -> None:
         conv, tiling = self.conv, self.tiling
@@ -283,12 +280,10 @@ class CubeKernel:
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     """The kernel function of one role."""
     if isinstance(tiling, DepthwiseTiling):
-        emit_depthwise(kb, body, tiling)
+        DepthwiseKernel(kb, body, tiling).emit()
         return
     if not isinstance(tiling, ConvTiling):
         raise InternalError(f"not a convolution's tiling: {tiling}", location=kb.symbol)
-    if tiling.units == 0:
-        return
     if not kb.role.is_cube:
         emit_lane(kb, body, tiling)
         return

@@ -36,13 +36,9 @@ class _Axis:
     pad: Number
 
 
-def emit_depthwise(kb: KernelBuilder, body: Body, tiling: DepthwiseTiling) -> None:
-    """The kernel's function."""
-    if tiling.units:
-        _Kernel(kb, body, tiling).emit()
+class DepthwiseKernel:
+    """The kernel of one body: see the module docstring."""
 
-
-class _Kernel:
     def __init__(self, kb: KernelBuilder, body: Body, tiling: DepthwiseTiling) -> None:
         self.kb, self.body, self.tiling, self.form = kb, body, tiling, conv_form(body)
         form, view = self.form, body.anchor_inputs[1]

@@ -23,8 +23,6 @@ from superkernel.target.engines import Local
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     """The kernel's function."""
     assert isinstance(tiling, GatherTiling)
-    if tiling.units == 0:
-        return
     plan, cut, item = row_plan(body), tiling.cut, anchor_type(body).itemsize
     inputs, outputs = kb.ring("in", SLOTS), kb.ring("out", SLOTS)
     nbytes = gathered_bytes(cut, body, kb.target)

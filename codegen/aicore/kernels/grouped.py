@@ -25,8 +25,6 @@ _CLEARED = (DType.I64, DType.I32, DType.I16)  # the widest store that fits
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     """The cube core's function."""
     assert isinstance(tiling, GroupedTiling)
-    if not tiling.units:
-        return
     kernel = _Grouped(kb, body, tiling)
     with kb.loop(kb.begin, kb.end) as slot:
         kernel.slot(slot)

@@ -47,8 +47,6 @@ Span: TypeAlias = "tuple[Number, Number]"  # first and count
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     """The kernel's function for the role at hand."""
     assert isinstance(tiling, MatmulTiling)
-    if not tiling.units:
-        return
     if isinstance(tiling, SplitTiling):
         emit_split(kb, body, tiling)
     elif kb.role.is_cube:

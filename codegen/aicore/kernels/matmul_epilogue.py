@@ -23,8 +23,7 @@ def emit_lane(kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
     sums = kb.ring("sums", 2)
     pitch = ceil_to(size.cols * product.accumulator.itemsize, size.block_bytes)
     anchor = kb.buffer(sums, Local.UB, size.rows * pitch, "sums").rows(pitch)
-    inputs, outputs = kb.ring("in", 2), kb.ring("out", 2)
-    tile = TileProgram(kb, product.program, code, size, inputs, outputs, anchors=(anchor,))
+    tile = TileProgram(kb, product.program, code, size, *kb.in_and_out(2), anchors=(anchor,))
     channel = Channel(kb, tiling.slot_bytes, kb.end - kb.begin, to_vector=True, depth=CHANNEL_SLOTS)
     with kb.loop(kb.begin, kb.end) as unit:
         _, _, batch, row, column = locate(kb, tiling, product.batch_dims, unit)

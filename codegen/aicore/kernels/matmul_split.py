@@ -260,8 +260,8 @@ class _Lane:
         self.sums, self.parts = kb.ring("sums", 2), kb.ring("parts", 2)
         self.anchor = kb.buffer(self.sums, Local.UB, self.size.rows * pitch, "sums").rows(pitch)
         self.part = kb.buffer(self.parts, Local.UB, self.size.rows * pitch, "part").rows(pitch)
-        inputs, outputs = kb.ring("in", 2), kb.ring("out", 2)
-        self.tile = TileProgram(kb, self.product.program, code, self.size, inputs, outputs, anchors=(self.anchor,))
+        rings = kb.in_and_out(2)
+        self.tile = TileProgram(kb, self.product.program, code, self.size, *rings, anchors=(self.anchor,))
         turns = (kb.end - kb.begin) * tiling.handed
         self.channel = Channel(kb, tiling.turn_bytes, turns, to_vector=True, depth=tiling.block)
 

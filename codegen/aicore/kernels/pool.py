@@ -384,5 +384,4 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
         return
     if not isinstance(tiling, PoolTiling):
         raise InternalError("not a pool", location=str(body.op), found=type(tiling).__name__)
-    if tiling.units:
-        _Pool(kb, body, tiling).run()
+    _Pool(kb, body, tiling).run()

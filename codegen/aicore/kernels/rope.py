@@ -23,8 +23,6 @@ from superkernel.target.engines import Local
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     """The kernel's function."""
     assert isinstance(tiling, RopeTiling)
-    if tiling.units == 0:
-        return
     plan = rope_plan(body)
     for program, cut, base in zip(plan.programs, tiling.cuts, tiling.bases, strict=True):
         first: Number = kb.begin

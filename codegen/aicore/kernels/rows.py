@@ -369,8 +369,6 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     formula = reduction if is_reduction(body) else FORMULAS.get(body.op or "")
     if not isinstance(tiling, RowsTiling) or formula is None:
         raise InternalError("not a row-wise body", location=str(body.op), found=type(tiling).__name__)
-    if tiling.units == 0:
-        return
     task = RowTask(kb, body, tiling)
     with task.constants():
         formula(task)

@@ -91,8 +91,6 @@ class ControlBuilder(HostBuilder):
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     """The kernel's function."""
     assert isinstance(tiling, ScalarTiling)
-    if not tiling.units:
-        return
     kb.acquire(*kb.wait_operands, stores=True)
     with kb.when(kb.compare("<", kb.begin, kb.end)):
         control = ControlBuilder(kb, len(body.operands), tiling.inner.units, tiling.lanes * tiling.width)

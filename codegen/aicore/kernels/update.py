@@ -18,8 +18,6 @@ from superkernel.scheduler.families.rowspace import slot_program
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     """The kernel's function."""
     assert isinstance(tiling, UpdateTiling)
-    if tiling.units == 0:
-        return
     parts = tiling.parts(body)
     tiles = [_make(kb, body, part, cut, k) for k, (part, cut) in enumerate(parts)]
     start = _position(kb, body) if tiling.rows.units else 0
@@ -29,8 +27,7 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
 
 def _make(kb: KernelBuilder, body: Body, part: CopyPart, cut: Cut, number: int) -> TileProgram:
     code = code_of(cut, part.program, output_types(body, part.program))
-    inputs, outputs = kb.ring(f"in{number}", SLOTS), kb.ring(f"out{number}", SLOTS)
-    return TileProgram(kb, part.program, code, cut.size(kb.target), inputs, outputs)
+    return TileProgram(kb, part.program, code, cut.size(kb.target), *kb.in_and_out(SLOTS, number))
 
 
 def _position(kb: KernelBuilder, body: Body) -> Number:
