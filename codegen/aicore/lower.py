@@ -23,6 +23,7 @@ import llvmlite.binding as llvm
 
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import initialize_llvm
+from superkernel.codegen.host.lower import optimise, parsed
 from superkernel.codegen.processes import run_jobs
 from superkernel.core.errors import InternalError
 from superkernel.core.version import __version__
@@ -50,7 +51,7 @@ _ASSEMBLY = re.compile(
 def compile_rv64(text: str) -> bytes:
     """The object of a module's IR text. Raises InternalError with LLVM's message on what is not valid."""
     machine = _target_machine()
-    module = _parsed(text, machine)
+    module = parsed(text, TRIPLE, machine)
     canonical = str(module)
     if found := _ASSEMBLY.search(_STRING.sub('""', canonical)):
         raise InternalError(
@@ -59,15 +60,9 @@ def compile_rv64(text: str) -> bytes:
             found=found[0].strip(),
             hint="boot.py encodes instructions that LLVM has no name for",
         )
-    module = _parsed(_DEFINE.sub(_with_attributes, canonical), machine)
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    options.loop_interleaving = False
-    options.loop_unrolling = False
-    passes = llvm.create_pass_builder(machine, options)
-    passes.getModulePassManager().run(module, passes)
-    module = _parsed(_DEFINE.sub(_with_section, str(module)), machine)
+    module = parsed(_DEFINE.sub(_with_attributes, canonical), TRIPLE, machine)
+    optimise(module, machine)
+    module = parsed(_DEFINE.sub(_with_section, str(module)), TRIPLE, machine)
     return bytes(machine.emit_object(module))
 
 
@@ -109,17 +104,6 @@ def _target_machine() -> llvm.TargetMachine:
     return llvm.Target.from_triple(TRIPLE).create_target_machine(
         cpu=CPU, features=FEATURES, opt=2, reloc="static", codemodel="medium", abiname=ABI
     )
-
-
-def _parsed(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
-    """The verified module with triple and data layout (without one, LLVM cuts 8-byte stores in two)."""
-    try:
-        module = llvm.parse_assembly(text)
-        module.triple, module.data_layout = TRIPLE, str(machine.target_data)
-        module.verify()
-    except RuntimeError as error:
-        raise InternalError(f"the generated code is not valid LLVM IR: {error}") from error
-    return module
 
 
 def _split(line: str) -> tuple[str, str, str]:

@@ -51,6 +51,8 @@ class Arithmetic:
 
     reads_behind = False
     """Whether the last word of a row may take in items behind it, times weights of 0."""
+    word: DType | None = None
+    """What a word of weights is loaded as; None: as its number."""
 
     def __init__(self, kb: KernelBuilder, number: NumberFormat) -> None:
         self.kb, self.format, self.item = kb, number, number.item
@@ -62,7 +64,7 @@ class Arithmetic:
 
     def weights(self, base: ir.Value, word: Index, lanes: int, again: bool = False) -> Operand:
         """A vector of words; `again`: read where it is used, whoever read it before."""
-        kind = self._word_type()
+        kind = self.word or self.format.weights
         raw = load_again(self.kb, base, word, kind, lanes) if again else self.kb.load(base, word, kind, lanes)
         return self._unpacked(raw)
 
@@ -95,15 +97,14 @@ class Arithmetic:
         self.put(value, base, at)
         return value
 
-    def _word_type(self) -> DType:
-        return self.format.weights
-
     def _unpacked(self, raw: ir.Value) -> Operand:
         return [raw]
 
 
 class Bf16Arithmetic(Arithmetic):
     """Of pairs of bf16, summed in f32."""
+
+    word = DType.I32
 
     @property
     def takes_memory(self) -> bool:
@@ -147,9 +148,6 @@ class Bf16Arithmetic(Arithmetic):
         self.put(rounded, base, at)
         return self.kb.widen(rounded, DType.BF16) if self.format.native else rounded
 
-    def _word_type(self) -> DType:
-        return DType.I32
-
     def _unpacked(self, raw: ir.Value) -> Operand:
         """Low halves are the earlier depth."""
         b, lanes = self.kb.b, raw.type.count
@@ -168,6 +166,7 @@ class ByteArithmetic(Arithmetic):
     """Of fours of unsigned bytes by signed ones, exactly, in i32. What stores rows is `quantise`."""
 
     reads_behind = True
+    word = DType.I32
 
     def row(self, base: ir.Value, at: Index, whole: bool = True) -> Operand:
         return [self.kb.b.load(self.kb.at(base, at, self.item), typ=I32, align=1)]
@@ -184,9 +183,6 @@ class ByteArithmetic(Arithmetic):
         even = _madd(kb, b.and_(l16, ir.Constant(halves, [255] * halves.count)), b.ashr(b.shl(r16, eight), eight), kind)
         odd = _madd(kb, b.lshr(l16, eight), b.ashr(r16, eight), kind)
         return b.add(total, b.add(even, odd))
-
-    def _word_type(self) -> DType:
-        return DType.I32
 
 
 class ByteWeightArithmetic(Arithmetic):

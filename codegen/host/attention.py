@@ -42,7 +42,7 @@ class AttentionEmitter:
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: AttentionTiling) -> None:
         self.kb, self.body, self.t, self.form = kb, body, tiling, attention_form(body)
-        self.epilogue = ProgramEmitter(kb, body.epilogue, kb.operands)
+        self.epilogue = ProgramEmitter(kb, body.epilogue)
         self.one_block = self.form.keys <= tiling.keys  # then nothing must be corrected
         self.arithmetic = arithmetic_of(kb, tiling.format)
         self.at = {name: kb.offset(kb.scratch, start) for name, start in tiling.offsets.items() if name != "end"}

@@ -149,17 +149,17 @@ class KernelBuilder:
 
     def minimum(self, a: Index, b: Index) -> Index:
         """The smaller one, signed; a plain int where both are."""
-        if isinstance(a, int) and isinstance(b, int):
-            return min(a, b)
-        x, y = self.i64(a), self.i64(b)
-        return self.b.select(self.b.icmp_signed("<", x, y), x, y)
+        return self._extreme("<", a, b)
 
     def maximum(self, a: Index, b: Index) -> Index:
         """The larger one, signed; a plain int where both are."""
+        return self._extreme(">", a, b)
+
+    def _extreme(self, op: str, a: Index, b: Index) -> Index:
         if isinstance(a, int) and isinstance(b, int):
-            return max(a, b)
+            return min(a, b) if op == "<" else max(a, b)
         x, y = self.i64(a), self.i64(b)
-        return self.b.select(self.b.icmp_signed(">", x, y), x, y)
+        return self.b.select(self.b.icmp_signed(op, x, y), x, y)
 
     def compare(self, op: str, a: Index, b: Index) -> ir.Value:
         """Signed comparison of indices, an i1."""

@@ -33,7 +33,7 @@ class ConvEmitter:
         self.kb, self.body, self.t, self.form = kb, body, tiling, conv_form(body)
         self.patch: Patch = patch_of(self.form, tiling.rows, tiling.columns)
         self.patch_at = kb.offset(kb.scratch, tiling.tile_bytes)
-        self.epilogue = ProgramEmitter(kb, self.form.epilogue, kb.operands)
+        self.epilogue = ProgramEmitter(kb, self.form.epilogue)
         weights = view_of(body, 1)
         dtype = body.operands[weights.operand].type.dtype
         self.w_dtype = DType.F32 if tiling.packed else dtype

@@ -27,7 +27,7 @@ class VolumeEmitter:
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: VolumeTiling) -> None:
         self.kb, self.body, self.t, self.form = kb, body, tiling, volume_form(body)
-        self.epilogue = ProgramEmitter(kb, body.epilogue, kb.operands)
+        self.epilogue = ProgramEmitter(kb, body.epilogue)
         self.dtype = body.operands[self.form.x.operand].type.dtype
         self.w_dtype = body.operands[self.form.w.operand].type.dtype
         self.phases = self.form.strides[2] if self.form.transposed else 1
@@ -59,9 +59,9 @@ class VolumeEmitter:
         group, local = kb.div(channel, form.out_channels), kb.rem(channel, form.out_channels)
         first = kb.mul(group, form.channels)
         xs, ws = form.x_strides, form.w_strides
-        x0 = kb.add(kb.add(form.x.offset, kb.mul(image, xs[0])), kb.mul(first, xs[1]))
+        x0 = kb.element(form.x.offset, (image, first), xs)
         if form.transposed:
-            w0 = kb.add(kb.add(form.w.offset, kb.mul(first, ws[0])), kb.mul(local, ws[1]))
+            w0 = kb.element(form.w.offset, (first, local), ws)
         else:
             w0 = kb.add(form.w.offset, kb.mul(channel, ws[0]))
         w_step = ws[0] if form.transposed else ws[1]

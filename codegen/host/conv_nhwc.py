@@ -58,7 +58,7 @@ class ChannelStores:
 
     def __init__(self, kb: KernelBuilder, body: Body, form: ConvForm | WindowForm) -> None:
         self.kb, self.body, self.form = kb, body, form
-        self.epilogue = ProgramEmitter(kb, form.epilogue, kb.operands)
+        self.epilogue = ProgramEmitter(kb, form.epilogue)
         self.inline = program_weight(form.epilogue) <= _INLINE_WEIGHT
 
     def coords(self, image: Index, row: Index, column: Index) -> list[Index]:

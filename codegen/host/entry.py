@@ -182,9 +182,7 @@ def _core_function(spec: EntrySpec, core: int, cpu: CpuTarget, *, profiled: bool
             lines += _wait(n, step, core)
         elif spec.tasks[step.task].may_fail:
             can_fail = True
-            lines.append(f"  %r{n} = call i32 @task_{step.task}(ptr %ctx)")
-            lines.append(f"  %bad{n} = icmp ne i32 %r{n}, 0")
-            lines += [f"  br i1 %bad{n}, label %failed, label %go{n}", f"go{n}:"]
+            lines += _call_or_fail(n, f"call i32 @task_{step.task}(ptr %ctx)")
         else:
             lines.append(f"  call i32 @task_{step.task}(ptr %ctx)")
         if profiled:
@@ -193,6 +191,16 @@ def _core_function(spec: EntrySpec, core: int, cpu: CpuTarget, *, profiled: bool
     if can_fail:
         lines += ["failed:", "  ret i32 1"]
     return [*lines, "}"]
+
+
+def _call_or_fail(n: int, call: str) -> list[str]:
+    """Step n's call, and the way out where it does not give 0."""
+    return [
+        f"  %r{n} = {call}",
+        f"  %bad{n} = icmp ne i32 %r{n}, 0",
+        f"  br i1 %bad{n}, label %failed, label %go{n}",
+        f"go{n}:",
+    ]
 
 
 def _wait_runs(program: Sequence[Step]) -> Iterator[range]:
@@ -289,10 +297,7 @@ def _wait_many(n: int, spec: EntrySpec, core: int, count: int, profiled: bool) -
     return [
         f"  %from{n} = getelementptr i8, ptr %blob, i64 {offset}",
         *([f"  %stamps{n} = getelementptr inbounds i64, ptr %stamps, i64 {n + 1}"] if profiled else []),
-        f"  %r{n} = {call}",
-        f"  %bad{n} = icmp ne i32 %r{n}, 0",
-        f"  br i1 %bad{n}, label %failed, label %go{n}",
-        f"go{n}:",
+        *_call_or_fail(n, call),
     ]
 
 
@@ -315,10 +320,7 @@ def _wait(n: int, step: WaitFor, core: int) -> list[str]:
         f"spin{n}:",
         *_fetch_data(n, step.data),
         f"  %from{n} = getelementptr i8, ptr %blob, i64 {offset}",
-        f"  %r{n} = {call}",
-        f"  %bad{n} = icmp ne i32 %r{n}, 0",
-        f"  br i1 %bad{n}, label %failed, label %go{n}",
-        f"go{n}:",
+        *_call_or_fail(n, call),
     ]
 
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 
-from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
@@ -72,20 +72,14 @@ def _passed_on(producer: Task, consumer: Task) -> Iterator[tuple[tuple[Space, in
         for read in reads:
             if (read.space, read.slot) != (written.space, written.slot):
                 continue
-            for start, stop in _pieces(written):
-                for begin, end in _pieces(read):
-                    if max(start, begin) < min(stop, end):
-                        yield (read.space, read.slot), max(start, begin), min(stop, end)
+            for (start, stop), (begin, end) in product(_pieces(written), _pieces(read)):
+                if max(start, begin) < min(stop, end):
+                    yield (read.space, read.slot), max(start, begin), min(stop, end)
 
 
 def _pieces(access: MemoryAccess) -> list[tuple[int, int]]:
     """(first byte, byte behind the last) of each piece; none where they are many."""
     if sum(region.count for region in access.regions) > _PIECES_MAX:
         return []
-    return [piece for region in access.regions for piece in _runs(region)]
-
-
-def _runs(region: Region) -> Iterator[tuple[int, int]]:
-    for i in range(region.count):
-        start = region.start + i * region.stride
-        yield start, start + region.length
+    starts = ((r.start + i * r.stride, r.length) for r in access.regions for i in range(r.count))
+    return [(start, start + length) for start, length in starts]

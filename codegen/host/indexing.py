@@ -95,7 +95,7 @@ def _emit_rank(walk: RowWalk, rank: Index, value: Expr, index: Expr) -> None:
     epilogue = walk.emitters[-1]
     if epilogue is None:
         raise InternalError("topk without results")
-    epilogue.eval_store(walk.coords([rank]), max(1, walk.width), [value.v, index.v])
+    epilogue.eval(walk.coords([rank]), max(1, walk.width), [value.v, index.v], store=True)
 
 
 # one_hot --------------------------------------------------------------------------------------------------------------

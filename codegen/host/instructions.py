@@ -151,8 +151,9 @@ def _sign(c: Context, x: Expr) -> Expr:
 def _power(c: Context, a: Expr, b: Expr) -> Expr:
     first, second = c.dtypes
     fixed = c.constants[1]
-    if isinstance(fixed, (int, float)) and (special := _fixed_power(a, fixed)) is not None:
-        return special
+    special = _FIXED_FLOAT_POWERS if a.is_float else _FIXED_POWERS
+    if isinstance(fixed, (int, float)) and fixed in special:
+        return special[fixed](a)
     if a.is_float:
         return c.math("pow", a, c.convert(b, second, compute_dtype(c.dtype)))
     if second is not None and second.is_float:
@@ -164,28 +165,27 @@ def _power(c: Context, a: Expr, b: Expr) -> Expr:
     return _integer_power(c, a, c.convert(b, second, c.dtype))
 
 
-def _fixed_power(a: Expr, exponent: float) -> Expr | None:
-    """Powers cheaper than by logarithm, with pow's results for every base; None for the others."""
-    if exponent == 1:
-        return a
-    if exponent == 2:
-        return a * a
-    if exponent == 3:
-        return a * a * a
-    if not a.is_float:
-        return None
-    if exponent == 4:
-        square = a * a
-        return square * square
-    if exponent == -1:
-        return 1.0 / a
-    if exponent == -2:
-        return 1.0 / (a * a)
-    if exponent in (0.5, -0.5):  # pow(-0, 1/2) is +0 and pow(-infinity, 1/2) is +infinity, other than sqrt
-        root = (a + 0.0).sqrt()
-        root = a.equals(float("-inf")).choose(a.const(float("inf")), root)
-        return root if exponent > 0 else 1.0 / root
-    return None
+def _root(a: Expr) -> Expr:
+    """pow(a, 1/2): of -0 it is +0 and of -infinity +infinity, other than sqrt."""
+    root = (a + 0.0).sqrt()
+    return a.equals(float("-inf")).choose(a.const(float("inf")), root)
+
+
+def _fourth_power(a: Expr) -> Expr:
+    square = a * a
+    return square * square
+
+
+_FIXED_POWERS: dict[float, Callable[[Expr], Expr]] = {1: lambda a: a, 2: lambda a: a * a, 3: lambda a: a * a * a}
+_FIXED_FLOAT_POWERS: dict[float, Callable[[Expr], Expr]] = {
+    **_FIXED_POWERS,
+    4: _fourth_power,
+    -1: lambda a: 1.0 / a,
+    -2: lambda a: 1.0 / (a * a),
+    0.5: _root,
+    -0.5: lambda a: 1.0 / _root(a),
+}
+"""Powers cheaper than by logarithm, with pow's results for every base."""
 
 
 def _integer_power(c: Context, a: Expr, b: Expr) -> Expr:

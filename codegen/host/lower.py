@@ -42,13 +42,25 @@ def assembly(text: str, cpu: CpuTarget) -> str:
 
 
 def _optimised(text: str, cpu: CpuTarget, machine: llvm.TargetMachine) -> llvm.ModuleRef:
-    """The verified module behind the passes."""
+    module = parsed(text, cpu.triple, machine)
+    optimise(module, machine)
+    return module
+
+
+def parsed(text: str, triple: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    """The verified module with triple and data layout (without one, LLVM may cut stores in two). Raises InternalError
+    with LLVM's message."""
     try:
         module = llvm.parse_assembly(text)
-        module.triple, module.data_layout = cpu.triple, str(machine.target_data)
+        module.triple, module.data_layout = triple, str(machine.target_data)
         module.verify()
     except RuntimeError as error:
         raise InternalError(f"the generated code is not valid LLVM IR: {error}") from error
+    return module
+
+
+def optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
+    """LLVM's passes, without those that vectorise or unroll."""
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = False
     options.slp_vectorization = False
@@ -56,7 +68,6 @@ def _optimised(text: str, cpu: CpuTarget, machine: llvm.TargetMachine) -> llvm.M
     options.loop_unrolling = False
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
-    return module
 
 
 class LoadedCode:

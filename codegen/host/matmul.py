@@ -55,7 +55,7 @@ class MatmulEmitter:
         self.left_copy = kb.offset(kb.scratch, tiling.tile_bytes)
         self.right_copy = kb.offset(kb.scratch, tiling.tile_bytes + tiling.left_bytes)
         self.row = kb.offset(kb.scratch, tiling.scratch_bytes - 4 * tiling.staged) if tiling.staged else kb.scratch
-        self.epilogue = ProgramEmitter(kb, body.epilogue, kb.operands)
+        self.epilogue = ProgramEmitter(kb, body.epilogue)
         self.arithmetic = arithmetic_of(kb, tiling.format)
 
     # Loops ----------------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class MatmulEmitter:
     def _copy_right_program(self, program: PointwiseProgram, batch: list[Index], panel: Index) -> None:
         """The panel out of a prologue; lanes beyond the last column are zero."""
         kb, t, form = self.kb, self.t, self.form
-        evaluator = ProgramEmitter(kb, program, kb.operands)
+        evaluator = ProgramEmitter(kb, program)
         axis = _line_axis(form.right)
 
         def vector(k: Index, column: Index, to: Index, lanes: int) -> None:
@@ -273,7 +273,7 @@ class MatmulEmitter:
         first = kb.mul(block, t.tile_rows)
         last = kb.minimum(kb.mul(block_end, t.tile_rows), form.rows)
         program = form.left.program
-        evaluator = ProgramEmitter(kb, program, kb.operands) if program is not None else None
+        evaluator = ProgramEmitter(kb, program) if program is not None else None
         axis = _depth_axis(form.left)
         with kb.loop(first, last, name="row") as row:
             to = kb.mul(kb.sub(row, first), t.left_pitch)

@@ -26,7 +26,8 @@ from superkernel.scheduler.families.conv_nhwc import HEAD_BYTES, Walk
 _INTERLEAVED_MOST = 4  # channels
 _BLANK_BYTES = 64  # of padding, stored at once
 
-Piece = Callable[[Index, Index, int], ir.Value]  # (column, channel, lanes) -> values
+Place = tuple[Index, Index, Index, Index]
+"""A row of the input: image, channel, line, and the column that the patch's first one is."""
 
 
 class NhwcPatchCopier:
@@ -36,7 +37,7 @@ class NhwcPatchCopier:
         self.kb, self.arithmetic, self.form, self.walk, self.wide = arithmetic.kb, arithmetic, form, walk, wide
         kb, self.interleaves = arithmetic.kb, arithmetic.format.is_reduced
         self.lanes = max(1, kb.cpu.vector_bytes // 4)
-        self.program = ProgramEmitter(kb, form.prologue, kb.operands) if form.prologue is not None else None
+        self.program = ProgramEmitter(kb, form.prologue) if form.prologue is not None else None
 
     def copy(
         self,
@@ -66,36 +67,24 @@ class NhwcPatchCopier:
                 with otherwise:
                     self._outside(to, at, wide)
 
-    def _inside(
-        self, to: ir.Value, at: Index, source: tuple[Index, Index, Index, Index], ends: tuple[Index, Index, Index]
-    ) -> None:
-        """A row of the patch that is one of the input: (image, channel, line, first column), and where the input's
-        columns begin and end among all."""
+    def _inside(self, to: ir.Value, at: Index, source: Place, ends: tuple[Index, Index, Index]) -> None:
+        """A row of the patch that is one of the input, whose columns begin and end at `ends` among all."""
         low, stop, wide = ends
         self._blank(to, at, 0, low)
-        self._line(to, at, *source, low, stop)
+        self._line(to, at, source, low, stop)
         self._blank(to, at, stop, wide)
 
     def _outside(self, to: ir.Value, at: Index, wide: Index) -> None:
         """A row of the padding."""
         self._blank(to, at, 0, wide)
 
-    def _line(
-        self,
-        to: ir.Value,
-        at: Index,
-        image: Index,
-        channel: Index,
-        line: Index,
-        left: Index,
-        low: Index,
-        stop: Index,
-    ) -> None:
-        """Patch columns [low, stop) of one input row; patch column c is input column left + c."""
+    def _line(self, to: ir.Value, at: Index, source: Place, low: Index, stop: Index) -> None:
+        """Patch columns [low, stop) of one input row."""
         kb, form, walk, s = self.kb, self.form, self.walk, self.form.x_strides
+        image, channel, line, left = source
         few_planes = form.prologue is None and s[3] == 1 and s[1] != 1 and 1 < form.channels <= _INTERLEAVED_MOST
         if self.interleaves and few_planes and self.lanes > 1:
-            first = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(channel, s[1]))
+            first = kb.element(form.x_offset, (image, channel), s)
             first = kb.add(first, kb.add(kb.mul(line, s[2]), left))
             self._span(low, stop, lambda column, lanes: self._interleaved(to, at, first, column, lanes))
             return
@@ -112,12 +101,12 @@ class NhwcPatchCopier:
             return
         base = kb.operands[form.operand]
         with kb.loop(0, form.channels, name="channel") as c:
-            source = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(kb.add(channel, c), s[1]))
-            source = kb.add(kb.add(source, kb.mul(line, s[2])), kb.mul(left, s[3]))
+            first = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(kb.add(channel, c), s[1]))
+            first = kb.element(first, (line, left), s[2:])
             start = kb.add(at, kb.mul(c, walk.channel))
 
-            def move(column: Index, lanes: int, source: Index = source, start: Index = start) -> None:
-                value = kb.load(base, kb.add(source, kb.mul(column, s[3])), form.dtype, lanes, s[3])
+            def move(column: Index, lanes: int, first: Index = first, start: Index = start) -> None:
+                value = kb.load(base, kb.add(first, kb.mul(column, s[3])), form.dtype, lanes, s[3])
                 self._store(value, to, kb.add(start, column))
 
             self._span(low, stop, move)
@@ -158,8 +147,7 @@ class NhwcPatchCopier:
             row = self.program.row(coords, axis=1)
             return lambda c, n: row.eval(kb.add(channel, c), n, store=False)[0]
         s = form.x_strides
-        at = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(channel, s[1]))
-        at = kb.add(kb.add(at, kb.mul(line, s[2])), kb.mul(column, s[3]))
+        at = kb.element(form.x_offset, (image, channel, line, column), s)
         base = kb.operands[form.operand]
         return lambda c, n: kb.load(base, kb.add(at, kb.mul(c, s[1])), form.dtype, n, s[1])
 
@@ -187,9 +175,7 @@ class BytePatchCopier(NhwcPatchCopier):
         super().__init__(Arithmetic(kb, F32), form, walk, wide)
         self.interleaves, self.stage = True, stage
 
-    def _inside(
-        self, to: ir.Value, at: Index, source: tuple[Index, Index, Index, Index], ends: tuple[Index, Index, Index]
-    ) -> None:
+    def _inside(self, to: ir.Value, at: Index, source: Place, ends: tuple[Index, Index, Index]) -> None:
         kb, channels = self.kb, self.form.channels
         low, stop, wide = ends
         assert isinstance(low, int)
@@ -213,16 +199,15 @@ class BytePatchCopier(NhwcPatchCopier):
                 lambda i, n, here=here: kb.store(kb.splat(byte, n), here, i, DType.I8),  # type: ignore[misc]
             )
 
-    def _row(self, source: tuple[Index, Index, Index, Index], low: int, stop: int) -> ir.Value:
+    def _row(self, source: Place, low: int, stop: int) -> ir.Value:
         """Where columns [low, stop) of an input row are, channels inside."""
         kb, form = self.kb, self.form
-        image, channel, line, left = source
         if self.stage is not None:
-            self._line(self.stage, 0, image, channel, line, left, low, stop)
+            self._line(self.stage, 0, source, low, stop)
             return kb.at(self.stage, low * form.channels, DType.F32)
-        s = form.x_strides
-        at = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(channel, s[1]))
-        at = kb.add(kb.add(at, kb.mul(line, s[2])), kb.mul(kb.add(left, low), s[3]))
+        s, left = form.x_strides, source[3]
+        at = kb.element(form.x_offset, source[:3], s)
+        at = kb.add(at, kb.mul(kb.add(left, low), s[3]))
         return kb.at(kb.operands[form.operand], at, DType.F32)
 
     def _outside(self, to: ir.Value, at: Index, wide: Index) -> None:

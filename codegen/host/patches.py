@@ -32,7 +32,7 @@ class PatchCopier:
         self.kb, self.form, self.patch, self.moving, self.acc = kb, form, patch, moving, acc
         self.lanes = max(1, kb.cpu.vector_bytes // acc.itemsize)
         self.fill = fill
-        self.program = ProgramEmitter(kb, form.prologue, kb.operands) if form.prologue is not None else None
+        self.program = ProgramEmitter(kb, form.prologue) if form.prologue is not None else None
 
     def copy(self, to: ir.Value, image: Index, channel: Index, count: Index, row0: Index, column0: Index) -> None:
         """`count` channels from `channel` on into consecutive channel planes at `to`. The block starts at output
@@ -89,7 +89,7 @@ class PatchCopier:
             return evaluated
         base = kb.operands[form.operand]
         s = form.x_strides
-        at = kb.add(kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(channel, s[1])), kb.mul(line, s[2]))
+        at = kb.element(form.x_offset, (image, channel, line), s)
 
         def loaded(column: Index, lanes: int) -> ir.Value:
             return kb.load(base, kb.add(at, kb.mul(column, s[3])), form.dtype, lanes, s[3] * step)

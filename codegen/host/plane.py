@@ -69,7 +69,7 @@ class _Plane:
         coords = self.coords(outer, p)
         coords[-1] = j
         base = kb.element(item.offset, coords, item.strides)
-        pointer = self.emitter.operands[item.source]
+        pointer = self.kb.operands[item.source]
         vectors = [
             kb.load_raw(pointer, kb.add(base, i * item.strides[-1]), item.dtype, self.side) for i in range(self.side)
         ]
@@ -81,11 +81,11 @@ class _Plane:
         coords = self.coords(outer, p)
         source, target = (kb.element(x.offset, coords, x.strides) for x in (item, out))
         rows = [
-            kb.load_raw(self.emitter.operands[item.source], kb.add(source, i * item.strides[-1]), item.dtype, lanes)
+            kb.load_raw(self.kb.operands[item.source], kb.add(source, i * item.strides[-1]), item.dtype, lanes)
             for i in range(self.tiling.inner)
         ]
         for i, value in enumerate(interleave(kb, rows)):
-            place = kb.at(self.emitter.operands[out.target], kb.add(target, i * lanes), item.dtype)
+            place = kb.at(self.kb.operands[out.target], kb.add(target, i * lanes), item.dtype)
             kb.b.store(value, place, align=item.dtype.itemsize)
 
     def row(self, outer: Sequence[Index], p: Index, start: int) -> None:

@@ -29,7 +29,7 @@ class PoolEmitter:
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: PoolTiling) -> None:
         self.kb, self.body, self.t, self.form = kb, body, tiling, pool_form(body)
-        self.epilogue = ProgramEmitter(kb, body.epilogue, kb.operands)
+        self.epilogue = ProgramEmitter(kb, body.epilogue)
         self.is_max = body.op in ("max_pool", "global_max_pool")
         power = body.attr.get("p")
         self.power = power if isinstance(power, int) else 0

@@ -14,7 +14,6 @@ asked for. Values that a row hoists belong to operands that no store of this pro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -68,16 +67,10 @@ def load_per_column(kb: KernelBuilder, body: Body, slot: int, column: Index, lan
 
 
 class ProgramEmitter:
-    """Emits one program into a kernel.
+    """Emits one program into a kernel. `lanes`: the vector width that suits it."""
 
-    `operands`: pointers by operand index, by default the kernel's arguments. `lanes`: the vector width that suits it.
-    """
-
-    def __init__(
-        self, kb: KernelBuilder, program: PointwiseProgram, operands: Sequence[ir.Value] | None = None
-    ) -> None:
+    def __init__(self, kb: KernelBuilder, program: PointwiseProgram) -> None:
         self.kb, self.program = kb, program
-        self.operands = kb.operands if operands is None else operands
         self.lanes = preferred_lanes(kb, program)
 
     def row(self, coords: Sequence[Index], axis: int = -1) -> ProgramRow:
@@ -99,19 +92,6 @@ class ProgramEmitter:
         position: Index = coords[axis] if coords else 0
         return self.row(coords, axis).eval(position, lanes, results, store=store)
 
-    def eval_store(
-        self, coords: Sequence[Index], lanes: int, results: Sequence[ir.Value] = (), axis: int = -1
-    ) -> list[ir.Value]:
-        """As `eval`, storing."""
-        return self.eval(coords, lanes, results, axis, store=True)
-
-
-@dataclass(slots=True)
-class _Hoisted:
-    """An input that is the same all along the axis, as a scalar in compute form."""
-
-    scalar: ir.Value
-
 
 class ProgramRow:
     """A program with all coordinates but one fixed."""
@@ -123,16 +103,13 @@ class ProgramRow:
         if len(coords) != rank:
             raise InternalError("coordinates do not fit the program", expected=f"{rank}", found=f"{len(coords)}")
         self.axis = axis % rank if rank else -1
-        self._inputs: list[Index | _Hoisted] = []
-        for item in program.inputs:
-            if item.source < 0:
-                self._inputs.append(0)
-                continue
-            base = self._base(item, coords)
-            if self._stride(item) == 0:
-                self._inputs.append(_Hoisted(self.kb.load(emitter.operands[item.source], base, item.dtype)))
-            else:
-                self._inputs.append(base)
+        self._inputs: list[Index] = []  # bases
+        self._hoisted: dict[int, ir.Value] = {}  # inputs that are the same all along the axis, in compute form
+        for index, item in enumerate(program.inputs):
+            self._inputs.append(0 if item.source < 0 else self._base(item, coords))
+            if item.source >= 0 and self._stride(item) == 0:
+                base = self._inputs[index]
+                self._hoisted[index] = self.kb.load(emitter.kb.operands[item.source], base, item.dtype)
         self._outputs = [self._base(o, coords) if o.target >= 0 else 0 for o in program.outputs]
 
     def _stride(self, item: ProgramInput | ProgramOutput) -> int:
@@ -140,11 +117,8 @@ class ProgramRow:
 
     def _base(self, item: ProgramInput | ProgramOutput, coords: Sequence[Index]) -> Index:
         """Element offset of the row's position 0."""
-        base: Index = item.offset
-        for dim, (coordinate, stride) in enumerate(zip(coords, item.strides, strict=True)):
-            if dim != self.axis:
-                base = self.kb.add(base, self.kb.mul(coordinate, stride))
-        return base
+        others = [(c, s) for d, (c, s) in enumerate(zip(coords, item.strides, strict=True)) if d != self.axis]
+        return self.kb.element(item.offset, [c for c, _ in others], [s for _, s in others])
 
     def eval(
         self,
@@ -164,8 +138,12 @@ class ProgramRow:
                 value = overrides[index]
             elif item.source < 0:
                 value = results[-1 - item.source]
+            elif index in self._hoisted:
+                value = self.kb.splat(self._hoisted[index], lanes)
             else:
-                value = self._load(item, self._inputs[index], position, lanes)
+                stride = self._stride(item)
+                element = self.kb.add(self._inputs[index], self.kb.mul(position, stride))
+                value = self.kb.load(self.kb.operands[item.source], element, item.dtype, lanes, stride)
             values.append(Expr(self.kb, value))
         self._run(values, lanes)
         registers = []
@@ -195,15 +173,7 @@ class ProgramRow:
             values.append(emit_instruction(self.kb, instruction, operands, dtypes, known))
             constants.append(None)
 
-    def _load(self, item: ProgramInput, base: Index | _Hoisted, position: Index, lanes: int) -> ir.Value:
-        kb = self.kb
-        if isinstance(base, _Hoisted):
-            return kb.splat(base.scalar, lanes)
-        stride = self._stride(item)
-        element = kb.add(base, kb.mul(position, stride))
-        return kb.load(self.emitter.operands[item.source], element, item.dtype, lanes, stride)
-
     def _store(self, out: ProgramOutput, base: Index, position: Index, value: ir.Value, dtype: DType) -> None:
         stride = self._stride(out)
         element = self.kb.add(base, self.kb.mul(position, stride))
-        self.kb.store(value, self.emitter.operands[out.target], element, dtype, stride)
+        self.kb.store(value, self.kb.operands[out.target], element, dtype, stride)

@@ -28,7 +28,9 @@ from superkernel.scheduler.families.rowspace import RowSpace
 from superkernel.scheduler.families.rowtiling import RowTiling
 
 Site = str | int
-BLOCK_STEPS = 256  # additions in a row before a partial sum is put aside
+BLOCK_STEPS = 256
+"""Additions in a row before a partial sum is put aside: the rounding error of n additions becomes that of BLOCK_STEPS +
+n / BLOCK_STEPS."""
 
 
 @dataclass(slots=True)
@@ -98,34 +100,6 @@ def accumulator(kb: KernelBuilder, dtype: DType, kind: str) -> Accumulator:
     )
 
 
-@dataclass(slots=True)
-class _Flusher:
-    """Moves a running statistic into its sum after every BLOCK_STEPS steps: the rounding error of n additions becomes
-    that of BLOCK_STEPS + n / BLOCK_STEPS."""
-
-    kb: KernelBuilder
-    accumulators: Sequence[Accumulator]
-    sites: dict[Site, int]
-    carries: dict[Site, list[Carry]]
-    sums: dict[Site, list[Carry]]
-    counts: dict[Site, Carry]
-
-    def after(self, site: Site) -> None:
-        """A step was made at `site`."""
-        count = self.kb.add(self.counts[site].get(), 1)
-        self.counts[site].set(self.kb.i64(count))
-        with self.kb.when(self.kb.compare("==", count, BLOCK_STEPS)):
-            self.counts[site].set(self.kb.i64(0))
-            self.now(site)
-
-    def now(self, site: Site) -> None:
-        """Add the running statistic to the sum and start it anew."""
-        for accumulator, cell, total in zip(self.accumulators, self.carries[site], self.sums[site], strict=True):
-            merged = accumulator.merge(Expr(self.kb, total.get()), Expr(self.kb, cell.get()))
-            total.set(merged.v)
-            cell.set(accumulator.start(self.sites[site]))
-
-
 class RowWalk:
     """See the module docstring."""
 
@@ -167,7 +141,7 @@ class RowWalk:
         if epilogue is None:
             raise InternalError("a row space without an epilogue")
         coords = self.coords([0] * len(self.space.row))
-        epilogue.eval_store(coords, max(1, self.width), [r.v for r in results])
+        epilogue.eval(coords, max(1, self.width), [r.v for r in results], store=True)
 
     def each(self, slots: Sequence[int], visit: Callable[[Point], None], unroll: int = 1) -> None:
         """Visit the row. `slots` are the inputs that will be read, -1 the epilogue."""
@@ -238,33 +212,36 @@ class RowWalk:
             }
             steps //= self.lanes * unroll
         carries = {site: self._start(accumulators, width) for site, width in sites.items()}
-        flush = self._flusher(accumulators, sites, carries) if blocks and steps > BLOCK_STEPS else None
-        sums = flush.sums if flush else {}
+        summed = [site for site in sites if site != "tail"] if blocks and steps > BLOCK_STEPS else []
+        sums = {site: self._start(accumulators, sites[site]) for site in summed}
+        counts = {site: kb.carry(I64, kb.i64(0)) for site in summed}
+
+        def flush(site: Site) -> None:
+            """Add the running statistics to their sums and start them anew."""
+            for accumulator, cell, total in zip(accumulators, carries[site], sums[site], strict=True):
+                total.set(accumulator.merge(Expr(kb, total.get()), Expr(kb, cell.get())).v)
+                cell.set(accumulator.start(sites[site]))
 
         def visit(point: Point) -> None:
             cells = carries[point.site]
             for cell, value in zip(cells, step(point, [Expr(kb, c.get()) for c in cells]), strict=True):
                 cell.set(value.v)
-            if flush is not None and point.site in sums:
-                flush.after(point.site)
+            if point.site in sums:
+                counter = counts[point.site]
+                count = kb.add(counter.get(), 1)
+                counter.set(kb.i64(count))
+                with kb.when(kb.compare("==", count, BLOCK_STEPS)):
+                    counter.set(kb.i64(0))
+                    flush(point.site)
 
         self.each(slots, visit, unroll)
-        if flush is not None:
-            for site in sums:
-                flush.now(site)
+        for site in sums:
+            flush(site)
         return {s: [Expr(kb, c.get()) for c in sums.get(s, cells)] for s, cells in carries.items()}
 
     def _start(self, accumulators: Sequence[Accumulator], width: int) -> list[Carry]:
         starts = [a.start(width) for a in accumulators]
         return [self.kb.carry(s.type, s) for s in starts]
-
-    def _flusher(
-        self, accumulators: Sequence[Accumulator], sites: dict[Site, int], carries: dict[Site, list[Carry]]
-    ) -> _Flusher:
-        loops = [s for s in sites if s != "tail"]
-        sums = {s: self._start(accumulators, sites[s]) for s in loops}
-        counts = {s: self.kb.carry(I64, self.kb.i64(0)) for s in loops}
-        return _Flusher(self.kb, accumulators, sites, carries, sums, counts)
 
     def _fold(self, accumulator: Accumulator, parts: dict[Site, Expr]) -> Expr:
         if self.is_column:

@@ -57,7 +57,7 @@ def _copy_out(kb: KernelBuilder, body: Body, out: TensorType) -> None:
 
     def visit(outer: list[Index], position: Index, index: Index, width: int) -> None:
         value = kb.load(kb.scratch, index, out.dtype, width)
-        epilogue.eval_store([*outer, position][: len(out.shape)], width, [value])
+        epilogue.eval([*outer, position][: len(out.shape)], width, [value], store=True)
 
     _rows(kb, out.shape, epilogue.lanes, visit)
 

@@ -1,4 +1,4 @@
-"""Vector rearrangements that several kernels need: square transposition, lane selection, masked loads and stores."""
+"""Vector rearrangements that several kernels need: square transposition, lane selection."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from superkernel.codegen.host.builder import I1, I32, I64, PTR, VOID, Index, KernelBuilder, mangle, storage_type
-from superkernel.core.dtypes import DType
+from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder
 
 
 def permute(kb: KernelBuilder, a: ir.Value, b: ir.Value | None, lanes: Sequence[int]) -> ir.Value:
@@ -59,23 +58,3 @@ def lane_mask(kb: KernelBuilder, count: Index, lanes: int) -> ir.Value:
     """i1 per lane: lane number < count (count may be negative or beyond the lanes)."""
     numbers = ir.Constant(ir.VectorType(I64, lanes), list(range(lanes)))
     return kb.b.icmp_signed("<", numbers, kb.splat(kb.i64(count), lanes))
-
-
-def masked_load(
-    kb: KernelBuilder, base: ir.Value, element: Index, dtype: DType, lanes: int, mask: ir.Value, other: ir.Value
-) -> ir.Value:
-    """Storage form of the elements whose mask is set, `other` in the lanes that are not; those are not touched in
-    memory."""
-    kind = ir.VectorType(storage_type(dtype), lanes)
-    types = [PTR, ir.VectorType(I1, lanes), kind]
-    function = kb.intrinsic(f"llvm.masked.load.{mangle(kind)}.p0", kind, types)
-    return kb.b.call(function, [kb.at(base, element, dtype), mask, other])
-
-
-def masked_store(
-    kb: KernelBuilder, value: ir.Value, base: ir.Value, element: Index, dtype: DType, mask: ir.Value
-) -> None:
-    """Stores the elements (storage form) whose mask is set."""
-    types = [value.type, PTR, ir.VectorType(I1, value.type.count)]
-    function = kb.intrinsic(f"llvm.masked.store.{mangle(value.type)}.p0", VOID, types)
-    kb.b.call(function, [value, kb.at(base, element, dtype), mask])

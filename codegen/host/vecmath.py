@@ -42,10 +42,10 @@ def _exp_reduce(x: Expr) -> tuple[Expr, Expr, Expr]:
     return t, n, (r * r).fma(p, r)
 
 
-def _power_of_two(t: Expr) -> Expr:
-    """2^n for the n in the low bits of a magic sum; n must give a normal number."""
-    shift, bias = (52, 1023) if t.is_double else (23, 127)
-    return ((t.bits() + bias) << shift).as_float()
+def _power_of_two(n: Expr, is_double: bool) -> Expr:
+    """2^n for the n in the low bits of integers (of a magic sum's bits, too); n must give a normal number."""
+    shift, bias = (52, 1023) if is_double else (23, 127)
+    return ((n + bias) << shift).as_float()
 
 
 def exp_scaled(x: Expr, halvings: int = 0) -> Expr:
@@ -53,11 +53,10 @@ def exp_scaled(x: Expr, halvings: int = 0) -> Expr:
     low, high = (-746.0, 711.5) if x.is_double else (-104.5, 90.0)
     x = x.clamp_low(low).clamp_high(high)
     t, _, q = _exp_reduce(x)
-    shift, bias = (52, 1023) if x.is_double else (23, 127)
     n = t.bits() - t.const(_magic(x)).bits() - halvings
     half = n.sar(1)
-    first = ((half + bias) << shift).as_float()
-    second = ((n - half + bias) << shift).as_float()
+    first = _power_of_two(half, x.is_double)
+    second = _power_of_two(n - half, x.is_double)
     return first.fma(q, first) * second
 
 
@@ -69,7 +68,7 @@ def exp(x: Expr) -> Expr:
 def exp_moderate(x: Expr) -> Expr:
     """exp(x) where the caller knows that the result is neither denormal nor infinite: one scaling less."""
     t, _, q = _exp_reduce(x)
-    scale = _power_of_two(t)
+    scale = _power_of_two(t.bits(), x.is_double)
     return scale.fma(q, scale)
 
 
@@ -78,7 +77,7 @@ def expm1(x: Expr) -> Expr:
     low, high = (-40.0, 710.0) if x.is_double else (-20.0, 89.0)
     bounded = x.clamp_low(low).clamp_high(high)
     t, _, q = _exp_reduce(bounded)
-    scale = _power_of_two(t - 1.0)  # 2^(n-1): 2^n itself may overflow where the result does not
+    scale = _power_of_two((t - 1.0).bits(), x.is_double)  # 2^(n-1): 2^n itself may overflow where the result does not
     value = scale.fma(q, scale - 0.5) * 2.0
     tiny = x.const(2.0**-60 if x.is_double else 2.0**-30)
     return (x.abs() < tiny).choose(x, value)
@@ -94,7 +93,7 @@ def tanh(x: Expr) -> Expr:
     """expm1(2|x|) / (expm1(2|x|) + 2): no cancellation anywhere, one division."""
     size = x.abs().clamp_high(20.0 if x.is_double else 9.5)
     t, _, q = _exp_reduce(size + size)
-    scale = _power_of_two(t)
+    scale = _power_of_two(t.bits(), x.is_double)
     e = scale.fma(q, scale - 1.0)
     return (e / (e + 2.0)).copysign(x)
 
