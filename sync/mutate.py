@@ -25,48 +25,29 @@ def mutants(plan: Plan) -> Iterator[Mutant]:
     """Every mutant of a plan that was made with sync="minimal"."""
     for core, program in enumerate(plan.programs):
         for at, step in enumerate(program):
-            where = f"core {core}, step {at}"
-            if isinstance(step, Wait):
-                yield Mutant(f"{where}: {step} removed", _with(plan, core, _without(program, at)))
-                yield Mutant(
-                    f"{where}: {step} moved behind its body", _with(plan, core, _moved_behind_body(program, at))
-                )
-                lower = replace(step, count=step.count - 1)
-                yield Mutant(f"{where}: {step} lowered by one", _with(plan, core, _replaced(program, at, lower)))
-                high = replace(step, count=plan.sets[step.producer] + 1)
-                yield Mutant(f"{where}: {step} raised out of reach", _with(plan, core, _replaced(program, at, high)))
-            elif isinstance(step, Set):
-                yield Mutant(
-                    f"{where}: {step} in front of its body", _with(plan, core, _swapped_with_body(program, at))
-                )
-                yield Mutant(f"{where}: {step} removed, the rest renumbered", _without_set(plan, core, step.count))
-                yield Mutant(f"{where}: {step} removed", _with(plan, core, _without(program, at)))
-            else:
-                yield Mutant(f"{where}: {step} never runs", _with(plan, core, _without(program, at)))
+            where = f"core {core}, step {at}: {step}"
+            for what, steps in _changed(plan, program, at):
+                programs = (*plan.programs[:core], tuple(steps), *plan.programs[core + 1 :])
+                yield Mutant(f"{where} {what}", replace(plan, programs=programs))
+            if isinstance(step, Set):
+                yield Mutant(f"{where} removed, the rest renumbered", _without_set(plan, core, step.count))
 
 
-def _with(plan: Plan, core: int, program: Sequence[Step]) -> Plan:
-    programs = list(plan.programs)
-    programs[core] = tuple(program)
-    return replace(plan, programs=tuple(programs))
-
-
-def _without(program: Sequence[Step], at: int) -> list[Step]:
-    return [*program[:at], *program[at + 1 :]]
-
-
-def _replaced(program: Sequence[Step], at: int, step: Step) -> list[Step]:
-    return [*program[:at], step, *program[at + 1 :]]
-
-
-def _moved_behind_body(program: Sequence[Step], at: int) -> list[Step]:
-    body = next(i for i in range(at, len(program)) if isinstance(program[i], TaskStep))
-    return [*program[:at], *program[at + 1 : body + 1], program[at], *program[body + 1 :]]
-
-
-def _swapped_with_body(program: Sequence[Step], at: int) -> list[Step]:
-    body = next(i for i in range(at, -1, -1) if isinstance(program[i], TaskStep))
-    return [*program[:body], program[at], *program[body:at], *program[at + 1 :]]
+def _changed(plan: Plan, program: Sequence[Step], at: int) -> Iterator[tuple[str, list[Step]]]:
+    """A program with one step changed, and how."""
+    before, step, after = program[:at], program[at], program[at + 1 :]
+    if isinstance(step, TaskStep):
+        yield "never runs", [*before, *after]
+        return
+    yield "removed", [*before, *after]
+    if isinstance(step, Wait):
+        body = 1 + next(i for i, other in enumerate(after) if isinstance(other, TaskStep))
+        yield "moved behind its body", [*before, *after[:body], step, *after[body:]]
+        yield "lowered by one", [*before, replace(step, count=step.count - 1), *after]
+        yield "raised out of reach", [*before, replace(step, count=plan.sets[step.producer] + 1), *after]
+    else:
+        body = max(i for i, other in enumerate(before) if isinstance(other, TaskStep))
+        yield "in front of its body", [*before[:body], step, *before[body:], *after]
 
 
 def _without_set(plan: Plan, core: int, count: int) -> Plan:

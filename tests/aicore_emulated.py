@@ -24,7 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.backends.aicore.executable import SimExecutable
-from superkernel.backends.aicore.qemu import PROGRAM, EngineSchedule, QemuExecutable
+from superkernel.backends.aicore.qemu import QemuExecutable
+from superkernel.backends.aicore.qemu_process import PROGRAM
+from superkernel.backends.aicore.qemu_schedule import EngineSchedule
 from superkernel.codegen.aicore.addresses import map_addresses
 from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.image import AicoreImageBuilder

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from superkernel.backends.aicore.qemu import PROGRAM, Emulator, firmware_of
+from superkernel.backends.aicore.qemu import firmware_of
+from superkernel.backends.aicore.qemu_machine import Emulator
+from superkernel.backends.aicore.qemu_process import PROGRAM
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Command, encode, footprint
 from superkernel.target.engines.model import Local

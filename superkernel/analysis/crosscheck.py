@@ -28,10 +28,12 @@ from numpy.typing import NDArray
 from superkernel.analysis.errors import relative_error
 from superkernel.analysis.mutation import MutationTable, MutationTest, check_mutable
 from superkernel.backends.aicore.compiled import LOWERED
-from superkernel.backends.aicore.qemu import EngineSchedule, QemuRun, find_qemu
+from superkernel.backends.aicore.qemu import QemuRun
 from superkernel.backends.aicore.qemu_counts import HartCounts, simulated_counts
 from superkernel.backends.aicore.qemu_events import EventOrder
 from superkernel.backends.aicore.qemu_order import LaunchOrder
+from superkernel.backends.aicore.qemu_process import find_qemu
+from superkernel.backends.aicore.qemu_schedule import EngineSchedule
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, SuperKernelError, UnsupportedError
 from superkernel.core.options import Options

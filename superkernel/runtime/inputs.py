@@ -8,7 +8,8 @@ is ever written to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,14 +54,21 @@ def inputs_given(
 
 def as_inputs(types: Mapping[str, TensorType], given: Mapping[str, Any]) -> dict[str, Array]:
     """One dense array per input. Raises InputError with all problems."""
+    return converted("input", types, given, as_dense)
+
+
+def converted(
+    what: str, types: Mapping[str, TensorType], given: Mapping[str, Any], convert: Callable[[Any, TensorType], Array]
+) -> dict[str, Array]:
+    """One array per name, made by `convert`, whose errors have no location. Raises InputError with all problems;
+    `what` the names are of: inputs, outputs."""
     wrong: list[Violation] = []
     arrays: dict[str, Array] = {}
     for name, kind in types.items():
         try:
-            arrays[name] = as_dense(given[name], kind)
+            arrays[name] = convert(given[name], kind)
         except SuperKernelError as error:
-            first = error.violations[0]
-            wrong.append(Violation(first.message, f"input {name!r}", first.expected, first.found, first.hint))
+            wrong.append(replace(error.violations[0], location=f"{what} {name!r}"))
     raise_all(InputError, wrong)
     return arrays
 

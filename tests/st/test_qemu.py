@@ -26,8 +26,10 @@ import superkernel as sk
 from superkernel import cli
 from superkernel.analysis.crosscheck import crosscheck, schedules
 from superkernel.backends.aicore import qemu
-from superkernel.backends.aicore.qemu import EngineSchedule, Fault
 from superkernel.backends.aicore.qemu_counts import plugin_path
+from superkernel.backends.aicore.qemu_machine import Emulator
+from superkernel.backends.aicore.qemu_process import PROGRAM, find_qemu
+from superkernel.backends.aicore.qemu_schedule import EngineSchedule, Fault
 from superkernel.codegen.aicore.memory_map import MARKER_WORD
 from superkernel.core.errors import InputError, MachineError, SimulationError, UnsupportedError, WatchdogError
 from superkernel.frontends.json_form import save_json
@@ -189,7 +191,7 @@ def test_deadlocks_and_wrong_programs_are_errors_not_hangs() -> None:
 def test_progress_markers_are_the_simulators() -> None:
     kernel, inputs = encoder()
     program = kernel._executable
-    with qemu.Emulator(program.target, program.image.image, qemu.firmware_of(program.target)) as machine:
+    with Emulator(program.target, program.image.image, qemu.firmware_of(program.target)) as machine:
         program.fill(machine, [*inputs.values(), np.zeros((1, 16, 64), np.float32)])
         machine.launch()
         memory = machine.places.memory
@@ -226,26 +228,26 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_missing_emulator_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    qemu.find_qemu.cache_clear()
+    find_qemu.cache_clear()
     try:
         with pytest.raises(MachineError, match="qemu-system-misc"):
             sk.compile(models.mlp(), target="mini").run(random_inputs(models.mlp().inputs, 0), executor="qemu")
     finally:
         monkeypatch.undo()
-        qemu.find_qemu.cache_clear()
+        find_qemu.cache_clear()
 
 
 def test_an_old_emulator_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    old = tmp_path / qemu.PROGRAM
+    old = tmp_path / PROGRAM
     old.write_text("#!/bin/sh\necho 'QEMU emulator version 4.2.1'\n")
     old.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    qemu.find_qemu.cache_clear()
+    find_qemu.cache_clear()
     try:
         with pytest.raises(MachineError, match=r"too old; expected 7.0 or newer"):
-            qemu.find_qemu()
+            find_qemu()
     finally:
-        qemu.find_qemu.cache_clear()
+        find_qemu.cache_clear()
 
 
 def test_impossible_schedules_are_refused() -> None:

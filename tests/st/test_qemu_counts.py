@@ -15,14 +15,15 @@ import superkernel as sk
 from superkernel import _core
 from superkernel.analysis import crosscheck
 from superkernel.backends.aicore import qemu, qemu_counts
-from superkernel.backends.aicore.qemu import EngineSchedule
 from superkernel.backends.aicore.qemu_counts import HartCounts, plugin_path, simulated_counts
+from superkernel.backends.aicore.qemu_process import PROGRAM
+from superkernel.backends.aicore.qemu_schedule import EngineSchedule
 from superkernel.reference.random_inputs import random_inputs
 from superkernel.target.aicore import load_target
 
 pytestmark = needs_qemu
 needs_plugin = pytest.mark.skipif(
-    os.environ.get("SK_REQUIRE_QEMU") != "1" and (shutil.which(qemu.PROGRAM) is None or plugin_path() is None),
+    os.environ.get("SK_REQUIRE_QEMU") != "1" and (shutil.which(PROGRAM) is None or plugin_path() is None),
     reason="the emulator does not load the plugin",
 )
 

@@ -9,7 +9,7 @@ from aicore_kernels import cases, covered_ids, graph_of, inputs_of, known_ids, p
 from firmware_bench import needs_qemu
 
 import superkernel as sk
-from superkernel.backends.aicore.qemu import EngineSchedule
+from superkernel.backends.aicore.qemu_schedule import EngineSchedule
 
 pytestmark = needs_qemu
 

@@ -17,9 +17,9 @@ import superkernel as sk
 from superkernel import cli
 from superkernel.analysis.crosscheck import crosscheck
 from superkernel.analysis.mutation import KINDS, UNNOTICED, MutationTest
-from superkernel.backends.aicore.qemu import EngineSchedule, Fault
 from superkernel.backends.aicore.qemu_events import EventOrder
 from superkernel.backends.aicore.qemu_order import LaunchOrder
+from superkernel.backends.aicore.qemu_schedule import EngineSchedule, Fault
 from superkernel.core.errors import InputError, SimulationError, UnsupportedError, WatchdogError
 from superkernel.frontends.json_form import save_json
 from superkernel.reference.random_inputs import random_inputs

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from firmware_bench import needs_qemu
 
-from superkernel.backends.aicore.qemu import Emulator, EngineSchedule, Fault, firmware_of
+from superkernel.backends.aicore.qemu import firmware_of
 from superkernel.backends.aicore.qemu_log import read_log
+from superkernel.backends.aicore.qemu_machine import Emulator
 from superkernel.backends.aicore.qemu_order import LaunchOrder
+from superkernel.backends.aicore.qemu_schedule import EngineSchedule, Fault
 from superkernel.codegen.aicore.boot import boot_object
 from superkernel.codegen.aicore.linking import Image, LinkLayout, link
 from superkernel.codegen.aicore.lower import compile_rv64

@@ -12,7 +12,7 @@ import pytest
 from aicore_emulated import TALLY, Alone, check_emulated, chosen, summary
 from firmware_bench import needs_qemu
 
-from superkernel.backends.aicore.qemu import EngineSchedule, Fault
+from superkernel.backends.aicore.qemu_schedule import EngineSchedule, Fault
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import SimulationError
 from superkernel.core.tensor import TensorType

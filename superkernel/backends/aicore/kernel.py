@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from superkernel.backends.aicore.critical import CriticalReport
     from superkernel.backends.aicore.executable import SimExecutable
     from superkernel.backends.aicore.explain import AicoreExplanation
-    from superkernel.backends.aicore.qemu import EngineSchedule, QemuExecutable, QemuRun
+    from superkernel.backends.aicore.qemu import QemuExecutable, QemuRun
+    from superkernel.backends.aicore.qemu_schedule import EngineSchedule
     from superkernel.backends.aicore.report import SimReport
     from superkernel.display.tracing import Trace
     from superkernel.runtime.result import RunResult
@@ -66,7 +67,8 @@ class AicoreKernel(Kernel):
         """Run the program once on the emulator: outputs by name, and counts. `schedule` (qemu_schedule.py) says when
         engine commands are carried out: at once, as late as legal, or at random; `log` keeps all commands, `count`
         counts instructions. Raises MachineError without an emulator, WatchdogError where the program does not end."""
-        from superkernel.backends.aicore.qemu import EngineSchedule, QemuExecutable
+        from superkernel.backends.aicore.qemu import QemuExecutable
+        from superkernel.backends.aicore.qemu_schedule import EngineSchedule
 
         results = self._new_outputs()
         io = [*map(self._apart, self._arrays(inputs).values()), *results, *self._states.values()]

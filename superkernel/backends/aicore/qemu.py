@@ -21,8 +21,8 @@ from superkernel.backends.aicore.executable import SimExecutable
 from superkernel.backends.aicore.qemu_counts import Counting, HartCounts, plugin_path
 from superkernel.backends.aicore.qemu_log import Logged, read_log
 from superkernel.backends.aicore.qemu_machine import Emulator
-from superkernel.backends.aicore.qemu_process import PROGRAM, find_qemu
-from superkernel.backends.aicore.qemu_schedule import AT_ONCE, EngineSchedule, Fault, Timing
+from superkernel.backends.aicore.qemu_process import find_qemu
+from superkernel.backends.aicore.qemu_schedule import AT_ONCE, EngineSchedule
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.firmware.image import Firmware, build_firmware
 from superkernel.core import settings
@@ -105,16 +105,3 @@ class QemuExecutable:
             if error.kind == "program_failed":
                 self.program.report_data_error(machine, error)
             raise
-
-
-__all__ = [
-    "PROGRAM",
-    "Emulator",
-    "EngineSchedule",
-    "Fault",
-    "QemuExecutable",
-    "QemuRun",
-    "Timing",
-    "find_qemu",
-    "firmware_of",
-]  # fmt: skip

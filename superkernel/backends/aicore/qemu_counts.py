@@ -182,6 +182,3 @@ def _instructions(code: ElfSegment) -> Iterator[tuple[int, int]]:
         word = int.from_bytes(data[at : at + 4], "little") if size == 4 else _core.sim_expand_compressed(half)
         yield code.address + at, word
         at += size
-
-
-__all__ = ["Counting", "HartCounts", "plugin_path", "simulated_counts"]

@@ -118,6 +118,3 @@ class EventOrder:
                     found.append(f"the simulator's wait is ended by another core's signal: {wait.place}")
             number[wait.hart] += 1
         return found
-
-
-__all__ = ["EventOrder"]

@@ -259,6 +259,3 @@ def _overlapping(touching: dict[object, list[tuple[TouchedBytes, Logged]]]) -> I
                 if apart and (touched.writes or other.writes) and touched.meets(other):
                     yield d, c
             live.append((touched, c))
-
-
-__all__ = ["LaunchOrder", "OrderLink"]

@@ -3,12 +3,12 @@ another plan."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from superkernel.backends.aicore.backend import AicoreBackend
 from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.executable import SimExecutable
 from superkernel.backends.aicore.shared import Shared
-from superkernel.codegen.aicore.code_choice import CodeOptions
-from superkernel.codegen.aicore.image import AicoreImageBuilder
 from superkernel.codegen.cache import ObjectCache
 from superkernel.compilation.compiled import Job
 from superkernel.compilation.pipeline import compile_graph, complete
@@ -32,13 +32,9 @@ def with_other_code(compiled: AicoreCompiled, options: Options, shared: Shared |
 
 def unverified_program(compiled: AicoreCompiled, plan: AicorePlan) -> SimExecutable:
     """The program of another plan, which nobody has verified: for experiments in timing, never for results."""
-    code = CodeOptions(compiled.options.func_align, compiled.options.split, compiled.options.preload)
-    builder = AicoreImageBuilder(
-        compiled.schedule, plan, compiled.target, compiled.image.addresses, _cache(compiled.options), code,
-    )  # fmt: skip
-    image = builder.build(compiled.grouping.constants)
-    inputs, outputs = len(compiled.graph.inputs), len(compiled.graph.outputs)
-    return SimExecutable(image, compiled.schedule, compiled.target, inputs, outputs)
+    other, backend = replace(compiled, plan=plan), AicoreBackend()
+    image = backend.emit(Stages(frozenset()), other, other, _cache(compiled.options))
+    return backend.bind(other, other, image)
 
 
 def compile_again(source: Graph, target: AicoreTarget, options: Options) -> AicoreCompiled:

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from superkernel import _core
 from superkernel.core.arrays import NamedArrays
-from superkernel.core.errors import InputError, SuperKernelError, UnsupportedError, Violation, raise_all
+from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
 from superkernel.core.tensor import TensorType
+from superkernel.runtime.inputs import converted
 
 if TYPE_CHECKING:
     from superkernel.backends.host.executable import HostExecutable
@@ -132,7 +133,7 @@ def prepare_direct_calls(
 
 def checked_inputs(types: Mapping[str, TensorType], given: Mapping[str, Any]) -> dict[str, Array]:
     """The arrays to bind, one per input. Raises InputError with all problems."""
-    return _checked("input", types, given, writes=False)
+    return converted("input", types, given, partial(_buffer, writes=False))
 
 
 def checked_outputs(types: Mapping[str, TensorType], given: Mapping[str, Any] | None) -> dict[str, Array]:
@@ -143,7 +144,8 @@ def checked_outputs(types: Mapping[str, TensorType], given: Mapping[str, Any] | 
     given = given or {}
     hint = f"the outputs are {', '.join(types)}"
     raise_all(InputError, [Violation(f"unknown output {name!r}", hint=hint) for name in given if name not in types])
-    arrays = _checked("output", {n: t for n, t in types.items() if n in given}, given, writes=True)
+    asked = {name: kind for name, kind in types.items() if name in given}
+    arrays = converted("output", asked, given, partial(_buffer, writes=True))
     return {name: arrays[name] if name in arrays else _new_array(kind) for name, kind in types.items()}
 
 
@@ -171,19 +173,6 @@ def check_apart(inputs: Mapping[str, Array], outputs: Mapping[str, Array], state
         if written:
             reach_written = max(reach_written, (end, label))
     raise_all(InputError, wrong)
-
-
-def _checked(what: str, types: Mapping[str, TensorType], given: Mapping[str, Any], *, writes: bool) -> dict[str, Array]:
-    wrong: list[Violation] = []
-    arrays: dict[str, Array] = {}
-    for name, kind in types.items():
-        try:
-            arrays[name] = _buffer(given[name], kind, writes=writes)
-        except SuperKernelError as error:
-            first = error.violations[0]
-            wrong.append(Violation(first.message, f"{what} {name!r}", first.expected, first.found, first.hint))
-    raise_all(InputError, wrong)
-    return arrays
 
 
 def _buffer(value: Any, kind: TensorType, *, writes: bool) -> Array:
