@@ -111,70 +111,50 @@ bool Hart::csr_access(std::uint32_t number, bool writes) const {
   return true;
 }
 
-bool Hart::read_csr(std::uint32_t number, std::uint64_t now, std::uint64_t& value) const {
+std::optional<std::uint64_t> Hart::read_csr(std::uint32_t number, std::uint64_t now) const {
   switch (number) {
     case Number::fflags:
-      value = fflags;
-      return true;
+      return fflags;
     case Number::frm:
-      value = frm;
-      return true;
+      return frm;
     case Number::fcsr:
-      value = static_cast<std::uint64_t>(frm) << 5 | fflags;
-      return true;
+      return static_cast<std::uint64_t>(frm) << 5 | fflags;
     case Number::mstatus:
-      value = mstatus | kStatusUxl64 | ((mstatus & kStatusFs) == kStatusFs ? kStatusSd : 0);
-      return true;
+      return mstatus | kStatusUxl64 | ((mstatus & kStatusFs) == kStatusFs ? kStatusSd : 0);
     case Number::misa:
-      value = kMisa;
-      return true;
+      return kMisa;
     case Number::mie:
-      value = mie;
-      return true;
+      return mie;
     case Number::mtvec:
-      value = mtvec;
-      return true;
+      return mtvec;
     case Number::mcounteren:
-      value = mcounteren;
-      return true;
+      return mcounteren;
     case Number::menvcfg:
-      value = menvcfg;
-      return true;
+      return menvcfg;
     case Number::mcountinhibit:
-      value = mcountinhibit;
-      return true;
+      return mcountinhibit;
     case Number::mscratch:
-      value = mscratch;
-      return true;
+      return mscratch;
     case Number::mepc:
-      value = mepc;
-      return true;
+      return mepc;
     case Number::mcause:
-      value = mcause;
-      return true;
+      return mcause;
     case Number::mtval:
-      value = mtval;
-      return true;
+      return mtval;
     case Number::mip:
-      value = mip;
-      return true;
+      return mip;
     case Number::mcycle:
     case Number::cycle:
-      value = cycle_counter.read(cycles());
-      return true;
+      return cycle_counter.read(cycles());
     case Number::time:
-      value = now;
-      return true;
+      return now;
     case Number::minstret:
     case Number::instret:
-      value = instret_counter.read(retired);
-      return true;
+      return instret_counter.read(retired);
     case Number::mhartid:
-      value = id;
-      return true;
+      return id;
     default:
-      value = 0;
-      return reads_as_zero(number);
+      return reads_as_zero(number) ? std::optional<std::uint64_t>(0) : std::nullopt;
   }
 }
 

@@ -47,41 +47,9 @@ struct Result {
 Result to_float(std::uint64_t value) { return {Result::To::float_register, value}; }
 Result to_integer(std::uint64_t value) { return {Result::To::integer_register, value}; }
 
-// Instructions on one format U. `op` is the operation's number counted within the format's own instructions.
-enum class Action : std::uint8_t {
-  fmadd,
-  fmsub,
-  fnmsub,
-  fnmadd,
-  fadd,
-  fsub,
-  fmul,
-  fdiv,
-  fsqrt,
-  fsgnj,
-  fsgnjn,
-  fsgnjx,
-  fmin,
-  fmax,
-  fcvt_w,
-  fcvt_wu,
-  fcvt_l,
-  fcvt_lu,
-  fmv_to_x,
-  fclass,
-  feq,
-  flt,
-  fle,
-  from_w,
-  from_wu,
-  from_l,
-  from_lu,
-  fmv_from_x,
-  from_other
-};
-
+// What an instruction on the format U does.
 template <class U>
-Result compute(const Hart& hart, const Record& record, Action action, fp::Env& env) {
+Result compute(const Hart& hart, const Record& record, Op op, fp::Env& env) {
   using Other = std::conditional_t<sizeof(U) == 4, std::uint64_t, std::uint32_t>;
   constexpr U kSign = fp::kSignBit<U>;
   const U a = read_float<U>(hart, record.rs1);
@@ -89,122 +57,55 @@ Result compute(const Hart& hart, const Record& record, Action action, fp::Env& e
   const U c = read_float<U>(hart, record.rs3);
   const std::uint64_t x = hart.x[record.rs1];
   const auto boxed = [](U value) { return to_float(box(value)); };
-  switch (action) {
-    case Action::fmadd:
-      return boxed(fp::fma<U>(a, b, c, env));
-    case Action::fmsub:
-      return boxed(fp::fma<U>(a, b, c ^ kSign, env));
-    case Action::fnmsub:
-      return boxed(fp::fma<U>(a ^ kSign, b, c, env));
-    case Action::fnmadd:
-      return boxed(fp::fma<U>(a ^ kSign, b, c ^ kSign, env));
-    case Action::fadd:
-      return boxed(fp::add<U>(a, b, env));
-    case Action::fsub:
-      return boxed(fp::add<U>(a, b ^ kSign, env));
-    case Action::fmul:
-      return boxed(fp::mul<U>(a, b, env));
-    case Action::fdiv:
-      return boxed(fp::div<U>(a, b, env));
-    case Action::fsqrt:
-      return boxed(fp::sqrt<U>(a, env));
-    case Action::fsgnj:
-      return boxed((a & ~kSign) | (b & kSign));
-    case Action::fsgnjn:
-      return boxed((a & ~kSign) | (~b & kSign));
-    case Action::fsgnjx:
-      return boxed(a ^ (b & kSign));
-    case Action::fmin:
-      return boxed(fp::min<U>(a, b, env));
-    case Action::fmax:
-      return boxed(fp::max<U>(a, b, env));
-    case Action::fcvt_w:
-      return to_integer(fp::to_integer<U>(a, 32, true, env));
-    case Action::fcvt_wu:
-      return to_integer(fp::to_integer<U>(a, 32, false, env));
-    case Action::fcvt_l:
-      return to_integer(fp::to_integer<U>(a, 64, true, env));
-    case Action::fcvt_lu:
-      return to_integer(fp::to_integer<U>(a, 64, false, env));
-    case Action::fmv_to_x: {  // moves bits, boxed or not
-      const std::uint64_t raw = hart.f[record.rs1];
-      return to_integer(sizeof(U) == 4 ? sign_extend_word(raw) : raw);
-    }
-    case Action::fclass:
-      return to_integer(fp::classify<U>(a));
-    case Action::feq:
-      return to_integer(fp::equal<U>(a, b, env) ? 1 : 0);
-    case Action::flt:
-      return to_integer(fp::less<U>(a, b, env) ? 1 : 0);
-    case Action::fle:
-      return to_integer(fp::less_equal<U>(a, b, env) ? 1 : 0);
-    case Action::from_w:
-      return boxed(fp::from_integer<U>(sign_extend_word(x), true, env));
-    case Action::from_wu:
-      return boxed(fp::from_integer<U>(zero_extend_word(x), false, env));
-    case Action::from_l:
-      return boxed(fp::from_integer<U>(x, true, env));
-    case Action::from_lu:
-      return boxed(fp::from_integer<U>(x, false, env));
-    case Action::fmv_from_x:
-      return boxed(static_cast<U>(x));
-    case Action::from_other:
-      return boxed(fp::convert<U, Other>(read_float<Other>(hart, record.rs1), env));
-  }
-  return {};
-}
-
-Result dispatch(const Hart& hart, const Record& record, fp::Env& env) {
-#define SK_BOTH(row, action)                                          \
-  case Op::row##_s:                                                   \
-    return compute<std::uint32_t>(hart, record, Action::action, env); \
-  case Op::row##_d:                                                   \
-    return compute<std::uint64_t>(hart, record, Action::action, env);
-#define SK_ONE(row, format, action) \
-  case Op::row:                     \
-    return compute<format>(hart, record, Action::action, env);
-  switch (record.op == Op::line_check ? record.then : record.op) {
-    SK_BOTH(fmadd, fmadd)
-    SK_BOTH(fmsub, fmsub)
-    SK_BOTH(fnmsub, fnmsub)
-    SK_BOTH(fnmadd, fnmadd)
-    SK_BOTH(fadd, fadd)
-    SK_BOTH(fsub, fsub)
-    SK_BOTH(fmul, fmul)
-    SK_BOTH(fdiv, fdiv)
-    SK_BOTH(fsqrt, fsqrt)
-    SK_BOTH(fsgnj, fsgnj)
-    SK_BOTH(fsgnjn, fsgnjn)
-    SK_BOTH(fsgnjx, fsgnjx)
-    SK_BOTH(fmin, fmin)
-    SK_BOTH(fmax, fmax)
-    SK_BOTH(fcvt_w, fcvt_w)
-    SK_BOTH(fcvt_wu, fcvt_wu)
-    SK_BOTH(fcvt_l, fcvt_l)
-    SK_BOTH(fcvt_lu, fcvt_lu)
-    SK_BOTH(fclass, fclass)
-    SK_BOTH(feq, feq)
-    SK_BOTH(flt, flt)
-    SK_BOTH(fle, fle)
-    SK_ONE(fmv_x_w, std::uint32_t, fmv_to_x)
-    SK_ONE(fmv_x_d, std::uint64_t, fmv_to_x)
-    SK_ONE(fmv_w_x, std::uint32_t, fmv_from_x)
-    SK_ONE(fmv_d_x, std::uint64_t, fmv_from_x)
-    SK_ONE(fcvt_s_w, std::uint32_t, from_w)
-    SK_ONE(fcvt_s_wu, std::uint32_t, from_wu)
-    SK_ONE(fcvt_s_l, std::uint32_t, from_l)
-    SK_ONE(fcvt_s_lu, std::uint32_t, from_lu)
-    SK_ONE(fcvt_d_w, std::uint64_t, from_w)
-    SK_ONE(fcvt_d_wu, std::uint64_t, from_wu)
-    SK_ONE(fcvt_d_l, std::uint64_t, from_l)
-    SK_ONE(fcvt_d_lu, std::uint64_t, from_lu)
-    SK_ONE(fcvt_s_d, std::uint32_t, from_other)
-    SK_ONE(fcvt_d_s, std::uint64_t, from_other)
+#define SK_ROWS(single, twice, result) \
+  case Op::single:                     \
+  case Op::twice:                      \
+    return result;
+#define SK_ON(row, result) SK_ROWS(row##_s, row##_d, result)
+#define SK_FROM(kind, result) SK_ROWS(fcvt_s_##kind, fcvt_d_##kind, result)
+  switch (op) {
+    SK_ON(fmadd, boxed(fp::fma<U>(a, b, c, env)))
+    SK_ON(fmsub, boxed(fp::fma<U>(a, b, c ^ kSign, env)))
+    SK_ON(fnmsub, boxed(fp::fma<U>(a ^ kSign, b, c, env)))
+    SK_ON(fnmadd, boxed(fp::fma<U>(a ^ kSign, b, c ^ kSign, env)))
+    SK_ON(fadd, boxed(fp::add<U>(a, b, env)))
+    SK_ON(fsub, boxed(fp::add<U>(a, b ^ kSign, env)))
+    SK_ON(fmul, boxed(fp::mul<U>(a, b, env)))
+    SK_ON(fdiv, boxed(fp::div<U>(a, b, env)))
+    SK_ON(fsqrt, boxed(fp::sqrt<U>(a, env)))
+    SK_ON(fsgnj, boxed((a & ~kSign) | (b & kSign)))
+    SK_ON(fsgnjn, boxed((a & ~kSign) | (~b & kSign)))
+    SK_ON(fsgnjx, boxed(a ^ (b & kSign)))
+    SK_ON(fmin, boxed(fp::min<U>(a, b, env)))
+    SK_ON(fmax, boxed(fp::max<U>(a, b, env)))
+    SK_ON(fcvt_w, to_integer(fp::to_integer<U>(a, 32, true, env)))
+    SK_ON(fcvt_wu, to_integer(fp::to_integer<U>(a, 32, false, env)))
+    SK_ON(fcvt_l, to_integer(fp::to_integer<U>(a, 64, true, env)))
+    SK_ON(fcvt_lu, to_integer(fp::to_integer<U>(a, 64, false, env)))
+    SK_ON(fclass, to_integer(fp::classify<U>(a)))
+    SK_ON(feq, to_integer(fp::equal<U>(a, b, env) ? 1 : 0))
+    SK_ON(flt, to_integer(fp::less<U>(a, b, env) ? 1 : 0))
+    SK_ON(fle, to_integer(fp::less_equal<U>(a, b, env) ? 1 : 0))
+    SK_FROM(w, boxed(fp::from_integer<U>(sign_extend_word(x), true, env)))
+    SK_FROM(wu, boxed(fp::from_integer<U>(zero_extend_word(x), false, env)))
+    SK_FROM(l, boxed(fp::from_integer<U>(x, true, env)))
+    SK_FROM(lu, boxed(fp::from_integer<U>(x, false, env)))
+    SK_ROWS(fcvt_s_d, fcvt_d_s, boxed(fp::convert<U, Other>(read_float<Other>(hart, record.rs1), env)))
+    // Bits are moved boxed or not.
+    SK_ROWS(fmv_x_w, fmv_x_d, to_integer(sizeof(U) == 4 ? sign_extend_word(hart.f[record.rs1]) : hart.f[record.rs1]))
+    SK_ROWS(fmv_w_x, fmv_d_x, boxed(static_cast<U>(x)))
     default:
       return {};
   }
-#undef SK_BOTH
-#undef SK_ONE
+#undef SK_FROM
+#undef SK_ON
+#undef SK_ROWS
+}
+
+Result dispatch(const Hart& hart, const Record& record, fp::Env& env) {
+  const Op op = record.op == Op::line_check ? record.then : record.op;
+  const bool is_double = (record.bits >> 25 & 1) != 0;  // the field fmt, which all of them have
+  return is_double ? compute<std::uint64_t>(hart, record, op, env) : compute<std::uint32_t>(hart, record, op, env);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "sim/icache.h"
 
@@ -114,8 +115,8 @@ struct Hart {
   // Returns from a trap; false where the mode does not allow it.
   bool return_from_trap();
 
-  // The CSR at `number`, with `time` for the time CSR. False: the access is an illegal instruction.
-  bool read_csr(std::uint32_t number, std::uint64_t time, std::uint64_t& value) const;
+  // The CSR at `number`, with `time` for the time CSR. Nothing: the access is an illegal instruction.
+  std::optional<std::uint64_t> read_csr(std::uint32_t number, std::uint64_t time) const;
   // Writes what the CSR lets be written. The access was checked by csr_access.
   void write_csr(std::uint32_t number, std::uint64_t value);
   // Privilege and read-only rules.

@@ -2,6 +2,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <optional>
 
 #include "sim/interpreter.h"
 
@@ -116,11 +117,11 @@ bool Interpreter::csr_instruction(Hart& hart, const Record& record, std::uint64_
   const bool sets = op == Op::csrrs || op == Op::csrrsi;
   const bool writes = replaces || record.rs1 != 0;
   const std::uint64_t operand = immediate ? record.rs1 : hart.x[record.rs1];
-  std::uint64_t old = 0;
   if (!hart.csr_access(number, writes)) return false;
-  if (!hart.read_csr(number, time, old)) return false;
-  if (writes) hart.write_csr(number, replaces ? operand : sets ? old | operand : old & ~operand);
-  hart.x[record.rd] = old;
+  const std::optional<std::uint64_t> old = hart.read_csr(number, time);
+  if (!old) return false;
+  if (writes) hart.write_csr(number, replaces ? operand : sets ? *old | operand : *old & ~operand);
+  hart.x[record.rd] = *old;
   return true;
 }
 

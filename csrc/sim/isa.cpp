@@ -24,8 +24,7 @@ constexpr Instruction kInstructions[] = {
 
 // What a row's operands say, ready for the decoder.
 struct Shape {
-  enum class Immediate : std::uint8_t { none, i, s, b, j, u, shift6, shift5, csr, prefetch, rounding };
-  Immediate immediate = Immediate::none;
+  char immediate = '\0';  // the operand's letter
   bool rd = false;
   bool integer_rd = false;
   bool rs1 = false, rs2 = false, rs3 = false;
@@ -57,34 +56,16 @@ struct Shape {
         break;
       case 'j':
       case 'o':
-        immediate = Immediate::i;
-        break;
       case 'q':
-        immediate = Immediate::s;
-        break;
       case 'p':
-        immediate = Immediate::b;
-        break;
       case 'a':
-        immediate = Immediate::j;
-        break;
       case 'u':
-        immediate = Immediate::u;
-        break;
       case '>':
-        immediate = Immediate::shift6;
-        break;
       case '<':
-        immediate = Immediate::shift5;
-        break;
       case 'E':
-        immediate = Immediate::csr;
-        break;
       case 'f':
-        immediate = Immediate::prefetch;
-        break;
       case 'm':
-        immediate = Immediate::rounding;
+        immediate = operand;
         break;
       default:  // punctuation, and the fence's sets, of which only the disassembler knows
         break;
@@ -130,33 +111,32 @@ std::uint8_t bits_at(std::uint32_t word, int from, int count) {
   return static_cast<std::uint8_t>((word >> from) & ((1U << count) - 1));
 }
 
-std::int32_t immediate_of(Shape::Immediate kind, std::uint32_t word) {
-  using Kind = Shape::Immediate;
+std::int32_t immediate_of(char kind, std::uint32_t word) {
   switch (kind) {
-    case Kind::none:
-      return 0;
-    case Kind::i:
+    case 'j':
+    case 'o':
       return immediate_i(word);
-    case Kind::s:
+    case 'q':
       return immediate_s(word);
-    case Kind::b:
+    case 'p':
       return immediate_b(word);
-    case Kind::j:
+    case 'a':
       return immediate_j(word);
-    case Kind::u:
+    case 'u':
       return static_cast<std::int32_t>(word & 0xfffff000);
-    case Kind::shift6:
+    case '>':
       return bits_at(word, 20, 6);
-    case Kind::shift5:
+    case '<':
       return bits_at(word, 20, 5);
-    case Kind::csr:
+    case 'E':
       return static_cast<std::int32_t>(word >> 20);
-    case Kind::prefetch:
+    case 'f':
       return immediate_i(word) & ~31;
-    case Kind::rounding:
+    case 'm':
       return bits_at(word, 12, 3);
+    default:
+      return 0;
   }
-  return 0;
 }
 
 void read_operands(const Shape& shape, std::uint32_t word, Record& record) {
@@ -178,7 +158,7 @@ const Instruction* find_instruction(std::uint32_t word) {
   for (const Instruction* row : index.rows[Index::bucket_of(word)]) {
     if ((word & row->mask) != row->match) continue;
     const std::uint32_t rounding = (word >> 12) & 7;
-    const bool rounds = shape_of(*row).immediate == Shape::Immediate::rounding;
+    const bool rounds = shape_of(*row).immediate == 'm';
     return rounds && (rounding == 5 || rounding == 6) ? nullptr : row;
   }
   return nullptr;
@@ -220,7 +200,7 @@ Record decode(std::span<const std::uint8_t> memory, std::size_t offset, std::uin
     record.op = compressed ? row->op_compressed : row->op;
     const Shape& shape = shape_of(*row);
     read_operands(shape, word, record);
-    if (shape.immediate == Shape::Immediate::b || shape.immediate == Shape::Immediate::j) {
+    if (shape.immediate == 'p' || shape.immediate == 'a') {
       const std::uint64_t target = offset + static_cast<std::uint64_t>(std::int64_t{record.imm});
       if (target >= memory.size()) {
         record.then = record.op;
