@@ -14,15 +14,9 @@ import numpy as np
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
-    array,
-    bool_attr,
-    float_attr,
-    get_bool,
-    get_float,
-    get_int,
-    int_attr,
+    attr,
+    get,
     optional,
-    optional_array,
     present,
     require,
     require_broadcast_to,
@@ -59,9 +53,9 @@ def _attention_infer(inputs: Types, attrs: Attrs) -> Outputs:
     multiple = kv_heads > 0 and heads % kv_heads == 0
     require(multiple, "query heads are no multiple of key heads", f"a multiple of {kv_heads}", heads, slot(_ARGS, 0))
     for name in ("scale", "softcap"):
-        value = get_float(attrs, name)
+        value = get(attrs, name, float)
         require(0.0 <= value < float("inf"), f"bad {name}", "finite, 0 or more", value, f"attribute {name!r}")
-    require(depth > 0 or get_float(attrs, "scale") > 0, "heads of depth 0 have no default scale", "a scale", depth)
+    require(depth > 0 or get(attrs, "scale", float) > 0, "heads of depth 0 have no default scale", "a scale", depth)
     mask, length = optional(inputs, 3), optional(inputs, 4)
     if mask is not None:
         legal = mask.dtype is DType.BOOL or mask.dtype is q.dtype
@@ -70,7 +64,7 @@ def _attention_infer(inputs: Types, attrs: Attrs) -> Outputs:
     if length is not None:
         legal = length.shape in ((), (1,), (batch,))
         require(legal, "length has the wrong shape", f"a scalar, [1] or [{batch}]", list(length.shape), slot(_ARGS, 4))
-    ragged, tiling = get_bool(attrs, "ragged"), optional(inputs, 5)
+    ragged, tiling = get(attrs, "ragged", bool), optional(inputs, 5)
     if ragged or tiling is not None:
         legal = ragged and length is not None and length.shape == (batch,) and batch > 0
         require(legal, "ragged attention has a length per batch", f"lengths [{batch}]", length, slot(_ARGS, 4))
@@ -83,15 +77,15 @@ def _attention_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def attention_scale(attrs: Attrs, depth: int) -> float:
     """The factor on the scores: the attribute, or 1 / sqrt(depth) where it is 0."""
-    return get_float(attrs, "scale") or 1.0 / sqrt(depth)
+    return get(attrs, "scale", float) or 1.0 / sqrt(depth)
 
 
 def _attention_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    q, k, v = (to_f64(array(inputs, i)) for i in range(3))
-    mask, length = optional_array(inputs, 3), optional_array(inputs, 4)
+    q, k, v = (to_f64(present(inputs, i)) for i in range(3))
+    mask, length = optional(inputs, 3), optional(inputs, 4)
     batch, heads, rows, depth = q.shape
     keys, group = k.shape[2], heads // k.shape[1]
-    if get_bool(attrs, "ragged") and length is not None:
+    if get(attrs, "ragged", bool) and length is not None:
         check_lengths(length, keys)
     valid = np.full((batch, 1), keys) if length is None else np.clip(length.astype(np.int64), 0, keys).reshape(-1, 1)
     position = np.arange(keys)
@@ -99,12 +93,12 @@ def _attention_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tupl
     # Whatever lies beyond the length, even NaN, must not reach a result through 0 * NaN.
     k, v = (np.where(stored[:, None, :, None], a, 0.0) for a in (k, v))
     visible = np.broadcast_to(stored[:, None, None, :], (batch, 1, rows, keys))
-    if get_bool(attrs, "causal"):
+    if get(attrs, "causal", bool):
         last = np.arange(rows) + (np.broadcast_to(valid, (batch, 1)) - rows)
         visible = visible & (position <= last[:, :, None])[:, None]
     split = q.reshape(batch, k.shape[1], group * rows, depth)
     scores = (split @ k.swapaxes(-1, -2)).reshape(batch, heads, rows, keys) * attention_scale(attrs, depth)
-    cap = get_float(attrs, "softcap")
+    cap = get(attrs, "softcap", float)
     if cap:
         scores = cap * np.tanh(scores / cap)
     if mask is not None and mask.dtype == np.bool_:
@@ -146,7 +140,7 @@ _ROPE_ARGS = (
 
 def rotary_width(attrs: Attrs, depth: int) -> int:
     """How many leading elements of the last axis turn (R)."""
-    return get_int(attrs, "rotary_dim") or depth
+    return get(attrs, "rotary_dim", int) or depth
 
 
 def _rope_infer(inputs: Types, attrs: Attrs) -> Outputs:
@@ -182,14 +176,14 @@ def _rope_rows(table: Array, position: Array, rows: int) -> Array:
 
 
 def _rope_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x, cos, sin = (to_f64(array(inputs, i)) for i in range(3))
+    x, cos, sin = (to_f64(present(inputs, i)) for i in range(3))
     if x.size == 0:
         return (x,)
-    position = optional_array(inputs, 3)
+    position = optional(inputs, 3)
     if position is not None:
         cos, sin = (_rope_rows(table, position, x.shape[2]) for table in (cos, sin))
     width = rotary_width(attrs, x.shape[3])
-    spread = get_bool(attrs, "interleaved")
+    spread = get(attrs, "interleaved", bool)
     first = slice(0, width, 2) if spread else slice(0, width // 2)
     second = slice(1, width, 2) if spread else slice(width // 2, width)
     out = x.copy()
@@ -210,10 +204,10 @@ OPS: tuple[OpDef, ...] = (
         "softmax(softcap(q k^T * scale) + mask) v over the visible keys.",
         _ARGS,
         (
-            float_attr("scale", 0.0, "0: 1 / sqrt(D)"),
-            bool_attr("causal", False, "query i sees keys j <= i + length - Sq"),
-            float_attr("softcap", 0.0, "scores become softcap * tanh(scores / softcap); 0: off"),
-            bool_attr("ragged", False, "a padded batch: work is divided by lengths [B]; one out of range is an error"),
+            attr("scale", 0.0, "0: 1 / sqrt(D)"),
+            attr("causal", False, "query i sees keys j <= i + length - Sq"),
+            attr("softcap", 0.0, "scores become softcap * tanh(scores / softcap); 0: off"),
+            attr("ragged", False, "a padded batch: work is divided by lengths [B]; one out of range is an error"),
         ),
         _attention_infer,
         _attention_reference,
@@ -225,8 +219,8 @@ OPS: tuple[OpDef, ...] = (
         "Rotary position embedding: pairs (a, b) become (a cos - b sin, b cos + a sin).",
         _ROPE_ARGS,
         (
-            bool_attr("interleaved", False, "pairs are neighbours instead of the two halves"),
-            int_attr("rotary_dim", 0, "leading elements that turn; 0: all"),
+            attr("interleaved", False, "pairs are neighbours instead of the two halves"),
+            attr("rotary_dim", 0, "leading elements that turn; 0: all"),
         ),
         _rope_infer,
         _rope_reference,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -10,40 +11,24 @@ import numpy as np
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import GraphError
 from superkernel.core.tensor import TensorType
-from superkernel.ops.opdef import ArgDef, Array, AttrDef, AttrKind, Attrs, Types
+from superkernel.ops.opdef import ArgDef, Array, AttrDef, AttrKind, Attrs, AttrValue, Types
 
 Shape = tuple[int, ...]
+_KINDS = {int: AttrKind.INT, float: AttrKind.FLOAT, bool: AttrKind.BOOL, str: AttrKind.STR, tuple: AttrKind.INTS}
+Scalar = TypeVar("Scalar", int, float, bool, str)
+Operand = TypeVar("Operand", TensorType, Array)
 _BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 # Attributes: the values are canonical (attributes.py), so a wrong type here is a slip in the table itself.
 
 
-def get_int(attrs: Attrs, name: str) -> int:
-    """An attribute that validation has made an int."""
+def get(attrs: Attrs, name: str, kind: type[Scalar]) -> Scalar:
+    """An attribute that validation has made an int, a float, a bool or a text."""
     value = attrs[name]
-    assert isinstance(value, int), (name, value)
-    return value
-
-
-def get_float(attrs: Attrs, name: str) -> float:
-    """An attribute that validation has made a number."""
-    value = attrs[name]
-    assert isinstance(value, (int, float)), (name, value)
-    return float(value)
-
-
-def get_bool(attrs: Attrs, name: str) -> bool:
-    """An attribute that validation has made a bool."""
-    value = attrs[name]
-    assert isinstance(value, bool), (name, value)
-    return value
-
-
-def get_str(attrs: Attrs, name: str) -> str:
-    """An attribute that validation has made a string."""
-    value = attrs[name]
-    assert isinstance(value, str), (name, value)
+    if kind is float and isinstance(value, int):
+        value = float(value)
+    assert isinstance(value, kind), (name, value)
     return value
 
 
@@ -61,29 +46,13 @@ def get_floats(attrs: Attrs, name: str) -> tuple[float, ...]:
     return tuple(float(v) for v in value)
 
 
-def int_attr(name: str, default: int | None = None, doc: str = "") -> AttrDef:
-    """An integer attribute; required where no default is given."""
-    return AttrDef(name, AttrKind.INT, doc=doc) if default is None else AttrDef(name, AttrKind.INT, default, doc)
-
-
-def ints_attr(name: str, default: tuple[int, ...] | None = None, doc: str = "") -> AttrDef:
-    """A list-of-integers attribute; required where no default is given."""
-    return AttrDef(name, AttrKind.INTS, doc=doc) if default is None else AttrDef(name, AttrKind.INTS, default, doc)
-
-
-def float_attr(name: str, default: float, doc: str = "") -> AttrDef:
-    """Definition of an optional attribute, a float."""
-    return AttrDef(name, AttrKind.FLOAT, default, doc)
-
-
-def bool_attr(name: str, default: bool, doc: str = "") -> AttrDef:
-    """Definition of an optional attribute, a bool."""
-    return AttrDef(name, AttrKind.BOOL, default, doc)
-
-
-def str_attr(name: str, default: str, choices: tuple[str, ...], doc: str = "") -> AttrDef:
-    """Definition of an optional attribute, one of `choices`."""
-    return AttrDef(name, AttrKind.STR, default, doc, choices)
+def attr(
+    name: str, default: AttrValue | type[int] | type[tuple[int, ...]], doc: str = "", *, choices: tuple[str, ...] = ()
+) -> AttrDef:
+    """An attribute of the type of its default; a type in place of a default: it must be given. A tuple: of integers."""
+    if isinstance(default, type):
+        return AttrDef(name, _KINDS[default], doc=doc)
+    return AttrDef(name, _KINDS[type(default)], default, doc, choices)
 
 
 # Checks. Each raises GraphError without node location; the graph adds it.
@@ -94,28 +63,16 @@ def slot(args: Sequence[ArgDef], index: int) -> str:
     return f"input {index} ({args[min(index, len(args) - 1)].name})"
 
 
-def present(inputs: Types, index: int) -> TensorType:
-    """Input `index`, which `check_arguments` has found present."""
+def present(inputs: Sequence[Operand | None], index: int) -> Operand:
+    """Input `index`, type or array, which `check_arguments` has found present."""
     found = inputs[index]
     assert found is not None
     return found
 
 
-def optional(inputs: Types, index: int) -> TensorType | None:
+def optional(inputs: Sequence[Operand | None], index: int) -> Operand | None:
     """Input `index`, None where absent or not given."""
     return inputs[index] if index < len(inputs) else None
-
-
-def optional_array(inputs: Sequence[Array | None], index: int) -> Array | None:
-    """Array `index`, None where absent or not given."""
-    return inputs[index] if index < len(inputs) else None
-
-
-def array(inputs: Sequence[Array | None], index: int) -> Array:
-    """Array `index`, which is present."""
-    found = inputs[index]
-    assert found is not None
-    return found
 
 
 def require(condition: bool, message: str, expected: object, found: object, where: str = "", hint: str = "") -> None:

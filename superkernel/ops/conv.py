@@ -13,12 +13,9 @@ import numpy as np
 
 from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
-    array,
-    get_int,
-    int_attr,
-    ints_attr,
+    attr,
+    get,
     optional,
-    optional_array,
     present,
     require,
     require_rank,
@@ -28,14 +25,7 @@ from superkernel.ops.common import (
     to_f64,
 )
 from superkernel.ops.opdef import FLOATS, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
-from superkernel.ops.windows import (
-    Window,
-    paddings,
-    spatial,
-    trailing,
-    window_taps,
-    windows,
-)
+from superkernel.ops.windows import Window, paddings, spatial, trailing, window_taps, windows
 
 _CONV_ARGS = (
     ArgDef("x", FLOATS, doc="[N, C, 1 to 3 spatial axes]"),
@@ -47,7 +37,7 @@ _CONV_ARGS = (
 def _checked(inputs: Types, attrs: Attrs, args: tuple[ArgDef, ...]) -> tuple[TensorType, TensorType, int]:
     """x, w and groups, after what both kinds of convolution demand of them."""
     require_same_dtype(inputs, args)
-    x, w, groups = present(inputs, 0), present(inputs, 1), get_int(attrs, "groups")
+    x, w, groups = present(inputs, 0), present(inputs, 1), get(attrs, "groups", int)
     require_rank(x, 3, 5, slot(args, 0))
     require_rank(w, x.rank, x.rank, slot(args, 1))
     require(groups > 0, "bad groups", "1 or more", groups, "attribute 'groups'")
@@ -81,9 +71,9 @@ def _with_bias(out: Array, bias: Array | None) -> Array:
 
 
 def _conv_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x, w = to_f64(array(inputs, 0)), to_f64(array(inputs, 1))
+    x, w = to_f64(present(inputs, 0)), to_f64(present(inputs, 1))
     axes = conv_windows(_type(x, outputs), _type(w, outputs), attrs)
-    batch, groups, space = x.shape[0], get_int(attrs, "groups"), x.shape[2:]
+    batch, groups, space = x.shape[0], get(attrs, "groups", int), x.shape[2:]
     inner, outer = w.shape[1], w.shape[0] // groups
     data = x.reshape(batch, groups, inner, *space)
     weight = w.reshape(groups, outer, inner, *w.shape[2:])
@@ -97,7 +87,7 @@ def _conv_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arr
             value = np.matmul(factor, part.reshape(batch, groups, inner, count))
             value = value.reshape(batch, groups, outer, *part.shape[3:])
         out[trailing(targets)] += value
-    return (_with_bias(out.reshape(outputs[0].shape), optional_array(inputs, 2)),)
+    return (_with_bias(out.reshape(outputs[0].shape), optional(inputs, 2)),)
 
 
 def _conv_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
@@ -142,9 +132,9 @@ def _transpose_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _transpose_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x, w = to_f64(array(inputs, 0)), to_f64(array(inputs, 1))
+    x, w = to_f64(present(inputs, 0)), to_f64(present(inputs, 1))
     axes = transpose_windows(_type(x, outputs), _type(w, outputs), attrs)
-    batch, groups, space = x.shape[0], get_int(attrs, "groups"), x.shape[2:]
+    batch, groups, space = x.shape[0], get(attrs, "groups", int), x.shape[2:]
     inner, outer = x.shape[1] // groups, w.shape[1]
     data = x.reshape(batch, groups, inner, prod(space))
     weight = w.reshape(groups, inner, outer, *w.shape[2:])
@@ -152,7 +142,7 @@ def _transpose_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tupl
     for tap, read, written in window_taps(axes):
         spread = np.matmul(weight[trailing(tap)].swapaxes(1, 2), data).reshape(batch, groups, outer, *space)
         out[trailing(written)] += spread[trailing(read)]
-    return (_with_bias(out.reshape(outputs[0].shape), optional_array(inputs, 2)),)
+    return (_with_bias(out.reshape(outputs[0].shape), optional(inputs, 2)),)
 
 
 def _transpose_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
@@ -161,11 +151,11 @@ def _transpose_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
 
 
 _ATTRS = (
-    ints_attr("strides", (), "one per spatial axis; empty: all 1"),
-    ints_attr("dilations", (), "one per spatial axis; empty: all 1"),
-    ints_attr("pads", (), "begins of the spatial axes, then ends; empty: none"),
+    attr("strides", (), "one per spatial axis; empty: all 1"),
+    attr("dilations", (), "one per spatial axis; empty: all 1"),
+    attr("pads", (), "begins of the spatial axes, then ends; empty: none"),
 )
-_GROUPS = int_attr("groups", 1, "channels are split into this many independent convolutions")
+_GROUPS = attr("groups", 1, "channels are split into this many independent convolutions")
 
 OPS: tuple[OpDef, ...] = (
     OpDef(
@@ -183,7 +173,7 @@ OPS: tuple[OpDef, ...] = (
         Family.CONV,
         "The transpose (gradient) of conv: every input element spreads over a window of outputs, + b per channel.",
         _TRANSPOSE_ARGS,
-        (*_ATTRS, ints_attr("output_padding", (), "extends the end of each spatial axis; empty: none"), _GROUPS),
+        (*_ATTRS, attr("output_padding", (), "extends the end of each spatial axis; empty: none"), _GROUPS),
         _transpose_infer,
         _transpose_reference,
         _transpose_flops,

@@ -9,19 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from superkernel.core.dtypes import DType
-from superkernel.ops.opdef import (
-    ANY,
-    BOOLS,
-    FLOATS,
-    INTS,
-    NUMERIC,
-    REQUIRED,
-    ArgDef,
-    AttrDef,
-    AttrKind,
-    Family,
-    OpDef,
-)
+from superkernel.ops.opdef import ANY, BOOLS, FLOATS, INTS, NUMERIC, REQUIRED, ArgDef, AttrDef, AttrKind, Family, OpDef
 from superkernel.ops.table import op_table
 
 _INTRODUCTION = """# Operators

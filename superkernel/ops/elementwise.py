@@ -15,17 +15,7 @@ import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
-from superkernel.ops.common import array as nth
-from superkernel.ops.common import (
-    bool_attr,
-    broadcast_shape,
-    float_attr,
-    is_float,
-    present,
-    require_same_dtype,
-    str_attr,
-    to_f64,
-)
+from superkernel.ops.common import attr, broadcast_shape, is_float, present, require_same_dtype, to_f64
 from superkernel.ops.numeric import erf, gelu, int_div, int_mod, shift, sigmoid, softplus
 from superkernel.ops.opdef import (
     ANY,
@@ -44,22 +34,18 @@ from superkernel.ops.opdef import (
     Attrs,
     Conversions,
     Family,
-    FlopsFn,
     InferFn,
     OpDef,
     Outputs,
     ReferenceFn,
     Traits,
     Types,
+    per_element,
 )
 
 Formula = Callable[..., Array]  # of the inputs, and the attributes in the order of the row
 
 ONE = 1.5  # the weight of an operator that is an instruction or two
-
-
-def _flops(per_element: int) -> FlopsFn:
-    return lambda inputs, outputs, attrs: per_element * outputs[0].size
 
 
 def pointwise_row(
@@ -74,7 +60,9 @@ def pointwise_row(
     **columns: Any,
 ) -> OpDef:
     """A row whose cost follows from the broadcast rule. `columns`: those of `OpDef` that have defaults."""
-    return OpDef(name, Family.POINTWISE, doc, args, attrs, infer, reference, _flops(flops), traits=traits, **columns)
+    return OpDef(
+        name, Family.POINTWISE, doc, args, attrs, infer, reference, per_element(flops), traits=traits, **columns
+    )
 
 
 def _vector(dtypes: frozenset[DType], given: frozenset[DType] | str | None, out: DType | None) -> Conversions | str:
@@ -108,7 +96,7 @@ def _unary(
         return (TensorType(out or x.dtype, x.shape),)
 
     def reference(inputs: Arrays, given: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-        x, values = nth(inputs, 0), [given[a.name] for a in attrs]
+        x, values = present(inputs, 0), [given[a.name] for a in attrs]
         if is_float(x):
             return (np.asarray(formula(to_f64(x), *values)),)
         return (np.asarray(formula(x, *values)).astype(outputs[0].dtype.numpy),)
@@ -122,7 +110,7 @@ def _costly(name: str, doc: str, formula: Formula, weight: float, **columns: Any
 
 
 def _alpha(default: float) -> tuple[AttrDef, ...]:
-    return (float_attr("alpha", default),)
+    return (attr("alpha", default),)
 
 
 def _elu(x: Array, alpha: float, scale: float = 1.0) -> Array:
@@ -219,7 +207,7 @@ _UNARY = (
         "selu",
         "gamma * (x where positive, else alpha * (e^x - 1)).",
         _elu,
-        attrs=(float_attr("alpha", 1.67326319217681884765625), float_attr("gamma", 1.05070102214813232421875)),
+        attrs=(attr("alpha", 1.67326319217681884765625), attr("gamma", 1.05070102214813232421875)),
         flops=4,
         costly=True,
         weight=6.0,
@@ -239,7 +227,7 @@ _UNARY = (
         "hard_sigmoid",
         "clip(alpha * x + beta, 0, 1).",
         _hard_sigmoid,
-        attrs=(float_attr("alpha", 0.2), float_attr("beta", 0.5)),
+        attrs=(attr("alpha", 0.2), attr("beta", 0.5)),
         flops=4,
         weight=6.0,
         onnx="HardSigmoid",
@@ -248,7 +236,7 @@ _UNARY = (
         "gelu",
         "x * Phi(x), Phi the normal distribution; or its tanh approximation.",
         gelu,
-        attrs=(str_attr("approximate", "none", ("none", "tanh")),),
+        attrs=(attr("approximate", "none", choices=("none", "tanh")),),
         flops=5,
         costly=True,
         weight=30.0,
@@ -266,7 +254,7 @@ _UNARY = (
         "shrink",
         "x + bias where x < -lambd, x - bias where x > lambd, else 0.",
         _shrink,
-        attrs=(float_attr("bias", 0.0), float_attr("lambd", 0.5)),
+        attrs=(attr("bias", 0.0), attr("lambd", 0.5)),
         flops=3,
         discontinuous=True,
         onnx="Shrink",
@@ -278,7 +266,7 @@ _UNARY = (
         "isinf",
         "True where x is infinite, of the signs asked for.",
         _isinf,
-        attrs=(bool_attr("detect_negative", True), bool_attr("detect_positive", True)),
+        attrs=(attr("detect_negative", True), attr("detect_positive", True)),
         out=DType.BOOL,
         discontinuous=True,
         onnx="IsInf",
@@ -313,7 +301,7 @@ def _binary(
         return (TensorType(out or dtype, shape),)
 
     def reference(inputs: Arrays, given: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-        a, b = nth(inputs, 0), nth(inputs, 1)
+        a, b = present(inputs, 0), present(inputs, 1)
         values = [given[attr.name] for attr in attrs]
         if is_float(a):
             return (np.asarray(formula(to_f64(a), to_f64(b), *values)),)
@@ -323,7 +311,7 @@ def _binary(
     return pointwise_row(name, doc, args, attrs, infer, reference, 1, traits, **columns)
 
 
-_FMOD = (bool_attr("fmod", False, "the remainder takes the sign of a (C's fmod) instead of b's"),)
+_FMOD = (attr("fmod", False, "the remainder takes the sign of a (C's fmod) instead of b's"),)
 
 
 def _compare(name: str, doc: str, function: Callable[[Array, Array], Array], **columns: Any) -> OpDef:
@@ -387,12 +375,7 @@ _BINARY = (
     _binary("bitwise_and", "Bits set in both.", np.bitwise_and, **_BITS, onnx="BitwiseAnd"),
     _binary("bitwise_or", "Bits set in either.", np.bitwise_or, **_BITS, onnx="BitwiseOr"),
     _binary("bitwise_xor", "Bits that differ.", np.bitwise_xor, **_BITS, onnx="BitwiseXor"),
-    _binary(
-        "shift_left",
-        "a * 2^b; all bits out where b < 0 or b >= width.",
-        lambda a, b: shift(a, b, True),
-        **_SHIFT,
-    ),
+    _binary("shift_left", "a * 2^b; all bits out where b < 0 or b >= width.", lambda a, b: shift(a, b, True), **_SHIFT),
     _binary(
         "shift_right",
         "floor(a / 2^b), arithmetic for signed types; all bits out where b < 0 or b >= width.",

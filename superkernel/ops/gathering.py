@@ -13,32 +13,8 @@ import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
-from superkernel.ops.common import (
-    array,
-    axis_of,
-    get_int,
-    get_str,
-    int_attr,
-    present,
-    require,
-    require_rank,
-    require_shape,
-    slot,
-    str_attr,
-    widen,
-)
-from superkernel.ops.opdef import (
-    ANY,
-    ArgDef,
-    Array,
-    Arrays,
-    AttrDef,
-    Attrs,
-    Family,
-    OpDef,
-    Outputs,
-    Types,
-)
+from superkernel.ops.common import attr, axis_of, get, present, require, require_rank, require_shape, slot, widen
+from superkernel.ops.opdef import ANY, ArgDef, Array, Arrays, AttrDef, Attrs, Family, OpDef, Outputs, Types
 
 INDEX = frozenset({DType.I64, DType.I32})
 
@@ -61,14 +37,14 @@ _GATHER_ARGS = (ArgDef("x", ANY), ArgDef("indices", INDEX))
 
 def _gather_infer(inputs: Types, attrs: Attrs) -> Outputs:
     x, indices = present(inputs, 0), present(inputs, 1)
-    axis = axis_of(get_int(attrs, "axis"), x.rank)
+    axis = axis_of(get(attrs, "axis", int), x.rank)
     _not_empty(x.shape[axis], indices.size, "the gathered axis")
     return (TensorType(x.dtype, x.shape[:axis] + indices.shape + x.shape[axis + 1 :]),)
 
 
 def _gather_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x, indices = array(inputs, 0), array(inputs, 1)
-    axis = axis_of(get_int(attrs, "axis"), x.ndim)
+    x, indices = present(inputs, 0), present(inputs, 1)
+    axis = axis_of(get(attrs, "axis", int), x.ndim)
     if indices.size == 0:
         return (np.zeros(outputs[0].shape, x.dtype),)
     return (x.take(wrap_indices(indices, x.shape[axis]), axis=axis),)
@@ -88,7 +64,7 @@ def _elements_fit(x: TensorType, indices: TensorType, axis: int, where: str) -> 
 
 def _gather_elements_infer(inputs: Types, attrs: Attrs) -> Outputs:
     x, indices = present(inputs, 0), present(inputs, 1)
-    _elements_fit(x, indices, axis_of(get_int(attrs, "axis"), x.rank), slot(_GATHER_ARGS, 1))
+    _elements_fit(x, indices, axis_of(get(attrs, "axis", int), x.rank), slot(_GATHER_ARGS, 1))
     return (TensorType(x.dtype, indices.shape),)
 
 
@@ -100,10 +76,10 @@ def _element_positions(indices: Array, axis: int, extent: int) -> tuple[Array, .
 
 
 def _gather_elements_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x, indices = array(inputs, 0), array(inputs, 1)
+    x, indices = present(inputs, 0), present(inputs, 1)
     if indices.size == 0:
         return (np.zeros(outputs[0].shape, x.dtype),)
-    axis = axis_of(get_int(attrs, "axis"), x.ndim)
+    axis = axis_of(get(attrs, "axis", int), x.ndim)
     return (x[_element_positions(indices, axis, x.shape[axis])],)
 
 
@@ -119,7 +95,7 @@ def _tuple_width(x: TensorType, indices: TensorType, batch: int, where: str) -> 
 
 
 def _gather_nd_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    x, indices, batch = present(inputs, 0), present(inputs, 1), get_int(attrs, "batch_dims")
+    x, indices, batch = present(inputs, 0), present(inputs, 1), get(attrs, "batch_dims", int)
     where = slot(_GATHER_ARGS, 1)
     require_rank(indices, 1, None, where)
     most = min(x.rank, indices.rank - 1)
@@ -132,7 +108,7 @@ def _gather_nd_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _gather_nd_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x, indices, batch = array(inputs, 0), array(inputs, 1), get_int(attrs, "batch_dims")
+    x, indices, batch = present(inputs, 0), present(inputs, 1), get(attrs, "batch_dims", int)
     width, lead = indices.shape[-1], indices.shape[:-1]
     if outputs[0].size == 0:
         return (np.zeros(outputs[0].shape, x.dtype),)
@@ -145,13 +121,15 @@ def _gather_nd_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tupl
 # Scatters
 
 _SCATTER_ARGS = (ArgDef("x", ANY), ArgDef("indices", INDEX), ArgDef("updates", ANY, doc="of x's type"))
-_REDUCTION = str_attr("reduction", "none", ("none", "add", "mul", "max", "min"), "how an update joins what is there")
+_REDUCTION = attr(
+    "reduction", "none", "how an update joins what is there", choices=("none", "add", "mul", "max", "min")
+)
 
 
 def _scatter_dtype(inputs: Types, attrs: Attrs) -> None:
     x, updates = present(inputs, 0), present(inputs, 2)
     require(updates.dtype is x.dtype, "element types differ", x.dtype, updates.dtype, slot(_SCATTER_ARGS, 2))
-    plain = x.dtype is not DType.BOOL or get_str(attrs, "reduction") == "none"
+    plain = x.dtype is not DType.BOOL or get(attrs, "reduction", str) == "none"
     require(plain, "a reduction needs numbers", "a numeric type", x.dtype, "attribute 'reduction'")
 
 
@@ -168,17 +146,17 @@ def _apply_updates(result: Array, positions: tuple[Any, ...], updates: Array, re
 def _scatter_elements_infer(inputs: Types, attrs: Attrs) -> Outputs:
     x, indices = present(inputs, 0), present(inputs, 1)
     _scatter_dtype(inputs, attrs)
-    _elements_fit(x, indices, axis_of(get_int(attrs, "axis"), x.rank), slot(_SCATTER_ARGS, 1))
+    _elements_fit(x, indices, axis_of(get(attrs, "axis", int), x.rank), slot(_SCATTER_ARGS, 1))
     require_shape(present(inputs, 2), indices.shape, slot(_SCATTER_ARGS, 2))
     return (x,)
 
 
 def _scatter_elements_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    result, indices = widen(array(inputs, 0)).copy(), array(inputs, 1)
+    result, indices = widen(present(inputs, 0)).copy(), present(inputs, 1)
     if indices.size:
-        axis = axis_of(get_int(attrs, "axis"), result.ndim)
+        axis = axis_of(get(attrs, "axis", int), result.ndim)
         positions = np.broadcast_arrays(*_element_positions(indices, axis, result.shape[axis]))
-        _apply_updates(result, tuple(positions), widen(array(inputs, 2)), get_str(attrs, "reduction"))
+        _apply_updates(result, tuple(positions), widen(present(inputs, 2)), get(attrs, "reduction", str))
     return (result,)
 
 
@@ -193,8 +171,8 @@ def _scatter_nd_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _scatter_nd_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    result, indices, updates = widen(array(inputs, 0)).copy(), array(inputs, 1), widen(array(inputs, 2))
-    width, reduction = indices.shape[-1], get_str(attrs, "reduction")
+    result, indices, updates = widen(present(inputs, 0)).copy(), present(inputs, 1), widen(present(inputs, 2))
+    width, reduction = indices.shape[-1], get(attrs, "reduction", str)
     if updates.size == 0:
         return (result,)
     rows = indices.reshape(-1, width) if width else np.zeros((int(np.prod(indices.shape[:-1])), 0), np.int64)
@@ -209,10 +187,10 @@ def _scatter_nd_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tup
 
 
 def _scatter_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
-    return 0 if get_str(attrs, "reduction") == "none" else present(inputs, 2).size
+    return 0 if get(attrs, "reduction", str) == "none" else present(inputs, 2).size
 
 
-_AXIS: tuple[AttrDef, ...] = (int_attr("axis", 0),)
+_AXIS: tuple[AttrDef, ...] = (attr("axis", 0),)
 
 OPS: tuple[OpDef, ...] = (
     OpDef(
@@ -238,7 +216,7 @@ OPS: tuple[OpDef, ...] = (
         Family.MOVE,
         "out[i] = x[indices[i, 0], indices[i, 1], ...]: slices picked by index tuples.",
         _GATHER_ARGS,
-        (int_attr("batch_dims", 0, "leading dimensions that x and indices share"),),
+        (attr("batch_dims", 0, "leading dimensions that x and indices share"),),
         _gather_nd_infer,
         _gather_nd_reference,
     ),

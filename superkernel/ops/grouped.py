@@ -28,11 +28,9 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import DataError
 from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
-    array,
-    get_int,
+    attr,
+    get,
     get_ints,
-    int_attr,
-    ints_attr,
     optional,
     present,
     require,
@@ -153,7 +151,7 @@ def _matmul_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def _matmul_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     """What the table says is not looked at: it follows from the counts."""
-    x, w, counts = to_f64(array(inputs, 0)), to_f64(array(inputs, 1)), array(inputs, 2)
+    x, w, counts = to_f64(present(inputs, 0)), to_f64(present(inputs, 1)), present(inputs, 2)
     check_counts(counts, len(x))
     result = np.zeros(outputs[0].shape)
     first = 0
@@ -176,14 +174,14 @@ _TILE_ARGS = (ArgDef("counts", _COUNTS, doc="[E], rows of each expert"),)
 def group_table(counts: TensorType, attrs: Attrs) -> GroupTable:
     """The layout that the attributes ask for."""
     names = ("rows", "tile", "columns", "slots")
-    return GroupTable(counts.shape[0], *(get_int(attrs, name) for name in names))
+    return GroupTable(counts.shape[0], *(get(attrs, name, int) for name in names))
 
 
 def _tile_infer(inputs: Types, attrs: Attrs) -> Outputs:
     counts = present(inputs, 0)
     require_rank(counts, 1, 1, slot(_TILE_ARGS, 0))
     for name, least in (("rows", 0), ("tile", 1), ("columns", 1), ("slots", 1)):
-        value = get_int(attrs, name)
+        value = get(attrs, name, int)
         require(least <= value < 1 << 24, "out of range", f"{least} to {(1 << 24) - 1}", value, f"attribute {name!r}")
     table = group_table(counts, attrs)
     units = table.tiles_max * table.columns * table.slots
@@ -192,7 +190,7 @@ def _tile_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _tile_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    counts = array(inputs, 0)
+    counts = present(inputs, 0)
     kind = TensorType(DType.of(counts.dtype), counts.shape)
     return (group_table(kind, attrs).made(counts),)
 
@@ -203,7 +201,7 @@ OPS: tuple[OpDef, ...] = (
         Family.OTHER,
         "Row t of x times the matrix of its expert; rows behind the last expert's are 0. Bad counts are an error.",
         _ARGS,
-        (ints_attr("cut", (), "tile, columns, slots of the tiling; none without one"),),
+        (attr("cut", (), "tile, columns, slots of the tiling; none without one"),),
         _matmul_infer,
         _matmul_reference,
         _matmul_flops,
@@ -214,10 +212,10 @@ OPS: tuple[OpDef, ...] = (
         "The tiling of a grouped product as a table: which rows of which expert each piece of work is, and whose.",
         _TILE_ARGS,
         (
-            int_attr("rows", doc="of the product, T"),
-            int_attr("tile", doc="rows of a tile at most"),
-            int_attr("columns", 1, "blocks of columns; a unit is a tile x one of them"),
-            int_attr("slots", 1, "how many shares the units are divided into"),
+            attr("rows", int, "of the product, T"),
+            attr("tile", int, "rows of a tile at most"),
+            attr("columns", 1, "blocks of columns; a unit is a tile x one of them"),
+            attr("slots", 1, "how many shares the units are divided into"),
         ),
         _tile_infer,
         _tile_reference,

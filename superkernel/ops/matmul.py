@@ -15,14 +15,10 @@ import numpy as np
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
-    array,
-    bool_attr,
+    attr,
     broadcast_shape,
-    float_attr,
-    get_bool,
-    get_float,
+    get,
     optional,
-    optional_array,
     present,
     require,
     require_broadcast_to,
@@ -94,7 +90,7 @@ _MATMUL_ARGS = (ArgDef("a", _FACTORS), ArgDef("b", _FACTORS))
 
 def matmul_form(a: TensorType, b: TensorType, attrs: Attrs) -> Product:
     """The general form of a legal matmul or gemm."""
-    return orient(a, b, get_bool(attrs, "trans_a"), get_bool(attrs, "trans_b"))
+    return orient(a, b, get(attrs, "trans_a", bool), get(attrs, "trans_b", bool))
 
 
 def _matmul_infer(inputs: Types, attrs: Attrs) -> Outputs:
@@ -116,7 +112,7 @@ def _array_type(values: Array) -> TensorType:
 
 
 def _matmul_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    a, b = array(inputs, 0), array(inputs, 1)
+    a, b = present(inputs, 0), present(inputs, 1)
     product = _multiply(a, b, matmul_form(_array_type(a), _array_type(b), attrs))
     return (_as_i32(product) if outputs[0].dtype is DType.I32 else np.asarray(product),)
 
@@ -146,9 +142,9 @@ def _gemm_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _gemm_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    a, b, c = array(inputs, 0), array(inputs, 1), optional_array(inputs, 2)
-    product = get_float(attrs, "alpha") * _multiply(a, b, matmul_form(_array_type(a), _array_type(b), attrs))
-    return (product if c is None else product + get_float(attrs, "beta") * to_f64(c),)
+    a, b, c = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
+    product = get(attrs, "alpha", float) * _multiply(a, b, matmul_form(_array_type(a), _array_type(b), attrs))
+    return (product if c is None else product + get(attrs, "beta", float) * to_f64(c),)
 
 
 def _gemm_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
@@ -192,12 +188,12 @@ def _integer_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _integer_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    a, b = array(inputs, 0), array(inputs, 1)
+    a, b = present(inputs, 0), present(inputs, 1)
     types = [None if v is None else TensorType(DType.U8, tuple(v.shape)) for v in inputs]
     form = orient(_array_type(a), _array_type(b), False, False)
     sides = []
     for which, values in enumerate((a, b)):
-        shape, zero = _zero_shape(types, form, which), optional_array(inputs, 2 + which)
+        shape, zero = _zero_shape(types, form, which), optional(inputs, 2 + which)
         wide = to_f64(values)
         if shape is not None and zero is not None:
             column = (-1, 1) if which else (1, -1)
@@ -214,8 +210,8 @@ def _integer_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
 
 
 _TRANS = (
-    bool_attr("trans_a", False, "a's last two axes are swapped in memory"),
-    bool_attr("trans_b", False, "b's last two axes are swapped in memory"),
+    attr("trans_a", False, "a's last two axes are swapped in memory"),
+    attr("trans_b", False, "b's last two axes are swapped in memory"),
 )
 
 OPS: tuple[OpDef, ...] = (
@@ -234,7 +230,7 @@ OPS: tuple[OpDef, ...] = (
         Family.MATMUL,
         "alpha * a x b + beta * c.",
         _GEMM_ARGS,
-        (float_attr("alpha", 1.0), float_attr("beta", 1.0), *_TRANS),
+        (attr("alpha", 1.0), attr("beta", 1.0), *_TRANS),
         _gemm_infer,
         _gemm_reference,
         _gemm_flops,

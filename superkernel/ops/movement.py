@@ -11,18 +11,11 @@ import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
-from superkernel.ops.common import array as nth
 from superkernel.ops.common import (
+    attr,
     axis_of,
-    bool_attr,
-    float_attr,
-    get_bool,
-    get_float,
-    get_int,
+    get,
     get_ints,
-    get_str,
-    int_attr,
-    ints_attr,
     is_float,
     present,
     require,
@@ -30,22 +23,10 @@ from superkernel.ops.common import (
     require_same_dtype,
     require_shape,
     slot,
-    str_attr,
     widen,
 )
 from superkernel.ops.gathering import OPS as GATHERING
-from superkernel.ops.opdef import (
-    ANY,
-    NUMERIC,
-    ArgDef,
-    Array,
-    Arrays,
-    Attrs,
-    Family,
-    OpDef,
-    Outputs,
-    Types,
-)
+from superkernel.ops.opdef import ANY, NUMERIC, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 from superkernel.ops.resizing import RESIZE
 from superkernel.ops.views import OPS as VIEWS
 
@@ -60,7 +41,7 @@ _CONCAT_ARGS = (ArgDef("xs", ANY, variadic=True),)
 def _concat_infer(inputs: Types, attrs: Attrs) -> Outputs:
     dtype = require_same_dtype(inputs, _CONCAT_ARGS)
     first = present(inputs, 0)
-    axis = axis_of(get_int(attrs, "axis"), first.rank)
+    axis = axis_of(get(attrs, "axis", int), first.rank)
     total = 0
     for i, kind in enumerate(inputs):
         assert kind is not None
@@ -73,7 +54,7 @@ def _concat_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _concat_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    return (np.concatenate([nth(inputs, i) for i in range(len(inputs))], axis=get_int(attrs, "axis")),)
+    return (np.concatenate([present(inputs, i) for i in range(len(inputs))], axis=get(attrs, "axis", int)),)
 
 
 # pad
@@ -106,7 +87,7 @@ def _pads(attrs: Attrs, rank: int) -> list[tuple[int, int]]:
 
 
 def _pad_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    x, pads, mode = present(inputs, 0), get_ints(attrs, "pads"), get_str(attrs, "mode")
+    x, pads, mode = present(inputs, 0), get_ints(attrs, "pads"), get(attrs, "mode", str)
     require(len(pads) == 2 * x.rank, "pads has the wrong length", f"{2 * x.rank} (begins, then ends)", len(pads))
     shape = []
     for axis, (begin, end) in enumerate(_pads(attrs, x.rank)):
@@ -120,11 +101,11 @@ def _pad_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _pad_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = widen(nth(inputs, 0))
-    value = get_float(attrs, "value")
+    x = widen(present(inputs, 0))
+    value = get(attrs, "value", float)
     fill = value if is_float(x) else np.asarray(value).astype(x.dtype)[()]
     for axis, (begin, end) in enumerate(_pads(attrs, x.ndim)):
-        source = np.array(pad_sources(x.shape[axis], begin, end, get_str(attrs, "mode")), dtype=np.int64)
+        source = np.array(pad_sources(x.shape[axis], begin, end, get(attrs, "mode", str)), dtype=np.int64)
         outside = source < 0
         shape = (*x.shape[:axis], len(source), *x.shape[axis + 1 :])
         x = np.full(shape, fill, x.dtype) if x.shape[axis] == 0 else x.take(np.maximum(source, 0), axis=axis)
@@ -143,7 +124,7 @@ def _tile_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _tile_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    return (np.tile(nth(inputs, 0), get_ints(attrs, "repeats")),)
+    return (np.tile(present(inputs, 0), get_ints(attrs, "repeats")),)
 
 
 def _trilu_infer(inputs: Types, attrs: Attrs) -> Outputs:
@@ -153,9 +134,9 @@ def _trilu_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _trilu_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x, k = widen(nth(inputs, 0)), get_int(attrs, "k")
+    x, k = widen(present(inputs, 0)), get(attrs, "k", int)
     columns, rows = np.arange(x.shape[-1]), np.arange(x.shape[-2])[:, None]
-    kept = columns - rows >= k if get_bool(attrs, "upper") else columns - rows <= k
+    kept = columns - rows >= k if get(attrs, "upper", bool) else columns - rows <= k
     return (np.where(kept, x, np.zeros((), x.dtype)),)
 
 
@@ -166,16 +147,16 @@ _ONE_HOT_ARGS = (
 
 
 def _one_hot_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    indices, values, depth = present(inputs, 0), present(inputs, 1), get_int(attrs, "depth")
+    indices, values, depth = present(inputs, 0), present(inputs, 1), get(attrs, "depth", int)
     require_shape(values, (2,), slot(_ONE_HOT_ARGS, 1))
     require(depth >= 0, "negative depth", "0 or more", depth)
-    axis = axis_of(get_int(attrs, "axis"), indices.rank + 1)
+    axis = axis_of(get(attrs, "axis", int), indices.rank + 1)
     return (TensorType(values.dtype, (*indices.shape[:axis], depth, *indices.shape[axis:])),)
 
 
 def _one_hot_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    indices, values = np.trunc(widen(nth(inputs, 0))), widen(nth(inputs, 1))
-    axis, depth = axis_of(get_int(attrs, "axis"), outputs[0].rank), get_int(attrs, "depth")
+    indices, values = np.trunc(widen(present(inputs, 0))), widen(present(inputs, 1))
+    axis, depth = axis_of(get(attrs, "axis", int), outputs[0].rank), get(attrs, "depth", int)
     signed = indices if indices.dtype.kind == "f" else indices.astype(np.int64)
     row = np.expand_dims(np.where(signed < 0, signed + depth, signed), axis)
     levels = np.arange(depth).reshape([-1 if i == axis else 1 for i in range(outputs[0].rank)])
@@ -183,17 +164,17 @@ def _one_hot_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[
 
 
 def _topk_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    x, k = present(inputs, 0), get_int(attrs, "k")
-    axis = axis_of(get_int(attrs, "axis"), x.rank)
+    x, k = present(inputs, 0), get(attrs, "k", int)
+    axis = axis_of(get(attrs, "axis", int), x.rank)
     require(0 <= k <= x.shape[axis], "k is out of range", f"0 to {x.shape[axis]}", k)
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     return (TensorType(x.dtype, shape), TensorType(DType.I64, shape))
 
 
 def _topk_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = widen(nth(inputs, 0))
-    axis, k = axis_of(get_int(attrs, "axis"), x.ndim), get_int(attrs, "k")
-    if get_bool(attrs, "largest"):
+    x = widen(present(inputs, 0))
+    axis, k = axis_of(get(attrs, "axis", int), x.ndim), get(attrs, "k", int)
+    if get(attrs, "largest", bool):
         # A stable ascending sort of the mirrored axis, mirrored back: descending, equal values by rising index.
         mirrored = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
         order = x.shape[axis] - 1 - np.flip(mirrored, axis)
@@ -204,21 +185,21 @@ def _topk_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arr
 
 
 def _topk_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
-    return present(inputs, 0).size * max(1, get_int(attrs, "k")).bit_length()
+    return present(inputs, 0).size * max(1, get(attrs, "k", int)).bit_length()
 
 
 _PAD_ATTRS = (
-    ints_attr("pads", doc="begins of all axes, then ends; negative ones crop"),
-    str_attr("mode", "constant", ("constant", "reflect", "edge", "wrap")),
-    float_attr("value", 0.0, "what mode constant fills in"),
+    attr("pads", tuple, "begins of all axes, then ends; negative ones crop"),
+    attr("mode", "constant", choices=("constant", "reflect", "edge", "wrap")),
+    attr("value", 0.0, "what mode constant fills in"),
 )
 _TOPK_ATTRS = (
-    int_attr("k"),
-    int_attr("axis", -1),
-    bool_attr("largest", True),
-    bool_attr("sorted", True, "False leaves the order open"),
+    attr("k", int),
+    attr("axis", -1),
+    attr("largest", True),
+    attr("sorted", True, "False leaves the order open"),
 )
-_AXIS = (int_attr("axis"),)
+_AXIS = (attr("axis", int),)
 
 OPS: tuple[OpDef, ...] = (
     *VIEWS,
@@ -245,7 +226,7 @@ OPS: tuple[OpDef, ...] = (
         Family.MOVE,
         "x repeated along every axis.",
         _X,
-        (ints_attr("repeats", doc="one per axis"),),
+        (attr("repeats", tuple, "one per axis"),),
         _tile_infer,
         _tile_reference,
     ),
@@ -255,7 +236,7 @@ OPS: tuple[OpDef, ...] = (
         Family.MOVE,
         "on where the level along axis equals the index, else off.",
         _ONE_HOT_ARGS,
-        (int_attr("depth"), int_attr("axis", -1)),
+        (attr("depth", int), attr("axis", -1)),
         _one_hot_infer,
         _one_hot_reference,
     ),
@@ -264,7 +245,7 @@ OPS: tuple[OpDef, ...] = (
         Family.MOVE,
         "The upper or lower triangle of the last two axes, 0 elsewhere.",
         _X,
-        (bool_attr("upper", True), int_attr("k", 0, "diagonal to cut at; above the main one where positive")),
+        (attr("upper", True), attr("k", 0, "diagonal to cut at; above the main one where positive")),
         _trilu_infer,
         _trilu_reference,
     ),

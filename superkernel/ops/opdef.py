@@ -105,9 +105,13 @@ class ArgDef:
     doc: str = ""
 
 
-def no_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
-    """Of an operator that moves data only."""
-    return 0
+def per_element(flops: int) -> FlopsFn:
+    """So many operations per element of the first output."""
+    return lambda inputs, outputs, attrs: flops * outputs[0].size
+
+
+no_flops = per_element(0)
+"""Of an operator that moves data only."""
 
 
 def _without_warnings(reference: ReferenceFn) -> ReferenceFn:

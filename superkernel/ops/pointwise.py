@@ -14,13 +14,12 @@ import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
-from superkernel.ops.common import array as nth
 from superkernel.ops.common import (
-    bool_attr,
+    attr,
     broadcast_shape,
-    get_bool,
+    get,
     is_float,
-    optional_array,
+    optional,
     present,
     require,
     require_broadcast_to,
@@ -68,7 +67,7 @@ def _pow_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _pow_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    a, b = nth(inputs, 0), nth(inputs, 1)
+    a, b = present(inputs, 0), present(inputs, 1)
     if is_float(a) or is_float(b):
         result = np.power(to_f64(a), to_f64(b))
         return (np.asarray(result if is_float(a) else saturate(result, outputs[0].dtype)),)
@@ -86,7 +85,7 @@ def _prelu_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _prelu_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x, slope = widen(nth(inputs, 0)), widen(nth(inputs, 1))
+    x, slope = widen(present(inputs, 0)), widen(present(inputs, 1))
     return (np.asarray(np.where(x < 0, x * slope, x)).astype(x.dtype),)
 
 
@@ -99,7 +98,7 @@ def _where_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _where_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    return (np.where(nth(inputs, 0), widen(nth(inputs, 1)), widen(nth(inputs, 2))),)
+    return (np.where(present(inputs, 0), widen(present(inputs, 1)), widen(present(inputs, 2))),)
 
 
 _CLIP_ARGS = (ArgDef("x", NUMERIC), ArgDef("lo", NUMERIC, optional=True), ArgDef("hi", NUMERIC, optional=True))
@@ -111,7 +110,7 @@ def _clip_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _clip_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    result, low, high = widen(nth(inputs, 0)), optional_array(inputs, 1), optional_array(inputs, 2)
+    result, low, high = widen(present(inputs, 0)), optional(inputs, 1), optional(inputs, 2)
     if low is not None:
         result = np.maximum(result, widen(low))
     if high is not None:
@@ -126,14 +125,14 @@ def _cast_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _cast_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x, to = nth(inputs, 0), outputs[0].dtype
+    x, to = present(inputs, 0), outputs[0].dtype
     if to is DType.BOOL:
         return (np.asarray(x != 0),)
     if not is_float(x):
         return (x.astype(to.numpy),)  # one rounding, straight to the target type; integers wrap
     if to.is_float:
         return (to_f64(x),)
-    if get_bool(attrs, "saturate"):
+    if get(attrs, "saturate", bool):
         return (saturate(to_f64(x), to),)
     wide = DType.U64 if to is DType.U64 else DType.I64
     return (saturate(to_f64(x), wide).astype(to.numpy),)
@@ -173,8 +172,8 @@ def _quantize_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _quantize_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    zero = optional_array(inputs, 2)
-    steps = np.rint(to_f64(nth(inputs, 0)) / to_f64(nth(inputs, 1)))
+    zero = optional(inputs, 2)
+    steps = np.rint(to_f64(present(inputs, 0)) / to_f64(present(inputs, 1)))
     return (saturate(steps + (0.0 if zero is None else to_f64(zero)), outputs[0].dtype),)
 
 
@@ -185,14 +184,14 @@ def _dequantize_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _dequantize_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    zero = optional_array(inputs, 2)
+    zero = optional(inputs, 2)
     offset = 0.0 if zero is None else to_f64(zero)
-    return (np.asarray((to_f64(nth(inputs, 0)) - offset) * to_f64(nth(inputs, 1))),)
+    return (np.asarray((to_f64(present(inputs, 0)) - offset) * to_f64(present(inputs, 1))),)
 
 
 _CAST_ATTRS = (
     AttrDef("dtype", AttrKind.DTYPE, doc="element type of the output"),
-    bool_attr("saturate", True, "floats outside an integer type's range clamp, NaN gives 0; else they wrap"),
+    attr("saturate", True, "floats outside an integer type's range clamp, NaN gives 0; else they wrap"),
 )
 _QUANTIZE_ATTRS = (AttrDef("dtype", AttrKind.DTYPE, DType.U8, "i8, u8, i16, u16 or i32"),)
 

@@ -13,21 +13,7 @@ from math import prod
 import numpy as np
 
 from superkernel.core.tensor import TensorType
-from superkernel.ops.common import (
-    array,
-    bool_attr,
-    get_bool,
-    get_int,
-    get_ints,
-    int_attr,
-    ints_attr,
-    present,
-    require,
-    require_rank,
-    slot,
-    to_f64,
-    widen,
-)
+from superkernel.ops.common import attr, get, get_ints, present, require, require_rank, slot, to_f64, widen
 from superkernel.ops.opdef import FLOATS, NUMERIC, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 from superkernel.ops.reduce import lowest
 from superkernel.ops.windows import Window, spatial, trailing, window_taps, windows
@@ -40,7 +26,7 @@ def pool_windows(shape: Sequence[int], attrs: Attrs) -> tuple[Window, ...]:
     rank = len(shape) - 2
     require(len(get_ints(attrs, "kernel")) > 0, "kernel is empty", f"{rank} extents", "none", "attribute 'kernel'")
     kernel = spatial(attrs, "kernel", rank, 1, 1)
-    ceil_mode = "ceil_mode" in attrs and get_bool(attrs, "ceil_mode")
+    ceil_mode = "ceil_mode" in attrs and get(attrs, "ceil_mode", bool)
     return windows(shape[2:], kernel, attrs, dilated="dilations" in attrs, ceil_mode=ceil_mode)
 
 
@@ -61,7 +47,7 @@ def _pool_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
 
 
 def _max_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = widen(array(inputs, 0))
+    x = widen(present(inputs, 0))
     out = np.full(outputs[0].shape, lowest(x.dtype), x.dtype)
     for _, targets, sources in window_taps(pool_windows(x.shape, attrs)):
         part = out[trailing(targets)]
@@ -87,23 +73,23 @@ def window_counts(window: Window, include_pad: bool) -> Array:
 
 
 def _average_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = to_f64(array(inputs, 0))
+    x = to_f64(present(inputs, 0))
     total = _summed(x, attrs, outputs)
     axes = pool_windows(x.shape, attrs)
     for axis, window in enumerate(axes):
-        counts = np.maximum(window_counts(window, get_bool(attrs, "count_include_pad")), 1)
+        counts = np.maximum(window_counts(window, get(attrs, "count_include_pad", bool)), 1)
         total /= counts.reshape(-1, *(1,) * (len(axes) - 1 - axis))
     return (total,)
 
 
 def _lp_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    require(get_int(attrs, "p") > 0, "bad p", "1 or more", get_int(attrs, "p"), "attribute 'p'")
+    require(get(attrs, "p", int) > 0, "bad p", "1 or more", get(attrs, "p", int), "attribute 'p'")
     return _pool_infer(inputs, attrs)
 
 
 def _lp_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    p = get_int(attrs, "p")
-    total = _summed(np.abs(to_f64(array(inputs, 0))) ** p, attrs, outputs)
+    p = get(attrs, "p", int)
+    total = _summed(np.abs(to_f64(present(inputs, 0))) ** p, attrs, outputs)
     return (total ** (1.0 / p),)
 
 
@@ -121,22 +107,22 @@ def _global_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
 
 
 def _global_average_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = to_f64(array(inputs, 0))
+    x = to_f64(present(inputs, 0))
     total = x.sum(axis=tuple(range(2, x.ndim)), keepdims=True)
     return (total / np.float64(prod(x.shape[2:])),)
 
 
 def _global_max_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = widen(array(inputs, 0))
+    x = widen(present(inputs, 0))
     axes = tuple(range(2, x.ndim))
     return (np.maximum.reduce(x, axis=axes, keepdims=True, initial=lowest(x.dtype)),)
 
 
-_KERNEL = ints_attr("kernel", doc="extents of the window")
-_STRIDES = ints_attr("strides", (), "one per spatial axis; empty: all 1")
-_PADS = ints_attr("pads", (), "begins of the spatial axes, then ends; empty: none")
-_DILATIONS = ints_attr("dilations", (), "one per spatial axis; empty: all 1")
-_CEIL = bool_attr("ceil_mode", False, "a last window may hang over the end")
+_KERNEL = attr("kernel", tuple, "extents of the window")
+_STRIDES = attr("strides", (), "one per spatial axis; empty: all 1")
+_PADS = attr("pads", (), "begins of the spatial axes, then ends; empty: none")
+_DILATIONS = attr("dilations", (), "one per spatial axis; empty: all 1")
+_CEIL = attr("ceil_mode", False, "a last window may hang over the end")
 _ATTRS = (_KERNEL, _STRIDES, _PADS, _DILATIONS, _CEIL)
 
 OPS: tuple[OpDef, ...] = (
@@ -155,7 +141,7 @@ OPS: tuple[OpDef, ...] = (
         Family.POOL,
         "The mean of each window.",
         _X,
-        (*_ATTRS, bool_attr("count_include_pad", False, "padding counts as zeros")),
+        (*_ATTRS, attr("count_include_pad", False, "padding counts as zeros")),
         _pool_infer,
         _average_reference,
         _pool_flops,
@@ -185,7 +171,7 @@ OPS: tuple[OpDef, ...] = (
         Family.POOL,
         "(sum of |x|^p)^(1/p) of each window.",
         _X,
-        (_KERNEL, _STRIDES, _PADS, int_attr("p", 2)),
+        (_KERNEL, _STRIDES, _PADS, attr("p", 2)),
         _lp_infer,
         _lp_reference,
         lambda inputs, outputs, attrs: 2 * _pool_flops(inputs, outputs, attrs),

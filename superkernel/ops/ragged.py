@@ -23,7 +23,7 @@ import numpy as np
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import DataError
 from superkernel.core.tensor import TensorType
-from superkernel.ops.common import array, get_int, int_attr, present, require, require_rank, slot
+from superkernel.ops.common import attr, get, present, require, require_rank, slot
 from superkernel.ops.opdef import ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 
 FIXED_KEYS = 256  # what a unit of attention takes beside its keys, on the simulated accelerator: 250 to 500 keys' time
@@ -79,7 +79,7 @@ def check_lengths(lengths: Array, keys: int) -> None:
 
 def length_table(lengths: TensorType, attrs: Attrs) -> LengthTable:
     """What the attributes ask for."""
-    return LengthTable(lengths.shape[0], get_int(attrs, "keys"), get_int(attrs, "slots"), get_int(attrs, "fixed"))
+    return LengthTable(lengths.shape[0], get(attrs, "keys", int), get(attrs, "slots", int), get(attrs, "fixed", int))
 
 
 def _infer(inputs: Types, attrs: Attrs) -> Outputs:
@@ -87,13 +87,13 @@ def _infer(inputs: Types, attrs: Attrs) -> Outputs:
     require_rank(lengths, 1, 1, slot(_ARGS, 0))
     require(0 < lengths.shape[0] <= _BATCHES_MAX, "too few or too many batches", f"1 to {_BATCHES_MAX}", lengths)
     for name, low, high in (("keys", 0, _KEYS_MAX), ("slots", 1, _SLOTS_MAX), ("fixed", 1, _KEYS_MAX)):
-        value = get_int(attrs, name)
+        value = get(attrs, name, int)
         require(low <= value <= high, "out of range", f"{low} to {high}", value, f"attribute {name!r}")
-    return (TensorType(DType.I32, (table_words(get_int(attrs, "slots")),)),)
+    return (TensorType(DType.I32, (table_words(get(attrs, "slots", int)),)),)
 
 
 def _reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    lengths = array(inputs, 0)
+    lengths = present(inputs, 0)
     kind = TensorType(DType.of(lengths.dtype), lengths.shape)
     return (length_table(kind, attrs).made(lengths),)
 
@@ -105,9 +105,9 @@ OPS: tuple[OpDef, ...] = (
         "The tiling of attention over a padded batch as a table: bounds along the batches, by lengths.",
         _ARGS,
         (
-            int_attr("keys", doc="of the attention, Skv: lengths are no larger"),
-            int_attr("slots", 1, "how many shares the work is divided into"),
-            int_attr("fixed", FIXED_KEYS, "what a batch costs beside its keys, in keys"),
+            attr("keys", int, "of the attention, Skv: lengths are no larger"),
+            attr("slots", 1, "how many shares the work is divided into"),
+            attr("fixed", FIXED_KEYS, "what a batch costs beside its keys, in keys"),
         ),
         _infer,
         _reference,

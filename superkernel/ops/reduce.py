@@ -13,20 +13,7 @@ import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
-from superkernel.ops.common import (
-    array,
-    axes_of,
-    axis_of,
-    bool_attr,
-    get_bool,
-    get_int,
-    get_ints,
-    int_attr,
-    ints_attr,
-    present,
-    require,
-    widen,
-)
+from superkernel.ops.common import attr, axes_of, axis_of, get, get_ints, present, require, widen
 from superkernel.ops.opdef import (
     ANY,
     FLOATS,
@@ -59,19 +46,19 @@ def _kept_shape(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -
 
 def _infer(inputs: Types, attrs: Attrs) -> Outputs:
     x = present(inputs, 0)
-    return (TensorType(x.dtype, _kept_shape(x.shape, reduced_axes(attrs, x.rank), get_bool(attrs, "keepdims"))),)
+    return (TensorType(x.dtype, _kept_shape(x.shape, reduced_axes(attrs, x.rank), get(attrs, "keepdims", bool))),)
 
 
 def _reduction(name: str, doc: str, formula: Reduction, dtypes: frozenset[DType], flops_per_element: int = 1) -> OpDef:
     def reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-        x = widen(array(inputs, 0))
+        x = widen(present(inputs, 0))
         result = formula(x, reduced_axes(attrs, x.ndim))
         return (np.asarray(result).reshape(outputs[0].shape),)
 
     def flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
         return flops_per_element * present(inputs, 0).size
 
-    attr_defs = (ints_attr("axes", (), "empty: all axes"), bool_attr("keepdims", True, "reduced axes stay, as 1"))
+    attr_defs = (attr("axes", (), "empty: all axes"), attr("keepdims", True, "reduced axes stay, as 1"))
     return OpDef(name, Family.REDUCE, doc, (ArgDef("x", dtypes),), attr_defs, _infer, reference, flops)
 
 
@@ -126,8 +113,8 @@ def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
 
 def _arg_infer(inputs: Types, attrs: Attrs) -> Outputs:
     x = present(inputs, 0)
-    axis = axis_of(get_int(attrs, "axis"), x.rank)
-    shape = _kept_shape(x.shape, (axis,), get_bool(attrs, "keepdims"))
+    axis = axis_of(get(attrs, "axis", int), x.rank)
+    shape = _kept_shape(x.shape, (axis,), get(attrs, "keepdims", bool))
     out = TensorType(DType.I64, shape)
     require(x.shape[axis] > 0 or out.size == 0, "an empty axis has no extreme", "at least one element", x)
     return (out,)
@@ -139,20 +126,20 @@ def _element_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
 
 def _arg(name: str, doc: str, find: Callable[..., Array]) -> OpDef:
     def reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-        x = widen(array(inputs, 0))
+        x = widen(present(inputs, 0))
         if outputs[0].size == 0:
             return (np.zeros(outputs[0].shape, np.int64),)
-        axis = axis_of(get_int(attrs, "axis"), x.ndim)
-        if get_bool(attrs, "select_last_index"):
+        axis = axis_of(get(attrs, "axis", int), x.ndim)
+        if get(attrs, "select_last_index", bool):
             found = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis)
         else:
             found = find(x, axis=axis)
         return (np.asarray(found, np.int64).reshape(outputs[0].shape),)
 
     attrs = (
-        int_attr("axis", 0),
-        bool_attr("keepdims", True, "the reduced axis stays, as 1"),
-        bool_attr("select_last_index", False, "of equal values the last index instead of the first"),
+        attr("axis", 0),
+        attr("keepdims", True, "the reduced axis stays, as 1"),
+        attr("select_last_index", False, "of equal values the last index instead of the first"),
     )
     args = (ArgDef("x", NUMERIC),)
     return OpDef(name, Family.REDUCE, doc, args, attrs, _arg_infer, reference, _element_flops, discontinuous=True)
@@ -160,25 +147,25 @@ def _arg(name: str, doc: str, find: Callable[..., Array]) -> OpDef:
 
 def _cumsum_infer(inputs: Types, attrs: Attrs) -> Outputs:
     x = present(inputs, 0)
-    axis_of(get_int(attrs, "axis"), x.rank)
+    axis_of(get(attrs, "axis", int), x.rank)
     return (x,)
 
 
 def _cumsum_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = widen(array(inputs, 0))
-    axis, reverse = axis_of(get_int(attrs, "axis"), x.ndim), get_bool(attrs, "reverse")
+    x = widen(present(inputs, 0))
+    axis, reverse = axis_of(get(attrs, "axis", int), x.ndim), get(attrs, "reverse", bool)
     running = np.flip(x, axis) if reverse else x
     total = running.cumsum(axis=axis, dtype=x.dtype)
-    if get_bool(attrs, "exclusive"):
+    if get(attrs, "exclusive", bool):
         zero = np.zeros((*x.shape[:axis], min(1, x.shape[axis]), *x.shape[axis + 1 :]), x.dtype)
         total = np.concatenate([zero, total[(slice(None),) * axis + (slice(0, -1),)]], axis=axis)
     return (np.flip(total, axis) if reverse else total,)
 
 
 _CUMSUM_ATTRS: tuple[AttrDef, ...] = (
-    int_attr("axis", 0),
-    bool_attr("exclusive", False, "leave the element itself out"),
-    bool_attr("reverse", False, "from the end"),
+    attr("axis", 0),
+    attr("exclusive", False, "leave the element itself out"),
+    attr("reverse", False, "from the end"),
 )
 
 OPS: tuple[OpDef, ...] = (

@@ -12,19 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from superkernel.core.tensor import TensorType
-from superkernel.ops.common import (
-    array,
-    get_floats,
-    get_ints,
-    get_str,
-    ints_attr,
-    is_float,
-    present,
-    require,
-    saturate,
-    str_attr,
-    to_f64,
-)
+from superkernel.ops.common import attr, get, get_floats, get_ints, is_float, present, require, saturate, to_f64
 from superkernel.ops.opdef import (
     FLOATS,
     INTS,
@@ -41,6 +29,7 @@ from superkernel.ops.opdef import (
 )
 
 _ARGS = (ArgDef("x", FLOATS | INTS),)
+_ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
 @dataclass(frozen=True)
@@ -64,8 +53,8 @@ def _coordinates(extent: int, size: int, scale: float, mode: str) -> Array:
 
 def axis_plan(extent: int, size: int, scale: float, attrs: Attrs) -> AxisPlan:
     """The plan of one axis of a legal resize. `extent` > 0 where `size` > 0."""
-    at = _coordinates(extent, size, scale, get_str(attrs, "coordinate_mode"))
-    if get_str(attrs, "mode") == "linear":
+    at = _coordinates(extent, size, scale, get(attrs, "coordinate_mode", str))
+    if get(attrs, "mode", str) == "linear":
         at = np.clip(at, 0.0, max(extent - 1, 0))
         low = np.floor(at).astype(np.int64)
         return AxisPlan(low, np.minimum(low + 1, extent - 1), at - low)
@@ -74,7 +63,7 @@ def axis_plan(extent: int, size: int, scale: float, attrs: Attrs) -> AxisPlan:
         "round_prefer_ceil": np.floor(at + 0.5),
         "floor": np.floor(at),
         "ceil": np.ceil(at),
-    }[get_str(attrs, "nearest_mode")]
+    }[get(attrs, "nearest_mode", str)]
     index = np.clip(nearest, 0, max(extent - 1, 0)).astype(np.int64)
     return AxisPlan(index, index, np.zeros(size))
 
@@ -102,9 +91,9 @@ def _infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = array(inputs, 0)
+    x = present(inputs, 0)
     plans = axis_plans(x.shape, attrs)
-    linear = get_str(attrs, "mode") == "linear"
+    linear = get(attrs, "mode", str) == "linear"
     result = to_f64(x) if linear else x
     for axis, plan in enumerate(plans):
         if plan is None:
@@ -122,7 +111,7 @@ def _reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, .
 
 def _flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
     """Three operations per interpolated axis and element."""
-    if get_str(attrs, "mode") == "nearest":
+    if get(attrs, "mode", str) == "nearest":
         return 0
     plans = axis_plans(present(inputs, 0).shape, attrs)
     return 3 * outputs[0].size * sum(plan is not None for plan in plans)
@@ -134,11 +123,13 @@ RESIZE = OpDef(
     "x sampled at other extents: the nearest element or the N-linear mean of the neighbours; integers truncate.",
     _ARGS,
     (
-        ints_attr("sizes", doc="extents of the output"),
+        attr("sizes", tuple, "extents of the output"),
         AttrDef("scales", AttrKind.FLOATS, (), "output per input step, one per axis; empty: sizes / input extents"),
-        str_attr("mode", "nearest", ("nearest", "linear")),
-        str_attr("coordinate_mode", "half_pixel", ("half_pixel", "asymmetric", "align_corners")),
-        str_attr("nearest_mode", "round_prefer_floor", ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")),
+        attr("mode", "nearest", choices=("nearest", "linear")),
+        attr("coordinate_mode", "half_pixel", choices=("half_pixel", "asymmetric", "align_corners")),
+        attr(
+            "nearest_mode", "round_prefer_floor", choices=("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+        ),
     ),
     _infer,
     _reference,

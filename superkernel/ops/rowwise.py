@@ -10,13 +10,10 @@ import numpy as np
 
 from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
-    array,
+    attr,
     axis_of,
-    float_attr,
-    get_float,
-    get_int,
-    int_attr,
-    optional_array,
+    get,
+    optional,
     present,
     require,
     require_broadcast_to,
@@ -34,19 +31,15 @@ from superkernel.ops.opdef import (
     AttrDef,
     Attrs,
     Family,
-    FlopsFn,
     InferFn,
     OpDef,
     Outputs,
     ReferenceFn,
     Types,
+    per_element,
 )
 
 _X = ArgDef("x", FLOATS)
-
-
-def _per_element(flops: int) -> FlopsFn:
-    return lambda inputs, outputs, attrs: flops * outputs[0].size
 
 
 def _row(
@@ -59,11 +52,11 @@ def _row(
     flops: int,
     family: Family = Family.ROWWISE,
 ) -> OpDef:
-    return OpDef(name, family, doc, args, attrs, infer, reference, _per_element(flops))
+    return OpDef(name, family, doc, args, attrs, infer, reference, per_element(flops))
 
 
 def _epsilon(attrs: Attrs) -> float:
-    epsilon = get_float(attrs, "epsilon")
+    epsilon = get(attrs, "epsilon", float)
     require(0.0 <= epsilon < float("inf"), "bad epsilon", "finite, 0 or more", epsilon)
     return epsilon
 
@@ -73,7 +66,7 @@ def _epsilon(attrs: Attrs) -> float:
 
 def _axis_infer(inputs: Types, attrs: Attrs) -> Outputs:
     x = present(inputs, 0)
-    axis_of(get_int(attrs, "axis"), x.rank)
+    axis_of(get(attrs, "axis", int), x.rank)
     return (x,)
 
 
@@ -83,25 +76,25 @@ def _shifted(x: Array, axis: int) -> Array:
 
 
 def _softmax_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x, axis = to_f64(array(inputs, 0)), get_int(attrs, "axis")
+    x, axis = to_f64(present(inputs, 0)), get(attrs, "axis", int)
     power = np.exp(_shifted(x, axis))
     return (power / power.sum(axis=axis, keepdims=True),)
 
 
 def _log_softmax_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x, axis = to_f64(array(inputs, 0)), get_int(attrs, "axis")
+    x, axis = to_f64(present(inputs, 0)), get(attrs, "axis", int)
     shifted = _shifted(x, axis)
     return (shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)),)
 
 
 def _lp_norm_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    require(get_int(attrs, "p") in (1, 2), "bad p", "1 or 2", get_int(attrs, "p"))
+    require(get(attrs, "p", int) in (1, 2), "bad p", "1 or 2", get(attrs, "p", int))
     return _axis_infer(inputs, attrs)
 
 
 def _lp_norm_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x, axis = to_f64(array(inputs, 0)), get_int(attrs, "axis")
-    if get_int(attrs, "p") == 1:
+    x, axis = to_f64(present(inputs, 0)), get(attrs, "axis", int)
+    if get(attrs, "p", int) == 1:
         norm = np.abs(x).sum(axis=axis, keepdims=True)
     else:
         norm = np.sqrt((x * x).sum(axis=axis, keepdims=True))
@@ -120,7 +113,7 @@ _LAYER_ARGS = (
 def _tail_infer(inputs: Types, attrs: Attrs) -> Outputs:
     require_same_dtype(inputs, _LAYER_ARGS)
     x = present(inputs, 0)
-    axis_of(get_int(attrs, "axis"), x.rank)
+    axis_of(get(attrs, "axis", int), x.rank)
     _epsilon(attrs)
     for index, kind in enumerate(inputs):
         if index and kind is not None:
@@ -144,19 +137,19 @@ def _normalised(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
 
 
 def _layer_norm_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = to_f64(array(inputs, 0))
-    axes = tuple(range(axis_of(get_int(attrs, "axis"), x.ndim), x.ndim))
+    x = to_f64(present(inputs, 0))
+    axes = tuple(range(axis_of(get(attrs, "axis", int), x.ndim), x.ndim))
     normal = _normalised(x, axes, _epsilon(attrs))
-    return (_affine(normal, optional_array(inputs, 1), optional_array(inputs, 2)),)
+    return (_affine(normal, optional(inputs, 1), optional(inputs, 2)),)
 
 
 def _rms_norm_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = to_f64(array(inputs, 0))
-    axes = tuple(range(axis_of(get_int(attrs, "axis"), x.ndim), x.ndim))
+    x = to_f64(present(inputs, 0))
+    axes = tuple(range(axis_of(get(attrs, "axis", int), x.ndim), x.ndim))
     if x.size == 0:
         return (x,)
     normal = x / np.sqrt((x * x).mean(axis=axes, keepdims=True) + _epsilon(attrs))
-    return (_affine(normal, optional_array(inputs, 1), None),)
+    return (_affine(normal, optional(inputs, 1), None),)
 
 
 # group_norm, instance_norm, batch_norm: per channel scale and bias, channels on axis 1
@@ -185,7 +178,7 @@ def _over_channels(values: Array, rank: int) -> Array:
 
 
 def _group_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    x, groups = _channel_checks(inputs, _CHANNEL_ARGS), get_int(attrs, "groups")
+    x, groups = _channel_checks(inputs, _CHANNEL_ARGS), get(attrs, "groups", int)
     divides = groups > 0 and x.shape[1] % groups == 0
     require(divides, "groups does not divide the channels", f"a divisor of {x.shape[1]}", groups, "attribute 'groups'")
     _epsilon(attrs)
@@ -196,12 +189,12 @@ def _grouped(x: Array, groups: int, inputs: Arrays, epsilon: float) -> Array:
     """Each group of channels of each sample normalised over all its elements, then scale and bias."""
     split = x.reshape(x.shape[0], groups, -1) if x.size else x.reshape(x.shape[0], groups, 0)
     normal = _normalised(split, (2,), epsilon).reshape(x.shape)
-    return normal * _over_channels(array(inputs, 1), x.ndim) + _over_channels(array(inputs, 2), x.ndim)
+    return normal * _over_channels(present(inputs, 1), x.ndim) + _over_channels(present(inputs, 2), x.ndim)
 
 
 def _group_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = to_f64(array(inputs, 0))
-    return (_grouped(x, get_int(attrs, "groups"), inputs, _epsilon(attrs)) if x.size else x,)
+    x = to_f64(present(inputs, 0))
+    return (_grouped(x, get(attrs, "groups", int), inputs, _epsilon(attrs)) if x.size else x,)
 
 
 def _instance_infer(inputs: Types, attrs: Attrs) -> Outputs:
@@ -210,7 +203,7 @@ def _instance_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _instance_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = to_f64(array(inputs, 0))
+    x = to_f64(present(inputs, 0))
     return (_grouped(x, x.shape[1], inputs, _epsilon(attrs)) if x.size else x,)
 
 
@@ -220,8 +213,8 @@ def _batch_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _batch_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = to_f64(array(inputs, 0))
-    scale, bias, mean, var = (_over_channels(array(inputs, i), x.ndim) for i in range(1, 5))
+    x = to_f64(present(inputs, 0))
+    scale, bias, mean, var = (_over_channels(present(inputs, i), x.ndim) for i in range(1, 5))
     return ((x - mean) / np.sqrt(var + _epsilon(attrs)) * scale + bias,)
 
 
@@ -229,15 +222,15 @@ def _batch_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Ar
 
 
 def _lrn_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    x, size = present(inputs, 0), get_int(attrs, "size")
+    x, size = present(inputs, 0), get(attrs, "size", int)
     require_rank(x, 2, None, slot((_X,), 0))
     require(size > 0, "bad size", "1 or more", size, "attribute 'size'")
     return (x,)
 
 
 def _lrn_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = to_f64(array(inputs, 0))
-    size = get_int(attrs, "size")
+    x = to_f64(present(inputs, 0))
+    size = get(attrs, "size", int)
     before, behind = (size - 1) // 2, size // 2  # channels on either side that an element's sum takes in
     squares = x * x
     total = np.zeros_like(x)
@@ -245,37 +238,21 @@ def _lrn_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arra
     for offset in range(max(-before, 1 - channels), min(behind, channels - 1) + 1):
         first, last = max(0, -offset), channels - max(0, offset)
         total[:, first:last] += squares[:, first + offset : last + offset]
-    base = get_float(attrs, "bias") + get_float(attrs, "alpha") / size * total
-    return (x / base ** get_float(attrs, "beta"),)
+    base = get(attrs, "bias", float) + get(attrs, "alpha", float) / size * total
+    return (x / base ** get(attrs, "beta", float),)
 
 
 def _lrn_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
-    return outputs[0].size * (2 * min(get_int(attrs, "size"), max(1, outputs[0].shape[1])) + 4)
+    return outputs[0].size * (2 * min(get(attrs, "size", int), max(1, outputs[0].shape[1])) + 4)
 
 
-_EPSILON = float_attr("epsilon", 1e-5)
-_AXIS = int_attr("axis", -1)
-_TAIL_AXIS = int_attr("axis", -1, "first of the normalised axes: all from it to the last")
+_EPSILON = attr("epsilon", 1e-5)
+_AXIS = attr("axis", -1)
+_TAIL_AXIS = attr("axis", -1, "first of the normalised axes: all from it to the last")
 
 OPS: tuple[OpDef, ...] = (
-    _row(
-        "softmax",
-        "e^x / sum of e^x along an axis.",
-        (_X,),
-        (_AXIS,),
-        _axis_infer,
-        _softmax_reference,
-        5,
-    ),
-    _row(
-        "log_softmax",
-        "x - log(sum of e^x) along an axis.",
-        (_X,),
-        (_AXIS,),
-        _axis_infer,
-        _log_softmax_reference,
-        5,
-    ),
+    _row("softmax", "e^x / sum of e^x along an axis.", (_X,), (_AXIS,), _axis_infer, _softmax_reference, 5),
+    _row("log_softmax", "x - log(sum of e^x) along an axis.", (_X,), (_AXIS,), _axis_infer, _log_softmax_reference, 5),
     _row(
         "layer_norm",
         "(x - mean) / sqrt(variance + epsilon) * scale + bias over axis .. end.",
@@ -298,7 +275,7 @@ OPS: tuple[OpDef, ...] = (
         "group_norm",
         "(x - mean) / sqrt(variance + epsilon) over each group of channels, * scale + bias per channel.",
         _CHANNEL_ARGS,
-        (int_attr("groups"), _EPSILON),
+        (attr("groups", int), _EPSILON),
         _group_infer,
         _group_reference,
         7,
@@ -316,7 +293,7 @@ OPS: tuple[OpDef, ...] = (
         "lp_norm",
         "x / (sum of |x|^p)^(1/p) along an axis; 0 where the sum is 0.",
         (_X,),
-        (_AXIS, int_attr("p", 2)),
+        (_AXIS, attr("p", 2)),
         _lp_norm_infer,
         _lp_norm_reference,
         3,
@@ -326,7 +303,7 @@ OPS: tuple[OpDef, ...] = (
         Family.ROWWISE,
         "x / (bias + alpha / size * sum of x^2 over size neighbouring channels)^beta.",
         (ArgDef("x", FLOATS, doc="[N, C, ...]"),),
-        (int_attr("size"), float_attr("alpha", 1e-4), float_attr("beta", 0.75), float_attr("bias", 1.0)),
+        (attr("size", int), attr("alpha", 1e-4), attr("beta", 0.75), attr("bias", 1.0)),
         _lrn_infer,
         _lrn_reference,
         _lrn_flops,

@@ -8,7 +8,7 @@ bounds.
 from __future__ import annotations
 
 from superkernel.core.dtypes import DType
-from superkernel.ops.common import array, present, require, require_rank, require_shape, slot, widen
+from superkernel.ops.common import present, require, require_rank, require_shape, slot, widen
 from superkernel.ops.opdef import ANY, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 
 _ARGS = (
@@ -32,9 +32,9 @@ def _infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    cache, new = widen(array(inputs, 0)).copy(), widen(array(inputs, 1))
+    cache, new = widen(present(inputs, 0)).copy(), widen(present(inputs, 1))
     rows = new.shape[2]
-    start = min(max(int(array(inputs, 2).reshape(-1)[0]), 0), cache.shape[2] - rows)
+    start = min(max(int(present(inputs, 2).reshape(-1)[0]), 0), cache.shape[2] - rows)
     cache[:, :, start : start + rows] = new
     return (cache,)
 

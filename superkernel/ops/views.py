@@ -11,29 +11,8 @@ from math import prod
 import numpy as np
 
 from superkernel.core.tensor import TensorType
-from superkernel.ops.common import array as nth
-from superkernel.ops.common import (
-    axes_of,
-    axis_of,
-    broadcast_shape,
-    get_int,
-    get_ints,
-    int_attr,
-    ints_attr,
-    present,
-    require,
-)
-from superkernel.ops.opdef import (
-    ANY,
-    ArgDef,
-    Array,
-    Arrays,
-    Attrs,
-    Family,
-    OpDef,
-    Outputs,
-    Types,
-)
+from superkernel.ops.common import attr, axes_of, axis_of, broadcast_shape, get, get_ints, present, require
+from superkernel.ops.opdef import ANY, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 
 _X = (ArgDef("x", ANY),)
 
@@ -55,7 +34,7 @@ def _reshape_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _reshape_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    return (nth(inputs, 0).reshape(outputs[0].shape),)
+    return (present(inputs, 0).reshape(outputs[0].shape),)
 
 
 # Views: transpose, expand, slice, split
@@ -73,7 +52,7 @@ def _transpose_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _transpose_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = nth(inputs, 0)
+    x = present(inputs, 0)
     return (x.transpose(_permutation(attrs, x.ndim)),)
 
 
@@ -84,7 +63,7 @@ def _expand_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _expand_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    return (np.broadcast_to(nth(inputs, 0), outputs[0].shape),)
+    return (np.broadcast_to(present(inputs, 0), outputs[0].shape),)
 
 
 def slice_ranges(shape: Sequence[int], attrs: Attrs) -> tuple[range, ...]:
@@ -110,7 +89,7 @@ def _slice_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _slice_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x = nth(inputs, 0)
+    x = present(inputs, 0)
     for axis, taken in enumerate(slice_ranges(x.shape, attrs)):
         # A negative step that runs past index 0 has the stop -1, which NumPy would count from the end.
         stop = None if taken.stop < 0 else taken.stop
@@ -120,7 +99,7 @@ def _slice_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Ar
 
 def _split_infer(inputs: Types, attrs: Attrs) -> Outputs:
     x, sizes = present(inputs, 0), get_ints(attrs, "sizes")
-    axis = axis_of(get_int(attrs, "axis"), x.rank)
+    axis = axis_of(get(attrs, "axis", int), x.rank)
     require(len(sizes) > 0 and min(sizes) >= 0, "bad sizes", "one or more sizes of at least 0", list(sizes))
     require(sum(sizes) == x.shape[axis], "sizes do not add up to the axis", x.shape[axis], list(sizes))
     return tuple(TensorType(x.dtype, (*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in sizes)
@@ -128,16 +107,16 @@ def _split_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 def _split_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     stops = np.cumsum(get_ints(attrs, "sizes"))[:-1].tolist()
-    return tuple(np.split(nth(inputs, 0), stops, axis=get_int(attrs, "axis")))
+    return tuple(np.split(present(inputs, 0), stops, axis=get(attrs, "axis", int)))
 
 
-_SHAPE = (ints_attr("shape", doc="extents of the output"),)
-_RESHAPE_ATTRS = (ints_attr("shape", doc="extents of the output; one may be -1: what is left"),)
+_SHAPE = (attr("shape", tuple, "extents of the output"),)
+_RESHAPE_ATTRS = (attr("shape", tuple, "extents of the output; one may be -1: what is left"),)
 _SLICE_ATTRS = (
-    ints_attr("starts"),
-    ints_attr("ends"),
-    ints_attr("axes", (), "empty: the first axes"),
-    ints_attr("steps", (), "empty: all 1; may be negative"),
+    attr("starts", tuple),
+    attr("ends", tuple),
+    attr("axes", (), "empty: the first axes"),
+    attr("steps", (), "empty: all 1; may be negative"),
 )
 
 OPS: tuple[OpDef, ...] = (
@@ -155,7 +134,7 @@ OPS: tuple[OpDef, ...] = (
         Family.VIEW,
         "Axes permuted: output axis i is input axis perm[i].",
         _X,
-        (ints_attr("perm", (), "empty: all axes reversed"),),
+        (attr("perm", (), "empty: all axes reversed"),),
         _transpose_infer,
         _transpose_reference,
     ),
@@ -182,7 +161,7 @@ OPS: tuple[OpDef, ...] = (
         Family.VIEW,
         "Consecutive parts along an axis, one output per size.",
         _X,
-        (int_attr("axis", 0), ints_attr("sizes", doc="extents of the parts")),
+        (attr("axis", 0), attr("sizes", tuple, "extents of the parts")),
         _split_infer,
         _split_reference,
         results=("parts...",),
