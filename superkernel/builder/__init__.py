@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,25 +37,21 @@ from superkernel.ops.table import find_op, suggest_ops
 
 __all__ = ["GraphBuilder", "Tensor", "TensorLike"]
 
+Item = TypeVar("Item")
 
+
+@dataclass(slots=True, eq=False)
 class _Record:
     """A node under construction; its values still may be renamed."""
 
-    __slots__ = ("attrs", "inputs", "kernel_type", "name", "op", "outputs", "scope", "stream")
-
-    def __init__(
-        self,
-        name: str,
-        op: str,
-        inputs: Sequence[Value | None],
-        attrs: Mapping[str, Any],
-        scope: str | None,
-        stream: int | str | None,
-        kernel_type: KernelType | None,
-    ) -> None:
-        self.name, self.op, self.inputs, self.attrs = name, op, tuple(inputs), attrs
-        self.scope, self.stream, self.kernel_type = scope, stream, kernel_type
-        self.outputs: tuple[Value, ...] = ()
+    name: str
+    op: str
+    inputs: tuple[Value | None, ...]
+    attrs: Mapping[str, Any]
+    scope: str | None
+    stream: int | str | None
+    kernel_type: KernelType | None
+    outputs: tuple[Value, ...] = ()
 
     def node(self) -> Node:
         return Node(
@@ -161,41 +158,28 @@ class GraphBuilder(OperatorMethods):
         scope within another is one of its own. Names of nodes begin with it."""
         if not isinstance(name, str):
             raise GraphError("scope must be a text", found=repr(name))
-        self._scopes.append(name)
-        try:
-            with self.section(name):
-                yield
-        finally:
-            self._scopes.pop()
+        with _pushed(self._scopes, name), self.section(name):
+            yield
 
     @contextmanager
     def section(self, name: str) -> Iterator[None]:
         """Names of nodes made inside begin with `name`/; that is all."""
-        self._sections.append(name)
-        try:
+        with _pushed(self._sections, name):
             yield
-        finally:
-            self._sections.pop()
 
     @contextmanager
     def stream(self, name: int | str) -> Iterator[None]:
         """Nodes made inside belong to stream `name`: they are issued in the order in which they are made."""
         if isinstance(name, bool) or not isinstance(name, (int, str)):
             raise GraphError("stream must be an integer or a text", found=repr(name))
-        self._streams.append(name)
-        try:
+        with _pushed(self._streams, name):
             yield
-        finally:
-            self._streams.pop()
 
     @contextmanager
     def kernel_type(self, kind: KernelType | str) -> Iterator[None]:
         """Nodes made inside run as the given kernel type."""
-        self._kernel_types.append(KernelType(kind))
-        try:
+        with _pushed(self._kernel_types, KernelType(kind)):
             yield
-        finally:
-            self._kernel_types.pop()
 
     # -- operators
 
@@ -229,7 +213,7 @@ class GraphBuilder(OperatorMethods):
         record = _Record(
             node_name,
             op,
-            values,
+            tuple(values),
             complete,
             "/".join(self._scopes) or None,
             self._streams[-1] if self._streams else None,
@@ -369,6 +353,15 @@ class GraphBuilder(OperatorMethods):
             value.record.name = name
         self._names.discard(value.name)
         value.name, value.named = name, True
+
+
+@contextmanager
+def _pushed(stack: list[Item], item: Item) -> Iterator[None]:
+    stack.append(item)
+    try:
+        yield
+    finally:
+        stack.pop()
 
 
 def _as_data(array: Any, dtype: object, where: str, copy: bool = True) -> NDArray[Any]:

@@ -6,7 +6,8 @@ dictionary keys); `equal` and `not_equal` compare elements.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
@@ -21,29 +22,16 @@ TensorLike: TypeAlias = "Tensor | bool | int | float | NDArray[Any]"
 _Index: TypeAlias = int | slice | EllipsisType | None
 
 
+@dataclass(slots=True, eq=False)
 class Value:
     """What a handle stands for; `record` is the producing node, `data` a constant's contents, `initial` a state's."""
 
-    __slots__ = ("data", "initial", "name", "named", "record", "type")
-
-    def __init__(
-        self,
-        name: str,
-        kind: TensorType,
-        *,
-        data: NDArray[Any] | None = None,
-        initial: NDArray[Any] | None = None,
-        named: bool = False,
-        record: Any = None,
-    ) -> None:
-        self.name, self.type, self.data, self.initial, self.named, self.record = (
-            name,
-            kind,
-            data,
-            initial,
-            named,
-            record,
-        )
+    name: str
+    type: TensorType
+    data: NDArray[Any] | None = None
+    initial: NDArray[Any] | None = None
+    named: bool = False
+    record: Any = None
 
 
 class Builder(Protocol):
@@ -53,6 +41,25 @@ class Builder(Protocol):
         self, op: str, inputs: Sequence[TensorLike | None], attrs: Mapping[str, Any] | None = None
     ) -> tuple[Tensor, ...]:
         """One node; a handle per output. Raises as the operator's shape inference does."""
+
+
+def _operator(op: str, *, swap: bool = False) -> Callable[[Tensor, TensorLike], Tensor]:
+    """The method of an operator of Python that is one of the table; `swap`: of the reflected one."""
+
+    def method(tensor: Tensor, other: TensorLike) -> Tensor:
+        return tensor.builder.apply(op, (other, tensor) if swap else (tensor, other))[0]
+
+    return method
+
+
+def _bitwise(word: str) -> Callable[[Tensor, TensorLike], Tensor]:
+    """As `_operator`, by whether the tensor holds truth values."""
+
+    def method(tensor: Tensor, other: TensorLike) -> Tensor:
+        kind = "logical" if tensor.dtype is DType.BOOL else "bitwise"
+        return tensor.builder.apply(f"{kind}_{word}", (tensor, other))[0]
+
+    return method
 
 
 class Tensor:
@@ -112,66 +119,14 @@ class Tensor:
 
     __array_ufunc__ = None  # NumPy arrays on the left hand over to the reflected method
 
-    def _binary(self, op: str, other: TensorLike, swap: bool = False) -> Tensor:
-        pair = (other, self) if swap else (self, other)
-        return self.builder.apply(op, pair)[0]
-
-    def __add__(self, other: TensorLike) -> Tensor:
-        return self._binary("add", other)
-
-    def __radd__(self, other: TensorLike) -> Tensor:
-        return self._binary("add", other, swap=True)
-
-    def __sub__(self, other: TensorLike) -> Tensor:
-        return self._binary("sub", other)
-
-    def __rsub__(self, other: TensorLike) -> Tensor:
-        return self._binary("sub", other, swap=True)
-
-    def __mul__(self, other: TensorLike) -> Tensor:
-        return self._binary("mul", other)
-
-    def __rmul__(self, other: TensorLike) -> Tensor:
-        return self._binary("mul", other, swap=True)
-
-    def __truediv__(self, other: TensorLike) -> Tensor:
-        return self._binary("div", other)
-
-    def __rtruediv__(self, other: TensorLike) -> Tensor:
-        return self._binary("div", other, swap=True)
-
-    def __pow__(self, other: TensorLike) -> Tensor:
-        return self._binary("pow", other)
-
-    def __mod__(self, other: TensorLike) -> Tensor:
-        return self._binary("mod", other)
-
-    def __matmul__(self, other: TensorLike) -> Tensor:
-        return self._binary("matmul", other)
-
-    def __rmatmul__(self, other: TensorLike) -> Tensor:
-        return self._binary("matmul", other, swap=True)
-
-    def __lt__(self, other: TensorLike) -> Tensor:  # type: ignore[misc]  # arrays mirror it with another type
-        return self._binary("less", other)
-
-    def __le__(self, other: TensorLike) -> Tensor:  # type: ignore[misc]  # arrays mirror it with another type
-        return self._binary("less_equal", other)
-
-    def __gt__(self, other: TensorLike) -> Tensor:  # type: ignore[misc]  # arrays mirror it with another type
-        return self._binary("greater", other)
-
-    def __ge__(self, other: TensorLike) -> Tensor:  # type: ignore[misc]  # arrays mirror it with another type
-        return self._binary("greater_equal", other)
-
-    def __and__(self, other: TensorLike) -> Tensor:
-        return self._binary("logical_and" if self.dtype is DType.BOOL else "bitwise_and", other)
-
-    def __or__(self, other: TensorLike) -> Tensor:
-        return self._binary("logical_or" if self.dtype is DType.BOOL else "bitwise_or", other)
-
-    def __xor__(self, other: TensorLike) -> Tensor:
-        return self._binary("logical_xor" if self.dtype is DType.BOOL else "bitwise_xor", other)
+    __add__, __radd__ = _operator("add"), _operator("add", swap=True)
+    __sub__, __rsub__ = _operator("sub"), _operator("sub", swap=True)
+    __mul__, __rmul__ = _operator("mul"), _operator("mul", swap=True)
+    __truediv__, __rtruediv__ = _operator("div"), _operator("div", swap=True)
+    __matmul__, __rmatmul__ = _operator("matmul"), _operator("matmul", swap=True)
+    __pow__, __mod__ = _operator("pow"), _operator("mod")
+    __lt__, __le__, __gt__, __ge__ = map(_operator, ("less", "less_equal", "greater", "greater_equal"))
+    __and__, __or__, __xor__ = map(_bitwise, ("and", "or", "xor"))
 
     def __invert__(self) -> Tensor:
         return self.builder.apply("logical_not" if self.dtype is DType.BOOL else "bitwise_not", (self,))[0]
@@ -184,11 +139,11 @@ class Tensor:
 
     def equal(self, other: TensorLike) -> Tensor:
         """Elementwise ==."""
-        return self._binary("equal", other)
+        return self.builder.apply("equal", (self, other))[0]
 
     def not_equal(self, other: TensorLike) -> Tensor:
         """Elementwise !=."""
-        return self._binary("not_equal", other)
+        return self.builder.apply("not_equal", (self, other))[0]
 
     def astype(self, dtype: object) -> Tensor:
         """Cast; the tensor itself where it already has the element type."""

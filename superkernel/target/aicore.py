@@ -20,28 +20,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from superkernel.core.dtypes import DType
-from superkernel.target import reading
+from superkernel.target import reading, sections
 from superkernel.target.base import Target
 from superkernel.target.schema import Value
-from superkernel.target.sections import (
-    SECTIONS,
-    AddressMap,
-    Control,
-    Cube,
-    DeviceSection,
-    Dispatch,
-    Dma,
-    Hbm,
-    InstructionCache,
-    L2Cache,
-    Memory,
-    Queue,
-    Rates,
-    Sdma,
-    Sync,
-    Vector,
-    all_fields,
-)
+from superkernel.target.sections import SECTIONS, all_fields
 
 TRIPLE = "riscv64-unknown-none-elf"
 """The control units' architecture, as LLVM names it."""
@@ -53,21 +35,21 @@ class AicoreTarget(Target):
 
     name: str
     description: str
-    device: DeviceSection
-    memory: Memory
-    control: Control
-    icache: InstructionCache
-    l2: L2Cache
-    hbm: Hbm
-    rates: Rates
-    dma: Dma
-    cube: Cube
-    vector: Vector
-    queue: Queue
-    sync: Sync
-    dispatch: Dispatch
-    sdma: Sdma
-    map: AddressMap
+    device: sections.DeviceSection
+    memory: sections.Memory
+    control: sections.Control
+    icache: sections.InstructionCache
+    l2: sections.L2Cache
+    hbm: sections.Hbm
+    rates: sections.Rates
+    dma: sections.Dma
+    cube: sections.Cube
+    vector: sections.Vector
+    queue: sections.Queue
+    sync: sections.Sync
+    dispatch: sections.Dispatch
+    sdma: sections.Sdma
+    map: sections.AddressMap
     origins: tuple[tuple[str, str], ...]
     sensitivity: tuple[tuple[str, float, float], ...]
 
@@ -256,16 +238,16 @@ def _fitting(value: int, power_of_two: bool) -> int:
 
 
 def _made(found: reading.Description) -> AicoreTarget:
-    sections: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for section, kind in SECTIONS.items():
         own = {s.name: found.values[s.path] for s in all_fields().values() if s.section == section}
-        sections[section] = kind(**own)
+        parts[section] = kind(**own)
     return AicoreTarget(
         name=found.name,
         description=found.description,
         origins=tuple(sorted(found.origins.items())),
         sensitivity=tuple(sorted((path, *ends) for path, ends in found.sensitivity.items())),
-        **sections,
+        **parts,
     )
 
 

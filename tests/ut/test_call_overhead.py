@@ -23,7 +23,7 @@ def tiny_graph(outputs: int = 1) -> sk.Graph:
     b = sk.GraphBuilder("tiny")
     x = b.input("x", (4, 4), "f32")
     for i in range(outputs):
-        b.output(b.relu(x) + np.float32(i), name=f"y{i}")  # type: ignore[operator]
+        b.output(b.relu(x) + np.float32(i), name=f"y{i}")  # type: ignore[arg-type]
     return b.graph()
 
 
@@ -102,7 +102,7 @@ def test_no_inputs_and_empty_arrays() -> None:
     kernel.bind(np.zeros((0, 4), np.float32)).run()
     b = sk.GraphBuilder("state")
     count = b.state("count", np.zeros(4, np.float32))
-    after = count + np.float32(1)  # type: ignore[operator]
+    after = count + np.float32(1)  # type: ignore[arg-type]
     b.update(count, after)
     b.output(b.neg(after), name="y")
     kernel = sk.compile(b.graph(), threads=2)
