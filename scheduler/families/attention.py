@@ -48,6 +48,7 @@ _KEYS_PER_BLOCK = {"avx512": 128, "avx2": 64, "plain": 32}
 _STREAMED_ROWS = 8  # with so few rows keys come straight from memory: smaller blocks keep both panel and values near
 _STREAMED_KEYS = 64
 _NATIVE_RATE = 1.9  # of products in bf16 by the CPU's own instructions, per f32 multiply-add
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,40 @@ class AttentionForm:
     def rows(self) -> int:
         """Stacked query rows of one key/value head."""
         return self.group * self.queries
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether every batch has a length of its own."""
+        return self.length is not None and bool(self.length.shape) and self.length.shape[0] > 1
+
+    def visible(self, positions: int) -> int:
+        """Keys that the first so many positions may read."""
+        if not self.causal or self.length is not None:
+            return self.keys
+        return max(0, min(self.keys, positions + self.keys - self.queries))
+
+    def touch_queries(self, found: AccessSet, batch: Span, heads: Span, positions: Span) -> None:
+        """What is read of the queries."""
+        found.view(self.q.operand, (batch, heads, positions, (0, self.depth)), self.q.strides, self.q.offset)
+
+    def touch_results(self, found: AccessSet, body: Body, batch: Span, heads: Span, positions: Span) -> None:
+        """What is read of the mask, and what the program behind reads and writes."""
+        found.program(body.epilogue, (batch, heads, positions, (0, self.value_depth)))
+        if self.mask is not None and self.keys:
+            box = (batch, heads, positions, (0, self.keys))
+            found.view(self.mask.operand, box, self.mask_strides, self.mask.offset)
+
+    def touch_keys(self, found: AccessSet, batch: Span, heads: Span, keys: int) -> None:
+        """What is read of the first so many keys and values of key/value heads."""
+        for view in (self.k, self.v) if keys else ():
+            found.view(view.operand, (batch, heads, (0, keys), (0, view.shape[3])), view.strides, view.offset)
+        self.touch_length(found, batch)
+
+    def touch_length(self, found: AccessSet, batch: Span) -> None:
+        """What is read of the lengths."""
+        if self.length is not None:
+            box = (batch if self.has_lengths else (0, 1),) if self.length.shape else ()
+            found.view(self.length.operand, box, self.length.strides, self.length.offset)
 
 
 @lru_cache(maxsize=1024)
@@ -190,37 +225,10 @@ class AttentionTiling(HostTiling):
                 else:
                     spans = [(h * form.group + group[0], h * form.group + group[1]) for h in range(*head)]
                 for heads in spans:
-                    self._rows(found, body, form, batch, heads, query)
-            keys = (0, self._visible(form, last - 1))
-            for view in (form.k, form.v):
-                if keys[1]:
-                    found.view(view.operand, (batch, head, keys, (0, view.shape[3])), view.strides, view.offset)
-            if form.length is not None:
-                span = batch if form.length.shape and form.length.shape[0] > 1 else (0, 1)
-                box = (span,) if form.length.shape else ()
-                found.view(form.length.operand, box, form.length.strides, form.length.offset)
+                    form.touch_queries(found, batch, heads, query)
+                    form.touch_results(found, body, batch, heads, query)
+            form.touch_keys(found, batch, head, form.visible(last))
         return found.result()
-
-    def _rows(
-        self,
-        found: AccessSet,
-        body: Body,
-        form: AttentionForm,
-        batch: tuple[int, int],
-        heads: tuple[int, int],
-        query: tuple[int, int],
-    ) -> None:
-        found.program(body.epilogue, (batch, heads, query, (0, form.value_depth)))
-        found.view(form.q.operand, (batch, heads, query, (0, form.depth)), form.q.strides, form.q.offset)
-        if form.mask is not None and form.keys:
-            box = (batch, heads, query, (0, form.keys))
-            found.view(form.mask.operand, box, form.mask_strides, form.mask.offset)
-
-    def _visible(self, form: AttentionForm, row: int) -> int:
-        """Keys that rows up to `row` of a head may read."""
-        if not form.causal or form.length is not None or row >= form.queries:
-            return form.keys
-        return max(0, min(form.keys, row + 1 + form.keys - form.queries))
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         form = attention_form(body)
@@ -233,8 +241,7 @@ class AttentionTiling(HostTiling):
         return 30.0 + total - whole * sum(per_head) - sum(per_head[:rest])
 
     def _block_ns(self, form: AttentionForm, block: int, target: CpuTarget) -> float:
-        last = min((block + 1) * self.block_rows, form.rows) - 1
-        keys = self._visible(form, last)
+        keys = form.visible(min((block + 1) * self.block_rows, form.rows))
         rows = self.padded_rows
         products = self._products_ns(form, keys, target)
         softmax = rows * (15.0 + keys / self.lanes * 6.0)

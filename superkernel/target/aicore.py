@@ -176,6 +176,12 @@ class AicoreTarget(Target):
             return cycles
         return -(-cycles * 1000 // (1000 - round(self.dma.unaligned_loss_percent * 10)))
 
+    def move_cycles(self, path: str, rows: int, row_bytes: int, address: int = 0) -> int:
+        """Cycles of a command that moves rows to or from global memory: start-up, `global_transfer_cycles`, and
+        dma.row_cycles for each row but the first."""
+        beats = self.global_transfer_cycles(path, rows * row_bytes, address)
+        return self.dma.startup_cycles + beats + (rows - 1) * self.dma.row_cycles
+
     # Device figures.
 
     @property

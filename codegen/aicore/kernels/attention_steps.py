@@ -22,7 +22,6 @@ from superkernel.scheduler.families.aicore.attention_tiling import (
     WEIGHT_SLOTS,
     AttentionTiling,
     Stack,
-    has_lengths,
 )
 from superkernel.scheduler.families.attention import AttentionForm, attention_form
 
@@ -45,7 +44,7 @@ class UnitSteps:
         self.form: AttentionForm = attention_form(body)
         form = self.form
         self._length: Number | None = None
-        if form.length is not None and not has_lengths(form):
+        if form.length is not None and not form.has_lengths:
             self._length = self._load_length(0)
         self.steps = self._count_steps()
 

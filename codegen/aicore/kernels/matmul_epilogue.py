@@ -10,8 +10,7 @@ from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.matmul_form import product_of
-from superkernel.scheduler.families.aicore.matmul_lane import lane_code, lane_size
-from superkernel.scheduler.families.aicore.matmul_tiling import CHANNEL_SLOTS, MatmulTiling
+from superkernel.scheduler.families.aicore.matmul_tiling import CHANNEL_SLOTS, MatmulTiling, lane_code, lane_size
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Local
 

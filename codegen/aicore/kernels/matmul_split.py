@@ -27,9 +27,8 @@ from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.stream import Stream
 from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.aicore.matmul_lane import lane_code, lane_size
 from superkernel.scheduler.families.aicore.matmul_split import CHUNK_SLOTS, SplitTiling
-from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, factors
+from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, factors, lane_code, lane_size
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Engine, Local
 

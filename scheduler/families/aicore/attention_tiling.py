@@ -37,7 +37,7 @@ from superkernel.scheduler.families.aicore.cube import cube_cycles, fix_cycles
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import TileCode, TileSize
-from superkernel.scheduler.families.attention import AttentionForm, attention_form
+from superkernel.scheduler.families.attention import AttentionForm, Span, attention_form
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.tiling import Access
 from superkernel.target.aicore import AicoreTarget
@@ -45,7 +45,6 @@ from superkernel.target.aicore import AicoreTarget
 TABLE = 5  # input slot
 F32_BYTES = 4
 WEIGHT_SLOTS, SUM_SLOTS = 2, 2  # of the channels
-Span = tuple[int, int]
 POSITION, HEAD, DEPTH = 2, 1, 3  # dimensions of the result
 
 
@@ -138,7 +137,7 @@ class AttentionTiling(AicoreTiling):
         form, found = attention_form(body), AccessSet(body)
         self._cube(found, form, begin, end)
         for rows in self._all_rows(form, begin, end):
-            _lane(found, body, form, rows)
+            form.touch_results(found, body, rows.batch, rows.heads, rows.positions)
         return found.result()
 
     def role_accesses(self, body: Body, begin: int, end: int, role: CoreRole) -> tuple[Access, ...]:
@@ -147,9 +146,9 @@ class AttentionTiling(AicoreTiling):
             self._cube(found, form, begin, end)
         else:
             for rows in self._all_rows(form, begin, end, role.lane):
-                _lane(found, body, form, rows)
+                form.touch_results(found, body, rows.batch, rows.heads, rows.positions)
             for batch, _, _, _ in self._boxes(begin, end):
-                _length(found, form, batch)
+                form.touch_length(found, batch)
         return found.result()
 
     def _boxes(self, begin: int, end: int) -> Iterator[tuple[Span, ...]]:
@@ -161,13 +160,8 @@ class AttentionTiling(AicoreTiling):
     def _cube(self, found: AccessSet, form: AttentionForm, begin: int, end: int) -> None:
         for batch, kv, heads, blocks in self._boxes(begin, end):
             for rows in self._rows_of(form, batch, kv, heads, blocks):
-                box = (rows.batch, rows.heads, rows.positions, (0, form.depth))
-                found.view(form.q.operand, box, form.q.strides, form.q.offset)
-            keys = (0, self.visible(form, blocks[1] - 1))
-            for view in (form.k, form.v):
-                if keys[1]:
-                    found.view(view.operand, (batch, kv, keys, (0, view.shape[3])), view.strides, view.offset)
-            _length(found, form, batch)
+                form.touch_queries(found, rows.batch, rows.heads, rows.positions)
+            form.touch_keys(found, batch, kv, self.visible(form, blocks[1] - 1))
 
     def _all_rows(self, form: AttentionForm, begin: int, end: int, lane: int = -1) -> Iterator[Rows]:
         for batch, kv, heads, blocks in self._boxes(begin, end):
@@ -200,14 +194,7 @@ class AttentionTiling(AicoreTiling):
 
     def visible(self, form: AttentionForm, block: int) -> int:
         """Keys that the rows of a block of positions may read."""
-        if not form.causal or form.length is not None or self.stack is not Stack.ROWS:
-            return form.keys
-        last = min((block + 1) * self.positions, form.queries)
-        return max(0, min(form.keys, last + form.keys - form.queries))
-
-    def blocks_of(self, form: AttentionForm, block: int) -> int:
-        """Blocks of keys of a unit, at most."""
-        return max(1, -(-self.visible(form, block) // self.keys))
+        return form.visible((block + 1) * self.positions) if self.stack is Stack.ROWS else form.keys
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
 
@@ -270,24 +257,6 @@ def _some(batch: Span, heads: Span, positions: Span) -> Iterator[Rows]:
         yield Rows(batch, heads, positions)
 
 
-def _lane(found: AccessSet, body: Body, form: AttentionForm, rows: Rows) -> None:
-    found.program(body.epilogue, (rows.batch, rows.heads, rows.positions, (0, form.value_depth)))
-    if form.mask is not None and form.keys:
-        box = (rows.batch, rows.heads, rows.positions, (0, form.keys))
-        found.view(form.mask.operand, box, form.mask_strides, form.mask.offset)
-
-
-def _length(found: AccessSet, form: AttentionForm, batch: Span) -> None:
-    if form.length is not None:
-        span = batch if has_lengths(form) else (0, 1)
-        found.view(form.length.operand, (span,) if form.length.shape else (), form.length.strides, form.length.offset)
-
-
-def has_lengths(form: AttentionForm) -> bool:
-    """Whether every batch has a length of its own."""
-    return form.length is not None and bool(form.length.shape) and form.length.shape[0] > 1
-
-
 @dataclass(frozen=True)
 class MaskForm:
     """The mask as a lane reads it: bytes from row to row (0: one row for all) and whether it differs by key."""
@@ -339,9 +308,8 @@ def step_cycles(body: Body, t: AttentionTiling, keys: int, target: AicoreTarget)
 def _load(path: str, rows: int, row_bytes: int, stride_bytes: int, target: AicoreTarget) -> int:
     """Of a transfer from global memory; a stride of `row_bytes` is one run."""
     if stride_bytes == row_bytes or rows == 1:
-        return target.dma.startup_cycles + target.transfer_cycles(path, rows * row_bytes)
-    beats = target.global_transfer_cycles(path, rows * row_bytes, stride_bytes)
-    return target.dma.startup_cycles + beats + (rows - 1) * target.dma.row_cycles
+        return target.move_cycles(path, 1, rows * row_bytes)
+    return target.move_cycles(path, rows, row_bytes, stride_bytes)
 
 
 def _cube_cycles(

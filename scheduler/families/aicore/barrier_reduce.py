@@ -72,7 +72,7 @@ class BarrierReduceTiling(VectorTiling):
             return 0.0
         item = body.operands[self.source[0]].type.dtype.itemsize
         vector, dma = target.vector, target.dma
-        load = dma.startup_cycles + target.transfer_cycles("rates.gm_to_ub_gb_per_s", self.chunk * item)
+        load = target.move_cycles("rates.gm_to_ub_gb_per_s", 1, self.chunk * item)
         beats = 3 * (vector.startup_cycles + -(-self.chunk // vector.lanes_32bit))
         total: float = CALL_CYCLES + load + (end - begin) * max(load, beats) + dma.startup_cycles
         total += target.cycles(target.sync.core_full_ns)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from math import isnan
 
 from superkernel.core.dtypes import DType
-from superkernel.core.tensor import row_major_strides
 from superkernel.ir.body import Body, Instruction, PointwiseProgram, ProgramInput, Role, View
 
 CHANNEL = 1  # dimension of a convolution's result that counts channels
@@ -160,10 +159,3 @@ class _Chain:
             return None
         self.used.add(source.source)
         return ChannelVector(source.source, source.offset, source.strides[CHANNEL])
-
-
-def dense_store(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a channels-last store over [images, channels, ...]."""
-    order = (0, *range(2, len(shape)), 1)
-    steps = row_major_strides(tuple(shape[d] for d in order))
-    return tuple(steps[order.index(d)] for d in range(len(shape)))

@@ -228,5 +228,4 @@ def cube_cycles(m: int, n: int, k: int, dtype: DType, target: AicoreTarget) -> i
 
 def fix_cycles(m: int, n: int, item: int, stride_bytes: int, target: AicoreTarget) -> int:
     """Cycles of one `l0c_to_gm`."""
-    beats = target.global_transfer_cycles("rates.l0c_to_gm_gb_per_s", m * n * item, stride_bytes if m > 1 else 0)
-    return target.dma.startup_cycles + beats + (m - 1) * target.dma.row_cycles
+    return target.move_cycles("rates.l0c_to_gm_gb_per_s", m, n * item, stride_bytes if m > 1 else 0)

@@ -96,7 +96,7 @@ class GatherTiling(VectorTiling):
         code, plan = gather_code(body), row_plan(body)
         rows = sum(prod(b - a for d, (a, b) in enumerate(box) if d != plan.col) for box in self.cut.boxes(begin, end))
         item = anchor_type(body).itemsize
-        transfer = target.transfer_cycles("rates.gm_to_ub_gb_per_s", self.cut.block * item) + target.dma.startup_cycles
+        transfer = target.move_cycles("rates.gm_to_ub_gb_per_s", 1, self.cut.block * item)
         index = len(plan.indices) * (target.control.global_load_cycles + INDEX_CYCLES)
         return CALL_CYCLES + rows * max(transfer, index) + self.cut.cycles(plan.epilogue, code, begin, end, target)
 

@@ -47,8 +47,7 @@ from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, mixes
 from superkernel.scheduler.families.aicore.cube import DepthCut, FactorLayout, chunk_bytes, cube_cycles, fix_cycles
 from superkernel.scheduler.families.aicore.matmul_form import CubeProduct, Side, product_of, turned
-from superkernel.scheduler.families.aicore.matmul_lane import lane_size
-from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, MatmulTiling, Span, factors, layout_of
+from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, MatmulTiling, Span, factors, lane_size, layout_of
 from superkernel.target.aicore import AicoreTarget
 
 CHUNK_SLOTS = 4  # chunks that L1 holds; at most 2 less than twice the pieces of a pass
@@ -199,7 +198,7 @@ def _figures(tiling: SplitTiling, body: Body, target: AicoreTarget) -> tuple[flo
     feed = left.feed_cycles(m, cut.step, target) + right.feed_cycles(n, cut.step, target)
     cube = steps * max(cube_cycles(m, n, cut.step, product.dtype, target), feed)
     fix = fix_cycles(m, n, 4, 0, target)
-    read = target.dma.startup_cycles + target.transfer_cycles("rates.gm_to_ub_gb_per_s", m * n * 4 // tiling.lanes)
+    read = target.move_cycles("rates.gm_to_ub_gb_per_s", 1, m * n * 4 // tiling.lanes)
     vector = read * (1 + (tiling.stages > 1) / tiling.stage)
     return piece, CROWDED * max(mte2, cube, fix, vector), read * (tiling.stage + 2)
 

@@ -9,7 +9,8 @@ different panels then read different tiles and depths, and not all the same bank
 
 Epilogues: what FIX can do on the way (`conv_fix`), the cube core does alone (FIX). Everything else is MIX: tiles of
 sums go through the group's workspace, each vector core of the group takes half of each tile (of its rows, or of its
-columns where there are few rows) and runs the program on it.
+columns where there are few rows) and runs the program on it, in pieces of rows x columns that fit into UB: two slots
+each for sums, inputs and outputs, temporaries once.
 
 Invariants: the depth is never split over units, and the order in which a tile's depth is walked depends on the unit's
 number alone: any split of the units gives the same bits.
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import Box, Region, regions_of_box
 from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ir.collapse import permuted, runs_of_range
@@ -45,9 +47,12 @@ from superkernel.scheduler.families.aicore.cube import (
     fix_cycles,
     packed_batch_strides,
 )
+from superkernel.scheduler.families.aicore.cuts import output_types
+from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.matmul_form import CubeProduct, Side, product_of, turned
 from superkernel.scheduler.families.aicore.packs import PackVector
-from superkernel.scheduler.families.aicore.rounding import ceil_to
+from superkernel.scheduler.families.aicore.rounding import ceil_to, largest
+from superkernel.scheduler.families.aicore.tilecode import Home, TileCode, TileSize
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.tiling import Access, Pack
 from superkernel.target.aicore import AicoreTarget
@@ -57,6 +62,8 @@ LANES = (1, 2)  # vector cores of a group that can share tiles
 CHANNEL_SLOTS = 2
 STRIDE_MAX = (1 << 32) - 1  # bytes, of a row in global memory
 Span = tuple[int, int]
+LANE_SLOTS = 2  # of sums, inputs and outputs in a vector core
+PIECE_ROWS = 16  # below that, narrower pieces are tried first: commands and transfers cost per command
 PLAYED_MIN, PLAYED_MAX = 4, 9  # tiles
 # Cycles of the control unit for a step, a chunk and a tile.
 STEP_CONTROL, CHUNK_CONTROL, TILE_CONTROL = 70, 60, 200
@@ -338,6 +345,56 @@ def fix_of(body: Body) -> FixForm | None:
     return fix_form(body, permuted(program, (0, rank - 1, *range(1, rank - 1))))  # columns are its channels
 
 
+# A vector core's share ------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def lane_code(body: Body, turns: bool = False) -> TileCode:
+    """The epilogue as tile code; `turns`: of the transposed product. Raises UnsupportedError where the vector engine
+    cannot do it."""
+    product = turned(product_of(body)) if turns else product_of(body)
+    program = product.program
+    rank = len(program.shape)
+    types = output_types(body, program)
+    return lower(program, types, rank - 2, rank - 1, anchors=(product.accumulator,))
+
+
+@lru_cache(maxsize=1024)
+def lane_size(body: Body, tiling: MatmulTiling, target: AicoreTarget) -> TileSize:
+    """The largest piece that fits into UB: the whole width, if a few rows of it fit, else part of it."""
+    code, block = lane_code(body, tiling.turns), target.memory.block_bytes
+    tiles, capacity = tiling.lane_tiles, target.memory.ub_bytes
+    (_, height), (_, width) = tiling.split(tiling.rows, tiling.columns)[0]
+    best: TileSize | None = None
+
+    def most_rows(width: int) -> int:
+        return largest(height, lambda rows: lane_bytes(code, TileSize(rows, width, block), tiles) <= capacity)
+
+    while True:
+        rows = most_rows(width)
+        if rows and (best is None or rows * width > best.rows * best.cols or best.rows < min(PIECE_ROWS, height)):
+            best = TileSize(rows, width, block)
+        if (best is not None and best.rows >= min(PIECE_ROWS, height)) or width <= tiling.line_block:
+            break
+        width = ceil_to(width // 2, tiling.line_block)
+    if best is None:
+        raise UnsupportedError(
+            "the epilogue of a matrix product does not fit into a vector core",
+            location="memory.ub_bytes",
+            found=f"{target.memory.ub_bytes}",
+        )
+    return best
+
+
+def lane_bytes(code: TileCode, size: TileSize, tiles: int = 1) -> int:
+    """UB that a piece needs. `tiles`: of sums."""
+    sums = tiles * size.rows * ceil_to(size.cols * 4, size.block_bytes)
+    moved = sums + code.home_bytes(Home.INPUT, size) + code.home_bytes(Home.OUTPUT, size)
+    # Buffers begin at whole blocks.
+    slack = size.block_bytes * (1 + tiles + len(code.registers))
+    return LANE_SLOTS * moved + code.temporaries(size)[1] + slack
+
+
 # Cost -----------------------------------------------------------------------------------------------------------------
 
 
@@ -409,7 +466,7 @@ def _store_cycles(tiling: MatmulTiling, body: Body, m: int, n: int, target: Aico
         out = product.program.outputs[0]
         item = body.operands[out.target].type.dtype.itemsize
         count = len(fix.vectors) if (fix := fix_of(body)) is not None else 0
-        one = target.dma.startup_cycles + target.transfer_cycles("rates.gm_to_l1_gb_per_s", tiling.columns * 4)
+        one = target.move_cycles("rates.gm_to_l1_gb_per_s", 1, tiling.columns * 4)
         return count * one, fix_cycles(m, n, item, out.strides[-2] * item, target), 0.0
     half = m * n * tiling.halves // tiling.lanes
     program = product.program

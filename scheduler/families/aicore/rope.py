@@ -233,8 +233,7 @@ class RopeTiling(ProgramsTiling):
         def cycles(rows: int) -> tuple[int, int, int]:
             elements = rows * self.cuts[0].block
             load, store = (
-                target.dma.startup_cycles + target.transfer_cycles(path, 2 * elements * item)
-                for path, item in zip(paths, items, strict=True)
+                target.move_cycles(path, 1, 2 * elements * item) for path, item in zip(paths, items, strict=True)
             )
             gather = v.startup_cycles + -(-elements // v.lanes_gather)
             return load, 4 * gather if plan.interleaved else 0, store

@@ -137,9 +137,7 @@ def _cost(tiling: RowsTiling, body: Body, units: int, target: AicoreTarget) -> f
         beats += 0 if code is None else tiles * code.vector_cycles(min(tiling.p, int(rows) + 1), tiling.q, target)
     work = beats + tiles * commands * vector.startup_cycles
     again = 1 if tiling.resident else loads
-    load_one: float = dma.startup_cycles + target.transfer_cycles(
-        "rates.gm_to_ub_gb_per_s", int(tile * kind.dtype.itemsize)
-    )
+    load_one: float = target.move_cycles("rates.gm_to_ub_gb_per_s", 1, int(tile * kind.dtype.itemsize))
     out = body.anchor_outputs[0].nbytes / max(1, tiling.units) * units
     stores: float = tiles * dma.startup_cycles + target.transfer_cycles("rates.ub_to_gm_gb_per_s", int(out))
     pieces_in, pieces_out = _pieces(tiling, body, elements)

@@ -266,8 +266,7 @@ class TileCode:
         if layout is TileLayout.MATRIX and move.row_stride == cols and cols * item % target.memory.block_bytes == 0:
             rows, cols = 1, rows * cols
         pieces, lines, elements = layout.extents(rows, cols)
-        beats = target.global_transfer_cycles(path, lines * elements * item, 0 if aligned else 1)
-        return pieces * (target.dma.startup_cycles + beats + (lines - 1) * target.dma.row_cycles)
+        return pieces * target.move_cycles(path, lines, elements * item, 0 if aligned else 1)
 
 
 def _first_gap(taken: Iterable[tuple[int, int]], nbytes: int) -> int:
