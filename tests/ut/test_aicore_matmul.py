@@ -26,7 +26,8 @@ from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import AicoreKernelType, CoreRole
 from superkernel.scheduler.families.aicore.cube import DepthCut, PackFactor
-from superkernel.scheduler.families.aicore.matmul import candidates, with_tile
+from superkernel.scheduler.families.aicore.matmul import _divisions, candidates
+from superkernel.scheduler.families.aicore.matmul_form import product_of
 from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, RIGHT, MatmulTiling, fix_of
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine
@@ -48,6 +49,11 @@ def tiny() -> AicoreTarget:
             "memory.ub_bytes": 16384,
         }
     )
+
+
+def with_tile(body: Body, target: AicoreTarget, rows: int, columns: int, kept: str = LEFT) -> MatmulTiling:
+    """The cut with a tile of that size."""
+    return next(t for t in _divisions(rows, columns, 1, product_of(body), body, target) if t.kept == kept)
 
 
 def check(case: AnchorCase, dtype: DType = F16, target: AicoreTarget | None = None, count: int = 2) -> MatmulTiling:

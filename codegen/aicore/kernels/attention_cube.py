@@ -21,15 +21,17 @@ from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.stream import Stream, StreamBuffer
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
-from superkernel.scheduler.families.aicore.attention_buffers import (
+from superkernel.scheduler.families.aicore.attention_tiling import (
+    F32_BYTES,
     L0_SLOTS,
+    AttentionTiling,
     Buffers,
+    Stack,
     cube_buffers,
     l1_buffers,
     query_pitch,
     row_pitch,
 )
-from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.target.engines import Engine, Local
 

@@ -17,8 +17,12 @@ from superkernel.codegen.aicore.rings import Part, Ring
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.aicore.attention_buffers import hides_by_position
-from superkernel.scheduler.families.aicore.attention_tiling import AttentionTiling, Stack, mask_form
+from superkernel.scheduler.families.aicore.attention_tiling import (
+    AttentionTiling,
+    Stack,
+    hides_by_position,
+    mask_form,
+)
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.attention import attention_form
 from superkernel.target.engines import Local

@@ -21,8 +21,14 @@ from superkernel.codegen.aicore.scalar import Number, Variable
 from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.aicore.attention_buffers import Buffers, ub_buffers
-from superkernel.scheduler.families.aicore.attention_tiling import F32_BYTES, AttentionTiling, Stack, epilogue_code
+from superkernel.scheduler.families.aicore.attention_tiling import (
+    F32_BYTES,
+    AttentionTiling,
+    Buffers,
+    Stack,
+    epilogue_code,
+    ub_buffers,
+)
 from superkernel.scheduler.families.aicore.lowering import bits_of
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import TileSize

@@ -17,12 +17,13 @@ from superkernel.ir.body import Body, View
 from superkernel.ops.ragged import slots_of
 from superkernel.registry.predicates import Reason, one_of
 from superkernel.registry.rounding import PRODUCT_SUMS
-from superkernel.scheduler.families.aicore.attention_buffers import L0_SLOTS, overflows
 from superkernel.scheduler.families.aicore.attention_tiling import (
     F32_BYTES,
+    L0_SLOTS,
     AttentionTiling,
     RaggedTiling,
     Stack,
+    overflows,
     table_view,
 )
 from superkernel.scheduler.families.aicore.base import AicoreTiling, check_group

@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.ir.body import Body, Operand, PointwiseProgram, Role, View
+from superkernel.ir.body import Body, PointwiseProgram, Role, View
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.conv_form import conv_form
 
@@ -102,22 +102,21 @@ def unsupported(what: str, expected: str, found: object) -> UnsupportedError:
     return UnsupportedError(what, location="aicore.conv", expected=expected, found=str(found))
 
 
-def _weights(body: Body) -> tuple[View, Operand]:
-    view = body.anchor_inputs[1]
-    if not isinstance(view, View) or body.operands[view.operand].role is not Role.CONSTANT:
-        raise unsupported("weights that are not constant", "constant weights", "weights that others compute")
-    return view, body.operands[view.operand]
+def _is_constant(body: Body, slot: int) -> bool:
+    """Whether an input is absent, or known when compiling."""
+    view = body.anchor_inputs[slot] if slot < len(body.anchor_inputs) else None
+    return view is None or (isinstance(view, View) and body.operands[view.operand].role is Role.CONSTANT)
 
 
 def _require(body: Body) -> None:
     x = body.anchor_input_types[0]
     if body.op != "conv" or x is None or x.rank not in (3, 4) or x.dtype not in TYPES:
         raise unsupported("not a convolution on the cube", "conv in one or two dimensions of f16, bf16 or f32", x)
-    _weights(body)
+    if not _is_constant(body, 1):
+        raise unsupported("weights that are not constant", "constant weights", "weights that others compute")
     if not isinstance(body.anchor_inputs[0], View):
         raise unsupported("a prologue in front of a convolution", "x in memory", "a program")
-    bias = body.anchor_inputs[2] if len(body.anchor_inputs) > 2 else None
-    if bias is not None and not (isinstance(bias, View) and body.operands[bias.operand].role is Role.CONSTANT):
+    if not _is_constant(body, 2):
         raise unsupported("a bias that is not constant", "a constant bias", "a bias that others compute")
 
 

@@ -239,16 +239,6 @@ def _depth_unit(product: CubeProduct, target: AicoreTarget) -> int:
     return target.memory.block_bytes // product.dtype.itemsize
 
 
-def with_tile(
-    body: Body, target: AicoreTarget, rows: int, columns: int, kept: str = LEFT, sums: int = 1
-) -> MatmulTiling:
-    """The tiling with a given tile. Raises UnsupportedError where it does not fit."""
-    for tiling in _divisions(rows, columns, sums, product_of(body), body, target):
-        if tiling.kept == kept:
-            return tiling
-    raise UnsupportedError("the tile does not fit", location="memory.l1_bytes", found=f"{rows} x {columns}")
-
-
 class MatmulFamily(KernelFamily[AicoreTarget]):
     """`aicore.matmul`: constant or computed factors, one matrix or a batch of them, f16, bf16, f32 and i8."""
 

@@ -159,30 +159,99 @@ def _pieces(tiling: RowsTiling, body: Body, elements: float) -> tuple[float, flo
     return pieces_in, sum(straight if s in (0, 1) else turned for s in stores)
 
 
-class _Budget:
-    """What fits into UB."""
+class _Search:
+    """Cuts whose buffers fit into UB. `p`, `q`: extents of a tile's dimensions."""
 
     def __init__(self, body: Body, target: AicoreTarget) -> None:
         kind = body.anchor_input_types[0]
         assert kind is not None
         self.body, self.space, self.target = body, space_of(body), target
-        self.item = kind.dtype.itemsize
+        self.mode, self.item = mode_of(self.space), kind.dtype.itemsize
         outs = [body.operands[o.target].type.dtype.itemsize for o in self.space.epilogue.outputs]
         narrowest = min([self.item, work_of(body).itemsize, *([] if is_reduction(body) else outs)])
-        self.pad = target.memory.block_bytes // narrowest
+        self.pad, self.step = target.memory.block_bytes // narrowest, 512 // self.item
+        (p_dim, q_dim), shape = tile_dims(self.space), self.space.epilogue.shape
+        self.p, self.q = max(1, shape[p_dim]) if p_dim >= 0 else 1, max(1, shape[q_dim])
 
-    def stride(self, q: int) -> int:
+    def run(self) -> Sequence[RowsTiling]:
+        """Never empty. Raises UnsupportedError where not even a block of a row fits."""
+        if self.mode in (RowMode.LINES, RowMode.POINTS):
+            return (self._lines(),)
+        return (self._whole(),) if self.mode is RowMode.WHOLE else tuple(self._columns())
+
+    def _stride(self, q: int) -> int:
         """Elements from tile row to tile row."""
         return ceil_to(q, self.pad)
 
-    def bytes(self, p: int, q: int, depth: int, fold: bool = False) -> int:
-        """All buffers."""
+    def _bytes(self, p: int, q: int, depth: int, fold: bool) -> int:
         block = self.target.memory.block_bytes
-        return buffers_of(self.body, p, q, self.stride(q), fold, block).total(depth, block)
+        return buffers_of(self.body, p, q, self._stride(q), fold, block).total(depth, block)
 
-    def fits(self, p: int, q: int, depth: int, fold: bool = False) -> bool:
-        """Whether they do."""
-        return self.bytes(p, q, depth, fold) <= self.target.memory.ub_bytes
+    def _fits(self, p: int, q: int, depth: int = 2, fold: bool = False) -> bool:
+        return self._bytes(p, q, depth, fold) <= self.target.memory.ub_bytes
+
+    def _rows(self, q: int, depth: int = 2, fold: bool = False) -> int:
+        """The most tile rows of q elements that fit, 0 for none."""
+        limit = max(1, TILE_BYTES_MAX // (self._stride(q) * self.item))
+        most = min(self.p, limit, COUNT_MAX // self._stride(q))
+        return largest(most, lambda p: self._fits(p, q, depth, fold))
+
+    def _chunk(self, q_max: int) -> int:
+        """The longest chunk of a row, in whole 512-byte blocks."""
+        q = min(q_max, TILE_BYTES_MAX // self.item // self.step * self.step) or self.step
+        while q > self.step and not self._fits(1, q):
+            q -= self.step
+        if not self._fits(1, q):
+            raise UnsupportedError(
+                "the unified buffer is too small for a row kernel",
+                location="memory.ub_bytes",
+                expected=f"at least {self._bytes(1, q, 2, False)} bytes",
+                found=self.target.memory.ub_bytes,
+            )
+        return q
+
+    def _tiling(
+        self, p: int, q: int, *, resident: bool, fold: bool = False, depth: int = 2, block: int = 1
+    ) -> RowsTiling:
+        inner = self.space.inner if self.mode in (RowMode.COLUMNS, RowMode.POINTS) else 1
+        is_empty = not is_reduction(self.body) and self.space.row_size == 0
+        outer = 0 if is_empty else prod(self.space.outer)
+        return RowsTiling(self.mode, p, q, self._stride(q), resident, fold, depth, outer, inner, block)
+
+    def _lines(self) -> RowsTiling:
+        """Many rows per tile; a row that does not fit streams through one tile row."""
+        points = self.mode is RowMode.POINTS
+        for depth in (2, 1):
+            p = self._rows(self.q, depth, True)
+            fold = p > 0 and _fold_pays(p, self.q, self.target) and not points
+            p = p if fold else self._rows(self.q, depth)
+            if p:
+                block = self.q if points else 1
+                return self._tiling(p, self.q, resident=True, fold=fold, depth=depth, block=block)
+        q = self._chunk(self.q)
+        return self._tiling(1, q, resident=points, block=q if points else 1)
+
+    def _whole(self) -> RowsTiling:
+        for depth in (2, 1) if prod(self.space.row[:-2]) == 1 else ():
+            if self._rows(self.q, depth) == self.p:
+                return self._tiling(self.p, self.q, resident=True, depth=depth)
+        p = self._rows(self.q)
+        return self._tiling(p or 1, self.q if p else self._chunk(self.q), resident=False)
+
+    def _columns(self) -> list[RowsTiling]:
+        """Blocks of the inner axis: wide ones, and narrower ones that fit or are for more cores."""
+        found: list[RowsTiling] = []
+        widths = dict.fromkeys(min(self.q, self.step * n // 4) for n in (32, 16, 8, 4, 2, 1))
+        for q in widths if prod(self.space.row[:-1]) == 1 else ():
+            depth = next((n for n in (2, 1) if self._fits(self.p, q, n)), 0)
+            found += [self._tiling(self.p, q, resident=True, depth=depth, block=q)] if depth else []
+        for q in widths:
+            p = self._rows(q)
+            if p and not any(t.q == q for t in found):
+                found.append(self._tiling(p, q, resident=False, block=q))
+        if not found:
+            self._chunk(self.step)  # refuses
+        return found
 
 
 def _fold_pays(p: int, q: int, target: AicoreTarget) -> bool:
@@ -210,16 +279,7 @@ class RowsFamily(KernelFamily[AicoreTarget]):
 
     def by_rows(self, body: Body, target: AicoreTarget) -> Sequence[RowsTiling]:
         """Rows on cores that know nothing of one another."""
-        space = space_of(body)
-        budget = _Budget(body, target)
-        pd, qd = tile_dims(space)
-        shape = space.epilogue.shape
-        p_extent, q_extent = (max(1, shape[pd]) if pd >= 0 else 1), max(1, shape[qd])
-        if mode_of(space) in (RowMode.LINES, RowMode.POINTS):
-            return (_lines(budget, p_extent, q_extent),)
-        if mode_of(space) is RowMode.WHOLE:
-            return (_whole(budget, p_extent, q_extent),)
-        return tuple(_columns(budget, p_extent, q_extent))
+        return _Search(body, target).run()
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         if slot:
@@ -243,91 +303,6 @@ def _scans(offered: Sequence[RowsTiling], body: Body) -> Sequence[RowsTiling]:
             found=f"{space.row_size} rows of {space.inner}",
         )
     return found
-
-
-def _largest(budget: _Budget, p_max: int, q: int, depth: int, fold: bool) -> int:
-    """The most tile rows of q elements that fit, 0 for none."""
-    limit = max(1, TILE_BYTES_MAX // (budget.stride(q) * budget.item))
-    most = min(p_max, limit, COUNT_MAX // budget.stride(q))
-    return largest(most, lambda p: budget.fits(p, q, depth, fold))
-
-
-def _widest(budget: _Budget, p: int, q_max: int, depth: int) -> int:
-    """The longest chunk of tile rows, in whole 512-byte blocks."""
-    step = 512 // budget.item
-    q = min(q_max, TILE_BYTES_MAX // budget.item // p // step * step) or step
-    while q > step and not budget.fits(p, q, depth):
-        q -= step
-    if not budget.fits(p, q, depth):
-        raise UnsupportedError(
-            "the unified buffer is too small for a row kernel",
-            location="memory.ub_bytes",
-            expected=f"at least {budget.bytes(p, q, depth)} bytes",
-            found=budget.target.memory.ub_bytes,
-        )
-    return q
-
-
-def _tiling(
-    budget: _Budget, p: int, q: int, *, resident: bool, fold: bool = False, depth: int = 2, block: int = 1
-) -> RowsTiling:
-    space = budget.space
-    inner = space.inner if mode_of(space) in (RowMode.COLUMNS, RowMode.POINTS) else 1
-    outer = prod(space.outer)
-    if not is_reduction(budget.body) and space.row_size == 0:
-        outer = 0
-    return RowsTiling(
-        mode_of(space), p, q, budget.stride(q), resident, fold, depth, outer, max(inner, 1) if inner else 0, block
-    )  # fmt: skip
-
-
-def _lines(budget: _Budget, p_extent: int, q_extent: int) -> RowsTiling:
-    """Many rows per tile; a row that does not fit streams through one tile row."""
-    points = mode_of(budget.space) is RowMode.POINTS
-    for depth in (2, 1):
-        p = _largest(budget, p_extent, q_extent, depth, True)
-        fold = p > 0 and _fold_pays(p, q_extent, budget.target) and not points
-        if not fold:
-            p = _largest(budget, p_extent, q_extent, depth, False)
-        if p:
-            return _tiling(
-                budget, p, q_extent, resident=True, fold=fold, depth=depth, block=q_extent if points else 1
-            )  # fmt: skip
-    q = _widest(budget, 1, q_extent, 2)
-    return _tiling(budget, 1, q, resident=points, block=q if points else 1)
-
-
-def _whole(budget: _Budget, p_extent: int, q_extent: int) -> RowsTiling:
-    rows = prod(budget.space.row[:-2])
-    for depth in (2, 1):
-        p = _largest(budget, p_extent, q_extent, depth, False)
-        if p == p_extent and rows == 1:
-            return _tiling(budget, p, q_extent, resident=True, depth=depth)
-    p = _largest(budget, p_extent, q_extent, 2, False)
-    if p:
-        return _tiling(budget, p, q_extent, resident=False)
-    return _tiling(budget, 1, _widest(budget, 1, q_extent, 2), resident=False)
-
-
-def _columns(budget: _Budget, p_extent: int, q_extent: int) -> list[RowsTiling]:
-    """Blocks of the inner axis: wide ones, and narrower ones that fit or are for more cores."""
-    found: dict[RowsTiling, None] = {}
-    rows = prod(budget.space.row[:-1])
-    step = 512 // budget.item
-    widths = dict.fromkeys(min(q_extent, w) for w in (8 * step, 4 * step, 2 * step, step, step // 2, step // 4))
-    for q in widths:
-        if rows == 1:
-            for depth in (2, 1):
-                if budget.fits(p_extent, q, depth):
-                    found[_tiling(budget, p_extent, q, resident=True, depth=depth, block=q)] = None
-                    break
-    for q in widths:
-        p = _largest(budget, p_extent, q, 2, False)
-        if p and not any(t.q == q for t in found):
-            found[_tiling(budget, p, q, resident=False, block=q)] = None
-    if not found:
-        _widest(budget, 1, step, 2)  # refuses
-    return list(found)
 
 
 FAMILY = RowsFamily()
