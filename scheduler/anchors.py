@@ -35,13 +35,14 @@ def add_anchor(values: Values, node: Node) -> None:
     cluster = values.clusters.new(outputs[0].shape)
     cluster.nodes.append(context.positions[node.name])
     in_place = _in_place_source(values, node) if update and kernel != HOST_REFERENCE else None
-    freely = kernel != HOST_REFERENCE and not update and context.options.fuse
+    fuses = context.options.fuse and kernel != HOST_REFERENCE
+    freely = fuses and not update
     takes = freely and context.takes_epilogue(kernel)
     if freely and not takes:
         values.note(node.name, "takes no epilogue", f"{kernel} has none on this target")
-    anchor = cluster.anchor = Anchor(node, kernel, [None] * len(types), types, outputs, takes, freely)
+    anchor = cluster.anchor = Anchor(node, kernel, [None] * len(types), types, outputs, fuses, takes, freely)
     _feed(values, node, cluster, anchor, in_place)
-    if context.options.fuse and kernel != HOST_REFERENCE:
+    if fuses:
         _try_prologues(values, node, cluster, anchor)
     for index, (out, kind) in enumerate(zip(node.outputs, outputs, strict=True)):
         values.put(out, cluster, cluster.add(Result(index, kind.dtype)), Coords(kind.shape))
@@ -89,16 +90,14 @@ def _feed(values: Values, node: Node, cluster: Cluster, anchor: Anchor, in_place
         if slot == 0 and in_place is not None:
             anchor.feeds[0] = in_place
             continue
-        fuses = values.context.options.fuse and anchor.kernel != HOST_REFERENCE
-        if not fuses or _prologue_part(values, node, anchor, slot) is None:
+        if not anchor.fuses or _prologue_part(values, node, anchor, slot) is None:
             _feed_from_memory(values, cluster, anchor, slot, value, kind)
 
 
 def _feed_from_memory(
     values: Values, cluster: Cluster, anchor: Anchor, slot: int, value: str, kind: TensorType
 ) -> None:
-    wanted, fuse = _image_strides(values, anchor, slot), values.context.options.fuse
-    family_of = values.context.family_of
+    wanted, family_of = _image_strides(values, anchor, slot), values.context.family_of
 
     def accept(ref: Ref) -> bool:
         if ref.buffer in values.buffers and values.buffers[ref.buffer].is_constant:  # may be packed: the whole of it
@@ -107,9 +106,9 @@ def _feed_from_memory(
             inside = channels_inside(ref.shape, ref.strides)
             if not inside and not family_of(anchor.kernel).reads_any_order(anchor.kernel, slot):
                 return False
-            if not fuse:
+            if not anchor.fuses:
                 return same_strides(ref.shape, ref.strides, wanted)
-        elif ref.is_dense or anchor.kernel == HOST_REFERENCE or not fuse:
+        elif ref.is_dense or not anchor.fuses:
             return ref.is_dense
         view = View(slot, ref.shape, ref.strides, ref.offset)
         return family_of(anchor.kernel).accepts_view(anchor.kernel, anchor.node.op, slot, view, kind.dtype)

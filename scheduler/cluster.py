@@ -69,14 +69,15 @@ AnchorFeed = Ref | Prologue | None
 
 @dataclass(slots=True)
 class Anchor:
-    """The operator a cluster is built around. `takes_epilogue`: further instructions can follow it; `stores_freely`:
-    its result can be stored in any layout and more than once."""
+    """The operator a cluster is built around. `fuses`: it may be joined with others; `takes_epilogue`: further
+    instructions can follow it; `stores_freely`: its result can be stored in any layout and more than once."""
 
     node: Node
     kernel: str
     feeds: list[AnchorFeed]
     types: tuple[TensorType | None, ...]
     outputs: tuple[TensorType, ...]
+    fuses: bool
     takes_epilogue: bool
     stores_freely: bool
     in_place: str | None = None  # the buffer version that the INOUT operand had before

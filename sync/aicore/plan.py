@@ -334,7 +334,7 @@ class AicorePlan:
     @property
     def waits(self) -> int:
         """Awaits, over both types' programs."""
-        return sum(len(_awaits(step)) for program in self.programs.values() for step in program)
+        return sum(len(awaited(step)) for program in self.programs.values() for step in program)
 
     def __str__(self) -> str:
         lines = [f"plan cube {self.cube_cores} vector {self.vector_cores} groups {self.groups}"]
@@ -352,12 +352,8 @@ class AicorePlan:
         return "\n".join(lines)
 
 
-def _awaits(step: Step) -> tuple[int, ...]:
+def awaited(step: Step) -> tuple[int, ...]:
+    """The events that a step takes, in order."""
     if isinstance(step, Await):
         return (step.event,)
     return tuple(e for w in step.waits for e in w.events) if isinstance(step, Run) else ()
-
-
-def awaited(step: Step) -> tuple[int, ...]:
-    """The events that a step takes, in order."""
-    return _awaits(step)
